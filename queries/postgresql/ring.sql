@@ -1,0 +1,878 @@
+-- ring: Kejser's preallocated ring with two sequences ("LMAX'ed"), on PostgreSQL.
+--
+-- A push draws a number and writes slot number % size, a pop draws a number and empties that slot.
+-- The two sequences know nothing of each other and a sequence is not transactional, so numbers get
+-- lost: a caller that rolls back or dies, a server that crashes. Three things keep that harmless:
+--
+--   parked (void = false)   a pop number whose message was not there yet. It is used as soon as the
+--                           message is there, so no message is stranded behind a pop that came early.
+--   parked (void = true)    a push number that could not be used. The pop that draws it drops it.
+--   relay                   numbers the live messages anew: the resize, and the last repair.
+--
+-- The order is the order in which numbers were drawn, not the order of commits: a late commit is
+-- popped late.
+--
+-- Rules that every function here keeps, and why:
+--   * READ COMMITTED only. With an older snapshot a pop never sees new slots and a relay drops what
+--     it does not see. The refusal comes before a number is spent.
+--   * The first statement reads parked and nothing else. Relay takes parked exclusively first, so a
+--     caller holds either nothing or a lock that relay waits for: no number or size outlives a relay.
+--   * No write waits for a row lock, so a ring never takes part in a deadlock: one statement locks
+--     (FOR UPDATE SKIP LOCKED) and notes where the rows lie, the next one writes there. A locked row
+--     neither moves nor changes, and the second statement's snapshot is younger than the lock, so it
+--     sees exactly what was locked. (One statement that locks in a CTE and joins the table again
+--     looks for the key twice, and may find an older version there than the one it locked.)
+--   * Plans are made to last: see fifo.sql.
+--   * next_push is read before next_pop where "full" is decided, and after it where "empty" is: the
+--     second one can only have grown meanwhile, so neither answer is given without its reason.
+--     (Once in millions of reads a sequence shows up to 32 too much, while nextval writes its WAL
+--     record. Then a caller hears "full" or "empty" a moment too soon, or spends a number that is
+--     void or parked. Whoever proves something by a next number reads it twice, the lower one counts.)
+
+-- name: tables
+-- script: the ring, its configuration, the parked numbers, the two sequences, the archive
+CREATE TABLE "{schema}"."{queue}" (
+    slot bigint PRIMARY KEY,
+    message_id bigint,
+    first_id bigint,
+    time timestamptz NOT NULL,
+    message "{payload_type}",
+    reference_count smallint NOT NULL
+)
+-- Room beside the prefilled rows, so that push and pop find place on the slot's own page (HOT).
+-- Rows stay in line up to a page: a slot is one tuple, never a pointer into a TOAST table.
+WITH (fillfactor = '{fillfactor}', toast_tuple_target = 8160);
+
+ALTER TABLE "{schema}"."{queue}" ALTER COLUMN message SET STORAGE MAIN;
+
+COMMENT ON COLUMN "{schema}"."{queue}".message_id IS 'the push number that is valid now; null = free';
+COMMENT ON COLUMN "{schema}"."{queue}".first_id IS
+'the number that push returned; pop returns it, whatever a relay did since';
+
+CREATE TABLE "{schema}"."{queue}_config" (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    size bigint NOT NULL CHECK (size > 0),
+    base bigint NOT NULL
+);
+
+COMMENT ON COLUMN "{schema}"."{queue}_config".base IS 'the lowest number that is still valid';
+
+CREATE TABLE "{schema}"."{queue}_parked" (
+    number bigint NOT NULL,
+    void boolean NOT NULL,
+    parked_at timestamptz NOT NULL,
+    PRIMARY KEY (void, number) -- so that voids, however many, do not lie between the parked numbers
+);
+
+-- CACHE 1: more would be cached per session here, and hand out numbers in no order at all.
+CREATE SEQUENCE "{schema}"."{queue}_push_seq" AS bigint START WITH 1 CACHE 1;
+CREATE SEQUENCE "{schema}"."{queue}_pop_seq" AS bigint START WITH 1 CACHE 1;
+
+INSERT INTO "{schema}"."{queue}_config" (size, base) VALUES (CAST('{size}' AS bigint), 1);
+
+-- Prefilled at full payload width and then emptied: every page has the room that its slots need,
+-- and already the first lap round the ring is HOT.
+INSERT INTO "{schema}"."{queue}" (slot, time, message, reference_count)
+SELECT
+    slots.slot,
+    now(),
+    -- when payload=text
+    repeat('x', CAST('{max_bytes}' AS integer)),
+    -- end
+    -- when payload=json
+    to_jsonb(repeat('x', CAST('{max_bytes}' AS integer) - 2)),
+    -- end
+    -- when payload=bytes
+    decode(repeat('00', CAST('{max_bytes}' AS integer)), 'hex'),
+    -- end
+    0
+FROM generate_series(0, CAST('{size}' AS bigint) - 1) AS slots (slot);
+
+UPDATE "{schema}"."{queue}" SET message = NULL;
+
+-- when in_hand=on
+-- What was popped and is not finished: claimed (claimed_at), ready again (neither), error (done_at).
+CREATE TABLE "{schema}"."{queue}_in_hand" (
+    id bigint PRIMARY KEY,
+    payload "{payload_type}" NOT NULL,
+    pushed_at timestamptz NOT NULL,
+    attempts integer NOT NULL,
+    claimed_at timestamptz,
+    claimed_by text,
+    errors text,
+    done_at timestamptz
+);
+
+-- "+ 0": only this index has the order in which pop takes what is ready again; the key would do for a
+-- planner, and then a pop would read all claims.
+CREATE INDEX ON "{schema}"."{queue}_in_hand" ((id + 0)) WHERE claimed_at IS NULL AND done_at IS NULL;
+CREATE INDEX ON "{schema}"."{queue}_in_hand" (claimed_at) WHERE claimed_at IS NOT NULL AND done_at IS NULL;
+CREATE INDEX ON "{schema}"."{queue}_in_hand" (done_at) WHERE done_at IS NOT NULL;
+
+-- end
+-- name: functions
+-- script: push, push_many, pop, pop_many, relay, and with in_hand complete and fail
+CREATE FUNCTION "{schema}"."{queue}_push"(payload "{payload_type}") RETURNS bigint
+LANGUAGE plpgsql
+SET enable_seqscan = off SET jit = off AS $dbq$
+DECLARE
+    next_push bigint;
+    next_pop bigint;
+    ring_size bigint;
+    drawn bigint;
+    place tid;
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'a ring works at READ COMMITTED only'
+            USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
+            HINT = 'Push outside that transaction, or begin it at READ COMMITTED.';
+    END IF;
+    IF payload IS NULL THEN
+        RAISE EXCEPTION 'a message needs a payload' USING ERRCODE = 'DBQ02';
+    END IF;
+    -- when payload=text|bytes
+    IF octet_length(payload) > '{max_bytes}' THEN
+    -- end
+    -- when payload=json
+    IF octet_length(CAST(payload AS text)) > '{max_bytes}' THEN
+    -- end
+        RAISE EXCEPTION 'the payload is over the limit of % bytes', '{max_bytes}'
+            USING ERRCODE = 'DBQ02', HINT = 'Send it in parts, or install a queue with a larger max_bytes.';
+    END IF;
+    PERFORM FROM "{schema}"."{queue}_parked" LIMIT 0;
+    FOR try IN 1..8 LOOP
+        SELECT
+            (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s),
+            (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s),
+            c.size
+        INTO next_push, next_pop, ring_size FROM "{schema}"."{queue}_config" AS c;
+        IF next_push - next_pop >= ring_size THEN
+            RETURN NULL;
+        END IF;
+        drawn := nextval('"{schema}"."{queue}_push_seq"');
+        SELECT r.ctid INTO place FROM "{schema}"."{queue}" AS r
+        WHERE r.slot = drawn % ring_size AND r.reference_count = 0 FOR UPDATE SKIP LOCKED;
+        UPDATE "{schema}"."{queue}" AS r
+        SET message_id = drawn, first_id = drawn, time = clock_timestamp(), message = payload,
+            reference_count = r.reference_count + 1
+        WHERE r.ctid = place;
+        IF FOUND THEN
+            -- when notify=on
+            IF EXISTS (SELECT FROM "{schema}"."{queue}_waiting") THEN
+                PERFORM pg_notify('{channel}', '');
+            END IF;
+            -- end
+            RETURN drawn;
+        END IF;
+        -- The slot is not free (a race at full, an orphan in it): this number carries nothing.
+        PERFORM FROM "{schema}"."{queue}_parked" AS p
+        WHERE p.number = drawn AND NOT p.void FOR UPDATE SKIP LOCKED;
+        IF FOUND THEN
+            DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.number = drawn AND NOT p.void;
+        ELSE
+            INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
+            VALUES (drawn, true, clock_timestamp()) ON CONFLICT DO NOTHING;
+        END IF;
+    END LOOP;
+    RETURN NULL;
+END
+$dbq$;
+
+CREATE FUNCTION "{schema}"."{queue}_push_many"(payloads "{payload_type}"[]) RETURNS SETOF bigint
+LANGUAGE plpgsql
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $dbq$
+DECLARE
+    wanted integer := coalesce(cardinality(payloads), 0);
+    room bigint;
+    written bigint;
+    next_push bigint;
+    next_pop bigint;
+    ring_size bigint;
+    drawn bigint[];
+    filled bigint[];
+    places tid[];
+    unused bigint[];
+    met bigint[];
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'a ring works at READ COMMITTED only'
+            USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
+            HINT = 'Push outside that transaction, or begin it at READ COMMITTED.';
+    END IF;
+    IF array_position(payloads, NULL) IS NOT NULL THEN
+        RAISE EXCEPTION 'a message needs a payload' USING ERRCODE = 'DBQ02';
+    END IF;
+    -- when payload=text|bytes
+    IF EXISTS (SELECT FROM unnest(payloads) AS p (payload) WHERE octet_length(p.payload) > '{max_bytes}') THEN
+    -- end
+    -- when payload=json
+    IF EXISTS (SELECT FROM unnest(payloads) AS p (payload) WHERE octet_length(CAST(p.payload AS text)) > '{max_bytes}') THEN
+    -- end
+        RAISE EXCEPTION 'a payload is over the limit of % bytes', '{max_bytes}'
+            USING ERRCODE = 'DBQ02', HINT = 'Send it in parts, or install a queue with a larger max_bytes.';
+    END IF;
+    PERFORM FROM "{schema}"."{queue}_parked" LIMIT 0;
+    SELECT
+        (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s),
+        (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s),
+        c.size
+    INTO next_push, next_pop, ring_size FROM "{schema}"."{queue}_config" AS c;
+    -- Where poppers wait ahead the gap is negative, but more than size numbers never find a slot.
+    room := least(wanted, ring_size, ring_size - (next_push - next_pop));
+    IF room > 0 THEN
+        drawn := ARRAY(SELECT nextval('"{schema}"."{queue}_push_seq"') FROM generate_series(1, room));
+        -- Two looks, each with a fresh snapshot; what the first one locked is locked in the second.
+        -- Numbers that others drew between ours may lead two of ours to one slot: the lower has it.
+        FOR look IN 1..2 LOOP
+            SELECT array_agg(f.number ORDER BY f.number), array_agg(f.place ORDER BY f.number) INTO filled, places
+            FROM (
+                SELECT min(free.number) AS number, free.place
+                FROM (
+                    SELECT n.number, r.ctid AS place FROM unnest(drawn) AS n (number)
+                    INNER JOIN "{schema}"."{queue}" AS r ON r.slot = n.number % ring_size
+                    WHERE r.reference_count = 0 FOR UPDATE OF r SKIP LOCKED
+                ) AS free GROUP BY free.place
+            ) AS f;
+            EXIT WHEN cardinality(filled) = room;
+        END LOOP;
+        -- The first payload goes to the lowest number that has a slot, and so on.
+        UPDATE "{schema}"."{queue}" AS r
+        SET message_id = w.number, first_id = w.number, time = clock_timestamp(), message = w.payload,
+            reference_count = r.reference_count + 1
+        FROM unnest(filled, places, payloads) AS w (number, place, payload)
+        WHERE r.ctid = w.place;
+        GET DIAGNOSTICS written = ROW_COUNT;
+        ASSERT written = coalesce(cardinality(filled), 0), 'a locked slot was not where it was locked';
+        IF written < room THEN
+            unused := ARRAY(SELECT unnest(drawn) EXCEPT SELECT unnest(filled));
+            met := ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
+                WHERE p.number = ANY(unused) AND NOT p.void FOR UPDATE SKIP LOCKED);
+            DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.number = ANY(met) AND NOT p.void;
+            INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
+            SELECT n.number, true, clock_timestamp()
+            FROM (SELECT unnest(unused) EXCEPT SELECT unnest(met)) AS n (number)
+            ORDER BY n.number ON CONFLICT DO NOTHING;
+        END IF;
+        -- when notify=on
+        IF filled IS NOT NULL AND EXISTS (SELECT FROM "{schema}"."{queue}_waiting") THEN
+            PERFORM pg_notify('{channel}', '');
+        END IF;
+        -- end
+    END IF;
+    RETURN QUERY SELECT filled[position] FROM generate_series(1, wanted) AS position ORDER BY position;
+END
+$dbq$;
+
+-- when in_hand=on
+CREATE FUNCTION "{schema}"."{queue}_pop"(consumer text DEFAULT NULL, bound boolean DEFAULT false)
+-- end
+-- when in_hand=off
+CREATE FUNCTION "{schema}"."{queue}_pop"()
+-- end
+RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attempts integer)
+LANGUAGE plpgsql
+SET enable_seqscan = off SET jit = off AS $dbq$
+-- when in_hand=on
+BEGIN
+    -- One path for claims: what is in hand and ready again goes before the ring.
+    RETURN QUERY SELECT m.id, m.payload, m.pushed_at, m.attempts
+    FROM "{schema}"."{queue}_pop_many"(1, consumer, bound) AS m;
+END
+-- end
+-- when in_hand=off
+DECLARE
+    parked bigint[];
+    page bigint;
+    row_on_page integer;
+    place tid;
+    held integer;
+    next_push bigint;
+    next_pop bigint;
+    ring_size bigint;
+    drawn bigint;
+    dropped boolean;
+    tries integer := 0;
+    voids integer := 0;
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'a ring works at READ COMMITTED only'
+            USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
+            HINT = 'Pop outside that transaction, or begin it at READ COMMITTED.';
+    END IF;
+    parked := ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
+        WHERE NOT p.void ORDER BY p.number LIMIT 65);
+
+    IF cardinality(parked) > 0 THEN
+        IF cardinality(parked) > 64 THEN
+            -- The 32 lowest, which are next in order, and 32 from a start that moves round: a place
+            -- in the table, for between numbers that lie far apart most would never have their turn.
+            page := floor(random() * pg_relation_size('"{schema}"."{queue}_parked"')
+                / CAST(current_setting('block_size') AS integer));
+            row_on_page := 1 + floor(random() * 160);
+            parked := parked[1:32] || ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
+                WHERE NOT p.void AND p.ctid >= CAST(format('(%s,%s)', page, row_on_page) AS tid)
+                AND p.ctid < CAST(format('(%s,0)', page + 4) AS tid) LIMIT 32);
+        END IF;
+        SELECT c.size INTO ring_size FROM "{schema}"."{queue}_config" AS c;
+        -- Those that have their message now, looked up slot by slot (OFFSET 0: in no other way).
+        FOREACH drawn IN ARRAY ARRAY(
+            SELECT w.number FROM unnest(parked) AS w (number) CROSS JOIN LATERAL (
+                SELECT FROM "{schema}"."{queue}" AS r
+                WHERE r.slot = w.number % ring_size AND r.message_id = w.number OFFSET 0
+            ) AS here ORDER BY w.number
+        ) LOOP
+            PERFORM FROM "{schema}"."{queue}_parked" AS p
+            WHERE p.number = drawn AND NOT p.void FOR UPDATE SKIP LOCKED;
+            CONTINUE WHEN NOT FOUND;
+            SELECT r.ctid, r.first_id, r.message, r.time, 1 INTO place, id, payload, pushed_at, attempts
+            FROM "{schema}"."{queue}" AS r
+            WHERE r.slot = drawn % ring_size AND r.message_id = drawn FOR UPDATE SKIP LOCKED;
+            UPDATE "{schema}"."{queue}" AS r
+            SET message_id = NULL, first_id = NULL, time = clock_timestamp(), message = NULL,
+                reference_count = r.reference_count - 1
+            WHERE r.ctid = place;
+            IF FOUND THEN
+                DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.number = drawn AND NOT p.void;
+                -- when archive_at_pop=on
+                INSERT INTO "{schema}"."{queue}_archive" (id, payload, pushed_at, done_at, state, attempts, reason)
+                VALUES (id, payload, pushed_at, clock_timestamp(), 'done', 1, 'pop');
+                -- end
+                RETURN NEXT;
+                RETURN;
+            END IF;
+        END LOOP;
+        -- None: finish the numbers that are void too.
+        FOREACH drawn IN ARRAY ARRAY(
+            SELECT v.number FROM "{schema}"."{queue}_parked" AS v WHERE v.number = ANY(parked) AND v.void
+        ) LOOP
+            PERFORM FROM "{schema}"."{queue}_parked" AS p
+            WHERE p.number = drawn AND p.void IN (false, true) FOR UPDATE SKIP LOCKED;
+            GET DIAGNOSTICS held = ROW_COUNT;
+            IF held = 2 THEN
+                DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.number = drawn AND p.void IN (false, true);
+            END IF;
+        END LOOP;
+    END IF;
+
+    LOOP
+        SELECT
+            (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s),
+            (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s),
+            c.size
+        INTO next_pop, next_push, ring_size FROM "{schema}"."{queue}_config" AS c;
+        EXIT WHEN next_pop >= next_push;
+        drawn := nextval('"{schema}"."{queue}_pop_seq"');
+        dropped := false;
+        FOR look IN 1..4 LOOP
+            SELECT r.ctid, r.first_id, r.message, r.time, 1 INTO place, id, payload, pushed_at, attempts
+            FROM "{schema}"."{queue}" AS r
+            WHERE r.slot = drawn % ring_size AND r.message_id = drawn FOR UPDATE SKIP LOCKED;
+            UPDATE "{schema}"."{queue}" AS r
+            SET message_id = NULL, first_id = NULL, time = clock_timestamp(), message = NULL,
+                reference_count = r.reference_count - 1
+            WHERE r.ctid = place;
+            IF FOUND THEN
+                -- when archive_at_pop=on
+                INSERT INTO "{schema}"."{queue}_archive" (id, payload, pushed_at, done_at, state, attempts, reason)
+                VALUES (id, payload, pushed_at, clock_timestamp(), 'done', 1, 'pop');
+                -- end
+                RETURN NEXT;
+                RETURN;
+            END IF;
+            PERFORM FROM "{schema}"."{queue}_parked" AS p
+            WHERE p.number = drawn AND p.void FOR UPDATE SKIP LOCKED;
+            dropped := FOUND;
+            EXIT WHEN dropped OR look = 4;
+            PERFORM pg_sleep(0.001); -- the push's commit may be in flight
+        END LOOP;
+        IF dropped THEN
+            DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.number = drawn AND p.void;
+            voids := voids + 1;
+            EXIT WHEN voids >= 1000;
+        ELSE
+            INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
+            VALUES (drawn, false, clock_timestamp()) ON CONFLICT DO NOTHING;
+            tries := tries + 1;
+            EXIT WHEN tries >= 8;
+        END IF;
+    END LOOP;
+END
+-- end
+$dbq$;
+
+-- when in_hand=on
+CREATE FUNCTION "{schema}"."{queue}_pop_many"(
+    n integer, consumer text DEFAULT NULL, bound boolean DEFAULT false
+)
+-- end
+-- when in_hand=off
+CREATE FUNCTION "{schema}"."{queue}_pop_many"(n integer)
+-- end
+RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attempts integer)
+LANGUAGE plpgsql
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $dbq$
+DECLARE
+    parked bigint[];
+    page bigint;
+    row_on_page integer;
+    next_push bigint;
+    next_pop bigint;
+    ring_size bigint;
+    room bigint;
+    waiting bigint;
+    held integer;
+    place tid;
+    places tid[] := '{}'; -- of all that is locked for this call
+    drawn bigint[];
+    found_now bigint[];
+    here tid[];
+    missing bigint[];
+    known bigint[];
+    parked_now bigint;
+    wanted bigint := greatest(n, 0);
+    tries integer := 0;
+    voids integer := 0;
+    -- when in_hand=on
+    claimed bigint;
+    session text := current_setting('dbq.session', true);
+    -- end
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'a ring works at READ COMMITTED only'
+            USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
+            HINT = 'Pop outside that transaction, or begin it at READ COMMITTED.';
+    END IF;
+    parked := ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
+        WHERE NOT p.void ORDER BY p.number LIMIT 65);
+    -- when in_hand=on
+
+    -- Who claims: this backend, by pid and start. Asked once a session, then kept in a setting.
+    IF coalesce(session, '') = '' THEN
+        SELECT set_config('dbq.session', format('pid=%s start=%s', a.pid,
+            to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')), false)
+        INTO session FROM pg_stat_activity AS a WHERE a.pid = pg_backend_pid();
+    END IF;
+    session := session || CASE WHEN bound THEN ' bound' ELSE '' END || coalesce(' consumer=' || consumer, '');
+
+    RETURN QUERY WITH claimed AS (
+        UPDATE "{schema}"."{queue}_in_hand" AS h
+        SET claimed_at = clock_timestamp(), claimed_by = session, attempts = h.attempts + 1
+        WHERE h.id = ANY(ARRAY(
+            SELECT w.id FROM "{schema}"."{queue}_in_hand" AS w
+            WHERE w.claimed_at IS NULL AND w.done_at IS NULL
+            ORDER BY w.id + 0 LIMIT wanted FOR UPDATE SKIP LOCKED
+        ))
+        RETURNING h.id, h.payload, h.pushed_at, h.attempts
+    ) SELECT c.id, c.payload, c.pushed_at, c.attempts FROM claimed AS c ORDER BY c.id;
+    GET DIAGNOSTICS claimed = ROW_COUNT;
+    wanted := wanted - claimed;
+    -- end
+
+    IF cardinality(parked) > 0 AND wanted > 0 THEN
+        IF cardinality(parked) > 64 THEN
+            page := floor(random() * pg_relation_size('"{schema}"."{queue}_parked"')
+                / CAST(current_setting('block_size') AS integer));
+            row_on_page := 1 + floor(random() * 160);
+            parked := parked[1:32] || ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
+                WHERE NOT p.void AND p.ctid >= CAST(format('(%s,%s)', page, row_on_page) AS tid)
+                AND p.ctid < CAST(format('(%s,0)', page + 4) AS tid) LIMIT 32);
+        END IF;
+        SELECT c.size INTO ring_size FROM "{schema}"."{queue}_config" AS c;
+        FOREACH waiting IN ARRAY ARRAY(
+            SELECT w.number FROM unnest(parked) AS w (number) CROSS JOIN LATERAL (
+                SELECT FROM "{schema}"."{queue}" AS r
+                WHERE r.slot = w.number % ring_size AND r.message_id = w.number OFFSET 0
+            ) AS here ORDER BY w.number
+        ) LOOP
+            EXIT WHEN cardinality(places) >= wanted;
+            PERFORM FROM "{schema}"."{queue}_parked" AS p
+            WHERE p.number = waiting AND NOT p.void FOR UPDATE SKIP LOCKED;
+            CONTINUE WHEN NOT FOUND;
+            SELECT r.ctid INTO place FROM "{schema}"."{queue}" AS r
+            WHERE r.slot = waiting % ring_size AND r.message_id = waiting FOR UPDATE SKIP LOCKED;
+            IF FOUND THEN
+                DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.number = waiting AND NOT p.void;
+                places := places || place;
+            END IF;
+        END LOOP;
+        IF cardinality(places) = 0 THEN
+            FOREACH waiting IN ARRAY ARRAY(
+                SELECT v.number FROM "{schema}"."{queue}_parked" AS v WHERE v.number = ANY(parked) AND v.void
+            ) LOOP
+                PERFORM FROM "{schema}"."{queue}_parked" AS p
+                WHERE p.number = waiting AND p.void IN (false, true) FOR UPDATE SKIP LOCKED;
+                GET DIAGNOSTICS held = ROW_COUNT;
+                IF held = 2 THEN
+                    DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.number = waiting AND p.void IN (false, true);
+                END IF;
+            END LOOP;
+        END IF;
+    END IF;
+
+    LOOP
+        SELECT
+            (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s),
+            (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s),
+            c.size
+        INTO next_pop, next_push, ring_size FROM "{schema}"."{queue}_config" AS c;
+        room := least(wanted - cardinality(places), next_push - next_pop);
+        EXIT WHEN room <= 0;
+        drawn := ARRAY(SELECT nextval('"{schema}"."{queue}_pop_seq"') FROM generate_series(1, room));
+        -- Two looks, each with a fresh snapshot; what the first one locked is locked in the second.
+        FOR look IN 1..2 LOOP
+            SELECT array_agg(m.number), array_agg(m.place) INTO found_now, here
+            FROM (
+                SELECT d.number, r.ctid AS place FROM unnest(drawn) AS d (number)
+                INNER JOIN "{schema}"."{queue}" AS r ON r.slot = d.number % ring_size AND r.message_id = d.number
+                FOR UPDATE OF r SKIP LOCKED
+            ) AS m;
+            EXIT WHEN cardinality(found_now) = room OR look = 2;
+            PERFORM pg_sleep(0.001); -- a push's commit may be in flight
+        END LOOP;
+        places := places || here;
+        EXIT WHEN cardinality(found_now) = room;
+        missing := ARRAY(SELECT unnest(drawn) EXCEPT SELECT unnest(found_now));
+        known := ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
+            WHERE p.number = ANY(missing) AND p.void FOR UPDATE SKIP LOCKED);
+        DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.number = ANY(known) AND p.void;
+        INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
+        SELECT m.number, false, clock_timestamp()
+        FROM (SELECT unnest(missing) EXCEPT SELECT unnest(known)) AS m (number)
+        ORDER BY m.number ON CONFLICT DO NOTHING;
+        GET DIAGNOSTICS parked_now = ROW_COUNT;
+        EXIT WHEN cardinality(places) > 0;
+        tries := tries + CAST(parked_now > 0 AS integer);
+        voids := voids + cardinality(missing) - parked_now;
+        EXIT WHEN tries >= 8 OR voids >= 1000;
+    END LOOP;
+
+    IF cardinality(places) > 0 THEN
+        RETURN QUERY WITH taken AS MATERIALIZED (
+            SELECT r.message_id, r.first_id, r.message, r.time FROM "{schema}"."{queue}" AS r
+            WHERE r.ctid = ANY(places)
+        -- when archive_at_pop=on
+        ), archived AS (
+            INSERT INTO "{schema}"."{queue}_archive" (id, payload, pushed_at, done_at, state, attempts, reason)
+            SELECT t.first_id, t.message, t.time, clock_timestamp(), 'done', 1, 'pop'
+            FROM taken AS t ORDER BY t.message_id
+        -- end
+        -- when in_hand=on
+        ), in_hand AS (
+            INSERT INTO "{schema}"."{queue}_in_hand" (id, payload, pushed_at, attempts, claimed_at, claimed_by)
+            SELECT t.first_id, t.message, t.time, 1, clock_timestamp(), session FROM taken AS t
+        -- end
+        ), emptied AS (
+            UPDATE "{schema}"."{queue}" AS r
+            SET message_id = NULL, first_id = NULL, time = clock_timestamp(), message = NULL,
+                reference_count = r.reference_count - 1
+            WHERE r.ctid = ANY(places)
+        )
+        SELECT t.first_id, t.message, t.time, 1 FROM taken AS t ORDER BY t.message_id;
+    END IF;
+END
+$dbq$;
+
+-- when in_hand=on
+-- complete and fail wait for the row's lock (the one exception): what they answer must be true.
+CREATE FUNCTION "{schema}"."{queue}_complete"(id bigint, attempts integer DEFAULT NULL) RETURNS boolean
+LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'a ring works at READ COMMITTED only'
+            USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
+            HINT = 'Complete outside that transaction, or begin it at READ COMMITTED.';
+    END IF;
+    DELETE FROM "{schema}"."{queue}_in_hand" AS h
+    -- num_nulls: the row is found by its key, never by an index that only holds claims.
+    WHERE h.id = "{queue}_complete".id AND num_nulls(h.claimed_at) = 0 AND num_nulls(h.done_at) = 1
+    AND ("{queue}_complete".attempts IS NULL OR h.attempts = "{queue}_complete".attempts);
+    RETURN FOUND;
+END
+$dbq$;
+
+CREATE FUNCTION "{schema}"."{queue}_fail"(id bigint, error text, attempts integer DEFAULT NULL) RETURNS boolean
+LANGUAGE plpgsql
+SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'a ring works at READ COMMITTED only'
+            USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
+            HINT = 'Fail outside that transaction, or begin it at READ COMMITTED.';
+    END IF;
+    UPDATE "{schema}"."{queue}_in_hand" AS h
+    SET errors = coalesce(error, ''), done_at = clock_timestamp()
+    -- num_nulls: the row is found by its key, never by an index that only holds claims.
+    WHERE h.id = "{queue}_fail".id AND num_nulls(h.claimed_at) = 0 AND num_nulls(h.done_at) = 1
+    AND ("{queue}_fail".attempts IS NULL OR h.attempts = "{queue}_fail".attempts);
+    RETURN FOUND;
+END
+$dbq$;
+-- end
+
+-- Relay: one transaction; a crash in it leaves the ring as it was. It waits at most 200 ms, and only
+-- for parked; every later lock comes within 10 ms or the whole call fails with lock_not_available and
+-- has changed nothing. 10 ms, not none: a caller's commit gives its locks back one after the other,
+-- and the one on parked may be the first. And no more: after ROLLBACK TO SAVEPOINT a caller still
+-- holds a sequence that it drew from but no longer parked, for which it may wait behind this relay.
+-- DELETE, INSERT and UPDATE, never TRUNCATE: a dump with an older snapshot must still see the messages.
+CREATE FUNCTION "{schema}"."{queue}_relay"(new_size bigint DEFAULT NULL)
+RETURNS TABLE (size_before bigint, size_after bigint, live bigint, base bigint, next_push bigint)
+LANGUAGE plpgsql SET lock_timeout = '200ms' AS $dbq$
+DECLARE
+    sequence regclass;
+    old_size bigint;
+    wanted bigint;
+    new_base bigint;
+    live_now bigint;
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'a ring works at READ COMMITTED only'
+            USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
+            HINT = 'Relay outside that transaction, or begin it at READ COMMITTED.';
+    END IF;
+    LOCK TABLE "{schema}"."{queue}_parked" IN ACCESS EXCLUSIVE MODE;
+    PERFORM set_config('lock_timeout', '10ms', true);
+    -- Changes nothing but takes the sequence exclusively: a reader of last_value waits here instead
+    -- of meeting a file that the restart below replaces.
+    FOREACH sequence IN ARRAY CAST(ARRAY['"{schema}"."{queue}_push_seq"', '"{schema}"."{queue}_pop_seq"'] AS regclass[]) LOOP
+        EXECUTE format('ALTER SEQUENCE %s OWNER TO %I', sequence,
+            (SELECT pg_get_userbyid(c.relowner) FROM pg_class AS c WHERE c.oid = sequence));
+    END LOOP;
+    LOCK TABLE "{schema}"."{queue}" IN ACCESS EXCLUSIVE MODE;
+    LOCK TABLE "{schema}"."{queue}_config" IN ACCESS EXCLUSIVE MODE;
+
+    SELECT c.size INTO old_size FROM "{schema}"."{queue}_config" AS c;
+    wanted := coalesce(new_size, old_size);
+    SELECT count(*) INTO live_now FROM "{schema}"."{queue}" AS r WHERE r.reference_count > 0;
+    IF wanted < 1 THEN
+        RAISE EXCEPTION 'a ring has at least one slot' USING ERRCODE = 'DBQ02';
+    END IF;
+    IF live_now > wanted THEN
+        RAISE EXCEPTION 'the ring holds % live messages, % more than % slots take', live_now, live_now - wanted, wanted
+            USING ERRCODE = 'DBQ04', HINT = format('Drain %s messages first, or choose at least %s slots.', live_now - wanted, live_now);
+    END IF;
+    SELECT greatest(
+        (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s),
+        (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s)
+    ) INTO new_base;
+
+    INSERT INTO "{schema}"."{queue}" (slot, time, message, reference_count)
+    SELECT
+        added.slot,
+        now(),
+        -- when payload=text
+        repeat('x', CAST('{max_bytes}' AS integer)),
+        -- end
+        -- when payload=json
+        to_jsonb(repeat('x', CAST('{max_bytes}' AS integer) - 2)),
+        -- end
+        -- when payload=bytes
+        decode(repeat('00', CAST('{max_bytes}' AS integer)), 'hex'),
+        -- end
+        0
+    FROM generate_series(old_size, wanted - 1) AS added (slot);
+
+    -- One statement and so one snapshot: every message is read from its old slot and written to its new.
+    WITH live AS MATERIALIZED (
+        SELECT r.first_id, r.time, r.message, r.reference_count,
+            new_base + row_number() OVER (ORDER BY r.message_id) - 1 AS number
+        FROM "{schema}"."{queue}" AS r WHERE r.reference_count > 0
+    )
+    UPDATE "{schema}"."{queue}" AS r
+    SET message_id = laid.number, first_id = laid.first_id, time = coalesce(laid.time, r.time),
+        message = laid.message, reference_count = coalesce(laid.reference_count, 0)
+    FROM "{schema}"."{queue}" AS old LEFT JOIN live AS laid ON laid.number % wanted = old.slot
+    WHERE r.slot = old.slot AND (r.reference_count > 0 OR r.message IS NOT NULL OR laid.number IS NOT NULL);
+
+    DELETE FROM "{schema}"."{queue}" AS r WHERE r.slot >= wanted;
+    DELETE FROM "{schema}"."{queue}_parked";
+    UPDATE "{schema}"."{queue}_config" AS c SET size = wanted, base = new_base;
+    -- Changes nothing, but makes sessions plan anew: for a ring of a few pages they read them all, and
+    -- would read all of a large one too.
+    ALTER TABLE "{schema}"."{queue}" SET (fillfactor = '{fillfactor}');
+    EXECUTE format('ALTER SEQUENCE %s RESTART WITH %s', CAST('"{schema}"."{queue}_push_seq"' AS regclass), new_base + live_now);
+    EXECUTE format('ALTER SEQUENCE %s RESTART WITH %s', CAST('"{schema}"."{queue}_pop_seq"' AS regclass), new_base);
+    RETURN QUERY SELECT old_size, wanted, live_now, new_base, new_base + live_now;
+END
+$dbq$;
+
+-- name: drop
+-- script: removes the ring, its sequences and functions
+DROP FUNCTION
+    "{schema}"."{queue}_push", "{schema}"."{queue}_push_many", "{schema}"."{queue}_pop",
+    "{schema}"."{queue}_pop_many", "{schema}"."{queue}_relay";
+-- when in_hand=on
+DROP FUNCTION "{schema}"."{queue}_complete", "{schema}"."{queue}_fail";
+DROP TABLE "{schema}"."{queue}_in_hand";
+-- end
+DROP TABLE "{schema}"."{queue}_parked", "{schema}"."{queue}", "{schema}"."{queue}_config";
+DROP SEQUENCE "{schema}"."{queue}_push_seq", "{schema}"."{queue}_pop_seq";
+
+-- name: gate
+-- no row: read before anything else of the ring, it waits while a relay runs
+SELECT p.number AS number FROM "{schema}"."{queue}_parked" AS p LIMIT 0;
+
+-- name: status
+-- one row: the two next numbers, the messages that can be popped (counted up to 10,000 slots), the oldest one's age
+SELECT
+    CAST('{schema}' AS text) AS schema,
+    CAST('{queue}' AS text) AS queue,
+    CASE WHEN p.size <= 10000 THEN (
+        SELECT count(*) FROM "{schema}"."{queue}" AS m
+        WHERE m."{reference_count}" > 0
+        -- when installed=yes
+        AND (m."{id}" >= p.next_pop OR EXISTS (
+            SELECT FROM "{schema}"."{queue}_parked" AS w WHERE w.number = m."{id}" AND NOT w.void
+        ))
+        -- end
+        -- when installed=no
+        AND m."{id}" >= p.next_pop
+        -- end
+    ) ELSE greatest(p.next_push - p.next_pop, 0) END
+    -- when in_hand=on
+    + (
+        SELECT count(*) FROM (
+            SELECT FROM "{schema}"."{queue}_in_hand" AS h
+            WHERE h.claimed_at IS NULL AND h.done_at IS NULL LIMIT 10001
+        ) AS bounded
+    )
+    -- end
+    AS ready,
+    CAST(NULL AS bigint) AS scheduled,
+    -- when in_hand=on
+    (
+        SELECT count(*) FROM (
+            SELECT FROM "{schema}"."{queue}_in_hand" AS h
+            WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL LIMIT 10001
+        ) AS bounded
+    ) AS claimed,
+    (
+        SELECT count(*) FROM (
+            SELECT FROM "{schema}"."{queue}_in_hand" AS h
+            WHERE h.claimed_at < clock_timestamp() - make_interval(secs => CAST('{stuck_after_seconds}' AS double precision))
+            AND h.done_at IS NULL LIMIT 10001
+        ) AS bounded
+    ) AS stuck,
+    (
+        SELECT count(*) FROM (
+            SELECT FROM "{schema}"."{queue}_in_hand" AS h WHERE h.done_at IS NOT NULL LIMIT 10001
+        ) AS bounded
+    ) AS errors,
+    -- end
+    -- when in_hand=off
+    CAST(NULL AS bigint) AS claimed,
+    CAST(NULL AS bigint) AS stuck,
+    CAST(NULL AS bigint) AS errors,
+    -- end
+    CAST(NULL AS bigint) AS done,
+    -- when role pushed_at
+    -- The oldest of the next 64 slots: a hole at the head does not hide the message behind it.
+    (
+        SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp() - min(m."{pushed_at}")) AS double precision)
+        FROM "{schema}"."{queue}" AS m
+        WHERE m."{slot}" = ANY(ARRAY(
+            SELECT n % p.size FROM generate_series(p.next_pop, least(p.next_pop + 63, p.next_push - 1)) AS n
+        )) AND m."{reference_count}" > 0 AND m."{id}" >= p.next_pop
+    ) AS age_seconds,
+    -- end
+    -- when no role pushed_at
+    CAST(NULL AS double precision) AS age_seconds,
+    -- end
+    CAST(NULL AS bigint) AS rows_estimated,
+    CAST(NULL AS bigint) AS inserted,
+    CAST(NULL AS bigint) AS updated,
+    CAST(NULL AS bigint) AS deleted,
+    p.next_push AS next_push,
+    p.next_pop AS next_pop,
+    p.base AS base,
+    p.size AS capacity
+FROM (
+    SELECT
+        (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{push_sequence}" AS s) AS next_push,
+        (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{pop_sequence}" AS s) AS next_pop,
+        -- when installed=yes
+        c.size AS size,
+        c.base AS base
+    FROM "{schema}"."{queue}_config" AS c
+    -- end
+    -- when installed=no
+        CAST('{size}' AS bigint) AS size,
+        CAST(NULL AS bigint) AS base
+    -- end
+) AS p
+
+-- name: base
+-- one row: the lowest number still valid; another one later means that a relay came between
+SELECT c.base AS base FROM "{schema}"."{queue}_config" AS c;
+
+-- name: give_back
+-- one row: how many messages, whose pop was rolled back by the session that asks, are parked again
+-- Their numbers are spent and were drawn by nobody else, so only a parked number brings them back.
+WITH parked AS (
+    INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
+    SELECT
+        r.message_id,
+        false,
+        clock_timestamp()
+    FROM "{schema}"."{queue}" AS r
+    INNER JOIN "{schema}"."{queue}_config" AS c ON c.base = :base
+    WHERE r.first_id = ANY(CAST(:ids AS bigint[])) AND r.reference_count > 0
+    ON CONFLICT DO NOTHING
+    RETURNING number
+)
+
+SELECT count(*) AS given_back FROM parked;
+
+-- name: relay
+-- one row: sizes before and after, live messages, the new base and the next push number
+SELECT
+    r.size_before AS size_before,
+    r.size_after AS size_after,
+    r.live AS live,
+    r.base AS base,
+    r.next_push AS next_push
+FROM "{schema}"."{queue}_relay"(CAST(:new_size AS bigint)) AS r;
+
+-- name: measure
+-- one row: size, live messages, the two next numbers and what is parked; a scan of the ring
+SELECT
+    c.size AS size,
+    c.base AS base,
+    (SELECT count(*) FROM "{schema}"."{queue}" AS m WHERE m.reference_count > 0) AS live,
+    (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s) AS next_push,
+    (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s) AS next_pop,
+    (SELECT count(*) FROM "{schema}"."{queue}_parked" AS p WHERE NOT p.void) AS parked,
+    (SELECT count(*) FROM "{schema}"."{queue}_parked" AS p WHERE p.void) AS voids
+FROM "{schema}"."{queue}_config" AS c;
+
+-- name: blockers
+-- the transactions, dumps and prepared transactions that a relay would have to wait for, oldest first
+SELECT DISTINCT
+    l.pid AS pid,
+    a.usename AS user_name,
+    a.application_name AS application_name,
+    CAST(a.client_addr AS text) AS client_address,
+    a.state AS state,
+    -- One time for all its locks: else DISTINCT would show a transaction once for each.
+    CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp(), a.xact_start) - a.xact_start) AS double precision) AS transaction_seconds,
+    p.gid AS prepared_transaction
+FROM pg_locks AS l
+LEFT JOIN pg_stat_activity AS a ON l.pid = a.pid
+-- A prepared transaction has no session any more, but it keeps a lock on its own number, and until
+-- a restart its virtual number is the one of the session that prepared it.
+LEFT JOIN pg_locks AS own
+    ON l.virtualtransaction = own.virtualtransaction AND l.pid IS NULL AND own.pid IS NULL AND own.locktype = 'transactionid'
+LEFT JOIN pg_prepared_xacts AS p ON own.transactionid = p.transaction
+WHERE
+    l.locktype = 'relation' AND l.granted
+    AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
+    AND l.relation IN (
+        CAST(CAST('"{schema}"."{queue}_parked"' AS regclass) AS oid),
+        CAST(CAST('"{schema}"."{queue}"' AS regclass) AS oid),
+        CAST(CAST('"{schema}"."{queue}_config"' AS regclass) AS oid),
+        CAST(CAST('"{schema}"."{queue}_push_seq"' AS regclass) AS oid),
+        CAST(CAST('"{schema}"."{queue}_pop_seq"' AS regclass) AS oid)
+    )
+    AND l.pid IS DISTINCT FROM pg_backend_pid()
+ORDER BY transaction_seconds DESC NULLS FIRST;
