@@ -1,0 +1,1 @@
+"""dbq-console: the terminal console for message queues kept in relational tables."""

@@ -1,0 +1,1 @@
+"""What an operator can do to a queue: one verb a file."""

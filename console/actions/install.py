@@ -1,0 +1,133 @@
+"""Install a queue: its tables, its functions and its line in the catalog, in one transaction."""
+
+import getpass
+import json
+import socket
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from console import catalog, sql
+from console.catalog import Kind, Queue
+from console.engines import Database, Product
+from console.errors import UsageError
+
+
+@dataclass(frozen=True)
+class _Relation:
+    name: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class _Present:
+    present: bool
+
+
+def parts(product: Product, queue: Queue) -> list[sql.Statement]:
+    """The scripts that make the queue, in their order; the catalog's line is another."""
+    design = sql.statements(product.name, queue.design.name)
+    common = sql.statements(product.name, "common")
+    scripts = [design["tables"], common["archive"]]
+    if queue.options.get("notify") == "on":
+        scripts.append(common["waiting"])
+    return [*scripts, design["functions"]]
+
+
+def script(product: Product, queue: Queue) -> str:
+    """The whole installation as one script that the engine's own client runs as it is."""
+    catalog.check_names(product, queue)
+    statements = sql.statements(product.name, "catalog")
+    pieces = [
+        (statements["bootstrap"], queue.scope(product)),
+        *((part, queue.scope(product)) for part in parts(product, queue)),
+        (statements["record"], recording_scope(product, queue)),
+    ]
+    body = "\n\n".join(sql.script(part, product.dialect, scope) for part, scope in pieces)
+    head = f"-- dbq-console: {queue.design.title}. One transaction: all of it or nothing."
+    return product.as_script(head, body)
+
+
+def install(database: Database, queue: Queue) -> None:
+    """Install the queue. It succeeds whole or leaves nothing; a taken name is a UsageError."""
+    product = database.product
+    catalog.check_names(product, queue)
+    statements = sql.statements(product.name, "catalog")
+    with database.transaction(f"install the queue {queue.name!r}") as connection:
+        sql.run_script(connection, statements["bootstrap"], queue.scope(product))
+        refuse_taken_names(connection, product, queue)
+        for part in parts(product, queue):
+            sql.run_script(connection, part, queue.scope(product))
+        record(connection, product, queue)
+
+
+def recording_scope(product: Product, queue: Queue) -> sql.Scope:
+    """What the catalog keeps of the queue."""
+    return queue.scope(
+        product,
+        kind=queue.kind.value,
+        options_json=json.dumps(dict(queue.options), sort_keys=True),
+        roles_json=json.dumps(dict(queue.roles), sort_keys=True),
+        version=str(queue.version),
+        installed_from=_here(),
+    )
+
+
+def record(connection: Connection, product: Product, queue: Queue) -> None:
+    """Write the queue's line of the catalog."""
+    statement = sql.statements(product.name, "catalog")["record"]
+    sql.run_script(connection, statement, recording_scope(product, queue))
+
+
+def refuse_taken_names(connection: Connection, product: Product, queue: Queue) -> None:
+    """UsageError, naming what is there, when the schema or any object's name is not free."""
+    statements = sql.statements(product.name, "catalog")
+    require_schema(connection, product, queue.schema)
+    for known in catalog.queues(connection, product):
+        if (known.schema, known.name) == (queue.schema, queue.name):
+            raise UsageError(
+                f"There is already a queue named {queue.name!r} in schema {queue.schema!r}.",
+                why=_why_taken(known),
+                next_step="Choose another name, or uninstall that one first.",
+            )
+    taken = sql.fetch(
+        connection,
+        _Relation,
+        statements["relations"],
+        sql.Scope(),
+        schema=queue.schema,
+        names=catalog.object_names(product, queue),
+    )
+    if taken:
+        things = ", ".join(f"{t.kind} {t.name!r}" for t in taken)
+        raise UsageError(
+            f"The name {queue.name!r} is taken in schema {queue.schema!r}.",
+            why=f"There is already {things}.",
+            next_step="Choose another name; a queue that somebody else made can be adopted.",
+        )
+
+
+def require_schema(connection: Connection, product: Product, schema: str) -> None:
+    """UsageError where the schema is not there."""
+    statement = sql.statements(product.name, "catalog")["schema_exists"]
+    (row,) = sql.fetch(connection, _Present, statement, sql.Scope(), schema=schema)
+    if not row.present:
+        raise UsageError(
+            f"There is no schema {schema!r} in this database.",
+            next_step="Create it first, or name another with --schema.",
+        )
+
+
+def _why_taken(known: Queue) -> str:
+    if known.kind is Kind.ARCHIVE:
+        return "It was uninstalled with --keep-archive: its archive is still there."
+    return f"It is {known.kind.value}, of the design {known.design.name}."
+
+
+def _here() -> str:
+    """Who installs, from where: for the next operator who wonders."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"

@@ -1,0 +1,155 @@
+"""Relay a ring: resize it, and renumber what lives in it. One transaction, nothing lost."""
+
+import time
+from dataclasses import dataclass
+
+from console import sql
+from console.catalog import Kind, Queue
+from console.engines import Database
+from console.errors import BusyError, RefusedError, UsageError
+
+_ATTEMPTS_SECONDS = 30.0
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 2.0
+
+
+@dataclass(frozen=True)
+class Blocker:
+    """A transaction that a relay has to wait for."""
+
+    pid: int | None
+    user_name: str | None
+    application_name: str | None
+    client_address: str | None
+    state: str | None
+    transaction_seconds: float | None
+    prepared_transaction: str | None
+
+    @property
+    def line(self) -> str:
+        """Who it is, in words; an unknown is a question mark."""
+        if self.prepared_transaction is not None:
+            return f"prepared transaction {self.prepared_transaction!r}"
+        age = "?" if self.transaction_seconds is None else f"{self.transaction_seconds:.1f} s"
+        return (
+            f"pid {self.pid} ({self.user_name or '?'}, {self.application_name or '?'}, "
+            f"{self.client_address or 'local'}), {self.state or '?'}, in transaction for {age}"
+        )
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A ring as it stands: sizes, numbers and what is parked."""
+
+    size: int
+    base: int
+    live: int
+    next_push: int
+    next_pop: int
+    parked: int
+    voids: int
+
+    @property
+    def gap(self) -> int:
+        """The push/pop sequence gap; negative where poppers wait ahead."""
+        return self.next_push - self.next_pop
+
+
+@dataclass(frozen=True)
+class RelayPlan:
+    """What a relay would do."""
+
+    queue: Queue
+    measure: Measure
+    new_size: int
+    blockers: tuple[Blocker, ...]
+
+    @property
+    def too_many(self) -> int:
+        """How many messages have to be drained before the new size takes them all."""
+        return max(0, self.measure.live - self.new_size)
+
+    def lines(self) -> list[str]:
+        """The plan in words."""
+        now = self.measure
+        start = max(now.next_push, now.next_pop)
+        lines = [
+            f"relay {self.queue.label}: {now.size:,} slots now, {self.new_size:,} afterwards",
+            f"  {now.live:,} live messages are numbered anew in their order, from {start:,}",
+            f"  next push {now.next_push:,}, next pop {now.next_pop:,}, gap {now.gap:,}",
+            f"  {now.parked:,} parked numbers and {now.voids:,} void ones are forgotten",
+            "  all callers wait while it runs; it is one transaction",
+        ]
+        if self.too_many:
+            lines.append(f"  REFUSED: drain {self.too_many:,} messages first")
+        lines += [f"  waits for {blocker.line}" for blocker in self.blockers]
+        return lines
+
+
+@dataclass(frozen=True)
+class Relaid:
+    """What a relay did."""
+
+    size_before: int
+    size_after: int
+    live: int
+    base: int
+    next_push: int
+
+
+def plan(database: Database, queue: Queue, new_size: int | None) -> RelayPlan:
+    """Measure the ring and list who would block a relay. Changes nothing."""
+    _require_ring(queue)
+    if new_size is not None and new_size < 1:
+        raise UsageError("A ring has at least one slot.", next_step="Name a size of 1 or more.")
+    product = database.product
+    ring = sql.statements(product.name, queue.design.name)
+    scope = queue.scope(product)
+    with database.autocommit(f"look at the ring {queue.name!r}") as connection:
+        (measure,) = sql.fetch(connection, Measure, ring["measure"], scope)
+        blockers = sql.fetch(connection, Blocker, ring["blockers"], scope)
+    return RelayPlan(queue, measure, new_size or measure.size, tuple(blockers))
+
+
+def relay(database: Database, queue: Queue, new_size: int | None) -> Relaid:
+    """Relay the ring, to `new_size` slots where given. RefusedError when they are too few.
+
+    Tries again after growing pauses while other transactions hold the ring; BusyError, naming
+    them, when that lasts. A try holds nothing while it waits for anything but `parked`.
+    """
+    _require_ring(queue)
+    product = database.product
+    statement = sql.statements(product.name, queue.design.name)["relay"]
+    scope = queue.scope(product)
+    deadline = time.monotonic() + _ATTEMPTS_SECONDS
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            with database.transaction(f"relay the ring {queue.name!r}") as connection:
+                (done,) = sql.fetch(connection, Relaid, statement, scope, new_size=new_size)
+        except BusyError as error:
+            if time.monotonic() + pause > deadline:
+                blockers = plan(database, queue, new_size).blockers
+                raise BusyError(
+                    error.what,
+                    why="; ".join(b.line for b in blockers) or error.why,
+                    next_step="Nothing was changed. Wait until they end, or end them; then again.",
+                ) from error
+            time.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+        else:
+            return done
+
+
+def _require_ring(queue: Queue) -> None:
+    if "relay" not in queue.design.verbs:
+        raise UsageError(
+            f"The queue {queue.name!r} is no ring.",
+            why=f"Its design is {queue.design.name}, which has no slots to lay anew.",
+        )
+    if queue.kind is not Kind.INSTALLED:
+        raise RefusedError(
+            f"The ring {queue.name!r} was adopted and is never renumbered.",
+            why="Its callers keep its size and its numbers on their side.",
+            next_step="Relay it with the tools of those who own it.",
+        )

@@ -1,0 +1,267 @@
+"""Which queues a database holds: installed by the console, adopted, or only their archive left."""
+
+import difflib
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection
+
+from console import sql
+from console.designs import Design, design
+from console.engines import Product
+from console.errors import UsageError
+
+INTERFACE_VERSION = 1
+"""Version of the tables and functions that this console installs."""
+
+STUCK_AFTER_SECONDS = 300.0
+"""How long a claim may last before it counts as stuck, unless set otherwise (DESIGN section 2)."""
+
+
+class Kind(StrEnum):
+    """How a queue came into the catalog."""
+
+    INSTALLED = "installed"
+    ADOPTED = "adopted"
+    ARCHIVE = "archive"
+    """Uninstalled with --keep-archive: only its archive is left."""
+
+
+@dataclass(frozen=True)
+class Queue:
+    """One queue: a design's instance in a schema."""
+
+    schema: str
+    name: str
+    design: Design
+    options: Mapping[str, str]
+    roles: Mapping[str, str]
+    """Role -> column; a ring's sequences: their names; an adopted ring's size: its number."""
+    kind: Kind = Kind.INSTALLED
+    version: int = INTERFACE_VERSION
+    installed_by: str = ""
+    installed_from: str = ""
+    installed_at: datetime | None = None
+
+    @property
+    def label(self) -> str:
+        """How messages name it: the schema only serves to tell namesakes apart."""
+        return f"{self.schema}.{self.name}"
+
+    @property
+    def table(self) -> str:
+        """The main table, which holds the states."""
+        return self.name if self.kind is Kind.ADOPTED else self.name + self.design.table_suffix
+
+    @property
+    def finishes(self) -> bool:
+        """Whether popped messages are kept until complete or fail."""
+        return self.design.finishes(self.options)
+
+    @property
+    def verbs(self) -> tuple[str, ...]:
+        """What can be done with it."""
+        return self.design.verbs_with(self.options)
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The states its messages can have."""
+        return self.design.states_with(self.options)
+
+    def scope(self, product: Product, **more: str) -> sql.Scope:
+        """What the statements of `queries/` need to know of this queue."""
+        limit = self.options.get("max_bytes", "unlimited")
+        payload = self.options.get("payload", "text")
+        values = {
+            "schema": self.schema,
+            "queue": self.name,
+            "table": self.table,
+            "design": self.design.name,
+            "payload_type": product.payload_types[payload],
+            "id_type": product.id_types[self.design.id_type],
+            "channel": self.channel,
+            "max_bytes": limit,
+            "size": self.options.get("size") or self.roles.get("size", "0"),
+            "fillfactor": FILLFACTOR,
+            "stuck_after_seconds": str(STUCK_AFTER_SECONDS),
+            **more,
+        }
+        options = {
+            **self.options,
+            "design": self.design.name,
+            "payload": payload,
+            "limited": "no" if limit == "unlimited" else "yes",
+            "finishes": "yes" if self.finishes else "no",
+            "installed": "yes" if self.kind is Kind.INSTALLED else "no",
+            "in_hand": self.options.get("in_hand", "off"),
+        }
+        return sql.Scope(values, options, self.roles)
+
+    @property
+    def channel(self) -> str:
+        """Where pushes notify: short whatever the names, and the same for every client."""
+        digest = hashlib.sha256(f"{self.schema}\0{self.name}".encode()).hexdigest()
+        return f"dbq_{digest[:24]}"
+
+
+FILLFACTOR = "50"
+"""Of a ring's table. The server clears a page of dead rows once less is free than this leaves: at
+most half of a page is slots, so either the other half takes all of them anew or it is cleared."""
+
+
+def installed_queue(schema: str, name: str, of: Design, options: Mapping[str, str]) -> Queue:
+    """The queue as it will be once installed with these (complete) options."""
+    roles = {
+        role: name + column if role.endswith("_sequence") else column
+        for role, column in of.roles.items()
+    }
+    return Queue(schema, name, of, dict(options), roles)
+
+
+@dataclass(frozen=True)
+class _QueueRow:
+    schema: str
+    name: str
+    design: str
+    kind: str
+    options: Any
+    roles: Any
+    version: int
+    installed_by: str
+    installed_from: str
+    installed_at: datetime
+
+
+@dataclass(frozen=True)
+class _Setting:
+    name: str
+    value: str
+
+
+@dataclass(frozen=True)
+class _Present:
+    present: bool
+
+
+_NOTHING = sql.Scope()
+
+
+def _statement(product: Product, name: str) -> sql.Statement:
+    return sql.statements(product.name, "catalog")[name]
+
+
+def has_catalog(connection: Connection, product: Product) -> bool:
+    """Whether the console was ever used to install or adopt anything here."""
+    (row,) = sql.fetch(connection, _Present, _statement(product, "exists"), _NOTHING)
+    return row.present
+
+
+def queues(connection: Connection, product: Product) -> list[Queue]:
+    """All queues of the database, by schema and name; none where there is no catalog."""
+    if not has_catalog(connection, product):
+        return []
+    rows = sql.fetch(connection, _QueueRow, _statement(product, "queues"), _NOTHING)
+    return [
+        Queue(
+            schema=row.schema,
+            name=row.name,
+            design=design(row.design),
+            options=row.options,
+            roles=row.roles,
+            kind=Kind(row.kind),
+            version=row.version,
+            installed_by=row.installed_by,
+            installed_from=row.installed_from,
+            installed_at=row.installed_at,
+        )
+        for row in rows
+    ]
+
+
+def is_production(connection: Connection, product: Product) -> bool:
+    """Whether the database's own catalog marks it as production."""
+    if not has_catalog(connection, product):
+        return False
+    settings = sql.fetch(connection, _Setting, _statement(product, "settings"), _NOTHING)
+    return any(s.name == "production" and s.value == "on" for s in settings)
+
+
+def find(connection: Connection, product: Product, name: str, schema: str | None = None) -> Queue:
+    """The queue of that name; UsageError where there is none, or several and no schema is given."""
+    known = queues(connection, product)
+    matches = [q for q in known if q.name == name and schema in (None, q.schema)]
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        schemas = ", ".join(q.schema for q in matches)
+        raise UsageError(
+            f"There are {len(matches)} queues named {name!r}.",
+            why=f"They are in the schemas: {schemas}.",
+            next_step="Say which with --schema.",
+        )
+    near = difflib.get_close_matches(name, [q.name for q in known], n=3)
+    where = f" in schema {schema!r}" if schema else ""
+    raise UsageError(
+        f"There is no queue named {name!r}{where}.",
+        why="The catalog of this database has " + (f"{len(known)} queues." if known else "none."),
+        next_step=(
+            f"Did you mean: {', '.join(near)}?" if near else "List them with: dbq-console status"
+        ),
+    )
+
+
+def name_limit(product: Product, design_name: str) -> tuple[int, str]:
+    """The longest name that a queue of the design can have, and the suffix that decides it.
+
+    Units as `Product.name_length`: bytes for PostgreSQL.
+    """
+    files = (design_name, "common")
+    texts = [s.template for file in files for s in sql.statements(product.name, file).values()]
+    suffixes = {match[1] for text in texts for match in _SUFFIX.finditer(text)}
+    longest = max(suffixes, key=lambda suffix: (product.name_length(suffix), suffix))
+    return product.name_limit - product.name_length(longest), longest
+
+
+_SUFFIX = re.compile(r"\{queue\}(\w*)")
+
+
+def check_names(product: Product, queue: Queue) -> None:
+    """UsageError where the queue's or the schema's name cannot be used."""
+    for what, name in (("queue", queue.name), ("schema", queue.schema)):
+        if not name:
+            raise UsageError(f"The name of a {what} cannot be empty.")
+        if "\0" in name:
+            raise UsageError(f"The name of a {what} cannot hold the character NUL.")
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"The name of the {what} is not valid Unicode.") from None
+    if (length := product.name_length(queue.schema)) > product.name_limit:
+        raise UsageError(
+            f"The schema's name is too long: {length} bytes, at most {product.name_limit}.",
+            next_step="Check the schema's name.",
+        )
+    limit, suffix = name_limit(product, queue.design.name)
+    length = product.name_length(queue.name)
+    if length > limit:
+        raise UsageError(
+            f"The queue's name is too long: {length} bytes, at most {limit}.",
+            why=(
+                f"{product.title} allows names of {product.name_limit} bytes, "
+                f"and the longest object of the queue is <queue>{suffix}."
+            ),
+            next_step="Choose a shorter name.",
+        )
+
+
+def object_names(product: Product, queue: Queue) -> list[str]:
+    """Every name that the queue's tables, sequences and functions have or may have."""
+    files = (queue.design.name, "common")
+    texts = [s.template for file in files for s in sql.statements(product.name, file).values()]
+    suffixes = {match[1] for text in texts for match in _SUFFIX.finditer(text)}
+    return sorted(queue.name + suffix for suffix in suffixes)

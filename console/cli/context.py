@@ -1,0 +1,210 @@
+"""What all verbs share: connection, schema, rights, output, confirmation."""
+
+import functools
+import json
+import os
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, TypeVar
+
+import click
+
+from console import catalog, engines
+from console.catalog import Queue
+from console.cli.streams import put
+from console.engines import Database
+from console.errors import RefusedError, UsageError
+from console.formats import parse_duration
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+BARE_YES = "\0"
+"""What `--yes` without a word is: no queue can be named so."""
+_WRITTEN_OUT = "\0="
+
+
+class Rights(IntEnum):
+    """What a connection may do; each includes those before it."""
+
+    READ_ONLY = 0
+    OPERATOR = 1
+    ADMIN = 2
+
+    @property
+    def word(self) -> str:
+        """As it is written on the command line."""
+        return self.name.lower().replace("_", "-")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a verb: where it goes, what it may, and how it answers."""
+
+    url: str | None
+    schema: str | None
+    rights: Rights
+    json: bool
+
+    def database(self, needs: Rights, verb: str) -> Database:
+        """The database that the call names. RefusedError where its rights do not reach."""
+        if self.rights < needs:
+            raise RefusedError(
+                f"{verb} needs the right {needs.word}.",
+                why=f"This connection has {self.rights.word} (--rights).",
+                next_step="Use a connection with more rights, if that is meant.",
+            )
+        if self.url is None:
+            raise UsageError(
+                "No database is named.",
+                next_step="Name one with --url or in DBQ_URL, for example "
+                "postgresql+psycopg://user@host:5432/database",
+            )
+        database = engines.open_database(self.url)
+        click.get_current_context().call_on_close(database.close)
+        return database
+
+    def find(self, database: Database, name: str) -> Queue:
+        """The queue of that name, in --schema or in any."""
+        with database.transaction("read the catalog", read_only=True) as connection:
+            return catalog.find(connection, database.product, name, self.schema)
+
+    def schema_for(self, database: Database) -> str:
+        """Where new queues go."""
+        return database.product.default_schema if self.schema is None else self.schema
+
+    def answer(self, value: object, lines: Sequence[str]) -> None:
+        """The result on stdout: one JSON object with --json, else the lines."""
+        if self.json:
+            put(json.dumps(value, ensure_ascii=False).encode() + b"\n")
+        else:
+            put("".join(f"{line}\n" for line in lines))
+
+
+class DurationType(click.ParamType[float]):
+    """`0s`, `500ms`, `5s`, `10m`; the value is in seconds."""
+
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Seconds of the text."""
+        if isinstance(value, float):
+            return value
+        try:
+            return parse_duration(str(value))
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+DURATION = DurationType()
+
+
+def place(verb: Verb) -> Verb:
+    """`--url` and `--profile`, which may stand before the verb and after it."""
+    for option in (
+        click.option("--profile", metavar="NAME", help="A connection of the configuration."),
+        click.option("--url", metavar="URL", help="The database; also from DBQ_URL."),
+    ):
+        verb = option(verb)
+    return verb
+
+
+def verb_options(verb: Verb) -> Callable[..., Any]:
+    """The options that every verb takes; the verb gets them as one `Call`, its first argument."""
+
+    @place
+    @click.option("--schema", metavar="S", help="Look or install there; else: every schema.")
+    @click.option(
+        "--rights",
+        type=click.Choice([rights.word for rights in Rights]),
+        help="What this call may do (admin unless said).",
+    )
+    @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+    @click.pass_context
+    @functools.wraps(verb)
+    def with_call(
+        context: click.Context,
+        /,
+        *arguments: Any,
+        url: str | None,
+        profile: str | None,
+        schema: str | None,
+        rights: str | None,
+        as_json: bool,
+        **more: Any,
+    ) -> Any:
+        before: dict[str, str | None] = context.obj or {}
+        level = Rights.ADMIN if rights is None else Rights[rights.upper().replace("-", "_")]
+        call = Call(named_url(before, url, profile), schema, level, as_json)
+        return verb(call, *arguments, **more)
+
+    return with_call
+
+
+def named_url(before: dict[str, str | None], url: str | None, profile: str | None) -> str | None:
+    """The URL that a call means: after the verb, before it, or from the environment."""
+    if profile or before.get("profile"):
+        raise UsageError(
+            f"There is no profile {(profile or before.get('profile'))!r}.",
+            why="This version reads no configuration file yet.",
+            next_step="Name the database with --url or in DBQ_URL.",
+        )
+    return url or before.get("url") or os.environ.get("DBQ_URL") or None
+
+
+class ConfirmedVerb(click.Command):
+    """A verb with `--yes`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Let the word of `--yes=WORD` begin with "-": click would take it for an option."""
+        end = args.index("--") if "--" in args else len(args)
+        options = [re.sub("^--yes=", f"--yes={_WRITTEN_OUT}", word) for word in args[:end]]
+        return super().parse_args(ctx, options + args[end:])
+
+
+def confirmation(verb: Verb) -> Verb:
+    """`--yes [NAME]` and `--dry-run`, for verbs that only plan without them."""
+    for option in (
+        click.option("--dry-run", is_flag=True, help="Show the plan and change nothing (exit 0)."),
+        click.option(
+            "--yes",
+            is_flag=False,
+            flag_value=BARE_YES,
+            default=None,
+            callback=lambda _, __, word: None if word is None else word.removeprefix(_WRITTEN_OUT),
+            metavar="[NAME]",
+            help="Do it. Where the name is wanted: --yes NAME.",
+        ),
+    ):
+        verb = option(verb)
+    return verb
+
+
+def confirm_by_name(yes: str | None, dry_run: bool, name: str) -> bool:
+    """Whether to go on; False: only the plan was wanted. RefusedError for a wrong confirmation."""
+    if dry_run:
+        return False
+    if yes is None:
+        raise RefusedError(
+            "Nothing was changed: this was only the plan.",
+            next_step="To do it, confirm with: " + _yes(name),
+        )
+    if yes == BARE_YES:
+        raise RefusedError(
+            "Nothing was changed: this wants the queue's name as confirmation.",
+            next_step="Confirm with: " + _yes(name),
+        )
+    if yes != name:
+        raise RefusedError(
+            f"Nothing was changed: {yes!r} is not the queue's name.",
+            next_step="Confirm with: " + _yes(name),
+        )
+    return True
+
+
+def _yes(name: str) -> str:
+    return f"--yes{'=' if name.startswith('-') else ' '}{shlex.quote(name)}"

@@ -1,0 +1,186 @@
+"""Verbs that only look: designs, status."""
+
+from collections.abc import Sequence
+from queue import SimpleQueue
+from typing import NoReturn
+
+import click
+
+from console import engines
+from console.catalog import Kind, Queue
+from console.cli.context import Call, Rights, verb_options
+from console.cli.streams import narrate
+from console.designs import DESIGNS, Design
+from console.engines import Database
+from console.errors import UsageError
+from console.formats import NOT_APPLICABLE, UNKNOWN, count, duration, rate
+from console.monitor import QueueSnapshot, Reading, Sampler, snapshot, take_sample
+from console.monitor.sample import SAMPLING_TIMEOUTS
+
+
+@click.command()
+@verb_options
+def designs(call: Call) -> None:
+    """List the designs: engines, options, verbs.
+
+    \b
+    Example: dbq-console designs --json
+    """
+    found = [_design(design) for design in DESIGNS.values()]
+    lines: list[str] = []
+    for design in DESIGNS.values():
+        lines += [
+            f"{design.name}: {design.title} ({design.source}), on {', '.join(design.engines)}",
+            f"  {design.summary}",
+            *(
+                f"  --option {option.name}={option.default}  {option.summary} ({option.range})"
+                for option in design.options
+            ),
+            f"  verbs: {' '.join(design.verbs)}",
+            *(
+                f"  with {option}={value}: {' '.join(verbs)}"
+                for (option, value), verbs in design.option_verbs.items()
+            ),
+            "",
+        ]
+    call.answer({"designs": found}, lines[:-1])
+
+
+def _design(design: Design) -> dict[str, object]:
+    return {
+        "design": design.name,
+        "title": design.title,
+        "source": design.source,
+        "summary": design.summary,
+        "engines": list(design.engines),
+        "options": [
+            {
+                "option": option.name,
+                "default": option.default,
+                "values": option.range,
+                "summary": option.summary,
+            }
+            for option in design.options
+        ],
+        "states": list(design.states),
+        "verbs": {engine: list(design.verbs) for engine in design.engines},
+        "verbs_with": [
+            {"option": option, "value": value, "verbs": list(verbs)}
+            for (option, value), verbs in design.option_verbs.items()
+        ],
+    }
+
+
+@click.command()
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.option("--watch", is_flag=True, help="Look again every 2 s, with rates, until Ctrl-C.")
+@verb_options
+def status(call: Call, names: Sequence[str], watch: bool) -> None:
+    """One look at the queues: states, depth, age, gap.
+
+    `≈` is an estimate, `?` unknown, `·` does not apply. One look has no rates; --watch has them,
+    and with --json writes one object a look.
+
+    \b
+    Example: dbq-console status orders --json
+    """
+    database = call.database(Rights.READ_ONLY, "status")
+    only = [call.find(database, name) for name in names] if names else None
+    for queue in only or ():
+        if queue.kind is Kind.ARCHIVE:
+            raise UsageError(f"Of {queue.name!r} only its archive is left: it has no status.")
+    if watch:
+        _watch(call, database, only)
+    sample = take_sample(database, only=only)
+    _show(call, [snapshot(queue, sample.connection) for queue in sample.queues])
+
+
+def _watch(call: Call, database: Database, only: Sequence[Queue] | None) -> NoReturn:
+    """Look until somebody ends it; a look that fails is told and tried again."""
+    readings: SimpleQueue[Reading] = SimpleQueue()
+    wanted = None if only is None else {(queue.schema, queue.name) for queue in only}
+    sampler = Sampler(database, readings.put, interval_seconds=_WATCH_SECONDS)
+    sampler.start()
+    try:
+        while True:
+            reading = readings.get()
+            if reading.error is not None:
+                narrate(str(reading.error))
+                continue
+            _show(call, [q for q in reading.queues if wanted is None or q.key[1:] in wanted])
+    finally:
+        sampler.stop(SAMPLING_TIMEOUTS.statement_seconds)
+
+
+def _show(call: Call, queues: Sequence[QueueSnapshot]) -> None:
+    seen = [queue for queue in queues if call.schema in (None, queue.schema)]
+    where = "this database" if call.schema is None else f"schema {call.schema!r}"
+    lines = table(seen) if seen else [f"No queues are installed or adopted in {where}."]
+    call.answer({"queues": [queue.as_json() for queue in seen]}, lines)
+
+
+_WATCH_SECONDS = 2.0
+
+
+_COLUMNS = (
+    "ready",
+    "age_seconds",
+    "push_per_second",
+    "pop_per_second",
+    "gap",
+    "claimed",
+    "stuck",
+    "errors",
+    "done",
+    "scheduled",
+)
+_HEADS = ("ready", "age", "push/s", "pop/s", "gap", "claimed", "stuck", "errors", "done", "due")
+
+
+def table(queues: Sequence[QueueSnapshot]) -> list[str]:
+    """The queues' figures in columns, for a plain terminal."""
+    rows: list[tuple[str, ...]] = [("queue", "design", *_HEADS)]
+    rows += [
+        (_name(queue, queues), queue.design, *(_cell(queue, name) for name in _COLUMNS))
+        for queue in queues
+    ]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [row[0].ljust(widths[0]), row[1].ljust(widths[1])]
+        cells += [cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True)]
+        lines.append("  ".join(cells).rstrip())
+    return lines + [f"{queue.queue}: {queue.problem}" for queue in queues if queue.problem]
+
+
+def _name(queue: QueueSnapshot, among: Sequence[QueueSnapshot]) -> str:
+    """The name on one line, with its schema where another has the same name."""
+    alone = sum(other.queue == queue.queue for other in among) == 1
+    name = queue.queue if alone else f"{queue.schema}.{queue.queue}"
+    return "".join(sign if sign.isprintable() else "\ufffd" for sign in name)
+
+
+def _cell(queue: QueueSnapshot, name: str) -> str:
+    value = getattr(queue, name)
+    if value is None:
+        return UNKNOWN if name in queue.unknown else NOT_APPLICABLE
+    if name == "age_seconds":
+        return duration(value)
+    if name.endswith("_per_second"):
+        return rate(value)
+    return count(value, estimated=name in queue.estimated)
+
+
+def engine_named(call: Call, name: str | None) -> engines.Product:
+    """The engine of `--engine`, else that of the URL."""
+    if name is not None:
+        return engines.product(name)
+    if call.url is None:
+        raise UsageError(
+            "No engine is named.",
+            next_step=f"Name one with --engine: {', '.join(sorted(engines.PRODUCTS))}.",
+        )
+    return engines.product(engines.parse_url(call.url).get_backend_name())
+
+
+COMMANDS = (designs, status)

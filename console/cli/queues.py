@@ -1,0 +1,166 @@
+"""Verbs on queues as a whole: install, uninstall, adopt, forget."""
+
+from collections.abc import Sequence
+from dataclasses import asdict
+
+import click
+
+from console.actions import adopt as adopting
+from console.actions import install as installing
+from console.actions import uninstall as uninstalling
+from console.catalog import Queue, installed_queue
+from console.cli.context import (
+    Call,
+    ConfirmedVerb,
+    Rights,
+    confirm_by_name,
+    confirmation,
+    verb_options,
+)
+from console.cli.looking import engine_named
+from console.cli.streams import put
+from console.designs import design as find_design
+from console.errors import RefusedError, UsageError
+
+
+@click.command()
+@click.argument("design")
+@click.argument("name")
+@click.option("--option", "options", multiple=True, metavar="K=V", help="An option of the design.")
+@click.option("--print", "only_print", is_flag=True, help="Print the SQL; needs no connection.")
+@click.option("--engine", metavar="E", help="With --print: the engine to write for.")
+@verb_options
+def install(
+    call: Call, design: str, name: str, options: Sequence[str], only_print: bool, engine: str | None
+) -> None:
+    """Install a queue of DESIGN named NAME, in one transaction.
+
+    \b
+    Examples:
+      dbq-console install ring orders --option size=20000 --url URL
+      dbq-console install fifo mail --option order=strict --print --engine postgresql
+    """
+    given = pairs(options, "--option")
+    if only_print:
+        product = engine_named(call, engine)
+        schema = product.default_schema if call.schema is None else call.schema
+        of = find_design(design, product.name)
+        queue = installed_queue(schema, name, of, of.complete_options(given))
+        script = installing.script(product, queue)
+        if call.json:
+            call.answer({**_named(queue), "sql": script}, [])
+        else:
+            put(script.encode())
+        return
+    if engine is not None:
+        raise UsageError("--engine goes with --print.")
+    database = call.database(Rights.ADMIN, "install")
+    of = find_design(design, database.product.name)
+    queue = installed_queue(call.schema_for(database), name, of, of.complete_options(given))
+    installing.install(database, queue)
+    call.answer(
+        {**_named(queue), "options": dict(queue.options), "connection": database.label},
+        [f"installed {queue.label}: {of.title}"],
+    )
+
+
+@click.command(cls=ConfirmedVerb)
+@click.argument("name")
+@click.option("--with-messages", is_flag=True, help="Even if more than 1,000 messages go with it.")
+@click.option("--keep-archive", is_flag=True, help="Leave the archive; it stays listed.")
+@confirmation
+@verb_options
+def uninstall(
+    call: Call, name: str, yes: str | None, dry_run: bool, with_messages: bool, keep_archive: bool
+) -> None:
+    """Remove a queue with all its objects and the messages in them.
+
+    \b
+    Example: dbq-console uninstall orders --yes orders
+    """
+    database = call.database(Rights.ADMIN, "uninstall")
+    queue = call.find(database, name)
+    plan = uninstalling.plan(database, queue, keep_archive=keep_archive)
+    figures = {f: v for f, v in asdict(plan).items() if f != "queue"} | {"lost": plan.lost}
+    if dry_run or yes != name:
+        lines = plan.lines()
+        if plan.wants_with_messages and not with_messages:
+            lines.append("  wants --with-messages")
+        call.answer({**_named(queue), "plan": figures, "done": False}, lines)
+    if not confirm_by_name(yes, dry_run, name):
+        return
+    if plan.wants_with_messages and not with_messages:
+        raise RefusedError(
+            f"The queue {name!r} still holds {plan.lost:,} messages, which would be gone for good.",
+            next_step="Say so with --with-messages, or drain or archive them first.",
+        )
+    done = uninstalling.uninstall(
+        database, queue, keep_archive=keep_archive, with_messages=with_messages
+    )
+    figures = {f: v for f, v in asdict(done).items() if f != "queue"} | {"lost": done.lost}
+    call.answer(
+        {**_named(queue), "plan": figures, "done": True},
+        [f"uninstalled {queue.label}; {done.lost:,} messages went with it"],
+    )
+
+
+@click.command()
+@click.argument("table")
+@click.option("--design", required=True, metavar="D", help="The design that the table follows.")
+@click.option(
+    "--map", "roles", multiple=True, metavar="ROLE=COLUMN", help="Which column plays which role."
+)
+@verb_options
+def adopt(call: Call, table: str, design: str, roles: Sequence[str]) -> None:
+    """Record an existing TABLE as a queue, to be looked at; nothing in it is touched.
+
+    Roles: id pushed_at due_at claimed_at claimed_by status error attempts payload done_at; for a
+    ring also slot reference_count push_sequence pop_sequence size. What a missing role would tell
+    is shown as `?`.
+
+    \b
+    Example: dbq-console adopt jobs --design claim --map id=job_id --map claimed_at=started \\
+               --map payload=body --map pushed_at=created
+    """
+    database = call.database(Rights.ADMIN, "adopt")
+    of = find_design(design, database.product.name)
+    queue = adopting.adopt(database, call.schema_for(database), table, of, pairs(roles, "--map"))
+    call.answer(
+        {**_named(queue), "roles": dict(queue.roles), "connection": database.label},
+        [f"adopted {queue.label} as a {of.title}"],
+    )
+
+
+@click.command()
+@click.argument("name")
+@verb_options
+def forget(call: Call, name: str) -> None:
+    """Take an adopted queue out of the catalog; its table stays as it is.
+
+    \b
+    Example: dbq-console forget jobs
+    """
+    database = call.database(Rights.ADMIN, "forget")
+    queue = call.find(database, name)
+    adopting.forget(database, queue)
+    call.answer(_named(queue), [f"forgot {queue.label}; its table is untouched"])
+
+
+def pairs(given: Sequence[str], option: str) -> dict[str, str]:
+    """`k=v` texts as a mapping; UsageError for another form or a name given twice."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{option} wants the form name=value, not {text!r}.")
+        if name in found:
+            raise UsageError(f"{option} names {name!r} twice.")
+        found[name] = value
+    return found
+
+
+def _named(queue: Queue) -> dict[str, object]:
+    return {"queue": queue.name, "schema": queue.schema, "design": queue.design.name}
+
+
+COMMANDS = (install, uninstall, adopt, forget)

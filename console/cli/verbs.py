@@ -1,0 +1,130 @@
+"""Every verb, and the console itself where none is named. No logic, no SQL."""
+
+import logging
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import click
+
+from console import engines
+from console.cli import looking, messages, queues, ring, running
+from console.cli.context import named_url, place
+from console.cli.streams import narrate, narrate_interrupt, put
+from console.errors import ConsoleError
+
+
+class _Stopped(KeyboardInterrupt):
+    """SIGTERM or SIGHUP: undone and given back is what Ctrl-C would have undone."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+class _Verbs(click.Group):
+    def invoke(self, context: click.Context, /) -> Any:
+        """Run the verb. Click, which would write an empty line at an interrupt, sees none."""
+        try:
+            return super().invoke(context)
+        except BaseException as error:
+            stop = _interrupt_behind(error)
+            if stop is None:
+                raise
+            number = stop.number if isinstance(stop, _Stopped) else signal.SIGINT
+            narrate_interrupt(*getattr(stop, "__notes__", ()))
+            raise click.exceptions.Exit(128 + number) from None
+
+
+def _interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
+    """The interrupt that is the error, or in whose wake it came (a driver cut off in a call)."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _tell_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if not wanted or context.resilient_parsing:
+        return
+    from importlib import metadata  # noqa: PLC0415  # 30 ms, for this option only
+
+    try:
+        put(f"dbq-console {metadata.version('dbq-console')}\n")
+    except metadata.PackageNotFoundError:
+        put("dbq-console, a checkout that is not installed\n")
+    context.exit()
+
+
+@click.group(
+    cls=_Verbs,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@place
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_tell_version,
+    help="Show the version and exit.",
+)
+@click.pass_context
+def cli(context: click.Context, /, **before: Any) -> None:
+    """The console for message queues kept in relational tables.
+
+    Without a verb it opens the terminal user interface on the database of --url (or DBQ_URL).
+
+    \b
+    Exit status: 0 done; 1 the answer is no: nothing there, full, not healthy;
+    2 wrong use; 3 cannot connect; 4 refused, or only planned.
+    """
+    context.obj = before
+    if context.invoked_subcommand is None:
+        from console import tui  # noqa: PLC0415  # verbs shall not wait for Textual
+
+        url = named_url({}, **before)
+        tui.run([engines.open_database(url)] if url else [], rights="read-only")
+
+
+for command in (*looking.COMMANDS, *queues.COMMANDS, *messages.COMMANDS, *ring.COMMANDS):
+    cli.add_command(command)
+for command in running.COMMANDS:
+    cli.add_command(command)
+
+
+def run() -> int:
+    """Run the verb that this process was called with; its exit status."""
+    # What libraries log of a call that was cut off is nothing for the terminal.
+    logging.getLogger().addHandler(logging.NullHandler())
+    try:
+        with _ending_as_by_interrupt():
+            # Verbs return nothing; what comes back is the status of an early exit.
+            return int(cli.main(prog_name="dbq-console", standalone_mode=False) or 0)
+    except click.Abort:
+        return 128 + signal.SIGINT
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except ConsoleError as error:
+        narrate(str(error))
+        return error.exit_status
+
+
+@contextmanager
+def _ending_as_by_interrupt() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP, where nobody said otherwise, end a verb as Ctrl-C does."""
+
+    def stop(number: int, _: FrameType | None) -> None:
+        raise _Stopped(number)
+
+    ours = [s for s in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)

@@ -1,0 +1,33 @@
+"""Ákos Pintér, "Implementing a Simple Queue" (2021)."""
+
+from console.designs.model import Design, Flow, Order
+from console.designs.options import EVERY_VERB, FINISHING_VERBS, MAX_BYTES, NOTIFY, PAYLOAD
+
+CLAIM = Design(
+    name="claim",
+    title="test-and-set claim queue",
+    source="Pintér",
+    summary=(
+        "A pop marks the row and leaves it until it is completed or failed: nothing is lost with a "
+        "consumer, and a claim whose owner died waits for an operator."
+    ),
+    engines=("postgresql",),
+    options=(PAYLOAD, MAX_BYTES, NOTIFY),
+    states=("ready", "claimed", "error"),
+    verbs=(*EVERY_VERB, *FINISHING_VERBS),
+    roles={
+        "id": "id",
+        "pushed_at": "created_at",
+        "claimed_at": "processing_started_at",
+        "claimed_by": "claimed_by",
+        "error": "errors",
+        "attempts": "attempts",
+        "payload": "payload",
+        "done_at": "done_at",
+    },
+    needed_roles=("id", "claimed_at", "payload"),
+    order=Order.LAX,
+    flow=Flow.CLAIMED,
+    keeps_row=True,
+    id_type="uuid",
+)

@@ -1,0 +1,65 @@
+"""Omar Al Zabir, "Building High Performance Queue in Database" (2010)."""
+
+from console.designs.model import Design, Flow, Option, Order
+from console.designs.options import EVERY_VERB, FINISHING_VERBS, MAX_BYTES, NOTIFY, PAYLOAD
+
+_ROLES = {
+    "id": "id",
+    "pushed_at": "queue_date_time",
+    "status": "status",
+    "claimed_at": "claimed_at",
+    "claimed_by": "claimed_by",
+    "error": "errors",
+    "attempts": "attempts",
+    "done_at": "done_at",
+}
+_STATES = ("ready", "claimed", "error", "done")
+
+STATUS = Design(
+    name="status",
+    title="status queue",
+    source='Zabir, "QueueSlow"',
+    summary=(
+        "One wide table with a status; batches are locked, updated and counted, one consumer at a "
+        "time. Done rows stay until they are archived."
+    ),
+    engines=("postgresql",),
+    options=(PAYLOAD, MAX_BYTES, NOTIFY),
+    states=_STATES,
+    verbs=(*EVERY_VERB, *FINISHING_VERBS),
+    roles={**_ROLES, "payload": "text_data"},
+    needed_roles=("id", "status", "payload"),
+    order=Order.LAX,
+    flow=Flow.CLAIMED,
+    keeps_row=True,
+)
+
+SPLIT = Design(
+    name="split",
+    title="split meta/data queue",
+    source="Zabir, QueueMeta and QueueData",
+    summary=(
+        "What is searched in a narrow table, the payload beside it: updates stay small whatever "
+        "the payload. Done rows stay until they are archived."
+    ),
+    engines=("postgresql",),
+    options=(
+        PAYLOAD,
+        MAX_BYTES,
+        NOTIFY,
+        Option(
+            "dequeue",
+            "single: one statement that skips locked rows; two_step: choose, update, compare",
+            "single",
+            choices=("single", "two_step"),
+        ),
+    ),
+    states=_STATES,
+    verbs=(*EVERY_VERB, *FINISHING_VERBS),
+    roles=_ROLES,
+    needed_roles=("id", "status"),
+    order=Order.LAX,
+    flow=Flow.CLAIMED,
+    keeps_row=True,
+    table_suffix="_meta",
+)

@@ -1,0 +1,67 @@
+"""A database that the console talks to: connections with time-outs and translated errors."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+
+from sqlalchemy import URL, Connection, Engine
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+
+from console.engines.product import Capabilities, Product, Timeouts
+from console.errors import ConnectionFailedError
+
+
+class Database:
+    """One database of one connection profile. Threads may share it; processes may not."""
+
+    def __init__(
+        self, product: Product, url: URL, *, timeouts: Timeouts, application_name: str, label: str
+    ) -> None:
+        self.product = product
+        self.url = url
+        self.label = label
+        self.timeouts = timeouts
+        self._engine: Engine = product.create_engine(url, timeouts, application_name)
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        """Probed at the first use, then kept."""
+        with self.autocommit("look at what the server can do") as connection:
+            return self.product.capabilities(connection)
+
+    @contextmanager
+    def transaction(self, doing: str, *, read_only: bool = False) -> Iterator[Connection]:
+        """One transaction at READ COMMITTED: committed at the end, rolled back on any error.
+
+        `doing` completes "Could not ..." in the error that the operator sees.
+        """
+        with self._connected(doing, "READ COMMITTED") as connection:
+            if read_only:
+                connection.execution_options(**self.product.read_only_options)
+            with connection.begin():
+                yield connection
+
+    @contextmanager
+    def autocommit(self, doing: str) -> Iterator[Connection]:
+        """Each statement its own transaction; nothing stays open between two of them."""
+        with self._connected(doing, "AUTOCOMMIT") as connection:
+            yield connection
+
+    @contextmanager
+    def _connected(self, doing: str, isolation: str) -> Iterator[Connection]:
+        try:
+            with self._engine.connect() as connection:
+                yield connection.execution_options(isolation_level=isolation)
+        except DBAPIError as error:
+            raise self.product.translate(error, doing) from error
+        except PoolTimeoutError as error:
+            raise ConnectionFailedError(
+                f"Could not {doing}.",
+                why="Every connection of this console's pool is busy.",
+                next_step="Try again when the work that holds them is done.",
+            ) from error
+
+    def close(self) -> None:
+        """Give all connections back to the server."""
+        self._engine.dispose()

@@ -1,0 +1,355 @@
+"""The embedded server: start, kill, restart, pause, stop."""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psycopg
+from psycopg.sql import SQL, Identifier
+from sqlalchemy import URL
+
+from console.engines.embedded import cluster, guard
+from console.engines.embedded.binaries import alone_in, private_folder, programs
+from console.errors import ConnectionFailedError, RefusedError, UsageError
+
+_NAME_LIMIT_BYTES = 63
+# Below the range from which systems take the ports of outgoing connections: one of those could sit
+# on the port between kill and restart, and a client that tries a dead port there can reach itself.
+_PORTS = range(20000, 32768)
+_WORTH_ANOTHER_TRY = ("could not bind", "is still in use")
+_START_SECONDS = 120.0
+_FAST_SECONDS = 30.0
+_LEAVE_SECONDS = 10.0
+
+_locks: set[int] = set()
+
+
+def _let_go_in_child() -> None:
+    """A forked child must not keep the locks that say: the owner lives."""
+    for descriptor in _locks:
+        os.close(descriptor)
+    _locks.clear()
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)
+
+
+class EmbeddedServer:
+    """One server and its instance folder. Belongs to the process that started it.
+
+    A child forked from Python (multiprocessing, os.fork) may connect to it, but neither ends it
+    nor keeps it alive. Not for several threads at once.
+    """
+
+    def __init__(self, settings: Mapping[str, str], data_directory: Path | None) -> None:
+        """Use `start`."""
+        cluster.check_settings(settings)
+        self.port = 0
+        self._settings = dict(settings)
+        self._kept_data = data_directory.absolute() if data_directory else None
+        self._password = ""
+        self._owner = os.getpid()
+        self._folder: Path | None = None
+        self._lock = -1
+        self._watchdog: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @classmethod
+    def start(
+        cls, *, settings: Mapping[str, str] | None = None, data_directory: Path | None = None
+    ) -> Self:
+        """Make a server and wait until it takes connections.
+
+        `settings` go into its configuration. A `data_directory` is made, or used again if an
+        earlier server made it, and is kept at the end; without one the data go with the server.
+        """
+        server = cls(settings or {}, data_directory)
+        server._open(_free_ports())
+        return server
+
+    @property
+    def url(self) -> str:
+        """SQLAlchemy's URL of the database `postgres`, password included."""
+        return self._url_of("postgres")
+
+    @property
+    def pid(self) -> int:
+        """The postmaster's; the last one's, where none is running."""
+        return self._process.pid if self._process else 0
+
+    @property
+    def running(self) -> bool:
+        """Whether there is a postmaster, a paused one too."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def folder(self) -> Path | None:
+        """The instance folder, with `data` and `postgresql.log` in it; None after `stop`."""
+        return self._folder
+
+    def create_database(self, name: str) -> str:
+        """Make an empty database, its name taken as it is; its URL."""
+        if not name or "\0" in name or len(name.encode()) > _NAME_LIMIT_BYTES:
+            raise UsageError(
+                f"{name!r} cannot be the name of a database.",
+                why=f"A name has 1 to {_NAME_LIMIT_BYTES} bytes, none of them zero.",
+            )
+        try:
+            with psycopg.connect(
+                host=cluster.HOST,
+                port=self.port,
+                user=cluster.USER,
+                password=self._password,
+                dbname="postgres",
+                connect_timeout=10,
+                autocommit=True,
+            ) as connection:
+                connection.execute(SQL("CREATE DATABASE {}").format(Identifier(name)))
+        except psycopg.errors.DuplicateDatabase as error:
+            raise UsageError(f"There is a database {name!r} already.") from error
+        except psycopg.Error as error:
+            raise ConnectionFailedError(
+                f"Could not create the database {name!r}.", why=str(error).strip()
+            ) from error
+        return self._url_of(name)
+
+    def kill(self) -> None:
+        """SIGKILL the postmaster, as a crash does; returns when its children have left too."""
+        self._require_owner()
+        if self._folder is None or self._process is None:
+            return
+        # A stopped postmaster bears no child between the list and the kill.
+        self._process.send_signal(signal.SIGSTOP)
+        family = self._family() or guard.servers_of(self._folder)
+        self._process.kill()
+        self._process.wait()
+        guard.signal_all(family, signal.SIGCONT)  # the children of a paused server
+        # A backend looks for its postmaster only when it waits: one in a long computation does not.
+        guard.end_at_once(guard.wait_until_gone(family, _LEAVE_SECONDS))
+
+    def restart(self) -> None:
+        """Start again with the same data, port and password; after a kill, recover first.
+
+        A server that runs is shut down before. After `stop` only one that keeps its data can.
+        """
+        self._require_owner()
+        if self._folder is not None:
+            if self.running:
+                self.shut_down()
+            else:
+                self.kill()  # backends of a postmaster that was killed from outside
+            with _translated():
+                self._launch(self._folder, _again_and_again(self.port))
+        elif self._kept_data is not None:
+            self._open(_again_and_again(self.port))
+        else:
+            raise UsageError(
+                "The embedded PostgreSQL cannot start again.",
+                why="Its data went when it was stopped.",
+                next_step="Start a new one.",
+            )
+
+    def shut_down(self) -> None:
+        """End the server in good order (fast shutdown); its data stay for `restart`."""
+        self._require_owner()
+        if self._process is None or not self.running:
+            return
+        self._process.send_signal(signal.SIGINT)
+        self.resume()
+        try:
+            self._process.wait(_FAST_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def stop(self) -> None:
+        """Shut down and remove everything but data to be kept. May be called again."""
+        if self._folder is None or self._owner != os.getpid():
+            return
+        self.shut_down()
+        self._discard()
+
+    def pause(self) -> None:
+        """Freeze the postmaster and its backends: connections stay open, nobody answers."""
+        self._require_owner()
+        if self._process is not None and self.running:
+            self._process.send_signal(signal.SIGSTOP)  # first, so that no backend is added
+            guard.signal_all(self._family(), signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Undo `pause`."""
+        self._require_owner()
+        if self.running:
+            guard.signal_all(self._family(), signal.SIGCONT)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _open(self, ports: Iterable[int]) -> None:
+        try:
+            with _translated():
+                folder = self._claim_folder()
+                self._watchdog = _watch(folder)
+                self._password = cluster.prepare(folder, self._kept_data)
+                self._launch(folder, ports)
+        except BaseException:
+            self._discard()
+            raise
+
+    def _claim_folder(self) -> Path:
+        """A new instance folder, locked; and what others left behind is cleaned up."""
+        base = private_folder()
+        with alone_in(base):
+            where = programs(base)
+            guard.sweep(base)
+            prefix = guard.INSTANCES.replace("*", f"{os.getpid()}-")
+            folder = Path(tempfile.mkdtemp(prefix=prefix, dir=base))
+            self._lock = guard.hold(folder, wait=False)
+            _locks.add(self._lock)
+            self._folder = folder
+        if os.geteuid() == 0:
+            folder.chmod(0o711)  # the server's user goes through, and sees only what is its own
+        (folder / guard.PROGRAMS).symlink_to(where)
+        return folder
+
+    def _launch(self, folder: Path, ports: Iterable[int]) -> None:
+        """Start on the first of these ports that can be had."""
+        log = folder / "postgresql.log"
+        told = ""
+        for port in ports:
+            self.port = port
+            configuration = cluster.configure(folder, self._settings, port)
+            with log.open("ab") as output:
+                earlier = output.tell()
+                self._process = subprocess.Popen(
+                    [
+                        str((folder / guard.PROGRAMS).resolve() / "postgres"),
+                        "-D",
+                        str((folder / guard.DATA).resolve()),
+                        f"--config_file={configuration}",
+                    ],
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    **cluster.as_server(),
+                )
+            if self._wait_until_ready(folder):
+                return
+            self.kill()
+            told = log.read_bytes()[earlier:].decode(errors="replace")
+            if not any(words in told for words in _WORTH_ANOTHER_TRY):
+                break
+        raise ConnectionFailedError(
+            "The embedded PostgreSQL did not start.",
+            why="\n".join(told.strip().splitlines()[-5:]) or "It found no free port.",
+        )
+
+    def _wait_until_ready(self, folder: Path) -> bool:
+        """Until connections are taken. False: the server has ended, or does not get that far."""
+        status = folder / guard.DATA / "postmaster.pid"
+        deadline = time.monotonic() + _START_SECONDS
+        while self.running and time.monotonic() < deadline:
+            try:
+                lines = status.read_text().splitlines()
+            except OSError:
+                lines = []
+            # Its eighth line is the state; pg_ctl waits for the same word.
+            if lines[:1] == [str(self.pid)] and lines[7:8] and lines[7].strip() == "ready":
+                return True
+            time.sleep(0.02)
+        return False
+
+    def _discard(self) -> None:
+        """End whatever runs in the instance folder, remove it, and let the watchdog go."""
+        if self._folder is not None:
+            guard.end_instance(self._folder)
+            self._folder = None
+            _locks.discard(self._lock)
+            guard.let_go(self._lock)
+        for child in (self._process, self._watchdog):
+            if child is not None:
+                child.wait()
+        self._watchdog = None
+
+    def _family(self) -> list[guard.Process]:
+        """The postmaster and its children; empty where it has ended, its pid used again or not."""
+        ours = (self.pid, os.getpid())
+        return guard.family_of(
+            process for process in guard.processes() if (process.pid, process.parent) == ours
+        )
+
+    def _require_owner(self) -> None:
+        if self._owner != os.getpid():
+            raise RefusedError(
+                "This embedded PostgreSQL is not this process's own.",
+                why=f"Process {self._owner} started it.",
+            )
+
+    def _url_of(self, database: str) -> str:
+        return URL.create(
+            "postgresql+psycopg",
+            username=cluster.USER,
+            password=self._password,
+            host=cluster.HOST,
+            port=self.port,
+            database=database,
+        ).render_as_string(hide_password=False)
+
+
+def _watch(folder: Path) -> subprocess.Popen[bytes]:
+    """Start the watchdog, out of reach of a Ctrl-C that is meant for its owner."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", guard.__file__, str(folder)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        start_new_session=True,
+    )
+
+
+@contextmanager
+def _translated() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConnectionFailedError(
+            "The embedded PostgreSQL could not be started.",
+            why=str(error),
+            next_step="Look at the rights, the free space and the mount options of that place.",
+        ) from error
+
+
+def _free_ports() -> Iterator[int]:
+    """Ports that were free a moment ago, in no order, so that two starts seldom meet."""
+    for port in random.sample(_PORTS, 200):
+        with socket.socket() as probe:
+            try:
+                probe.bind((cluster.HOST, port))
+            except OSError:
+                continue
+        yield port
+
+
+def _again_and_again(port: int) -> Iterator[int]:
+    """The same port, for ten seconds: whoever has it may give it back."""
+    yield port
+    for _ in range(20):
+        time.sleep(0.5)
+        yield port

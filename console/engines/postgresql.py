@@ -1,0 +1,191 @@
+"""PostgreSQL 14 and newer, through psycopg 3."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import psycopg
+import sqlalchemy
+from sqlalchemy import URL, Connection, Engine
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.engine.interfaces import Dialect
+from sqlalchemy.exc import DBAPIError
+
+from console import sql
+from console.engines.product import Capabilities, Timeouts
+from console.errors import BusyError, ConnectionFailedError, ConsoleError, RefusedError, UsageError
+
+_OLDEST = 140000
+_OUR_REFUSAL = "DBQ04"
+"""Refused for safety; the rest of the class is wrong use."""
+
+_OUR_CLASS = "DBQ"
+"""SQLSTATE class of what our functions raise: message = what, detail = why, hint = what next."""
+
+
+@dataclass(frozen=True)
+class _Probe:
+    server_version: str
+    version_number: int
+    database: str
+    database_user: str
+    read_only: bool
+    sees_all_sessions: bool
+    may_create: bool
+    counts_rows: bool
+    encoding: str
+
+
+class PostgreSQL:
+    """The engine `postgresql`."""
+
+    name = "postgresql"
+    title = "PostgreSQL"
+    default_schema = "public"
+    name_limit = 63
+    payload_types: Mapping[str, str] = {"text": "text", "json": "jsonb", "bytes": "bytea"}
+    id_types: Mapping[str, str] = {"bigint": "int8", "uuid": "uuid"}
+
+    read_only_options: Mapping[str, bool] = {"postgresql_readonly": True}
+
+    @cached_property
+    def dialect(self) -> Dialect:
+        """For quoting where no connection is at hand."""
+        return postgresql.dialect()  # type: ignore[no-untyped-call]
+
+    def name_length(self, name: str) -> int:
+        """Bytes of UTF-8: what NAMEDATALEN counts."""
+        return len(name.encode())
+
+    def as_script(self, head: str, body: str) -> str:
+        """One transaction for psql or any other client."""
+        return f"{head}\nBEGIN;\n\n{body}\n\nCOMMIT;\n"
+
+    def create_engine(self, url: URL, timeouts: Timeouts, application_name: str) -> Engine:
+        """A pool of lazily opened connections with every time-out set at the server."""
+        url = url.set(drivername="postgresql+psycopg")
+        settings = {
+            "statement_timeout": f"{round(timeouts.statement_seconds * 1000)}",
+            "lock_timeout": f"{round(timeouts.lock_seconds * 1000)}",
+            "idle_in_transaction_session_timeout": "600000",
+            # An adopted table may keep UTC in columns without a zone.
+            "timezone": "UTC",
+        }
+        given = url.query.get("options", "")
+        options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+        arguments: dict[str, object] = {
+            "connect_timeout": timeouts.connect_seconds,
+            "client_encoding": "utf8",
+            # A prepared statement keeps its plan as long as the session lives: one made while a
+            # queue was empty would read a deep one whole, at every sample. Poolers like none.
+            "prepare_threshold": None,
+            # What the URL itself asks for comes last, so it wins.
+            "options": f"{options} {given if isinstance(given, str) else ' '.join(given)}".strip(),
+        }
+        if "application_name" not in url.query:
+            arguments["application_name"] = application_name
+        kept = {k: v for k, v in url.query.items() if k not in {"options", *arguments}}
+        return sqlalchemy.create_engine(
+            url.set(query=kept),
+            connect_args=arguments,
+            isolation_level="READ COMMITTED",
+            pool_size=4,
+            max_overflow=4,
+            pool_timeout=timeouts.connect_seconds,
+            pool_pre_ping=True,
+        )
+
+    def capabilities(self, connection: Connection) -> Capabilities:
+        """Ask once what server and login this is."""
+        statement = sql.statements(self.name, "server")["capabilities"]
+        (probe,) = sql.fetch(connection, _Probe, statement, sql.Scope())
+        if probe.version_number < _OLDEST:
+            raise UsageError(
+                f"PostgreSQL {probe.server_version} is too old for this console.",
+                why="The queue functions need PostgreSQL 14 or newer.",
+                next_step="Connect to a newer server.",
+            )
+        missing = {}
+        if not probe.sees_all_sessions:
+            missing["sessions"] = (
+                f"{probe.database_user} is no member of pg_read_all_stats: "
+                "what other users' sessions do is hidden"
+            )
+        if not probe.counts_rows:
+            missing["rates"] = "track_counts is off on the server: it counts no rows"
+        return Capabilities(**vars(probe), missing=missing)
+
+    def translate(self, error: DBAPIError, doing: str) -> ConsoleError:
+        """The driver's error as what, why and what next. The cause keeps the traceback."""
+        original = error.orig
+        what = f"Could not {doing}."
+        if not isinstance(original, psycopg.Error):
+            return ConsoleError(what, why=str(original))
+        state = original.sqlstate or ""
+        why = original.diag.message_primary or str(original).strip()
+        if state.startswith(_OUR_CLASS):
+            ours = RefusedError if state == _OUR_REFUSAL else UsageError
+            return ours(
+                f"{what} {why}",
+                why=original.diag.message_detail or "",
+                next_step=original.diag.message_hint or "",
+            )
+        if state[:2] == "08" or (not state and isinstance(original, psycopg.OperationalError)):
+            return ConnectionFailedError(what, why=why, next_step=_UNREACHABLE)
+        if not state and isinstance(original, psycopg.DataError) and "NUL" in why:
+            state = "22021"  # the driver refuses it before the server could
+        kind, next_step = _meaning(state)
+        if detail := original.diag.message_detail:
+            why = f"{why} ({detail})" if state not in _DETAIL_HAS_DATA else why
+        return kind(what, why=why, next_step=next_step or original.diag.message_hint or "")
+
+    def wait_for_notification(self, connection: Connection, seconds: float) -> None:
+        """Return at the next notification, or after `seconds`. Wants LISTEN and autocommit."""
+        driver = connection.connection.driver_connection
+        if not isinstance(driver, psycopg.Connection):
+            raise TypeError("not a psycopg connection")
+        for _ in driver.notifies(timeout=seconds, stop_after=1):
+            break
+
+
+_UNREACHABLE = (
+    "Check that the server runs and that host, port and network are right, then try again."
+)
+
+_DETAIL_HAS_DATA = {"23502", "23514", "23505", "22P02"}
+"""States whose detail repeats a row's values: payloads do not belong into messages."""
+
+_MEANINGS: dict[str, tuple[type[ConsoleError], str]] = {
+    "28": (ConnectionFailedError, "Check user and password (or ~/.pgpass), then try again."),
+    "3D": (ConnectionFailedError, "Check the database's name in the URL."),
+    "53300": (ConnectionFailedError, "Close other sessions, or try again in a moment."),
+    "57P": (ConnectionFailedError, "The server is stopping or starting; try again in a moment."),
+    "53": (ConsoleError, "Free the resource that is short on the server, then try again."),
+    "42501": (RefusedError, "Ask the owner of the queue for the grant, or use another login."),
+    "25006": (RefusedError, "This connection is read-only; use one that may write."),
+    "55P03": (BusyError, "Another session holds the lock; nothing was changed. Try again."),
+    "57014": (BusyError, "The statement time-out ended it; nothing was changed. Try again."),
+    "40": (BusyError, "Nothing was changed. Try again."),
+    "42P01": (UsageError, "The queue was dropped or changed; look with: dbq-console status"),
+    "42883": (UsageError, "The queue was dropped or changed; look with: dbq-console status"),
+    "42P07": (UsageError, "Choose another name for the queue."),
+    "42723": (UsageError, "Choose another name for the queue."),
+    "42710": (UsageError, "Choose another name for the queue."),
+    "3F000": (UsageError, "Create the schema first, or name another with --schema."),
+    "23502": (UsageError, "A message needs a payload."),
+    "23505": (UsageError, "A message with that id is there already; it was not stored twice."),
+    "22P02": (UsageError, "The payload is not valid for the queue's payload type."),
+    "22P05": (UsageError, "The payload has a character that the queue's payload type cannot hold."),
+    "22021": (UsageError, "Text cannot hold the character NUL; use a queue with payload=bytes."),
+}
+
+
+def _meaning(state: str) -> tuple[type[ConsoleError], str]:
+    """The most special meaning that is known for a SQLSTATE."""
+    for length in (5, 3, 2):
+        if found := _MEANINGS.get(state[:length]):
+            return found
+    return ConsoleError, ""
+
+
+PRODUCT = PostgreSQL()

@@ -1,0 +1,72 @@
+"""What an engine module must offer: everything that differs between database products."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from sqlalchemy import URL, Connection, Engine
+from sqlalchemy.engine.interfaces import Dialect
+from sqlalchemy.exc import DBAPIError
+
+from console.errors import ConsoleError
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """How long the console waits for a server before it says so."""
+
+    connect_seconds: int = 10
+    statement_seconds: float = 30.0
+    lock_seconds: float = 5.0
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What one server and login can do, probed once when the connection is opened."""
+
+    server_version: str
+    version_number: int
+    """Comparable: 180006 for PostgreSQL 18.6."""
+    database: str
+    database_user: str
+    read_only: bool
+    """The server itself takes no writes (a standby, or default_transaction_read_only)."""
+    sees_all_sessions: bool
+    may_create: bool
+    counts_rows: bool
+    """The server keeps the row counters that rates are taken from."""
+    encoding: str
+    missing: Mapping[str, str]
+    """What cannot be shown -> why."""
+
+
+class Product(Protocol):
+    """One engine module."""
+
+    name: str
+    title: str
+    default_schema: str
+    name_limit: int
+    """The longest identifier, in the units of `name_length`."""
+    payload_types: Mapping[str, str]
+    """The option `payload` -> the column's type."""
+    id_types: Mapping[str, str]
+    """A design's `id_type` -> the column's type, by the name that may stand in quotes."""
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+    read_only_options: Mapping[str, bool]
+    """Execution options of SQLAlchemy that make the server refuse writes in a transaction."""
+
+    def name_length(self, name: str) -> int: ...
+
+    def as_script(self, head: str, body: str) -> str: ...
+
+    def create_engine(self, url: URL, timeouts: Timeouts, application_name: str) -> Engine: ...
+
+    def capabilities(self, connection: Connection) -> Capabilities: ...
+
+    def translate(self, error: DBAPIError, doing: str) -> ConsoleError: ...
+
+    def wait_for_notification(self, connection: Connection, seconds: float) -> None: ...

@@ -1,0 +1,128 @@
+"""The console's application: feeds bring readings, the board keeps them, screens draw them."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.screen import Screen
+from textual.theme import Theme
+
+from console.monitor import Reading
+from console.tui.board import Board
+from console.tui.feed import Clock, Feed
+from console.tui.screens.connections import ConnectionsScreen
+from console.tui.screens.help import HelpScreen
+from console.tui.screens.overview import OverviewScreen
+
+_THEME = Theme(
+    name="dbq",
+    primary="#5aa9d6",
+    secondary="#7f9bb0",
+    accent="#5aa9d6",
+    foreground="#d0d6dc",
+    background="#12161b",
+    surface="#12161b",
+    panel="#1c232b",
+    success="#7fb77e",
+    warning="#e0af52",
+    error="#f0696b",
+    dark=True,
+    # What is not the point stays readable, but stands back.
+    variables={"quiet": "#8d98a3", "faint": "#6b7681", "trend": "#4f7f9f", "cursor": "#26475b"},
+)
+
+
+class ReadingCame(Message):
+    """A feed has looked. Posted from the feed's thread; nothing in it can change any more."""
+
+    def __init__(self, name: str, reading: Reading, at: float) -> None:
+        super().__init__()
+        self.name = name
+        self.reading = reading
+        self.at = at
+
+
+class ConsoleApp(App[None]):
+    """The whole console. Feeds, clock and terminal size are all that it needs from outside."""
+
+    CSS_PATH = "console.tcss"
+    TITLE = "dbq-console"
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("question_mark", "help", "help", key_display="?", tooltip="this page"),
+        Binding("ctrl+q", "quit", "quit", priority=True, tooltip="quit, from anywhere, at once"),
+    ]
+
+    def __init__(
+        self,
+        feeds: Sequence[Feed] = (),
+        *,
+        clock: Clock | None = None,
+        banner: str = "",
+        rights: str = "",
+        config_path: Path | None = None,
+    ) -> None:
+        # Without colours means without colours: greys would be colours too.
+        super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)
+        self.register_theme(_THEME)
+        self.theme = _THEME.name
+        self._feeds = tuple(feeds)
+        self._clock = clock or Clock()
+        self._config_path = config_path
+        intervals = {feed.name: feed.interval_seconds for feed in self._feeds}
+        if len(intervals) < len(self._feeds):
+            raise ValueError("two feeds of one name")
+        self._board = Board(intervals, self._clock.monotonic())
+        self._overview = OverviewScreen(
+            self._board, self._feeds, self._clock, banner=banner, rights=rights
+        )
+
+    def get_default_screen(self) -> Screen[None]:
+        """What opens first: the overview, or how to get something to look at."""
+        return self._overview if self._feeds else ConnectionsScreen(self._config_path)
+
+    def on_mount(self) -> None:
+        """Begin to look."""
+        self._heed_signals()
+        for feed in self._feeds:
+            feed.start(self._receiver(feed.name))
+
+    def _receiver(self, name: str) -> Callable[[Reading], None]:
+        """What a feed calls, in its own thread: it only ever posts."""
+
+        def receive(reading: Reading) -> None:
+            # The loop may be gone between two of the feed's looks; then nobody wants the reading.
+            with contextlib.suppress(RuntimeError):
+                self.post_message(ReadingCame(name, reading, self._clock.monotonic()))
+
+        return receive
+
+    def on_reading_came(self, message: ReadingCame) -> None:
+        """Keep it, and let the screen draw it."""
+        self._board.take(message.name, message.reading, message.at)
+        self._overview.readings_came()
+
+    def on_unmount(self) -> None:
+        """Nobody is waited for: a feed may hang in a dead server."""
+        for feed in self._feeds:
+            feed.stop()
+
+    def action_help(self) -> None:
+        """Show the keys."""
+        if not isinstance(self.screen, HelpScreen):
+            self.push_screen(HelpScreen(self.screen.active_bindings.values()))
+
+    def _heed_signals(self) -> None:
+        """Being ended or hung up gives the terminal back as quitting does."""
+        if self.is_headless:
+            return
+        loop = asyncio.get_running_loop()
+        for one in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(one, self.exit)

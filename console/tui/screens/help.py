@@ -1,0 +1,87 @@
+"""Help, made from the key map that was in force when it was asked for."""
+
+from collections.abc import Iterable
+from typing import ClassVar
+
+from rich.table import Table
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import ActiveBinding, Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import ModalScreen, Screen
+from textual.widgets import Static
+
+_LEGEND = (
+    ("✖", "critical: stuck claims, full, or not to be reached"),
+    ("!", "warning: errors, nearly full, or not to be looked at"),
+    ("·", "does not apply to this design"),
+    ("?", "not known"),
+    ("≈", "an estimate"),
+)
+
+
+class HelpScreen(ModalScreen[None]):
+    """Every key that does something here, and what the marks mean."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,question_mark", "dismiss", "close the help", show=False),
+        Binding("down,j", "scroll('down')", "down", show=False),
+        Binding("up,k", "scroll('up')", "up", show=False),
+    ]
+
+    def __init__(self, bindings: Iterable[ActiveBinding]) -> None:
+        super().__init__()
+        self._keys = keys_of(bindings)
+
+    def compose(self) -> ComposeResult:
+        """One panel that scrolls where the terminal is small."""
+        with VerticalScroll(id="help") as panel:
+            panel.border_title = "Help"
+            panel.border_subtitle = "Escape closes"
+            yield Static(self._table())
+
+    def _table(self) -> Table:
+        table = Table.grid(padding=(0, 3))
+        table.add_column(no_wrap=True, style="bold")
+        table.add_column()
+        for keys, words in (*self._keys, ("", ""), *_LEGEND, ("", ""), *_filter_lines()):
+            table.add_row(Text(keys), Text(words))
+        return table
+
+    def action_scroll(self, way: str) -> None:
+        """A line up or down."""
+        panel = self.query_one("#help")
+        panel.scroll_relative(y=1 if way == "down" else -1, animate=False)
+
+
+def _filter_lines() -> list[tuple[str, str]]:
+    return [
+        ("/ mail", "mail in the name, design, schema or connection"),
+        ("/ design:ring", "also queue: schema: connection: state:warning"),
+        ("/ errors:>0", "also ready age push/s pop/s gap claimed stuck done"),
+    ]
+
+
+def keys_of(bindings: Iterable[ActiveBinding]) -> list[tuple[str, str]]:
+    """Keys and what they do, one line an action, in the order of the key map."""
+    found: dict[tuple[str, str], list[str]] = {}
+    # What the screen does comes before how the widget in it is moved about.
+    for _, binding, enabled, _ in sorted(bindings, key=lambda one: not _is_screens(one)):
+        ours = not binding.action.startswith(("app.", "screen."))
+        if ours and enabled and binding.description:
+            words = binding.tooltip or binding.description
+            found.setdefault((binding.action, words), []).append(_key_name(binding))
+    return [(" ".join(dict.fromkeys(keys)), words) for (_, words), keys in found.items()]
+
+
+def _is_screens(binding: ActiveBinding) -> bool:
+    return isinstance(binding.node, (Screen, App))
+
+
+def _key_name(binding: Binding) -> str:
+    names = {"pageup": "PgUp", "pagedown": "PgDn", "slash": "/", "question_mark": "?"}
+    names |= {"plus": "+", "equals_sign": "=", "minus": "-", "up": "↑", "down": "↓"}
+    key = names.get(binding.key, binding.key)
+    if key.startswith("ctrl+"):
+        return "Ctrl-" + key.removeprefix("ctrl+").upper()
+    return key if len(key) == 1 else key[:1].upper() + key[1:]

@@ -1,0 +1,74 @@
+"""Untrusted text and small figures, made fit for one line of a screen."""
+
+import unicodedata
+from collections.abc import Sequence
+
+from rich.cells import cell_len, set_cell_size
+
+from console import formats
+from console.monitor import QueueSnapshot
+
+_HIDDEN = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
+"""Unicode categories that a terminal would obey or hide instead of showing."""
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def plain(text: str) -> str:
+    """The text with everything made visible that would move the cursor, colour or turn around."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(map(_visible, text))
+
+
+def _visible(character: str) -> str:
+    code = ord(character)
+    if unicodedata.category(character) not in _HIDDEN:
+        return character
+    if code < 0x20:
+        return chr(0x2400 + code)  # the pictures of the control characters: ␀ to ␟
+    return f"<{code:02X}>" if code < 0x100 else f"<U+{code:04X}>"
+
+
+def first_line(text: str) -> str:
+    """The first line of a message of several, safe to show."""
+    return plain(text.strip().partition("\n")[0].strip())
+
+
+def shorten(text: str, width: int) -> str:
+    """At most `width` cells; what is cut off is marked with an ellipsis."""
+    if cell_len(text) <= width:
+        return text
+    if width <= 1:
+        return "…"[:width]
+    return set_cell_size(text, width - 1).rstrip() + "…"
+
+
+def whole_seconds(seconds: float) -> str:
+    """A duration that is counted up or down on the screen: no tenths that flicker."""
+    return f"{seconds:.0f} s" if seconds < 59.5 else formats.duration(round(seconds))
+
+
+def figure(snapshot: QueueSnapshot, name: str) -> str:
+    """One figure of a queue: `·` where it has none, `?` where it is not known, `≈` estimated."""
+    value = getattr(snapshot, name)
+    if value is None:
+        return formats.UNKNOWN if name in snapshot.unknown else formats.NOT_APPLICABLE
+    if name == "age_seconds":
+        return formats.duration(max(value, 0.0))  # two clocks: never younger than nothing
+    if name in {"push_per_second", "pop_per_second"}:
+        return formats.rate(value)
+    return formats.count(value, estimated=name in snapshot.estimated)
+
+
+def sparkline(values: Sequence[int | None]) -> str:
+    """A bar a value, from 0 to the highest of them. None leaves a gap; only a 0 is the lowest."""
+    highest = max((value for value in values if value is not None), default=0)
+
+    def bar(value: int | None) -> str:
+        if value is None:
+            return " "
+        if value <= 0 or highest <= 0:
+            return _BARS[0]
+        return _BARS[max(1, round(value / highest * (len(_BARS) - 1)))]
+
+    return "".join(map(bar, values))
