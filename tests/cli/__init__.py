@@ -1,0 +1,1 @@
+"""The command line, to the letter of DESIGN section 9."""

@@ -1,0 +1,188 @@
+"""How these tests call the command line: in this process, or as a process of its own."""
+
+import io
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+from sqlalchemy import make_url
+
+from console.cli import main
+from tests.servers import value, wait_until
+
+COMMAND = [sys.executable, "-m", "console.cli"]
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a call left behind."""
+
+    status: int
+    out: bytes
+    err: str
+
+    @property
+    def text(self) -> str:
+        return self.out.decode()
+
+    @property
+    def json(self) -> Any:
+        """The one JSON object on stdout, which is all that is there."""
+        assert self.out.endswith(b"\n")
+        found = json.loads(self.out)
+        assert isinstance(found, dict)
+        return found
+
+
+def call(
+    *arguments: str, stdin: bytes = b"", environment: Mapping[str, str] | None = None
+) -> Answer:
+    """Call `dbq-console` with these arguments in this process, as its entry point does."""
+    source = io.TextIOWrapper(io.BytesIO(stdin), "utf-8")
+    out = io.TextIOWrapper(io.BytesIO(), "utf-8")
+    err = io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace")
+    surroundings = {k: v for k, v in os.environ.items() if k != "DBQ_URL"} | dict(environment or {})
+    with (
+        mock.patch.multiple(sys, argv=["dbq-console", *arguments], stdin=source),
+        mock.patch.multiple(sys, stdout=out, stderr=err),
+        mock.patch.dict(os.environ, surroundings, clear=True),
+    ):
+        try:
+            main()
+        except SystemExit as end:
+            status = end.code
+        finally:
+            out.flush()
+            err.flush()
+    assert isinstance(status, int)
+    return Answer(status, written(out), written(err).decode())
+
+
+def written(stream: io.TextIOWrapper) -> bytes:
+    assert isinstance(stream.buffer, io.BytesIO)
+    return stream.buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class Console:
+    """The command line on one database, named by DBQ_URL."""
+
+    url: str
+
+    def __call__(self, *arguments: str, stdin: bytes = b"") -> Answer:
+        """Call it in this process."""
+        return call(*arguments, stdin=stdin, environment={"DBQ_URL": self.url})
+
+    def done(self, *arguments: str, stdin: bytes = b"") -> Answer:
+        """Call it in this process; it must succeed."""
+        answer = self(*arguments, stdin=stdin)
+        assert answer.status == 0, answer
+        return answer
+
+    @contextmanager
+    def process(
+        self,
+        *arguments: str,
+        stdout: int = subprocess.PIPE,
+        stdin: int = subprocess.DEVNULL,
+        unbuffered: bool = False,
+        encoding: str = "utf-8",
+    ) -> Iterator["Process"]:
+        """A process of its own, gone at the end however that comes."""
+        environment = {
+            "PYTHONUNBUFFERED": "1" if unbuffered else "",
+            "PYTHONIOENCODING": encoding,
+        }
+        with Process(self.url, arguments, environment, stdout=stdout, stdin=stdin) as running:
+            try:
+                yield running
+            finally:
+                running.kill()
+
+    def run(self, *arguments: str, stdin: bytes = b"") -> Answer:
+        """Call it as a process of its own."""
+        with self.process(*arguments, stdin=subprocess.PIPE) as running:
+            out, err = running.communicate(stdin, timeout=60)
+        return Answer(running.returncode, out, err.decode())
+
+    def run_with_closed(self, stream: str, *arguments: str) -> Answer:
+        """Call it as a process of its own, without its stdin or stdout."""
+        closing = {"stdin": "<&-", "stdout": ">&-"}[stream]
+        done = subprocess.run(
+            ["/bin/sh", "-c", f'exec "$@" {closing}', "sh", *COMMAND, *arguments],
+            env=os.environ | {"DBQ_URL": self.url},
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        return Answer(done.returncode, done.stdout, done.stderr.decode())
+
+    def popped(self, name: str, *options: str) -> list[dict[str, Any]]:
+        """The messages of one `pop --json`."""
+        found = self("pop", name, "--json", *options).json
+        assert set(found) == {"messages"}
+        messages: list[dict[str, Any]] = found["messages"]
+        return messages
+
+    def drained(self, name: str) -> list[str]:
+        """The payloads of everything that can be popped now."""
+        return [message["payload"] for message in self.popped(name, "--count", "1000000")]
+
+    def status(self, name: str) -> dict[str, Any]:
+        """What `status --json` says of one queue."""
+        (queue,) = self.done("status", name, "--json").json["queues"]
+        assert isinstance(queue, dict)
+        return queue
+
+
+_numbers = itertools.count(1)
+
+
+class Process(subprocess.Popen[bytes]):
+    """A call that runs by itself, known to the server by a name of its own."""
+
+    def __init__(
+        self,
+        url: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        stdout: int,
+        stdin: int,
+    ) -> None:
+        self.name = f"call {next(_numbers)}"
+        self.url = url
+        named = make_url(url).update_query_dict({"application_name": self.name})
+        super().__init__(
+            [*COMMAND, *arguments],
+            env=os.environ
+            | {"DBQ_URL": named.render_as_string(hide_password=False)}
+            | dict(environment),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+        )
+
+    def sessions(self) -> int:
+        """How many sessions it has on the server now."""
+        found = value(
+            self.url,
+            f"SELECT count(*) FROM pg_stat_activity WHERE application_name = '{self.name}'",
+        )
+        assert isinstance(found, int)
+        return found
+
+    def wait_for_session(self) -> None:
+        """Wait until it has a session on the server."""
+        wait_until(lambda: self.sessions() > 0, "a session")
+
+    def wait_for_no_session(self) -> None:
+        """Wait until the server has seen that it is gone."""
+        wait_until(lambda: self.sessions() == 0, "no session any more")

@@ -1,0 +1,206 @@
+"""`--yes`: nothing that destroys or renumbers happens without the right word."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.cli.calls import Answer, Console
+from tests.cli.conftest import Install
+from tests.servers import connect, value
+
+
+def only_planned(answer: Answer, *complaints: str) -> dict[str, Any]:
+    """Exit 4, the plan on stdout, why not on stderr; the plan."""
+    assert answer.status == 4, answer
+    found = answer.json
+    assert found["done"] is False
+    assert "Nothing was changed" in answer.err
+    for complaint in complaints:
+        assert complaint in answer.err
+    plan = found["plan"]
+    assert isinstance(plan, dict)
+    return plan
+
+
+VERBS = {"uninstall": [], "relay": [], "resize": ["7"]}
+RINGS = pytest.mark.parametrize("verb", VERBS)
+
+
+@pytest.fixture
+def ring(console: Console, install: Install) -> str:
+    """A ring of 10 slots with 3 messages."""
+    name = install("ring", "size=10")
+    console.done("push", name, "-", "--lines", stdin=b"a\nb\nc\n")
+    return name
+
+
+def untouched(console: Console, ring: str) -> None:
+    seen = console.status(ring)
+    assert (seen["ready"], seen["capacity"]) == (3, 10)
+    assert console.drained(ring) == ["a", "b", "c"]
+
+
+@RINGS
+def test_without_yes_it_is_only_a_plan(console: Console, ring: str, verb: str) -> None:
+    plan = only_planned(console(verb, ring, *VERBS[verb], "--json"), f"--yes '{ring}'")
+    assert plan["live"] == 3
+    plain = console(verb, ring, *VERBS[verb])
+    assert plain.status == 4
+    assert ring in plain.text
+    untouched(console, ring)
+
+
+@RINGS
+def test_a_dry_run_is_exit_0_whatever_yes_says(console: Console, ring: str, verb: str) -> None:
+    for yes in ([], ["--yes"], ["--yes", ring], ["--yes", "other"]):
+        answer = console.done(verb, ring, *VERBS[verb], "--dry-run", "--json", *yes)
+        assert answer.json["done"] is False
+        assert answer.json["plan"]["live"] == 3
+        assert answer.err == ""
+    untouched(console, ring)
+
+
+@RINGS
+def test_a_bare_yes_is_not_enough_where_the_name_is_wanted(
+    console: Console, ring: str, verb: str
+) -> None:
+    """Bare: at the end of the line, or followed by an option."""
+    for line in (
+        [verb, ring, *VERBS[verb], "--json", "--yes"],
+        [verb, ring, *VERBS[verb], "--yes", "--json"],
+        [verb, "--yes", "--json", ring, *VERBS[verb]],
+    ):
+        only_planned(console(*line), "wants the queue's name", f"--yes '{ring}'")
+    untouched(console, ring)
+
+
+@RINGS
+@pytest.mark.parametrize("word", ["yes", "y", "", "RING", "ring", "-"])
+def test_another_word_than_the_name_is_refused(
+    console: Console, ring: str, verb: str, word: str
+) -> None:
+    answer = console(verb, ring, *VERBS[verb], "--json", "--yes", word)
+    only_planned(answer, f"{word!r} is not the queue's name")
+    untouched(console, ring)
+
+
+def test_the_schema_is_no_part_of_the_word(console: Console, ring: str) -> None:
+    only_planned(console("uninstall", ring, "--yes", f"public.{ring}", "--json"))
+    untouched(console, ring)
+
+
+def test_the_word_after_yes_is_taken_even_where_the_name_was_meant(
+    console: Console, ring: str
+) -> None:
+    answer = console("uninstall", "--yes", ring)
+    assert (answer.status, answer.out) == (2, b"")
+    assert "NAME" in answer.err
+    untouched(console, ring)
+
+
+def test_yes_with_the_name_does_it(console: Console, ring: str) -> None:
+    for arguments in (["--yes", ring], [f"--yes={ring}"]):
+        done = console.done("relay", ring, "--json", *arguments)
+        assert done.err == ""
+        assert {k: done.json[k] for k in ("queue", "done", "live", "size_after")} == {
+            "queue": ring,
+            "done": True,
+            "live": 3,
+            "size_after": 10,
+        }
+    assert console.done("resize", ring, "7", "--yes", ring, "--json").json["size_after"] == 7
+    assert "relaid" in console.done("resize", ring, "10", "--yes", ring).text
+    untouched(console, ring)
+    console.done("push", ring, "last")
+    done = console.done("uninstall", ring, "--yes", ring, "--json")
+    assert done.json["done"] is True
+    assert done.json["plan"]["lost"] == 1
+    assert console("status", ring).status == 2
+
+
+def test_a_name_that_looks_like_an_option(console: Console) -> None:
+    console.done("install", "fifo", "--", "-x")
+    only_planned(console("uninstall", "--yes", "--json", "--", "-x"), "--yes=-x")
+    console.done("uninstall", "--yes=-x", "--", "-x")
+
+
+def test_shrinking_below_what_lives_says_how_many_to_drain(console: Console, ring: str) -> None:
+    for yes in ([], ["--yes"], ["--yes", ring]):
+        answer = console("resize", ring, "2", *yes)
+        assert answer.status == 4
+        assert "Drain 1 first" in answer.err
+    assert "REFUSED: drain 1 " in console("resize", ring, "2").text
+    plan = console.done("resize", ring, "2", "--dry-run", "--json").json["plan"]
+    assert (plan["drain_first"], plan["new_size"], plan["size"]) == (1, 2, 10)
+    assert console.done("resize", ring, "3", "--yes", ring, "--json").json["size_after"] == 3
+    assert console.drained(ring) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("verb", ["relay", "resize"])
+def test_only_rings_are_relaid(console: Console, install: Install, verb: str) -> None:
+    name = install("fifo")
+    answer = console(verb, name, *VERBS[verb], "--yes", name)
+    assert (answer.status, answer.out) == (2, b"")
+    assert "no ring" in answer.err
+
+
+def test_the_plan_of_a_relay_names_who_is_in_its_way(console: Console, ring: str) -> None:
+    with connect(console.url) as connection, connection.transaction():
+        connection.execute(f'SELECT FROM public."{ring}"'.encode())
+        pid = connection.info.backend_pid
+        (blocker,) = console("relay", ring, "--json").json["plan"]["blockers"]
+        assert blocker["pid"] == pid
+        assert f"pid {pid}" in console("relay", ring).text
+
+
+def test_more_than_a_thousand_messages_want_another_word(
+    console: Console, install: Install
+) -> None:
+    name = install("fifo")
+    console.done("push", name, "-", "--lines", stdin=b"x\n" * 1001)
+    only_planned(console("uninstall", name, "--json"))
+    assert "--with-messages" in console("uninstall", name).text
+    for options in (["--yes", name], ["--yes", name, "--keep-archive"]):
+        answer = console("uninstall", name, *options)
+        assert answer.status == 4
+        assert "1,001 messages" in answer.err
+        assert "--with-messages" in answer.err
+    only_planned(console("uninstall", name, "--with-messages", "--json"))
+    assert console.status(name)["ready"] == 1001
+    done = console.done("uninstall", name, "--yes", name, "--with-messages", "--json")
+    assert done.json["plan"]["lost"] == 1001
+
+
+def test_a_production_database_wants_it_for_a_single_message(empty: Console) -> None:
+    empty.done("install", "fifo", "q")
+    empty.done("install", "fifo", "drained")
+    empty.done("push", "q", "x")
+    with connect(empty.url) as connection:
+        connection.execute("INSERT INTO dbq.setting (name, value) VALUES ('production', 'on')")
+    assert "PRODUCTION" in empty("uninstall", "q").text
+    assert empty("uninstall", "q", "--yes", "q").status == 4
+    empty.done("uninstall", "q", "--yes", "q", "--with-messages")
+    empty.done("uninstall", "drained", "--yes", "drained")
+
+
+def test_what_is_archived_can_stay_and_is_listed_until_it_goes_too(
+    console: Console, install: Install
+) -> None:
+    name = install("fifo", "archive_at_pop=on")
+    console.done("push", name, "-", "--lines", stdin=b"x\ny\nz\n")
+    console.done("pop", name, "--count", "2")
+    plan = console.done("uninstall", name, "--keep-archive", "--dry-run", "--json").json["plan"]
+    assert (plan["live"], plan["archived"], plan["lost"]) == (1, 2, 1)
+    console.done("uninstall", name, "--keep-archive", "--yes", name)
+    assert value(console.url, f'SELECT count(*) FROM public."{name}_archive"') == 2
+    for verb in (["push", name, "x"], ["pop", name], ["status", name], ["forget", name]):
+        answer = console(*verb)
+        assert (answer.status, answer.out) == (2, b"")
+        assert name in answer.err
+    assert console("install", "fifo", name).status == 2
+    plan = only_planned(console("uninstall", name, "--json"))
+    assert (plan["live"], plan["archived"], plan["lost"]) == (0, 2, 2)
+    console.done("uninstall", name, "--yes", name)
+    assert f'"{name}"' not in json.dumps(console.done("status", "--json").json)
+    console.done("install", "fifo", name)

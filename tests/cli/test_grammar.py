@@ -1,0 +1,471 @@
+"""What may be said, where, and what the exit status answers to what may not."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import make_url
+
+from console.cli.verbs import cli
+from console.designs import DESIGNS
+from tests.cli.calls import COMMAND, Answer, Console, call
+from tests.cli.conftest import Install
+from tests.servers import connect
+
+PASSWORD = "s3cr3t"
+UNREACHABLE = f"postgresql+psycopg://somebody:{PASSWORD}@127.0.0.1:1/nowhere"
+QUEUE_VERBS = {
+    "status": ["NAME"],
+    "push": ["NAME", "x"],
+    "pop": ["NAME"],
+    "smoke": ["NAME"],
+    "uninstall": ["NAME"],
+    "forget": ["NAME"],
+    "relay": ["NAME"],
+    "resize": ["NAME", "5"],
+}
+"""Verbs that look a queue up, with what else they need."""
+OTHER_VERBS = {
+    "install": ["fifo", "NAME"],
+    "adopt": ["NAME", "--design", "fifo", "--map", "id=a", "--map", "payload=b"],
+    "designs": [],
+}
+DATABASE_VERBS = {**QUEUE_VERBS, **OTHER_VERBS}
+del DATABASE_VERBS["designs"]
+
+
+def words(verb: str, name: str) -> list[str]:
+    return [verb, *(name if word == "NAME" else word for word in DATABASE_VERBS[verb])]
+
+
+def refused(answer: Answer, status: int, *complaints: str) -> None:
+    """Nothing on stdout; on stderr every complaint, and neither a password nor a traceback."""
+    assert (answer.status, answer.out) == (status, b""), answer
+    for complaint in complaints:
+        assert complaint in answer.err
+    assert PASSWORD not in answer.err
+    assert "Traceback" not in answer.err
+
+
+@pytest.fixture(scope="module", autouse=True)
+def call_of_a_silent_server() -> Iterator[subprocess.Popen[bytes]]:
+    """A call to a server that takes the connection and never says a word; it waits meanwhile."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        url = f"postgresql+psycopg://somebody:{PASSWORD}@127.0.0.1:{port}/x"
+        with subprocess.Popen(
+            [*COMMAND, "status", "--json", "--url", url],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as running:
+            try:
+                yield running
+            finally:
+                running.kill()
+
+
+def test_every_verb_takes_the_common_options() -> None:
+    options = {
+        name: {option for parameter in verb.params for option in parameter.opts}
+        for name, verb in cli.commands.items()
+    }
+    common = {"--url", "--profile", "--schema", "--rights", "--json"}
+    assert {name for name, found in options.items() if not common <= found} <= {"demo"}
+    assert {"--url", "--profile", "--version"} == {
+        option for parameter in cli.params for option in parameter.opts
+    }
+
+
+def test_yes_is_taken_by_verbs_that_ask_and_only_by_those() -> None:
+    asking = {
+        name
+        for name, verb in cli.commands.items()
+        if any("--yes" in parameter.opts for parameter in verb.params)
+    }
+    assert asking == {"uninstall", "relay", "resize"}
+
+
+def test_every_verb_has_help_with_an_example() -> None:
+    for name, verb in cli.commands.items():
+        answer = call(name, "--help")
+        assert answer.status == 0
+        assert "Usage: " in answer.text
+        assert "Example" in answer.text
+        assert answer.err == ""
+        assert verb.get_short_help_str(200)
+    assert call("--help").status == call("-h").status == call("--version").status == 0
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "environment"),
+    [
+        (True, False, False),
+        (False, True, False),
+        (False, False, True),
+        (True, True, True),
+        (True, False, True),
+    ],
+)
+def test_the_url_before_the_verb_after_it_and_in_the_environment(
+    console: Console, before: bool, after: bool, environment: bool
+) -> None:
+    """The one nearest to the verb's end counts."""
+    places = [environment, before, after]
+    nearest = max(place for place, used in enumerate(places) if used)
+    urls = [console.url if place == nearest else UNREACHABLE for place in range(3)]
+    arguments = [
+        *(["--url", urls[1]] if before else []),
+        "status",
+        "--json",
+        *(["--url", urls[2]] if after else []),
+    ]
+    answer = call(*arguments, environment={"DBQ_URL": urls[0]} if environment else {})
+    assert answer.status == 0
+    assert answer.json == {"queues": []}
+
+
+def test_an_empty_url_in_the_environment_is_none() -> None:
+    refused(call("status", environment={"DBQ_URL": ""}), 2, "No database is named", "--url")
+
+
+@pytest.mark.parametrize("arguments", [["--profile", "p", "status"], ["status", "--profile", "p"]])
+def test_a_profile_is_not_known(arguments: list[str]) -> None:
+    refused(call(*arguments), 2, "'p'", "profile")
+
+
+@pytest.mark.parametrize("verb", DATABASE_VERBS)
+def test_without_a_database_every_verb_says_how_to_name_one(verb: str) -> None:
+    refused(call(*words(verb, "q")), 2, "No database is named", "--url", "DBQ_URL")
+
+
+@pytest.mark.parametrize("verb", DATABASE_VERBS)
+def test_an_unreachable_server_is_told_in_one_message(verb: str) -> None:
+    answer = call(*words(verb, "q"), "--json", "--url", UNREACHABLE)
+    refused(answer, 3, "Could not", "127.0.0.1")
+    assert answer.err.count("Could not") == 1
+
+
+def test_a_wrong_password_and_a_database_that_is_not_there(console: Console) -> None:
+    url = make_url(console.url)
+    for wrong in (url.set(password=PASSWORD), url.set(database="no such database")):
+        answer = call("status", "--url", wrong.render_as_string(hide_password=False))
+        refused(answer, 3, "Could not look at")
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        (f"nonsense {PASSWORD}", "cannot be read"),
+        (f"postgresql://u:{PASSWORD}@h:port/db", "cannot be read"),
+        (f"mysql+pymysql://u:{PASSWORD}@h/db", "'mysql'"),
+        (f"://{PASSWORD}", "cannot be read"),
+        ("postgresql+psycopg://127.0.0.1/db?no_such_parameter=1", "no_such_parameter"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_not_repeated(url: str, complaint: str) -> None:
+    refused(call("status", "--url", url), 2, complaint)
+
+
+MISTAKES = {
+    "no-such-verb": "No such command",
+    "status --no-such-option": "No such option",
+    "status --rights root": "root",
+    "--json status": "No such option",
+    "push": "NAME",
+    "push q": "payload",
+    "push q x --lines": "--lines",
+    "push q x --wait soon": "soon",
+    "push q x --wait -1s": "-1s",
+    "pop": "NAME",
+    "pop q --count 0": "0",
+    "pop q --count many": "many",
+    "pop q --wait 5": "'5' is not a duration",
+    "pop q --complete --fail no": "--complete",
+    "smoke": "--design",
+    "smoke q --design fifo": "--design",
+    "smoke --design nope": "'nope'",
+    "install": "DESIGN",
+    "install nope q": "'nope'",
+    "install broker q": "'broker'",
+    "install fifo q --option nope=1": "'nope'",
+    "install fifo q --option order": "name=value",
+    "install fifo q --option =lax": "name=value",
+    "install fifo q --option order=other": "lax, strict",
+    "install fifo q --option order=lax --option order=lax": "twice",
+    "install fifo q --option max_bytes=-1": "whole number",
+    "install fifo q --option max_bytes=1.5": "whole number",
+    "install ring q --option size=0": "size",
+    "install ring q --option size=100000001": "size",
+    "install ring q --option max_bytes=7001": "max_bytes",
+    "install ring q --option in_hand=on --option archive_at_pop=on": "exclude",
+    "install fifo q --engine postgresql": "--print",
+    "install fifo q --print --engine oracle": "'oracle'",
+    "adopt t": "--design",
+    "adopt t --design nope": "'nope'",
+    "adopt t --design fifo": "--map id=COLUMN",
+    "adopt t --design fifo --map colour=a --map id=a --map payload=b": "'colour'",
+    "adopt t --design fifo --map size=5 --map id=a --map payload=b": "'size'",
+    "adopt t --design fifo --map id=a --map payload=b": "no table 't'",
+    "adopt t --design fifo --map id= --map payload=b": "name",
+    "resize q 0": "0",
+    "resize q 100000001": "100000001",
+    "resize q ten": "ten",
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_wrong_use_is_exit_2_and_says_what_is_wrong(console: Console, mistake: str) -> None:
+    refused(console(*mistake.split()), 2, MISTAKES[mistake])
+
+
+def test_print_without_any_engine_named() -> None:
+    refused(call("install", "ring", "r", "--print"), 2, "No engine", "--engine", "postgresql")
+
+
+@pytest.mark.parametrize("verb", QUEUE_VERBS)
+def test_an_unknown_queue_is_exit_2_and_names_those_that_are_near(
+    console: Console, install: Install, verb: str
+) -> None:
+    name = install("fifo")
+    refused(console(*words(verb, f"{name}x")), 2, f"'{name}x'", f"Did you mean: {name}")
+    refused(console(*words(verb, name), "--schema", "none"), 2, "'none'")
+
+
+@pytest.mark.parametrize("verb", QUEUE_VERBS)
+def test_a_name_in_several_schemas_wants_to_know_which(console: Console, verb: str) -> None:
+    name = f"twice {verb}"
+    with connect(console.url) as connection:
+        for schema in ("one", "two"):
+            connection.execute(f"CREATE SCHEMA IF NOT EXISTS {schema}".encode())
+            console.done("install", "fifo", name, "--schema", schema)
+    refused(console(*words(verb, name)), 2, "one, two", "--schema")
+
+
+def test_schema_says_which_of_several_is_meant(empty: Console) -> None:
+    with connect(empty.url) as connection:
+        for schema in ("one", "two"):
+            connection.execute(f"CREATE SCHEMA {schema}".encode())
+            empty.done("install", "fifo", "q", "--schema", schema)
+            empty.done("push", "q", schema, "--schema", schema)
+    (seen,) = empty.done("status", "--json", "--schema", "two").json["queues"]
+    assert seen["schema"] == "two"
+    assert [q["schema"] for q in empty.done("status", "--json").json["queues"]] == ["one", "two"]
+    assert empty.done("pop", "q", "--schema", "two").out == b"two\n"
+    empty.done("uninstall", "q", "--schema", "two", "--yes", "q")
+    assert empty.done("pop", "q").out == b"one\n"
+
+
+def test_an_empty_list_is_exit_0(empty: Console) -> None:
+    assert empty.done("status", "--json").json == {"queues": []}
+    assert "No queues" in empty.done("status").text
+    assert "'none'" in empty.done("status", "--schema", "none").text
+
+
+WRITING = {
+    "push": "operator",
+    "pop": "operator",
+    "install": "admin",
+    "uninstall": "admin",
+    "adopt": "admin",
+    "forget": "admin",
+    "smoke": "admin",
+    "relay": "admin",
+    "resize": "admin",
+}
+
+
+@pytest.mark.parametrize("verb", WRITING)
+def test_too_few_rights_are_exit_4_before_anything_is_connected(verb: str) -> None:
+    for rights in ["read-only", *(["operator"] if WRITING[verb] == "admin" else [])]:
+        answer = call(*words(verb, "q"), "--rights", rights, "--url", UNREACHABLE)
+        refused(answer, 4, f"needs the right {WRITING[verb]}", rights)
+
+
+def test_rights_that_are_enough(console: Console, install: Install) -> None:
+    name = install("fifo")
+    console.done("push", name, "x", "--rights", "operator")
+    console.done("status", name, "--rights", "read-only")
+    console.done("pop", name, "--rights", "operator")
+    console.done("uninstall", name, "--yes", name, "--rights", "admin")
+
+
+_WATCHED = """
+CREATE FUNCTION dbq.must_be_read_only() RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('transaction_read_only') <> 'on' THEN
+        RAISE 'this transaction may write';
+    END IF;
+    RETURN true;
+END $$;
+ALTER TABLE dbq.queue RENAME TO real_queue;
+CREATE VIEW dbq.queue AS SELECT * FROM dbq.real_queue WHERE dbq.must_be_read_only();
+CREATE VIEW public.looked_at AS SELECT 1 AS id, 'x' AS payload WHERE dbq.must_be_read_only();
+INSERT INTO dbq.real_queue (schema_name, queue_name, design, kind, options, roles, version)
+VALUES ('public', 'looked_at', 'fifo', 'adopted', '{}', '{"id": "id", "payload": "payload"}', 1);
+"""
+
+
+def test_what_only_looks_runs_in_transactions_that_the_server_keeps_from_writing(
+    empty: Console,
+) -> None:
+    empty.done("install", "fifo", "q")
+    with connect(empty.url) as connection:
+        connection.execute(_WATCHED.encode())
+    for rights in ([], ["--rights", "read-only"]):
+        queues = empty.done("status", "--json", *rights).json["queues"]
+        assert [queue["ready"] for queue in queues] == [1, 0]
+        assert empty.status("looked_at")["ready"] == 1
+
+
+def test_designs_needs_no_database_and_lists_all_there_is_to_choose() -> None:
+    answer = call("designs", "--json")
+    assert (answer.status, answer.err) == (0, "")
+    assert set(answer.json) == {"designs"}
+    by_name = {design["design"]: design for design in answer.json["designs"]}
+    assert list(by_name) == list(DESIGNS)
+    for name, listed in by_name.items():
+        of = DESIGNS[name]
+        assert set(listed) == {
+            *("design", "title", "source", "summary", "engines"),
+            *("options", "states", "verbs", "verbs_with"),
+        }
+        assert listed["engines"] == list(of.engines)
+        assert {o["option"]: o["default"] for o in listed["options"]} == of.complete_options({})
+        assert listed["verbs"] == {engine: list(of.verbs) for engine in of.engines}
+    plain = call("designs").text
+    for name, of in DESIGNS.items():
+        assert f"{name}: " in plain
+        assert all(f"--option {option.name}={option.default}" in plain for option in of.options)
+
+
+ODD = st.one_of(
+    st.text(max_size=30),
+    st.text(st.characters(codec=None, categories=["Cs", "Cc", "Po", "Sm"]), max_size=8),
+    st.sampled_from(
+        [
+            *("-", "--", "--yes", "--json", "--lines", "--print", "--complete", "--schema", "-h"),
+            *("--count", "--option", "--map", "id=id", "size=5"),
+            *(
+                "=",
+                "0",
+                "-1",
+                "1e9",
+                "fifo",
+                "ring",
+                "q",
+                "\udcff",
+                "a\udcffb",
+                "\0",
+                "\n",
+                *("x" * 70, "9" * 5000),
+            ),
+        ]
+    ),
+)
+VERBS = st.sampled_from(sorted(cli.commands.keys() - {"demo", "smoke"}))
+
+
+def sane(answer: Answer) -> None:
+    assert answer.status in {0, 1, 2, 3, 4}
+    assert "Traceback" not in answer.err
+    if answer.status in {2, 3}:
+        assert answer.err.strip()
+        assert answer.out == b""
+
+
+@settings(deadline=None, max_examples=150)
+@given(verb=VERBS, arguments=st.lists(ODD, max_size=6))
+def test_no_argument_breaks_a_call_without_a_database(verb: str, arguments: list[str]) -> None:
+    sane(call(verb, *arguments, "--url", UNREACHABLE))
+
+
+TEMPLATES = [
+    ["status", "?"],
+    ["status", "--schema", "?", "--"],
+    ["push", "q", "--", "?"],
+    ["push", "?", "--", "?"],
+    ["pop", "?", "--schema", "?"],
+    ["uninstall", "?", "--yes", "?"],
+    ["uninstall", "q", "--yes", "?"],
+    ["forget", "?"],
+    ["relay", "?", "--dry-run"],
+    ["install", "fifo", "--schema", "?", "--", "?"],
+    ["install", "ring", "r", "--option", "?"],
+    ["adopt", "--design", "fifo", "--map", "id=?", "--map", "payload=?", "--", "?"],
+    ["adopt", "--design", "fifo", "--map", "id=id", "--map", "?", "--schema", "?", "q_archive"],
+]
+
+
+@pytest.fixture(scope="module")
+def odd(console: Console) -> Console:
+    console.done("install", "fifo", "q")
+    return console
+
+
+@settings(deadline=None, max_examples=80)
+@given(template=st.sampled_from(TEMPLATES), fillings=st.lists(ODD, min_size=3, max_size=3))
+def test_no_argument_breaks_a_call_of_a_database(
+    odd: Console, template: list[str], fillings: list[str]
+) -> None:
+    left = iter(fillings)
+    sane(odd(*(word.replace("?", next(left)) if "?" in word else word for word in template)))
+
+
+def test_bytes_that_are_no_text_as_arguments(console: Console, install: Install) -> None:
+    """As a shell in another encoding passes them."""
+    text, raw = install("fifo"), install("fifo", "payload=bytes")
+    bad = os.fsdecode(b"a\xff")
+    refused(console("push", text, bad), 2, "UTF-8", "payload=bytes")
+    refused(console("install", "fifo", bad), 2, "Unicode")
+    refused(console("adopt", bad, "--design", "heap", "--map", "payload=a"), 2, "Unicode")
+    refused(console("status", bad), 2)
+    refused(console("status", text, "--schema", bad), 2)
+    console.done("push", raw, bad)
+    assert console.done("pop", raw).out == b"a\xff\n"
+
+
+def test_the_screens_want_a_terminal() -> None:
+    for arguments in ([], ["--url", UNREACHABLE]):
+        answer = Console(UNREACHABLE).run(*arguments)
+        refused(answer, 2, "terminal")
+        assert answer.err.count("\n") == 1
+
+
+_INTERRUPTED_WHILE_LOADING = """
+import sys
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == "console.cli.verbs":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+from console.cli import main
+main()
+"""
+
+
+def test_an_interrupt_while_the_program_still_loads() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED_WHILE_LOADING], capture_output=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"Interrupted.\n")
+
+
+def test_a_silent_server_ends_the_call_at_its_time_out(
+    call_of_a_silent_server: subprocess.Popen[bytes],
+) -> None:
+    out, err = call_of_a_silent_server.communicate(timeout=60)
+    refused(Answer(call_of_a_silent_server.returncode, out, err.decode()), 3, "Could not")
+
+
+def test_the_stable_objects_are_one_line_of_utf_8(empty: Console) -> None:
+    name = "ü 😀"
+    answer = empty.done("install", "fifo", name, "--json")
+    assert name.encode() in answer.out
+    assert answer.out.count(b"\n") == 1
+    assert json.loads(answer.out)["queue"] == name

@@ -1,0 +1,237 @@
+"""`pop`: what is printed, how much is taken, and what becomes of it."""
+
+import base64
+import json
+import signal
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.cli.calls import Console
+from tests.cli.conftest import Install
+from tests.servers import connect, value, wait_until
+
+KEEPING = ["claim", "status", "split", "ring in_hand=on"]
+"""Designs that keep what was popped until it is finished, with the option that it takes."""
+
+
+def make(install: Install, kind: str, *options: str) -> str:
+    return install(*kind.split(), *options)
+
+
+def fill(console: Console, name: str, *payloads: str) -> None:
+    stdin = "".join(f"{payload}\n" for payload in payloads).encode()
+    console.done("push", name, "-", "--lines", stdin=stdin)
+
+
+def states(console: Console, name: str) -> dict[str, Any]:
+    seen = console.status(name)
+    return {state: seen[state] for state in ("ready", "claimed", "errors", "done")}
+
+
+def test_payloads_are_printed_as_they_are_one_a_line(console: Console, install: Install) -> None:
+    name = install("fifo")
+    payloads = [
+        "",
+        "[bold]x[/bold]",
+        "\x1b[31mred\x1b[0m",
+        " ü 😀  ",
+        "two\nlines",
+        "\r",
+        '{"a": 1}',
+    ]
+    for payload in payloads:
+        console.done("push", name, "--", payload)
+    answer = console.done("pop", name, "--count", "100")
+    assert answer.out == "".join(f"{payload}\n" for payload in payloads).encode()
+    assert answer.err == ""
+
+
+def test_bytes_are_printed_as_they_are(console: Console, install: Install) -> None:
+    name = install("fifo", "payload=bytes")
+    for stdin in (b"\x00\xff", b"", b"\n\n"):
+        console.done("push", name, "-", stdin=stdin)
+    assert console.done("pop", name, "--count", "3").out == b"\x00\xff\n\n\n\n"
+
+
+def test_the_stable_object_of_json(console: Console, install: Install) -> None:
+    before = datetime.now(UTC) - timedelta(minutes=5)
+    for kind, sent, payload, encoding in (
+        ("fifo", b"[b]\xc3\xbc\n", "[b]ü", "text"),
+        ("fifo payload=json", b'{"b":1,  "a": 12345678901234567890}', None, "text"),
+        ("fifo payload=bytes", b"\x00\xff", base64.b64encode(b"\x00\xff").decode(), "base64"),
+        ("fifo payload=bytes", b"plain", base64.b64encode(b"plain").decode(), "base64"),
+        ("claim payload=bytes", b"", "", "base64"),
+    ):
+        name = make(install, kind)
+        pushed = console.done("push", name, "-", "--json", stdin=sent).json["id"]
+        answer = console.done("pop", name, "--json")
+        (message,) = answer.json["messages"]
+        assert list(message) == ["id", "payload", "encoding", "pushed_at", "attempts"]
+        assert (message["id"], message["encoding"], message["attempts"]) == (pushed, encoding, 1)
+        pushed_at = datetime.fromisoformat(message["pushed_at"])
+        assert pushed_at.utcoffset() == timedelta(0)
+        assert before < pushed_at < datetime.now(UTC) + timedelta(minutes=5)
+        if payload is None:
+            assert isinstance(message["payload"], str)
+            assert json.loads(message["payload"]) == {"b": 1, "a": 12345678901234567890}
+        else:
+            assert message["payload"] == payload
+
+
+def test_nothing_to_pop_is_exit_1(console: Console, install: Install) -> None:
+    for kind in ("fifo", "claim", "ring", "status"):
+        name = make(install, kind)
+        for options in ([], ["--count", "5"], ["--wait", "30ms"]):
+            plain = console("pop", name, *options)
+            assert (plain.status, plain.out) == (1, b"")
+            assert "nothing to pop" in plain.err
+            found = console("pop", name, "--json", *options)
+            assert (found.status, found.json) == (1, {"messages": []})
+
+
+def test_count_takes_as_many_as_there_are_at_most(console: Console, install: Install) -> None:
+    name = install("fifo")
+    fill(console, name, *"abcde")
+    assert console.done("pop", name).out == b"a\n"
+    assert console.done("pop", name, "--count", "2").out == b"b\nc\n"
+    assert console.done("pop", name, "--count", "3000000000").out == b"d\ne\n"
+
+
+@pytest.mark.parametrize("kind", ["fifo archive_at_pop=on", "ring archive_at_pop=on", "status"])
+def test_count_over_a_thousand_goes_in_transactions_of_a_thousand(
+    console: Console, install: Install, kind: str
+) -> None:
+    name = make(install, kind)
+    numbers = [f"{number}" for number in range(2400)]
+    fill(console, name, *numbers)
+    taken = console.popped(name, "--count", "2345")
+    assert [message["payload"] for message in taken] == numbers[:2345]
+    table, chosen = (name, "status = 1") if kind == "status" else (f"{name}_archive", "true")
+    with connect(console.url) as connection:
+        found = connection.execute(
+            f'SELECT count(*) FROM public."{table}" WHERE {chosen} '
+            "GROUP BY CAST(xmin AS text) ORDER BY min(id)".encode()
+        ).fetchall()
+    assert found == [(1000,), (1000,), (345,)]
+    assert console.drained(name) == numbers[2345:]
+
+
+@pytest.mark.parametrize("kind", KEEPING)
+def test_what_is_kept_stays_claimed_until_it_is_finished(
+    console: Console, install: Install, kind: str
+) -> None:
+    name = make(install, kind)
+    keeps_done = "done" not in console.status(name)["unknown"] and kind in {"status", "split"}
+    done = 0 if keeps_done else None
+    fill(console, name, *"abcdef")
+    assert console.done("pop", name).out == b"a\n"
+    assert states(console, name) == {"ready": 5, "claimed": 1, "errors": 0, "done": done}
+    assert console.done("pop", name, "--count", "2", "--complete").out == b"b\nc\n"
+    done = 2 if keeps_done else None
+    assert states(console, name) == {"ready": 3, "claimed": 1, "errors": 0, "done": done}
+    answer = console.done("pop", name, "--count", "2", "--fail", "no 'good'", "--json")
+    assert [message["payload"] for message in answer.json["messages"]] == ["d", "e"]
+    assert states(console, name) == {"ready": 1, "claimed": 1, "errors": 2, "done": done}
+    table = {"split": f"{name}_meta", "ring in_hand=on": f"{name}_in_hand"}.get(kind, name)
+    query = f"SELECT string_agg(errors, ',') FROM public.\"{table}\" WHERE errors IS NOT NULL"
+    assert value(console.url, query) == "no 'good',no 'good'"
+    console.done("pop", name, "--fail", "")
+    assert states(console, name) == {"ready": 0, "claimed": 1, "errors": 3, "done": done}
+
+
+@pytest.mark.parametrize("finish", [["--complete"], ["--fail", "no"]])
+def test_a_design_that_deletes_has_nothing_to_finish(
+    console: Console, install: Install, finish: list[str]
+) -> None:
+    for kind in ("fifo", "ring"):
+        name = make(install, kind)
+        fill(console, name, "x")
+        answer = console("pop", name, *finish, "--json")
+        assert (answer.status, answer.out) == (2, b"")
+        assert console.drained(name) == ["x"]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "fifo notify=on", "claim notify=on", "ring notify=on"])
+def test_wait_takes_the_first_that_comes(console: Console, install: Install, kind: str) -> None:
+    name = make(install, kind)
+    with console.process("pop", name, "--wait", "60s", "--count", "5") as popping:
+        popping.wait_for_session()
+        console.done("push", name, "x")
+        out, err = popping.communicate(timeout=60)
+    assert (popping.returncode, out, err) == (0, b"x\n", b"")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "fifo notify=on"])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_wait_leaves_nothing_behind(
+    console: Console, install: Install, kind: str, number: signal.Signals
+) -> None:
+    name = make(install, kind)
+    waiting = f'SELECT count(*) FROM public."{name}_waiting"'
+    with console.process("pop", name, "--wait", "60s") as popping:
+        popping.wait_for_session()
+        if "notify" in kind:
+            wait_until(lambda: value(console.url, waiting) == 1, "it waits")
+        popping.send_signal(number)
+        out, err = popping.communicate(timeout=60)
+    assert (popping.returncode, out, err) == (128 + number, b"", b"Interrupted.\n")
+    if "notify" in kind:
+        assert value(console.url, waiting) == 0
+
+
+_BREAKS = """
+CREATE OR REPLACE FUNCTION break() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN RAISE 'this row cannot be deleted'; END $$
+"""
+
+
+def test_a_failure_on_the_way_leaves_what_came_before_readable(
+    console: Console, install: Install
+) -> None:
+    numbers = [f"{number}" for number in range(1, 2001)]
+    for options in ([], ["--json"]):
+        name = install("fifo")
+        fill(console, name, *numbers)
+        with connect(console.url) as connection:
+            connection.execute(_BREAKS)
+            connection.execute(
+                f'CREATE TRIGGER t BEFORE DELETE ON public."{name}" FOR EACH ROW '
+                "WHEN (old.id = 1500) EXECUTE FUNCTION break()".encode()
+            )
+        answer = console("pop", name, "--count", "2000", *options)
+        assert answer.status == 2
+        assert "this row cannot be deleted" in answer.err
+        if options:
+            assert [m["payload"] for m in answer.json["messages"]] == numbers[:1000]
+        else:
+            assert answer.text.split() == numbers[:1000]
+        again = console("pop", name, "--count", "2000", *options)
+        assert (again.status, again.out) == (2, b"")
+        assert value(console.url, f'SELECT count(*) FROM public."{name}"') == 1000
+
+
+def test_claims_that_were_lost_before_they_could_be_finished_are_told(
+    console: Console, install: Install
+) -> None:
+    name = install("claim")
+    console.done("push", name, "-", stdin=b"x" * 1_000_000)
+    with console.process("pop", name, "--complete") as popping:
+        # The claim is committed; its delivery waits for a reader.
+        wait_until(lambda: console.status(name)["claimed"] == 1, "it is claimed")
+        with connect(console.url) as connection:
+            connection.execute(f'UPDATE public."{name}" SET attempts = 2'.encode())
+        out, err = popping.communicate(timeout=60)
+    assert (popping.returncode, len(out)) == (0, 1_000_001)
+    assert b"1 claims were no longer ours" in err
+    assert states(console, name)["claimed"] == 1
+
+
+def test_who_claims_is_told_in_the_row(console: Console, install: Install) -> None:
+    name = install("claim")
+    fill(console, name, "x")
+    console.done("pop", name)
+    owner = value(console.url, f'SELECT claimed_by FROM public."{name}"')
+    assert isinstance(owner, str)
+    assert "consumer=dbq-console" in owner

@@ -1,0 +1,227 @@
+"""`push`: from the command line, from stdin as one message, from stdin line by line."""
+
+import signal
+import subprocess
+
+import pytest
+
+from tests.cli.calls import Console
+from tests.cli.conftest import Install
+from tests.servers import connect, value, wait_until
+
+
+def execute(console: Console, statement: str) -> None:
+    with connect(console.url) as connection:
+        connection.execute(statement.encode())
+
+
+def ready(console: Console, name: str) -> object:
+    return value(console.url, f'SELECT count(*) FROM public."{name}"')
+
+
+def test_the_id_is_the_result(console: Console, install: Install) -> None:
+    name = install("fifo")
+    assert [console.done("push", name, "x").out for _ in range(2)] == [b"1\n", b"2\n"]
+    answer = console.done("push", name, "x", "--json")
+    assert (answer.json, answer.err) == ({"id": "3"}, "")
+    uuid = console.done("push", install("claim"), "x").text
+    assert len(uuid) == 37
+
+
+@pytest.mark.parametrize(
+    ("stdin", "message"),
+    [
+        (b"", ""),
+        (b"\n", ""),
+        (b"a", "a"),
+        (b"a\n", "a"),
+        (b"a\n\n", "a\n"),
+        (b"a\r\n", "a\r"),
+        (b"\na\nb ", "\na\nb "),
+        ("ü 😀\n".encode(), "ü 😀"),
+    ],
+)
+def test_one_message_from_stdin_lacks_only_its_final_newline(
+    console: Console, install: Install, stdin: bytes, message: str
+) -> None:
+    name = install("fifo")
+    assert console.done("push", name, "-", stdin=stdin).out == b"1\n"
+    assert console.drained(name) == [message]
+
+
+def test_payloads_are_taken_as_they_are(console: Console, install: Install) -> None:
+    name = install("fifo")
+    payloads = ["", " ", "-x", "--json", "-- ", "[red]x[/]", "\x1b[31m", "{}", "%s :name", "a\tb"]
+    for payload in payloads:
+        console.done("push", name, "--", payload)
+    assert console.drained(name) == payloads
+
+
+def test_lines_go_in_by_the_thousand_in_their_order(console: Console, install: Install) -> None:
+    name = install("fifo")
+    lines = [f"{number}" for number in range(2500)]
+    answer = console.done("push", name, "-", "--lines", "--json", stdin="\n".join(lines).encode())
+    assert (answer.json, answer.err) == ({"stored": 2500, "full": False}, "")
+    with connect(console.url) as connection:
+        query = f'SELECT count(*) FROM public."{name}" GROUP BY CAST(xmin AS text) ORDER BY min(id)'
+        assert connection.execute(query.encode()).fetchall() == [(1000,), (1000,), (500,)]
+    assert console.drained(name) == lines
+
+
+def test_empty_lines_are_messages_of_no_bytes(console: Console, install: Install) -> None:
+    name = install("fifo")
+    answer = console.done("push", name, "-", "--lines", stdin=b"\na\n\n\nb \r\nlast")
+    assert answer.out == b"6 messages stored\n"
+    assert console.drained(name) == ["", "a", "", "", "b \r", "last"]
+
+
+def test_no_lines_are_no_messages(console: Console, install: Install) -> None:
+    name = install("fifo")
+    answer = console.done("push", name, "-", "--lines", "--json")
+    assert answer.json == {"stored": 0, "full": False}
+    assert ready(console, name) == 0
+
+
+def test_any_bytes_go_into_a_queue_of_bytes(console: Console, install: Install) -> None:
+    name = install("fifo", "payload=bytes")
+    console.done("push", name, "-", stdin=b"\x00\xff\n\n")
+    console.done("push", name, "-", "--lines", stdin=b"\x00\n\xff\xfe\r\n\n\x80")
+    assert console.done("pop", name, "--count", "9").out == (
+        b"\x00\xff\n\n" + b"\x00\n\xff\xfe\r\n\n\x80\n"
+    )
+
+
+def test_what_the_payload_type_cannot_hold_is_wrong_use(console: Console, install: Install) -> None:
+    text, json, limited = install("fifo"), install("fifo", "payload=json"), install("naive")
+    for name, stdin, complaint in (
+        (text, b"secret\xff", "Byte 7 cannot be read as text"),
+        (text, b"secret\0", "NUL"),
+        (json, b"secret", "json"),
+        (json, b'{"secret": "\\u0000"}', "character"),
+        (limited, b"secret" * 2000, "8000 bytes"),
+    ):
+        answer = console("push", name, "-", stdin=stdin)
+        assert (answer.status, answer.out) == (2, b"")
+        assert complaint in answer.err
+        assert "secret" not in answer.err
+        assert ready(console, name) == 0
+
+
+BAD_LINES = {"over the limit": b"x" * 9000, "not UTF-8": b"\xff", "not text": b"\0"}
+
+
+@pytest.mark.parametrize("bad", BAD_LINES)
+def test_a_bad_line_says_how_many_are_in(console: Console, install: Install, bad: str) -> None:
+    name = install("naive")
+    lines = [b"x"] * 1500 + [BAD_LINES[bad]] + [b"x"] * 1000
+    answer = console("push", name, "-", "--lines", "--json", stdin=b"\n".join(lines))
+    assert (answer.status, answer.out) == (2, b"")
+    assert "1,000 messages are in, those before line 1,001." in answer.err
+    assert ready(console, name) == 1000
+
+
+_ENDS_ITS_SESSION = """
+CREATE FUNCTION end_session() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NULL; END $$
+"""
+
+
+@pytest.fixture
+def fuse(console: Console) -> str:
+    """A trigger function that ends the session in which it runs."""
+    execute(console, _ENDS_ITS_SESSION.replace("FUNCTION", "OR REPLACE FUNCTION"))
+    return "EXECUTE FUNCTION end_session()"
+
+
+LAST = "WHEN (new.payload = 'last')"
+
+
+def test_a_connection_lost_on_the_way_says_how_many_are_in(
+    console: Console, install: Install, fuse: str
+) -> None:
+    name = install("fifo")
+    execute(console, f'CREATE TRIGGER t AFTER INSERT ON "{name}" FOR EACH ROW {LAST} {fuse}')
+    answer = console("push", name, "-", "--lines", stdin=b"x\n" * 1500 + b"last\n")
+    assert (answer.status, answer.out) == (3, b"")
+    assert "1,000 messages are in, those before line 1,001." in answer.err
+    assert "doubt" not in answer.err
+    assert ready(console, name) == 1000
+    answer = console("push", name, "last")
+    assert (answer.status, answer.out) == (3, b"")
+    assert "doubt" not in answer.err
+
+
+def test_a_connection_lost_in_a_commit_leaves_doubt(
+    console: Console, install: Install, fuse: str
+) -> None:
+    name = install("fifo")
+    execute(
+        console,
+        f'CREATE CONSTRAINT TRIGGER t AFTER INSERT ON "{name}" '
+        f"INITIALLY DEFERRED FOR EACH ROW {LAST} {fuse}",
+    )
+    answer = console("push", name, "-", "--lines", stdin=b"x\n" * 1500 + b"last\n")
+    assert (answer.status, answer.out) == (3, b"")
+    assert "1,000 messages are in, those before line 1,001." in answer.err
+    assert "Those of lines 1,001 to 1,501 are in doubt" in answer.err
+    answer = console("push", name, "last")
+    assert (answer.status, answer.out) == (3, b"")
+    assert "In doubt: it may be in." in answer.err
+
+
+def test_a_full_ring_is_exit_1_and_says_what_is_in(console: Console, install: Install) -> None:
+    name = install("ring", "size=5")
+    answer = console("push", name, "-", "--lines", "--json", stdin=b"a\nb\nc\nd\ne\nf\ng\n")
+    assert (answer.status, answer.json) == (1, {"stored": 5, "full": True})
+    assert "full" in answer.err
+    assert "line 6" in answer.err
+    plain = console("push", name, "-", "--lines", stdin=b"f\n")
+    assert (plain.status, plain.out) == (1, b"0 messages stored\n")
+    single = console("push", name, "f", "--json")
+    assert (single.status, single.json) == (1, {"id": None})
+    assert "full" in single.err
+    plain = console("push", name, "f", "--wait", "50ms")
+    assert (plain.status, plain.out) == (1, b"")
+    assert console.drained(name) == ["a", "b", "c", "d", "e"]
+
+
+@pytest.mark.parametrize("arguments", [["last"], ["-", "--lines"]])
+def test_wait_pushes_as_soon_as_there_is_room(
+    console: Console, install: Install, arguments: list[str]
+) -> None:
+    name = install("ring", "size=2")
+    console.done("push", name, "-", "--lines", stdin=b"a\nb\n")
+    with console.process(
+        "push", name, *arguments, "--wait", "60s", stdin=subprocess.PIPE
+    ) as pushing:
+        assert pushing.stdin is not None
+        pushing.stdin.write(b"last\n")
+        pushing.stdin.close()
+        pushing.wait_for_session()
+        # A push that met a pop half-way may have spent a number for nothing, which only a later
+        # pop clears away: so pop until it is in.
+        taken: list[str] = []
+
+        def is_in() -> bool:
+            taken.extend(console.drained(name))
+            return pushing.poll() == 0
+
+        wait_until(is_in, "it is in")
+    assert taken + console.drained(name) == ["a", "b", "last"]
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_says_how_many_are_in(
+    console: Console, install: Install, number: int, status: int
+) -> None:
+    name = install("fifo")
+    with console.process("push", name, "-", "--lines", stdin=subprocess.PIPE) as pushing:
+        assert pushing.stdin is not None
+        pushing.stdin.write(b"x\n" * 1001)
+        pushing.stdin.flush()
+        wait_until(lambda: ready(console, name) == 1000, "the first thousand is in")
+        pushing.send_signal(number)
+        _, err = pushing.communicate(timeout=60)
+    assert pushing.returncode == status
+    assert err == b"Interrupted. 1,000 messages are in, those before line 1,001.\n"
+    assert ready(console, name) == 1000

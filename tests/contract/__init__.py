@@ -1,0 +1,1 @@
+"""The contract of every design and option, on a real server."""

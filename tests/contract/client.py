@@ -1,0 +1,98 @@
+"""One queue in use: every call its own committed transaction, through the console's own API."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, text
+
+from console import sql
+from console.actions import pop, push
+from console.actions.pop import Message
+from console.actions.push import Payload
+from console.catalog import Queue
+from console.engines import Database
+from console.monitor import QueueSnapshot, snapshot, take_sample
+from console.monitor.sample import StatusRow
+from tests.contract.messages import message
+
+_POP = {
+    "postgresql": "SELECT CAST(id AS text), {payload}, pushed_at, attempts FROM {pop}()",
+}
+"""How each engine calls a queue's `<queue>_pop`, which the console itself never does."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """Pushes to and pops from one queue."""
+
+    database: Database
+    queue: Queue
+
+    @property
+    def url(self) -> str:
+        return self.database.url.render_as_string(hide_password=False)
+
+    def payload(self, number: int) -> Payload:
+        """The `number`-th message of a test, of the queue's payload type."""
+        return message(self.queue.options["payload"], 0, number)
+
+    def payloads(self, *numbers: int) -> list[Payload]:
+        return [self.payload(number) for number in numbers]
+
+    def push(self, payload: Payload) -> str | None:
+        with self.database.transaction("push") as connection:
+            return push.push(connection, self.database.product, self.queue, payload)
+
+    def push_many(self, payloads: Sequence[Payload]) -> list[str | None]:
+        with self.database.transaction("push") as connection:
+            return push.push_many(connection, self.database.product, self.queue, payloads)
+
+    def pop_many(self, n: int, consumer: str | None = None) -> list[Message]:
+        with self.database.transaction("pop") as connection:
+            return pop.pop_many(connection, self.database.product, self.queue, n, consumer)
+
+    def pop(self) -> Message | None:
+        """By the queue's own `pop`, as any other program calls it."""
+        with self.database.transaction("pop") as connection:
+            return call_pop(connection, self.queue)
+
+    def drain(self, batch: int = 1000) -> list[Message]:
+        """Everything that can be popped now."""
+        drained: list[Message] = []
+        while messages := self.pop_many(batch):
+            drained += messages
+        return drained
+
+    def complete(self, message: Message) -> bool:
+        with self.database.transaction("complete") as connection:
+            return pop.complete(connection, self.database.product, self.queue, message)
+
+    def fail(self, message: Message, error: str) -> bool:
+        with self.database.transaction("fail") as connection:
+            return pop.fail(connection, self.database.product, self.queue, message, error)
+
+    def status(self, stuck_after_seconds: float = 300.0) -> StatusRow:
+        """What monitoring sees of the queue."""
+        sample = take_sample(
+            self.database, only=[self.queue], stuck_after_seconds=stuck_after_seconds
+        )
+        (seen,) = sample.queues
+        assert seen.row is not None, seen.problem
+        return seen.row
+
+    def snapshot(self) -> QueueSnapshot:
+        """The same as an operator sees it."""
+        (seen,) = take_sample(self.database, only=[self.queue]).queues
+        return snapshot(seen, "test")
+
+
+def call_pop(connection: Connection, queue: Queue) -> Message | None:
+    """Pop one message by calling `<queue>_pop` directly."""
+    dialect = connection.dialect
+    pop = ".".join(
+        sql.quote_identifier(dialect, part) for part in (queue.schema, f"{queue.name}_pop")
+    )
+    payload = "payload" if queue.options["payload"] == "bytes" else "CAST(payload AS text)"
+    call = _POP[dialect.name].format(pop=pop, payload=payload).replace(":", "\\:")
+    row = connection.execute(text(call)).one_or_none()
+    return None if row is None else Message(*row)

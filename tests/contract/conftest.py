@@ -1,0 +1,100 @@
+"""Fixtures of the contract: a database a module, an installed queue a test."""
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from console import catalog
+from console.actions.install import install
+from console.actions.uninstall import uninstall
+from console.engines import PRODUCTS, Database, Timeouts, open_database
+from tests.contract.client import Client
+from tests.contract.variants import Variant
+from tests.contract.workers import Crew
+from tests.servers import Server, fresh_database
+
+TIMEOUTS = Timeouts(statement_seconds=120.0, lock_seconds=60.0)
+"""Patient: a slow machine is no defect."""
+
+Use = Callable[[Variant], Client]
+
+
+@pytest.fixture(scope="module")
+def postgresql(server: Server) -> Iterator[Database]:
+    """An empty PostgreSQL database for one module of tests."""
+    with fresh_database(server.url) as url:
+        database = open_database(url, timeouts=TIMEOUTS)
+        yield database
+        database.close()
+
+
+@pytest.fixture
+def virgin(server: Server) -> Iterator[Database]:
+    """A PostgreSQL database of this test alone, which the console has never seen."""
+    with fresh_database(server.url) as url:
+        database = open_database(url)
+        yield database
+        database.close()
+
+
+@pytest.fixture(scope="module", params=sorted(PRODUCTS))
+def database(request: pytest.FixtureRequest) -> Iterator[Database]:
+    """An empty database of each engine in turn.
+
+    PostgreSQL: on the suite's server. Another engine: where DBQ_TEST_<ENGINE>_URL points to.
+    """
+    engine: str = request.param
+    if engine == "postgresql":
+        yield request.getfixturevalue("postgresql")
+        return
+    variable = f"DBQ_TEST_{engine.upper()}_URL"
+    if variable not in os.environ:
+        pytest.skip(f"{variable} is not set")
+    database = open_database(os.environ[variable], timeouts=TIMEOUTS)
+    yield database
+    database.close()
+
+
+_numbers = itertools.count(1)
+
+
+def _use(database: Database) -> Iterator[Use]:
+    used: list[Client] = []
+
+    def installed(variant: Variant) -> Client:
+        if database.product.name not in variant.design.engines:
+            pytest.skip(f"{variant.design.name} does not exist on {database.product.title}")
+        name = f"queue {next(_numbers)}"
+        queue = variant.queue(database.product.default_schema, name)
+        install(database, queue)
+        used.append(Client(database, queue))
+        return used[-1]
+
+    yield installed
+    # Thousands of files of queues that nobody needs would make the server's checkpoints slow.
+    with database.transaction("look") as connection:
+        known = {queue.label for queue in catalog.queues(connection, database.product)}
+    for client in used:
+        if client.queue.label in known:
+            uninstall(database, client.queue, keep_archive=False, with_messages=True)
+
+
+@pytest.fixture
+def use(database: Database) -> Iterator[Use]:
+    """Install a variant under a name of its own and use it, on every engine."""
+    yield from _use(database)
+
+
+@pytest.fixture
+def use_postgresql(postgresql: Database) -> Iterator[Use]:
+    """Install a variant under a name of its own and use it, on PostgreSQL."""
+    yield from _use(postgresql)
+
+
+@pytest.fixture(scope="session")
+def crew() -> Iterator[Crew]:
+    """Four processes for producers and consumers."""
+    with Crew(4) as crew:
+        yield crew

@@ -1,0 +1,43 @@
+"""Queues of every design as the catalog's tests install them, and what the catalog says of them."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+
+from console import catalog
+from console.catalog import Queue, installed_queue
+from console.designs import DESIGNS, Design
+from console.engines import Database
+from console.errors import ConsoleError
+
+
+def default_of(database: Database, of: Design, name: str) -> Queue:
+    small = {"size": "10"} if "size" in {option.name for option in of.options} else {}
+    schema = database.product.default_schema
+    return installed_queue(schema, name, of, of.complete_options(small))
+
+
+def designs_on(database: Database) -> list[Design]:
+    return [d for d in DESIGNS.values() if database.product.name in d.engines]
+
+
+def known(database: Database, queue: Queue) -> Queue | None:
+    """The queue as the catalog has it."""
+    with database.transaction("look") as connection:
+        found = catalog.queues(connection, database.product)
+    return next((q for q in found if q.label == queue.label), None)
+
+
+def together(*calls: Callable[[], object]) -> list[object]:
+    """Call all at once; what each returned or the ConsoleError it raised."""
+    barrier = Barrier(len(calls))
+
+    def one(call: Callable[[], object]) -> object:
+        barrier.wait()
+        try:
+            return call()
+        except ConsoleError as error:
+            return error
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(one, calls))

@@ -1,0 +1,327 @@
+"""Tables that somebody else made: looked at truly, never touched."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pytest
+from psycopg.sql import SQL
+
+from console import catalog
+from console.actions import pop, push, relay
+from console.actions.adopt import adopt, forget
+from console.actions.install import install
+from console.actions.uninstall import uninstall
+from console.catalog import Kind, Queue, installed_queue
+from console.designs import DESIGNS, design
+from console.engines import Database
+from console.errors import RefusedError, UsageError
+from console.monitor import QueueSnapshot, snapshot, take_sample
+from tests.contract.leftovers import objects_of
+from tests.servers import connect
+
+RATES = {"push_per_second", "pop_per_second"}
+"""What a single look cannot know."""
+
+_STATES = """
+    INSERT INTO "Their Queue" VALUES
+        (1, 'ready', now() - interval '100 s', 0, NULL, NULL, NULL, NULL, 0),
+        (2, 'ready', now() - interval '50 s', 0, NULL, NULL, NULL, NULL, 0),
+        (3, 'ready', now() - interval '10 s', 0, NULL, NULL, NULL, NULL, 0),
+        (4, 'just claimed', now() - interval '200 s', 1, now(), 'w', NULL, NULL, 1),
+        (5, 'stuck', now() - interval '900 s', 1, now() - interval '600 s', 'w', NULL, NULL, 1),
+        (6, 'done', now() - interval '900 s', 2, now() - interval '600 s', 'w', NULL, now(), 1),
+        (7, 'done', now() - interval '900 s', 2, now() - interval '600 s', 'w', NULL, now(), 1),
+        (8, 'archived', now() - interval '999 s', 3, now() - interval '600 s', 'w', NULL, now(), 1),
+        (9, 'error', now() - interval '900 s', 4, now() - interval '600 s', 'w', 'no', now(), 1);
+"""
+_STATUS_TABLE = """
+    CREATE TABLE "Their Queue" (
+        "the id" integer, "Payload" text, "queued at" timestamp, "STATE" smallint,
+        "started" timestamp, "who" text, "why" text, "ended" timestamp, "tries" integer
+    );
+"""
+_PLAIN_TABLE = """
+    CREATE TABLE "Their Queue" ("the id" integer, "Payload" text, "queued at" timestamp);
+    INSERT INTO "Their Queue" VALUES
+        (1, 'a', now() - interval '100 s'), (2, 'b', now() - interval '50 s'), (3, 'c', now());
+"""
+_PLAIN_ROLES = {"id": "the id", "payload": "Payload", "pushed_at": "queued at"}
+
+
+@dataclass(frozen=True)
+class Theirs:
+    """A table of somebody else's, its columns by role, and what is true of it."""
+
+    script: str
+    roles: Mapping[str, str]
+    figures: Mapping[str, int | None]
+    """All counts; age_seconds: at least so many."""
+    without_roles: Mapping[str, int | None] = field(default_factory=dict)
+    """What differs where only the needed roles are mapped. None: unknown."""
+
+
+_PLAIN = Theirs(_PLAIN_TABLE, _PLAIN_ROLES, {"ready": 3, "age_seconds": 100}, {"age_seconds": None})
+_STATUS = Theirs(
+    _STATUS_TABLE + _STATES,
+    {
+        "id": "the id",
+        "payload": "Payload",
+        "pushed_at": "queued at",
+        "status": "STATE",
+        "claimed_at": "started",
+        "claimed_by": "who",
+        "error": "why",
+        "done_at": "ended",
+        "attempts": "tries",
+    },
+    {"ready": 3, "claimed": 2, "stuck": 1, "errors": 1, "done": 2, "age_seconds": 100},
+    {"stuck": None, "age_seconds": None},
+)
+
+TABLES = {
+    "naive": _PLAIN,
+    "fifo": _PLAIN,
+    "stack": _PLAIN,
+    "heap": Theirs(_PLAIN_TABLE, _PLAIN_ROLES, {"ready": 3, "age_seconds": None}),
+    "pending": Theirs(
+        """
+        CREATE TABLE "Their Queue" (
+            "the id" integer, "Payload" text, "at" timestamp, "due" timestamp
+        );
+        INSERT INTO "Their Queue" VALUES
+            (1, 'a', now() - interval '100 s', now() - interval '60 s'),
+            (2, 'b', now() - interval '500 s', now() - interval '20 s'),
+            (3, 'c', now() - interval '900 s', now() + interval '1 day'),
+            (4, 'd', now() - interval '900 s', now() + interval '2 days');
+        """,
+        {"id": "the id", "payload": "Payload", "pushed_at": "at", "due_at": "due"},
+        {"ready": 2, "scheduled": 2, "age_seconds": 100},
+        {"age_seconds": None},
+    ),
+    "claim": Theirs(
+        _STATUS_TABLE + _STATES + """DELETE FROM "Their Queue" WHERE "STATE" IN (2, 3);""",
+        {role: column for role, column in _STATUS.roles.items() if role != "status"},
+        {"ready": 3, "claimed": 2, "stuck": 1, "errors": 1, "age_seconds": 100},
+        # Who has no column for errors cannot tell a failed claim from another.
+        {"claimed": 3, "stuck": 2, "errors": None, "age_seconds": None},
+    ),
+    "status": _STATUS,
+    "split": _STATUS,
+    "ring": Theirs(
+        """
+        CREATE TABLE "Their Queue" (
+            "the slot" integer, "number" bigint, "Payload" text, "at" timestamp, "refs" integer
+        );
+        INSERT INTO "Their Queue" SELECT i, NULL, NULL, now(), 0 FROM generate_series(0, 7) AS i;
+        UPDATE "Their Queue" SET "refs" = 1, "Payload" = 'x', "number" = "the slot" + 8,
+            "at" = now() - (20 - "the slot") * interval '10 s'
+        WHERE "the slot" BETWEEN 2 AND 5;
+        CREATE SEQUENCE "their push's numbers" START 14;
+        CREATE SEQUENCE "their pop's numbers";
+        SELECT setval('"their pop''s numbers"', 10);
+        """,
+        {
+            "slot": "the slot",
+            "id": "number",
+            "payload": "Payload",
+            "pushed_at": "at",
+            "reference_count": "refs",
+            "push_sequence": "their push's numbers",
+            "pop_sequence": "their pop's numbers",
+            "size": "8",
+        },
+        # Number 10 is spent for pops and still lies there: it is not ready, and no hole in the gap.
+        {"ready": 3, "gap": 3, "capacity": 8, "age_seconds": 170},
+        {"age_seconds": None},
+    ),
+}
+
+
+@pytest.fixture(params=sorted(TABLES))
+def name(request: pytest.FixtureRequest) -> str:
+    """A design's."""
+    found: str = request.param
+    return found
+
+
+def run(database: Database, script: str) -> None:
+    with connect(database.url.render_as_string(hide_password=False)) as connection:
+        connection.execute("SET timezone = 'UTC'")
+        connection.execute(script.encode())
+
+
+def make(database: Database, name: str, roles: Mapping[str, str] | None = None) -> Queue:
+    """Somebody else's table, adopted."""
+    theirs = TABLES[name]
+    run(database, theirs.script)
+    return adopt(database, "public", "Their Queue", DESIGNS[name], roles or theirs.roles)
+
+
+def look(database: Database) -> QueueSnapshot:
+    (seen,) = take_sample(database).queues
+    assert seen.problem == ""
+    return snapshot(seen, "test")
+
+
+def check_figures(seen: QueueSnapshot, expected: Mapping[str, int | None]) -> None:
+    unknown = set(RATES)
+    for figure, value in expected.items():
+        found = getattr(seen, figure)
+        if value is None:
+            unknown.add(figure)
+            assert found is None
+        elif figure == "age_seconds":
+            assert value <= found < value + 10_000
+        else:
+            assert found == value, figure
+    assert set(seen.unknown) == unknown
+    others = {"ready", "claimed", "stuck", "errors", "done", "scheduled", "gap", "capacity"}
+    assert all(getattr(seen, figure) is None for figure in others - set(expected))
+    assert seen.estimated == ()
+
+
+def test_every_design_is_here() -> None:
+    assert set(TABLES) == {d.name for d in DESIGNS.values() if "postgresql" in d.engines}
+
+
+def test_the_figures_of_an_adopted_table_are_true(virgin: Database, name: str) -> None:
+    make(virgin, name)
+    check_figures(look(virgin), TABLES[name].figures)
+
+
+def test_what_a_missing_role_would_tell_is_unknown(virgin: Database, name: str) -> None:
+    theirs = TABLES[name]
+    needed = {*DESIGNS[name].needed_roles, *(("size",) if name == "ring" else ())}
+    make(virgin, name, {role: c for role, c in theirs.roles.items() if role in needed})
+    check_figures(look(virgin), {**theirs.figures, **theirs.without_roles})
+
+
+def test_the_catalog_keeps_the_roles(virgin: Database, name: str) -> None:
+    before = make(virgin, name)
+    with virgin.transaction("look") as connection:
+        found = catalog.find(connection, virgin.product, "Their Queue")
+    assert (found.kind, found.design) == (Kind.ADOPTED, DESIGNS[name])
+    assert (found.roles, found.options) == (dict(TABLES[name].roles), {})
+    assert found.table == before.table == "Their Queue"
+
+
+def test_adopting_and_forgetting_touch_nothing(virgin: Database, name: str) -> None:
+    run(virgin, TABLES[name].script)
+    before, contents = objects_of(virgin), rows_of(virgin)
+
+    queue = adopt(virgin, "public", "Their Queue", DESIGNS[name], TABLES[name].roles)
+    assert (objects_of(virgin), rows_of(virgin)) == (before, contents)
+    look(virgin)
+    forget(virgin, queue)
+
+    assert (objects_of(virgin), rows_of(virgin)) == (before, contents)
+    assert take_sample(virgin).queues == ()
+    adopt(virgin, "public", "Their Queue", DESIGNS[name], TABLES[name].roles)
+
+
+def rows_of(database: Database) -> list[tuple[object, ...]]:
+    with connect(database.url.render_as_string(hide_password=False)) as connection:
+        return connection.execute(SQL('SELECT * FROM "Their Queue" ORDER BY 1')).fetchall()
+
+
+def test_what_is_not_done_to_an_adopted_queue(virgin: Database, name: str) -> None:
+    queue = make(virgin, name)
+    contents = rows_of(virgin)
+    with pytest.raises(UsageError, match="was adopted"):
+        pop.pop(virgin, queue, lambda _: None)
+    with pytest.raises(UsageError, match="was adopted"):
+        push.push_waiting(virgin, queue, "x", 0.0)
+    with pytest.raises(UsageError, match="was adopted"):
+        push.push_all(virgin, queue, ["x"], 0.0)
+    with pytest.raises(UsageError, match="was adopted"):
+        uninstall(virgin, queue, keep_archive=False, with_messages=True)
+    with pytest.raises(RefusedError if name == "ring" else UsageError):
+        relay.relay(virgin, queue, None)
+    with pytest.raises(RefusedError if name == "ring" else UsageError):
+        relay.plan(virgin, queue, 100)
+    assert rows_of(virgin) == contents
+    check_figures(look(virgin), TABLES[name].figures)
+
+
+def refuse(
+    database: Database, name: str, roles: Mapping[str, str], complaint: str, table: str = ""
+) -> None:
+    before = objects_of(database, with_own=True)
+    with pytest.raises(UsageError, match=complaint):
+        adopt(database, "public", table or "Their Queue", DESIGNS[name], roles)
+    assert objects_of(database, with_own=True) == before
+
+
+def test_roles_are_checked(virgin: Database, name: str) -> None:
+    theirs = TABLES[name]
+    run(virgin, theirs.script)
+    refuse(virgin, name, {**theirs.roles, "colour": "Payload"}, "no role 'colour'")
+    refuse(virgin, name, {**theirs.roles, "payload": "payload"}, "no column 'payload'")
+    for role in DESIGNS[name].needed_roles:
+        others = {r: column for r, column in theirs.roles.items() if r != role}
+        refuse(virgin, name, others, f"cannot do without the roles: {role}")
+    refuse(virgin, name, theirs.roles, "no table 'their queue'", "their queue")
+    refuse(virgin, name, theirs.roles, "no table 'public.Their Queue'", "public.Their Queue")
+    with pytest.raises(UsageError, match="no schema 'nowhere'"):
+        adopt(virgin, "nowhere", "Their Queue", DESIGNS[name], theirs.roles)
+
+
+@pytest.mark.parametrize("size", ["0", "-1", "many", "", "1.5"])
+def test_a_ring_s_size_is_its_number_of_slots(virgin: Database, size: str) -> None:
+    theirs = TABLES["ring"]
+    run(virgin, theirs.script)
+    refuse(virgin, "ring", {**theirs.roles, "size": size}, "number of slots")
+
+
+def test_a_ring_s_sequences_are_sequences(virgin: Database) -> None:
+    theirs = TABLES["ring"]
+    run(virgin, theirs.script)
+    for role in ("push_sequence", "pop_sequence"):
+        refuse(virgin, "ring", {**theirs.roles, role: "Their Queue"}, "no sequence 'Their Queue'")
+        refuse(virgin, "ring", {**theirs.roles, role: "number"}, "no sequence 'number'")
+
+
+def test_a_table_is_adopted_once(virgin: Database) -> None:
+    make(virgin, "fifo")
+    with pytest.raises(UsageError, match="already a queue named 'Their Queue'"):
+        adopt(virgin, "public", "Their Queue", design("heap"), {"payload": "Payload"})
+
+
+def test_a_queue_of_ours_is_not_adopted(virgin: Database) -> None:
+    of = design("fifo")
+    install(virgin, installed_queue("public", "ours", of, of.complete_options({})))
+    with pytest.raises(UsageError, match="already a queue named 'ours'"):
+        adopt(virgin, "public", "ours", of, {"id": "id", "payload": "payload"})
+
+
+@pytest.mark.parametrize("extra", ["x", "\N{SNOWMAN}"])
+def test_a_name_that_the_server_would_cut_off_is_not_there(virgin: Database, extra: str) -> None:
+    longest = "t" * virgin.product.name_limit
+    run(virgin, f'CREATE SCHEMA {longest}; CREATE TABLE {longest}.{longest} ("b" text)')
+    of, roles = design("heap"), {"payload": "b"}
+    with pytest.raises(UsageError):
+        adopt(virgin, longest, longest + extra, of, roles)
+    with pytest.raises(UsageError):
+        adopt(virgin, longest + extra, longest, of, roles)
+    assert adopt(virgin, longest, longest, of, roles).name == longest
+
+
+def test_a_view_may_be_a_queue(virgin: Database) -> None:
+    run(virgin, TABLES["status"].script + 'CREATE VIEW v AS SELECT * FROM "Their Queue"')
+    adopt(virgin, "public", "v", DESIGNS["status"], TABLES["status"].roles)
+    seen = look(virgin)
+    assert (seen.ready, seen.claimed, seen.done) == (3, 2, 2)
+
+
+def test_one_table_that_is_gone_hides_no_other_queue(virgin: Database) -> None:
+    make(virgin, "fifo")
+    of = design("ring")
+    install(virgin, installed_queue("public", "ours", of, of.complete_options({"size": "10"})))
+    run(virgin, 'DROP TABLE "Their Queue"')
+    theirs, ours = sorted(take_sample(virgin).queues, key=lambda seen: seen.queue.name)
+    assert theirs.row is None
+    assert "Their Queue" in theirs.problem
+    assert ours.row is not None
+    gone = snapshot(theirs, "test")
+    assert gone.ready is None
+    assert "ready" in gone.unknown

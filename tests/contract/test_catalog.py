@@ -1,0 +1,276 @@
+"""Install and uninstall: whole or not at all, and a clear error for what cannot be."""
+
+import pytest
+from sqlalchemy import Column, MetaData, Table, Text, insert
+from sqlalchemy.schema import CreateTable
+
+from console import catalog
+from console.actions import pop, push, relay
+from console.actions.adopt import forget
+from console.actions.install import install
+from console.actions.uninstall import MANY_MESSAGES, plan, uninstall
+from console.catalog import Kind, Queue, installed_queue
+from console.designs import DESIGNS, Design, design
+from console.engines import Database, Timeouts, open_database
+from console.errors import BusyError, RefusedError, UsageError
+from tests.contract.client import Client
+from tests.contract.conftest import Use
+from tests.contract.installs import default_of, designs_on, known, together
+from tests.contract.leftovers import objects_of
+from tests.contract.variants import ALL, BEHAVIOURS, DEFAULTS, Variant
+
+ARCHIVING = [v for v in BEHAVIOURS if v.options.get("archive_at_pop") == "on"]
+
+
+def make_table(database: Database, name: str) -> Table:
+    table = Table(name, MetaData(), Column("x", Text), schema=database.product.default_schema)
+    with database.transaction("make a table") as connection:
+        connection.execute(CreateTable(table))
+    return table
+
+
+@pytest.mark.parametrize("variant", ALL, ids=str)
+def test_the_catalog_knows_what_was_installed(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    database, queue = client.database, client.queue
+    found = known(database, queue)
+    assert found is not None
+    assert (found.design, found.options, found.roles) == (queue.design, queue.options, queue.roles)
+    assert (found.kind, found.version) == (Kind.INSTALLED, catalog.INTERFACE_VERSION)
+    assert found.installed_by
+    assert "@" in found.installed_from
+    assert found.installed_at is not None
+    with database.transaction("look") as connection:
+        assert catalog.find(connection, database.product, queue.name).label == queue.label
+
+
+@pytest.mark.parametrize("variant", ALL, ids=str)
+def test_uninstall_leaves_nothing(database: Database, use: Use, variant: Variant) -> None:
+    before = objects_of(database)
+    client = use(variant)
+    client.push_many(client.payloads(*range(20)))
+    client.pop_many(5)
+    assert objects_of(database) > before
+
+    done = uninstall(database, client.queue, keep_archive=False, with_messages=False)
+
+    assert objects_of(database) == before
+    assert known(database, client.queue) is None
+    assert done.live == 15
+    assert done.claimed == (5 if variant.finishes else 0)
+    assert done.archived == (5 if variant.options.get("archive_at_pop") == "on" else 0)
+    assert done.lost == 15 + done.claimed + done.archived
+    install(database, client.queue)  # and the name is free again
+    assert client.drain() == []
+
+
+@pytest.mark.parametrize("of", DESIGNS.values(), ids=lambda of: of.name)
+def test_a_second_install_of_the_name(database: Database, of: Design) -> None:
+    first = default_of(database, of, f"twice {of.name}")
+    install(database, first)
+    client = Client(database, first)
+    client.push(client.payload(1))
+    before = objects_of(database, with_own=True)
+    for other in designs_on(database):
+        with pytest.raises(UsageError, match="already a queue named") as caught:
+            install(database, default_of(database, other, first.name))
+        assert of.name in caught.value.why
+    assert objects_of(database, with_own=True) == before
+    assert [m.payload for m in client.drain()] == client.payloads(1)
+
+
+@pytest.mark.parametrize("suffix", ["", "_archive", "_parked", "_meta", "_push_seq", "_waiting"])
+def test_a_name_that_is_taken_by_a_table(database: Database, suffix: str) -> None:
+    name = f"a table for{suffix}"
+    make_table(database, name + suffix)
+    for of in designs_on(database):
+        queue = default_of(database, of, name)
+        if name + suffix not in catalog.object_names(database.product, queue):
+            continue
+        before = objects_of(database)
+        with pytest.raises(UsageError, match="is taken") as caught:
+            install(database, queue)
+        assert "'" + name + suffix + "'" in caught.value.why
+        assert objects_of(database) == before
+        assert known(database, queue) is None
+
+
+def test_two_queues_never_share_an_object(database: Database) -> None:
+    """`a` has a table `a_archive`, which a queue of that name would have too."""
+    for of in designs_on(database):
+        short = default_of(database, of, f"share {of.name}")
+        long = default_of(database, of, short.name + "_archive")
+        for first, second in ((short, long), (long, short)):
+            install(database, first)
+            Client(database, first).push("1")
+            try:
+                install(database, second)
+            except UsageError:
+                pass  # it says what is taken: see above
+            else:
+                Client(database, second).push("2")
+                assert [m.payload for m in Client(database, second).drain()] == ["2"]
+                uninstall(database, second, keep_archive=False, with_messages=True)
+            assert [m.payload for m in Client(database, first).drain()] == ["1"]
+            uninstall(database, first, keep_archive=False, with_messages=True)
+
+
+def test_a_schema_that_is_not_there(database: Database) -> None:
+    before = objects_of(database)
+    for of in designs_on(database):
+        queue = installed_queue("nowhere", "q", of, of.complete_options({}))
+        with pytest.raises(UsageError, match="no schema 'nowhere'"):
+            install(database, queue)
+    assert objects_of(database) == before
+
+
+def test_the_console_s_own_schema_has_no_room_for_its_catalog_s_name(database: Database) -> None:
+    of = design("fifo")
+    if database.product.name not in of.engines:
+        pytest.skip("not on this engine")
+    install(database, default_of(database, of, "bootstraps"))
+    with pytest.raises(UsageError, match="is taken"):
+        install(database, installed_queue("dbq", "queue", of, of.complete_options({})))
+
+
+@pytest.mark.parametrize("of", DESIGNS.values(), ids=lambda of: of.name)
+def test_options_are_checked_before_anything_is_asked_of_a_database(of: Design) -> None:
+    with pytest.raises(UsageError, match="no option 'colour'") as caught:
+        of.complete_options({"colour": "red"})
+    for option in of.options:
+        assert option.name in caught.value.next_step
+        for wrong in ("", "0", "-1", "maybe", "1e3", " on", "ON", str(option.maximum + 1)):
+            with pytest.raises(UsageError, match=f"option {option.name} "):
+                of.complete_options({option.name: wrong})
+
+
+def test_unknown_designs_and_engines() -> None:
+    with pytest.raises(UsageError, match="no design 'lifo'") as caught:
+        design("lifo")
+    assert all(name in caught.value.next_step for name in DESIGNS)
+    with pytest.raises(UsageError, match="engine oracle has no design 'fifo'"):
+        design("fifo", "oracle")
+
+
+def test_options_that_exclude_each_other() -> None:
+    with pytest.raises(UsageError, match="exclude each other"):
+        design("ring").complete_options({"in_hand": "on", "archive_at_pop": "on"})
+
+
+@pytest.mark.parametrize("of", DESIGNS.values(), ids=lambda of: of.name)
+def test_two_installs_of_one_name_at_once(database: Database, of: Design) -> None:
+    queue = default_of(database, of, f"race {of.name}")
+    outcomes = together(*[lambda: install(database, queue)] * 4)
+    assert outcomes.count(None) == 1
+    errors = [outcome for outcome in outcomes if outcome is not None]
+    assert {type(error) for error in errors} == {UsageError}
+    client = Client(database, queue)
+    client.push(client.payload(1))
+    assert len(client.drain()) == 1
+
+
+@pytest.mark.parametrize("variant", DEFAULTS, ids=str)
+def test_many_messages_go_only_if_the_operator_says_so(use: Use, variant: Variant) -> None:
+    if "size" in variant.options:
+        variant = Variant(variant.design, {"size": str(MANY_MESSAGES + 1)})
+    client = use(variant)
+    database, queue = client.database, client.queue
+    client.push_many(client.payloads(*range(MANY_MESSAGES + 1)))
+    planned = plan(database, queue, keep_archive=False)
+    assert planned.wants_with_messages
+    assert (planned.live, planned.lost) == (MANY_MESSAGES + 1, MANY_MESSAGES + 1)
+    before = objects_of(database)
+
+    with pytest.raises(RefusedError, match="still holds 1,001 messages"):
+        uninstall(database, queue, keep_archive=False, with_messages=False)
+
+    assert objects_of(database) == before
+    client.pop()
+    if not queue.finishes:
+        assert not plan(database, queue, keep_archive=False).wants_with_messages
+    uninstall(database, queue, keep_archive=False, with_messages=True)
+    assert known(database, queue) is None
+
+
+@pytest.mark.parametrize("variant", ARCHIVING, ids=str)
+def test_the_archive_may_stay(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    database, queue = client.database, client.queue
+    client.push_many(client.payloads(0, 1, 2))
+    client.pop_many(2)
+
+    done = uninstall(database, queue, keep_archive=True, with_messages=False)
+
+    assert (done.live, done.archived, done.lost) == (1, 2, 1)
+    left = known(database, queue)
+    assert left is not None
+    assert left.kind is Kind.ARCHIVE
+    with pytest.raises(UsageError, match="already a queue") as caught:
+        install(database, queue)
+    assert "keep-archive" in caught.value.why
+    refuses_everything(database, left)
+    planned = plan(database, left, keep_archive=False)
+    assert (planned.live, planned.archived, planned.lost) == (0, 2, 2)
+    uninstall(database, left, keep_archive=False, with_messages=False)
+    assert known(database, queue) is None
+    install(database, queue)
+
+
+def refuses_everything(database: Database, left: Queue) -> None:
+    """Of an archive alone nothing can be popped, pushed to or forgotten."""
+    with pytest.raises(UsageError, match="only its archive is left"):
+        pop.pop(database, left, lambda _: None)
+    with pytest.raises(UsageError, match="only its archive is left"):
+        push.push_waiting(database, left, "x", 0.0)
+    with pytest.raises(UsageError, match="behind, unlisted"):
+        forget(database, left)
+    if "relay" in left.design.verbs:
+        with pytest.raises(RefusedError):
+            relay.relay(database, left, None)
+
+
+@pytest.mark.parametrize("variant", DEFAULTS, ids=str)
+def test_uninstall_counts_what_came_after_the_plan(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    database, queue = client.database, client.queue
+    assert plan(database, queue, keep_archive=False).lost == 0
+    client.push_many(client.payloads(0, 1))
+    assert uninstall(database, queue, keep_archive=False, with_messages=False).live == 2
+
+
+@pytest.mark.parametrize("variant", DEFAULTS, ids=str)
+def test_uninstall_waits_for_no_open_transaction_for_ever(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    client.push(client.payload(0))
+    hasty = open_database(client.url, timeouts=Timeouts(lock_seconds=0.1))
+    with client.database.transaction("pop") as connection:
+        assert pop.pop_many(connection, client.database.product, client.queue, 1)
+        with pytest.raises(BusyError):
+            uninstall(hasty, client.queue, keep_archive=False, with_messages=True)
+    hasty.close()
+    assert known(client.database, client.queue) is not None
+
+
+def test_names_are_found_whatever_the_schema_or_clearly_not(database: Database) -> None:
+    product = database.product
+    of = designs_on(database)[0]
+    queue = default_of(database, of, "findable")
+    install(database, queue)
+    with database.transaction("look") as connection:
+        with pytest.raises(UsageError, match="no queue named 'findible'") as caught:
+            catalog.find(connection, product, "findible")
+        assert "findable" in caught.value.next_step
+        with pytest.raises(UsageError, match="in schema 'elsewhere'"):
+            catalog.find(connection, product, "findable", "elsewhere")
+        assert catalog.find(connection, product, "findable", queue.schema).label == queue.label
+
+
+def test_a_table_that_was_not_installed_is_left_alone(database: Database) -> None:
+    table = make_table(database, "somebody else's")
+    with database.transaction("fill") as connection:
+        connection.execute(insert(table).values(x="precious"))
+    of = designs_on(database)[0]
+    with pytest.raises(UsageError):
+        install(database, default_of(database, of, "somebody else's"))
+    with database.transaction("look") as connection:
+        assert connection.execute(table.select()).scalar_one() == "precious"

@@ -1,0 +1,101 @@
+"""The catalog where only PostgreSQL's own means can show it: races, failures half-way, drops."""
+
+import pytest
+from sqlalchemy import text
+
+from console import catalog
+from console.actions.adopt import forget
+from console.actions.install import install
+from console.actions.uninstall import plan, uninstall
+from console.catalog import installed_queue
+from console.engines import Database
+from console.errors import ConsoleError, RefusedError, UsageError
+from tests.contract.client import Client
+from tests.contract.installs import default_of, designs_on, known, together
+from tests.contract.leftovers import objects_of
+from tests.contract.variants import DEFAULTS, Variant
+
+
+def test_the_first_installs_of_a_database_all_at_once(virgin: Database) -> None:
+    queues = [default_of(virgin, of, of.name) for of in designs_on(virgin)[:6]]
+    outcomes = together(*[lambda queue=queue: install(virgin, queue) for queue in queues])
+    assert outcomes == [None] * len(queues)
+    assert all(known(virgin, queue) for queue in queues)
+
+
+@pytest.mark.parametrize("variant", DEFAULTS, ids=str)
+def test_an_install_that_fails_late_leaves_nothing(virgin: Database, variant: Variant) -> None:
+    """A type that has the name of the archive is met after the queue's own tables were made."""
+    queue = variant.queue("public", "q")
+    with virgin.transaction("make a type") as connection:
+        connection.execute(text("CREATE TYPE public.q_archive AS ENUM ('a')"))
+    before = objects_of(virgin, with_own=True)
+    with pytest.raises(UsageError, match="Could not install"):
+        install(virgin, queue)
+    assert objects_of(virgin, with_own=True) == before
+    assert known(virgin, queue) is None
+
+
+@pytest.mark.parametrize("variant", DEFAULTS, ids=str)
+def test_an_install_that_fails_at_its_last_function_leaves_nothing(
+    virgin: Database, variant: Variant
+) -> None:
+    with virgin.transaction("make a trap") as connection:
+        for statement in _TRAP:
+            connection.execute(text(statement))
+    before = objects_of(virgin, with_own=True)
+    with pytest.raises(ConsoleError, match="the trap"):
+        install(virgin, variant.queue("public", "q"))
+    assert objects_of(virgin, with_own=True) == before
+
+
+_TRAP = (
+    """
+    CREATE FUNCTION trap() RETURNS event_trigger LANGUAGE plpgsql AS $$
+    BEGIN
+        IF EXISTS (SELECT FROM pg_proc WHERE proname = 'q_pop_many') THEN
+            RAISE EXCEPTION 'the trap';
+        END IF;
+    END $$
+    """,
+    "CREATE EVENT TRIGGER trap ON ddl_command_end WHEN TAG IN ('CREATE FUNCTION')"
+    " EXECUTE FUNCTION trap()",
+)
+
+
+@pytest.mark.parametrize("variant", DEFAULTS, ids=str)
+def test_in_production_a_single_message_counts(virgin: Database, variant: Variant) -> None:
+    queue = variant.queue("public", "q")
+    install(virgin, queue)
+    client = Client(virgin, queue)
+    with virgin.transaction("mark") as connection:
+        connection.execute(text("INSERT INTO dbq.setting VALUES ('production', 'on')"))
+    assert not plan(virgin, queue, keep_archive=False).wants_with_messages
+    client.push(client.payload(0))
+    with pytest.raises(RefusedError):
+        uninstall(virgin, queue, keep_archive=False, with_messages=False)
+    assert "  PRODUCTION database" in plan(virgin, queue, keep_archive=False).lines()
+    uninstall(virgin, queue, keep_archive=False, with_messages=True)
+
+
+def test_a_database_without_a_catalog(virgin: Database) -> None:
+    with virgin.transaction("look") as connection:
+        assert not catalog.has_catalog(connection, virgin.product)
+        assert catalog.queues(connection, virgin.product) == []
+        assert not catalog.is_production(connection, virgin.product)
+        with pytest.raises(UsageError, match="no queue named"):
+            catalog.find(connection, virgin.product, "q")
+
+
+def test_a_queue_that_somebody_dropped_by_hand_can_be_forgotten(virgin: Database) -> None:
+    for of in designs_on(virgin):
+        queue = installed_queue("other", of.name, of, of.complete_options({}))
+        with virgin.transaction("make a schema") as connection:
+            connection.execute(text("CREATE SCHEMA other"))
+        install(virgin, queue)
+        with pytest.raises(UsageError, match="behind, unlisted"):
+            forget(virgin, queue)
+        with virgin.transaction("drop") as connection:
+            connection.execute(text("DROP SCHEMA other CASCADE"))
+        forget(virgin, queue)
+        assert known(virgin, queue) is None

@@ -1,0 +1,167 @@
+"""Claims: who may finish them, once, and what becomes of their rows."""
+
+import pytest
+from sqlalchemy import Column, MetaData, Table, select, update
+
+from console.actions.pop import Message
+from console.errors import UsageError
+from tests.contract.client import Client
+from tests.contract.conftest import Use
+from tests.contract.variants import ALL, BEHAVIOURS, Variant
+
+KEEPING = [v for v in BEHAVIOURS if v.finishes]
+
+UNKNOWN = {"bigint": "987654321", "uuid": "00000000-0000-4000-8000-000000000000"}
+
+
+def claims_of(client: Client) -> Table:
+    """The table with the claims, its columns named by their roles."""
+    queue = client.queue
+    if queue.options.get("in_hand") == "on":
+        name, roles = queue.name + "_in_hand", {"claimed_at": "claimed_at", "error": "errors"}
+        roles |= {"attempts": "attempts", "claimed_by": "claimed_by", "done_at": "done_at"}
+        roles |= {"id": "id", "payload": "payload"}
+    else:
+        name, roles = queue.table, dict(queue.roles)
+    columns: list[Column[object]] = [Column(column, key=role) for role, column in roles.items()]
+    return Table(name, MetaData(), *columns, schema=queue.schema)
+
+
+def row_of(client: Client, message: Message) -> dict[str, object]:
+    """The claim's row by roles."""
+    table = claims_of(client)
+    wanted = [column.label(str(column.key)) for column in table.c if column.key != "payload"]
+    with client.database.transaction("look") as connection:
+        rows = connection.execute(select(*wanted)).mappings().all()
+    return next((dict(row) for row in rows if str(row["id"]) == message.id), {})
+
+
+def release(client: Client) -> None:
+    """Make every claim ready again in place, as an operator's release does."""
+    table = claims_of(client)
+    ready: dict[str, object] = {"claimed_at": None, "claimed_by": None}
+    if "status" in table.c:
+        ready["status"] = 0
+    with client.database.transaction("release") as connection:
+        connection.execute(update(table).values(ready))
+
+
+@pytest.mark.parametrize("variant", KEEPING, ids=str)
+def test_complete_acts_once(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    client.push_many(client.payloads(0, 1))
+    first, second = client.pop_many(2)
+
+    assert client.complete(first)
+    assert not client.complete(first)
+    assert not client.fail(first, "too late")
+
+    status = client.status()
+    assert (status.ready, status.claimed, status.errors) == (0, 1, 0)
+    assert status.done == (1 if "done" in client.queue.states else None)
+    if row := row_of(client, first):  # a design that keeps what is done
+        assert row["done_at"] is not None
+    assert row_of(client, second)["done_at"] is None
+
+
+@pytest.mark.parametrize("variant", KEEPING, ids=str)
+@pytest.mark.parametrize("error", ["it broke: \N{PILE OF POO}\n  'twice'", ""])
+def test_fail_acts_once_and_keeps_the_error(use: Use, variant: Variant, error: str) -> None:
+    client = use(variant)
+    client.push_many(client.payloads(0, 1))
+    first, _ = client.pop_many(2)
+
+    assert client.fail(first, error)
+    assert not client.fail(first, "again")
+    assert not client.complete(first)
+
+    status = client.status()
+    assert (status.ready, status.claimed, status.errors) == (0, 1, 1)
+    row = row_of(client, first)
+    assert row["error"] == error
+    assert row["done_at"] is not None
+    assert client.drain() == []  # an error waits for an operator
+
+
+@pytest.mark.parametrize("variant", KEEPING, ids=str)
+def test_only_a_claim_can_be_finished(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    pushed = client.push(client.payload(0))
+    assert pushed is not None
+    (message,) = client.pop_many(1)
+    release(client)
+    ready = Message(pushed, message.payload, message.pushed_at, message.attempts)
+    nobody = Message(UNKNOWN[variant.design.id_type], "", message.pushed_at, 1)
+
+    assert not client.complete(ready)
+    assert not client.fail(ready, "not claimed")
+    assert not client.complete(nobody)
+    assert not client.fail(nobody, "unknown")
+    assert client.status().ready == 1
+
+
+@pytest.mark.parametrize("variant", KEEPING, ids=str)
+def test_a_consumer_that_was_given_up_cannot_finish_the_next_ones_claim(
+    use: Use, variant: Variant
+) -> None:
+    client = use(variant)
+    client.push(client.payload(0))
+    (dead,) = client.pop_many(1)
+    release(client)
+    (alive,) = client.pop_many(1)
+
+    assert (alive.id, alive.payload) == (dead.id, dead.payload)
+    assert (dead.attempts, alive.attempts) == (1, 2)
+    assert not client.complete(dead)
+    assert not client.fail(dead, "I am still here")
+    assert client.status().claimed == 1
+    assert client.complete(alive)
+
+
+@pytest.mark.parametrize("variant", KEEPING, ids=str)
+def test_what_is_ready_again_comes_in_the_order_of_pushes(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    client.push_many(client.payloads(0, 1, 2, 3))
+    client.pop_many(2)
+    release(client)
+
+    assert [m.payload for m in client.pop_many(3)] == client.payloads(0, 1, 2)
+    assert [(m.payload, m.attempts) for m in client.drain()] == [(client.payload(3), 1)]
+
+
+@pytest.mark.parametrize("variant", KEEPING, ids=str)
+def test_a_claim_says_whose_it_is(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    client.push_many(client.payloads(0, 1))
+    (named,) = client.pop_many(1, consumer="worker 7; DROP \N{SNOWMAN}")
+    (nameless,) = client.pop_many(1)
+
+    assert str(row_of(client, named)["claimed_by"]).endswith("consumer=worker 7; DROP \N{SNOWMAN}")
+    assert "consumer" not in str(row_of(client, nameless)["claimed_by"])
+    assert row_of(client, named)["claimed_at"] is not None
+
+
+@pytest.mark.parametrize("variant", [v for v in ALL if v.finishes], ids=str)
+def test_the_row_is_kept_with_its_payload(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    client.push_many(client.payloads(*range(6)))
+    popped = client.pop_many(6)
+    release(client)
+
+    again = client.pop_many(6)
+
+    assert [m.payload for m in again] == [m.payload for m in popped]
+    assert [m.pushed_at for m in again] == [m.pushed_at for m in popped]
+    assert [m.id for m in again] == [m.id for m in popped]
+    assert {m.attempts for m in again} == {2}
+
+
+@pytest.mark.parametrize("variant", KEEPING, ids=str)
+def test_an_id_that_is_none(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    client.push(client.payload(0))
+    (message,) = client.pop_many(1)
+    nonsense = Message("no id", message.payload, message.pushed_at, 1)
+    with pytest.raises(UsageError):
+        client.complete(nonsense)
+    assert client.complete(message)

@@ -1,0 +1,124 @@
+"""Empty and full are answers, not errors, and cost nothing."""
+
+import pytest
+
+from console.actions import push
+from console.errors import UsageError
+from tests.contract.client import Client
+from tests.contract.conftest import Use
+from tests.contract.variants import ALL, Variant
+
+LIMITED = [v for v in ALL if "size" in v.options and int(v.options["size"]) < 1000]
+
+
+@pytest.mark.parametrize("variant", ALL, ids=str)
+def test_a_pop_of_an_empty_queue_gives_no_row(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    before = client.status()
+
+    assert client.pop() is None
+    assert client.pop_many(1) == []
+    assert client.pop_many(100) == []
+
+    after = client.status()
+    assert (after.next_push, after.next_pop) == (before.next_push, before.next_pop)
+    assert after.ready == 0
+
+
+@pytest.mark.parametrize("variant", ALL, ids=str)
+def test_a_queue_that_became_empty_gives_no_row(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    client.push(client.payload(0))
+    assert len(client.pop_many(5)) == 1
+    assert client.pop_many(5) == []
+    assert client.pop() is None
+
+
+@pytest.mark.parametrize("variant", ALL, ids=str)
+def test_nothing_to_push_and_nothing_to_pop(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    assert client.push_many([]) == []
+    client.push(client.payload(0))
+    assert client.pop_many(0) == []
+    assert len(client.drain()) == 1
+
+
+def filled(client: Client) -> int:
+    size = int(client.queue.options["size"])
+    ids = client.push_many(client.payloads(*range(size)))
+    assert None not in ids
+    return size
+
+
+@pytest.mark.parametrize("variant", LIMITED, ids=str)
+def test_a_full_ring_stores_nothing_and_spends_no_number(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    size = filled(client)
+    before = client.status()
+
+    assert client.push(client.payload(size)) is None
+    assert client.push_many(client.payloads(size, size + 1, size + 2)) == [None] * 3
+
+    after = client.status()
+    assert (after.next_push, after.next_pop) == (before.next_push, before.next_pop)
+    assert client.snapshot().gap == client.snapshot().capacity == size
+    assert [m.payload for m in client.drain()] == client.payloads(*range(size))
+
+
+@pytest.mark.parametrize("variant", LIMITED, ids=str)
+def test_a_batch_that_fits_in_part_is_stored_from_its_beginning(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    size = filled(client)
+    client.pop_many(2)
+
+    ids = client.push_many(client.payloads(*range(size, size + 5)))
+
+    assert [pushed is not None for pushed in ids] == [True, True, False, False, False]
+    status = client.status()
+    assert status.next_push is not None
+    assert status.next_pop is not None
+    assert status.next_push - status.next_pop == size
+    assert [m.payload for m in client.drain()] == client.payloads(*range(2, size + 2))
+
+
+@pytest.mark.parametrize("variant", LIMITED, ids=str)
+def test_a_ring_goes_round(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    size = int(client.queue.options["size"])
+    third = size // 3
+    for lap in range(10):
+        sent = client.payloads(*range(lap * third, lap * third + third))
+        assert None not in client.push_many(sent)
+        assert [m.payload for m in client.pop_many(size)] == sent
+
+
+@pytest.mark.parametrize("variant", LIMITED, ids=str)
+def test_the_console_waits_for_room_outside_the_database(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    size = filled(client)
+    database, queue = client.database, client.queue
+
+    assert push.push_waiting(database, queue, client.payload(size), 0.05) is None
+    client.pop()
+    assert push.push_waiting(database, queue, client.payload(size), 0.05) is not None
+    client.pop_many(3)
+    done = push.push_all(database, queue, client.payloads(*range(10)), 0.05)
+    assert done == push.LinesPushed(3, full=True)
+
+
+LONG_PAYLOADS_REFUSED = [v for v in ALL if v.limit == 150 and "size" not in v.options]
+
+
+@pytest.mark.parametrize("variant", LONG_PAYLOADS_REFUSED, ids=str)
+def test_pushing_many_says_how_many_are_in(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    good = client.payloads(*range(push.BATCH + 5))
+    too_long = client.payload(0) * 100
+
+    with pytest.raises(push.PartlyPushedError) as caught:
+        push.push_all(client.database, client.queue, [*good, too_long], 0.0)
+
+    assert isinstance(caught.value.__cause__, UsageError)
+    assert caught.value.exit_status == UsageError.exit_status
+    assert f"{push.BATCH:,} messages are in" in caught.value.next_step
+    assert client.status().ready == push.BATCH

@@ -1,0 +1,196 @@
+"""Every statement of `queries/` is run, and every row type is filled with what it says."""
+
+import dataclasses
+import re
+import types
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import sqlalchemy
+from sqlalchemy import Connection, MetaData, Table, event
+from sqlalchemy.engine import Engine
+from sqlalchemy.schema import CreateSequence, CreateTable
+
+from console import catalog, sql
+from console.actions import pop, push, relay
+from console.actions.adopt import adopt, forget
+from console.actions.install import install
+from console.actions.pop import Finish, Message
+from console.actions.uninstall import uninstall
+from console.designs import DESIGNS, Flow, Order
+from console.engines import Database
+from console.errors import UsageError
+from console.monitor import take_sample
+from tests.contract.client import Client
+from tests.contract.variants import ALL, Variant
+
+_HEAD = re.compile(r"\s*/\* dbq (?P<label>[\w.+]+) \*/")
+
+
+@contextmanager
+def running() -> Iterator[set[str]]:
+    """The labels of all statements that a server has run without an error, by the comment's."""
+    labels: set[str] = set()
+
+    def ran(connection: Connection, cursor: object, statement: str, *rest: object) -> None:
+        if found := _HEAD.match(statement):
+            labels.update(found["label"].split("+"))
+
+    event.listen(Engine, "after_cursor_execute", ran)
+    try:
+        yield labels
+    finally:
+        event.remove(Engine, "after_cursor_execute", ran)
+
+
+@contextmanager
+def rows_checked(patch: pytest.MonkeyPatch) -> Iterator[set[type]]:
+    """Every row that is made is of the types that its dataclass names; the types that were."""
+    filled: set[type] = set()
+    unchecked = sql.rows_of
+
+    def rows_of(names: object, rows: object, row_type: type, label: str) -> list[object]:
+        made: list[object] = unchecked(names, rows, row_type, label)
+        hints = get_type_hints(row_type)
+        for row in made:
+            for field in dataclasses.fields(row_type):
+                value = getattr(row, field.name)
+                assert _fits(value, hints[field.name]), (
+                    f"{label}: {field.name} is {value!r}, no {hints[field.name]}"
+                )
+            filled.add(row_type)
+        return made
+
+    with patch.context() as inner:
+        inner.setattr(sql, "rows_of", rows_of)
+        yield filled
+
+
+def _fits(value: object, hint: object) -> bool:
+    if hint is Any:
+        return True
+    allowed = get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    # An int is no float here: a rate that comes as a whole number has drifted in SQL.
+    return type(value) in allowed
+
+
+def files(engine: str) -> list[str]:
+    folder = Path(str(sql.queries_folder())) / engine
+    return sorted(path.stem for path in folder.glob("*.sql"))
+
+
+def all_labels(engine: str) -> set[str]:
+    found = (sql.statements(engine, file).values() for file in files(engine))
+    return {statement.label for statements in found for statement in statements}
+
+
+def lives(engine: str) -> Sequence[Variant]:
+    return [variant for variant in ALL if engine in variant.design.engines]
+
+
+def live(database: Database, variant: Variant) -> None:
+    """Everything that the console does with a queue, once."""
+    queue = variant.queue(database.product.default_schema, f"life {variant}"[:40])
+    client = Client(database, queue)
+    install(database, queue)
+    client.push_many(client.payloads(*range(6)))
+    push.push_waiting(database, queue, client.payload(6), 0.0)
+    fail_to_deliver(client)
+    if variant.order is Order.DUE:
+        with database.transaction("push") as connection:
+            push.push_many_due(connection, database.product, queue, client.payloads(7), 0.0)
+    if variant.design.flow is Flow.NUMBERS:
+        relay.relay(database, queue, None)
+        relay.plan(database, queue, None)
+    end_some(client)
+    taken: list[Message] = []
+    pop.pop(database, queue, taken.extend, count=9, wait_seconds=0.02)
+    pop.pop(database, queue, taken.extend, wait_seconds=0.02)
+    take_sample(database)
+    keeps_archive = variant.options.get("archive_at_pop") == "on"
+    uninstall(database, queue, keep_archive=keeps_archive, with_messages=True)
+    if keeps_archive:
+        with database.transaction("look") as connection:
+            left = catalog.find(connection, database.product, queue.name)
+        uninstall(database, left, keep_archive=False, with_messages=True)
+
+
+def fail_to_deliver(client: Client) -> None:
+    def broken_pipe(_: Sequence[Message]) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        pop.pop(client.database, client.queue, broken_pipe)
+
+
+def end_some(client: Client) -> None:
+    if not client.queue.finishes:
+        return
+    nothing: list[Message] = []
+    for finish in (Finish.COMPLETE, Finish.FAIL):
+        pop.pop(client.database, client.queue, nothing.extend, finish=finish, error="no")
+
+
+def adopt_and_forget(database: Database) -> None:
+    """A ring, for its sequences."""
+    schema = database.product.default_schema
+    kinds: dict[str, sqlalchemy.types.TypeEngine[Any]]
+    kinds = {"slot": sqlalchemy.Integer(), "number": sqlalchemy.BigInteger()}
+    kinds |= {"refs": sqlalchemy.Integer(), "body": sqlalchemy.Text()}
+    columns = [sqlalchemy.Column(name, kind) for name, kind in kinds.items()]
+    with database.transaction("make a table") as connection:
+        connection.execute(CreateTable(Table("theirs", MetaData(), *columns, schema=schema)))
+        for sequence in ("pushes", "pops"):
+            connection.execute(CreateSequence(sqlalchemy.Sequence(sequence, schema=schema)))
+    roles = {"slot": "slot", "id": "number", "payload": "body", "reference_count": "refs"}
+    roles |= {"push_sequence": "pushes", "pop_sequence": "pops", "size": "10"}
+    queue = adopt(database, schema, "theirs", DESIGNS["ring"], roles)
+    take_sample(database)
+    forget(database, queue)
+
+
+def block_a_relay(database: Database, variant: Variant) -> None:
+    """The relay's plan with a transaction in its way."""
+    queue = variant.queue(database.product.default_schema, f"blocked {variant}"[:40])
+    install(database, queue)
+    client = Client(database, queue)
+    client.push(client.payload(0))
+    with database.transaction("pop") as connection:
+        pop.pop_many(connection, database.product, queue, 1)
+        blockers = relay.plan(database, queue, None).blockers
+        (blocker,) = [found for found in blockers if found.state == "idle in transaction"]
+        assert "in transaction for" in blocker.line
+    with pytest.raises(UsageError):
+        install(database, queue)  # says what is there under its names
+    uninstall(database, queue, keep_archive=False, with_messages=True)
+
+
+def test_every_statement_runs_and_fills_its_row_type(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = database.product.name
+    with running() as labels, rows_checked(monkeypatch) as filled:
+        assert database.capabilities.version_number > 0
+        for variant in lives(engine):
+            live(database, variant)
+            if "relay" in variant.design.verbs:
+                block_a_relay(database, variant)
+        adopt_and_forget(database)
+    assert labels == all_labels(engine)
+    assert len(filled) >= 10
+
+
+def test_every_file_belongs_to_a_design_or_to_the_house(database: Database) -> None:
+    engine = database.product.name
+    designs = {design.name for design in DESIGNS.values() if engine in design.engines}
+    assert set(files(engine)) == designs | {"catalog", "common", "server"}
+
+
+def test_every_statement_says_what_it_returns(database: Database) -> None:
+    engine = database.product.name
+    for file in files(engine):
+        for statement in sql.statements(engine, file).values():
+            assert len(statement.comment) > 10, statement.label

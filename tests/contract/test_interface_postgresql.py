@@ -1,0 +1,226 @@
+"""The public interface as any program calls it: functions, with named arguments."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Identifier
+
+from console.designs import DESIGNS, Order
+from tests.contract.calls_postgresql import call, call_in
+from tests.contract.client import Client
+from tests.contract.conftest import Use
+from tests.contract.variants import ALL, BEHAVIOURS, Variant
+from tests.servers import connect
+
+THEN = datetime(2020, 2, 29, 12, 0, tzinfo=UTC)
+EVERYONE_HAS = {"push", "push_many", "pop", "pop_many"}
+
+
+def column(client: Client, name: str, table: str = "") -> list[Any]:
+    """One column of the queue's main table, in the order of the ids or payloads."""
+    query = SQL("SELECT {} FROM {} ORDER BY 1").format(
+        Identifier(name), Identifier(client.queue.schema, client.queue.table + table)
+    )
+    with closing(connect(client.url)) as connection:
+        return [value for (value,) in connection.execute(query)]
+
+
+def of(name: str, **options: str) -> Variant:
+    return Variant(DESIGNS[name], options)
+
+
+def payloads(rows: Sequence[tuple[Any, ...]]) -> list[str]:
+    return [row[1] for row in rows]
+
+
+@pytest.mark.parametrize("variant", ALL, ids=str)
+def test_the_functions_that_a_queue_has(use_postgresql: Use, variant: Variant) -> None:
+    client = use_postgresql(variant)
+    expected = set(EVERYONE_HAS)
+    if variant.finishes:
+        expected |= {"complete", "fail"}
+    if "relay" in client.queue.verbs:
+        expected |= {"relay"}
+    if variant.options["notify"] == "on":
+        expected |= {"wait", "wait_end"}
+    start = f"{client.queue.name}_"
+    with closing(connect(client.url)) as connection:
+        rows = connection.execute(
+            "SELECT proname FROM pg_proc WHERE starts_with(proname, %s)", [start]
+        ).fetchall()
+    assert {name.removeprefix(start) for (name,) in rows} == expected
+
+
+@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+def test_a_life_through_named_arguments(use_postgresql: Use, variant: Variant) -> None:
+    client = use_postgresql(variant)
+    ((first,),) = call(client, "push", payload="a")
+    others = [row[0] for row in call(client, "push_many", payloads=["b", "c", "d"])]
+    assert len({first, *others}) == 4
+
+    popped = call(client, "pop") + call(client, "pop_many", n=2) + call(client, "pop_many", n=2)
+
+    assert {row[0]: row[1] for row in popped} == dict(zip([first, *others], "abcd", strict=True))
+    assert {row[3] for row in popped} == {1}
+    assert all(abs(datetime.now(UTC) - row[2]) < timedelta(days=1) for row in popped)
+    assert call(client, "pop") == call(client, "pop_many", n=5) == []
+    if variant.finishes:
+        assert call(client, "complete", id=popped[0][0], attempts=2) == [(False,)]
+        assert call(client, "complete", id=popped[0][0], attempts=1) == [(True,)]
+        assert call(client, "complete", id=popped[1][0]) == [(True,)]  # attempts may be left out
+        assert call(client, "fail", id=popped[2][0], error="x", attempts=9) == [(False,)]
+        assert call(client, "fail", id=popped[2][0], error="x") == [(True,)]
+        assert call(client, "fail", id=popped[3][0], error=None, attempts=1) == [(True,)]
+        assert client.status().errors == 2
+
+
+@pytest.mark.parametrize("n", [None, 0, -1])
+@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+def test_a_batch_of_nothing(use_postgresql: Use, variant: Variant, n: int | None) -> None:
+    client = use_postgresql(variant)
+    assert call(client, "push_many", payloads=None) == []
+    assert call(client, "push_many", payloads=[]) == []
+    client.push("a")
+    with closing(connect(client.url)) as connection:
+        name = Identifier(client.queue.schema, f"{client.queue.name}_pop_many")
+        query = SQL("SELECT * FROM {}(n => %s::integer)").format(name)
+        assert connection.execute(query, [n]).fetchall() == []
+    assert len(client.drain()) == 1
+
+
+@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+def test_several_calls_in_one_statement_keep_their_order(
+    use_postgresql: Use, variant: Variant
+) -> None:
+    """As a trigger or a function of the caller's does: batches and single messages, mixed."""
+    client = use_postgresql(variant)
+    names = {
+        "push": Identifier(client.queue.schema, f"{client.queue.name}_push"),
+        "push_many": Identifier(client.queue.schema, f"{client.queue.name}_push_many"),
+    }
+    block = SQL(
+        "DO $do$ BEGIN PERFORM {push}('1'); PERFORM {push_many}(ARRAY['2', '3']);"
+        " PERFORM {push}('4'); PERFORM {push_many}(ARRAY['5', '6']); PERFORM {push}('7');"
+        " END $do$"
+    ).format(**names)
+    with closing(connect(client.url)) as connection:
+        connection.execute(block)
+    came = [message.payload for message in client.drain(3)]
+    if variant.order is Order.LIFO:
+        came.reverse()
+    if variant.order is Order.NONE:
+        came.sort()
+    assert came == list("1234567")
+
+
+@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+def test_a_session_pops_its_own_uncommitted_pushes(use_postgresql: Use, variant: Variant) -> None:
+    client = use_postgresql(variant)
+    with closing(connect(client.url)) as connection, connection.transaction():
+        ((pushed,),) = call_in(connection, client, "push", payload="mine")
+        ((popped, payload, _, _),) = call_in(connection, client, "pop")
+        assert (popped, payload) == (pushed, "mine")
+        assert call_in(connection, client, "pop") == []
+
+
+def test_claim_takes_the_caller_s_id_and_times(use_postgresql: Use) -> None:
+    client = use_postgresql(of("claim"))
+    mine = uuid4()
+    assert call(client, "push", payload="new", id=mine, created_at=THEN) == [(mine,)]
+    ids = [uuid4(), uuid4()]
+    stored = call(client, "push_many", payloads=["b", "c"], ids=ids, created_at=THEN)
+    assert [row[0] for row in stored] == ids
+    older = THEN - timedelta(days=1)
+    call(client, "push_many", payloads=["oldest"], created_at=older)
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        call(client, "push", payload="again", id=mine)
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        call(client, "push_many", payloads=["x", "again"], ids=[uuid4(), ids[0]])
+
+    started = THEN + timedelta(hours=1)
+    ((first, payload, pushed_at, attempts),) = call(
+        client, "pop", consumer="me", bound=True, started_at=started
+    )
+    rest = call(client, "pop_many", n=9, started_at=started)
+
+    assert (payload, pushed_at, attempts) == ("oldest", older, 1)
+    assert {row[0] for row in rest} == {mine, *ids}
+    assert {row[2] for row in rest} == {THEN}
+    assert set(column(client, "processing_started_at")) == {started}
+    assert sum(" bound consumer=me" in by for by in column(client, "claimed_by")) == 1
+    assert isinstance(first, UUID)
+
+
+def test_claim_ids_may_be_given_for_some(use_postgresql: Use) -> None:
+    client = use_postgresql(of("claim"))
+    mine = uuid4()
+    stored = call(client, "push_many", payloads=["a", "b"], ids=[None, mine])
+    assert stored[1] == (mine,)
+    assert isinstance(stored[0][0], UUID)
+    assert payloads(call(client, "pop_many", n=2)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("variant", [of("status"), of("split"), of("split", dequeue="two_step")])
+def test_titles_and_times_of_zabir_s_designs(use_postgresql: Use, variant: Variant) -> None:
+    client = use_postgresql(variant)
+    late, early = THEN + timedelta(days=1), THEN - timedelta(days=1)
+    call(client, "push", payload="now")
+    call(client, "push", payload="late", title="Title", queue_date_time=late)
+    call(client, "push_many", payloads=["b1", "b2"], title="Batch", queue_date_time=THEN)
+    call(client, "push", payload="early", queue_date_time=early)
+    call(client, "push", payload="no title", title=None, queue_date_time=early)
+
+    popped = call(client, "pop", consumer="me", bound=True) + call(client, "pop_many", n=9)
+
+    assert payloads(popped) == ["early", "no title", "b1", "b2", "late", "now"]
+    assert [row[2] for row in popped[:5]] == [early, early, THEN, THEN, late]
+    assert column(client, "title") == ["", "", "", "Batch", "Batch", "Title"]
+    assert sum(" bound consumer=me" in by for by in column(client, "claimed_by")) == 1
+
+
+def test_a_ring_s_claims_say_whose_they_are(use_postgresql: Use) -> None:
+    client = use_postgresql(of("ring", size="10", in_hand="on"))
+    call(client, "push_many", payloads=["a", "b"])
+    call(client, "pop", consumer="me", bound=True)
+    call(client, "pop_many", n=5, consumer="you")
+    claimed_by = column(client, "claimed_by", "_in_hand")
+    assert [by.split(" ", 2)[2] for by in claimed_by] == ["bound consumer=me", "consumer=you"]
+
+
+@pytest.mark.parametrize("variant", [v for v in BEHAVIOURS if v.finishes], ids=str)
+def test_a_claim_names_the_backend_that_holds_it(use_postgresql: Use, variant: Variant) -> None:
+    client = use_postgresql(variant)
+    client.push_many(["a", "b"])
+    table = "_in_hand" if variant.options.get("in_hand") == "on" else ""
+    with closing(connect(client.url)) as connection:
+        call_in(connection, client, "pop")
+        call_in(connection, client, "pop_many", n=1)
+        row = connection.execute(
+            "SELECT pid, to_char(backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US')"
+            " FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+        ).fetchone()
+    assert row is not None
+    assert set(column(client, "claimed_by", table)) == {f"pid={row[0]} start={row[1]}Z"}
+
+
+@pytest.mark.parametrize("payload", ["text", "json", "bytes"])
+def test_the_types_of_payloads(use_postgresql: Use, payload: str) -> None:
+    types = {"text": "text", "json": "jsonb", "bytes": "bytea"}
+    for design in DESIGNS.values():
+        client = use_postgresql(Variant(design, {"payload": payload}))
+        role = {"split": "text_data"}.get(design.name) or design.roles["payload"]
+        with closing(connect(client.url)) as connection:
+            rows = connection.execute(
+                "SELECT c.relname, format_type(a.atttypid, a.atttypmod)"
+                " FROM pg_attribute AS a JOIN pg_class AS c ON a.attrelid = c.oid"
+                " WHERE c.relkind = 'r' AND starts_with(c.relname, %s)"
+                " AND a.attname IN (%s, 'payload')",
+                [client.queue.name, role],
+            ).fetchall()
+        assert {kind for _, kind in rows} == {types[payload]}
+        assert len(rows) >= 2  # the queue and its archive

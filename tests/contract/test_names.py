@@ -1,0 +1,192 @@
+"""Names are taken whole, whatever is in them, and nothing is left of them afterwards."""
+
+import pytest
+from sqlalchemy.schema import CreateSchema
+
+from console import catalog
+from console.actions import pop, relay
+from console.actions.install import install
+from console.actions.uninstall import uninstall
+from console.designs import DESIGNS, Design
+from console.engines import Database
+from console.errors import UsageError
+from console.monitor import take_sample
+from tests.contract.client import Client
+from tests.contract.leftovers import objects_of
+from tests.contract.variants import ALL, Variant
+
+NAMES = [
+    "plain",
+    "two words",
+    " blanks at both ends ",
+    "Capitals",
+    "select",
+    "user",
+    "a.b.c",
+    '"',
+    'double "quotes"',
+    "single 'quotes'",
+    'x"; DROP TABLE y; --',
+    "'); DROP TABLE y; --",
+    "percent %s %d %(name)s %%",
+    ":name ::text \\:name",
+    "{queue}",
+    "{schema} {0} {}",
+    "$dbq$",
+    "$dbq$ $dbq1$ $$",
+    "$1",
+    "back\\slash\\",
+    "E'\\x'",
+    "[brackets]]",
+    "new\nline\ttab",
+    "/* comment */ -- x",
+    "\N{GRINNING FACE} \N{SNOWMAN}",
+    "e\N{COMBINING ACUTE ACCENT}",
+    "-",
+    "0",
+]
+
+RICHEST = [
+    next(v for v in reversed(ALL) if v.design is design and v.payload == "text")
+    for design in DESIGNS.values()
+]
+"""Each design with as many options as go together, so with all objects that it can have."""
+
+
+def richest(engine: str) -> list[Variant]:
+    return [variant for variant in RICHEST if engine in variant.design.engines]
+
+
+def make_schema(database: Database, name: str) -> None:
+    with database.transaction("make a schema") as connection:
+        connection.execute(CreateSchema(name))
+
+
+def live(client: Client) -> None:
+    """Every verb once."""
+    database, queue = client.database, client.queue
+    client.push_many(client.payloads(*range(4)))
+    client.push(client.payload(4))
+    assert client.pop() is not None
+    taken: list[pop.Message] = []
+    pop.pop(database, queue, taken.extend, count=2, wait_seconds=1.0)
+    assert len(taken) == 2
+    if queue.finishes:
+        first, second = client.pop_many(2)
+        assert client.complete(first)
+        assert client.fail(second, "no")
+    if "relay" in queue.verbs:
+        relay.relay(database, queue, 10)
+        assert relay.plan(database, queue, None).measure.size == 10
+    seen = {sample.queue.label: sample for sample in take_sample(database).queues}
+    assert seen[queue.label].problem == ""
+    nothing: list[pop.Message] = []
+    assert pop.pop(database, queue, nothing.extend, count=9, wait_seconds=0.02).delivered < 9
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_life_under_that_name_in_a_schema_of_that_name(database: Database, name: str) -> None:
+    make_schema(database, name)
+    before = objects_of(database)
+    for variant in richest(database.product.name):
+        client = Client(database, variant.queue(name, name))
+        install(database, client.queue)
+        with database.transaction("look") as connection:
+            assert catalog.find(connection, database.product, name).label == f"{name}.{name}"
+        live(client)
+        uninstall(database, client.queue, keep_archive=False, with_messages=False)
+        assert objects_of(database) == before
+
+
+def filler(bytes_wanted: int, start: str) -> str:
+    """A name of so many bytes, of signs of several bytes as far as it goes."""
+    room = bytes_wanted - len(start.encode())
+    return start + "\N{SNOWMAN}" * (room // 3) + "x" * (room % 3)
+
+
+@pytest.mark.parametrize("start", ["a", '"; --'])
+@pytest.mark.parametrize("design", DESIGNS.values(), ids=lambda design: design.name)
+def test_a_name_at_the_limit_and_one_over_it(
+    database: Database, design: Design, start: str
+) -> None:
+    product = database.product
+    if product.name not in design.engines:
+        pytest.skip("not on this engine")
+    (variant,) = (v for v in RICHEST if v.design is design)
+    limit, suffix = catalog.name_limit(product, design.name)
+    assert product.name_length(suffix) + limit == product.name_limit
+    schema = filler(product.name_limit, f"{start} {design.name}")
+    make_schema(database, schema)
+    before = objects_of(database)
+    fits, too_long = filler(limit, start), filler(limit + 1, start)
+    assert (product.name_length(fits), product.name_length(too_long)) == (limit, limit + 1)
+
+    with pytest.raises(UsageError, match=f"too long: {limit + 1} bytes, at most {limit}"):
+        install(database, variant.queue(schema, too_long))
+    assert objects_of(database) == before
+    client = Client(database, variant.queue(schema, fits))
+    install(database, client.queue)
+    live(client)
+    uninstall(database, client.queue, keep_archive=False, with_messages=False)
+    assert objects_of(database) == before
+
+
+def test_a_schema_s_name_that_the_server_would_cut_off(database: Database) -> None:
+    product = database.product
+    schema = filler(product.name_limit, "cut")
+    make_schema(database, schema)
+    before = objects_of(database)
+    for queue in [variant.queue(schema + "x", "q") for variant in richest(product.name)]:
+        with pytest.raises(UsageError):
+            install(database, queue)
+    assert objects_of(database) == before
+
+
+@pytest.mark.parametrize(
+    ("schema", "name", "complaint"),
+    [
+        (None, "", "cannot be empty"),
+        ("", "q", "cannot be empty"),
+        (None, "a\0b", "NUL"),
+        ("a\0b", "q", "NUL"),
+        (None, "\ud83d", "not valid Unicode"),
+        ("\ud83d", "q", "not valid Unicode"),
+    ],
+)
+def test_what_is_no_name(database: Database, schema: str | None, name: str, complaint: str) -> None:
+    before = objects_of(database, with_own=True)
+    for variant in richest(database.product.name):
+        queue = variant.queue(database.product.default_schema if schema is None else schema, name)
+        with pytest.raises(UsageError, match=complaint):
+            install(database, queue)
+    assert objects_of(database, with_own=True) == before
+
+
+def test_namesakes_in_two_schemas_are_two_queues(database: Database) -> None:
+    make_schema(database, "first")
+    make_schema(database, "second")
+    for variant in richest(database.product.name):
+        name = f"same {variant.design.name}"
+        first, second = (
+            Client(database, variant.queue(schema, name)) for schema in ("first", "second")
+        )
+        install(database, first.queue)
+        install(database, second.queue)
+        first.push(first.payload(1))
+        second.push(second.payload(2))
+        assert first.status().ready == second.status().ready == 1
+        assert first.queue.channel != second.queue.channel
+        uninstall(database, first.queue, keep_archive=False, with_messages=False)
+        assert [m.payload for m in second.drain()] == second.payloads(2)
+
+
+def test_names_that_differ_in_capitals_are_two_queues(database: Database) -> None:
+    product = database.product
+    for variant in richest(product.name):
+        names = [f"case {variant.design.name}", f"Case {variant.design.name}"]
+        clients = [Client(database, variant.queue(product.default_schema, name)) for name in names]
+        for number, client in enumerate(clients):
+            install(database, client.queue)
+            client.push(client.payload(number))
+        for number, client in enumerate(clients):
+            assert [m.payload for m in client.drain()] == client.payloads(number)

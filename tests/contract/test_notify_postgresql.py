@@ -1,0 +1,180 @@
+"""notify=on: a push tells those who wait, and nobody else."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Identifier
+
+from console.actions import pop
+from console.actions.pop import Message, Popped
+from tests.contract.client import Client
+from tests.contract.conftest import Use
+from tests.contract.variants import ALL, Variant
+from tests.servers import connect, wait_until
+
+NOTIFYING = [v for v in ALL if v.options["notify"] == "on"]
+SILENT = [v for v in ALL if not v.given]
+
+
+class Listener:
+    """A session that hears the notifications of one queue."""
+
+    def __init__(self, connection: psycopg.Connection, client: Client) -> None:
+        self._connection = connection
+        self._channel = client.queue.channel
+        connection.execute(SQL("LISTEN {}").format(Identifier(self._channel)))
+
+    def heard(self) -> int:
+        """How many notifications there were since the last time."""
+        # The server delivers in the order of commits: what comes before our own mark is all.
+        self._connection.execute("SELECT pg_notify(%s, 'mark')", [self._channel])
+        for count, notification in enumerate(self._connection.notifies(timeout=60)):
+            if notification.payload == "mark":
+                return count
+        raise AssertionError("the mark never came")
+
+
+@contextmanager
+def listening(client: Client) -> Iterator[Listener]:
+    with closing(connect(client.url)) as connection:
+        yield Listener(connection, client)
+
+
+def call(connection: psycopg.Connection, client: Client, function: str) -> object:
+    name = Identifier(client.queue.schema, f"{client.queue.name}_{function}")
+    row = connection.execute(SQL("SELECT {}()").format(name)).fetchone()
+    assert row is not None
+    return row[0]
+
+
+def waiting(client: Client) -> list[int]:
+    """The registered sessions."""
+    name = Identifier(client.queue.schema, f"{client.queue.name}_waiting")
+    with connect(client.url) as connection:
+        rows = connection.execute(SQL("SELECT pid FROM {} ORDER BY pid").format(name)).fetchall()
+    return [pid for (pid,) in rows]
+
+
+@pytest.mark.parametrize("variant", NOTIFYING, ids=str)
+def test_a_push_notifies_while_somebody_is_registered(
+    use_postgresql: Use, variant: Variant
+) -> None:
+    client = use_postgresql(variant)
+    with listening(client) as listener, closing(connect(client.url)) as waiter:
+        client.push(client.payload(0))
+        client.push_many(client.payloads(1, 2))
+        assert listener.heard() == 0  # nobody waits: a push pays nothing
+
+        assert call(waiter, client, "wait") == client.queue.channel
+        client.push(client.payload(3))
+        assert listener.heard() == 1
+        client.push_many(client.payloads(4, 5))
+        assert listener.heard() == 1
+        client.push_many([])
+        assert listener.heard() == 0
+
+        call(waiter, client, "wait_end")
+        client.push(client.payload(6))
+        client.push_many(client.payloads(7, 8))
+        assert listener.heard() == 0
+    assert len(client.drain()) == 9
+
+
+@pytest.mark.parametrize("variant", [v for v in NOTIFYING if "size" in v.options], ids=str)
+def test_a_push_that_stores_nothing_wakes_nobody(use_postgresql: Use, variant: Variant) -> None:
+    client = use_postgresql(variant)
+    client.push_many(client.payloads(*range(int(variant.options["size"]))))
+    with listening(client) as listener, closing(connect(client.url)) as waiter:
+        call(waiter, client, "wait")
+        assert client.push(client.payload(0)) is None
+        assert client.push_many(client.payloads(0, 1)) == [None, None]
+        assert listener.heard() == 0
+
+
+@pytest.mark.parametrize("variant", NOTIFYING, ids=str)
+def test_a_consumer_that_waits_is_registered_and_gets_what_is_pushed(
+    use_postgresql: Use, variant: Variant
+) -> None:
+    client = use_postgresql(variant)
+    got: list[Message] = []
+
+    def wait() -> Popped:
+        return pop.pop(client.database, client.queue, got.extend, wait_seconds=120.0)
+
+    with listening(client) as listener, ThreadPoolExecutor(1) as pool:
+        popped = pool.submit(wait)
+        wait_until(lambda: len(waiting(client)) == 1, "the consumer is registered")
+        client.push(client.payload(0))
+        assert popped.result(timeout=120).delivered == 1
+        assert listener.heard() == 1
+    assert [message.payload for message in got] == client.payloads(0)
+    assert waiting(client) == []
+
+
+@pytest.mark.parametrize("variant", NOTIFYING, ids=str)
+def test_one_that_waits_in_vain_goes_and_leaves_no_registration(
+    use_postgresql: Use, variant: Variant
+) -> None:
+    client = use_postgresql(variant)
+    got: list[Message] = []
+    assert pop.pop(client.database, client.queue, got.extend, wait_seconds=0.05) == Popped(0)
+    assert waiting(client) == []
+
+
+@pytest.mark.parametrize("variant", NOTIFYING[:1], ids=str)
+def test_registrations_of_sessions_that_died_are_removed_by_the_next_one(
+    use_postgresql: Use, variant: Variant
+) -> None:
+    client = use_postgresql(variant)
+    dead = connect(client.url)
+    call(dead, client, "wait")
+    pid = dead.info.backend_pid
+    dead.close()
+    assert waiting(client) == [pid]
+    with closing(connect(client.url)) as alive, closing(connect(client.url)) as next_one:
+        wait_until(
+            lambda: (
+                not alive.execute("SELECT FROM pg_stat_activity WHERE pid = %s", [pid]).fetchall()
+            ),
+            "the session is gone",
+        )
+        call(alive, client, "wait")
+        call(alive, client, "wait")  # twice is once
+        call(next_one, client, "wait")
+        assert waiting(client) == sorted([alive.info.backend_pid, next_one.info.backend_pid])
+
+
+@pytest.mark.parametrize("variant", NOTIFYING[:1], ids=str)
+def test_a_waiter_that_died_keeps_no_other_from_registering(
+    use_postgresql: Use, variant: Variant
+) -> None:
+    """Two that find the same dead registration: neither waits for the other."""
+    client = use_postgresql(variant)
+    dead = connect(client.url)
+    call(dead, client, "wait")
+    dead.close()
+    with closing(connect(client.url)) as first, closing(connect(client.url)) as second:
+        second.execute("SET lock_timeout = '10s'")
+        with first.transaction():
+            call(first, client, "wait")
+            call(second, client, "wait")
+        assert {first.info.backend_pid, second.info.backend_pid} <= set(waiting(client))
+
+
+@pytest.mark.parametrize("variant", SILENT, ids=str)
+def test_without_the_option_there_is_nothing_to_register_at(
+    use_postgresql: Use, variant: Variant
+) -> None:
+    client = use_postgresql(variant)
+    with (
+        closing(connect(client.url)) as connection,
+        pytest.raises(psycopg.errors.UndefinedFunction),
+    ):
+        call(connection, client, "wait")
+    with listening(client) as listener:
+        client.push(client.payload(0))
+        client.push_many(client.payloads(1, 2))
+        assert listener.heard() == 0

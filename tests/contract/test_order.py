@@ -1,0 +1,181 @@
+"""The order that each design promises, and what it does beside a transaction that stays open."""
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import Connection
+
+from console.actions import pop, push
+from console.actions.pop import Message
+from console.actions.push import Payload
+from console.designs import Order
+from console.engines import Database, Timeouts, open_database
+from console.errors import BusyError
+from tests.contract.client import Client
+from tests.contract.conftest import Use
+from tests.contract.variants import BEHAVIOURS, Variant
+
+ORDERED = [v for v in BEHAVIOURS if v.order is not Order.NONE]
+STRICT = [v for v in BEHAVIOURS if v.order is Order.STRICT]
+OVERTAKEN = [v for v in BEHAVIOURS if v.order not in {Order.STRICT, Order.NUMBERS}]
+NUMBERED = [v for v in BEHAVIOURS if v.order is Order.NUMBERS]
+
+
+@pytest.fixture
+def impatient(database: Database) -> Iterator[Database]:
+    """The same database through connections that wait for no lock: BusyError instead."""
+    url = database.url.render_as_string(hide_password=False)
+    other = open_database(url, timeouts=Timeouts(lock_seconds=0.2))
+    yield other
+    other.close()
+
+
+def beside(client: Client, database: Database) -> Client:
+    """The same queue through another pool of connections."""
+    return Client(database, client.queue)
+
+
+def push_in(connection: Connection, client: Client, payload: Payload) -> str | None:
+    return push.push(connection, client.database.product, client.queue, payload)
+
+
+def pop_in(connection: Connection, client: Client, n: int = 1) -> list[Message]:
+    return pop.pop_many(connection, client.database.product, client.queue, n)
+
+
+def payloads_of(messages: list[Message]) -> list[Payload]:
+    return [message.payload for message in messages]
+
+
+@pytest.mark.parametrize("batch", [0, 1, 7, 1000])
+@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+def test_a_filled_queue_is_emptied_in_its_order(use: Use, variant: Variant, batch: int) -> None:
+    client = use(variant)
+    sent = client.payloads(*range(40))
+    for payload in sent[:10]:
+        client.push(payload)
+    client.push_many(sent[10:35])
+    client.push_many(sent[35:])
+
+    if batch:
+        came = client.drain(batch)
+    else:
+        came = [m for m in (client.pop() for _ in sent) if m is not None]
+
+    if variant.order is Order.LIFO:
+        sent.reverse()
+    if variant.order is Order.NONE:
+        assert sorted(map(str, payloads_of(came))) == sorted(map(str, sent))
+    else:
+        assert payloads_of(came) == sent
+    assert client.pop() is None
+
+
+@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+def test_pushes_and_pops_by_turns(use: Use, variant: Variant) -> None:
+    """A model of the queue says what each pop has to give."""
+    client = use(variant)
+    model: list[Payload] = []
+    for step in range(12):
+        new = client.payloads(*range(3 * step, 3 * step + 3))
+        client.push_many(new)
+        model += new
+        if variant.order is Order.LIFO:
+            expected = [model.pop(), model.pop()]
+        else:
+            expected, model = model[:2], model[2:]
+
+        came = client.pop_many(2)
+
+        if variant.order is Order.NONE:
+            assert len(came) == 2
+        else:
+            assert payloads_of(came) == expected
+
+
+@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+def test_a_pop_beside_an_open_pop_skips_or_waits_and_never_doubles(
+    use: Use, impatient: Database, variant: Variant
+) -> None:
+    client = use(variant)
+    client.push_many(client.payloads(0, 1, 2))
+
+    with client.database.transaction("pop") as connection:
+        (first,) = pop_in(connection, client)
+        if variant.waits:
+            with pytest.raises(BusyError):
+                beside(client, impatient).pop_many(1)
+        else:
+            (second,) = beside(client, impatient).pop_many(1)
+            assert second.payload != first.payload
+    rest = client.drain()
+
+    came = [first, *rest] if variant.waits else [first, second, *rest]
+    assert sorted(map(str, payloads_of(came))) == sorted(map(str, client.payloads(0, 1, 2)))
+
+
+@pytest.mark.parametrize("variant", STRICT, ids=str)
+def test_strict_a_late_commit_holds_the_next_push(
+    use: Use, impatient: Database, variant: Variant
+) -> None:
+    client = use(variant)
+    with client.database.transaction("push") as connection:
+        push_in(connection, client, client.payload(0))
+        with pytest.raises(BusyError):
+            beside(client, impatient).push(client.payload(1))
+        with pytest.raises(BusyError):
+            beside(client, impatient).push_many(client.payloads(1, 2))
+        assert beside(client, impatient).pop_many(5) == []
+    client.push(client.payload(3))
+
+    assert payloads_of(client.drain()) == client.payloads(0, 3)
+
+
+@pytest.mark.parametrize("variant", STRICT, ids=str)
+def test_strict_a_pop_that_is_rolled_back_is_not_overtaken(
+    use: Use, impatient: Database, variant: Variant
+) -> None:
+    client = use(variant)
+    client.push_many(client.payloads(0, 1, 2))
+    with client.database.transaction("pop") as connection:
+        assert payloads_of(pop_in(connection, client)) == client.payloads(0)
+        with pytest.raises(BusyError):
+            beside(client, impatient).pop()
+        connection.rollback()
+
+    assert payloads_of(client.drain(1)) == client.payloads(0, 1, 2)
+
+
+@pytest.mark.parametrize("variant", OVERTAKEN, ids=str)
+def test_a_late_commit_is_overtaken_and_not_lost(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    with client.database.transaction("push") as connection:
+        push_in(connection, client, client.payload(0))
+        client.push(client.payload(1))
+        assert payloads_of(client.drain()) == client.payloads(1)
+    client.push(client.payload(2))
+
+    assert set(payloads_of(client.drain())) == set(client.payloads(0, 2))
+
+
+@pytest.mark.parametrize("batch", [0, 1, 4])
+@pytest.mark.parametrize("variant", NUMBERED, ids=str)
+def test_ring_a_late_commit_is_popped_late_and_before_later_numbers(
+    use: Use, variant: Variant, batch: int
+) -> None:
+    client = use(variant)
+
+    def next_one() -> Payload | None:
+        message = client.pop() if batch == 0 else next(iter(client.pop_many(batch)), None)
+        return None if message is None else message.payload
+
+    with client.database.transaction("push") as late:
+        push_in(late, client, client.payload(0))
+        client.push(client.payload(1))
+        assert next_one() == client.payload(1)
+        assert next_one() is None
+        client.push(client.payload(2))
+    # Number 1 is parked and there now: it goes before the numbers that nobody has drawn.
+    assert next_one() == client.payload(0)
+    rest = client.drain()
+    assert payloads_of(rest) == ([] if batch == 4 else client.payloads(2))

@@ -1,0 +1,227 @@
+"""Whatever a message is, it comes out as it went in, or is refused whole and clearly."""
+
+import json
+import random
+from decimal import Decimal
+
+import pytest
+
+from console.actions import push
+from console.actions.push import Payload
+from console.errors import UsageError
+from tests.contract.client import Client
+from tests.contract.conftest import Use
+from tests.contract.variants import DEFAULTS, Variant
+
+MEGABYTE = 1_000_000
+LARGE_NUMBER = "123456789012345678901234567890.12345678901234567890"
+
+TEXTS = [
+    "",
+    " ",
+    "trailing blanks   ",
+    "\t tabs and\r\nlines\n\n",
+    "\N{GRINNING FACE} \N{FAMILY}\N{ZERO WIDTH JOINER}\N{ROCKET}",
+    "e\N{COMBINING ACUTE ACCENT} \N{LATIN SMALL LETTER E WITH ACUTE}",
+    "\N{HEBREW LETTER ALEF}\N{RIGHT-TO-LEFT MARK}\N{ARABIC LETTER BEH}",
+    "\ufeffmark",
+    "\x01\x1f\x7f\u0085\u2028\uffff\U0010ffff",
+    '\'; DROP TABLE x; -- "quoted" $$ $dbq$ \\x41 \\ %s %% :name {queue} NULL',
+    "{}",
+    '{"a", NULL, b}',
+]
+
+JSONS = [
+    "null",
+    "true",
+    '""',
+    '" trailing  "',
+    "[]",
+    "{}",
+    f'{{"amount": {LARGE_NUMBER}}}',
+    "[-0.10, 1.10, 100000000000000000000000000000000000001]",
+    '"\N{GRINNING FACE} e\N{COMBINING ACUTE ACCENT} \\" \\\\ \\n"',
+    json.dumps({"deep": [[[[{"a": None, "B": [1, 2.50, "x"]}]]]], "": " "}),
+    "[" + "1, " * 40 + "1]",
+]
+
+BYTES = [b"", b"\0", bytes(range(256)), b"\\x41", b"\xff\xfe\x00 ", "\N{SNOWMAN}".encode()]
+
+PAYLOADS: dict[str, list[Payload]] = {"text": [*TEXTS], "json": [*JSONS], "bytes": [*BYTES]}
+
+TYPED = [
+    Variant(variant.design, {**variant.given, "payload": payload})
+    for variant in DEFAULTS
+    for payload in variant.design.option("payload").choices
+]
+
+LIMIT = 200
+LIMITED = [Variant(v.design, {**v.given, "max_bytes": str(LIMIT)}) for v in TYPED]
+UNLIMITED = [v for v in TYPED if v.limit is None]
+
+
+def value(payload: Payload, kind: str) -> object:
+    """JSON is compared as what it means, digit for digit, everything else as it is."""
+    if kind == "json":
+        assert isinstance(payload, str)
+        return json.loads(payload, parse_float=Decimal, parse_int=Decimal)
+    return payload
+
+
+def of_length(kind: str, length: int) -> Payload:
+    """A payload of exactly so many bytes, not to be compressed and not of one byte a character."""
+    dice = random.Random(length)
+    if kind == "bytes":
+        return dice.randbytes(length)
+    text = "".join(chr(dice.randrange(0xC0, 0x250)) for _ in range((length - 2) // 2))
+    if kind == "json":
+        return json.dumps(text + "x" * (length % 2), ensure_ascii=False)
+    return text + "xy" + "z" * (length % 2)
+
+
+def size_of(payload: Payload) -> int:
+    return len(payload if isinstance(payload, bytes) else payload.encode())
+
+
+def numbers(client: Client) -> tuple[int | None, int | None, int | None]:
+    """What would have changed if a message had been stored or a number spent."""
+    status = client.status()
+    return status.ready, status.next_push, status.next_pop
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["push", "push_many"])
+@pytest.mark.parametrize("variant", TYPED, ids=str)
+def test_what_goes_in_comes_out(use: Use, variant: Variant, many: bool) -> None:
+    client = use(variant)
+    kind = variant.payload
+    sent = PAYLOADS[kind]
+
+    ids = client.push_many(sent) if many else [client.push(payload) for payload in sent]
+    if many:
+        came = client.drain()
+    else:
+        came = [message for message in (client.pop() for _ in sent) if message is not None]
+
+    received = {message.id: message.payload for message in came}
+    assert len(received) == len(sent)
+    for pushed, payload in zip(ids, sent, strict=True):
+        assert pushed is not None
+        assert value(received[pushed], kind) == value(payload, kind)
+    if kind == "json":
+        assert any(LARGE_NUMBER in str(payload) for payload in received.values())
+
+
+@pytest.mark.parametrize("variant", UNLIMITED, ids=str)
+def test_a_megabyte(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    large = of_length(variant.payload, MEGABYTE)
+    assert size_of(large) == MEGABYTE
+    client.push(large)
+    client.push_many([large, large])
+
+    came = client.drain(2)
+
+    assert [message.payload for message in came] == [large] * 3
+
+
+@pytest.mark.parametrize("variant", LIMITED, ids=str)
+def test_the_limit_is_in_bytes_and_takes_what_is_just_as_long(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    fits = of_length(variant.payload, LIMIT)
+    too_long = of_length(variant.payload, LIMIT + 1)
+    assert (size_of(fits), size_of(too_long)) == (LIMIT, LIMIT + 1)
+    empty = numbers(client)
+
+    with pytest.raises(UsageError, match=f"over the limit of {LIMIT} bytes"):
+        client.push(too_long)
+    with pytest.raises(UsageError, match=f"over the limit of {LIMIT} bytes"):
+        client.push_many([fits, too_long, fits])
+    assert numbers(client) == empty
+    assert client.push(fits) is not None
+    assert None not in client.push_many([fits, fits])
+    assert [message.payload for message in client.drain()] == [fits] * 3
+
+
+@pytest.mark.parametrize("variant", [v for v in DEFAULTS if v.limit], ids=str)
+def test_the_limit_that_a_design_has_without_options(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    limit = variant.limit or 0
+    with pytest.raises(UsageError, match="over the limit"):
+        client.push(of_length("text", limit + 1))
+    fits = of_length("text", limit)
+    client.push(fits)
+    assert [message.payload for message in client.drain()] == [fits]
+
+
+RINGS = [v for v in TYPED if "size" in v.options]
+
+
+@pytest.mark.parametrize("variant", RINGS, ids=str)
+def test_a_ring_of_the_widest_slots_goes_round(use: Use, variant: Variant) -> None:
+    widest = variant.design.option("max_bytes").maximum
+    client = use(Variant(variant.design, {**variant.given, "max_bytes": str(widest), "size": "5"}))
+    full = of_length(variant.payload, widest)
+    many_small: dict[str, Payload] = {"json": json.dumps([1] * (widest // 3))}
+    for payload in (full, many_small.get(variant.payload, full)) * 2:
+        assert None not in client.push_many([payload] * 5)
+        assert client.push(payload) is None
+        assert [message.payload for message in client.drain(2)] == [payload] * 5
+
+
+NUL: dict[str, list[str]] = {"text": ["\0", "a\0b"], "json": ['"\0"', '"\\u0000"']}
+
+
+@pytest.mark.parametrize("variant", [v for v in TYPED if v.payload != "bytes"], ids=str)
+def test_nul_is_refused_clearly(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    empty = numbers(client)
+    for payload in NUL[variant.payload]:
+        with pytest.raises(UsageError, match="Could not push") as caught:
+            client.push(payload)
+        assert caught.value.next_step
+        with pytest.raises(UsageError, match="Could not push"):
+            client.push_many([client.payload(0), payload])
+    assert numbers(client) == empty
+
+
+@pytest.mark.parametrize("variant", [v for v in TYPED if v.payload != "bytes"], ids=str)
+def test_text_that_is_no_unicode_is_refused_clearly(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    half = '"\ud83d"'
+    with pytest.raises(UsageError, match="not valid Unicode"):
+        client.push(half)
+    with pytest.raises(UsageError, match="not valid Unicode"):
+        client.push_many([client.payload(0), half])
+    assert client.status().ready == 0
+
+
+@pytest.mark.parametrize("variant", [v for v in TYPED if v.payload == "json"], ids=str)
+@pytest.mark.parametrize("payload", ["", " ", "{", "{'a': 1}", '{"a": 01}', "NaN", '"x" "y"'])
+def test_invalid_json_is_refused_whole(use: Use, variant: Variant, payload: str) -> None:
+    client = use(variant)
+    empty = numbers(client)
+    with pytest.raises(UsageError, match="Could not push") as caught:
+        client.push(payload)
+    assert "payload" in caught.value.next_step
+    with pytest.raises(UsageError, match="Could not push"):
+        client.push_many([client.payload(0), payload, client.payload(1)])
+    assert numbers(client) == empty
+
+
+@pytest.mark.parametrize("variant", TYPED, ids=str)
+def test_a_message_has_a_payload(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    empty = numbers(client)
+    product, queue = client.database.product, client.queue
+    nothing: Payload = None  # type: ignore[assignment]  # a caller that has no type checker
+    with (
+        pytest.raises(UsageError, match="payload"),
+        client.database.transaction("push") as connection,
+    ):
+        push.push(connection, product, queue, nothing)
+    with (
+        pytest.raises(UsageError, match="payload"),
+        client.database.transaction("push") as connection,
+    ):
+        push.push_many(connection, product, queue, [client.payload(0), nothing])
+    assert numbers(client) == empty

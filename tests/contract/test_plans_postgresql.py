@@ -1,0 +1,346 @@
+"""Guards on the plans of push and pop: an index, and few pages, whatever the depth."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Identifier
+from sqlalchemy import text
+
+from console.actions import relay
+from console.catalog import Queue
+from console.designs import Order
+from console.engines import open_database
+from console.monitor import take_sample
+from tests.contract.client import Client
+from tests.contract.conftest import Use
+from tests.contract.plans import Call, Recorder, Session, Statement
+from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant
+from tests.servers import Server, connect
+
+ROUNDS = 7
+"""From the sixth call on a session uses its generic plans."""
+BATCH = 100
+MANY = ["many"] * BATCH
+ENDS = ("complete", "fail")
+BOUNDS = {
+    "push": 25,
+    "pop": 100,
+    "push_many": 15 * BATCH,
+    "pop_many": 20 * BATCH,
+    "complete": 40,
+    "fail": 40,
+}
+"""The most pages (8 kB, in the cache or not) that one call may look at, whatever the depth."""
+ONE_CALL = 300
+"""What one call of a session may look at besides: the system catalog, once."""
+SAMPLE = 2500
+"""What one look of the monitoring may cost: at most 10,001 rows of each state."""
+LOST_NUMBERS = 600
+"""What a pop of a ring may look at besides where numbers are parked: 64 of them, by index."""
+
+
+pytestmark = pytest.mark.usefixtures("auto_explain")
+
+PLANNED = [v for v in BEHAVIOURS if v.options.get("archive_at_pop") != "on"]
+"""The archive adds an insert and changes no other plan."""
+
+
+@pytest.fixture(scope="module")
+def auto_explain(server: Server) -> None:
+    """Skip where the server has not this module, or the login may not load it."""
+    with connect(server.url) as connection:
+        try:
+            connection.execute("LOAD 'auto_explain'")
+        except (psycopg.errors.UndefinedFile, psycopg.errors.InsufficientPrivilege) as error:
+            pytest.skip(f"needs auto_explain: {error}")
+
+
+@pytest.fixture(scope="session")
+def depth(long: bool) -> int:
+    return 1_000_000 if long else 100_000
+
+
+def roomy(variant: Variant, depth: int) -> Variant:
+    """With room for `depth` messages, where a design wants to know that before."""
+    if "size" not in variant.options:
+        return variant
+    return Variant(variant.design, {**variant.given, "size": str(depth * 2), "max_bytes": "32"})
+
+
+def tables_of(client: Client) -> list[str]:
+    with connect(client.url) as connection:
+        rows = connection.execute(
+            "SELECT relname FROM pg_class WHERE relkind = 'r' AND relname LIKE %s",
+            [client.queue.name + "%"],
+        ).fetchall()
+    return [name for (name,) in rows]
+
+
+def on_each_table(client: Client, statement: str) -> None:
+    with connect(client.url) as connection:
+        for table in tables_of(client):
+            name = Identifier(client.queue.schema, table)
+            connection.execute(SQL(statement).format(name))
+
+
+def load(client: Client, count: int, *, claimed: int | None = None) -> None:
+    """Push so many messages through the queue's own push_many, a few at a time.
+
+    A design that keeps the row gets others that are claimed: as many, unless told.
+    """
+    name = Identifier(client.queue.schema, client.queue.name + "_push_many")
+    fill = SQL(
+        "SELECT count(pushed.id) FROM generate_series(1, %s) AS calls (call), LATERAL {}("
+        "ARRAY(SELECT 'message ' || call || ' ' || i FROM generate_series(1, 20) AS i)"
+        ") AS pushed (id)"
+    )
+    with connect(client.url) as connection:
+        for _ in range(0, count, 10_000):
+            row = connection.execute(fill.format(name), [500]).fetchone()
+            assert row == (10_000,)
+        if client.queue.finishes:
+            claim(connection, client.queue, count if claimed is None else claimed)
+
+
+def claim(connection: psycopg.Connection, queue: Queue, count: int) -> None:
+    """Put claims into the table, as so many pops leave them; no dead rows, as after a vacuum."""
+    values = {
+        "claimed_at": "now() - n * interval '1 ms'",
+        "pushed_at": "now() - n * interval '2 ms'",
+        "attempts": "1",
+        "status": "1",
+        "payload": "'claimed'",
+        "claimed_by": "'somebody'",
+    }
+    roles = dict(queue.roles)
+    table = queue.table
+    if queue.options.get("in_hand") == "on":
+        table = queue.name + "_in_hand"
+        roles = {role: role for role in ("claimed_at", "pushed_at", "attempts", "payload")}
+        roles["id"] = "id"
+        values["id"] = "-n"
+    roles = {role: column for role, column in roles.items() if role in values}
+    insert = SQL("INSERT INTO {} ({}) SELECT {} FROM generate_series(1, %s) AS n").format(
+        Identifier(queue.schema, table),
+        SQL(", ").join(map(Identifier, roles.values())),
+        SQL(", ").join(SQL(values[role]) for role in roles),
+    )
+    connection.execute(insert, [count])
+
+
+def use_all(session: Session, queue: Queue) -> dict[str, list[Call]]:
+    """Every verb as often as it takes until plans are generic."""
+    calls = {
+        "push": [session.call("push", "%s::text", "one") for _ in range(ROUNDS)],
+        "pop": [session.call("pop") for _ in range(ROUNDS)],
+        "push_many": [session.call("push_many", "%s::text[]", MANY) for _ in range(ROUNDS)],
+        "pop_many": [session.call("pop_many", "%s::integer", BATCH) for _ in range(ROUNDS)],
+    }
+    if queue.finishes:
+        kind = {"bigint": "bigint", "uuid": "uuid"}[queue.design.id_type]
+        claims = [row for verb in ("pop", "pop_many") for call in calls[verb] for row in call.rows]
+        calls["complete"] = [
+            session.call("complete", f"%s::{kind}, %s", row[0], row[3])
+            for row in claims[: 2 * ROUNDS]
+        ]
+        calls["fail"] = [
+            session.call("fail", f"%s::{kind}, 'no', %s", row[0], row[3])
+            for row in claims[2 * ROUNDS : 4 * ROUNDS]
+        ]
+    return calls
+
+
+def check(client: Client, calls: dict[str, list[Call]], *, situation: str) -> None:
+    """Every verb worked, by an index, within its bound, and took no more than it should."""
+    sequential = {client.queue.table} if client.queue.design.order is Order.NONE else set()
+    may_be_read_whole = ("_config", "_waiting", "_push_seq", "_pop_seq")
+    for verb, made in calls.items():
+        where = f"{verb} in a session {situation}"
+        for statement in (one for call in made for one in call.statements):
+            scanned = {
+                table for table in statement.sequential() if not table.endswith(may_be_read_whole)
+            }
+            assert scanned <= sequential, f"reads {scanned} whole: {where}"
+            assert not statement.selected_again(), f"chooses its rows again: {where}"
+        within_bounds(made, BOUNDS[verb], where)
+        assert all(len(call.rows) <= BATCH for call in made)
+    assert all(len(call.rows) == 1 for call in calls["pop"])
+    assert all(len(call.rows) == BATCH for call in calls["pop_many"])
+    assert all(call.rows == [(True,)] for verb in ENDS for call in calls.get(verb, []))
+
+
+def within_bounds(calls: list[Call], limit: int, where: str) -> None:
+    dearest, *others = sorted((call.buffers for call in calls), reverse=True)
+    assert others[0] <= limit, f"{others[0]} pages: {where}"
+    assert dearest <= limit + ONE_CALL, f"{dearest} pages: {where}"
+
+
+def without_autovacuum(client: Client) -> None:
+    """Statistics change when the test says so."""
+    on_each_table(client, "ALTER TABLE {} SET (autovacuum_enabled = off)")
+
+
+def leave_some(client: Client, count: int) -> None:
+    """A queue with few messages in every state, and statistics that say so."""
+    client.push_many(["few"] * 3 * count)
+    if client.queue.finishes:
+        for number, popped in enumerate(client.pop_many(2 * count)):
+            assert client.complete(popped) if number % 2 else client.fail(popped, "no")
+        client.push_many(["few"] * count)
+        client.pop_many(count)
+    else:
+        client.pop_many(2 * count)
+    on_each_table(client, "VACUUM ANALYZE {}")
+
+
+@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+def test_plans_of_a_deep_queue(use_postgresql: Use, variant: Variant, depth: int) -> None:
+    """Of a session that knew it empty, of a new one before any statistics, and with them."""
+    client = use_postgresql(roomy(variant, depth))
+    without_autovacuum(client)
+    with Session(client.url, client.queue) as old, Session(client.url, client.queue) as new:
+        check(client, use_all(old, client.queue), situation="on a new queue")
+        load(client, depth)
+        check(client, use_all(old, client.queue), situation="from when it was empty")
+        check(client, use_all(new, client.queue), situation="without statistics")
+    on_each_table(client, "ANALYZE {}")
+    with Session(client.url, client.queue) as session:
+        check(client, use_all(session, client.queue), situation="with statistics")
+
+
+@pytest.mark.parametrize("variant", [v for v in PLANNED if v.finishes], ids=str)
+def test_plans_that_were_made_while_few_were_claimed(
+    use_postgresql: Use, variant: Variant, depth: int
+) -> None:
+    """An index that only holds claims was the smallest one then; now it holds most of the rows."""
+    client = use_postgresql(roomy(variant, depth))
+    without_autovacuum(client)
+    load(client, depth, claimed=0)
+    on_each_table(client, "VACUUM ANALYZE {}")
+    with Session(client.url, client.queue) as session:
+        check(client, use_all(session, client.queue), situation="while few were claimed")
+        with connect(client.url) as connection:
+            claim(connection, client.queue, depth)
+        check(client, use_all(session, client.queue), situation="from when few were claimed")
+
+
+@contextmanager
+def sampled(client: Client) -> Iterator[Callable[[], Statement]]:
+    """A console that looks at the queue; what its last look at it was, after some others."""
+    database = open_database(client.url)
+    with database.autocommit("record") as connection:
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        recorder = Recorder(driver)  # the pool has this one connection
+
+    def look() -> Statement:
+        for _ in range(ROUNDS):
+            (seen,) = take_sample(database, only=[client.queue]).queues
+            assert seen.row is not None, seen.problem
+        return [one for one in recorder.take() if ".status" in one.text][-1]
+
+    with closing(database):
+        yield look
+
+
+@pytest.mark.parametrize("left", [0, 10])
+@pytest.mark.parametrize("variant", PLANNED, ids=str)
+def test_plans_that_were_made_while_the_queue_was_short(
+    use_postgresql: Use, variant: Variant, depth: int, left: int
+) -> None:
+    """The worst for a planner: statistics say, rightly, that the table has one page or none."""
+    client = use_postgresql(roomy(variant, depth))
+    url, queue = client.url, client.queue
+    without_autovacuum(client)
+    leave_some(client, left)
+    with Session(url, queue) as old, Session(url, queue) as new, sampled(client) as look:
+        assert look().buffers <= SAMPLE
+        check(client, use_all(old, queue), situation="on a short queue")
+        load(client, depth)
+        assert look().buffers <= SAMPLE
+        check(client, use_all(old, queue), situation="from when it was short")
+        check(client, use_all(new, queue), situation="with statistics of a short queue")
+    assert (client.snapshot().ready or 0) >= 10_000
+
+
+RINGS = [v for v in PLANNED if "relay" in v.design.verbs]
+
+
+@pytest.mark.parametrize("variant", RINGS, ids=str)
+def test_plans_that_were_made_while_the_ring_was_small(
+    use_postgresql: Use, variant: Variant, depth: int
+) -> None:
+    given = {**variant.given, "size": "800", "max_bytes": "32"}
+    client = use_postgresql(Variant(variant.design, given))
+    without_autovacuum(client)
+    on_each_table(client, "VACUUM ANALYZE {}")
+    with Session(client.url, client.queue) as session:
+        check(client, use_all(session, client.queue), situation="on a small ring")
+        relay.relay(client.database, client.queue, depth)
+        load(client, depth // 2)
+        check(client, use_all(session, client.queue), situation="from when it was small")
+
+
+@pytest.mark.parametrize("void", [False, True])
+@pytest.mark.parametrize("variant", RINGS, ids=str)
+def test_plans_of_a_ring_with_many_numbers_that_were_lost(
+    use_postgresql: Use, variant: Variant, depth: int, void: bool
+) -> None:
+    """As many as a crash with large gaps leaves: a pop still looks at 64 of them."""
+    client = use_postgresql(roomy(variant, depth))
+    queue = client.queue
+    without_autovacuum(client)
+    with Session(client.url, queue) as session:
+        check(client, use_all(session, queue), situation="on a new ring")
+        with connect(client.url) as connection:
+            parked = Identifier(queue.schema, queue.name + "_parked")
+            connection.execute(
+                SQL(
+                    "INSERT INTO {} (number, void, parked_at)"
+                    " SELECT -n, %s, now() FROM generate_series(1, %s) AS n"
+                ).format(parked),
+                [void, depth],
+            )
+        calls = use_all(session, queue)
+    for verb in ("push", "push_many"):
+        within_bounds(calls[verb], BOUNDS[verb], verb)
+    for verb in ("pop", "pop_many"):
+        within_bounds(calls[verb], BOUNDS[verb] + LOST_NUMBERS, verb)
+        assert all(call.rows for call in calls[verb])
+
+
+def test_what_a_heap_costs(use_postgresql: Use) -> None:
+    """It has no index: cheap while its front is short, else as dear as the pages in front.
+
+    Vacuum frees those pages for new messages, but until these come a pop still looks at them.
+    """
+    (variant,) = (v for v in DEFAULTS if v.order is Order.NONE)
+    client = use_postgresql(variant)
+    queue = client.queue
+    without_autovacuum(client)
+    load(client, 100_000)  # no more: the server begins a scan of a larger table in its middle
+    with Session(client.url, queue) as session:
+        session.call("pop")  # what the first call costs is the session's own
+        cheap = session.call("pop")
+        with client.database.transaction("an old transaction") as old:
+            old.execute(text("SELECT 1 FROM pg_class"))
+            old.execute(text("SELECT txid_current()"))
+            session.call("pop_many", "%s::integer", 20_000)
+            on_each_table(client, "VACUUM {}")
+            dear = session.call("pop")
+        on_each_table(client, "VACUUM {}")
+        vacuumed = session.call("pop")
+    dead_pages = 20_000 // 200
+    print(f"pages that a pop reads: {cheap.buffers}, behind 20,000 dead rows {dear.buffers},")
+    print(f"vacuumed, before new messages come: {vacuumed.buffers}")
+    assert all(call.rows for call in (cheap, dear, vacuumed))
+    assert {"Seq Scan"} == {
+        node["Node Type"]
+        for statement in cheap.statements
+        for node in statement.nodes()
+        if node.get("Alias") == "free"
+    }
+    assert cheap.buffers <= BOUNDS["pop"]
+    assert dear.buffers > dead_pages

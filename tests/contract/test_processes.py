@@ -1,0 +1,131 @@
+"""Producers and consumers in processes of their own: every message once, intact, in order."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+
+from console.actions import relay
+from console.actions.pop import Message
+from console.designs import Order
+from tests.contract.client import Client
+from tests.contract.conftest import Use
+from tests.contract.messages import intact, sender
+from tests.contract.variants import ALL, BEHAVIOURS, Variant
+from tests.contract.workers import Consume, Crew, Outcome, Produce
+
+
+@pytest.fixture(scope="session")
+def count(long: bool) -> int:
+    """Messages from each producer."""
+    return 1000 if long else 100
+
+
+@pytest.fixture(scope="session")
+def share(count: int) -> float:
+    """Share of transactions that are rolled back: few enough for a small ring's slots.
+
+    A pop that is rolled back leaves its message in the slot until a relay.
+    """
+    return 5 / count
+
+
+def settle(client: Client) -> list[Message]:
+    """What rolled back pops of a ring have left: a relay gives it back. Elsewhere nothing."""
+    if "relay" in client.queue.verbs:
+        relay.relay(client.database, client.queue, None)
+    return client.drain()
+
+
+def check_each_once(client: Client, outcome: Outcome, rest: Sequence[Message]) -> None:
+    """All that was acknowledged came exactly once, unchanged, under the id that push returned."""
+    kind = client.queue.options["payload"]
+    came = [*outcome.messages, *rest]
+    assert all(intact(kind, message.payload) for message in came)
+    times = Counter(sender(message.payload) for message in came)
+    assert {key: count for key, count in times.items() if count > 1} == {}
+    assert set(times) == set(outcome.pushed)
+    assert {sender(m.payload): m.id for m in came} == outcome.pushed
+    assert {message.attempts for message in came} == {1}
+
+
+def check_strict_order(outcome: Outcome) -> None:
+    ids = [int(message.id) for message in outcome.messages]
+    assert ids == sorted(ids)
+
+
+def check_order_of_each_producer(outcome: Outcome) -> None:
+    for producer in {producer for producer, _ in outcome.pushed}:
+        senders = [sender(message.payload) for message in outcome.messages]
+        numbers = [number for sent_by, number in senders if sent_by == producer]
+        assert numbers == sorted(numbers)
+
+
+@pytest.mark.parametrize("variant", ALL, ids=str)
+def test_two_producers_and_two_consumers(
+    use: Use, crew: Crew, variant: Variant, count: int, share: float
+) -> None:
+    client = use(variant)
+    url, queue = client.url, client.queue
+
+    outcome = crew.run(
+        [
+            Produce(url, queue, 0, count, rollbacks=share, late_commits=share),
+            Produce(url, queue, 1, count, batch=7, rollbacks=share, late_commits=share),
+        ],
+        [
+            Consume(url, queue, 0, rollbacks=share, late_commits=share),
+            Consume(url, queue, 1, batch=5, rollbacks=share, late_commits=share),
+        ],
+    )
+
+    rest = settle(client)
+    if "relay" not in queue.verbs:
+        assert rest == []
+    check_each_once(client, outcome, rest)
+    if variant.order is Order.STRICT:
+        check_strict_order(outcome)
+
+
+IN_ORDER = [v for v in BEHAVIOURS if v.order in {Order.LAX, Order.STRICT}]
+
+
+@pytest.mark.parametrize("batch", [1, 6])
+@pytest.mark.parametrize("variant", IN_ORDER, ids=str)
+def test_one_consumer_gets_the_messages_of_each_producer_in_their_order(
+    use: Use, crew: Crew, variant: Variant, batch: int, count: int, share: float
+) -> None:
+    client = use(variant)
+    url, queue = client.url, client.queue
+
+    outcome = crew.run(
+        [
+            Produce(url, queue, 0, count, batch=batch, rollbacks=share, late_commits=share),
+            Produce(url, queue, 1, count, batch=batch, rollbacks=share),
+        ],
+        [Consume(url, queue, 0, batch=batch - 1, rollbacks=share)],
+    )
+
+    check_each_once(client, outcome, [])
+    check_order_of_each_producer(outcome)
+
+
+NUMBERED = [v for v in BEHAVIOURS if v.order in {Order.NUMBERS, Order.STRICT}]
+
+
+@pytest.mark.parametrize("batch", [0, 5])
+@pytest.mark.parametrize("variant", NUMBERED, ids=str)
+def test_each_of_several_consumers_empties_a_filled_queue_in_the_order_of_numbers(
+    use: Use, crew: Crew, variant: Variant, batch: int
+) -> None:
+    client = use(variant)
+    url, queue = client.url, client.queue
+    filled = crew.run([Produce(url, queue, n, 100, batch=3 * n + 1) for n in range(2)], [])
+
+    emptied = crew.run([], [Consume(url, queue, n, batch=batch) for n in range(3)])
+
+    check_each_once(client, Outcome(filled.pushed, emptied.taken), [])
+    for consumer in range(3):
+        taken = [one for one in emptied.taken if one.consumer == consumer]
+        ids = [int(message.id) for one in taken for message in one.messages]
+        assert ids == sorted(ids)

@@ -1,0 +1,197 @@
+"""A consumer that rolls back, and one that is killed: the message comes back."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from console.actions import pop, push, relay
+from console.actions.pop import Finish, Message, Popped
+from console.designs import Flow, Order
+from console.errors import UsageError
+from tests.contract.client import Client
+from tests.contract.conftest import Use
+from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant
+from tests.contract.workers import killed
+from tests.servers import wait_until
+
+DELETING = [v for v in BEHAVIOURS if not v.finishes]
+KEEPING = [v for v in BEHAVIOURS if v.finishes]
+
+
+def gives_numbers(client: Client) -> bool:
+    """Whether a pop that is rolled back has spent a number for nothing."""
+    return client.queue.design.flow is Flow.NUMBERS
+
+
+def expected_first(variant: Variant, client: Client, count: int) -> list[object]:
+    """The payloads of 0..count-1 in the order in which they have to come."""
+    sent: list[object] = [*client.payloads(*range(count))]
+    return sent[::-1] if variant.order is Order.LIFO else sent
+
+
+def same(variant: Variant, messages: Sequence[Message], expected: Sequence[object]) -> bool:
+    came = [message.payload for message in messages]
+    if variant.order is Order.NONE:
+        return sorted(map(str, came)) == sorted(map(str, expected))
+    return came == list(expected)
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+def test_a_pop_that_is_rolled_back(use: Use, variant: Variant, n: int) -> None:
+    client = use(variant)
+    ids = client.push_many(client.payloads(*range(5)))
+    before = client.status()
+    with client.database.transaction("pop") as connection:
+        popped = pop.pop_many(connection, client.database.product, client.queue, n)
+        assert len(popped) == n
+        connection.rollback()
+
+    if gives_numbers(client):
+        after = client.status()
+        assert after.next_pop == (before.next_pop or 0) + n
+        assert after.ready == 5 - n  # the others are orphans now: no pop will ask for them
+        relay.relay(client.database, client.queue, None)
+    came = client.drain(2)
+    assert same(variant, came, expected_first(variant, client, 5))
+    assert {message.id for message in came} == set(ids)
+    assert {message.attempts for message in came} == {1}
+
+
+@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+def test_a_push_that_is_rolled_back(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    client.push(client.payload(0))
+    product = client.database.product
+    with client.database.transaction("push") as connection:
+        push.push(connection, product, client.queue, client.payload(1))
+        push.push_many(connection, product, client.queue, client.payloads(2, 3))
+        connection.rollback()
+    client.push(client.payload(4))
+
+    came = [message.payload for message in client.drain(1)]
+
+    assert set(came) == set(client.payloads(0, 4))
+    assert len(came) == 2
+
+
+@pytest.mark.parametrize("variant", DELETING, ids=str)
+def test_what_the_reader_could_not_keep_is_popped_again(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    client.push_many(client.payloads(*range(5)))
+
+    def broken_pipe(messages: Sequence[Message]) -> None:
+        assert len(messages) == 3
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        pop.pop(client.database, client.queue, broken_pipe, count=3)
+
+    assert client.status().ready == 5
+    assert same(variant, client.drain(2), expected_first(variant, client, 5))
+
+
+@pytest.mark.parametrize("variant", KEEPING, ids=str)
+def test_what_the_reader_could_not_keep_stays_claimed(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    client.push_many(client.payloads(*range(5)))
+    seen: list[Message] = []
+
+    def broken_pipe(messages: Sequence[Message]) -> None:
+        seen.extend(messages)
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        pop.pop(client.database, client.queue, broken_pipe, count=3, finish=Finish.COMPLETE)
+
+    status = client.status()
+    assert (status.ready, status.claimed) == (2, 3)
+    assert all(client.complete(message) for message in seen)
+
+
+@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+def test_the_console_pops_until_it_has_enough_or_nothing_is_left(
+    use: Use, variant: Variant
+) -> None:
+    client = use(variant)
+    client.push_many(client.payloads(*range(5)))
+    kept: list[Message] = []
+    finish = Finish.COMPLETE if variant.finishes else Finish.NOTHING
+
+    first = pop.pop(client.database, client.queue, kept.extend, count=2, finish=finish)
+    second = pop.pop(client.database, client.queue, kept.extend, count=9, finish=finish)
+    third = pop.pop(client.database, client.queue, kept.extend, count=9, wait_seconds=0.05)
+
+    assert first == Popped(2, 2 if variant.finishes else 0)
+    assert second == Popped(3, 3 if variant.finishes else 0)
+    assert third == Popped(0)
+    assert same(variant, kept, expected_first(variant, client, 5))
+
+
+@pytest.mark.parametrize("variant", DELETING, ids=str)
+def test_a_design_that_deletes_has_nothing_to_finish(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    client.push(client.payload(0))
+    with pytest.raises(UsageError, match="keeps no popped messages"):
+        pop.pop(client.database, client.queue, lambda _: None, finish=Finish.FAIL)
+    assert client.status().ready == 1
+
+
+@pytest.mark.parametrize("variant", [*DEFAULTS, *KEEPING], ids=str)
+def test_a_client_that_is_killed_in_mid_transaction(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    ids = client.push_many(client.payloads(*range(5)))
+
+    held = killed(client.url, client.queue, commit=False, n=3)
+
+    assert len(held.popped) == 3
+    if gives_numbers(client):
+        relay.relay(client.database, client.queue, None)
+    came: list[Message] = []
+
+    def all_are_back() -> bool:
+        came.extend(client.pop_many(5 - len(came)))
+        return len(came) == 5
+
+    wait_until(all_are_back, "the messages of a killed consumer are back")
+    assert {message.id for message in came} == set(ids)
+    assert {message.payload for message in came} == set(client.payloads(*range(5)))
+    assert client.pop() is None  # what it pushed is not there
+    client.push(client.payload(5))
+    assert [message.payload for message in client.drain()] == client.payloads(5)
+
+
+@pytest.mark.parametrize("variant", KEEPING, ids=str)
+def test_a_consumer_that_is_killed_after_its_commit_leaves_its_claims(
+    use: Use, variant: Variant
+) -> None:
+    client = use(variant)
+    client.push_many(client.payloads(*range(3)))
+
+    held = killed(client.url, client.queue, commit=True, n=3)
+
+    assert [message.payload for message in held.popped] == client.payloads(*range(3))
+    (its_own,) = client.pop_many(5)
+    assert its_own.id == held.pushed[0]
+    assert client.status().claimed == 4
+    first, second, third = held.popped
+    # Anybody who knows the claim may finish it, once.
+    assert client.complete(first)
+    assert client.fail(second, "the consumer died")
+    assert not client.complete(second)
+    status = client.status(stuck_after_seconds=0.0)
+    assert (status.claimed, status.stuck, status.errors) == (2, 2, 1)
+    assert client.complete(third)
+
+
+@pytest.mark.parametrize("variant", [v for v in DEFAULTS if not v.finishes], ids=str)
+def test_a_consumer_that_is_killed_after_its_commit_has_its_messages(
+    use: Use, variant: Variant
+) -> None:
+    client = use(variant)
+    client.push_many(client.payloads(*range(3)))
+
+    held = killed(client.url, client.queue, commit=True, n=3)
+
+    assert len(held.popped) == 3
+    assert [message.id for message in client.drain()] == held.pushed

@@ -1,0 +1,114 @@
+"""Every design with every option, generated from the designs' own data: a new one is covered."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from console.catalog import Queue, installed_queue
+from console.designs import DESIGNS, Design, Option, Order
+from console.errors import UsageError
+
+SMALL_RING = "300"
+"""Slots of a ring in all tests but those of the default: it is prefilled at full width."""
+SMALL_NUMBER = "150"
+"""What an option that is a number gets: small, yet more than `tests.contract.payloads` needs."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One design with the options that are given to `install`."""
+
+    design: Design
+    given: Mapping[str, str]
+
+    @property
+    def options(self) -> dict[str, str]:
+        return self.design.complete_options(self.given)
+
+    @property
+    def payload(self) -> str:
+        return self.options["payload"]
+
+    @property
+    def order(self) -> Order:
+        return self.design.order_with(self.options)
+
+    @property
+    def finishes(self) -> bool:
+        return self.design.finishes(self.options)
+
+    @property
+    def limit(self) -> int | None:
+        """The largest payload in bytes."""
+        limit = self.options["max_bytes"]
+        return None if limit == "unlimited" else int(limit)
+
+    @property
+    def waits(self) -> bool:
+        """Whether a consumer waits for another one's transaction, as its source does."""
+        return (
+            self.design.name in {"naive", "status"}
+            or self.order is Order.STRICT
+            or self.options.get("dequeue") == "two_step"
+        )
+
+    def queue(self, schema: str, name: str) -> Queue:
+        return installed_queue(schema, name, self.design, self.options)
+
+    def __str__(self) -> str:
+        """What pytest shows."""
+        shown = [f"{name}={value}" for name, value in self.given.items() if value != SMALL_RING]
+        return "-".join((self.design.name, *shown))
+
+
+def variants_of(design: Design) -> Iterator[Variant]:
+    """The default, every other value of every option, and all options together."""
+    yield Variant(design, {})
+    for option in design.options:
+        for value in other_values(option):
+            yield Variant(design, {**_small(design), option.name: value})
+    for payload in design.option("payload").choices:
+        yield Variant(design, _everything(design) | {"payload": payload})
+
+
+def other_values(option: Option) -> list[str]:
+    """The values beside the default: every choice, or one number."""
+    values = option.choices or (SMALL_NUMBER,)
+    return [value for value in values if value != option.default]
+
+
+def _small(design: Design) -> dict[str, str]:
+    return {option.name: SMALL_RING for option in design.options if option.name == "size"}
+
+
+def _everything(design: Design) -> dict[str, str]:
+    """As many options as go together, each with its last other value."""
+    chosen: dict[str, str] = {}
+    # The last first: those are the design's own.
+    for option in reversed(design.options):
+        if option.name == "payload":
+            continue
+        tried = chosen | {option.name: (other_values(option) or [option.default])[-1]}
+        try:
+            design.complete_options(tried)
+        except UsageError:
+            continue
+        chosen = tried
+    return chosen
+
+
+DEFAULTS = [Variant(design, _small(design)) for design in DESIGNS.values()]
+"""Each design as it is installed without options (a ring with few slots)."""
+
+ALL = [variant for design in DESIGNS.values() for variant in variants_of(design)]
+
+
+_SAME_BEHAVIOUR = {"payload", "max_bytes", "size", "notify"}
+
+BEHAVIOURS = DEFAULTS + [
+    Variant(design, {**_small(design), option.name: value})
+    for design in DESIGNS.values()
+    for option in design.options
+    if option.name not in _SAME_BEHAVIOUR
+    for value in other_values(option)
+]
+"""One variant for each way to push and to pop."""

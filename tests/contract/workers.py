@@ -1,0 +1,288 @@
+"""Producers and consumers in processes of their own, each with its own connection."""
+
+import multiprocessing
+import random
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection as PipeEnd
+from multiprocessing.synchronize import Event
+from types import TracebackType
+from typing import Self
+
+from console.actions import pop, push
+from console.actions.pop import Message
+from console.catalog import Queue
+from console.engines import Database, Timeouts, open_database
+from tests.contract.client import call_pop
+from tests.contract.messages import message
+
+_PATIENCE_SECONDS = 120.0
+_TIMEOUTS = Timeouts(statement_seconds=60.0, lock_seconds=60.0)
+
+
+@dataclass(frozen=True)
+class Produce:
+    """Send `count` messages, each of them once, whatever is rolled back on the way."""
+
+    url: str
+    queue: Queue
+    producer: int
+    count: int
+    batch: int = 1
+    """1: push. More: push_many of so many."""
+    rollbacks: float = 0.0
+    """Share of transactions that are rolled back, and done again."""
+    late_commits: float = 0.0
+    """Share of transactions that stay open for a while after the push."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Send messages that are due at random moments, and wait until all are."""
+
+    url: str
+    queue: Queue
+    producer: int
+    count: int
+    within_seconds: float
+
+
+@dataclass(frozen=True)
+class Consume:
+    """Pop until all producers are done and the queue is empty."""
+
+    url: str
+    queue: Queue
+    consumer: int
+    batch: int = 0
+    """0: pop. More: pop_many of so many."""
+    rollbacks: float = 0.0
+    late_commits: float = 0.0
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What one committed pop got."""
+
+    consumer: int
+    at: int
+    """`time.monotonic_ns()` between pop and commit: one clock for all processes of a machine."""
+    messages: Sequence[Message]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a run."""
+
+    pushed: dict[tuple[int, int], str]
+    """(producer, number) -> the id that the committed push returned."""
+    taken: list[Taken] = field(default_factory=list)
+    """The committed pops of all consumers in the order of their moments."""
+
+    @property
+    def messages(self) -> list[Message]:
+        return [message for one in self.taken for message in one.messages]
+
+
+class _RollBackError(Exception):
+    """Leaves a transaction without its work."""
+
+
+_done: Event
+
+
+def _initialize(done: Event) -> None:
+    global _done  # noqa: PLW0603  # how a pool hands an event to its processes
+    _done = done
+
+
+def produce(job: Produce) -> dict[tuple[int, int], str]:
+    """(producer, number) -> id, of everything that was committed."""
+    dice = random.Random(job.producer)
+    database = open_database(job.url, timeouts=_TIMEOUTS)
+    left = list(range(job.count))
+    stored: dict[tuple[int, int], str] = {}
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while left:
+        assert time.monotonic() < deadline, f"{len(left)} messages could not be pushed"
+        batch = left[: job.batch]
+        try:
+            ids = _push(database, job, batch, dice)
+        except _RollBackError:
+            continue
+        accepted = [(n, i) for n, i in zip(batch, ids, strict=True) if i is not None]
+        assert [n for n, _ in accepted] == batch[: len(accepted)], "null before a stored one"
+        stored |= {(job.producer, number): pushed for number, pushed in accepted}
+        left = left[len(accepted) :]
+        if not accepted:
+            time.sleep(0.005)  # full
+    database.close()
+    return stored
+
+
+def _push(
+    database: Database, job: Produce, numbers: Sequence[int], dice: random.Random
+) -> list[str | None]:
+    kind = job.queue.options["payload"]
+    payloads = [message(kind, job.producer, number) for number in numbers]
+    with database.transaction("push") as connection:
+        if job.batch == 1:
+            ids = [push.push(connection, database.product, job.queue, payloads[0])]
+        else:
+            ids = push.push_many(connection, database.product, job.queue, payloads)
+        _end_badly(dice, job)
+    return ids
+
+
+def schedule(job: Schedule) -> dict[tuple[int, int], str]:
+    """(producer, number) -> id. Does not wait."""
+    dice = random.Random(job.producer)
+    database = open_database(job.url, timeouts=_TIMEOUTS)
+    stored: dict[tuple[int, int], str] = {}
+    for number in range(job.count):
+        seconds = dice.random() * job.within_seconds
+        payloads = [message(job.queue.options["payload"], job.producer, number)]
+        with database.transaction("push") as connection:
+            (pushed,) = push.push_many_due(
+                connection, database.product, job.queue, payloads, seconds
+            )
+        assert pushed is not None
+        stored[job.producer, number] = pushed
+    database.close()
+    return stored
+
+
+def _send(job: Produce | Schedule) -> dict[tuple[int, int], str]:
+    if isinstance(job, Produce):
+        return produce(job)
+    stored = schedule(job)
+    time.sleep(job.within_seconds)
+    return stored
+
+
+def consume(job: Consume) -> list[Taken]:
+    """The committed pops, in order."""
+    dice = random.Random(-1 - job.consumer)
+    database = open_database(job.url, timeouts=_TIMEOUTS)
+    taken: list[Taken] = []
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while True:
+        assert time.monotonic() < deadline, "the queue never became empty"
+        last_look = _done.is_set()
+        try:
+            one = _pop(database, job, dice)
+        except _RollBackError:
+            continue
+        if one.messages:
+            _complete(database, job.queue, one.messages)
+            taken.append(one)
+        elif last_look:
+            database.close()
+            return taken
+        else:
+            time.sleep(0.002)
+
+
+def _pop(database: Database, job: Consume, dice: random.Random) -> Taken:
+    with database.transaction("pop") as connection:
+        if job.batch:
+            messages = pop.pop_many(connection, database.product, job.queue, job.batch)
+        else:
+            messages = [m for m in [call_pop(connection, job.queue)] if m is not None]
+        at = time.monotonic_ns()
+        assert len(messages) <= max(job.batch, 1), "took more than it was asked to"
+        if messages:
+            _end_badly(dice, job)
+    return Taken(job.consumer, at, messages)
+
+
+def _complete(database: Database, queue: Queue, messages: Sequence[Message]) -> None:
+    if not queue.finishes:
+        return
+    with database.transaction("complete") as connection:
+        for one in messages:
+            assert pop.complete(connection, database.product, queue, one)
+
+
+def _end_badly(dice: random.Random, job: Produce | Consume) -> None:
+    if dice.random() < job.late_commits:
+        time.sleep(0.005)
+    if dice.random() < job.rollbacks:
+        raise _RollBackError
+
+
+class Crew:
+    """Processes that live as long as the suite; each run gets as many as it has jobs."""
+
+    def __init__(self, size: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._done = context.Event()
+        self._pool = ProcessPoolExecutor(
+            size, mp_context=context, initializer=_initialize, initargs=(self._done,)
+        )
+
+    def run(self, producers: Sequence[Produce | Schedule], consumers: Sequence[Consume]) -> Outcome:
+        """Start all of them, wait for all of them. What fails in one fails here."""
+        self._done.clear()
+        eating = [self._pool.submit(consume, job) for job in consumers]
+        try:
+            sending = [self._pool.submit(_send, job) for job in producers]
+            pushed = {key: pushed for one in sending for key, pushed in one.result().items()}
+        finally:
+            self._done.set()
+        taken = [one for future in eating for one in future.result()]
+        return Outcome(pushed, sorted(taken, key=lambda one: one.at))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._pool.shutdown()
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a process that is to be killed has done so far."""
+
+    pushed: list[str | None]
+    popped: list[Message]
+
+
+def hold(url: str, queue: Queue, commit: bool, n: int, said: PipeEnd) -> None:
+    """Push one message, pop `n` others, say so, and never end: with or without a commit."""
+    database = open_database(url, timeouts=_TIMEOUTS)
+    sent = message(queue.options["payload"], 9, 9)
+    with database.transaction("hold") as connection:
+        popped = pop.pop_many(connection, database.product, queue, n, "the one who dies")
+        pushed = [push.push(connection, database.product, queue, sent)]
+        if not commit:
+            said.send(Held(pushed, popped))
+            time.sleep(_PATIENCE_SECONDS)
+    said.send(Held(pushed, popped))
+    time.sleep(_PATIENCE_SECONDS)
+
+
+def killed(url: str, queue: Queue, *, commit: bool, n: int) -> Held:
+    """Let a process do so and kill it with SIGKILL."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=hold, args=(url, queue, commit, n, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        assert ours.poll(_PATIENCE_SECONDS)
+        held = ours.recv()
+    finally:
+        process.kill()
+        process.join()
+        process.close()
+        ours.close()
+    assert isinstance(held, Held)
+    return held

@@ -1,0 +1,211 @@
+"""A campaign against one ring: clients in processes of their own, relays, kills, four counts.
+
+`python -m tests.faults.ring_campaign --seeds N --seconds S` prints the counts of N campaigns.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import astuple, dataclass, field, fields
+from pathlib import Path
+
+from psycopg.conninfo import make_conninfo
+
+from console.actions.relay import Relaid
+from console.engines.embedded import EmbeddedServer
+from console.errors import ConnectionFailedError, ConsoleError, RefusedError, UsageError
+from tests.faults import ring_worker
+from tests.faults.ring_ledger import Counts, Ledger
+from tests.faults.ring_tools import Ring, make_ring, wait_for_server
+from tests.servers import connect
+
+_LARGEST = 400
+PRODUCER, CONSUMER = ["push", "push_many"], ["pop", "pop_many"]
+
+
+@dataclass
+class Clients:
+    """The processes of one campaign and their logs."""
+
+    folder: Path
+    conninfo: str
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def stop_file(self) -> Path:
+        """When it is there, clients end."""
+        return self.folder / "stop"
+
+    def start(
+        self, calls: Sequence[str], *, rings: Sequence[str], seed: int, **more: object
+    ) -> None:
+        """One more client."""
+        name = f"client{len(self.processes)}"
+        orders = {
+            "name": name,
+            "conninfo": self.conninfo,
+            "log": str(self.folder / f"{name}.log"),
+            "stop": str(self.stop_file),
+            "seed": seed,
+            "rings": list(rings),
+            "calls": list(calls),
+            **more,
+        }
+        command = [sys.executable, ring_worker.__file__, json.dumps(orders)]
+        self.processes.append(subprocess.Popen(command))
+
+    def kill_one(self, chance: random.Random) -> None:
+        """SIGKILL one of them: what it had in its hands is in doubt."""
+        chance.choice(self.processes).kill()
+
+    def finish(self, seconds: float = 60.0) -> None:
+        """Let all end what they do."""
+        self.stop_file.touch()
+        for process in self.processes:
+            status = process.wait(seconds)
+            assert status in {0, -signal.SIGKILL}, f"a client ended with {status}"
+
+    def ledger(self) -> Ledger:
+        """What their logs say."""
+        return Ledger.read(sorted(self.folder.glob("*.log")))
+
+    def progress(self) -> int:
+        """Bytes that were logged: grows as long as calls succeed."""
+        return sum(log.stat().st_size for log in self.folder.glob("*.log"))
+
+
+@contextmanager
+def clients(url: str, options: str = "") -> Iterator[Clients]:
+    """Clients that end at the latest with the block; `options` as libpq takes them."""
+    with connect(url) as connection:
+        info = connection.info
+        dsn = make_conninfo(info.dsn, password=info.password, options=options)
+    with tempfile.TemporaryDirectory() as folder:
+        started = Clients(Path(folder), dsn)
+        try:
+            yield started
+        finally:
+            for process in started.processes:
+                process.kill()
+                process.wait()
+
+
+def traffic(
+    of: Clients, ring: Ring, chance: random.Random, *, producers: int = 4, consumers: int = 4
+) -> None:
+    """Start producers and consumers: transactions of up to 6 calls, 2 % rolled back."""
+    for calls, how_many in ((PRODUCER, producers), (CONSUMER, consumers)):
+        for _ in range(how_many):
+            seed = chance.randrange(2**32)
+            of.start(calls, rings=[ring.queue.name], seed=seed, rolled_back=0.02)
+    wait_for_progress(of, 20_000)
+
+
+def wait_for_progress(of: Clients, more_bytes: int, seconds: float = 60.0) -> None:
+    """Until so much more was logged."""
+    wanted = of.progress() + more_bytes
+    deadline = time.monotonic() + seconds
+    while of.progress() < wanted:
+        assert time.monotonic() < deadline, "the clients do not get on"
+        time.sleep(0.02)
+
+
+def try_relay(ring: Ring, chance: random.Random) -> Relaid | None:
+    """To a random size, through the console's action; None where it was refused or cut off."""
+    with suppress(RefusedError, UsageError, ConnectionFailedError):
+        return ring.relay(chance.randint(1, _LARGEST))
+    return None
+
+
+def kill_backend(ring: Ring, chance: random.Random) -> bool:
+    """SIGKILL one of the sessions on the ring's database: the server crashes and recovers."""
+    query = (
+        "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
+        " AND datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    with connect(ring.url) as connection:
+        pids = [pid for (pid,) in connection.execute(query)]
+    if pids:
+        with suppress(ProcessLookupError):
+            os.kill(chance.choice(pids), signal.SIGKILL)
+            return True
+    return False
+
+
+def settle(of: Clients, ring: Ring, *, relays: int, kills: int) -> Counts:
+    """End the clients, bring all orphans back by a relay, drain; the counts."""
+    of.finish()
+    drained = relay_and_drain(ring)
+    ledger = of.ledger()
+    assert not ledger.errors, ledger.errors[:5]
+    return ledger.settle(drained, relays=relays + 1, kills=kills)
+
+
+def relay_and_drain(ring: Ring) -> list[str]:
+    """All that lives in the ring, which holds nothing afterwards."""
+    ring.relay()
+    drained = [message.payload for message in ring.drain()]
+    after = ring.measure()
+    assert (after.live, after.gap, after.parked, after.voids) == (0, 0, 0, 0), after
+    return drained
+
+
+def campaign(server: EmbeddedServer, seed: int, seconds: float) -> Counts:
+    """4 producers, 4 consumers, relays to random sizes; a backend, a client, the server killed."""
+    chance = random.Random(seed)
+    url = server.create_database(f"campaign_{seed}_{time.monotonic_ns()}")
+    ring = make_ring(url, size=chance.randint(20, _LARGEST), max_bytes=300)
+    relays = 0
+    kills: list[Callable[[], object]] = [
+        lambda: kill_backend(ring, chance),
+        lambda: of.kill_one(chance),
+        server.kill,
+    ]
+    try:
+        with clients(url) as of:
+            traffic(of, ring, chance)
+            for kill in kills:
+                until = time.monotonic() + seconds / len(kills) * chance.uniform(0.2, 1)
+                while time.monotonic() < until:
+                    relays += try_relay(ring, chance) is not None
+                    wait_for_progress(of, 2_000)
+                kill()
+                if not server.running:
+                    server.restart()
+                wait_for_server(url)
+                wait_for_progress(of, 5_000)
+            return settle(of, ring, relays=relays, kills=len(kills))
+    finally:
+        ring.close()
+
+
+def main() -> None:
+    """Print a table, a campaign a line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of traffic, for each seed")
+    chosen = parser.parse_args()
+    names = [column.name.replace("_", " ") for column in fields(Counts)]
+    print("seed", *(f"{name:>12}" for name in names))
+    total = [0] * len(names)
+    with EmbeddedServer.start() as server:
+        for seed in range(1, chosen.seeds + 1):
+            counts = astuple(campaign(server, seed, chosen.seconds))
+            total = [sum(pair) for pair in zip(total, counts, strict=True)]
+            print(f"{seed:4}", *(f"{count:12,}" for count in counts), flush=True)
+    print(" all", *(f"{count:12,}" for count in total))
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except ConsoleError as error:
+        sys.exit(str(error))

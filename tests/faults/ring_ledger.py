@@ -1,0 +1,93 @@
+"""Counts what became of every message: acknowledged, in doubt, lost, doubled (DESIGN section 5)."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.faults.ring_worker import BEFORE, DONE, ERROR, UNDONE, payload
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a campaign reports. Messages, but for the last two."""
+
+    acknowledged: int
+    in_doubt: int
+    lost: int
+    doubled: int
+    relays: int = 0
+    kills: int = 0
+
+
+@dataclass
+class Ledger:
+    """What the clients' logs say."""
+
+    acknowledged: set[str] = field(default_factory=set)
+    """Pushes that were stored and whose commit was answered."""
+    doubtful: Counter[str] = field(default_factory=Counter)
+    """Pushes whose commit was not answered; more than once where they were retried."""
+    tries: Counter[str] = field(default_factory=Counter)
+    """Commits that were asked for, of each pushed message."""
+    popped: Counter[str] = field(default_factory=Counter)
+    popped_in_doubt: Counter[str] = field(default_factory=Counter)
+    unknown_in_doubt: int = 0
+    """At most so many more messages went with pops that were cut off: nobody knows which."""
+    errors: list[str] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, logs: Iterable[Path]) -> "Ledger":
+        """The logs of all clients of one campaign."""
+        ledger = cls()
+        for log in logs:
+            before: dict[str, Any] | None = None
+            for line in log.read_text().splitlines():
+                event = json.loads(line)
+                if event["kind"] == BEFORE:
+                    ledger._doubt(before)
+                    before = event
+                    ledger.tries.update(event["pushed"])
+                elif event["kind"] == DONE:
+                    before = None
+                    ledger.acknowledged.update(event["pushed"])
+                    ledger.popped.update(event["popped"])
+                elif event["kind"] == ERROR:
+                    ledger.errors.append(f"{log.stem}: {event['text']}")
+                else:
+                    assert event["kind"] == UNDONE
+            ledger._doubt(before)
+        return ledger
+
+    def _doubt(self, before: dict[str, Any] | None) -> None:
+        if before is not None:
+            self.doubtful.update(before["pushed"])
+            self.popped_in_doubt.update(before["popped"])
+            self.unknown_in_doubt += before["unknown"]
+
+    def settle(self, drained: Iterable[str], *, relays: int = 0, kills: int = 0) -> Counts:
+        """The four counts, once the ring is drained; asserts what no crash excuses."""
+        came = self.popped + Counter(drained)
+        for text in came:
+            name, serial, _ = text.split("/", 2)
+            assert text == payload(name, int(serial)), f"a message came damaged: {text!r}"
+        never_stored = came.keys() - self.acknowledged - self.doubtful.keys()
+        assert not never_stored, f"came out and was never stored: {sorted(never_stored)[:5]}"
+        lost = self.acknowledged - came.keys()
+        doubled = {text for text, times in came.items() if times > 1}
+        in_doubt = self.popped_in_doubt.total() + self.unknown_in_doubt
+        assert len(lost) <= in_doubt, f"lost {len(lost)}, pops in doubt {in_doubt}"
+        unexplained = lost - self.popped_in_doubt.keys()
+        assert len(unexplained) <= self.unknown_in_doubt, f"lost without doubt: {unexplained}"
+        retried = {text for text in self.doubtful if self.tries[text] > 1}
+        assert doubled <= retried, f"doubled without a retry in doubt: {sorted(doubled)[:5]}"
+        return Counts(
+            acknowledged=len(self.acknowledged),
+            in_doubt=in_doubt + self.doubtful.total(),
+            lost=len(lost),
+            doubled=len(doubled),
+            relays=relays,
+            kills=kills,
+        )

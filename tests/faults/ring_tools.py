@@ -1,0 +1,164 @@
+"""A ring on a real server, for tests: installing, calling, looking, mending."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import psycopg
+from psycopg.sql import SQL, Composable, Composed, Identifier, Literal
+
+from console import sql
+from console.actions.install import install
+from console.actions.relay import Measure, Relaid, relay
+from console.catalog import Queue, installed_queue
+from console.designs import DESIGNS
+from console.engines import Database, open_database
+from tests.servers import connect
+
+
+@dataclass(frozen=True)
+class Popped:
+    """A row that pop returns."""
+
+    id: int
+    payload: str
+    pushed_at: object
+    attempts: int
+
+
+@dataclass(frozen=True)
+class Ring:
+    """One ring, and the connections to it."""
+
+    url: str
+    database: Database
+    queue: Queue
+
+    def connect(self, *settings: str) -> psycopg.Connection:
+        """A session of its own, autocommit, with these settings."""
+        connection = connect(self.url)
+        for setting in settings:
+            connection.execute(SQL("SET {}").format(SQL(setting)))
+        return connection
+
+    def sql(self, text: str) -> Composed:
+        """`text` with {push}, {ring}, {parked}... replaced by the ring's quoted names."""
+        schema, name = self.queue.schema, self.queue.name
+        words = [
+            *("push", "push_many", "pop", "pop_many", "complete", "fail", "relay"),
+            *("config", "parked", "push_seq", "pop_seq", "in_hand", "archive"),
+        ]
+        names: dict[str, Composable] = {
+            word: Identifier(schema, f"{name}_{word}") for word in words
+        }
+        for side in ("push", "pop"):  # as text, for nextval
+            names[f"{side}_name"] = Literal(names[f"{side}_seq"].as_string())
+        return SQL(text).format(ring=Identifier(schema, name), **names)
+
+    def push(self, connection: psycopg.Connection, payload: str) -> int | None:
+        """The number that push returned."""
+        row = connection.execute(self.sql("SELECT {push}(%s)"), [payload]).fetchone()
+        assert row is not None
+        return row[0]  # type: ignore[no-any-return]
+
+    def push_many(
+        self, connection: psycopg.Connection, payloads: Sequence[str]
+    ) -> list[int | None]:
+        """The numbers that push_many returned."""
+        rows = connection.execute(self.sql("SELECT * FROM {push_many}(%s)"), [list(payloads)])
+        return [number for (number,) in rows]
+
+    def pop(self, connection: psycopg.Connection) -> Popped | None:
+        """One message."""
+        rows = connection.execute(self.sql("SELECT * FROM {pop}()")).fetchall()
+        assert len(rows) <= 1
+        return Popped(*rows[0]) if rows else None
+
+    def pop_many(self, connection: psycopg.Connection, n: int) -> list[Popped]:
+        """At most n messages."""
+        rows = connection.execute(self.sql("SELECT * FROM {pop_many}(%s)"), [n])
+        return [Popped(*row) for row in rows]
+
+    def relay(self, new_size: int | None = None) -> Relaid:
+        """The console's own action."""
+        return relay(self.database, self.queue, new_size)
+
+    def measure(self) -> Measure:
+        """Sizes, numbers, counts."""
+        product = self.database.product
+        statement = sql.statements(product.name, "ring")["measure"]
+        with self.database.transaction("measure the ring") as connection:
+            (measure,) = sql.fetch(connection, Measure, statement, self.queue.scope(product))
+        return measure
+
+    def parked(self, connection: psycopg.Connection) -> set[tuple[int, bool]]:
+        """The rows of parked."""
+        return set(connection.execute(self.sql("SELECT number, void FROM {parked}")).fetchall())
+
+    def live(self, connection: psycopg.Connection) -> list[tuple[int, int, int, str]]:
+        """(slot, message_id, first_id, message) in the order of the numbers."""
+        return connection.execute(
+            self.sql(
+                "SELECT slot, message_id, first_id, message FROM {ring}"
+                " WHERE reference_count > 0 ORDER BY message_id"
+            )
+        ).fetchall()
+
+    def park_orphans(self, connection: psycopg.Connection) -> int:
+        """The repair without a lock. Only for when no transaction of a popper is open."""
+        repair = """
+            INSERT INTO {parked} (number, void, parked_at)
+            SELECT r.message_id, false, clock_timestamp() FROM {ring} AS r
+            WHERE r.message_id < (SELECT last_value + is_called::int FROM {pop_seq})
+            AND r.message_id >= (SELECT base FROM {config})
+            ORDER BY r.message_id ON CONFLICT DO NOTHING
+        """
+        return connection.execute(self.sql(repair)).rowcount
+
+    def drained(self, connection: psycopg.Connection) -> bool:
+        """No number is left to draw, and no parked number has its message."""
+        waiting = """
+            SELECT count(*) FROM {parked} AS p
+            INNER JOIN {ring} AS r ON r.message_id = p.number WHERE NOT p.void
+        """
+        row = connection.execute(self.sql(waiting)).fetchone()
+        return self.measure().gap <= 0 and row == (0,)
+
+    def drain(self, seconds: float = 60.0) -> list[Popped]:
+        """Everything that can be popped."""
+        drained: list[Popped] = []
+        deadline = time.monotonic() + seconds
+        with self.connect() as connection:
+            while True:
+                popped = self.pop_many(connection, 500)
+                drained += popped
+                if not popped and self.drained(connection):
+                    return drained
+                assert time.monotonic() < deadline, "the ring does not get empty"
+
+    def close(self) -> None:
+        """Give the console's connections back."""
+        self.database.close()
+
+
+def make_ring(url: str, name: str = "ring", **options: object) -> Ring:
+    """Install a ring and open it."""
+    database = open_database(url)
+    design = DESIGNS["ring"]
+    chosen = design.complete_options({key: str(value) for key, value in options.items()})
+    queue = installed_queue("public", name, design, chosen)
+    install(database, queue)
+    return Ring(url, database, queue)
+
+
+def wait_for_server(url: str, seconds: float = 60.0) -> None:
+    """Until the server takes connections (after a crash it recovers first)."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            connect(url).close()
+        except psycopg.OperationalError:
+            assert time.monotonic() < deadline, "the server did not come back"
+            time.sleep(0.05)
+        else:
+            return

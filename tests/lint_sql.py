@@ -1,0 +1,109 @@
+"""The SQL linter: every file of `queries/`, rendered as servers get it, through sqlfluff.
+
+    python -m tests.lint_sql
+
+Files are templates (two halves of a condition stand in one file), so what is linted is what a
+queue with default options gets, and one with every option at its other end. Exit 1: violations.
+"""
+
+import sys
+from collections.abc import Iterator
+
+from sqlfluff.core import FluffConfig, Linter
+
+from console import sql
+from console.catalog import Queue, installed_queue
+from console.designs import DESIGNS, Design
+from console.engines import PRODUCTS, Product
+
+DIALECTS = {"postgresql": "postgres"}
+"""Engine -> sqlfluff's name for it."""
+
+RULES = "aliasing,ambiguous,capitalisation,convention,references,structure,layout.spacing"
+EXCLUDED = ",".join(
+    (
+        "aliasing.length",  # short aliases are this house's habit, each next to its table
+        "aliasing.self_alias.column",  # row types are filled by name: every column says its own
+        "aliasing.expression",  # one value, or an insert's: its column names it
+        "ambiguous.order_by_limit",  # a bounded count takes any rows
+        "capitalisation.literals",  # NULL is a keyword here, true and false are values
+        "structure.column_order",  # columns stand in the order of their row type
+        "convention.terminator",  # statements that are joined by UNION ALL end without one
+        "convention.casting_style",  # SQLAlchemy takes "::" for a bind
+        "references.keywords",  # size, time, number: the sources' own column names
+        "references.special_chars",  # a queue's name may hold anything
+        "references.quoting",  # all names of queues are quoted, needed or not
+        "structure.subquery",  # a bounded count is a subquery
+    )
+)
+
+
+def variants(design: Design) -> Iterator[dict[str, str]]:
+    """The options of the design at their defaults, and at their other ends."""
+    yield design.complete_options({})
+    ends = {option.name: option.choices[-1] for option in design.options if option.choices}
+    if "in_hand" in ends:
+        ends["archive_at_pop"] = "off"
+    yield design.complete_options(ends)
+
+
+def texts(product: Product) -> Iterator[tuple[str, str]]:
+    """(where it comes from, SQL) of all that this engine's files hold."""
+    done: set[str] = set()
+    for design in DESIGNS.values():
+        for options in variants(design):
+            queue = installed_queue("sales", "orders", design, options)
+            for file in (design.name, "common", "catalog"):
+                yield from _file(product, queue, file, done)
+    yield from _file(product, queue, "server", done)
+
+
+def _file(product: Product, queue: Queue, file: str, done: set[str]) -> Iterator[tuple[str, str]]:
+    names = ("kind", "options_json", "roles_json", "version", "installed_from")
+    scope = queue.scope(product, **dict.fromkeys(names, "{}"))
+    if file != queue.design.name and file in done:
+        return
+    done.add(file)
+    for statement in sql.statements(product.name, file).values():
+        if file == "common" and statement.name in _FINISHING and not queue.finishes:
+            continue
+        text = sql.script(statement, product.dialect, scope).strip()
+        yield f"{product.name}/{file}.sql {statement.name} {dict(queue.options)}", text
+
+
+_FINISHING = {"complete", "fail"}
+
+
+def main() -> int:
+    """Lint everything; the number of violations is printed, each with its place."""
+    found = statements = 0
+    for product in PRODUCTS.values():
+        config = FluffConfig(
+            configs={
+                "core": {
+                    "dialect": DIALECTS[product.name],
+                    "templater": "raw",
+                    "rules": RULES,
+                    "exclude_rules": EXCLUDED,
+                    "large_file_skip_byte_limit": 0,
+                },
+                # Syntax that looks like a function, written as the keyword that it is.
+                "rules": {
+                    "capitalisation.functions": {"ignore_words": "ANY,ARRAY,CAST,EXISTS,EXTRACT"}
+                },
+            }
+        )
+        linter = Linter(config=config)
+        for where, text in texts(product):
+            statements += 1
+            for violation in linter.lint_string(text + "\n").get_violations():
+                found += 1
+                print(
+                    f"{where}: line {violation.line_no}: {violation.rule_code()} {violation.desc()}"
+                )
+    print(f"{statements} statements linted, {found} violations")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""The package as its users get it: a wheel, an editable checkout, an application of its own.
+
+Each goes into an empty environment and runs a verb that reads `queries/`. Dependencies come from
+the registry that pip is set up for, as for any user.
+"""
+
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+VERB = ("install", "ring", "orders", "--print", "--engine", "postgresql")
+
+
+def run(*command: str | Path, folder: Path) -> str:
+    """Standard output of a command that must succeed, far from the checkout."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "DBQ_"))}
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def environment(folder: Path) -> Path:
+    """A new empty virtual environment; the folder of its programs."""
+    venv.create(folder, with_pip=True)
+    return folder / "bin"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from the checkout the way that pip builds it."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run(sys.executable, "-m", "pip", "wheel", "--no-deps", "-w", folder, ROOT, folder=folder)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def test_the_wheel_has_one_package_with_its_queries(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.partition("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"console"}
+    shipped = {name for name in names if name.startswith("console/queries/")}
+    ours = {f"console/{path.relative_to(ROOT)}" for path in (ROOT / "queries").rglob("*.sql")}
+    assert shipped == ours
+    assert ours
+    styles = {f"{path.relative_to(ROOT)}" for path in (ROOT / "console").rglob("*.tcss")}
+    assert styles <= set(names)
+
+
+def test_a_wheel_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+    programs = environment(tmp_path / "environment")
+    run(programs / "pip", "install", "--quiet", wheel, folder=tmp_path)
+    sql = run(programs / "dbq-console", *VERB, folder=tmp_path)
+    assert sql.startswith("-- dbq-console")
+    assert '"orders_pop_seq"' in sql
+
+
+def test_an_editable_checkout_runs(tmp_path: Path) -> None:
+    programs = environment(tmp_path / "environment")
+    run(programs / "pip", "install", "--quiet", "-e", ROOT, folder=tmp_path)
+    assert '"orders_pop_seq"' in run(programs / "dbq-console", *VERB, folder=tmp_path)
+
+
+def test_an_application_of_its_own_runs(wheel: Path, tmp_path: Path) -> None:
+    """As pipx does it: one environment for the program, only its command is in the user's path."""
+    programs = environment(tmp_path / "applications" / "dbq-console")
+    run(programs / "pip", "install", "--quiet", f"dbq-console @ {wheel.as_uri()}", folder=tmp_path)
+    command = tmp_path / "bin" / "dbq-console"
+    command.parent.mkdir()
+    command.symlink_to(programs / "dbq-console")
+    assert '"orders_pop_seq"' in run(command, *VERB, folder=tmp_path)
+
+
+def test_all_extras_install_together(wheel: Path, tmp_path: Path) -> None:
+    programs = environment(tmp_path / "environment")
+    extras = f"dbq-console[demo,mssql,pipeline,bench,test] @ {wheel.as_uri()}"
+    run(programs / "pip", "install", "--dry-run", "--quiet", extras, folder=tmp_path)

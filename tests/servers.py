@@ -1,0 +1,63 @@
+"""The servers that the suite runs on, and databases on them."""
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from uuid import uuid4
+
+import psycopg
+from psycopg.sql import SQL, Identifier
+from sqlalchemy import make_url
+
+from console.engines.embedded import EmbeddedServer
+
+EXTERNAL_URL = os.environ.get("DBQ_TEST_POSTGRESQL_URL", "")
+
+
+@dataclass(frozen=True)
+class ExternalServer:
+    """A server that somebody else runs: nobody kills it here."""
+
+    url: str
+
+
+Server = EmbeddedServer | ExternalServer
+
+
+def connect(url: str) -> psycopg.Connection:
+    """A plain psycopg connection, autocommit, by SQLAlchemy's URL."""
+    words = make_url(url).translate_connect_args(username="user", database="dbname")
+    return psycopg.connect(**words, autocommit=True, connect_timeout=10)
+
+
+def value(url: str, query: str) -> object:
+    """The one value that a query returns."""
+    with connect(url) as connection:
+        row = connection.execute(query.encode()).fetchone()
+    assert row is not None
+    return row[0]
+
+
+@contextmanager
+def fresh_database(server_url: str) -> Iterator[str]:
+    """The URL of an empty database; at the end it goes, whoever is still connected to it."""
+    name = f"dbq_test_{uuid4().hex}"
+    with connect(server_url) as connection:
+        # Nobody is ever connected to template0, so databases can be made side by side.
+        connection.execute(SQL("CREATE DATABASE {} TEMPLATE template0").format(Identifier(name)))
+    try:
+        url = make_url(server_url).set(drivername="postgresql+psycopg", database=name)
+        yield url.render_as_string(hide_password=False)
+    finally:
+        with connect(server_url) as connection:
+            connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    """Poll until the condition holds; a failure names `what` did not come true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        time.sleep(0.05)

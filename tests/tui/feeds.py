@@ -1,0 +1,127 @@
+"""Feeds that tests hold in their hands, readings made to measure, and a clock that stands still."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from console.errors import ConnectionFailedError, ConsoleError
+from console.monitor import QueueSnapshot, Reading
+from console.tui import Clock
+
+
+class FakeClock:
+    """Moves when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    @property
+    def clock(self) -> Clock:
+        return Clock(
+            monotonic=lambda: self.now, utc=lambda: datetime(2026, 3, 29, 2, 14, 7, tzinfo=UTC)
+        )
+
+
+class FakeFeed:
+    """Delivers what the test gives it, and counts what the console asks of it."""
+
+    def __init__(self, name: str = "prod-orders", interval_seconds: float = 1.0) -> None:
+        self.name = name
+        self.interval_seconds = interval_seconds
+        self.looks = 0
+        self.stopped = False
+        self._deliver: Callable[[Reading], None] | None = None
+
+    def start(self, deliver: Callable[[Reading], None]) -> None:
+        self._deliver = deliver
+
+    def look_now(self) -> None:
+        self.looks += 1
+
+    def stop(self) -> None:
+        self.stopped = True
+
+    def give(self, *queues: QueueSnapshot, production: bool = False) -> None:
+        """A look that went well."""
+        self.deliver(Reading(self.name, queues, latency_seconds=0.004, production=production))
+
+    def fail(self, error: ConsoleError | None = None, retry_seconds: float = 8.0) -> None:
+        """A look that failed."""
+        error = error or ConnectionFailedError(
+            "Could not look at the queues.", why="connection refused\nIs the server running?"
+        )
+        self.deliver(Reading(self.name, error=error, retry_seconds=retry_seconds))
+
+    def deliver(self, reading: Reading) -> None:
+        assert self._deliver is not None, "the console has not started this feed"
+        self._deliver(reading)
+
+
+PLAIN = QueueSnapshot(
+    queue="",
+    design="fifo",
+    ready=0,
+    claimed=None,
+    stuck=None,
+    errors=None,
+    done=None,
+    scheduled=None,
+    age_seconds=None,
+    push_per_second=4.0,
+    pop_per_second=4.0,
+    gap=None,
+    capacity=None,
+    schema="public",
+    connection="",
+    estimated=(),
+    unknown=(),
+)
+"""A fifo in which nothing waits."""
+
+
+def queue(name: str, design: str = "fifo", **figures: object) -> QueueSnapshot:
+    """A queue's figures, those of PLAIN where none are given."""
+    return replace(PLAIN, queue=name, design=design, **figures)  # type: ignore[arg-type]
+
+
+def broken(name: str, design: str, problem: str) -> QueueSnapshot:
+    """A queue that could not be looked at."""
+    unknown = ("ready", "age_seconds", "push_per_second", "pop_per_second")
+    nothing = dict.fromkeys(unknown)
+    return queue(name, design, **nothing, unknown=unknown, problem=problem)
+
+
+def nine() -> Sequence[QueueSnapshot]:
+    """One queue of each design, as the demo has them."""
+    keeps = {"claimed": 3, "stuck": 0, "errors": 0}
+    return (
+        queue("billing", "fifo"),
+        queue(
+            "mail",
+            "claim",
+            ready=12_480,
+            estimated=("ready",),
+            age_seconds=541.3,
+            push_per_second=51.3,
+            pop_per_second=48.8,
+            claimed=31,
+            stuck=14,
+            errors=6,
+        ),
+        queue("imports", "heap", ready=17, unknown=("age_seconds",)),
+        queue("legacy", "naive", ready=3, age_seconds=0.31),
+        queue(
+            "orders",
+            "ring",
+            ready=9_412,
+            age_seconds=3.1,
+            push_per_second=812.0,
+            pop_per_second=640.2,
+            gap=9_412,
+            capacity=10_000,
+        ),
+        queue("reminders", "pending", ready=2, age_seconds=3912.0, scheduled=4_102),
+        queue("reports", "status", **{**keeps, "errors": 2}, done=1_204),
+        queue("scans", "split", ready=40, age_seconds=8.8, **keeps, done=88_112),
+        queue("undo", "stack", ready=1, age_seconds=273_600.0),
+    )

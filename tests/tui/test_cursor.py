@@ -1,0 +1,120 @@
+"""Whatever refreshes, sorts, filters and sizes come, the cursor stays on its queue."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from textual.widgets import Input
+
+from tests.tui.feeds import queue
+from tests.tui.opened import Opened, opened
+
+NAMES = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "a.b", "[bold]", "'", "beta ")
+
+snapshots = st.builds(
+    lambda name, figures: replace(queue(name), **figures),
+    st.sampled_from(NAMES),
+    st.fixed_dictionaries(
+        {
+            "ready": st.integers(0, 3),
+            "errors": st.sampled_from([None, 0, 1]),
+            "stuck": st.sampled_from([None, 0, 1]),
+            "schema": st.sampled_from(["public", "other"]),
+        }
+    ),
+)
+steps = st.one_of(
+    st.tuples(
+        st.just("refresh"),
+        st.lists(snapshots, max_size=20, unique_by=lambda one: (one.schema, one.queue)),
+    ),
+    st.tuples(st.just("sort"), st.none()),
+    st.tuples(st.just("reverse"), st.none()),
+    st.tuples(st.just("fail"), st.none()),
+    st.tuples(st.just("pause"), st.none()),
+    st.tuples(st.just("filter"), st.sampled_from(["", "a", "beta", "errors:>0", "schema:pub"])),
+    st.tuples(st.just("resize"), st.sampled_from([(80, 24), (160, 48), (100, 8), (60, 20)])),
+    st.tuples(st.just("move"), st.sampled_from(["j", "k", "g", "G", "pagedown"])),
+)
+
+_ALWAYS_SHOWN = 4
+"""Characters of a name that stay, however narrow its column."""
+_PAINTS_WITHIN_PAUSES = 250
+
+
+@settings(
+    max_examples=20,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(st.lists(steps, min_size=3, max_size=25))
+def test_the_cursor_stays_on_its_queue_while_it_is_in_the_table(
+    done: list[tuple[str, Any]],
+) -> None:
+    asyncio.run(_walk(done))
+
+
+async def _walk(done: list[tuple[str, Any]]) -> None:
+    async with opened() as console:
+        await console.give(*(queue(name) for name in NAMES))
+        for step, value in done:
+            before = console.table.queue_key
+            await _do(console, step, value)
+            after = console.table.queue_key
+            shown = [view.key for view in console.table.shown]
+            if step != "move" and before in shown:
+                assert after == before, f"{step} {value} moved the cursor"
+            assert (after in shown) if shown else (after is None)
+            _agrees(console)
+            await _is_painted(console)
+
+
+async def _do(console: Opened, step: str, value: Any) -> None:
+    if step == "refresh":
+        await console.give(*value)
+    elif step == "filter":
+        console.overview.query_one("#filter", Input).value = value
+        await console.pilot.pause()
+    elif step == "resize":
+        await console.pilot.resize_terminal(*value)
+        await console.pilot.pause()
+    elif step == "fail":
+        console.feed.fail()
+        await console.pilot.pause()
+    else:
+        await console.press({"sort": "s", "reverse": "S", "pause": "space"}.get(step, value))
+
+
+def _agrees(console: Opened) -> None:
+    """The row that is drawn under the cursor is the queue that an action would hit."""
+    table = console.table
+    assert [repr(view.key) for view in table.shown] == list(table.keys)
+    if table.keys:
+        assert table.view is not None
+        assert repr(table.view.key) == table.cursor_key
+        line = table.cursor_row - table.scroll_offset.y + 1
+        drawn = table.render_line(line).text
+        assert table.cells(table.keys[table.cursor_row])["queue"].text in drawn
+        assert table.view.label[:_ALWAYS_SHOWN] in drawn
+        assert 0 < line < max(2, table.scrollable_content_region.height), (
+            "the cursor is out of sight"
+        )
+
+
+async def _is_painted(console: Opened) -> None:
+    """No old line stays on the screen. Textual paints on a timer of its own, soon after."""
+    for _ in range(_PAINTS_WITHIN_PAUSES):
+        if not (old := _old_lines(console)):
+            return
+        await console.pilot.pause(0.02)
+    pytest.fail(f"old lines are on the screen: {old}")
+
+
+def _old_lines(console: Opened) -> list[str]:
+    table = console.table
+    on_screen = console.picture.splitlines()[table.region.y :]
+    lines = [table.render_line(y).text for y in range(table.scrollable_content_region.height)]
+    return [old for old, now in zip(on_screen, lines, strict=False) if not old.startswith(now)]

@@ -1,0 +1,54 @@
+"""Free words and `field:value`."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.monitor import Reading
+from console.tui.board import Board
+from console.tui.filters import parse
+from tests.tui.feeds import nine, queue
+
+
+def found(text: str) -> set[str]:
+    board = Board({"prod": 1.0}, now=0)
+    odd = (queue('od"d; name', "fifo"), queue("a:b", "stack"))
+    board.take("prod", Reading("prod", (*nine(), *odd)), at=0)
+    wanted = parse(text)
+    return {view.snapshot.queue for view in board.queues(0) if wanted.matches(view)}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("MAIL", {"mail"}),
+        ("ring", {"orders"}),
+        ("design:ring", {"orders"}),
+        ("queue:re", {"reminders", "reports"}),
+        ("re stat", {"reports"}),
+        ("state:critical", {"mail"}),
+        ("state:warning", {"orders", "reports"}),
+        ("errors:>0", {"mail", "reports"}),
+        ("errors:>0 errors:<6", {"reports"}),
+        ("ready:>=9412", {"mail", "orders"}),
+        ("ready:17", {"imports"}),
+        ("push/s:>100", {"orders"}),
+        ("connection:stage", set()),
+        ('"d; n"', {'od"d; name'}),
+        ("a:b", {"a:b"}),
+        ("ready:many", set()),
+        ('queue:"bill', {"billing"}),
+    ],
+)
+def test_what_a_filter_finds(text: str, names: set[str]) -> None:
+    assert found(text) == names
+
+
+def test_no_filter_hides_nothing() -> None:
+    assert not parse("  ")
+    assert len(found("")) == 11
+
+
+@given(st.text())
+def test_whatever_is_typed_is_a_filter(text: str) -> None:
+    found(text)

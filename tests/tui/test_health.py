@@ -1,0 +1,63 @@
+"""What the figures of one queue say of it."""
+
+from typing import Any
+
+import pytest
+
+from console.tui.health import Level, assess, full_in_seconds
+from tests.tui.feeds import broken, queue
+
+
+def test_a_quiet_queue_is_fine() -> None:
+    assert assess(queue("q")).level is Level.OK
+
+
+@pytest.mark.parametrize(
+    ("figures", "level", "reason"),
+    [
+        ({"stuck": 14}, Level.CRITICAL, "14 stuck"),
+        ({"errors": 6}, Level.WARNING, "6 in error"),
+        ({"gap": 89, "capacity": 100}, Level.OK, None),
+        ({"gap": 90, "capacity": 100}, Level.WARNING, "90 % full"),
+        ({"gap": 100, "capacity": 100}, Level.CRITICAL, "full: it takes no more pushes"),
+        ({"gap": -3, "capacity": 100}, Level.OK, None),
+    ],
+)
+def test_one_reason(figures: dict[str, Any], level: Level, reason: str | None) -> None:
+    health = assess(queue("q", **figures))
+    assert health.level is level
+    assert health.reasons == ((reason,) if reason else ())
+
+
+def test_the_gravest_reason_comes_first() -> None:
+    health = assess(queue("q", errors=2, stuck=1))
+    assert health.reasons == ("1 stuck", "2 in error")
+    assert health.level is Level.CRITICAL
+
+
+def test_a_queue_that_cannot_be_looked_at_says_why() -> None:
+    health = assess(broken("q", "fifo", "permission denied for table q"))
+    assert health.level is Level.WARNING
+    assert health.reasons == ("permission denied for table q",)
+
+
+def test_marks_differ_without_colour() -> None:
+    assert [level.mark for level in Level] == [" ", "!", "✖"]
+
+
+@pytest.mark.parametrize(
+    ("push", "pop", "gap", "seconds"),
+    [
+        (812.0, 640.0, 4_840, 30.0),
+        (640.0, 812.0, 4_840, None),
+        (640.0, 640.0, 4_840, None),
+        (None, 640.0, 4_840, None),
+        (640.0, 640.0, 10_000, 0.0),
+    ],
+)
+def test_time_to_full(
+    push: float | None, pop: float | None, gap: int, seconds: float | None
+) -> None:
+    ring = queue("r", "ring", push_per_second=push, pop_per_second=pop, gap=gap, capacity=10_000)
+    assert full_in_seconds(ring) == seconds
+    assert full_in_seconds(queue("f", push_per_second=9.0, pop_per_second=1.0)) is None

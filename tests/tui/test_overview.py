@@ -1,0 +1,409 @@
+"""The first screen, key by key, on fake feeds."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+from textual.widgets import Input
+
+from console.errors import ConnectionFailedError
+from tests.tui.feeds import broken, nine, queue
+from tests.tui.opened import opened
+
+LINES_BELOW_THE_TABLE = 4
+
+
+async def test_before_the_first_reading_it_says_that_it_looks() -> None:
+    async with opened() as console:
+        assert "connecting" in console.words("#connections")
+        assert "Looking for queues" in console.words("#empty")
+        assert "all clear" not in console.picture
+
+
+async def test_the_first_reading_is_drawn_as_soon_as_it_comes() -> None:
+    async with opened() as console:
+        await console.give(*nine())
+        assert console.order[:3] == ["mail", "orders", "reports"]
+        assert console.row("mail") == {
+            "state": "✖",
+            "queue": "mail",
+            "design": "claim",
+            "ready": "≈12 k",
+            "age": "9 m 01 s",
+            "gap": "·",
+            "stuck": "14",
+            "errors": "6",
+        }
+        assert console.row("imports")["age"] == "?"
+        assert "4 ms" in console.words("#connections")
+
+
+async def test_all_nine_queues_are_in_sight_at_80_by_24() -> None:
+    async with opened(banner="demo", rights="admin") as console:
+        await console.give(*nine(), production=True)
+        for one in nine():
+            assert f" {one.queue} " in console.picture
+        assert "? help" in console.picture
+
+
+async def test_a_wide_screen_shows_everything() -> None:
+    async with opened(size=(160, 48)) as console:
+        await console.give(*nine())
+        row = console.row("orders")
+        assert (row["push"], row["pop"], row["claimed"]) == ("812.0", "640.2", "·")
+        assert row["full_in"] == "≈3.4 s"
+        assert row["trend"].endswith("█")
+        assert console.row("billing")["full_in"] == "·"
+
+
+async def test_columns_go_and_come_back_with_the_width() -> None:
+    async with opened(size=(160, 48)) as console:
+        await console.give(*nine())
+        await console.press("j", "j")
+        await console.pilot.resize_terminal(80, 24)
+        await console.pilot.pause()
+        assert "trend" not in console.row("mail")
+        assert console.row("mail")["errors"] == "6"
+        await console.pilot.resize_terminal(160, 48)
+        await console.pilot.pause()
+        assert console.row("mail")["push"] == "51.3"
+        assert console.cursor == "reports"
+
+
+async def test_production_is_said_in_words() -> None:
+    async with opened(rights="read-only") as console:
+        await console.give(production=True)
+        assert "PRODUCTION" in console.words("#connections")
+        assert "read-only" in console.words("#connections")
+        await console.give(production=False)
+        assert "PRODUCTION" not in console.words("#connections")
+
+
+@pytest.mark.parametrize("columns", [50, 60, 80])
+async def test_no_name_is_too_long_to_say_production(columns: int) -> None:
+    async with opened("a-host-of-a-very-long-name/database", size=(columns, 24)) as console:
+        await console.give(production=True)
+        assert " PRODUCTION " in console.picture
+
+
+async def test_no_queues_says_how_to_get_one() -> None:
+    async with opened() as console:
+        await console.give()
+        assert "dbq-console install" in console.words("#empty")
+        await console.press("j", "s", "slash", "x", "enter", "escape", "space", "space")
+        await console.give(queue("first"))
+        assert console.order == ["first"]
+        assert console.cursor == "first"
+
+
+async def test_all_clear_only_when_everything_was_seen() -> None:
+    async with opened("a", "b") as console:
+        await console.give(queue("q"))
+        assert "all clear" not in console.words("#summary")
+        console.feeds[1].give(queue("r"))
+        await console.pilot.pause()
+        assert "all clear" in console.words("#summary")
+        console.feeds[1].fail()
+        await console.pilot.pause()
+        assert "all clear" not in console.words("#summary")
+
+
+async def test_a_queue_that_cannot_be_looked_at_says_why_and_is_never_zero() -> None:
+    async with opened() as console:
+        await console.give(broken("secret", "fifo", "permission denied for table secret"))
+        row = console.row("secret")
+        assert (row["state"], row["ready"], row["age"]) == ("!", "?", "?")
+        assert "permission denied" in console.words("#detail")
+
+
+async def test_a_dead_connection_turns_its_rows_stale_and_the_others_go_on() -> None:
+    async with opened("prod", "audit", size=(160, 48)) as console:
+        await console.give(queue("orders", ready=1))
+        console.feeds[1].give(queue("trail", ready=7))
+        await console.pilot.pause()
+        console.feeds[1].fail(retry_seconds=8)
+        console.clock.now += 14
+        await console.give(queue("orders", ready=2))
+        assert "audit  lost 14 s, again now" in console.words("#connections")
+        assert "connection refused" in console.words("#connections")
+        assert console.row("prod › orders")["ready"] == "2"  # noqa: RUF001
+        stale = console.row("audit › trail · 14 s old")  # noqa: RUF001
+        assert (stale["state"], stale["ready"]) == ("✖", "7")
+        assert "1 stale" in console.words("#summary")
+
+        console.feeds[1].give(queue("trail", ready=8))
+        await console.pilot.pause()
+        assert console.row("audit › trail")["ready"] == "8"  # noqa: RUF001
+        assert "stale" not in console.words("#summary")
+
+
+async def test_a_connection_that_never_answered_says_so() -> None:
+    async with opened() as console:
+        console.feed.fail(ConnectionFailedError("Could not look.", why="no such host"))
+        console.clock.now += 3
+        await console.press("r")
+        console.overview.draw()
+        words = console.words("#connections")
+        assert "no connection 3 s, again in 5 s" in words
+        assert "no such host" in words
+        assert "goes on trying" in console.words("#empty")
+
+
+async def test_many_connections_do_not_push_the_queues_off_the_screen() -> None:
+    names = [f"server-{number}" for number in range(12)]
+    async with opened(*names) as console:
+        for feed in console.feeds[:-1]:
+            feed.give(queue("q"))
+        console.feeds[-1].fail()
+        await console.pilot.pause()
+        lines = console.words("#connections").splitlines()
+        assert len(lines) <= 4
+        assert "server-11" in lines[0]
+        assert "+ 10 more connections, all of them answer" in lines[-1]
+
+
+async def test_names_are_data() -> None:
+    odd = ("[bold]x", "a\x1b[2Jb", "[/]", "line\nbreak", "größe 数 🐘")
+    async with opened("[red]conn[/red]", banner="[blink]b") as console:
+        await console.give(*(queue(name) for name in odd))
+        shown = ["[bold]x", "a␛[2Jb", "[/]", "line␊break", "größe 数 🐘"]
+        assert sorted(console.order) == sorted(shown)
+        assert "[red]conn[/red]" in console.words("#connections")
+        assert "[blink]b" in console.picture
+        await console.press("slash", *"[bold", "enter")
+        assert console.order == ["[bold]x"]
+        assert "[bold" in console.words("#summary")
+
+
+async def test_sorting_goes_through_the_columns_in_sight_and_back_to_the_first() -> None:
+    async with opened() as console:
+        await console.give(*nine())
+        seen = []
+        for _ in range(8):
+            seen.append(console.table.sort_column.name)
+            await console.press("s")
+        assert seen == ["state", "queue", "design", "ready", "age", "gap", "stuck", "errors"]
+        assert console.table.sort_column.name == "state"
+
+
+async def test_sorting_by_name_and_reversed() -> None:
+    async with opened() as console:
+        await console.give(*nine())
+        await console.press("s")
+        assert console.order == sorted(one.queue for one in nine())
+        assert "by name ▲" in console.words("#summary")
+        await console.press("S")
+        assert console.order == sorted((one.queue for one in nine()), reverse=True)
+
+
+async def test_a_click_on_a_head_sorts_by_it() -> None:
+    async with opened() as console:
+        await console.give(*nine())
+        await console.pilot.click(console.table, offset=(40, 0))
+        await console.pilot.pause()
+        assert console.table.sort_column.name == "ready"
+        assert console.order[0] == "mail"
+
+
+async def test_filter_follows_every_letter_and_enter_keeps_it() -> None:
+    async with opened() as console:
+        await console.give(*nine())
+        await console.press("slash", *"re")
+        assert set(console.order) == {"reports", "reminders"}
+        await console.press("p", "enter")
+        assert console.order == ["reports"]
+        assert console.app.focused is console.table
+        assert "1 of 9 match rep" in console.words("#summary")
+        await console.give(*nine()[:3])
+        assert console.order == []
+        assert "No queue matches" in console.words("#empty")
+        await console.press("escape")
+        assert len(console.order) == 3
+
+
+async def test_letters_typed_into_the_filter_are_letters() -> None:
+    async with opened() as console:
+        await console.give(*nine())
+        await console.press("slash", *"srq/ ?+-jG")
+        line = console.overview.query_one("#filter", Input)
+        assert line.value == "srq/ ?+-jG"
+        assert console.feed.looks == 0
+        assert console.table.sort_column.name == "state"
+        await console.press("escape")
+        assert not line.display
+        assert line.value == ""
+        assert len(console.order) == 9
+
+
+async def test_what_is_typed_right_behind_a_slash_goes_into_the_filter() -> None:
+    async with opened() as console:
+        await console.give(*nine())
+        for key in ("slash", "s", "c", "enter", "space"):
+            console.app.simulate_key(key)
+        await console.pilot.pause()
+        await console.pilot.pause()
+        assert console.order == ["scans"]
+        assert "PAUSED" in console.words("#summary")
+
+
+async def test_space_holds_the_screen_still_but_not_the_sampling() -> None:
+    async with opened() as console:
+        await console.give(queue("q", ready=1))
+        await console.press("space")
+        console.clock.now += 9
+        await console.give(queue("q", ready=5))
+        assert console.row("q")["ready"] == "1"
+        assert "PAUSED 9 s" in console.words("#summary")
+        await console.press("s", "slash", "q", "enter")
+        assert console.row("q")["ready"] == "1"
+        await console.press("space")
+        assert console.row("q")["ready"] == "5"
+        assert "PAUSED" not in console.words("#summary")
+
+
+async def test_r_looks_now_everywhere() -> None:
+    async with opened("a", "b") as console:
+        await console.press("r")
+        assert [feed.looks for feed in console.feeds] == [1, 1]
+
+
+async def test_the_interval_goes_by_steps_and_stops_at_the_ends() -> None:
+    async with opened() as console:
+        await console.press("plus")
+        assert console.feed.interval_seconds == 2
+        assert "every 2 s" in console.words("#connections")
+        await console.press(*["plus"] * 9)
+        assert console.feed.interval_seconds == 60
+        await console.press(*["minus"] * 9)
+        assert console.feed.interval_seconds == 0.5
+        assert console.feed.looks > 0
+
+
+async def test_vim_keys_and_arrows_move_the_cursor() -> None:
+    async with opened() as console:
+        await console.give(*nine())
+        top = console.order
+        for keys, at in (("j", 1), ("down", 2), ("k", 1), ("G", 8), ("up", 7), ("g", 0)):
+            await console.press(keys)
+            assert console.cursor == top[at], keys
+            assert f"public.{top[at]}" in console.words("#detail")
+        await console.press("end", "pageup")
+        assert console.cursor == top[0]
+
+
+async def test_escape_goes_out_one_level_at_a_time_and_never_quits() -> None:
+    async with opened() as console:
+        await console.give(*nine())
+        await console.press("slash", "m", "enter", "question_mark")
+        assert console.has_help_open()
+        await console.press("escape")
+        assert not console.has_help_open()
+        assert len(console.order) < 9
+        await console.press("q")
+        assert len(console.order) == 9
+        await console.press("escape", "q", "escape")
+        assert console.app.is_running
+        assert "Ctrl-Q quits" in console.words("#summary")
+
+
+@pytest.mark.parametrize("before", [(), ("slash", "m"), ("question_mark",), ("space",)])
+async def test_ctrl_q_quits_from_anywhere(before: tuple[str, ...]) -> None:
+    async with opened() as console:
+        await console.give(*nine())
+        await console.press(*before)
+        await console.pilot.press("ctrl+q")
+        assert not console.app.is_running or console.app._exit
+    assert console.feed.stopped
+
+
+async def test_help_is_made_from_the_key_map() -> None:
+    async with opened(size=(80, 48)) as console:
+        await console.press("question_mark")
+        for words in ("sort by the next column", "one row down", "quit, from anywhere"):
+            assert words in console.picture
+        assert "Ctrl-Q" in console.picture
+        await console.press("question_mark")
+        assert not console.has_help_open()
+
+
+async def test_help_scrolls_where_the_terminal_is_small() -> None:
+    async with opened() as console:
+        await console.press("question_mark", *["j"] * 30)
+        assert "an estimate" in console.picture
+
+
+async def test_a_dialog_does_not_stop_the_figures_under_it() -> None:
+    async with opened() as console:
+        await console.give(queue("q", ready=1))
+        await console.press("question_mark")
+        await console.give(queue("q", ready=2))
+        assert console.row("q")["ready"] == "2"
+
+
+async def test_readings_come_from_other_threads() -> None:
+    async with opened() as console:
+        threads = [
+            threading.Thread(target=console.feed.give, args=(queue("q", ready=n),))
+            for n in range(20)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        await console.pilot.pause()
+        assert console.order == ["q"]
+
+
+async def test_a_reading_that_comes_after_the_end_is_dropped() -> None:
+    async with opened() as console:
+        await console.give(queue("q"))
+    thread = threading.Thread(target=console.feed.give, args=(queue("q"),))
+    thread.start()
+    thread.join()
+
+
+async def test_a_dropped_queue_leaves_the_cursor_on_the_row_that_moved_up() -> None:
+    async with opened() as console:
+        await console.give(queue("a"), queue("b"), queue("c"))
+        await console.press("j")
+        await console.give(queue("a"), queue("c"))
+        assert console.cursor == "c"
+        await console.give(queue("a"))
+        assert console.cursor == "a"
+        assert "public.a" in console.words("#detail")
+
+
+async def test_rows_out_of_sight_have_their_figures_of_now_when_they_come_in_sight() -> None:
+    async with opened() as console:
+        names = [f"q{number:03}" for number in range(200)]
+        await console.give(*(queue(name, ready=1) for name in names))
+        await console.give(*(queue(name, ready=2) for name in names))
+        await console.press("G")
+        assert "q199" in console.picture
+        lines = [line for line in console.picture.splitlines() if " q19" in line]
+        assert len(lines) == 10
+        assert all(" 2 " in line for line in lines)
+
+
+async def test_the_row_under_the_cursor_keeps_its_line_when_rows_come_above_it() -> None:
+    async with opened() as console:
+        names = [f"q{number:03}" for number in range(0, 200, 2)]
+        await console.give(*map(queue, names))
+        await console.press("G", *["k"] * 20)
+        line = console.table.cursor_row - console.table.scroll_offset.y
+        await console.give(*map(queue, ["p1", "p2", "p3", *names]))
+        await console.pilot.pause()
+        assert console.cursor == names[-21]
+        assert console.table.cursor_row - console.table.scroll_offset.y == line
+
+
+async def test_figures_of_one_queue_change_only_its_row() -> None:
+    async with opened() as console:
+        before = nine()
+        await console.give(*before)
+        await console.press("s")
+        await console.give(
+            *(replace(one, ready=77) if one.queue == "undo" else one for one in before)
+        )
+        assert console.row("undo")["ready"] == "77"
+        assert console.row("scans")["ready"] == "40"

@@ -1,0 +1,122 @@
+"""What a design says of itself: options and their values, states, verbs."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.catalog import installed_queue
+from console.designs import DESIGNS, Design, Option, Order, design
+from console.designs.options import EVERY_VERB, FINISHING_VERBS
+from console.errors import UsageError
+
+EACH = pytest.mark.parametrize("of", DESIGNS.values(), ids=DESIGNS)
+OPTIONS = [(of, option) for of in DESIGNS.values() for option in of.options]
+EACH_OPTION = pytest.mark.parametrize(
+    ("of", "option"), OPTIONS, ids=[f"{of.name}-{option.name}" for of, option in OPTIONS]
+)
+
+
+def defaults(**changed: str) -> dict[str, str]:
+    """The options that DESIGN section 4 gives every queue."""
+    return {"payload": "text", "max_bytes": "unlimited", "notify": "off"} | changed
+
+
+DEFAULTS = {
+    "naive": defaults(max_bytes="8000", archive_at_pop="off"),
+    "ring": defaults(max_bytes="1000", archive_at_pop="off", size="10000", in_hand="off"),
+    "heap": defaults(archive_at_pop="off"),
+    "fifo": defaults(archive_at_pop="off", order="lax"),
+    "stack": defaults(archive_at_pop="off"),
+    "pending": defaults(archive_at_pop="off"),
+    "claim": defaults(),
+    "status": defaults(),
+    "split": defaults(dequeue="single"),
+}
+
+
+@EACH
+def test_the_defaults_are_those_of_the_documentation(of: Design) -> None:
+    assert of.complete_options({}) == DEFAULTS[of.name]
+
+
+@EACH_OPTION
+def test_every_value_of_an_option_is_taken_and_no_other(of: Design, option: Option) -> None:
+    edges = [] if option.choices else [str(option.minimum), str(option.maximum)]
+    for value in (*option.choices, *option.words, *edges, option.default):
+        assert of.complete_options({option.name: value})[option.name] == value
+    outside = [] if option.choices else [str(option.minimum - 1), str(option.maximum + 1)]
+    for value in ("", " ", "nope", "-1", "1.0", "1e3", "٣", "ON", *outside):
+        with pytest.raises(UsageError, match=option.name) as refused:
+            option.check(value)
+        assert refused.value.next_step
+
+
+@EACH_OPTION
+def test_a_number_has_one_form(of: Design, option: Option) -> None:
+    if not option.choices:
+        assert option.check(f"000{option.minimum}") == str(option.minimum)
+
+
+@EACH
+def test_an_unknown_option_names_those_that_there_are(of: Design) -> None:
+    with pytest.raises(UsageError, match="'nope'") as refused:
+        of.complete_options({"nope": "1"})
+    assert all(option.name in refused.value.next_step for option in of.options)
+
+
+@EACH
+def test_all_values_of_all_options_go_together_but_two(of: Design) -> None:
+    choices = [[(o.name, value) for value in o.choices] for o in of.options if o.choices]
+    for chosen in itertools.product(*choices):
+        given_options = dict(chosen)
+        keeps, archives = given_options.get("in_hand"), given_options.get("archive_at_pop")
+        if keeps == archives == "on":
+            with pytest.raises(UsageError, match="exclude"):
+                of.complete_options(given_options)
+        else:
+            complete = of.complete_options(given_options)
+            assert list(complete) == [option.name for option in of.options]
+            assert of.complete_options(complete) == complete
+
+
+@EACH
+def test_who_keeps_rows_has_verbs_and_states_for_them(of: Design) -> None:
+    choices = [[(o.name, value) for value in o.choices] for o in of.options if o.choices]
+    for chosen in itertools.product(*choices):
+        options = dict(chosen)
+        verbs, states = of.verbs_with(options), of.states_with(options)
+        assert len(set(verbs)) == len(verbs)
+        assert set(EVERY_VERB) <= set(verbs)
+        assert of.finishes(options) == ("claimed" in states)
+        assert of.finishes(options) == (set(FINISHING_VERBS) <= set(verbs))
+        assert ("relay" in verbs) == ("resize" in verbs) == (of.order is Order.NUMBERS)
+        assert of.order_with(options) is (
+            Order.STRICT if options.get("order") == "strict" else of.order
+        )
+
+
+@EACH
+def test_the_columns_of_an_installed_queue_play_the_roles_that_it_needs(of: Design) -> None:
+    queue = installed_queue("s", "q", of, of.complete_options({}))
+    assert set(of.needed_roles) <= set(queue.roles)
+    sequences = {role: name for role, name in queue.roles.items() if role.endswith("_sequence")}
+    assert all(name.startswith("q_") for name in sequences.values())
+    assert queue.table == "q" + of.table_suffix
+
+
+@given(st.text())
+def test_no_other_name_is_a_design(name: str) -> None:
+    if name in DESIGNS:
+        assert design(name, "postgresql").name == name
+    else:
+        with pytest.raises(UsageError) as refused:
+            design(name)
+        assert "ring" in refused.value.next_step
+
+
+def test_a_design_that_an_engine_lacks_says_where_it_is() -> None:
+    with pytest.raises(UsageError, match="mssql") as refused:
+        design("ring", "mssql")
+    assert "postgresql" in refused.value.why

@@ -1,0 +1,167 @@
+"""Connections by URL, and what becomes of an engine's errors."""
+
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from psycopg.sql import SQL, Literal
+from sqlalchemy import make_url
+from sqlalchemy.exc import DBAPIError, OperationalError
+
+from console.engines import PRODUCTS, Database, label_of, open_database, parse_url, product
+from console.errors import (
+    BusyError,
+    ConnectionFailedError,
+    ConsoleError,
+    RefusedError,
+    UsageError,
+)
+from tests.servers import Server
+
+SECRET = "hunter2"
+
+
+@given(
+    st.text(),
+    st.sampled_from(
+        ["", "://", "postgresql://", "postgresql+psycopg://u:", "mssql://u:", "x+y://"]
+    ),
+    st.sampled_from(["", "@h/db", "@h:x/db", "@[::1/db", "/db", "?a=", "?password=", " "]),
+)
+def test_a_url_that_cannot_be_used_never_shows_its_secret(
+    noise: str, before: str, after: str
+) -> None:
+    try:
+        parsed = parse_url(f"{before}{noise}{SECRET}{after}")
+    except UsageError as error:
+        complaint = str(error)
+    else:
+        assert parsed.get_backend_name() in PRODUCTS
+        return
+    assert SECRET not in complaint
+    assert "postgresql+psycopg://" in complaint
+
+
+@pytest.mark.parametrize(
+    ("url", "label"),
+    [
+        (f"postgresql+psycopg://u:{SECRET}@db.example:6432/orders", "db.example:6432/orders"),
+        (f"postgresql://u:{SECRET}@db.example/orders", "db.example/orders"),
+        (f"postgresql://u:{SECRET}@/orders?host=/run/postgresql", "/run/postgresql/orders"),
+        (f"postgresql:///orders?user=u&password={SECRET}", "local/orders"),
+        (f"postgresql://u:{SECRET}@db.example", "db.example/"),
+    ],
+)
+def test_a_label_has_neither_user_nor_password(url: str, label: str) -> None:
+    assert label_of(make_url(url)) == label
+    database = open_database(url)
+    assert (database.label, database.product.name) == (label, "postgresql")
+    database.close()
+
+
+def test_engines_are_known_by_name() -> None:
+    assert all(product(name).name == name for name in PRODUCTS)
+    with pytest.raises(UsageError, match="'oracle'") as refused:
+        product("oracle")
+    assert "postgresql" in refused.value.next_step
+
+
+@pytest.fixture(scope="module")
+def database(server: Server) -> Iterator[Database]:
+    database = open_database(server.url)
+    yield database
+    database.close()
+
+
+def raised(database: Database, state: str) -> ConsoleError:
+    """What becomes of an error with that state, raised by the server itself."""
+    raising = SQL(
+        "DO $$ BEGIN RAISE EXCEPTION 'the message' "
+        "USING ERRCODE = {}, DETAIL = 'the detail', HINT = 'the hint'; END $$"
+    ).format(Literal(state))
+    with pytest.raises(ConsoleError) as caught, database.transaction("do it") as connection:
+        connection.exec_driver_sql(raising.as_string(None))
+    return caught.value
+
+
+STATES: dict[str, type[ConsoleError]] = {
+    "08006": ConnectionFailedError,  # the connection broke
+    "28P01": ConnectionFailedError,  # a wrong password
+    "28000": ConnectionFailedError,  # no such role
+    "3D000": ConnectionFailedError,  # no such database
+    "53300": ConnectionFailedError,  # too many connections
+    "57P01": ConnectionFailedError,  # the server is stopped
+    "57P02": ConnectionFailedError,  # it crashed
+    "57P03": ConnectionFailedError,  # it still starts
+    "42501": RefusedError,  # no grant
+    "25006": RefusedError,  # a read-only transaction
+    "55P03": BusyError,  # a lock time-out
+    "57014": BusyError,  # a statement time-out
+    "40001": BusyError,  # a serialization failure
+    "40P01": BusyError,  # a deadlock
+    "42P01": UsageError,  # no such table
+    "42883": UsageError,  # no such function
+    "42P07": UsageError,  # a table of that name
+    "42723": UsageError,  # a function of that name
+    "3F000": UsageError,  # no such schema
+    "23502": UsageError,  # null
+    "23505": UsageError,  # that id is there
+    "22P02": UsageError,  # no valid JSON
+    "22P05": UsageError,  # a character that cannot be stored
+    "22021": UsageError,  # NUL
+    "53100": ConsoleError,  # the disk is full
+    "XX000": ConsoleError,  # what the server did not foresee
+    "P0001": ConsoleError,  # somebody's trigger
+}
+STATUSES = {UsageError: 2, ConsoleError: 2, ConnectionFailedError: 3, RefusedError: 4, BusyError: 4}
+DATA_IN_DETAIL = {"23502", "23505", "22P02"}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_every_state_is_the_error_that_the_operator_can_act_on(
+    database: Database, state: str
+) -> None:
+    error = raised(database, state)
+    assert type(error) is STATES[state]
+    assert error.exit_status == STATUSES[type(error)]
+    assert error.what == "Could not do it."
+    assert error.why.startswith("the message")
+    assert ("the detail" in error.why) == (state not in {*DATA_IN_DETAIL, "08006"})
+    assert error.next_step
+    if type(error) is ConsoleError and state != "53100":
+        assert error.next_step == "the hint"
+    assert isinstance(error.__cause__, DBAPIError)
+
+
+def test_what_our_own_functions_raise_is_told_in_their_words(database: Database) -> None:
+    error = raised(database, "DBQ02")
+    assert (type(error), error.exit_status) == (UsageError, 2)
+    assert error.what == "Could not do it. the message"
+    assert (error.why, error.next_step) == ("the detail", "the hint")
+
+
+def translated(original: Exception) -> ConsoleError:
+    error = OperationalError("SELECT 1", {}, original)
+    return PRODUCTS["postgresql"].translate(error, "do it")
+
+
+def test_a_driver_s_own_errors_have_no_state() -> None:
+    lost = translated(psycopg.OperationalError("the connection is lost"))
+    assert type(lost) is ConnectionFailedError
+    assert (lost.why, lost.exit_status) == ("the connection is lost", 3)
+    nul = translated(psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes"))
+    assert type(nul) is UsageError
+    assert "payload=bytes" in nul.next_step
+    assert type(translated(psycopg.DataError("something else"))) is ConsoleError
+    assert type(translated(psycopg.InterfaceError("bad use"))) is ConsoleError
+    assert translated(ValueError("not the driver's")).why == "not the driver's"
+
+
+@pytest.mark.parametrize("state", ["08006", "57P01", "42501", "40P01", "23505"])
+def test_recorded_errors_without_a_server_s_message(state: str) -> None:
+    """As they come when the connection dies before the message is whole."""
+    error = translated(psycopg.errors.lookup(state)("what the driver says"))
+    assert type(error) is STATES[state]
+    assert error.why == "what the driver says"

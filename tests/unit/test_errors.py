@@ -1,0 +1,47 @@
+"""The one family of errors: three parts, one exit status, whole on the other side of a process."""
+
+import pickle
+
+import pytest
+
+from console.actions.push import InDoubtError, PartlyPushedError
+from console.cli.streams import OutputError
+from console.errors import (
+    BusyError,
+    ConnectionFailedError,
+    ConsoleError,
+    RefusedError,
+    UsageError,
+)
+
+STATUSES: dict[type[ConsoleError], int] = {
+    ConsoleError: 2,
+    UsageError: 2,
+    PartlyPushedError: 2,
+    OutputError: 2,
+    ConnectionFailedError: 3,
+    InDoubtError: 3,
+    RefusedError: 4,
+    BusyError: 4,
+}
+
+
+@pytest.mark.parametrize("kind", STATUSES)
+def test_exit_status_and_words(kind: type[ConsoleError]) -> None:
+    error = kind("What.", why="Why.", next_step="Next.")
+    assert error.exit_status == STATUSES[kind]
+    assert str(error) == "What.\nWhy.\nNext."
+    assert str(kind("What.", next_step="Next.")) == "What.\nNext."
+    assert str(kind("What.")) == "What."
+
+
+@pytest.mark.parametrize("kind", STATUSES)
+def test_whole_after_pickling(kind: type[ConsoleError]) -> None:
+    error = kind("What ü.", why="Why.", next_step="Next.")
+    error.exit_status = 77
+    error.add_note("a note")
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301
+    assert type(again) is kind
+    assert (again.what, again.why, again.next_step) == ("What ü.", "Why.", "Next.")
+    assert (str(again), again.exit_status) == (str(error), 77)
+    assert again.__notes__ == ["a note"]

@@ -1,0 +1,62 @@
+"""How figures are written."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.errors import UsageError
+from console.formats import count, duration, parse_duration, rate
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0 ms"),
+        (0.25, "250 ms"),
+        (0.9996, "1.0 s"),
+        (3.14, "3.1 s"),
+        (59.96, "1 m 00 s"),
+        (252, "4 m 12 s"),
+        (3599.6, "1 h 00 m"),
+        (3900, "1 h 05 m"),
+        (273_600, "3 d 04 h"),
+        (-3.1, "-3.1 s"),
+    ],
+)
+def test_durations_have_one_form(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@given(st.floats(min_value=0, max_value=59 * 86400))
+def test_a_duration_is_never_written_with_sixty_of_anything(seconds: float) -> None:
+    assert not any(part in {"60", "60.0", "1000"} for part in duration(seconds).split())
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0s", 0),
+        ("500ms", 0.5),
+        ("5s", 5),
+        ("1.5s", 1.5),
+        ("10m", 600),
+        ("1h30m", 5400),
+        ("2d", 172_800),
+    ],
+)
+def test_durations_are_read(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "5", "s", "-5s", "5 s", "5sx", "x5s", "1e3s", "٣s"])
+def test_other_texts_are_no_durations(text: str) -> None:
+    with pytest.raises(UsageError, match="not a duration"):
+        parse_duration(text)
+
+
+def test_counts_and_rates() -> None:
+    assert count(4812) == "4,812"
+    assert count(10_000, estimated=True) == "≈10 k"
+    assert count(12_400, estimated=True) == "≈12 k"
+    assert count(3_400_000, estimated=True) == "≈3.4 M"
+    assert rate(812) == "812.0"

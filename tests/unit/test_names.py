@@ -1,0 +1,90 @@
+"""How long a queue's name may be, and which names its objects take."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console import catalog
+from console.catalog import Kind, Queue, installed_queue
+from console.designs import DESIGNS, Design
+from console.engines import PRODUCTS, Product
+from console.errors import UsageError
+
+PAIRS = [
+    (product, of)
+    for product in PRODUCTS.values()
+    for of in DESIGNS.values()
+    if product.name in of.engines
+]
+EACH = pytest.mark.parametrize(
+    ("product", "of"), PAIRS, ids=[f"{product.name}-{of.name}" for product, of in PAIRS]
+)
+
+
+def queue(of: Design, name: str, schema: str = "s") -> Queue:
+    return installed_queue(schema, name, of, of.complete_options({}))
+
+
+@EACH
+def test_at_the_limit_the_longest_object_just_fits(product: Product, of: Design) -> None:
+    limit, suffix = catalog.name_limit(product, of.name)
+    longest = queue(of, "x" * limit)
+    names = catalog.object_names(product, longest)
+    assert max(map(product.name_length, names)) == product.name_limit
+    assert longest.name + suffix in names
+    catalog.check_names(product, longest)
+    with pytest.raises(UsageError, match=f"{limit + 1} bytes, at most {limit}") as refused:
+        catalog.check_names(product, queue(of, "x" * (limit + 1)))
+    assert f"<queue>{suffix}" in refused.value.why
+
+
+@EACH
+def test_every_public_function_is_among_the_names(product: Product, of: Design) -> None:
+    suffixes = {name.removeprefix("q") for name in catalog.object_names(product, queue(of, "q"))}
+    assert {"_push", "_push_many", "_pop", "_pop_many", "_archive", of.table_suffix} <= suffixes
+    if of.keeps_row:
+        assert {"_complete", "_fail"} <= suffixes
+
+
+@given(st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=60))
+def test_the_limit_counts_what_the_engine_counts(name: str) -> None:
+    for product, of in PAIRS:
+        limit, _ = catalog.name_limit(product, of.name)
+        if product.name_length(name) <= limit:
+            catalog.check_names(product, queue(of, name))
+        else:
+            with pytest.raises(UsageError, match="too long"):
+                catalog.check_names(product, queue(of, name))
+
+
+@pytest.mark.parametrize(
+    ("schema", "name", "complaint"),
+    [
+        ("s", "", "queue cannot be empty"),
+        ("", "q", "schema cannot be empty"),
+        ("s", "a\0", "NUL"),
+        ("\0", "q", "NUL"),
+        ("s", "\udcff", "not valid Unicode"),
+        ("\udcff", "q", "not valid Unicode"),
+        ("x" * 200, "q", "schema's name is too long"),
+    ],
+)
+def test_what_is_no_name(schema: str, name: str, complaint: str) -> None:
+    for product, of in PAIRS:
+        with pytest.raises(UsageError, match=complaint):
+            catalog.check_names(product, queue(of, name, schema))
+
+
+@given(st.text(), st.text(), st.text(), st.text())
+def test_channels_are_short_plain_and_apart(a: str, b: str, c: str, d: str) -> None:
+    of = DESIGNS["fifo"]
+    first, second = queue(of, b, a).channel, queue(of, d, c).channel
+    assert (first == second) == ((a, b) == (c, d))
+    assert first.isascii()
+    assert first.replace("_", "").isalnum()
+    assert len(first) <= 63
+
+
+def test_an_adopted_table_keeps_its_own_name() -> None:
+    for of in DESIGNS.values():
+        assert Queue("s", "t", of, {}, {}, kind=Kind.ADOPTED).table == "t"

@@ -1,0 +1,59 @@
+"""Every statement of `queries/`, rendered for every kind of queue that can exist."""
+
+import re
+
+import pytest
+
+from console import sql
+from console.catalog import Kind, Queue
+from console.designs import DESIGNS, Design
+from console.engines import PRODUCTS, Product
+from tests.contract.variants import ALL, Variant
+
+MORE = {
+    "kind": "installed",
+    "options_json": "{}",
+    "roles_json": "{}",
+    "version": "1",
+    "installed_from": "here",
+}
+"""What only the catalog's statements put in."""
+PRODUCTS_OF = [
+    (product, of)
+    for product in PRODUCTS.values()
+    for of in DESIGNS.values()
+    if product.name in of.engines
+]
+
+
+def check(product: Product, queue: Queue, statement: sql.Statement) -> None:
+    """It says what it returns, and nothing of the template is left in it."""
+    assert statement.comment.strip()
+    scope = queue.scope(product, **MORE)
+    sql.query(statement, product.dialect, scope)
+    text = sql.script(statement, product.dialect, scope)
+    assert not re.search(r"^\s*-- (when|end)\b", text, re.MULTILINE), statement.label
+    assert not re.search(r"\{\w+\}", re.sub(r"--[^\n]*", "", text)), statement.label
+
+
+@pytest.mark.parametrize("variant", ALL, ids=str)
+def test_of_an_installed_queue(variant: Variant) -> None:
+    for product in PRODUCTS.values():
+        if product.name in variant.design.engines:
+            for file in (variant.design.name, "common", "catalog", "server"):
+                for statement in sql.statements(product.name, file).values():
+                    check(product, variant.queue("s", "q"), statement)
+
+
+@pytest.mark.parametrize(
+    ("product", "of"), PRODUCTS_OF, ids=[f"{product.name}-{of.name}" for product, of in PRODUCTS_OF]
+)
+def test_of_an_adopted_table(product: Product, of: Design) -> None:
+    """With every role that the design has, with each of the others left out, and with none."""
+    size = {"size": "5"} if "slot" in of.needed_roles else {}
+    needed = dict.fromkeys(of.needed_roles, "column") | size
+    full = dict.fromkeys(of.roles, "column") | needed
+    lacking = [{r: c for r, c in full.items() if r != left} for left in full.keys() - needed.keys()]
+    status = sql.statements(product.name, of.name)["status"]
+    for roles in (full, *lacking, needed):
+        check(product, Queue("s", "t", of, {}, roles, kind=Kind.ADOPTED), status)

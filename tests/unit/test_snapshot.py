@@ -1,0 +1,153 @@
+"""From samples to figures: what is estimated, unknown or not there, and rates that never lie."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.catalog import Queue, installed_queue
+from console.designs import DESIGNS, Flow
+from console.monitor import QueueSample, RateWindow, snapshot
+from console.monitor.sample import COUNTED, StatusRow
+from console.monitor.snapshot import Rates
+
+NOTHING = StatusRow(
+    schema="public",
+    queue="q",
+    ready=0,
+    scheduled=None,
+    claimed=None,
+    stuck=None,
+    errors=None,
+    done=None,
+    age_seconds=None,
+    rows_estimated=0,
+    inserted=0,
+    updated=0,
+    deleted=0,
+    next_push=None,
+    next_pop=None,
+    base=None,
+    capacity=None,
+)
+RING = replace(NOTHING, next_push=1, next_pop=1, base=1, capacity=100)
+
+
+def queue(design: str, **options: str) -> Queue:
+    of = DESIGNS[design]
+    return installed_queue("public", "q", of, of.complete_options(options))
+
+
+def test_a_field_that_the_design_has_not_is_null_and_not_unknown() -> None:
+    seen = snapshot(QueueSample(queue("fifo"), replace(NOTHING, ready=3, age_seconds=1.0)), "c")
+    assert (seen.claimed, seen.stuck, seen.gap, seen.capacity) == (None, None, None, None)
+    assert set(seen.unknown) == {"push_per_second", "pop_per_second"}
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_what_could_not_be_seen_is_unknown_and_never_zero(design: str) -> None:
+    seen = snapshot(QueueSample(queue(design), None, "no right to read it"), "c")
+    figures = {name: value for name, value in seen.as_json().items() if name in seen.unknown}
+    assert "ready" in figures
+    assert set(figures.values()) == {None}
+    assert seen.problem == "no right to read it"
+
+
+def test_an_empty_queue_has_no_age_and_a_heap_never_tells_it() -> None:
+    assert "age_seconds" not in snapshot(QueueSample(queue("fifo"), NOTHING), "c").unknown
+    heap = replace(NOTHING, ready=1)
+    assert "age_seconds" in snapshot(QueueSample(queue("heap"), heap), "c").unknown
+
+
+def test_above_the_bounded_count_it_is_an_estimate_and_never_less_than_the_bound() -> None:
+    many = replace(NOTHING, ready=COUNTED + 1, rows_estimated=2_000_000)
+    seen = snapshot(QueueSample(queue("fifo"), many), "c")
+    assert (seen.ready, seen.estimated) == (2_000_000, ("ready",))
+    stale = replace(many, rows_estimated=17)
+    assert snapshot(QueueSample(queue("fifo"), stale), "c").ready == COUNTED
+    exact = replace(NOTHING, ready=COUNTED)
+    assert snapshot(QueueSample(queue("fifo"), exact), "c").estimated == ()
+
+
+def test_an_estimate_leaves_out_what_was_counted_in_other_states() -> None:
+    row = replace(
+        NOTHING,
+        ready=5,
+        claimed=7,
+        stuck=2,
+        errors=1,
+        done=COUNTED + 1,
+        rows_estimated=50_013,
+        age_seconds=1.0,
+    )
+    seen = snapshot(QueueSample(queue("status"), row), "c")
+    assert (seen.ready, seen.claimed, seen.errors, seen.done) == (5, 7, 1, 50_000)
+    assert seen.estimated == ("done",)
+
+
+def test_a_ring_s_gap_is_exact_and_its_depth_an_estimate_where_it_is_large() -> None:
+    row = replace(RING, ready=5_000, next_push=15_001, next_pop=10_001, capacity=20_000)
+    seen = snapshot(QueueSample(queue("ring"), replace(row, age_seconds=1.0)), "c")
+    assert (seen.gap, seen.capacity, seen.estimated) == (5_000, 20_000, ("ready",))
+
+
+def rates(flow: Flow, *rows: StatusRow | None, counts_rows: bool = True) -> list[Rates]:
+    window = RateWindow(flow)
+    return [window.add(float(at), row, counts_rows=counts_rows) for at, row in enumerate(rows)]
+
+
+def test_the_first_look_has_no_rates_and_the_second_has() -> None:
+    first, second = rates(Flow.DELETED, NOTHING, replace(NOTHING, inserted=50, deleted=20))
+    assert first == Rates(None, None)
+    assert second == Rates(50.0, 20.0)
+
+
+def test_a_counter_that_falls_is_a_gap() -> None:
+    high = replace(NOTHING, inserted=900, deleted=900)
+    after = replace(NOTHING, inserted=10, deleted=5)
+    later = replace(NOTHING, inserted=20, deleted=10)
+    _, reset, again = rates(Flow.DELETED, high, after, later)
+    assert reset == Rates(None, None)
+    assert again == Rates(10.0, 5.0)
+
+
+def test_a_relay_moves_numbers_and_draws_none() -> None:
+    before = replace(RING, next_push=500, next_pop=400)
+    relaid = replace(RING, next_push=600, next_pop=500, base=500)
+    assert rates(Flow.NUMBERS, before, relaid)[1] == Rates(None, None)
+
+
+def test_a_missed_sample_is_a_gap() -> None:
+    busy = replace(NOTHING, inserted=100)
+    assert rates(Flow.DELETED, NOTHING, None, busy) == [Rates(), Rates(), Rates()]
+
+
+def test_a_server_that_counts_no_rows_has_unknown_rates() -> None:
+    assert rates(Flow.DELETED, NOTHING, NOTHING, counts_rows=False)[1] == Rates(None, None)
+    ring = rates(Flow.NUMBERS, RING, replace(RING, next_push=3), counts_rows=False)
+    assert ring[1] == Rates(2.0, 0.0)
+
+
+@given(st.lists(st.sampled_from(["push", "pop", "complete", "fail", "release"]), max_size=40))
+def test_pops_of_kept_rows_follow_from_updates_deletes_and_claims(events: list[str]) -> None:
+    """The law behind Flow.CLAIMED: whatever happens to the claims, each pop counts once."""
+    claimed = updated = deleted = inserted = pops = 0
+    for event in events:
+        inserted += event == "push"
+        if event == "pop":
+            pops, claimed, updated = pops + 1, claimed + 1, updated + 1
+        elif event != "push" and claimed:
+            claimed -= 1
+            deleted += event == "complete"
+            updated += event in {"fail", "release"}
+    row = replace(
+        NOTHING, claimed=claimed, updated=updated, deleted=deleted, inserted=inserted, stuck=0
+    )
+    _, found = rates(Flow.CLAIMED, replace(NOTHING, claimed=0), row)
+    assert found == Rates(inserted, pops)
+
+
+def test_too_many_claims_to_count_leave_the_pop_rate_unknown() -> None:
+    many = replace(NOTHING, claimed=COUNTED + 1, updated=50_000)
+    assert rates(Flow.CLAIMED, many, many)[1] == Rates(0.0, None)

@@ -1,0 +1,198 @@
+"""Rendering: names of any kind, values, conditions; and rows with their type's columns."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy.dialects import mssql, postgresql
+
+from console import sql
+from console.catalog import installed_queue
+from console.designs import DESIGNS
+from console.engines import PRODUCTS
+from tests.lint_sql import texts
+
+DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
+BRACKETS = mssql.dialect()  # type: ignore[no-untyped-call]
+
+NAMES = st.text(
+    st.sampled_from("ab\"'[]{}$dbqueue:% ;-\\/.\n?é🂡")
+    | st.characters(codec="utf-8", exclude_characters="\0"),
+    min_size=1,
+    max_size=20,
+)
+
+
+def statement(template: str) -> sql.Statement:
+    return sql.Statement("postgresql", "made", "up", "one row", template)
+
+
+def rendered(template: str, dialect: Any = DIALECT, **values: str) -> str:
+    return sql.script(statement(template), dialect, sql.Scope(values))
+
+
+def unquoted(quoted: str, close: str = '"') -> str:
+    return quoted[1:-1].replace(close * 2, close)
+
+
+@given(NAMES)
+def test_any_name_is_one_identifier(name: str) -> None:
+    assert unquoted(rendered('"{queue}_push"', queue=name)) == f"{name}_push"
+
+
+@given(NAMES)
+def test_any_name_is_one_identifier_in_brackets(name: str) -> None:
+    text = rendered("[{queue}_push]", BRACKETS, queue=name)
+    assert text[0] == "["
+    assert unquoted(text, "]") == f"{name}_push"
+
+
+@given(NAMES)
+def test_any_value_is_one_literal(value: str) -> None:
+    text = rendered("'{size}'", size=value)
+    assert unquoted(text, "'") == value
+
+
+@given(NAMES, NAMES)
+def test_identifiers_inside_a_literal_are_quoted_first(schema: str, queue: str) -> None:
+    text = rendered("""nextval('"{schema}"."{queue}_seq"')""", schema=schema, queue=queue)
+    inner = unquoted(text.removeprefix("nextval(").removesuffix(")"), "'")
+    parts = [name.replace('"', '""') for name in (schema, f"{queue}_seq")]
+    assert inner == '"{}"."{}"'.format(*parts)
+
+
+@given(NAMES)
+def test_bound_names_and_percents_survive_the_driver_s_form(name: str) -> None:
+    query = sql.query(
+        statement("SELECT :n AS \"{queue}\", '%:x'"), DIALECT, sql.Scope({"queue": name})
+    )
+    compiled = query.compile(dialect=DIALECT)
+    assert list(compiled.params) == ["n"]
+    quoted = name.replace('"', '""').replace("%", "%%")
+    assert f"\"{quoted}\", '%%:x'" in str(compiled)
+
+
+@given(NAMES)
+def test_a_body_s_quote_stands_in_no_name(name: str) -> None:
+    text = rendered('AS $dbq$\n"{queue}"\n$dbq$;', queue=f"{name}$dbq$ $dbq1$")
+    quote = text.split("\n")[0].removeprefix("AS ")
+    assert text.count(quote) == 2
+    assert text.endswith(f"\n{quote};")
+
+
+def test_placeholders_in_names_and_comments_are_left_alone() -> None:
+    assert rendered('"{queue}" -- {queue}', queue="{schema}") == '"{schema}" -- {queue}'
+
+
+def test_a_placeholder_without_a_value_fails() -> None:
+    with pytest.raises(KeyError, match="size"):
+        rendered("'{size}'", queue="q")
+
+
+@pytest.mark.parametrize(
+    ("options", "roles", "expected"),
+    [
+        ({"a": "1", "b": "1"}, {}, "x both y"),
+        ({"a": "1", "b": "2"}, {}, "x y"),
+        ({"a": "2"}, {}, "x two or three y"),
+        ({"a": "3"}, {"due_at": "d"}, "x two or three due y"),
+        ({}, {"due_at": "d"}, "x due y"),
+        ({}, {"id": "i"}, "x no id? y"),
+    ],
+)
+def test_conditions(options: dict[str, str], roles: dict[str, str], expected: str) -> None:
+    template = """x
+-- when a=1
+-- when b=1
+both
+-- end
+-- end
+  -- when a=2|3
+two or three
+  -- end
+-- when role due_at
+due
+-- end
+-- when no role due_at
+-- when role id
+no id?
+-- end
+-- end
+y"""
+    text = sql.script(statement(template), DIALECT, sql.Scope({}, options, roles))
+    assert text.split() == expected.split()
+
+
+def test_a_condition_without_end_fails() -> None:
+    with pytest.raises(ValueError, match="has no '-- end'"):
+        rendered("-- when a=1\nx")
+
+
+@pytest.mark.parametrize("line", ["-- end", "-- when a = 1", "-- when role", "-- when a=1 b=2"])
+def test_an_end_without_a_condition_that_can_be_read_fails(line: str) -> None:
+    with pytest.raises(ValueError, match="has no '-- when'"):
+        rendered(f"{line}\nx\n-- end")
+
+
+@dataclass(frozen=True)
+class _Row:
+    id: int
+    name: str
+
+
+def test_a_column_that_drifted_fails_with_its_name() -> None:
+    assert sql.rows_of(["id", "name"], [(1, "a")], _Row, "x.y") == [_Row(1, "a")]
+    with pytest.raises(TypeError, match="title"):
+        sql.rows_of(["id", "title"], [(1, "a")], _Row, "x.y")
+
+
+@pytest.mark.parametrize("engine", PRODUCTS)
+def test_no_placeholder_is_left_anywhere(engine: str) -> None:
+    for where, text in texts(PRODUCTS[engine]):
+        code = re.sub(r"--[^\n]*", "", text)
+        assert not re.search(r"\{\w+\}", code), where
+
+
+@pytest.mark.parametrize("engine", PRODUCTS)
+def test_every_condition_asks_for_something_that_can_be(engine: str) -> None:
+    """A misspelt option would silently leave its lines out for ever."""
+    product = PRODUCTS[engine]
+    known = {"design": set(DESIGNS)}
+    known |= {name: {"yes", "no"} for name in ("installed", "limited", "finishes")}
+    for option in (option for design in DESIGNS.values() for option in design.options):
+        known[option.name] = set(option.choices)
+    for design in DESIGNS.values():
+        scope = installed_queue("s", "q", design, design.complete_options({})).scope(product)
+        for file in (design.name, "common"):
+            for found in sql.statements(engine, file).values():
+                for name, values in re.findall(r"-- when (\w+)=([\w|]+)", found.template):
+                    assert set(values.split("|")) <= known[name], (found.label, name)
+                    assert name in scope.options or file == "common", (found.label, name)
+
+
+def test_every_file_is_listed_by_engine() -> None:
+    folder = Path(str(sql.queries_folder()))
+    assert {path.name for path in folder.iterdir()} == set(PRODUCTS)
+    for engine in PRODUCTS:
+        files = {path.stem for path in (folder / engine).glob("*.sql")}
+        designs = {design.name for design in DESIGNS.values() if engine in design.engines}
+        assert files == designs | {"common", "catalog", "server"}
+
+
+def test_a_name_twice_and_a_missing_comment_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made" / "twice.sql").write_text("-- name: a\n-- x\nS\n-- name: a\n-- x\nS\n")
+    (tmp_path / "made" / "bare.sql").write_text("-- name: a\nSELECT 1\n")
+    monkeypatch.setattr(sql, "queries_folder", lambda: tmp_path)
+    with pytest.raises(ValueError, match="twice"):
+        sql.statements("made", "twice")
+    with pytest.raises(ValueError, match="comment"):
+        sql.statements("made", "bare")
+    with pytest.raises(KeyError, match="absent"):
+        sql.statements("made", "absent")
