@@ -2,6 +2,7 @@
 
 import difflib
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -73,8 +74,11 @@ class Queue:
         """The states its messages can have."""
         return self.design.states_with(self.options)
 
-    def scope(self, product: Product, **more: str) -> sql.Scope:
-        """What the statements of `queries/` need to know of this queue."""
+    def scope(self, product: Product, *, counters: str = "yes", **more: str) -> sql.Scope:
+        """What the statements of `queries/` need to know of this queue.
+
+        `counters`: yes or no, whether the login may read the engine's counters of rows.
+        """
         limit = self.options.get("max_bytes", "unlimited")
         payload = self.options.get("payload", "text")
         values = {
@@ -99,6 +103,7 @@ class Queue:
             "finishes": "yes" if self.finishes else "no",
             "installed": "yes" if self.kind is Kind.INSTALLED else "no",
             "in_hand": self.options.get("in_hand", "off"),
+            "counters": counters,
         }
         return sql.Scope(values, options, self.roles)
 
@@ -171,8 +176,8 @@ def queues(connection: Connection, product: Product) -> list[Queue]:
             schema=row.schema,
             name=row.name,
             design=design(row.design),
-            options=row.options,
-            roles=row.roles,
+            options=_document(row.options),
+            roles=_document(row.roles),
             kind=Kind(row.kind),
             version=row.version,
             installed_by=row.installed_by,
@@ -181,6 +186,12 @@ def queues(connection: Connection, product: Product) -> list[Queue]:
         )
         for row in rows
     ]
+
+
+def _document(value: Any) -> dict[str, str]:
+    """A JSON object; an engine without a type for JSON returns its text."""
+    found: dict[str, str] = json.loads(value) if isinstance(value, str) else value
+    return found
 
 
 def is_production(connection: Connection, product: Product) -> bool:
@@ -243,16 +254,17 @@ def check_names(product: Product, queue: Queue) -> None:
             raise UsageError(f"The name of the {what} is not valid Unicode.") from None
     if (length := product.name_length(queue.schema)) > product.name_limit:
         raise UsageError(
-            f"The schema's name is too long: {length} bytes, at most {product.name_limit}.",
+            f"The schema's name is too long: {length} {product.name_unit}, "
+            f"at most {product.name_limit}.",
             next_step="Check the schema's name.",
         )
     limit, suffix = name_limit(product, queue.design.name)
     length = product.name_length(queue.name)
     if length > limit:
         raise UsageError(
-            f"The queue's name is too long: {length} bytes, at most {limit}.",
+            f"The queue's name is too long: {length} {product.name_unit}, at most {limit}.",
             why=(
-                f"{product.title} allows names of {product.name_limit} bytes, "
+                f"{product.title} allows names of {product.name_limit} {product.name_unit}, "
                 f"and the longest object of the queue is <queue>{suffix}."
             ),
             next_step="Choose a shorter name.",

@@ -43,3 +43,8 @@ class RefusedError(ConsoleError):
 
 class BusyError(RefusedError):
     """A lock was not to be had in time; nothing was changed and it may be tried again."""
+
+
+class TransientError(BusyError):
+    """The server undid the whole transaction by itself (a deadlock, a failover): running it again
+    is the remedy."""

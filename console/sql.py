@@ -9,13 +9,15 @@ the text `{queue}`. Rendering replaces two things only:
   identifier inside a literal (`'"{schema}"."{queue}_seq"'`) is quoted as an identifier first.
 
 Lines between `-- when option=a|b` and `-- end` stay only where the queue has such an option;
-`-- when role due_at` (or `-- when no role due_at`) asks for a column with that role. Values that
-change from call to call are never rendered: they are bound, as `:name`.
+`-- when role due_at` (or `-- when no role due_at`) asks for a column with that role. A line `GO` of
+a script ends a batch, for engines that want them sent one by one. Values that change from call to
+call are never rendered: they are bound, as `:name`.
 """
 
 import dataclasses
 import re
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
@@ -34,6 +36,7 @@ _WHEN = re.compile(
     r"^\s*-- when (?:(?P<no>no )?role (?P<role>\w+)|(?P<option>\w+)=(?P<values>[\w|]+))$"
 )
 _END = re.compile(r"^\s*-- end$")
+_BATCH_END = re.compile(r"^GO$", re.MULTILINE)
 # A quoted identifier by the sign that opens it in the dialect; in PostgreSQL "[" is a subscript.
 _QUOTED_NAMES = {'"': r'"(?:[^"]|"")*"', "[": r"\[(?:[^\]\n]|\]\])*\]"}
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
@@ -102,7 +105,9 @@ def quote_identifier(dialect: Dialect, name: str) -> str:
 
 def quote_literal(dialect: Dialect, value: str) -> str:
     """`value` as a character literal of the dialect."""
-    process = Unicode().literal_processor(_plain(dialect))  # type: ignore[no-untyped-call]
+    plain = _plain(dialect)
+    # The dialect's own kind of text: N'...' for SQL Server, which would lose signs without the N.
+    process = Unicode().dialect_impl(plain).literal_processor(plain)
     if process is None:
         raise TypeError(f"the dialect {dialect.name} renders no literals")
     return str(process(value))
@@ -132,13 +137,26 @@ def union(parts: Sequence[tuple[Statement, Scope]], dialect: Dialect) -> TextCla
     return text(f"/* dbq {label} */ " + " UNION ALL ".join(f"({b.rstrip('; ')})" for b in bodies))
 
 
+def batches(statement: Statement, dialect: Dialect, scope: Scope) -> list[str]:
+    """What a script sends to the server, one after the other: all of it, or up to each `GO`.
+
+    Split before names are put in, so that none of them can end a batch.
+    """
+    parts = _BATCH_END.split(_choose(statement, scope))
+    return [
+        _fill(dataclasses.replace(statement, template=part), dialect, scope, for_text=False)
+        for part in parts
+        if part.strip()
+    ]
+
+
 def run_script(connection: Connection, statement: Statement, scope: Scope) -> None:
     """Run a script of several statements, which binds nothing."""
-    body = script(statement, connection.dialect, scope)
-    # Without parameters the driver takes several statements at once and leaves "%" alone.
-    connection.exec_driver_sql(
-        f"/* dbq {statement.label} */\n{body}", execution_options={"no_parameters": True}
-    )
+    for batch in batches(statement, connection.dialect, scope):
+        # Without parameters the driver takes several statements at once and leaves "%" alone.
+        connection.exec_driver_sql(
+            f"/* dbq {statement.label} */\n{batch}", execution_options={"no_parameters": True}
+        )
 
 
 def fetch(
@@ -172,7 +190,14 @@ def rows_of(names: Any, rows: Any, row_type: type[Row], label: str) -> list[Row]
         raise TypeError(
             f"{label} returned the columns {returned}, {row_type.__name__} has {expected}"
         )
-    return [row_type(*row) for row in rows]
+    return [row_type(*map(_in_utc, row)) for row in rows]
+
+
+def _in_utc(value: object) -> object:
+    """A time without a zone is UTC: all designs keep it so, whatever the column's type tells."""
+    if isinstance(value, datetime) and value.tzinfo is None:
+        return value.replace(tzinfo=UTC)
+    return value
 
 
 @cache
@@ -185,8 +210,14 @@ def _lexer(opening_quote: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 def _render(statement: Statement, dialect: Dialect, scope: Scope, *, for_text: bool) -> str:
+    chosen = dataclasses.replace(statement, template=_choose(statement, scope))
+    return _fill(chosen, dialect, scope, for_text=for_text)
+
+
+def _fill(statement: Statement, dialect: Dialect, scope: Scope, *, for_text: bool) -> str:
+    """The names and values put into a template that has no more conditions."""
     values = {**scope.values, **scope.roles}
-    template = _choose(statement, scope).replace(_BODY_QUOTE, _body_quote(values))
+    template = statement.template.replace(_BODY_QUOTE, _body_quote(values))
 
     tokens, identifiers = _lexer(_plain(dialect).identifier_preparer.initial_quote)
 

@@ -13,7 +13,7 @@ from sqlfluff.core import FluffConfig, Linter
 
 from console import sql
 from console.catalog import Queue, installed_queue
-from console.designs import DESIGNS, Design
+from console.designs import Design, designs_on
 from console.engines import PRODUCTS, Product
 
 DIALECTS = {"postgresql": "postgres"}
@@ -38,20 +38,21 @@ EXCLUDED = ",".join(
 )
 
 
-def variants(design: Design) -> Iterator[dict[str, str]]:
-    """The options of the design at their defaults, and at their other ends."""
-    yield design.complete_options({})
-    ends = {option.name: option.choices[-1] for option in design.options if option.choices}
+def variants(design: Design, engine: str) -> Iterator[dict[str, str]]:
+    """The options of the design on an engine at their defaults, and at their other ends."""
+    yield design.complete_options({}, engine)
+    options = design.options_on(engine)
+    ends = {option.name: option.choices[-1] for option in options if option.choices}
     if "in_hand" in ends:
         ends["archive_at_pop"] = "off"
-    yield design.complete_options(ends)
+    yield design.complete_options(ends, engine)
 
 
 def texts(product: Product) -> Iterator[tuple[str, str]]:
     """(where it comes from, SQL) of all that this engine's files hold."""
     done: set[str] = set()
-    for design in DESIGNS.values():
-        for options in variants(design):
+    for design in designs_on(product.name).values():
+        for options in variants(design, product.name):
             queue = installed_queue("sales", "orders", design, options)
             for file in (design.name, "common", "catalog"):
                 yield from _file(product, queue, file, done)

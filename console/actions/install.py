@@ -43,9 +43,9 @@ def script(product: Product, queue: Queue) -> str:
         *((part, queue.scope(product)) for part in parts(product, queue)),
         (statements["record"], recording_scope(product, queue)),
     ]
-    body = "\n\n".join(sql.script(part, product.dialect, scope) for part, scope in pieces)
+    texts = [sql.script(part, product.dialect, scope) for part, scope in pieces]
     head = f"-- dbq-console: {queue.design.title}. One transaction: all of it or nothing."
-    return product.as_script(head, body)
+    return product.as_script(head, texts)
 
 
 def install(database: Database, queue: Queue) -> None:
@@ -96,7 +96,7 @@ def refuse_taken_names(connection: Connection, product: Product, queue: Queue) -
         statements["relations"],
         sql.Scope(),
         schema=queue.schema,
-        names=catalog.object_names(product, queue),
+        names=product.array(catalog.object_names(product, queue)),
     )
     if taken:
         things = ", ".join(f"{t.kind} {t.name!r}" for t in taken)

@@ -13,8 +13,11 @@ from console import sql
 from console.actions.push import BATCH, pauses, require_interface, signals_held, sleep_until
 from console.catalog import Queue
 from console.designs import Flow
-from console.engines import Database, Product
+from console.engines import Database, Product, again
 from console.errors import UsageError
+
+_LONGEST_INSIDE = 1.0
+"""Seconds that a pop may wait inside the engine: an interrupt is heard between two pops."""
 
 
 @dataclass(frozen=True)
@@ -69,13 +72,24 @@ class _GivenBack:
 
 
 def pop_many(
-    connection: Connection, product: Product, queue: Queue, n: int, consumer: str | None = None
+    connection: Connection,
+    product: Product,
+    queue: Queue,
+    n: int,
+    consumer: str | None = None,
+    *,
+    wait_seconds: float = 0.0,
 ) -> list[Message]:
-    """At most `n` messages in the design's order, in the connection's transaction."""
+    """At most `n` messages in the design's order, in the connection's transaction.
+
+    `wait_seconds` is for a design that waits inside the engine; no other waits here.
+    """
     statement = sql.statements(product.name, "common")["pop"]
     values: dict[str, object] = {"n": n}
     if queue.finishes:
         values["consumer"] = consumer
+    if queue.design.waits_itself:
+        values["wait_ms"] = round(wait_seconds * 1000)
     return sql.fetch(connection, Message, statement, queue.scope(product), **values)
 
 
@@ -126,7 +140,9 @@ def pop(
     with _waiter(database, queue, wait_seconds) as wait:
         while delivered < count:
             n = min(BATCH, count - delivered)
-            messages = _pop_batch(database, queue, deliver, n, consumer)
+            inside = 0.0 if delivered else min(_LONGEST_INSIDE, deadline - time.monotonic())
+            take = _Take(queue, n, consumer, max(0.0, inside))
+            messages = _pop_batch(database, take, deliver)
             if messages:
                 finished += _finish(database, queue, messages, finish, error)
                 delivered += len(messages)
@@ -135,37 +151,60 @@ def pop(
     return Popped(delivered, finished)
 
 
+@dataclass(frozen=True)
+class _Take:
+    """What one batch asks for."""
+
+    queue: Queue
+    n: int
+    consumer: str | None
+    wait_seconds: float
+
+
 def _pop_batch(
-    database: Database,
-    queue: Queue,
-    deliver: Callable[[Sequence[Message]], None],
-    n: int,
-    consumer: str | None,
+    database: Database, take: _Take, deliver: Callable[[Sequence[Message]], None]
 ) -> list[Message]:
-    if not queue.finishes:
-        return _take(database, queue, n, consumer, deliver)
-    messages = _take(database, queue, n, consumer, lambda _: None)
+    if not take.queue.finishes:
+        return _take(database, take, deliver)
+    messages = _take(database, take, lambda _: None)
     if messages:
         deliver(messages)
     return messages
 
 
 def _take(
-    database: Database,
-    queue: Queue,
-    n: int,
-    consumer: str | None,
-    before_commit: Callable[[Sequence[Message]], None],
+    database: Database, take: _Take, before_commit: Callable[[Sequence[Message]], None]
 ) -> list[Message]:
-    """Pop one batch in one transaction. A ring gets the numbers back that a rollback has spent."""
-    product = database.product
+    """Pop one batch in one transaction; again where the server undid it before it was delivered."""
+    delivering = False
+
+    def deliver(messages: Sequence[Message]) -> None:
+        nonlocal delivering
+        delivering = True
+        before_commit(messages)
+
+    return again(lambda: _take_once(database, take, deliver), while_true=lambda: not delivering)
+
+
+def _take_once(
+    database: Database, take: _Take, before_commit: Callable[[Sequence[Message]], None]
+) -> list[Message]:
+    """A ring gets the numbers back that a rollback has spent."""
+    product, queue = database.product, take.queue
     messages: list[Message] = []
     base = None
     try:
         with database.transaction(f"pop from {queue.name!r}") as connection:
             # Which numbers a ring's pop has spent is only known from its answer.
             with signals_held() if _is_ring(queue) else nullcontext():
-                messages = pop_many(connection, product, queue, n, consumer)
+                messages = pop_many(
+                    connection,
+                    product,
+                    queue,
+                    take.n,
+                    take.consumer,
+                    wait_seconds=take.wait_seconds,
+                )
                 if messages:
                     base = _ring_base(connection, product, queue)
             if messages:
@@ -196,7 +235,7 @@ def _ring_base(connection: Connection, product: Product, queue: Queue) -> int | 
 def _give_back(database: Database, queue: Queue, messages: Sequence[Message], base: int) -> None:
     """After our own rollback the ring's numbers are spent: park them, so that a pop finds them."""
     statement = sql.statements(database.product.name, queue.design.name)["give_back"]
-    ids = [int(message.id) for message in messages]
+    ids = database.product.array([message.id for message in messages])
     giving = f"give messages back to {queue.name!r}"
     with signals_held(), database.transaction(giving) as connection:
         scope = queue.scope(database.product)
@@ -210,12 +249,16 @@ def _finish(
     if how is Finish.NOTHING:
         return 0
     product = database.product
-    with database.transaction(f"{how.value} messages of {queue.name!r}") as connection:
-        if how is Finish.COMPLETE:
-            acted = [complete(connection, product, queue, message) for message in messages]
-        else:
-            acted = [fail(connection, product, queue, message, error) for message in messages]
-    return sum(acted)
+
+    def once() -> int:
+        with database.transaction(f"{how.value} messages of {queue.name!r}") as connection:
+            if how is Finish.COMPLETE:
+                acted = [complete(connection, product, queue, message) for message in messages]
+            else:
+                acted = [fail(connection, product, queue, message, error) for message in messages]
+        return sum(acted)
+
+    return again(once)
 
 
 @contextmanager
@@ -225,7 +268,11 @@ def _waiter(
     """A function that waits for something to pop until a deadline; False where that is over.
 
     With notify=on a push wakes it; the registration is a hint, so it looks again every second.
+    A design that waits itself has done so in its pop.
     """
+    if queue.design.waits_itself:
+        yield lambda deadline: time.monotonic() < deadline
+        return
     if wait_seconds <= 0 or queue.options.get("notify") != "on":
         growing = pauses()
         yield lambda deadline: sleep_until(deadline, next(growing))

@@ -6,13 +6,14 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 from sqlalchemy import Connection
 
 from console import sql
 from console.catalog import Kind, Queue
-from console.engines import Database, Product
+from console.engines import Database, Product, again
 from console.errors import ConnectionFailedError, ConsoleError, UsageError
 
 BATCH = 1000
@@ -39,7 +40,7 @@ def push_many(
     """Push in order; one id a payload, None for those not stored (always the last ones)."""
     statement = sql.statements(product.name, "common")["push_many"]
     scope = queue.scope(product)
-    rows = sql.fetch(connection, _Pushed, statement, scope, payloads=list(payloads))
+    rows = sql.fetch(connection, _Pushed, statement, scope, payloads=product.array(payloads))
     return [row.id for row in rows]
 
 
@@ -52,7 +53,7 @@ def push_many_due(
 ) -> list[str | None]:
     """Push in order into a queue whose messages have a due time, by the database's clock."""
     statement = sql.statements(product.name, queue.design.name)["push_many_due"]
-    values = {"payloads": list(payloads), "due_in_seconds": due_in_seconds}
+    values = {"payloads": product.array(payloads), "due_in_seconds": due_in_seconds}
     rows = sql.fetch(connection, _Pushed, statement, queue.scope(product), **values)
     return [row.id for row in rows]
 
@@ -67,11 +68,22 @@ def push_waiting(
     require_interface(queue)
     deadline = time.monotonic() + wait_seconds
     for pause in pauses():
-        with _pushing(database, queue) as connection:
-            pushed = push(connection, database.product, queue, payload)
+        pushed = again(lambda: _push_once(database, queue, payload))
         if pushed is not None or not sleep_until(deadline, pause):
             return pushed
     raise AssertionError("pauses never end")
+
+
+def _push_once(database: Database, queue: Queue, payload: Payload) -> str | None:
+    with _pushing(database, queue) as connection:
+        return push(connection, database.product, queue, payload)
+
+
+def _push_many_once(
+    database: Database, queue: Queue, payloads: Sequence[Payload]
+) -> list[str | None]:
+    with _pushing(database, queue) as connection:
+        return push_many(connection, database.product, queue, payloads)
 
 
 class InDoubtError(ConnectionFailedError):
@@ -136,8 +148,7 @@ def push_all(
             deadline = time.monotonic() + wait_seconds
             for pause in pauses():
                 with signals_held():
-                    with _pushing(database, queue) as connection:
-                        ids = push_many(connection, database.product, queue, rest)
+                    ids = again(partial(_push_many_once, database, queue, rest))
                     done = sum(pushed is not None for pushed in ids)
                     stored += done
                     rest = rest[done:]

@@ -87,13 +87,13 @@ def smoke_queue(database: Database, queue: Queue) -> SmokeResult:
 
 def smoke_design(database: Database, schema: str, of: Design) -> SmokeResult:
     """Smoke-test a design with its default options."""
-    return _smoke(database, schema, of, of.complete_options({}), "")
+    return _smoke(database, schema, of, {}, "")
 
 
 def _smoke(
     database: Database, schema: str, of: Design, options: dict[str, str], name: str
 ) -> SmokeResult:
-    options = of.complete_options(options)
+    options = of.complete_options(options, database.product.name)
     limit = options["max_bytes"]
     if limit != "unlimited":
         options["max_bytes"] = str(max(int(limit), _SMALLEST_PAYLOAD))

@@ -34,6 +34,7 @@ def designs(call: Call) -> None:
             f"  {design.summary}",
             *(
                 f"  --option {option.name}={option.default}  {option.summary} ({option.range})"
+                + (f", on {', '.join(option.engines)} only" if option.engines else "")
                 for option in design.options
             ),
             f"  verbs: {' '.join(design.verbs)}",
@@ -53,15 +54,18 @@ def _design(design: Design) -> dict[str, object]:
         "source": design.source,
         "summary": design.summary,
         "engines": list(design.engines),
-        "options": [
-            {
-                "option": option.name,
-                "default": option.default,
-                "values": option.range,
-                "summary": option.summary,
-            }
-            for option in design.options
-        ],
+        "options": {
+            engine: [
+                {
+                    "option": option.name,
+                    "default": option.default,
+                    "values": option.range,
+                    "summary": option.summary,
+                }
+                for option in design.options_on(engine)
+            ]
+            for engine in design.engines
+        },
         "states": list(design.states),
         "verbs": {engine: list(design.verbs) for engine in design.engines},
         "verbs_with": [

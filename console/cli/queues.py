@@ -45,7 +45,7 @@ def install(
         product = engine_named(call, engine)
         schema = product.default_schema if call.schema is None else call.schema
         of = find_design(design, product.name)
-        queue = installed_queue(schema, name, of, of.complete_options(given))
+        queue = installed_queue(schema, name, of, of.complete_options(given, product.name))
         script = installing.script(product, queue)
         if call.json:
             call.answer({**_named(queue), "sql": script}, [])
@@ -56,7 +56,8 @@ def install(
         raise UsageError("--engine goes with --print.")
     database = call.database(Rights.ADMIN, "install")
     of = find_design(design, database.product.name)
-    queue = installed_queue(call.schema_for(database), name, of, of.complete_options(given))
+    chosen = of.complete_options(given, database.product.name)
+    queue = installed_queue(call.schema_for(database), name, of, chosen)
     installing.install(database, queue)
     call.answer(
         {**_named(queue), "options": dict(queue.options), "connection": database.label},

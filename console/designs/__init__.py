@@ -1,10 +1,10 @@
 """The designs of queues in tables. To add one: its value here, its SQL in `queries/<engine>/`."""
 
-from console.designs import kejser, pinter, rusanu, zabir
+from console.designs import broker, kejser, pinter, rusanu, zabir
 from console.designs.model import Design, Flow, Option, Order
 from console.errors import UsageError
 
-__all__ = ["DESIGNS", "Design", "Flow", "Option", "Order", "design"]
+__all__ = ["DESIGNS", "Design", "Flow", "Option", "Order", "design", "designs_on"]
 
 DESIGNS: dict[str, Design] = {
     value.name: value
@@ -18,9 +18,15 @@ DESIGNS: dict[str, Design] = {
         pinter.CLAIM,
         zabir.STATUS,
         zabir.SPLIT,
+        broker.BROKER,
     )
 }
 """Every design, in the order of the documentation."""
+
+
+def designs_on(engine: str) -> dict[str, Design]:
+    """The designs that an engine has, in the same order."""
+    return {name: value for name, value in DESIGNS.items() if engine in value.engines}
 
 
 def design(name: str, engine: str | None = None) -> Design:

@@ -6,6 +6,7 @@ from console.designs.model import Design, Flow, Option, Order
 from console.designs.options import (
     ARCHIVE_AT_POP,
     EVERY_VERB,
+    EVERYWHERE,
     FINISHING_VERBS,
     MAX_BYTES,
     NOTIFY,
@@ -20,7 +21,7 @@ NAIVE = Design(
         "A sequence, a unique index, delete the first in order: consumers wait for each other. "
         "To measure against, and because such queues exist."
     ),
-    engines=("postgresql",),
+    engines=EVERYWHERE,
     options=(PAYLOAD, replace(MAX_BYTES, default="8000"), NOTIFY, ARCHIVE_AT_POP),
     states=("ready",),
     verbs=EVERY_VERB,
@@ -36,7 +37,7 @@ RING = Design(
         "Preallocated slots, updated in place: the fastest design and the least forgiving. It has "
         "a fixed capacity, and a caller that dies costs a number: the console finds and mends it."
     ),
-    engines=("postgresql",),
+    engines=EVERYWHERE,
     options=(
         PAYLOAD,
         Option(

@@ -46,6 +46,12 @@ class Option:
     maximum: int = 2**31 - 1
     words: tuple[str, ...] = ()
     """Words that are taken instead of a number."""
+    engines: tuple[str, ...] = ()
+    """Where it exists; empty: wherever its design does."""
+
+    def is_on(self, engine: str) -> bool:
+        """Whether the engine has it."""
+        return not self.engines or engine in self.engines
 
     def check(self, value: str) -> str:
         """The value in its one form, or UsageError."""
@@ -107,6 +113,8 @@ class Design:
     table_suffix: str = ""
     """The main table is the queue's name and this."""
     age_is_known: bool = True
+    waits_itself: bool = False
+    """Its pop can wait inside the engine, which wakes it."""
 
     def option(self, name: str) -> Option:
         """The option of that name, or UsageError with those that there are."""
@@ -118,10 +126,24 @@ class Design:
             f"The design {self.name} has no option {name!r}.", next_step=f"It has: {names}."
         )
 
-    def complete_options(self, given: Mapping[str, str]) -> dict[str, str]:
-        """All options with their values: those given, checked, and the defaults."""
+    def options_on(self, engine: str) -> tuple[Option, ...]:
+        """The options that it has on one engine."""
+        return tuple(option for option in self.options if option.is_on(engine))
+
+    def complete_options(
+        self, given: Mapping[str, str], engine: str | None = None
+    ) -> dict[str, str]:
+        """All options (of the engine, where one is named): those given, checked, and defaults."""
         checked = {name: self.option(name).check(value) for name, value in given.items()}
-        options = {option.name: checked.get(option.name, option.default) for option in self.options}
+        for name in checked:
+            if engine is not None and not self.option(name).is_on(engine):
+                raise UsageError(
+                    f"The design {self.name} has no option {name!r} on {engine}.",
+                    why=f"{name} exists on: {', '.join(self.option(name).engines)}.",
+                    next_step="List what each engine has with: dbq-console designs",
+                )
+        here = self.options if engine is None else self.options_on(engine)
+        options = {option.name: checked.get(option.name, option.default) for option in here}
         if options.get("in_hand") == "on" and options.get("archive_at_pop") == "on":
             raise UsageError(
                 "in_hand=on and archive_at_pop=on exclude each other.",

@@ -2,6 +2,9 @@
 
 from console.designs.model import Option
 
+EVERYWHERE = ("postgresql", "mssql")
+"""The engines of every design but Service Broker's."""
+
 PAYLOAD = Option(
     "payload", "what a message is: text, JSON or bytes", "text", choices=("text", "json", "bytes")
 )
@@ -18,6 +21,7 @@ NOTIFY = Option(
     "the whole cluster, measured 2.2 times slower",
     "off",
     choices=("off", "on"),
+    engines=("postgresql",),
 )
 ARCHIVE_AT_POP = Option(
     "archive_at_pop",

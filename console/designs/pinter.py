@@ -1,7 +1,14 @@
 """Ákos Pintér, "Implementing a Simple Queue" (2021)."""
 
 from console.designs.model import Design, Flow, Order
-from console.designs.options import EVERY_VERB, FINISHING_VERBS, MAX_BYTES, NOTIFY, PAYLOAD
+from console.designs.options import (
+    EVERY_VERB,
+    EVERYWHERE,
+    FINISHING_VERBS,
+    MAX_BYTES,
+    NOTIFY,
+    PAYLOAD,
+)
 
 CLAIM = Design(
     name="claim",
@@ -11,7 +18,7 @@ CLAIM = Design(
         "A pop marks the row and leaves it until it is completed or failed: nothing is lost with a "
         "consumer, and a claim whose owner died waits for an operator."
     ),
-    engines=("postgresql",),
+    engines=EVERYWHERE,
     options=(PAYLOAD, MAX_BYTES, NOTIFY),
     states=("ready", "claimed", "error"),
     verbs=(*EVERY_VERB, *FINISHING_VERBS),

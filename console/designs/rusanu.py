@@ -4,6 +4,7 @@ from console.designs.model import Design, Option, Order
 from console.designs.options import (
     ARCHIVE_AT_POP,
     EVERY_VERB,
+    EVERYWHERE,
     MAX_BYTES,
     NOTIFY,
     PAYLOAD,
@@ -22,7 +23,7 @@ HEAP = Design(
         "No order and no index, any row that is free: the simplest, and fast while vacuum keeps "
         "the table short. How old the oldest message is cannot be told."
     ),
-    engines=("postgresql",),
+    engines=EVERYWHERE,
     options=_OPTIONS,
     states=("ready",),
     verbs=_VERBS,
@@ -40,7 +41,7 @@ FIFO = Design(
         "An ordered key and a delete that returns its row. order=lax lets many consumers work at "
         "once; order=strict keeps the exact order, one transaction at a time."
     ),
-    engines=("postgresql",),
+    engines=EVERYWHERE,
     options=(
         *_OPTIONS,
         Option(
@@ -60,7 +61,7 @@ STACK = Design(
     title="LIFO stack",
     source="Rusanu",
     summary="The newest first: what lies at the bottom waits for as long as the top is busy.",
-    engines=("postgresql",),
+    engines=EVERYWHERE,
     options=_OPTIONS,
     states=("ready",),
     verbs=_VERBS,
@@ -73,7 +74,7 @@ PENDING = Design(
     title="pending queue",
     source="Rusanu",
     summary="Each message has a due time: popped in the order of due times and never before.",
-    engines=("postgresql",),
+    engines=EVERYWHERE,
     options=_OPTIONS,
     states=("ready", "scheduled"),
     verbs=_VERBS,

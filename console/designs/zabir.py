@@ -1,7 +1,14 @@
 """Omar Al Zabir, "Building High Performance Queue in Database" (2010)."""
 
 from console.designs.model import Design, Flow, Option, Order
-from console.designs.options import EVERY_VERB, FINISHING_VERBS, MAX_BYTES, NOTIFY, PAYLOAD
+from console.designs.options import (
+    EVERY_VERB,
+    EVERYWHERE,
+    FINISHING_VERBS,
+    MAX_BYTES,
+    NOTIFY,
+    PAYLOAD,
+)
 
 _ROLES = {
     "id": "id",
@@ -23,7 +30,7 @@ STATUS = Design(
         "One wide table with a status; batches are locked, updated and counted, one consumer at a "
         "time. Done rows stay until they are archived."
     ),
-    engines=("postgresql",),
+    engines=EVERYWHERE,
     options=(PAYLOAD, MAX_BYTES, NOTIFY),
     states=_STATES,
     verbs=(*EVERY_VERB, *FINISHING_VERBS),
@@ -42,7 +49,7 @@ SPLIT = Design(
         "What is searched in a narrow table, the payload beside it: updates stay small whatever "
         "the payload. Done rows stay until they are archived."
     ),
-    engines=("postgresql",),
+    engines=EVERYWHERE,
     options=(
         PAYLOAD,
         MAX_BYTES,

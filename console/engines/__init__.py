@@ -6,6 +6,7 @@ from sqlalchemy.exc import ArgumentError
 from console.engines import postgresql
 from console.engines.database import Database
 from console.engines.product import Capabilities, Product, Timeouts
+from console.engines.retry import again
 from console.errors import UsageError
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "Database",
     "Product",
     "Timeouts",
+    "again",
     "open_database",
     "product",
 ]
@@ -54,9 +56,7 @@ def parse_url(url: str) -> URL:
 
 def label_of(url: URL) -> str:
     """How a connection is called where no profile names it: no user, no password."""
-    host = url.host or url.query.get("host") or "local"
-    port = f":{url.port}" if url.port else ""
-    return f"{host}{port}/{url.database or ''}"
+    return product(url.get_backend_name()).label(url)
 
 
 def open_database(

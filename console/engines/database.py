@@ -9,6 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from console.engines.product import Capabilities, Product, Timeouts
+from console.engines.retry import again
 from console.errors import ConnectionFailedError
 
 
@@ -22,7 +23,12 @@ class Database:
         self.url = url
         self.label = label
         self.timeouts = timeouts
-        self._engine: Engine = product.create_engine(url, timeouts, application_name)
+        self._application_name = application_name
+
+    @cached_property
+    def _engine(self) -> Engine:
+        """Made at the first use: a missing driver is an error of connecting, like any other."""
+        return self.product.create_engine(self.url, self.timeouts, self._application_name)
 
     @cached_property
     def capabilities(self) -> Capabilities:
@@ -51,8 +57,14 @@ class Database:
     @contextmanager
     def _connected(self, doing: str, isolation: str) -> Iterator[Connection]:
         try:
-            with self._engine.connect() as connection:
+            with again(lambda: self._open(doing)) as connection:
                 yield connection.execution_options(isolation_level=isolation)
+        except DBAPIError as error:
+            raise self.product.translate(error, doing) from error
+
+    def _open(self, doing: str) -> Connection:
+        try:
+            return self._engine.connect()
         except DBAPIError as error:
             raise self.product.translate(error, doing) from error
         except PoolTimeoutError as error:
@@ -64,4 +76,5 @@ class Database:
 
     def close(self) -> None:
         """Give all connections back to the server."""
-        self._engine.dispose()
+        if "_engine" in vars(self):
+            self._engine.dispose()

@@ -1,6 +1,6 @@
 """PostgreSQL 14 and newer, through psycopg 3."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,7 +13,14 @@ from sqlalchemy.exc import DBAPIError
 
 from console import sql
 from console.engines.product import Capabilities, Timeouts
-from console.errors import BusyError, ConnectionFailedError, ConsoleError, RefusedError, UsageError
+from console.errors import (
+    BusyError,
+    ConnectionFailedError,
+    ConsoleError,
+    RefusedError,
+    TransientError,
+    UsageError,
+)
 
 _OLDEST = 140000
 _OUR_REFUSAL = "DBQ04"
@@ -43,6 +50,7 @@ class PostgreSQL:
     title = "PostgreSQL"
     default_schema = "public"
     name_limit = 63
+    name_unit = "bytes"
     payload_types: Mapping[str, str] = {"text": "text", "json": "jsonb", "bytes": "bytea"}
     id_types: Mapping[str, str] = {"bigint": "int8", "uuid": "uuid"}
 
@@ -57,9 +65,19 @@ class PostgreSQL:
         """Bytes of UTF-8: what NAMEDATALEN counts."""
         return len(name.encode())
 
-    def as_script(self, head: str, body: str) -> str:
+    def as_script(self, head: str, pieces: Sequence[str]) -> str:
         """One transaction for psql or any other client."""
-        return f"{head}\nBEGIN;\n\n{body}\n\nCOMMIT;\n"
+        return "\n\n".join((f"{head}\nBEGIN;", *pieces, "COMMIT;\n"))
+
+    def array(self, values: Sequence[str | bytes]) -> object:
+        """A list, which the driver sends as an array."""
+        return list(values)
+
+    def label(self, url: URL) -> str:
+        """Host, port and database; the host may be a socket's folder."""
+        host = url.host or url.query.get("host") or "local"
+        port = f":{url.port}" if url.port else ""
+        return f"{host}{port}/{url.database or ''}"
 
     def create_engine(self, url: URL, timeouts: Timeouts, application_name: str) -> Engine:
         """A pool of lazily opened connections with every time-out set at the server."""
@@ -165,7 +183,7 @@ _MEANINGS: dict[str, tuple[type[ConsoleError], str]] = {
     "25006": (RefusedError, "This connection is read-only; use one that may write."),
     "55P03": (BusyError, "Another session holds the lock; nothing was changed. Try again."),
     "57014": (BusyError, "The statement time-out ended it; nothing was changed. Try again."),
-    "40": (BusyError, "Nothing was changed. Try again."),
+    "40": (TransientError, "Nothing was changed. Try again."),
     "42P01": (UsageError, "The queue was dropped or changed; look with: dbq-console status"),
     "42883": (UsageError, "The queue was dropped or changed; look with: dbq-console status"),
     "42P07": (UsageError, "Choose another name for the queue."),

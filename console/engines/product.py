@@ -1,7 +1,7 @@
 """What an engine module must offer: everything that differs between database products."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from sqlalchemy import URL, Connection, Engine
@@ -37,7 +37,9 @@ class Capabilities:
     """The server keeps the row counters that rates are taken from."""
     encoding: str
     missing: Mapping[str, str]
-    """What cannot be shown -> why."""
+    """What cannot be shown or done -> why."""
+    facts: Mapping[str, str] = field(default_factory=dict)
+    """What else tells this server from others of the engine (edition, isolation...)."""
 
 
 class Product(Protocol):
@@ -48,6 +50,8 @@ class Product(Protocol):
     default_schema: str
     name_limit: int
     """The longest identifier, in the units of `name_length`."""
+    name_unit: str
+    """What `name_length` counts, for messages."""
     payload_types: Mapping[str, str]
     """The option `payload` -> the column's type."""
     id_types: Mapping[str, str]
@@ -61,7 +65,17 @@ class Product(Protocol):
 
     def name_length(self, name: str) -> int: ...
 
-    def as_script(self, head: str, body: str) -> str: ...
+    def as_script(self, head: str, pieces: Sequence[str]) -> str:
+        """One script, of one transaction, for the engine's own client."""
+        ...
+
+    def array(self, values: Sequence[str | bytes]) -> object:
+        """Many payloads as the one value that push_many takes."""
+        ...
+
+    def label(self, url: URL) -> str:
+        """How a connection is called where no profile names it: no user, no password."""
+        ...
 
     def create_engine(self, url: URL, timeouts: Timeouts, application_name: str) -> Engine: ...
 

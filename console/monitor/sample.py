@@ -139,7 +139,11 @@ def _ask(
     server = sql.statements(product.name, "server")
     if "careful" in server:
         sql.fetch(connection, _Careful, server["careful"], sql.Scope())
-    scopes = [q.scope(product, stuck_after_seconds=str(stuck_after_seconds)) for q in queues]
+    counters = "yes" if database.capabilities.counts_rows else "no"
+    scopes = [
+        q.scope(product, counters=counters, stuck_after_seconds=str(stuck_after_seconds))
+        for q in queues
+    ]
     files = [sql.statements(product.name, queue.design.name) for queue in queues]
     gates = [
         (file["gate"], scope)

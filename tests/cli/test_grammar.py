@@ -336,7 +336,10 @@ def test_designs_needs_no_database_and_lists_all_there_is_to_choose() -> None:
             *("options", "states", "verbs", "verbs_with"),
         }
         assert listed["engines"] == list(of.engines)
-        assert {o["option"]: o["default"] for o in listed["options"]} == of.complete_options({})
+        assert list(listed["options"]) == list(of.engines)
+        for engine, options in listed["options"].items():
+            defaults = {option["option"]: option["default"] for option in options}
+            assert defaults == of.complete_options({}, engine)
         assert listed["verbs"] == {engine: list(of.verbs) for engine in of.engines}
     plain = call("designs").text
     for name, of in DESIGNS.items():

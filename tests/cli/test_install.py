@@ -9,12 +9,12 @@ from contextlib import contextmanager
 import pytest
 from sqlalchemy import make_url
 
-from console.designs import DESIGNS
+from console.designs import DESIGNS, designs_on
 from console.engines import Database, open_database
 from tests.cli.calls import Answer, Console, call
 from tests.cli.conftest import Install
 from tests.contract.leftovers import objects_of
-from tests.contract.variants import ALL, DEFAULTS, Variant
+from tests.contract.variants import ALL, DEFAULTS, Variant, on
 from tests.servers import connect, value
 
 ODD = 'od"d; name'
@@ -108,8 +108,8 @@ def test_a_login_that_may_not_create(console: Console) -> None:
 
 
 RICH = [
-    [v for v in ALL if v.design is design and len(v.given) > 2][number % 3]
-    for number, design in enumerate(DESIGNS.values())
+    [v for v in on("postgresql", ALL) if v.design is design and len(v.given) > 2][number % 3]
+    for number, design in enumerate(designs_on("postgresql").values())
 ]
 """Every design with as many options as go together, of one type of payload."""
 
@@ -159,7 +159,7 @@ def check_printed(
 def test_the_printed_script_of_every_design_works_where_nothing_was_before(
     empty: Console, printed: Callable[[Variant, str], bytes]
 ) -> None:
-    for variant in DEFAULTS:
+    for variant in on("postgresql", DEFAULTS):
         check_printed(empty, printed, variant)
         with connect(empty.url) as connection:
             connection.execute("DROP SCHEMA dbq CASCADE")
@@ -189,7 +189,7 @@ def test_a_printed_script_is_all_or_nothing(
 def test_a_printed_queue_proves_itself(
     empty: Console, printed: Callable[[Variant, str], bytes]
 ) -> None:
-    for variant in DEFAULTS:
+    for variant in on("postgresql", DEFAULTS):
         if variant.design.name in {"ring", "claim"}:
             run_script(empty, printed(variant, variant.design.name))
             assert empty.done("smoke", variant.design.name, "--json").json["ok"]

@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import make_url
 
-from console.designs import DESIGNS
+from console.designs import designs_on
 from tests.cli.calls import Console
 from tests.cli.conftest import Install
 from tests.servers import connect
@@ -36,13 +36,13 @@ def counts(queue: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_stable_object_of_every_design(empty: Console) -> None:
-    for design in DESIGNS:
+    for design in designs_on("postgresql"):
         empty.done("install", design, design)
     url = make_url(empty.url)
     answer = empty.done("status", "--json")
     assert (list(answer.json), answer.err) == (["queues"], "")
     queues = answer.json["queues"]
-    assert [queue["design"] for queue in queues] == sorted(DESIGNS)
+    assert [queue["design"] for queue in queues] == sorted(designs_on("postgresql"))
     for queue in queues:
         design = queue["design"]
         assert list(queue) == FIELDS
@@ -58,7 +58,7 @@ def test_the_stable_object_of_every_design(empty: Console) -> None:
 
 
 def test_figures_of_queues_in_use(empty: Console) -> None:
-    for design in DESIGNS:
+    for design in designs_on("postgresql"):
         empty.done("install", design, design)
         empty.done("push", design, "-", "--lines", stdin=b"1\n2\n3\n4\n5\n6\n7\n8\n")
         empty.done("pop", design)

@@ -9,6 +9,7 @@ import pytest
 from console import catalog
 from console.actions.install import install
 from console.actions.uninstall import uninstall
+from console.designs import Design
 from console.engines import PRODUCTS, Database, Timeouts, open_database
 from tests.contract.client import Client
 from tests.contract.variants import Variant
@@ -57,6 +58,27 @@ def database(request: pytest.FixtureRequest) -> Iterator[Database]:
     database.close()
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is not there to be tested: a design or an option that the engine lacks."""
+    absent = [item for item in items if isinstance(item, pytest.Function) and _is_absent(item)]
+    if absent:
+        config.hook.pytest_deselected(items=absent)
+        items[:] = [item for item in items if item not in set(absent)]
+
+
+def _is_absent(item: pytest.Function) -> bool:
+    parameters: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
+    only_postgresql = {"postgresql", "use_postgresql", "virgin"} & set(item.fixturenames)
+    engine = "postgresql" if only_postgresql else parameters.get("database")
+    if not isinstance(engine, str):
+        return False
+    return any(
+        (isinstance(value, Variant) and engine not in value.engines)
+        or (isinstance(value, Design) and engine not in value.engines)
+        for value in parameters.values()
+    )
+
+
 _numbers = itertools.count(1)
 
 
@@ -64,10 +86,9 @@ def _use(database: Database) -> Iterator[Use]:
     used: list[Client] = []
 
     def installed(variant: Variant) -> Client:
-        if database.product.name not in variant.design.engines:
-            pytest.skip(f"{variant.design.name} does not exist on {database.product.title}")
+        product = database.product
         name = f"queue {next(_numbers)}"
-        queue = variant.queue(database.product.default_schema, name)
+        queue = variant.queue(product.default_schema, name, product.name)
         install(database, queue)
         used.append(Client(database, queue))
         return used[-1]

@@ -6,7 +6,7 @@ from threading import Barrier
 
 from console import catalog
 from console.catalog import Queue, installed_queue
-from console.designs import DESIGNS, Design
+from console.designs import Design, designs_on
 from console.engines import Database
 from console.errors import ConsoleError
 
@@ -17,8 +17,8 @@ def default_of(database: Database, of: Design, name: str) -> Queue:
     return installed_queue(schema, name, of, of.complete_options(small))
 
 
-def designs_on(database: Database) -> list[Design]:
-    return [d for d in DESIGNS.values() if database.product.name in d.engines]
+def all_designs(database: Database) -> list[Design]:
+    return list(designs_on(database.product.name).values())
 
 
 def known(database: Database, queue: Queue) -> Queue | None:

@@ -15,7 +15,7 @@ from console.engines import Database, Timeouts, open_database
 from console.errors import BusyError, RefusedError, UsageError
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.installs import default_of, designs_on, known, together
+from tests.contract.installs import all_designs, default_of, known, together
 from tests.contract.leftovers import objects_of
 from tests.contract.variants import ALL, BEHAVIOURS, DEFAULTS, Variant
 
@@ -71,7 +71,7 @@ def test_a_second_install_of_the_name(database: Database, of: Design) -> None:
     client = Client(database, first)
     client.push(client.payload(1))
     before = objects_of(database, with_own=True)
-    for other in designs_on(database):
+    for other in all_designs(database):
         with pytest.raises(UsageError, match="already a queue named") as caught:
             install(database, default_of(database, other, first.name))
         assert of.name in caught.value.why
@@ -83,7 +83,7 @@ def test_a_second_install_of_the_name(database: Database, of: Design) -> None:
 def test_a_name_that_is_taken_by_a_table(database: Database, suffix: str) -> None:
     name = f"a table for{suffix}"
     make_table(database, name + suffix)
-    for of in designs_on(database):
+    for of in all_designs(database):
         queue = default_of(database, of, name)
         if name + suffix not in catalog.object_names(database.product, queue):
             continue
@@ -97,7 +97,7 @@ def test_a_name_that_is_taken_by_a_table(database: Database, suffix: str) -> Non
 
 def test_two_queues_never_share_an_object(database: Database) -> None:
     """`a` has a table `a_archive`, which a queue of that name would have too."""
-    for of in designs_on(database):
+    for of in all_designs(database):
         short = default_of(database, of, f"share {of.name}")
         long = default_of(database, of, short.name + "_archive")
         for first, second in ((short, long), (long, short)):
@@ -117,7 +117,7 @@ def test_two_queues_never_share_an_object(database: Database) -> None:
 
 def test_a_schema_that_is_not_there(database: Database) -> None:
     before = objects_of(database)
-    for of in designs_on(database):
+    for of in all_designs(database):
         queue = installed_queue("nowhere", "q", of, of.complete_options({}))
         with pytest.raises(UsageError, match="no schema 'nowhere'"):
             install(database, queue)
@@ -253,7 +253,7 @@ def test_uninstall_waits_for_no_open_transaction_for_ever(use: Use, variant: Var
 
 def test_names_are_found_whatever_the_schema_or_clearly_not(database: Database) -> None:
     product = database.product
-    of = designs_on(database)[0]
+    of = all_designs(database)[0]
     queue = default_of(database, of, "findable")
     install(database, queue)
     with database.transaction("look") as connection:
@@ -269,7 +269,7 @@ def test_a_table_that_was_not_installed_is_left_alone(database: Database) -> Non
     table = make_table(database, "somebody else's")
     with database.transaction("fill") as connection:
         connection.execute(insert(table).values(x="precious"))
-    of = designs_on(database)[0]
+    of = all_designs(database)[0]
     with pytest.raises(UsageError):
         install(database, default_of(database, of, "somebody else's"))
     with database.transaction("look") as connection:

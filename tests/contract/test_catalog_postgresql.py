@@ -11,13 +11,13 @@ from console.catalog import installed_queue
 from console.engines import Database
 from console.errors import ConsoleError, RefusedError, UsageError
 from tests.contract.client import Client
-from tests.contract.installs import default_of, designs_on, known, together
+from tests.contract.installs import all_designs, default_of, known, together
 from tests.contract.leftovers import objects_of
 from tests.contract.variants import DEFAULTS, Variant
 
 
 def test_the_first_installs_of_a_database_all_at_once(virgin: Database) -> None:
-    queues = [default_of(virgin, of, of.name) for of in designs_on(virgin)[:6]]
+    queues = [default_of(virgin, of, of.name) for of in all_designs(virgin)[:6]]
     outcomes = together(*[lambda queue=queue: install(virgin, queue) for queue in queues])
     assert outcomes == [None] * len(queues)
     assert all(known(virgin, queue) for queue in queues)
@@ -88,7 +88,7 @@ def test_a_database_without_a_catalog(virgin: Database) -> None:
 
 
 def test_a_queue_that_somebody_dropped_by_hand_can_be_forgotten(virgin: Database) -> None:
-    for of in designs_on(virgin):
+    for of in all_designs(virgin):
         queue = installed_queue("other", of.name, of, of.complete_options({}))
         with virgin.transaction("make a schema") as connection:
             connection.execute(text("CREATE SCHEMA other"))

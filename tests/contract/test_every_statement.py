@@ -20,12 +20,12 @@ from console.actions.adopt import adopt, forget
 from console.actions.install import install
 from console.actions.pop import Finish, Message
 from console.actions.uninstall import uninstall
-from console.designs import DESIGNS, Flow, Order
+from console.designs import DESIGNS, Flow, Order, designs_on
 from console.engines import Database
 from console.errors import UsageError
 from console.monitor import take_sample
 from tests.contract.client import Client
-from tests.contract.variants import ALL, Variant
+from tests.contract.variants import ALL, Variant, on
 
 _HEAD = re.compile(r"\s*/\* dbq (?P<label>[\w.+]+) \*/")
 
@@ -87,13 +87,10 @@ def all_labels(engine: str) -> set[str]:
     return {statement.label for statements in found for statement in statements}
 
 
-def lives(engine: str) -> Sequence[Variant]:
-    return [variant for variant in ALL if engine in variant.design.engines]
-
-
 def live(database: Database, variant: Variant) -> None:
     """Everything that the console does with a queue, once."""
-    queue = variant.queue(database.product.default_schema, f"life {variant}"[:40])
+    product = database.product
+    queue = variant.queue(product.default_schema, f"life {variant}"[:40], product.name)
     client = Client(database, queue)
     install(database, queue)
     client.push_many(client.payloads(*range(6)))
@@ -154,7 +151,8 @@ def adopt_and_forget(database: Database) -> None:
 
 def block_a_relay(database: Database, variant: Variant) -> None:
     """The relay's plan with a transaction in its way."""
-    queue = variant.queue(database.product.default_schema, f"blocked {variant}"[:40])
+    product = database.product
+    queue = variant.queue(product.default_schema, f"blocked {variant}"[:40], product.name)
     install(database, queue)
     client = Client(database, queue)
     client.push(client.payload(0))
@@ -174,7 +172,7 @@ def test_every_statement_runs_and_fills_its_row_type(
     engine = database.product.name
     with running() as labels, rows_checked(monkeypatch) as filled:
         assert database.capabilities.version_number > 0
-        for variant in lives(engine):
+        for variant in on(engine, ALL):
             live(database, variant)
             if "relay" in variant.design.verbs:
                 block_a_relay(database, variant)
@@ -185,8 +183,7 @@ def test_every_statement_runs_and_fills_its_row_type(
 
 def test_every_file_belongs_to_a_design_or_to_the_house(database: Database) -> None:
     engine = database.product.name
-    designs = {design.name for design in DESIGNS.values() if engine in design.engines}
-    assert set(files(engine)) == designs | {"catalog", "common", "server"}
+    assert set(files(engine)) == set(designs_on(engine)) | {"catalog", "common", "server"}
 
 
 def test_every_statement_says_what_it_returns(database: Database) -> None:

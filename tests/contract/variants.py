@@ -1,6 +1,6 @@
 """Every design with every option, generated from the designs' own data: a new one is covered."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from console.catalog import Queue, installed_queue
@@ -19,10 +19,19 @@ class Variant:
 
     design: Design
     given: Mapping[str, str]
+    only_on: str = ""
+    """One engine, where others have more options to combine."""
 
     @property
     def options(self) -> dict[str, str]:
         return self.design.complete_options(self.given)
+
+    @property
+    def engines(self) -> list[str]:
+        """Where the design is, with all options that are given."""
+        given = [self.design.option(name) for name in self.given]
+        having = [e for e in self.design.engines if all(option.is_on(e) for option in given)]
+        return [engine for engine in having if self.only_on in {"", engine}]
 
     @property
     def payload(self) -> str:
@@ -51,8 +60,9 @@ class Variant:
             or self.options.get("dequeue") == "two_step"
         )
 
-    def queue(self, schema: str, name: str) -> Queue:
-        return installed_queue(schema, name, self.design, self.options)
+    def queue(self, schema: str, name: str, engine: str | None = None) -> Queue:
+        options = self.design.complete_options(self.given, engine)
+        return installed_queue(schema, name, self.design, options)
 
     def __str__(self) -> str:
         """What pytest shows."""
@@ -66,8 +76,9 @@ def variants_of(design: Design) -> Iterator[Variant]:
     for option in design.options:
         for value in other_values(option):
             yield Variant(design, {**_small(design), option.name: value})
-    for payload in design.option("payload").choices:
-        yield Variant(design, _everything(design) | {"payload": payload})
+    for engine in design.engines:
+        for payload in design.option("payload").choices:
+            yield Variant(design, _everything(design, engine) | {"payload": payload}, engine)
 
 
 def other_values(option: Option) -> list[str]:
@@ -80,11 +91,16 @@ def _small(design: Design) -> dict[str, str]:
     return {option.name: SMALL_RING for option in design.options if option.name == "size"}
 
 
-def _everything(design: Design) -> dict[str, str]:
+def on(engine: str, variants: Iterable[Variant]) -> list[Variant]:
+    """Those that exist on the engine."""
+    return [variant for variant in variants if engine in variant.engines]
+
+
+def _everything(design: Design, engine: str) -> dict[str, str]:
     """As many options as go together, each with its last other value."""
     chosen: dict[str, str] = {}
     # The last first: those are the design's own.
-    for option in reversed(design.options):
+    for option in reversed(design.options_on(engine)):
         if option.name == "payload":
             continue
         tried = chosen | {option.name: (other_values(option) or [option.default])[-1]}
@@ -100,6 +116,7 @@ DEFAULTS = [Variant(design, _small(design)) for design in DESIGNS.values()]
 """Each design as it is installed without options (a ring with few slots)."""
 
 ALL = [variant for design in DESIGNS.values() for variant in variants_of(design)]
+"""Each variant of each design on any engine; those with everything differ by engine."""
 
 
 _SAME_BEHAVIOUR = {"payload", "max_bytes", "size", "notify"}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.catalog import installed_queue
-from console.designs import DESIGNS, Design, Option, Order, design
+from console.designs import DESIGNS, Design, Option, Order, design, designs_on
 from console.designs.options import EVERY_VERB, FINISHING_VERBS
 from console.errors import UsageError
 
@@ -33,12 +33,29 @@ DEFAULTS = {
     "claim": defaults(),
     "status": defaults(),
     "split": defaults(dequeue="single"),
+    "broker": {
+        "payload": "text",
+        "max_bytes": "unlimited",
+        "archive_at_pop": "off",
+        "conversation": "kept",
+        "activation": "off",
+    },
 }
 
 
 @EACH
 def test_the_defaults_are_those_of_the_documentation(of: Design) -> None:
     assert of.complete_options({}) == DEFAULTS[of.name]
+    for engine in of.engines:
+        here = {name: DEFAULTS[of.name][name] for name in of.complete_options({}, engine)}
+        assert of.complete_options({}, engine) == here
+        assert ("notify" in here) == (engine == "postgresql")
+
+
+def test_an_option_that_an_engine_lacks_says_where_it_is() -> None:
+    with pytest.raises(UsageError, match="no option 'notify' on mssql") as refused:
+        DESIGNS["fifo"].complete_options({"notify": "off"}, "mssql")
+    assert "postgresql" in refused.value.why
 
 
 @EACH_OPTION
@@ -109,7 +126,7 @@ def test_the_columns_of_an_installed_queue_play_the_roles_that_it_needs(of: Desi
 @given(st.text())
 def test_no_other_name_is_a_design(name: str) -> None:
     if name in DESIGNS:
-        assert design(name, "postgresql").name == name
+        assert design(name, DESIGNS[name].engines[0]).name == name
     else:
         with pytest.raises(UsageError) as refused:
             design(name)
@@ -117,6 +134,8 @@ def test_no_other_name_is_a_design(name: str) -> None:
 
 
 def test_a_design_that_an_engine_lacks_says_where_it_is() -> None:
-    with pytest.raises(UsageError, match="mssql") as refused:
-        design("ring", "mssql")
-    assert "postgresql" in refused.value.why
+    with pytest.raises(UsageError, match="postgresql has no design 'broker'") as refused:
+        design("broker", "postgresql")
+    assert "mssql" in refused.value.why
+    assert set(DESIGNS) - set(designs_on("postgresql")) == {"broker"}
+    assert designs_on("mssql") == DESIGNS

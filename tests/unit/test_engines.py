@@ -16,6 +16,7 @@ from console.errors import (
     ConnectionFailedError,
     ConsoleError,
     RefusedError,
+    TransientError,
     UsageError,
 )
 from tests.servers import Server
@@ -99,8 +100,8 @@ STATES: dict[str, type[ConsoleError]] = {
     "25006": RefusedError,  # a read-only transaction
     "55P03": BusyError,  # a lock time-out
     "57014": BusyError,  # a statement time-out
-    "40001": BusyError,  # a serialization failure
-    "40P01": BusyError,  # a deadlock
+    "40001": TransientError,  # a serialization failure
+    "40P01": TransientError,  # a deadlock
     "42P01": UsageError,  # no such table
     "42883": UsageError,  # no such function
     "42P07": UsageError,  # a table of that name
@@ -115,7 +116,14 @@ STATES: dict[str, type[ConsoleError]] = {
     "XX000": ConsoleError,  # what the server did not foresee
     "P0001": ConsoleError,  # somebody's trigger
 }
-STATUSES = {UsageError: 2, ConsoleError: 2, ConnectionFailedError: 3, RefusedError: 4, BusyError: 4}
+STATUSES = {
+    UsageError: 2,
+    ConsoleError: 2,
+    ConnectionFailedError: 3,
+    RefusedError: 4,
+    BusyError: 4,
+    TransientError: 4,
+}
 DATA_IN_DETAIL = {"23502", "23505", "22P02"}
 
 

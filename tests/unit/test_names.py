@@ -33,7 +33,9 @@ def test_at_the_limit_the_longest_object_just_fits(product: Product, of: Design)
     assert max(map(product.name_length, names)) == product.name_limit
     assert longest.name + suffix in names
     catalog.check_names(product, longest)
-    with pytest.raises(UsageError, match=f"{limit + 1} bytes, at most {limit}") as refused:
+    with pytest.raises(
+        UsageError, match=rf"{limit + 1} {product.name_unit}, at most {limit}"
+    ) as refused:
         catalog.check_names(product, queue(of, "x" * (limit + 1)))
     assert f"<queue>{suffix}" in refused.value.why
 

@@ -39,10 +39,10 @@ def check(product: Product, queue: Queue, statement: sql.Statement) -> None:
 @pytest.mark.parametrize("variant", ALL, ids=str)
 def test_of_an_installed_queue(variant: Variant) -> None:
     for product in PRODUCTS.values():
-        if product.name in variant.design.engines:
+        if product.name in variant.engines:
             for file in (variant.design.name, "common", "catalog", "server"):
                 for statement in sql.statements(product.name, file).values():
-                    check(product, variant.queue("s", "q"), statement)
+                    check(product, variant.queue("s", "q", product.name), statement)
 
 
 @pytest.mark.parametrize(

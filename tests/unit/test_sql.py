@@ -12,7 +12,7 @@ from sqlalchemy.dialects import mssql, postgresql
 
 from console import sql
 from console.catalog import installed_queue
-from console.designs import DESIGNS
+from console.designs import DESIGNS, designs_on
 from console.engines import PRODUCTS
 from tests.lint_sql import texts
 
@@ -162,10 +162,10 @@ def test_every_condition_asks_for_something_that_can_be(engine: str) -> None:
     """A misspelt option would silently leave its lines out for ever."""
     product = PRODUCTS[engine]
     known = {"design": set(DESIGNS)}
-    known |= {name: {"yes", "no"} for name in ("installed", "limited", "finishes")}
+    known |= {name: {"yes", "no"} for name in ("installed", "limited", "finishes", "counters")}
     for option in (option for design in DESIGNS.values() for option in design.options):
         known[option.name] = set(option.choices)
-    for design in DESIGNS.values():
+    for design in designs_on(engine).values():
         scope = installed_queue("s", "q", design, design.complete_options({})).scope(product)
         for file in (design.name, "common"):
             for found in sql.statements(engine, file).values():
@@ -179,8 +179,7 @@ def test_every_file_is_listed_by_engine() -> None:
     assert {path.name for path in folder.iterdir()} == set(PRODUCTS)
     for engine in PRODUCTS:
         files = {path.stem for path in (folder / engine).glob("*.sql")}
-        designs = {design.name for design in DESIGNS.values() if engine in design.engines}
-        assert files == designs | {"common", "catalog", "server"}
+        assert files == set(designs_on(engine)) | {"common", "catalog", "server"}
 
 
 def test_a_name_twice_and_a_missing_comment_fail(

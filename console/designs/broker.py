@@ -1,0 +1,39 @@
+"""SQL Server Service Broker, discussed by Rusanu and by Kejser as the server's own queue."""
+
+from console.designs.model import Design, Option, Order
+from console.designs.options import ARCHIVE_AT_POP, EVERY_VERB, MAX_BYTES, PAYLOAD
+
+BROKER = Design(
+    name="broker",
+    title="Service Broker queue",
+    source="SQL Server Service Broker",
+    summary=(
+        "The server's own queue: waiting and activation are the engine's, and so are conversations "
+        "that leak and messages that poison a queue. Five pops rolled back in a row switch it off."
+    ),
+    engines=("mssql",),
+    options=(
+        PAYLOAD,
+        MAX_BYTES,
+        ARCHIVE_AT_POP,
+        Option(
+            "conversation",
+            "kept: one conversation is reused, in the order of its sends, which go one by one; "
+            "each: one conversation a message, slower, with no order between them",
+            "kept",
+            choices=("kept", "each"),
+        ),
+        Option(
+            "activation",
+            "on: makes an example of a procedure that the engine starts when messages come",
+            "off",
+            choices=("off", "on"),
+        ),
+    ),
+    states=("ready",),
+    verbs=(*EVERY_VERB, "requeue", "release"),
+    roles={"id": "id", "pushed_at": "pushed_at", "payload": "message_body"},
+    order=Order.LAX,
+    id_type="uuid",
+    waits_itself=True,
+)
