@@ -11,6 +11,7 @@ import psycopg
 from psycopg.sql import SQL, Identifier
 from sqlalchemy import make_url
 
+from console.engines import Database, Timeouts, open_database
 from console.engines.embedded import EmbeddedServer
 
 EXTERNAL_URL = os.environ.get("DBQ_TEST_POSTGRESQL_URL", "")
@@ -53,6 +54,31 @@ def fresh_database(server_url: str) -> Iterator[str]:
     finally:
         with connect(server_url) as connection:
             connection.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(name)))
+
+
+@contextmanager
+def fresh_mssql_database(server_url: str) -> Iterator[str]:
+    """The URL of an empty database on a server that speaks T-SQL.
+
+    With DBQ_TEST_MSSQL_RCSI=on, READ COMMITTED reads row versions in it, as it does in Azure.
+    """
+    name = f"dbq_test_{uuid4().hex}"
+    server = open_database(server_url, timeouts=Timeouts(statement_seconds=120.0))
+    try:
+        _run(server, f"CREATE DATABASE [{name}]")
+        if os.environ.get("DBQ_TEST_MSSQL_RCSI") == "on":
+            _run(server, f"ALTER DATABASE [{name}] SET READ_COMMITTED_SNAPSHOT ON")
+        yield make_url(server_url).set(database=name).render_as_string(hide_password=False)
+        if "babelfish" not in server.capabilities.facts:
+            _run(server, f"ALTER DATABASE [{name}] SET SINGLE_USER WITH ROLLBACK IMMEDIATE")
+        _run(server, f"DROP DATABASE [{name}]")
+    finally:
+        server.close()
+
+
+def _run(server: Database, statement: str) -> None:
+    with server.autocommit("prepare a database for tests") as connection:
+        connection.exec_driver_sql(statement)
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:

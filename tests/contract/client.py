@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC
 
 from sqlalchemy import Connection, text
 
@@ -17,8 +18,12 @@ from tests.contract.messages import message
 
 _POP = {
     "postgresql": "SELECT CAST(id AS text), {payload}, pushed_at, attempts FROM {pop}()",
+    "mssql": "EXEC {pop}",
 }
 """How each engine calls a queue's `<queue>_pop`, which the console itself never does."""
+
+_ENCODING = {"postgresql": "utf-8", "mssql": "utf-16-le"}
+"""How each engine stores text, and so what max_bytes counts."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,12 @@ class Client:
 
     def payloads(self, *numbers: int) -> list[Payload]:
         return [self.payload(number) for number in numbers]
+
+    def size_of(self, payload: Payload) -> int:
+        """Bytes, as the limit counts them."""
+        if isinstance(payload, bytes):
+            return len(payload)
+        return len(payload.encode(_ENCODING[self.database.product.name]))
 
     def push(self, payload: Payload) -> str | None:
         with self.database.transaction("push") as connection:
@@ -95,4 +106,7 @@ def call_pop(connection: Connection, queue: Queue) -> Message | None:
     payload = "payload" if queue.options["payload"] == "bytes" else "CAST(payload AS text)"
     call = _POP[dialect.name].format(pop=pop, payload=payload).replace(":", "\\:")
     row = connection.execute(text(call)).one_or_none()
-    return None if row is None else Message(*row)
+    if row is None:
+        return None
+    number, payload_of_it, pushed_at, attempts = row
+    return Message(str(number), payload_of_it, pushed_at.replace(tzinfo=UTC), attempts)

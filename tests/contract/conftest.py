@@ -14,7 +14,7 @@ from console.engines import PRODUCTS, Database, Timeouts, open_database
 from tests.contract.client import Client
 from tests.contract.variants import Variant
 from tests.contract.workers import Crew
-from tests.servers import Server, fresh_database
+from tests.servers import Server, fresh_database, fresh_mssql_database
 
 TIMEOUTS = Timeouts(statement_seconds=120.0, lock_seconds=60.0)
 """Patient: a slow machine is no defect."""
@@ -53,9 +53,10 @@ def database(request: pytest.FixtureRequest) -> Iterator[Database]:
     variable = f"DBQ_TEST_{engine.upper()}_URL"
     if variable not in os.environ:
         pytest.skip(f"{variable} is not set")
-    database = open_database(os.environ[variable], timeouts=TIMEOUTS)
-    yield database
-    database.close()
+    with fresh_mssql_database(os.environ[variable]) as url:
+        database = open_database(url, timeouts=TIMEOUTS)
+        yield database
+        database.close()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

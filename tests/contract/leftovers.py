@@ -18,6 +18,15 @@ _OBJECTS = {
         WHERE n.nspname NOT LIKE 'pg\\_%' AND n.nspname <> 'information_schema'
         AND (n.nspname <> 'dbq' OR :with_own)
     """,
+    "mssql": """
+        SELECT s.name + N'.' + o.type_desc + N' ' + o.name AS object
+        FROM sys.objects AS o INNER JOIN sys.schemas AS s ON o.schema_id = s.schema_id
+        WHERE o.is_ms_shipped = 0 AND (s.name <> N'dbq' OR :with_own = 1)
+        UNION ALL SELECT N'schema ' + name FROM sys.schemas WHERE name <> N'dbq' OR :with_own = 1
+        UNION ALL SELECT N'message type ' + name FROM sys.service_message_types
+        UNION ALL SELECT N'contract ' + name FROM sys.service_contracts
+        UNION ALL SELECT N'service ' + name FROM sys.services
+    """,
 }
 
 

@@ -6,7 +6,7 @@ from console.actions import push
 from console.errors import UsageError
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.variants import ALL, Variant
+from tests.contract.variants import ALL, SMALL_NUMBER, Variant
 
 LIMITED = [v for v in ALL if "size" in v.options and int(v.options["size"]) < 1000]
 
@@ -106,7 +106,7 @@ def test_the_console_waits_for_room_outside_the_database(use: Use, variant: Vari
     assert done == push.LinesPushed(3, full=True)
 
 
-LONG_PAYLOADS_REFUSED = [v for v in ALL if v.limit == 150 and "size" not in v.options]
+LONG_PAYLOADS_REFUSED = [v for v in ALL if v.limit == int(SMALL_NUMBER) and "size" not in v.options]
 
 
 @pytest.mark.parametrize("variant", LONG_PAYLOADS_REFUSED, ids=str)

@@ -9,8 +9,8 @@ from console.errors import UsageError
 
 SMALL_RING = "300"
 """Slots of a ring in all tests but those of the default: it is prefilled at full width."""
-SMALL_NUMBER = "150"
-"""What an option that is a number gets: small, yet more than `tests.contract.payloads` needs."""
+SMALL_NUMBER = "300"
+"""What an option that is a number gets: small, yet more than `tests.contract.messages` needs."""
 
 
 @dataclass(frozen=True)
