@@ -54,7 +54,7 @@ def texts(product: Product) -> Iterator[tuple[str, str]]:
     for design in designs_on(product.name).values():
         for options in variants(design, product.name):
             queue = installed_queue("sales", "orders", design, options)
-            for file in (design.name, "common", "catalog"):
+            for file in (design.name, "common", "catalog", "roles"):
                 yield from _file(product, queue, file, done)
     yield from _file(product, queue, "server", done)
 

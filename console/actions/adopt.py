@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from console import catalog, sql
-from console.actions.install import record, require_schema
+from console.actions.install import prepare_catalog, record, require_schema
 from console.catalog import Kind, Queue
 from console.designs import Design
 from console.engines import Database, Product
@@ -51,9 +51,8 @@ def adopt(
     for name in (schema, table, *roles.values()):
         _check_name(product, name)
     queue = Queue(schema, table, of, {}, dict(roles), kind=Kind.ADOPTED)
-    statements = sql.statements(product.name, "catalog")
     with database.transaction(f"adopt the table {table!r}") as connection:
-        sql.run_script(connection, statements["bootstrap"], queue.scope(product))
+        prepare_catalog(connection, product)
         require_schema(connection, product, schema)
         for known in catalog.queues(connection, product):
             if (known.schema, known.name) == (schema, table):

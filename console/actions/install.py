@@ -31,7 +31,8 @@ def parts(product: Product, queue: Queue) -> list[sql.Statement]:
     scripts = [design["tables"], common["archive"]]
     if queue.options.get("notify") == "on":
         scripts.append(common["waiting"])
-    return [*scripts, design["functions"]]
+    rights = sql.statements(product.name, "roles")["queue"]
+    return [*scripts, design["functions"], rights]
 
 
 def script(product: Product, queue: Queue) -> str:
@@ -39,6 +40,7 @@ def script(product: Product, queue: Queue) -> str:
     catalog.check_names(product, queue)
     statements = sql.statements(product.name, "catalog")
     pieces = [
+        (statements["lock"], queue.scope(product)),
         (statements["bootstrap"], queue.scope(product)),
         *((part, queue.scope(product)) for part in parts(product, queue)),
         (statements["record"], recording_scope(product, queue)),
@@ -52,13 +54,21 @@ def install(database: Database, queue: Queue) -> None:
     """Install the queue. It succeeds whole or leaves nothing; a taken name is a UsageError."""
     product = database.product
     catalog.check_names(product, queue)
-    statements = sql.statements(product.name, "catalog")
     with database.transaction(f"install the queue {queue.name!r}") as connection:
-        sql.run_script(connection, statements["bootstrap"], queue.scope(product))
+        prepare_catalog(connection, product)
         refuse_taken_names(connection, product, queue)
         for part in parts(product, queue):
             sql.run_script(connection, part, queue.scope(product))
         record(connection, product, queue)
+
+
+def prepare_catalog(connection: Connection, product: Product) -> None:
+    """Be the only installer, and make the catalog where this is the database's first queue."""
+    statements = sql.statements(product.name, "catalog")
+    sql.run_script(connection, statements["lock"], sql.Scope())
+    # Only its owner may make it again: who installs the next queue need not be that login.
+    if not catalog.has_catalog(connection, product):
+        sql.run_script(connection, statements["bootstrap"], sql.Scope())
 
 
 def recording_scope(product: Product, queue: Queue) -> sql.Scope:

@@ -8,7 +8,9 @@ import click
 from console.actions import adopt as adopting
 from console.actions import install as installing
 from console.actions import uninstall as uninstalling
+from console.actions.roles import script as role_script
 from console.catalog import Queue, installed_queue
+from console.catalog import queues as queues_of
 from console.cli.context import (
     Call,
     ConfirmedVerb,
@@ -147,6 +149,35 @@ def forget(call: Call, name: str) -> None:
     call.answer(_named(queue), [f"forgot {queue.label}; its table is untouched"])
 
 
+@click.command()
+@click.option("--engine", metavar="E", help="The engine to write for, where no database is named.")
+@verb_options
+def roles(call: Call, engine: str | None) -> None:
+    """Print the SQL of the roles for people: dbq_reader, dbq_operator, dbq_admin.
+
+    With a database, the script also gives them their rights on its queues; queues that are
+    installed later give them theirs. Read it, then run it as somebody who may make roles.
+
+    \b
+    Examples:
+      dbq-console roles --url URL | psql URL
+      dbq-console roles --engine postgresql
+    """
+    if call.url is None or engine is not None:
+        product, known = engine_named(call, engine), []
+        schema = product.default_schema if call.schema is None else call.schema
+    else:
+        database = call.database(Rights.READ_ONLY, "roles")
+        product, schema = database.product, call.schema_for(database)
+        with database.transaction("read the catalog", read_only=True) as connection:
+            known = queues_of(connection, product)
+    script = role_script(product, schema, known)
+    if call.json:
+        call.answer({"sql": script}, [])
+    else:
+        put(script.encode())
+
+
 def pairs(given: Sequence[str], option: str) -> dict[str, str]:
     """`k=v` texts as a mapping; UsageError for another form or a name given twice."""
     found: dict[str, str] = {}
@@ -164,4 +195,4 @@ def _named(queue: Queue) -> dict[str, object]:
     return {"queue": queue.name, "schema": queue.schema, "design": queue.design.name}
 
 
-COMMANDS = (install, uninstall, adopt, forget)
+COMMANDS = (install, uninstall, adopt, forget, roles)

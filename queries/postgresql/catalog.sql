@@ -1,9 +1,11 @@
 -- The console's own schema: which queues this database holds.
 
--- name: bootstrap
--- script: makes schema dbq and its tables where they are missing; one installer at a time
+-- name: lock
+-- script: one installer at a time, until the transaction ends
 SELECT pg_advisory_xact_lock(hashtextextended('dbq catalog', 0));
 
+-- name: bootstrap
+-- script: makes schema dbq and its tables where they are missing; wants their owner, or nobody's yet
 CREATE SCHEMA IF NOT EXISTS dbq;
 
 CREATE TABLE IF NOT EXISTS dbq.queue (

@@ -40,7 +40,7 @@ def check(product: Product, queue: Queue, statement: sql.Statement) -> None:
 def test_of_an_installed_queue(variant: Variant) -> None:
     for product in PRODUCTS.values():
         if product.name in variant.engines:
-            for file in (variant.design.name, "common", "catalog", "server"):
+            for file in (variant.design.name, "common", "catalog", "server", "roles"):
                 for statement in sql.statements(product.name, file).values():
                     check(product, variant.queue("s", "q", product.name), statement)
 

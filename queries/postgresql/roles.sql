@@ -1,0 +1,96 @@
+-- Who may do what: three roles for people, enforced by the server itself. Logins become members:
+--
+--   GRANT dbq_reader TO "the login";      looks at everything and changes nothing
+--   GRANT dbq_operator TO "the login";    also pushes, pops, finishes, repairs and ends sessions
+--   GRANT dbq_admin TO "the login";       also installs; what it installs belongs to that login
+--
+-- A queue's functions run with their caller's rights, so those of its tables decide. To look at a
+-- queue a reader needs SELECT and no more: no function, no write, no sequence to draw from.
+-- Roles are the cluster's, their rights each database's own: run it in every one that has queues.
+
+-- name: roles
+-- script: makes the three roles where they are missing, and lets them see this database's catalog
+DO $dbq$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = 'dbq_reader') THEN
+        CREATE ROLE dbq_reader NOLOGIN;
+    END IF;
+    IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = 'dbq_operator') THEN
+        CREATE ROLE dbq_operator NOLOGIN;
+    END IF;
+    IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = 'dbq_admin') THEN
+        CREATE ROLE dbq_admin NOLOGIN;
+    END IF;
+    -- The name of a database is no literal, so this one has to be put together.
+    EXECUTE format('GRANT CONNECT ON DATABASE %I TO dbq_reader', current_database());
+    EXECUTE format('GRANT CREATE ON DATABASE %I TO dbq_admin', current_database());
+END
+$dbq$;
+
+GRANT dbq_reader TO dbq_operator;
+GRANT dbq_operator TO dbq_admin;
+-- What the sessions of others do and wait for; without it most of that is unknown.
+GRANT pg_read_all_stats TO dbq_reader;
+GRANT pg_signal_backend TO dbq_operator;
+
+GRANT CREATE ON SCHEMA "{schema}" TO dbq_admin;
+GRANT USAGE ON SCHEMA dbq TO dbq_reader;
+GRANT SELECT ON ALL TABLES IN SCHEMA dbq TO dbq_reader;
+GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dbq TO dbq_admin;
+
+-- name: queue
+-- script: what the roles may do with one queue, where they have been made in this database
+DO $dbq$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = 'dbq_reader')
+        OR NOT has_schema_privilege('dbq_reader', 'dbq', 'USAGE') THEN
+        RETURN;
+    END IF;
+    GRANT USAGE ON SCHEMA "{schema}" TO dbq_reader;
+
+    GRANT SELECT ON "{schema}"."{table}", "{schema}"."{queue}_archive" TO dbq_reader;
+    GRANT INSERT, UPDATE, DELETE ON "{schema}"."{table}", "{schema}"."{queue}_archive" TO dbq_operator;
+    -- when design=split
+    GRANT SELECT ON "{schema}"."{queue}_data" TO dbq_reader;
+    GRANT INSERT, UPDATE, DELETE ON "{schema}"."{queue}_data" TO dbq_operator;
+    -- push_many draws the ids itself.
+    EXECUTE format('GRANT USAGE ON SEQUENCE %s TO dbq_operator',
+        pg_get_serial_sequence('"{schema}"."{queue}_meta"', 'id'));
+    -- end
+    -- when design=naive
+    GRANT SELECT ON SEQUENCE "{schema}"."{queue}_seq" TO dbq_reader;
+    GRANT USAGE ON SEQUENCE "{schema}"."{queue}_seq" TO dbq_operator;
+    -- end
+    -- when design=ring
+    GRANT SELECT ON "{schema}"."{queue}_config", "{schema}"."{queue}_parked" TO dbq_reader;
+    GRANT INSERT, UPDATE, DELETE ON "{schema}"."{queue}_parked" TO dbq_operator;
+    -- Reading where a sequence stands is SELECT; to draw from it is USAGE.
+    GRANT SELECT ON SEQUENCE "{schema}"."{queue}_push_seq", "{schema}"."{queue}_pop_seq" TO dbq_reader;
+    GRANT USAGE ON SEQUENCE "{schema}"."{queue}_push_seq", "{schema}"."{queue}_pop_seq" TO dbq_operator;
+    -- Relay changes the sequences and the table themselves: only their owner can.
+    REVOKE EXECUTE ON FUNCTION "{schema}"."{queue}_relay" FROM PUBLIC;
+    GRANT EXECUTE ON FUNCTION "{schema}"."{queue}_relay" TO dbq_admin;
+    -- when in_hand=on
+    GRANT SELECT ON "{schema}"."{queue}_in_hand" TO dbq_reader;
+    GRANT INSERT, UPDATE, DELETE ON "{schema}"."{queue}_in_hand" TO dbq_operator;
+    -- end
+    -- end
+    -- when notify=on
+    GRANT SELECT ON "{schema}"."{queue}_waiting" TO dbq_reader;
+    GRANT INSERT, UPDATE, DELETE ON "{schema}"."{queue}_waiting" TO dbq_operator;
+    REVOKE EXECUTE ON FUNCTION "{schema}"."{queue}_wait", "{schema}"."{queue}_wait_end" FROM PUBLIC;
+    GRANT EXECUTE ON FUNCTION "{schema}"."{queue}_wait", "{schema}"."{queue}_wait_end" TO dbq_operator;
+    -- end
+
+    REVOKE EXECUTE ON FUNCTION
+        "{schema}"."{queue}_push", "{schema}"."{queue}_push_many", "{schema}"."{queue}_pop", "{schema}"."{queue}_pop_many"
+        FROM PUBLIC;
+    GRANT EXECUTE ON FUNCTION
+        "{schema}"."{queue}_push", "{schema}"."{queue}_push_many", "{schema}"."{queue}_pop", "{schema}"."{queue}_pop_many"
+        TO dbq_operator;
+    -- when finishes=yes
+    REVOKE EXECUTE ON FUNCTION "{schema}"."{queue}_complete", "{schema}"."{queue}_fail" FROM PUBLIC;
+    GRANT EXECUTE ON FUNCTION "{schema}"."{queue}_complete", "{schema}"."{queue}_fail" TO dbq_operator;
+    -- end
+END
+$dbq$;

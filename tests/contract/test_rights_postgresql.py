@@ -1,0 +1,219 @@
+"""The roles that are shipped: what the server itself refuses, whatever the console would try."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+from psycopg.sql import SQL, Identifier
+from sqlalchemy import make_url, text
+
+from console import catalog
+from console.actions import relay
+from console.actions.adopt import adopt
+from console.actions.install import install
+from console.actions.roles import script
+from console.actions.uninstall import uninstall
+from console.catalog import Queue
+from console.designs import design
+from console.engines import PRODUCTS, Database, open_database
+from console.engines.embedded import EmbeddedServer
+from console.errors import RefusedError
+from console.monitor import take_sample
+from tests.contract.client import Client
+from tests.contract.variants import ALL, DEFAULTS, Variant, on
+from tests.servers import connect
+
+LOGINS = {"reader": "dbq_reader", "operator": "dbq_operator", "admin": "dbq_admin"}
+PRODUCT = PRODUCTS["postgresql"]
+RICH = [
+    next(v for v in reversed(on("postgresql", ALL)) if v.design is default.design)
+    for default in on("postgresql", DEFAULTS)
+]
+"""Each design with as many options as go together, so with all its objects."""
+IN_HAND = Variant(design("ring"), {"size": "30", "in_hand": "on", "notify": "on"})
+QUEUES = {f"{number} {v.design.name}": v for number, v in enumerate([*RICH, IN_HAND])}
+EACH = pytest.mark.parametrize("name", QUEUES)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A database with the roles, a login of each, and queues that were there before and after."""
+
+    url: str
+    by: dict[str, Database]
+
+    def client(self, login: str, name: str) -> Client:
+        database = self.by[login]
+        with database.transaction("look") as connection:
+            return Client(database, catalog.find(connection, database.product, name))
+
+
+@pytest.fixture(scope="module")
+def place(module_server: EmbeddedServer) -> Iterator[Place]:
+    """Half of the queues are installed before the roles are made, by a superuser."""
+    url = module_server.create_database("rights")
+    owner = open_database(url)
+    names = list(QUEUES)
+    before = [_install(owner, name) for name in names[::2]]
+    with connect(url) as connection:
+        connection.execute("REVOKE CONNECT ON DATABASE rights FROM PUBLIC")
+        for _ in range(2):  # again changes nothing
+            connection.execute(script(PRODUCT, "public", before).encode())
+        for login, role in LOGINS.items():
+            connection.execute(
+                SQL("CREATE ROLE {} LOGIN PASSWORD 'x' IN ROLE {}").format(
+                    Identifier(login), Identifier(role)
+                )
+            )
+    for name in names[1::2]:
+        _install(owner, name)
+    words = {login: make_url(url).set(username=login, password="x") for login in LOGINS}
+    by = {
+        login: open_database(word.render_as_string(hide_password=False))
+        for login, word in words.items()
+    }
+    yield Place(url, by | {"owner": owner})
+    for database in (*by.values(), owner):
+        database.close()
+
+
+def _install(database: Database, name: str) -> Queue:
+    queue = QUEUES[name].queue("public", name, "postgresql")
+    install(database, queue)
+    client = Client(database, queue)
+    client.push_many(client.payloads(1, 2, 3))
+    return queue
+
+
+@EACH
+def test_a_reader_sees_everything(place: Place, name: str) -> None:
+    mine, theirs = place.client("reader", name), place.client("owner", name)
+    assert mine.database.capabilities.sees_all_sessions
+    assert mine.status().ready == theirs.status().ready
+    (seen,) = take_sample(mine.database, only=[mine.queue]).queues
+    assert seen.problem == ""
+    if "relay" in mine.queue.verbs:
+        assert relay.plan(mine.database, mine.queue, None).measure.live == 3
+
+
+@EACH
+def test_a_reader_is_refused_every_write_by_the_server(place: Place, name: str) -> None:
+    client = place.client("reader", name)
+    held = place.client("owner", name).status()
+    attempts: list[Callable[[], object]] = [
+        lambda: client.push(client.payload(9)),
+        lambda: client.push_many(client.payloads(9)),
+        client.pop,
+        lambda: client.pop_many(1),
+        lambda: uninstall(client.database, client.queue, keep_archive=False, with_messages=True),
+    ]
+    if client.queue.finishes:
+        attempts.append(lambda: _finish(client))
+    if "relay" in client.queue.verbs:
+        attempts.append(lambda: relay.relay(client.database, client.queue, 50))
+    for attempt in attempts:
+        with pytest.raises(RefusedError, match="Could not"):
+            attempt()
+    for statement in _writes(client.queue):
+        with pytest.raises(RefusedError), client.database.transaction("write") as connection:
+            connection.execute(text(statement.replace(":", "\\:")))
+    after = place.client("owner", name).status()
+    assert (after.ready, after.next_push, after.next_pop) == (
+        held.ready,
+        held.next_push,
+        held.next_pop,
+    )
+
+
+def _finish(client: Client) -> None:
+    with client.database.transaction("fail") as connection:
+        connection.execute(text(f'SELECT public."{client.queue.name}_complete"(NULL)'))
+
+
+def _writes(queue: Queue) -> Iterator[str]:
+    """What would get round the functions."""
+    tables = [queue.table, f"{queue.name}_archive"]
+    tables += [f"{queue.name}_data"] * (queue.design.name == "split")
+    if queue.design.name == "ring":
+        tables += [f"{queue.name}_{part}" for part in ("config", "parked")]
+        yield f"SELECT nextval('public.\"{queue.name}_push_seq\"')"
+        yield f"SELECT setval('public.\"{queue.name}_pop_seq\"', 1)"
+    for table in tables:
+        yield f'DELETE FROM public."{table}"'
+        yield f'TRUNCATE public."{table}"'
+        yield f'LOCK TABLE public."{table}" IN SHARE MODE'
+        yield f'ALTER TABLE public."{table}" ADD x int'
+    yield "DELETE FROM dbq.queue"
+    yield "INSERT INTO dbq.setting (name, value) VALUES ('production', 'off')"
+    yield "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'postgres'"
+    yield "CREATE TABLE public.mine (x int)"
+
+
+def test_a_reader_does_no_maintenance(place: Place) -> None:
+    """VACUUM of somebody else's table only warns and does nothing; REINDEX fails."""
+    reader = place.by["reader"]
+    notices: list[str] = []
+    with reader.autocommit("vacuum") as connection:
+        driver = connection.connection.driver_connection
+        assert driver is not None
+        driver.add_notice_handler(lambda notice: notices.append(notice.message_primary))
+        connection.exec_driver_sql('VACUUM public."0 naive"')
+    assert any("permission denied" in notice for notice in notices)
+    with pytest.raises(RefusedError), reader.autocommit("reindex") as connection:
+        connection.exec_driver_sql('REINDEX TABLE public."0 naive"')
+
+
+@EACH
+def test_an_operator_works_with_messages_and_owns_nothing(place: Place, name: str) -> None:
+    client = place.client("operator", name)
+    number = client.push(client.payload(7))
+    assert number is not None
+    assert None not in client.push_many(client.payloads(8, 9))
+    taken = client.pop_many(6)
+    assert len(taken) == 6
+    if client.queue.finishes:
+        assert client.complete(taken[0])
+        assert client.fail(taken[1], "no")
+    if "relay" in client.queue.verbs:
+        with pytest.raises(RefusedError):
+            relay.relay(client.database, client.queue, 50)
+    with pytest.raises(RefusedError):
+        uninstall(client.database, client.queue, keep_archive=False, with_messages=True)
+    owners = place.client("owner", name)
+    owners.push_many(owners.payloads(1, 2, 3))  # as the other tests found it
+
+
+def test_an_admin_installs_and_owns_what_it_installed(place: Place) -> None:
+    admin = place.by["admin"]
+    for variant in on("postgresql", DEFAULTS):
+        queue = variant.queue("public", f"admin's {variant.design.name}", "postgresql")
+        install(admin, queue)
+        client = Client(admin, queue)
+        client.push_many(client.payloads(1, 2))
+        others = place.client("operator", queue.name)
+        assert len(others.pop_many(2)) == 2
+        if "relay" in queue.verbs:
+            relay.relay(admin, queue, 500)
+        uninstall(admin, queue, keep_archive=False, with_messages=True)
+    with pytest.raises(RefusedError):
+        uninstall(
+            admin,
+            place.client("owner", "0 naive").queue,
+            keep_archive=False,
+            with_messages=True,
+        )
+    with place.by["owner"].transaction("make a table") as connection:
+        connection.execute(text("CREATE TABLE public.theirs (id int, body text)"))
+    adopt(admin, "public", "theirs", design("fifo"), {"id": "id", "payload": "body"})
+
+
+def test_without_the_roles_nothing_is_granted(database_url: str) -> None:
+    """In a database where the script never ran, an install leaves PostgreSQL's own defaults."""
+    database = open_database(database_url)
+    install(database, on("postgresql", DEFAULTS)[0].queue("public", "q", "postgresql"))
+    with database.transaction("look") as connection:
+        granted = connection.execute(
+            text("SELECT relacl FROM pg_class WHERE oid = 'public.q'\\:\\:regclass")
+        ).scalar_one()
+    database.close()
+    assert granted is None
