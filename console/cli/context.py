@@ -2,22 +2,36 @@
 
 import functools
 import json
-import os
 import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
+from functools import cached_property
 from typing import Any, TypeVar
 
 import click
 
-from console import catalog, engines
+from console import catalog, config
 from console.catalog import Queue
 from console.cli.streams import put
-from console.engines import Database
+from console.config import RIGHTS, Configuration, Profile, Said
+from console.engines import Database, Product
 from console.errors import RefusedError, UsageError
 from console.formats import parse_duration
+from console.rights import Rights
+
+__all__ = [
+    "BARE_YES",
+    "DURATION",
+    "Call",
+    "ConfirmedVerb",
+    "DurationType",
+    "Rights",
+    "confirm_by_name",
+    "confirmation",
+    "place",
+    "verb_options",
+]
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -26,43 +40,42 @@ BARE_YES = "\0"
 _WRITTEN_OUT = "\0="
 
 
-class Rights(IntEnum):
-    """What a connection may do; each includes those before it."""
-
-    READ_ONLY = 0
-    OPERATOR = 1
-    ADMIN = 2
-
-    @property
-    def word(self) -> str:
-        """As it is written on the command line."""
-        return self.name.lower().replace("_", "-")
-
-
 @dataclass(frozen=True)
 class Call:
     """One call of a verb: where it goes, what it may, and how it answers."""
 
-    url: str | None
+    said: Said
     schema: str | None
-    rights: Rights
     json: bool
+
+    @cached_property
+    def configuration(self) -> Configuration:
+        """What is configured, read at the first use: not every verb needs it."""
+        return config.load()
+
+    @cached_property
+    def profile(self) -> Profile | None:
+        """The connection that is meant; None where none is named."""
+        # Whoever typed the URL typed the verb.
+        return self.configuration.chosen(self.said, url_rights=Rights.ADMIN)
+
+    @property
+    def product(self) -> Product | None:
+        """The engine of the connection that is meant; None where none is named."""
+        return None if self.profile is None else self.profile.product
 
     def database(self, needs: Rights, verb: str) -> Database:
         """The database that the call names. RefusedError where its rights do not reach."""
-        if self.rights < needs:
+        if self.profile is None:
+            raise self.configuration.none_named()
+        rights, origin = self.profile.rights, self.profile.settings.value(RIGHTS).origin
+        if rights < needs:
             raise RefusedError(
                 f"{verb} needs the right {needs.word}.",
-                why=f"This connection has {self.rights.word} (--rights).",
-                next_step="Use a connection with more rights, if that is meant.",
+                why=f"This connection has {rights.word} ({origin}).",
+                next_step="Use a connection with more rights, or --rights, if that is meant.",
             )
-        if self.url is None:
-            raise UsageError(
-                "No database is named.",
-                next_step="Name one with --url or in DBQ_URL, for example "
-                "postgresql+psycopg://user@host:5432/database",
-            )
-        database = engines.open_database(self.url)
+        database = self.profile.open()
         click.get_current_context().call_on_close(database.close)
         return database
 
@@ -107,10 +120,16 @@ def place(verb: Verb) -> Verb:
     """`--url` and `--profile`, which may stand before the verb and after it."""
     for option in (
         click.option("--profile", metavar="NAME", help="A connection of the configuration."),
-        click.option("--url", metavar="URL", help="The database; also from DBQ_URL."),
+        click.option("--url", metavar="URL", help=_URL_HELP),
     ):
         verb = option(verb)
     return verb
+
+
+_URL_HELP = (
+    "The database; also from DBQ_URL. Others on this machine can see a command line: leave the "
+    "password to ~/.pgpass or a profile, or write '${env:NAME}' for it."
+)
 
 
 def verb_options(verb: Verb) -> Callable[..., Any]:
@@ -121,7 +140,7 @@ def verb_options(verb: Verb) -> Callable[..., Any]:
     @click.option(
         "--rights",
         type=click.Choice([rights.word for rights in Rights]),
-        help="What this call may do (admin unless said).",
+        help="What this call may do. Else: what the profile says; with a URL, admin.",
     )
     @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
     @click.pass_context
@@ -137,23 +156,11 @@ def verb_options(verb: Verb) -> Callable[..., Any]:
         as_json: bool,
         **more: Any,
     ) -> Any:
-        before: dict[str, str | None] = context.obj or {}
-        level = Rights.ADMIN if rights is None else Rights[rights.upper().replace("-", "_")]
-        call = Call(named_url(before, url, profile), schema, level, as_json)
-        return verb(call, *arguments, **more)
+        before: Said = context.obj or Said()
+        said = Said(url or before.url, profile or before.profile, rights)
+        return verb(Call(said, schema, as_json), *arguments, **more)
 
     return with_call
-
-
-def named_url(before: dict[str, str | None], url: str | None, profile: str | None) -> str | None:
-    """The URL that a call means: after the verb, before it, or from the environment."""
-    if profile or before.get("profile"):
-        raise UsageError(
-            f"There is no profile {(profile or before.get('profile'))!r}.",
-            why="This version reads no configuration file yet.",
-            next_step="Name the database with --url or in DBQ_URL.",
-        )
-    return url or before.get("url") or os.environ.get("DBQ_URL") or None
 
 
 class ConfirmedVerb(click.Command):

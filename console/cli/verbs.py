@@ -9,11 +9,12 @@ from typing import Any
 
 import click
 
-from console import engines
-from console.cli import looking, messages, queues, ring, running
-from console.cli.context import named_url, place
+from console.cli import config, inspecting, looking, messages, queues, ring, running, waits
+from console.cli.context import place
 from console.cli.streams import narrate, narrate_interrupt, put
+from console.config import Said, load
 from console.errors import ConsoleError
+from console.rights import Rights
 
 
 class _Stopped(KeyboardInterrupt):
@@ -75,23 +76,32 @@ def _tell_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
 def cli(context: click.Context, /, **before: Any) -> None:
     """The console for message queues kept in relational tables.
 
-    Without a verb it opens the terminal user interface on the database of --url (or DBQ_URL).
+    Without a verb it opens the terminal user interface: on the database of --url or --profile
+    (DBQ_URL, DBQ_PROFILE), else on all that are configured (dbq-console config show --example).
 
     \b
     Exit status: 0 done; 1 the answer is no: nothing there, full, not healthy;
     2 wrong use; 3 cannot connect; 4 refused, or only planned.
     """
-    context.obj = before
+    context.obj = said = Said(**before)
     if context.invoked_subcommand is None:
-        from console import tui  # noqa: PLC0415  # verbs shall not wait for Textual
+        _open_screens(said)
 
-        url = named_url({}, **before)
-        tui.run([engines.open_database(url)] if url else [], rights="read-only")
+
+def _open_screens(said: Said) -> None:
+    """The terminal user interface on the connection that is named, else on all of them."""
+    from console import tui  # noqa: PLC0415  # verbs shall not wait for Textual
+
+    tui.require_terminal()
+    configuration = load()
+    named = configuration.chosen(said, url_rights=Rights.READ_ONLY)
+    profiles = configuration.profiles() if named is None else [named]
+    tui.run_profiles(profiles, config_path=configuration.path)
 
 
 for command in (*looking.COMMANDS, *queues.COMMANDS, *messages.COMMANDS, *ring.COMMANDS):
     cli.add_command(command)
-for command in running.COMMANDS:
+for command in (*running.COMMANDS, *config.COMMANDS, *waits.COMMANDS, *inspecting.COMMANDS):
     cli.add_command(command)
 
 

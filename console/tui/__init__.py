@@ -5,12 +5,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from console.catalog import STUCK_AFTER_SECONDS
+from console.config import Profile
 from console.engines import Database
 from console.errors import ConsoleError, UsageError
 from console.tui.app import ConsoleApp
 from console.tui.feed import Clock, Feed, SamplerFeed
 
-__all__ = ["Clock", "ConsoleApp", "Feed", "SamplerFeed", "require_terminal", "run"]
+__all__ = [
+    "Clock",
+    "ConsoleApp",
+    "Feed",
+    "SamplerFeed",
+    "require_terminal",
+    "run",
+    "run_profiles",
+]
 
 
 def require_terminal() -> None:
@@ -29,7 +38,6 @@ def run(
     stuck_after_seconds: float = STUCK_AFTER_SECONDS,
     banner: str = "",
     rights: str = "",
-    config_path: Path | None = None,
 ) -> None:
     """Open the console on these databases and return when the operator quits.
 
@@ -45,7 +53,38 @@ def run(
         )
         for database, name in zip(databases, _names(databases), strict=True)
     ]
-    app = ConsoleApp(feeds, banner=banner, rights=rights, config_path=config_path)
+    _run(ConsoleApp(feeds, banner=banner, rights=rights))
+
+
+def run_profiles(profiles: Sequence[Profile], *, config_path: Path | None) -> None:
+    """Open the console on these connections and return when the operator quits.
+
+    Without any it shows how to get some, and the configuration's path. UsageError without a
+    terminal; ConnectionFailedError where a profile does not even tell its engine.
+    """
+    require_terminal()
+    databases = [profile.open() for profile in profiles]
+    names = _names(databases)
+    each = list(zip(profiles, databases, names, strict=True))
+    feeds = [
+        SamplerFeed(
+            database,
+            interval_seconds=profile.interval_seconds,
+            stuck_after_seconds=profile.thresholds().stuck_after_seconds,
+            name=name,
+        )
+        for profile, database, name in each
+    ]
+    app = ConsoleApp(
+        feeds,
+        rights={name: profile.rights.word for profile, _, name in each},
+        production={name for profile, _, name in each if profile.production},
+        config_path=config_path,
+    )
+    _run(app)
+
+
+def _run(app: ConsoleApp) -> None:
     app.run()
     if app.return_code:
         raise ConsoleError("The console ended because of a mistake of its own; see above.")

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -66,9 +66,14 @@ class ConsoleApp(App[None]):
         *,
         clock: Clock | None = None,
         banner: str = "",
-        rights: str = "",
+        rights: str | Mapping[str, str] = "",
+        production: Collection[str] = (),
         config_path: Path | None = None,
     ) -> None:
+        """`rights` are words for the connections' lines, one for all or each by its name.
+
+        `production` are the names of those that are marked so, whatever their databases say.
+        """
         # Without colours means without colours: greys would be colours too.
         super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)
         self.register_theme(_THEME)
@@ -79,10 +84,13 @@ class ConsoleApp(App[None]):
         intervals = {feed.name: feed.interval_seconds for feed in self._feeds}
         if len(intervals) < len(self._feeds):
             raise ValueError("two feeds of one name")
-        self._board = Board(intervals, self._clock.monotonic())
-        self._overview = OverviewScreen(
-            self._board, self._feeds, self._clock, banner=banner, rights=rights
+        self._board = Board(
+            intervals,
+            self._clock.monotonic(),
+            rights=dict.fromkeys(intervals, rights) if isinstance(rights, str) else rights,
+            production=production,
         )
+        self._overview = OverviewScreen(self._board, self._feeds, self._clock, banner=banner)
 
     def get_default_screen(self) -> Screen[None]:
         """What opens first: the overview, or how to get something to look at."""

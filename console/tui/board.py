@@ -4,7 +4,7 @@ Screens draw the views that the board gives; they are frozen, so a paused screen
 """
 
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -45,6 +45,8 @@ class ConnectionView:
     latency_seconds: float | None = None
     retry_in_seconds: float | None = None
     production: bool = False
+    rights: str = ""
+    """What may be done by it, in a word."""
     why: str = ""
 
     @property
@@ -123,10 +125,20 @@ class _Connection:
 class Board:
     """All connections, in the order in which they were given."""
 
-    def __init__(self, intervals: Mapping[str, float], now: float) -> None:
+    def __init__(
+        self,
+        intervals: Mapping[str, float],
+        now: float,
+        *,
+        rights: Mapping[str, str] | None = None,
+        production: Collection[str] = (),
+    ) -> None:
+        """`production` are the connections that are marked so whatever their databases say."""
         self._connections = {name: _Connection(name, now) for name in intervals}
         self.intervals = dict(intervals)
         """Connection -> the pause between two looks, in seconds."""
+        self._rights = rights or {}
+        self._production = frozenset(production)
 
     def take(self, name: str, reading: Reading, at: float) -> None:
         """Take a reading of a connection in, as it came at `at`."""
@@ -162,7 +174,9 @@ class Board:
             ever_answered=answered,
             latency_seconds=one.answer.latency_seconds if one.answer is not None else None,
             retry_in_seconds=retry,
-            production=one.answer is not None and one.answer.production,
+            production=one.name in self._production
+            or (one.answer is not None and one.answer.production),
+            rights=self._rights.get(one.name, ""),
             why=first_line(one.error.why or one.error.what) if one.error is not None else "",
         )
 
@@ -172,7 +186,9 @@ class Board:
             return Link.LOST if lost else Link.FAILING
         if one.answer is None:
             return Link.OPENING
-        late = now - one.answered_at > self.intervals[one.name] + SILENT_AFTER_SECONDS
+        # An idle database is looked at less often than its interval says.
+        pause = max(self.intervals[one.name], one.answer.next_seconds or 0.0)
+        late = now - one.answered_at > pause + SILENT_AFTER_SECONDS
         return Link.SILENT if late else Link.ALIVE
 
     def queues(self, now: float) -> tuple[QueueView, ...]:

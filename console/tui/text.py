@@ -1,6 +1,5 @@
 """Untrusted text and small figures, made fit for one line of a screen."""
 
-import unicodedata
 from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
@@ -8,25 +7,9 @@ from rich.cells import cell_len, set_cell_size
 from console import formats
 from console.monitor import QueueSnapshot
 
-_HIDDEN = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
-"""Unicode categories that a terminal would obey or hide instead of showing."""
 _BARS = "▁▂▃▄▅▆▇█"
 
-
-def plain(text: str) -> str:
-    """The text with everything made visible that would move the cursor, colour or turn around."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(map(_visible, text))
-
-
-def _visible(character: str) -> str:
-    code = ord(character)
-    if unicodedata.category(character) not in _HIDDEN:
-        return character
-    if code < 0x20:
-        return chr(0x2400 + code)  # the pictures of the control characters: ␀ to ␟
-    return f"<{code:02X}>" if code < 0x100 else f"<U+{code:04X}>"
+plain = formats.plain
 
 
 def first_line(text: str) -> str:

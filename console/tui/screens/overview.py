@@ -66,14 +66,12 @@ class OverviewScreen(Screen[None]):
         clock: Clock,
         *,
         banner: str = "",
-        rights: str = "",
     ) -> None:
         super().__init__()
         self._board = board
         self._feeds = feeds
         self._clock = clock
         self._banner = banner
-        self._rights = rights
         self._paused_at: float | None = None
         self._scheduled = False
         self._hint_until = 0.0
@@ -128,7 +126,7 @@ class OverviewScreen(Screen[None]):
         right = f"every {seconds:g} s · UTC {self._clock.utc():%H:%M:%S}"
         most = max(2, self.app.size.height // 8)
         lines = self.query_one(ConnectionLines)
-        lines.draw(self._board.connections(now), right, self._rights, most)
+        lines.draw(self._board.connections(now), right, most)
 
     def _draw_words(self, now: float) -> None:
         table = self.query_one(QueueTable)

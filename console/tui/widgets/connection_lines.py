@@ -19,7 +19,7 @@ _LONGEST_NAME = 32
 class ConnectionLines(Words):
     """At most `most` lines; if there are more connections, the last line counts the others."""
 
-    def draw(self, views: Sequence[ConnectionView], right: str, rights: str, most: int) -> None:
+    def draw(self, views: Sequence[ConnectionView], right: str, most: int) -> None:
         """`right` is written at the end of the first line: the interval and the time."""
         width = max(20, self.app.size.width - 2)
         worst_first = sorted(views, key=lambda view: -view.level)
@@ -28,7 +28,7 @@ class ConnectionLines(Words):
         lines: list[Text] = []
         for view in shown:
             room = width - (0 if lines else cell_len(corner.plain))
-            lines += self._lines(view, rights, room)
+            lines += self._lines(view, room)
         if left := len(views) - len(shown):
             bad = sum(view.level > Level.OK for view in worst_first[most - 1 :])
             rest = f"{bad} of them without an answer" if bad else "all of them answer"
@@ -39,16 +39,16 @@ class ConnectionLines(Words):
             line.truncate(width, overflow="ellipsis")
         self.say(Text("\n").join(lines))
 
-    def _lines(self, view: ConnectionView, rights: str, room: int) -> list[Text]:
+    def _lines(self, view: ConnectionView, room: int) -> list[Text]:
         """What went wrong stands behind the rest if there is room, else on a line of its own."""
-        line = self._line(view, rights, room)
+        line = self._line(view, room)
         if not view.why:
             return [line]
         if line.cell_len + 2 + cell_len(view.why) <= room:
             return [line.append(f"  {view.why}", tone(self, "quiet"))]
         return [line, Text(f"  {view.why}", tone(self, "quiet"))]
 
-    def _line(self, view: ConnectionView, rights: str, room: int) -> Text:
+    def _line(self, view: ConnectionView, room: int) -> Text:
         mood = {Level.OK: "good", Level.WARNING: "warning", Level.CRITICAL: "critical"}[view.level]
         if view.link is Link.OPENING:
             mood = "quiet"
@@ -60,8 +60,8 @@ class ConnectionLines(Words):
             line.append("  ")
             line.append(" PRODUCTION ", tone(self, "production"))
         line.append("  " + _state(view), "" if mood == "good" else tone(self, mood))
-        if rights:
-            line.append("  " + rights, tone(self, "quiet"))
+        if view.rights:
+            line.append("  " + view.rights, tone(self, "quiet"))
         return line
 
 

@@ -1,0 +1,160 @@
+"""The verb `config`: what is configured, where it comes from, whether it is right."""
+
+import json
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from typing import Any
+
+import click
+
+from console.cli.context import Call, verb_options
+from console.cli.streams import put
+from console.config import KEYS, Level, Profile, Settings, Value, load, place
+from console.config.passwords import PasswordSource
+from console.config.urls import HIDDEN, ConnectionUrl
+from console.errors import UsageError
+
+Shown = dict[str, Value]
+"""Key -> what holds for it."""
+
+
+@click.command()
+@click.argument("action", type=click.Choice(["show", "validate", "path"]))
+@click.option("--example", is_flag=True, help="With show: a commented file to begin with.")
+@verb_options
+def config(call: Call, action: str, example: bool) -> None:
+    """Show the configuration, check it, or say where it is.
+
+    show: every value and where it comes from, secrets as ***; with --profile or --url, what holds
+    for that connection. validate: exit 0, or 2 with every mistake. path: where the file is to be.
+
+    \b
+    Examples:
+      dbq-console config show --example
+      dbq-console config show --profile orders
+    """
+    if example and action != "show":
+        raise UsageError("--example goes with show.")
+    if example:
+        text = resources.files("console.config").joinpath("example.toml").read_text("utf-8")
+        if call.json:
+            call.answer({"example": text}, [])
+        else:
+            put(text)
+    else:
+        {"show": _show, "validate": _validate, "path": _path}[action](call)
+
+
+def _path(call: Call) -> None:
+    path = place()
+    if path is None:
+        raise UsageError(
+            "There is no place for a configuration file.",
+            why="This user has no home directory.",
+            next_step="Name a file in DBQ_CONFIG.",
+        )
+    there = path.exists()
+    call.answer({"path": str(path), "exists": there}, [f"{path}{'' if there else '  (not there)'}"])
+
+
+def _validate(call: Call) -> None:
+    found = load()
+    where = found.path if found.exists else f"{found.path} (not there)"
+    call.answer(
+        {"path": _text(found.path), "exists": found.exists, "profiles": found.names},
+        [f"{where}: right; {_profiles(len(found.names))}"],
+    )
+
+
+def _profiles(count: int) -> str:
+    return f"{count} profile{'' if count == 1 else 's'}"
+
+
+def _show(call: Call) -> None:
+    found = call.configuration
+    meant = call.profile
+    profiles = [] if meant is None else [meant]
+    if not (call.said.url or call.said.profile):
+        profiles += [p for p in found.profiles(call.said) if meant is None or p.name != meant.name]
+    defaults = {k: v for k, v in _all(found.defaults).items() if Level.TOP in KEYS[k].levels}
+    answer = {
+        "path": _text(found.path),
+        "exists": found.exists,
+        "defaults": _as_json(defaults),
+        "profiles": [
+            {
+                "profile": profile.name,
+                "meant": profile is meant,
+                "settings": _as_json(_all(profile.settings)),
+                "queues": {name: _as_json(own) for name, own in _queues(profile)},
+            }
+            for profile in profiles
+        ],
+    }
+    lines = [f"{found.path}{'' if found.exists else '  (not there)'}", "", "defaults"]
+    lines += _table(defaults)
+    for profile in profiles:
+        lines += ["", *_profile_lines(profile, meant=profile is meant)]
+    call.answer(answer, lines)
+
+
+def _profile_lines(profile: Profile, *, meant: bool) -> Iterator[str]:
+    head = "no profile, a URL" if profile.name is None else f"profile {profile.name}"
+    yield head + ("  (verbs go there unless --url or --profile says otherwise)" if meant else "")
+    yield from _table(_all(profile.settings))
+    for name, own in _queues(profile):
+        yield f"  queue {json.dumps(name, ensure_ascii=False)}"
+        yield from (f"  {line}" for line in _table(own))
+
+
+def _all(settings: Settings) -> Shown:
+    return {name: settings.value(key) for name, key in KEYS.items()}
+
+
+def _queues(profile: Profile) -> Iterator[tuple[str, Shown]]:
+    """For each queue that has thresholds of its own, those."""
+    general = _all(profile.settings)
+    for name, settings in profile.queues.items():
+        yield name, {k: v for k, v in _all(settings).items() if v != general[k]}
+
+
+def _as_json(values: Mapping[str, Value]) -> dict[str, object]:
+    return {
+        name: {
+            "value": _plain(value),
+            "source": str(value.origin.source),
+            "name": value.origin.name or None,
+            "line": value.origin.line,
+        }
+        for name, value in values.items()
+    }
+
+
+def _table(values: Mapping[str, Value]) -> Iterator[str]:
+    rows = [(name, _in_words(value), str(value.origin)) for name, value in values.items()]
+    widest = min(max((len(words) for _, words, _ in rows), default=0), 40)
+    for name, words, origin in rows:
+        yield f"  {name:<20}{words:<{widest}}  {origin}"
+
+
+def _plain(value: Value) -> Any:
+    """The value as it was written; of a URL only what may be seen, and nothing of a password."""
+    if isinstance(value.meaning, ConnectionUrl):
+        return value.meaning.shown
+    return HIDDEN if isinstance(value.meaning, PasswordSource) else value.written
+
+
+def _in_words(value: Value) -> str:
+    if value.written is None:
+        return "-"
+    if isinstance(value.meaning, PasswordSource):
+        return f"{HIDDEN} ({value.meaning.kind})"
+    plain = _plain(value)
+    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False)
+
+
+def _text(path: object) -> str | None:
+    return None if path is None else str(path)
+
+
+COMMANDS = (config,)

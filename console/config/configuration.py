@@ -1,0 +1,230 @@
+"""The configuration as a whole: the file, the environment over it, the command line over both."""
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from console.config import keys
+from console.config.profile import Profile, Settings
+from console.config.reading import Document, Mistake, ProfileTable, read
+from console.config.urls import ConnectionUrl
+from console.config.values import Layer, Origin, Source, Value, WrongValueError
+from console.errors import UsageError
+from console.rights import Rights
+
+_FILE = Path("dbq-console") / "config.toml"
+_EXAMPLE_URL = "postgresql+psycopg://user@host:5432/database"
+
+
+class ConfigurationError(UsageError):
+    """The configuration cannot be used; the message has every mistake that was found."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What the command line says about the connection. An empty text says nothing."""
+
+    url: str | None = None
+    profile: str | None = None
+    rights: str | None = None
+
+    def __repr__(self) -> str:
+        """Without the URL."""
+        return f"Said(profile={self.profile!r}, rights={self.rights!r})"
+
+
+NOTHING_SAID = Said()
+
+
+@dataclass(frozen=True, repr=False)
+class Configuration:
+    """What is configured, before a connection is chosen."""
+
+    path: Path | None
+    """Where the file is or would be; None: there is no home directory to have one in."""
+    exists: bool
+    document: Document
+    environment: Mapping[str, str]
+    variables: Layer
+    """The values that the environment sets."""
+
+    @property
+    def names(self) -> list[str]:
+        """The profiles' names, in the file's order."""
+        return list(self.document.profiles)
+
+    @property
+    def defaults(self) -> Settings:
+        """What holds for a profile that says nothing itself."""
+        return Settings((self.variables, self.document.values))
+
+    def profiles(self, said: Said = NOTHING_SAID) -> list[Profile]:
+        """Every profile of the file."""
+        return [self._profile(name, said) for name in self.document.profiles]
+
+    def chosen(self, said: Said, *, url_rights: Rights) -> Profile | None:
+        """The connection that is meant, or None where none is named. UsageError.
+
+        `url_rights` is what a connection has that only a URL names.
+        """
+        if said.url and said.profile:
+            raise UsageError(
+                "--url and --profile exclude each other.",
+                next_step="A profile has its own URL: leave one of them out.",
+            )
+        if said.profile:
+            return self._profile(said.profile, said)
+        if said.url:
+            return self._of_url(said.url, Origin(Source.COMMAND_LINE, "--url"), said, url_rights)
+        url, name = (self.environment.get(v) for v in ("DBQ_URL", "DBQ_PROFILE"))
+        if url and name:
+            raise UsageError(
+                "DBQ_URL and DBQ_PROFILE are both set.",
+                next_step="Unset one of them, or say which with --url or --profile.",
+            )
+        if name:
+            return self._profile(name, said)
+        if url:
+            return self._of_url(url, Origin(Source.ENVIRONMENT, "DBQ_URL"), said, url_rights)
+        return None
+
+    def none_named(self) -> UsageError:
+        """The error for a verb that needs a database and got none."""
+        profiles = "--profile"
+        if self.names:
+            profiles += f" ({', '.join(self.names[:10])}{', ...' if self.names[10:] else ''})"
+        return UsageError(
+            "No database is named.",
+            next_step=f"Name one with {profiles}, --url or in DBQ_URL, for example {_EXAMPLE_URL}",
+        )
+
+    def _profile(self, name: str, said: Said) -> Profile:
+        table = self.document.profiles.get(name)
+        if table is None:
+            raise self._no_profile(name)
+        return Profile(name, *_settings(self, table, _layer_of(said)), self.environment)
+
+    def _of_url(self, text: str, origin: Origin, said: Said, rights: Rights) -> Profile:
+        url = Value(text, ConnectionUrl.read(text), origin)
+        given = Value(rights.word, rights, Origin(Source.DEFAULT))
+        table = ProfileTable({keys.URL.name: url}, {}, origin)
+        settings, queues = _settings(self, table, _layer_of(said), {keys.RIGHTS.name: given})
+        return Profile(None, settings, queues, self.environment)
+
+    def _no_profile(self, name: str) -> UsageError:
+        if "://" in name:  # not repeated: it may hold a password
+            return UsageError(
+                "A profile is named by its name, not by a URL.",
+                next_step="A URL goes to --url or DBQ_URL.",
+            )
+        if not self.exists:
+            return UsageError(
+                f"There is no profile {name!r}.",
+                why=f"There is no configuration file{f': {self.path}' if self.path else ''}.",
+                next_step="See one with: dbq-console config show --example",
+            )
+        near = difflib.get_close_matches(name, self.names, n=3)
+        known = ", ".join(self.names) or "none"
+        return UsageError(
+            f"There is no profile {name!r}.",
+            why=f"The profiles of {self.path}: {known}.",
+            next_step=f"Did you mean: {', '.join(near)}?" if near else "",
+        )
+
+
+def load(environment: Mapping[str, str] | None = None) -> Configuration:
+    """Read the file and the environment. ConfigurationError with every mistake in them."""
+    environment = dict(os.environ if environment is None else environment)
+    path = place(environment)
+    text = None if path is None else _text(path, must_exist=bool(environment.get("DBQ_CONFIG")))
+    document = Document({}, {}) if path is None or text is None else read(path, text)
+    mistakes = list(document.mistakes)
+    variables = dict(_variables(environment, mistakes))
+    found = Configuration(path, text is not None, document, environment, variables)
+    mistakes += _upside_down(found)
+    if mistakes:
+        raise ConfigurationError(
+            "The configuration has a mistake."
+            if len(mistakes) == 1
+            else f"The configuration has {len(mistakes)} mistakes.",
+            why="\n".join(map(str, mistakes)),
+            next_step="Correct it, then check it with: dbq-console config validate",
+        )
+    return found
+
+
+def place(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Where the configuration file is: DBQ_CONFIG, else by the XDG rule."""
+    if given := environment.get("DBQ_CONFIG"):
+        return Path(given)
+    base = Path(environment.get("XDG_CONFIG_HOME", ""))
+    if not base.is_absolute():  # then it is to be ignored, says the rule
+        try:
+            base = Path(environment.get("HOME") or Path.home()) / ".config"
+        except RuntimeError:  # a user without a home, as in some containers
+            return None
+    return base / _FILE
+
+
+def _text(path: Path, *, must_exist: bool) -> str | None:
+    """The file's text, or None where there is none."""
+    try:
+        return path.read_bytes().decode()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if not must_exist:
+            return None
+        why: str = error.strerror or ""
+    except OSError as error:
+        why = error.strerror or ""
+    except UnicodeDecodeError as error:
+        why = f"Byte {error.start + 1:,} is not UTF-8."
+    raise ConfigurationError(f"The configuration file {str(path)!r} cannot be read.", why=why)
+
+
+def _variables(
+    environment: Mapping[str, str], mistakes: list[Mistake]
+) -> Iterator[tuple[str, Value]]:
+    for key in keys.KEYS.values():
+        if key.variable and (written := environment.get(key.variable)):
+            try:
+                yield key.name, key.value(written, Origin(Source.ENVIRONMENT, key.variable))
+            except WrongValueError as error:
+                mistakes.append(Mistake(f"environment {key.variable}", str(error)))
+
+
+def _layer_of(said: Said) -> Layer:
+    if not said.rights:
+        return {}
+    origin = Origin(Source.COMMAND_LINE, "--rights")
+    return {keys.RIGHTS.name: keys.RIGHTS.value(said.rights, origin)}
+
+
+def _settings(
+    whole: Configuration, table: ProfileTable, said: Layer, behind: Layer | None = None
+) -> tuple[Settings, dict[str, Settings]]:
+    """What holds for a connection, and for each of its queues that has thresholds of its own."""
+    over = (said, whole.variables)
+    under = (table.values, whole.document.values, behind or {})
+    queues = {name: Settings((*over, layer, *under)) for name, layer in table.queues.items()}
+    return Settings((*over, *under)), queues
+
+
+def _upside_down(found: Configuration) -> list[Mistake]:
+    """Limits that would be critical before they are a warning, wherever their parts come from."""
+    mistakes: dict[Mistake, None] = {}  # what all profiles inherit is told once
+    everywhere = [found.defaults]
+    for profile in found.profiles():
+        everywhere += [profile.settings, *profile.queues.values()]
+    for settings in everywhere:
+        for warning, critical in keys.LIMITS:
+            low, high = settings.value(warning), settings.value(critical)
+            if None in {low.meaning, high.meaning} or low.meaning <= high.meaning:
+                continue
+            text = (
+                f"{critical.name} = {high.written} is below "
+                f"{warning.name} = {low.written} ({low.origin})"
+            )
+            mistakes[Mistake(str(high.origin), text)] = None
+    return list(mistakes)

@@ -1,0 +1,293 @@
+"""Where passwords come from. None is looked up before a connection wants it; none is ever shown."""
+
+import getpass
+import importlib
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol, runtime_checkable
+
+from sqlalchemy import URL
+
+from console.config.urls import VARIABLE, ConnectionUrl, check_variable
+from console.config.values import WrongValueError
+from console.errors import ConnectionFailedError, UsageError
+
+COMMAND_SECONDS = 60.0
+"""How long a command may take: somebody may have to unlock a key."""
+_KEPT_SECONDS = 60.0
+"""A password is not looked up again for every connection, but tokens that expire are replaced."""
+
+
+class Secret:
+    """A text that only `reveal` tells."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """The text itself, for the driver."""
+        return self._text
+
+    def __repr__(self) -> str:
+        """Nothing of it, not even its length."""
+        return "***"
+
+    def __reduce__(self) -> NoReturn:
+        """Refused: a secret stays in its process."""
+        raise TypeError("a secret stays in its process")
+
+
+@runtime_checkable
+class PasswordSource(Protocol):
+    """Where one connection's password comes from."""
+
+    @property
+    def kind(self) -> str:
+        """What it is, for people."""
+
+    def look_up(self, label: str, environment: Mapping[str, str]) -> Secret:
+        """The password of the connection of that name. ConnectionFailedError: not to be had."""
+
+
+@dataclass(frozen=True, repr=False)
+class Variables:
+    """A text with `${env:NAME}` in it."""
+
+    kind = "environment"
+    _text: str
+
+    def look_up(self, label: str, environment: Mapping[str, str]) -> Secret:
+        """The text with its variables put in."""
+        for name in VARIABLE.findall(self._text):
+            if name not in environment:
+                raise _missing(
+                    label, f"The environment variable {name} is not set.", f"Set {name}."
+                )
+        return Secret(VARIABLE.sub(lambda found: environment[found[1]], self._text))
+
+
+@dataclass(frozen=True, repr=False)
+class Command:
+    """A program whose first line of output is the password."""
+
+    kind = "command"
+    _words: tuple[str, ...]
+
+    def look_up(self, label: str, environment: Mapping[str, str]) -> Secret:
+        """Run it, without a shell. What it writes is shown nowhere, not even its complaints."""
+        found, why = self._run(environment)
+        # Raised here, where no other error is under way: theirs hold the output.
+        if why:
+            raise _missing(
+                label,
+                f"The command {self._words[0]!r} {why}.",
+                "Run it by hand to see what it says; it gets no input and must print the "
+                "password on its first line.",
+            )
+        return found
+
+    def _run(self, environment: Mapping[str, str]) -> tuple[Secret, str]:
+        """The first line of the output, or what went wrong."""
+        nothing = Secret("")
+        try:
+            with _process(self._words, environment) as running:
+                output, _ = running.communicate(timeout=COMMAND_SECONDS)
+        except (OSError, ValueError) as error:
+            return nothing, f"cannot be run: {getattr(error, 'strerror', None) or 'it holds NUL'}"
+        except subprocess.TimeoutExpired:
+            return nothing, f"did not end within {COMMAND_SECONDS:g} s"
+        if running.returncode:
+            return nothing, f"ended with exit status {running.returncode}"
+        try:
+            first = output.decode().partition("\n")[0].removesuffix("\r")
+        except UnicodeDecodeError:
+            return nothing, "printed what is not UTF-8"
+        return Secret(first), "" if first else "printed nothing on its first line"
+
+
+@contextmanager
+def _process(
+    words: tuple[str, ...], environment: Mapping[str, str]
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """The running command, which ends with all that it started, however this ends."""
+    with subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=dict(environment),
+        start_new_session=True,
+    ) as running:
+        try:
+            yield running
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+            raise
+
+
+@dataclass(frozen=True)
+class Keyring:
+    """The desktop's or the system's keyring, through the package `keyring`."""
+
+    kind = "keyring"
+    service: str
+    user: str
+
+    def look_up(self, label: str, environment: Mapping[str, str]) -> Secret:  # noqa: ARG002
+        """What the keyring holds for the service and the user."""
+        try:
+            keyring: Any = importlib.import_module("keyring")
+        except ImportError:
+            raise _missing(
+                label,
+                "The package keyring is not installed.",
+                "Install it where dbq-console is: pip install 'dbq-console[keyring]'",
+            ) from None
+        try:
+            found = keyring.get_password(self.service, self.user)
+        except Exception as error:  # noqa: BLE001  # each of its backends has errors of its own
+            why = str(error).partition("\n")[0] or type(error).__name__
+            raise _missing(
+                label,
+                f"The keyring cannot be read: {why}",
+                "Unlock it or set it up, then try again.",
+            ) from None
+        if not found:
+            raise _missing(
+                label,
+                f"The keyring has nothing for {self.service!r} and {self.user!r}.",
+                f"Put it there: keyring set {shlex.quote(self.service)} {shlex.quote(self.user)}",
+            )
+        return Secret(found)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The person at the terminal."""
+
+    kind = "prompt"
+
+    def look_up(self, label: str, environment: Mapping[str, str]) -> Secret:  # noqa: ARG002
+        """What is typed, unseen. Without a terminal nobody can be asked."""
+        if sys.stderr is None or not sys.stderr.isatty():
+            raise _missing(label, _NO_TERMINAL)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", getpass.GetPassWarning)
+                return Secret(getpass.getpass(f"Password for {label}: "))
+        except EOFError:
+            raise _missing(label, "None was given.") from None
+        except (getpass.GetPassWarning, OSError):
+            raise _missing(label, _NO_TERMINAL) from None
+
+
+_NO_TERMINAL = "It is to be typed in, and there is no terminal to ask at."
+
+
+def read_source(value: Any) -> PasswordSource:
+    """Where a profile's `password` says that it comes from. Raises WrongValueError."""
+    if not isinstance(value, str):
+        raise WrongValueError(f"wants a text in quotes: {_WAYS}")
+    kind, _, rest = value.partition(":")
+    if value == "prompt":
+        return Prompt()
+    if kind == "command":
+        return _command(rest)
+    if kind == "keyring":
+        service, _, user = rest.rpartition("/")
+        if not service or not user:
+            raise WrongValueError('wants "keyring:SERVICE/USER"')
+        return Keyring(service, user)
+    if VARIABLE.search(value):
+        for name in VARIABLE.findall(value):
+            try:
+                check_variable(name)
+            except UsageError as error:
+                raise WrongValueError(f"wants a variable's name: {error.why}") from None
+        return Variables(value)
+    raise WrongValueError(f"wants to know where the password is, not the password: {_WAYS}")
+
+
+_WAYS = '"${env:NAME}", "command:PROGRAM ...", "keyring:SERVICE/USER" or "prompt"'
+
+
+def _command(text: str) -> Command:
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError:
+        raise WrongValueError('wants "command:PROGRAM ..."; a quote is not closed') from None
+    if not words:
+        raise WrongValueError('wants "command:PROGRAM ..."')
+    return Command(words)
+
+
+def _missing(label: str, why: str, next_step: str = "") -> ConnectionFailedError:
+    return ConnectionFailedError(f"There is no password for {label}.", why=why, next_step=next_step)
+
+
+class Credentials:
+    """Completes a connection's URL each time that connections are to be opened by it."""
+
+    def __init__(
+        self,
+        label: str,
+        url: ConnectionUrl,
+        source: PasswordSource | None,
+        environment: Mapping[str, str],
+    ) -> None:
+        self._label = label
+        self._url = url
+        self._source = source
+        self._environment = environment
+        self._lock = threading.Lock()
+        self._found: Secret | ConnectionFailedError | None = None
+        self._found_at = 0.0
+
+    def ask(self) -> None:
+        """Where a person must type the password: now, while nothing else uses the terminal.
+
+        A failure is told when the connection is opened, so that it is that connection's own.
+        """
+        if isinstance(self._source, Prompt):
+            with suppress(ConnectionFailedError):
+                self._password()
+
+    def __call__(self) -> URL:
+        """The URL with everything in it, for the driver. ConnectionFailedError."""
+        password = self._password()
+        return self._url.complete(
+            self._environment, None if password is None else password.reveal()
+        )
+
+    def _password(self) -> Secret | None:
+        source = self._source
+        if source is None:
+            return None
+        with self._lock:
+            if isinstance(source, Prompt):  # nobody is asked twice
+                fresh = self._found is not None
+            else:
+                fresh = isinstance(self._found, Secret) and (
+                    time.monotonic() - self._found_at < _KEPT_SECONDS
+                )
+            if not fresh:
+                try:
+                    self._found = source.look_up(self._label, self._environment)
+                except ConnectionFailedError as error:
+                    self._found = error
+                self._found_at = time.monotonic()
+            if isinstance(self._found, ConnectionFailedError):
+                raise self._found
+            return self._found

@@ -1,0 +1,235 @@
+"""Connection URLs with their secrets apart: what may be shown, and what only a driver sees."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+from sqlalchemy import URL
+
+from console import engines
+from console.config import odbc
+from console.errors import ConnectionFailedError, UsageError
+
+HIDDEN = "***"
+
+VARIABLE = re.compile(r"\$\{env:([^{}]*)\}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SECRET = re.compile(r".*(password|passwd|passphrase|pwd|secret|token)", re.IGNORECASE)
+"""Names of a query's or a connection string's values that are shown to nobody. A file of
+passwords, such as libpq's `passfile`, is not one."""
+
+_ODBC = "odbc_connect"
+_PASSWORD = "password"  # noqa: S105  # the name of a part
+
+
+@dataclass(frozen=True, repr=False)
+class ConnectionUrl:
+    """A URL as it was written; its `${env:NAME}` are looked up when the connection is opened.
+
+    Where `NAME` is all there is, the variable holds the whole URL, and only `known` tells more.
+    """
+
+    _parsed: URL | None
+    """With a number in place of each variable: numbers may stand in every part of a URL."""
+    _variables: Mapping[str, str]
+    """Number -> the variable's name."""
+
+    @classmethod
+    def read(cls, text: str) -> "ConnectionUrl":
+        """The URL in a text. UsageError, which never repeats it, where it cannot be used."""
+        names = VARIABLE.findall(text)
+        for name in names:
+            check_variable(name)
+        if VARIABLE.fullmatch(text):
+            return cls(None, {"": names[0]})
+        if VARIABLE.search(text.partition("://")[0]):
+            raise UsageError(
+                "The connection URL must name its engine.",
+                why="Only a whole URL can come from one variable, or parts after the ://.",
+            )
+        base = uuid4().int
+        numbers = {f"1{base:039}{at:04}": name for at, name in enumerate(names)}
+        left = iter(numbers)
+        return cls(_checked(engines.parse_url(VARIABLE.sub(lambda _: next(left), text))), numbers)
+
+    def known(self, environment: Mapping[str, str]) -> "ConnectionUrl":
+        """This URL, or the one that its variable holds. ConnectionFailedError, UsageError."""
+        if self._parsed is not None:
+            return self
+        text = _variable(self._variables[""], environment)
+        return ConnectionUrl(_checked(engines.parse_url(text)), {})
+
+    def __repr__(self) -> str:
+        """Without its secrets."""
+        return f"ConnectionUrl({self.shown})"
+
+    @property
+    def shown(self) -> str:
+        """For people: secrets are `***`, variables stand as they were written."""
+        if self._parsed is None:
+            return f"${{env:{self._variables['']}}}"
+        hidden = str(uuid4().int)
+        text = _map(self._parsed, secret=lambda _: hidden).render_as_string(hide_password=False)
+        return self._named(text.replace(hidden, HIDDEN))
+
+    @property
+    def public(self) -> URL:
+        """Without its secrets; variables stand as they were written. Only for a `known` URL."""
+        return _map(self._whole(), text=self._named, secret=lambda _: None)
+
+    @property
+    def tells_a_secret(self) -> bool:
+        """Whether a secret stands in it as it is, not by a variable."""
+        found: list[str] = []
+        if self._parsed is not None:
+            _map(self._parsed, secret=found.append)
+        return any(not any(number in value for number in self._variables) for value in found)
+
+    def complete(self, environment: Mapping[str, str], password: str | None = None) -> URL:
+        """The URL for the driver. ConnectionFailedError where a variable is not set."""
+        values = {number: _variable(name, environment) for number, name in self._variables.items()}
+
+        def fill(text: str) -> str:
+            for number, value in values.items():
+                text = text.replace(number, value)
+            return _sendable(text)
+
+        url = _map(self._whole(), text=fill, secret=fill, foreign=True)
+        if password is None:
+            # Where it stands makes no difference to a driver, but SQLAlchemy hides only this part.
+            apart = url.query.get(_PASSWORD)
+            if url.password is None and isinstance(apart, str):
+                url = url.difference_update_query([_PASSWORD]).set(password=apart)
+            return url
+        if isinstance(given := url.query.get(_ODBC), str):
+            words = [word for word in odbc.words(given) or [] if not _is_secret(word[0])]
+            words.append(("PWD", odbc.braced(_sendable(password))))
+            return url.update_query_dict({_ODBC: odbc.written(words)})
+        return url.set(password=_sendable(password))
+
+    def _whole(self) -> URL:
+        if self._parsed is None:
+            raise ValueError("nothing is known of this URL yet")
+        return self._parsed
+
+    def _named(self, text: str) -> str:
+        for number, name in self._variables.items():
+            text = text.replace(number, f"${{env:{name}}}")
+        return text
+
+
+def check_variable(name: str) -> None:
+    """UsageError where no environment variable can have that name."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            "The name of an environment variable is missing or wrong.",
+            why="After ${env: comes a name of letters, digits and underscores, then }.",
+            next_step="Example: ${env:ORDERS_PASSWORD}",
+        )
+
+
+def _variable(name: str, environment: Mapping[str, str]) -> str:
+    if name not in environment:
+        raise ConnectionFailedError(
+            f"The environment variable {name} is not set.",
+            why="The connection's URL or password is to come from it.",
+            next_step=f"Set {name}, then try again.",
+        )
+    return environment[name]
+
+
+def _checked(url: URL) -> URL:
+    # SQLAlchemy ends the password at the first "@": what follows would be shown as the host.
+    misread = url.host or "", "" if url.username else url.database or ""
+    if any("@" in part for part in misread):
+        raise UsageError(
+            "The connection URL cannot be read.",
+            why="There is an @ too many before its host.",
+            next_step="In a user's name or a password write @ as %40, : as %3A and / as %2F.",
+        )
+    given = url.query.get(_ODBC)
+    if given is not None and (not isinstance(given, str) or odbc.words(given) is None):
+        raise UsageError(
+            "The connection URL cannot be read.",
+            why="Its odbc_connect has not the form KEYWORD=value;KEYWORD={value};...",
+        )
+    return url
+
+
+def _sendable(text: str) -> str:
+    """The text, if a driver can take it: some end at a NUL and go on with what came before."""
+    if "\0" in text or any("\ud800" <= sign <= "\udfff" for sign in text):
+        raise UsageError(
+            "The connection's URL or password cannot be used.",
+            why="It is not valid Unicode, or it holds the character NUL.",
+        )
+    return text
+
+
+def _is_secret(name: str) -> bool:
+    return _SECRET.fullmatch(name.strip()) is not None
+
+
+def _same(text: str) -> str:
+    return text
+
+
+def _map(
+    url: URL,
+    *,
+    text: Callable[[str], str] = _same,
+    secret: Callable[[str], str | None],
+    foreign: bool = False,
+) -> URL:
+    """The URL with each part replaced; a secret for which None comes is left out.
+
+    `foreign`: what comes in may hold signs that have a meaning where it goes.
+    """
+    query: dict[str, Any] = {}
+    for name, value in url.query.items():
+        given = [value] if isinstance(value, str) else value
+        if name == _ODBC:
+            new: list[str | None] = [_map_odbc(one, text, secret, foreign=foreign) for one in given]
+        else:
+            new = [secret(one) if _is_secret(name) else text(one) for one in given]
+        kept = [one for one in new if one is not None]
+        if kept:
+            query[text(name)] = kept[0] if isinstance(value, str) else kept
+    return URL.create(
+        url.drivername,
+        username=None if url.username is None else text(url.username),
+        password=secret(str(url.password)) if url.password else None,
+        host=None if url.host is None else text(url.host),
+        port=_port(url.port, text, foreign=foreign),
+        database=None if url.database is None else text(url.database),
+        query=query,
+    )
+
+
+def _map_odbc(
+    given: str, text: Callable[[str], str], secret: Callable[[str], str | None], *, foreign: bool
+) -> str:
+    kept = []
+    for keyword, value in odbc.words(given) or []:
+        new = secret(value) if _is_secret(keyword) and value else text(value)
+        if foreign and new is not None and new != value:
+            new = odbc.filled(value, text)
+        if new is not None:
+            kept.append((keyword, new))
+    return odbc.written(kept)
+
+
+def _port(port: int | None, text: Callable[[str], str], *, foreign: bool) -> int | None:
+    if port is None:
+        return None
+    number = text(str(port))
+    if number.isdecimal():
+        return int(number)
+    if foreign:
+        raise ConnectionFailedError(
+            "The connection's port is no number.",
+            why="The environment variable from which it is to come holds something else.",
+        )
+    return None

@@ -1,0 +1,314 @@
+"""The verb `config`, and profiles on the command line."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import make_url
+
+from console.config import KEYS, Level
+from tests.cli.calls import Answer, Console, call
+
+SECRET = "hunter2"
+UNREACHABLE = "postgresql+psycopg://u@127.0.0.1:1/d"
+NAMED = "No database is named"
+
+Asked = Callable[..., Answer]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "dbq-console" / "config.toml"
+    path.parent.mkdir()
+    return path
+
+
+@pytest.fixture
+def ask(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Call with a configuration of the test's own and none of the developer's variables."""
+    for name in [name for name in os.environ if name.startswith("DBQ_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+
+    def ask_it(*arguments: str, **environment: str) -> Answer:
+        return call(*arguments, environment=environment)
+
+    return ask_it
+
+
+def refused(answer: Answer, status: int, *complaints: str) -> None:
+    assert (answer.status, answer.out) == (status, b""), answer
+    for complaint in complaints:
+        assert complaint in answer.err
+    assert SECRET not in answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_path_says_where_the_file_is_and_whether_it_is_there(ask: Asked, file: Path) -> None:
+    answer = ask("config", "path")
+    assert (answer.status, answer.text, answer.err) == (0, f"{file}  (not there)\n", "")
+    assert ask("config", "path", "--json").json == {"path": str(file), "exists": False}
+    file.write_text("this is [wrong")
+    assert ask("config", "path").text == f"{file}\n"
+    assert ask("config", "path", "--json", DBQ_CONFIG="/x/y").json == {
+        "path": "/x/y",
+        "exists": False,
+    }
+
+
+def test_validate(ask: Asked, file: Path) -> None:
+    assert ask("config", "validate").text == f"{file} (not there): right; 0 profiles\n"
+    file.write_text(f'[profiles.a]\nurl = "{UNREACHABLE}"\n')
+    answer = ask("config", "validate")
+    assert (answer.status, answer.err) == (0, "")
+    assert answer.text == f"{file}: right; 1 profile\n"
+    assert ask("config", "validate", "--json").json == {
+        "path": str(file),
+        "exists": True,
+        "profiles": ["a"],
+    }
+
+
+def test_every_verb_that_reads_it_tells_every_mistake(ask: Asked, file: Path) -> None:
+    file.write_text(f'intervall = "1s"\n[profiles.a]\nurl = "postgresql://u:{SECRET}@h/d"\n')
+    for arguments in (
+        ["config", "validate"],
+        ["config", "validate", "--json"],
+        ["config", "show"],
+        ["status", "--profile", "a"],
+        ["status", "--url", UNREACHABLE],
+        ["push", "q", "x"],
+    ):
+        answer = ask(*arguments, DBQ_RIGHTS="root")
+        refused(
+            answer,
+            2,
+            f"{file}:1: intervall",
+            'did you mean "interval"?',
+            f"{file}:3: profiles.a.url",
+            "environment DBQ_RIGHTS: wants one of read-only, operator, admin",
+            "3 mistakes",
+        )
+
+
+def test_verbs_that_need_no_connection_need_no_configuration(ask: Asked, file: Path) -> None:
+    file.write_text("this is [wrong")
+    for arguments in (
+        ["designs"],
+        ["install", "ring", "r", "--print", "--engine", "postgresql"],
+        ["roles", "--engine", "postgresql"],
+        ["config", "path"],
+        ["config", "show", "--example"],
+        ["config", "--help"],
+    ):
+        assert ask(*arguments).status == 0
+
+
+def test_a_wrong_file_can_be_gone_round(ask: Asked, file: Path, empty: Console) -> None:
+    file.write_text("this is [wrong")
+    assert ask("status", "--url", empty.url).status == 2
+    assert ask("status", "--url", empty.url, DBQ_CONFIG="/dev/null").status == 0
+
+
+def test_the_example_can_be_used_as_it_is(ask: Asked, file: Path) -> None:
+    answer = ask("config", "show", "--example")
+    assert answer.status == 0
+    assert ask("config", "show", "--example", "--json").json == {"example": answer.text}
+    file.write_text(answer.text)
+    assert ask("config", "validate").status == 0
+    refused(ask("config", "path", "--example"), 2, "--example goes with show")
+
+
+TEXT = """\
+interval = "2s"
+
+[profiles.a]
+url = "postgresql+psycopg://u:${env:PW}@h/d"
+rights = "operator"
+production = true
+[profiles.a.queues."q 1"]
+depth.warning = 3
+
+[profiles.b]
+url = "postgresql://u@h/d"
+password = "command:echo hunter2"
+"""
+
+
+def value(shown: Any, key: str) -> tuple[object, object, object, object]:
+    one = shown[key]
+    assert set(one) == {"value", "source", "name", "line"}
+    return one["value"], one["source"], one["name"], one["line"]
+
+
+def test_show_has_every_value_with_its_origin(ask: Asked, file: Path) -> None:
+    file.write_text(TEXT)
+    shown = ask("config", "show", "--json", PW=SECRET, DBQ_LOCK_TIMEOUT="1s").json
+    assert set(shown) == {"path", "exists", "defaults", "profiles"}
+    assert (shown["path"], shown["exists"]) == (str(file), True)
+    assert set(shown["defaults"]) == {k for k in KEYS if Level.TOP in KEYS[k].levels}
+    assert value(shown["defaults"], "interval") == ("2s", "file", str(file), 1)
+    assert value(shown["defaults"], "stuck_after") == ("5m", "default", None, None)
+    a, b = shown["profiles"]
+    assert (a["profile"], a["meant"], b["profile"], b["meant"]) == ("a", False, "b", False)
+    assert set(a["settings"]) == set(KEYS)
+    url = "postgresql+psycopg://u:***@h/d"
+    assert value(a["settings"], "url") == (url, "file", str(file), 4)
+    assert value(a["settings"], "rights") == ("operator", "file", str(file), 5)
+    assert value(a["settings"], "production") == (True, "file", str(file), 6)
+    assert value(a["settings"], "interval") == ("2s", "file", str(file), 1)
+    assert value(a["settings"], "password") == (None, "default", None, None)
+    lock = ("1s", "environment", "DBQ_LOCK_TIMEOUT", None)
+    assert value(a["settings"], "lock_timeout") == lock
+    assert list(a["queues"]) == ["q 1"]
+    assert list(a["queues"]["q 1"]) == ["depth.warning"]
+    assert value(a["queues"]["q 1"], "depth.warning") == (3, "file", str(file), 8)
+    assert value(b["settings"], "password") == ("***", "file", str(file), 12)
+
+
+def test_show_in_words(ask: Asked, file: Path) -> None:
+    file.write_text(TEXT)
+    text = ask("config", "show", PW=SECRET).text
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert lines[0] == str(file)
+    for line in (
+        "defaults",
+        f"interval 2s {file}:1",
+        "profile a",
+        f"url postgresql+psycopg://u:***@h/d {file}:4",
+        f"production true {file}:6",
+        'queue "q 1"',
+        f"depth.warning 3 {file}:8",
+        "profile b",
+        f"password *** (command) {file}:12",
+        "masks [] default",
+        "password - default",
+    ):
+        assert line in lines
+    assert SECRET not in text
+
+
+def test_show_of_the_connection_that_is_meant(ask: Asked, file: Path) -> None:
+    file.write_text(TEXT)
+    (only,) = ask("config", "show", "--json", "--profile", "b", "--rights", "admin").json[
+        "profiles"
+    ]
+    assert (only["profile"], only["meant"]) == ("b", True)
+    assert value(only["settings"], "rights") == ("admin", "command line", "--rights", None)
+    url = f"postgresql://u:{SECRET}@h/d?sslpassword={SECRET}"
+    (only,) = ask("config", "show", "--json", "--url", url).json["profiles"]
+    assert only["profile"] is None
+    shown = "postgresql://u:***@h/d?sslpassword=***"
+    assert value(only["settings"], "url") == (shown, "command line", "--url", None)
+    assert value(only["settings"], "rights") == ("admin", "default", None, None)
+    found = ask("config", "show", "--json", DBQ_URL=url).json["profiles"]
+    assert [(one["profile"], one["meant"]) for one in found] == [
+        (None, True),
+        ("a", False),
+        ("b", False),
+    ]
+    assert value(found[0]["settings"], "url") == (shown, "environment", "DBQ_URL", None)
+    found = ask("config", "show", "--json", DBQ_PROFILE="b").json["profiles"]
+    assert [(one["profile"], one["meant"]) for one in found] == [("b", True), ("a", False)]
+
+
+def test_show_without_a_file(ask: Asked, file: Path) -> None:
+    shown = ask("config", "show", "--json").json
+    assert (shown["path"], shown["exists"], shown["profiles"]) == (str(file), False, [])
+
+
+def test_config_wants_to_know_what(ask: Asked) -> None:
+    refused(ask("config"), 2, "show")
+    refused(ask("config", "edit"), 2, "edit")
+
+
+def configure(file: Path, url: str, *more: str, rights: str = "admin") -> None:
+    """A profile `p` of that URL, with its password in the variable PW."""
+    parsed = make_url(url)
+    shown = parsed.set(password="PW").render_as_string(hide_password=False)
+    shown = shown.replace(":PW@", ":${env:PW}@")
+    text = f'[profiles.p]\nurl = "{shown}"\nrights = "{rights}"\n'
+    file.write_text(text + "".join(f"{line}\n" for line in more))
+    os.environ["PW"] = str(parsed.password or "")
+
+
+@pytest.fixture(autouse=True)
+def _put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PW", "")
+
+
+def test_a_profile_before_the_verb_after_it_and_in_the_environment(
+    ask: Asked, file: Path, empty: Console
+) -> None:
+    configure(file, empty.url)
+    assert ask("install", "fifo", "q", "--profile", "p", "--json").json["connection"] == "p"
+    assert ask("--profile", "p", "push", "q", "x").status == 0
+    assert ask("pop", "q", DBQ_PROFILE="p").out == b"x\n"
+    assert ask("status", "--profile", "p", DBQ_URL=UNREACHABLE).status == 0
+    assert ask("--profile", "none", "status", "--profile", "p").status == 0
+    assert ask("status", "--url", empty.url, DBQ_PROFILE="none").status == 0
+
+
+def test_a_profile_and_a_url_at_once_are_refused(ask: Asked, file: Path) -> None:
+    configure(file, UNREACHABLE)
+    for arguments in (
+        ["status", "--url", UNREACHABLE, "--profile", "p"],
+        ["--url", UNREACHABLE, "status", "--profile", "p"],
+        ["--profile", "p", "status", "--url", UNREACHABLE],
+    ):
+        refused(ask(*arguments), 2, "exclude each other")
+    refused(ask("status", DBQ_URL=UNREACHABLE, DBQ_PROFILE="p"), 2, "DBQ_URL and DBQ_PROFILE")
+
+
+def test_without_a_database_the_profiles_are_named(ask: Asked, file: Path) -> None:
+    refused(ask("status"), 2, NAMED, "--profile, --url")
+    configure(file, UNREACHABLE)
+    refused(ask("status"), 2, NAMED, "--profile (p), --url")
+    refused(ask("status", "--profile", "pp"), 2, "'pp'", "Did you mean: p?")
+
+
+def test_a_profiles_rights_hold_and_can_be_overridden(
+    ask: Asked, file: Path, empty: Console
+) -> None:
+    configure(file, empty.url, rights="operator")
+    answer = ask("install", "fifo", "q", "--profile", "p")
+    refused(answer, 4, "needs the right admin", f"operator ({file}:3)")
+    assert ask("install", "fifo", "q", "--profile", "p", "--rights", "admin").status == 0
+    assert ask("push", "q", "x", "--profile", "p").status == 0
+    answer = ask("push", "q", "x", "--profile", "p", DBQ_RIGHTS="read-only")
+    refused(answer, 4, "read-only (environment DBQ_RIGHTS)")
+    file.write_text(file.read_text().replace('rights = "operator"\n', ""))
+    refused(ask("push", "q", "x", "--profile", "p"), 4, "has read-only (default)")
+    assert ask("push", "q", "x", "--url", empty.url).status == 0
+    assert ask("status", "--profile", "p").status == 0
+
+
+def test_a_profile_says_the_engine_where_nothing_is_connected(ask: Asked, file: Path) -> None:
+    configure(file, UNREACHABLE)
+    assert ask("install", "fifo", "q", "--print", "--profile", "p").status == 0
+    file.write_text('[profiles.p]\nurl = "${env:WHOLE}"\n')
+    refused(ask("status", "--profile", "p"), 3, "WHOLE is not set")
+    assert ask("install", "fifo", "q", "--print", "--profile", "p", WHOLE=UNREACHABLE).status == 0
+
+
+def test_a_profile_that_cannot_be_reached(ask: Asked, file: Path) -> None:
+    configure(file, UNREACHABLE)
+    refused(ask("status", "--profile", "p"), 3, "127.0.0.1")
+    file.write_text('[profiles.p]\nurl = "postgresql://u:${env:NOT_SET}@h/d"\n')
+    refused(ask("status", "--profile", "p"), 3, "NOT_SET is not set")
+    file.write_text('[profiles.p]\nurl = "postgresql://u@h/d"\npassword = "prompt"\n')
+    answer = ask("status", "--profile", "p")
+    refused(answer, 3, "no terminal to ask at")
+
+
+def test_a_profile_marks_production_as_the_catalog_does(
+    ask: Asked, file: Path, empty: Console
+) -> None:
+    empty.done("install", "fifo", "q")
+    empty.done("push", "q", "x")
+    configure(file, empty.url, "production = true")
+    refused(ask("uninstall", "q", "--yes", "q", "--profile", "p"), 4, "--with-messages")
+    assert ask("uninstall", "q", "--dry-run", "--profile", "p", "--json").json["plan"]["production"]
+    assert ask("uninstall", "q", "--yes", "q", "--url", empty.url).status == 0

@@ -1,0 +1,124 @@
+"""The screens on what is configured, on a real terminal."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pexpect  # type: ignore[import-untyped]
+import pytest
+from sqlalchemy import make_url
+
+from tests.cli.calls import COMMAND, Console
+
+SECRET = "hunter2"
+DOWN = "postgresql+psycopg://u@127.0.0.1:1/d"
+
+Spawn = Callable[..., "pexpect.spawn[str]"]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "dbq-console" / "config.toml"
+    path.parent.mkdir()
+    return path
+
+
+@pytest.fixture
+def spawn(tmp_path: Path) -> Spawn:
+    """The console on a terminal of its own, with the configuration of the test."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("DBQ_", "PG"))}
+    more = {"XDG_CONFIG_HOME": str(tmp_path), "TERM": "xterm-256color", "COLORTERM": ""}
+
+    def spawn_it(*arguments: str, **environment: str) -> "pexpect.spawn[str]":
+        return pexpect.spawn(
+            sys.executable,
+            [*COMMAND[1:], *arguments],
+            env=kept | more | environment,
+            dimensions=(24, 140),
+            encoding="utf-8",
+            timeout=30,
+        )
+
+    return spawn_it
+
+
+def quit_by_key(console: "pexpect.spawn[str]") -> str:
+    console.send("\x11")
+    console.expect(pexpect.EOF)
+    console.close()
+    assert console.exitstatus == 0
+    return str(console.before)
+
+
+def profile(url: str, password: str) -> str:
+    """A profile `prod` of that URL that asks for its password elsewhere."""
+    bare = make_url(url)
+    shown = bare.set(password="").render_as_string(hide_password=False)
+    return (
+        f"[profiles.prod]\nurl = '{shown}'\nrights = 'operator'\nproduction = true\n"
+        f"password = '{password}'\n"
+    )
+
+
+def test_alone_it_opens_all_that_are_configured(
+    spawn: Spawn, file: Path, empty: Console, tmp_path: Path
+) -> None:
+    empty.done("install", "fifo", "letters")
+    token = tmp_path / "token"
+    token.write_text(str(make_url(empty.url).password))
+    down = f"[profiles.down]\nurl = '{DOWN}'\nproduction = true\n"
+    text = 'interval = "1500ms"\n' + profile(empty.url, f"command:cat {token}") + down
+    file.write_text(text)
+    console = spawn()
+    told = ""
+    for words in ("prod", "PRODUCTION", "operator", "down", "PRODUCTION", "read-only", "letters"):
+        console.expect(words)
+        told += str(console.before)
+    assert "every 1.5 s" in told
+    told += quit_by_key(console)
+    assert token.read_text() not in told
+    console = spawn(DBQ_PROFILE="down")
+    console.expect("no connection")
+    assert "letters" not in str(console.before)
+    quit_by_key(console)
+
+
+def test_a_url_alone_is_for_looking(spawn: Spawn, file: Path, empty: Console) -> None:
+    file.write_text(f"[profiles.down]\nurl = '{DOWN}'\n")
+    for console in (spawn("--url", empty.url), spawn(DBQ_URL=empty.url)):
+        console.expect("read-only")
+        console.expect("no queues here yet")
+        quit_by_key(console)
+
+
+def test_a_password_is_asked_for_before_the_screen_opens(
+    spawn: Spawn, file: Path, empty: Console
+) -> None:
+    file.write_text(profile(empty.url, "prompt"))
+    console = spawn()
+    console.expect("Password for prod: ")
+    console.sendline(str(make_url(empty.url).password))
+    console.expect("no queues here yet")
+    told = str(console.before) + quit_by_key(console)
+    assert str(make_url(empty.url).password) not in told
+
+
+def test_with_none_it_says_where_to_put_them(spawn: Spawn, file: Path) -> None:
+    console = spawn()
+    console.expect("No connection is configured")
+    console.expect("Connections are kept in")
+    console.expect(str(file)[:60])
+    quit_by_key(console)
+
+
+def test_a_mistake_is_told_without_any_screen(spawn: Spawn, file: Path) -> None:
+    file.write_text(f'[profiles.p]\nurl = "postgresql://u:{SECRET}@h/d"\n')
+    console = spawn()
+    console.expect(pexpect.EOF)
+    console.close()
+    told = str(console.before)
+    assert console.exitstatus == 2
+    assert "profiles.p.url has a password in clear" in told
+    assert SECRET not in told
+    assert "\x1b[?1049h" not in told

@@ -1,0 +1,302 @@
+"""What holds for a connection, where it comes from, and how the connection is opened."""
+
+from collections.abc import Callable
+from datetime import UTC
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from sqlalchemy import make_url
+
+from console.catalog import STUCK_AFTER_SECONDS
+from console.config import (
+    KEYS,
+    Configuration,
+    Level,
+    Limits,
+    Origin,
+    Profile,
+    Said,
+    Source,
+    Thresholds,
+    load,
+)
+from console.engines import Timeouts
+from console.errors import ConnectionFailedError, UsageError
+from console.rights import Rights
+from tests.servers import Server
+
+SECRET = "hunter2"
+TEXT = """\
+interval = "2s"
+depth.warning = 10
+connect_timeout = "1500ms"
+
+[profiles.plain]
+url = "postgresql+psycopg://u@h:1/d"
+
+[profiles.full]
+url = "postgresql+psycopg://u@h:1/d"
+rights = "operator"
+production = true
+interval = "3s"
+display_zone = "Europe/Prague"
+masks = ['\\d{16}', 'iban']
+statement_timeout = "250ms"
+lock_timeout = "10ms"
+application_name = "the console"
+stuck_after = "1m"
+depth.critical = 100
+errors.warning = "off"
+
+[profiles.full.queues."a.b c"]
+stuck_after = "1h"
+depth = { critical = 20 }
+age = { warning = "1m", critical = "10m" }
+gap_share.warning = 0.5
+"""
+
+Loading = Callable[..., Configuration]
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> Loading:
+    def load_it(text: str = TEXT, **environment: str) -> Configuration:
+        path = tmp_path / "config.toml"
+        path.write_text(text)
+        return load({"DBQ_CONFIG": str(path), **environment})
+
+    return load_it
+
+
+def chosen(configuration: Configuration, **said: str) -> Profile:
+    profile = configuration.chosen(Said(**said), url_rights=Rights.ADMIN)
+    assert profile is not None
+    return profile
+
+
+def test_what_is_not_said_is_the_default(loaded: Loading) -> None:
+    profile = chosen(loaded(""), url="postgresql://u@h/d")
+    assert profile.rights is Rights.ADMIN
+    assert not profile.production
+    assert profile.interval_seconds == 1.0
+    assert profile.display_zone is UTC
+    assert profile.masks == ()
+    assert profile.timeouts == Timeouts()
+    nothing: Limits[int] = Limits(None, None)
+    assert (
+        profile.thresholds()
+        == profile.thresholds("any")
+        == Thresholds(
+            STUCK_AFTER_SECONDS, nothing, Limits(None, None), Limits(0.9, 1.0), Limits(1, None)
+        )
+    )
+    origins = {str(profile.settings.value(key).origin) for key in KEYS.values()}
+    assert origins == {"default", "command line --url"}
+
+
+def test_what_a_profile_says(loaded: Loading) -> None:
+    profile = chosen(loaded(), profile="full")
+    assert profile.rights is Rights.OPERATOR
+    assert profile.production
+    assert profile.interval_seconds == 3.0
+    assert profile.display_zone == ZoneInfo("Europe/Prague")
+    assert [mask.pattern for mask in profile.masks] == [r"\d{16}", "iban"]
+    assert profile.timeouts == Timeouts(2, 0.25, 0.01)
+    assert profile.thresholds().depth == Limits(10, 100)
+
+
+def test_a_queues_own_thresholds(loaded: Loading) -> None:
+    profile = chosen(loaded(), profile="full")
+    assert profile.thresholds("a.b c") == Thresholds(
+        3600.0, Limits(10, 20), Limits(60.0, 600.0), Limits(0.5, 1.0), Limits(None, None)
+    )
+    assert profile.thresholds("a") == profile.thresholds()
+    assert profile.thresholds().stuck_after_seconds == 60.0
+
+
+def test_the_machines_own_zone(loaded: Loading) -> None:
+    text = 'display_zone = "local"'
+    assert chosen(loaded(text), url="postgresql://h/d").display_zone is None
+
+
+def test_a_later_source_wins_and_is_named(loaded: Loading, tmp_path: Path) -> None:
+    file = str(tmp_path / "config.toml")
+    environment = {"DBQ_RIGHTS": "admin", "DBQ_INTERVAL": "5s", "DBQ_APPLICATION_NAME": "env"}
+
+    def origins(profile: Profile, *names: str) -> list[Origin]:
+        return [profile.settings.value(KEYS[name]).origin for name in names]
+
+    in_file = chosen(loaded(), profile="full")
+    assert origins(in_file, "interval", "depth.warning", "rights", "errors.critical") == [
+        Origin(Source.FILE, file, 12),
+        Origin(Source.FILE, file, 2),
+        Origin(Source.FILE, file, 10),
+        Origin(Source.DEFAULT),
+    ]
+    over = chosen(loaded(**environment), profile="full", rights="read-only")
+    assert (over.rights, over.interval_seconds) == (Rights.READ_ONLY, 5.0)
+    assert list(map(str, origins(over, "rights", "interval", "application_name"))) == [
+        "command line --rights",
+        "environment DBQ_INTERVAL",
+        "environment DBQ_APPLICATION_NAME",
+    ]
+    assert chosen(loaded(**environment), profile="plain").rights is Rights.ADMIN
+    assert chosen(loaded(), profile="plain").rights is Rights.READ_ONLY
+    assert chosen(loaded(DBQ_INTERVAL=""), profile="plain").interval_seconds == 2.0
+
+
+def test_the_url_of_a_call_has_the_rights_that_its_caller_gives_it(loaded: Loading) -> None:
+    said = Said(url="postgresql://h/d")
+    for given in Rights:
+        profile = loaded().chosen(said, url_rights=given)
+        assert profile is not None
+        assert profile.rights is given
+    profile = loaded(DBQ_RIGHTS="operator").chosen(said, url_rights=Rights.READ_ONLY)
+    assert profile is not None
+    assert profile.rights is Rights.OPERATOR
+
+
+URL = "postgresql://h/d"
+
+
+@pytest.mark.parametrize(
+    ("said", "environment", "meant"),
+    [
+        (Said(), {}, None),
+        (Said("", "", ""), {"DBQ_URL": "", "DBQ_PROFILE": ""}, None),
+        (Said(url=URL), {"DBQ_PROFILE": "plain", "DBQ_URL": "postgresql://h/e"}, "h/d"),
+        (Said(profile="full"), {"DBQ_PROFILE": "plain", "DBQ_URL": URL}, "full"),
+        (Said(), {"DBQ_PROFILE": "plain"}, "plain"),
+        (Said(), {"DBQ_URL": URL}, "h/d"),
+    ],
+)
+def test_which_connection_is_meant(
+    loaded: Loading, said: Said, environment: dict[str, str], meant: str | None
+) -> None:
+    profile = loaded(**environment).chosen(said, url_rights=Rights.ADMIN)
+    assert (None if profile is None else profile.open().label) == meant
+
+
+def test_two_at_once_are_refused(loaded: Loading) -> None:
+    with pytest.raises(UsageError, match="exclude each other"):
+        loaded().chosen(Said(URL, "plain"), url_rights=Rights.ADMIN)
+    configuration = loaded(DBQ_URL=URL, DBQ_PROFILE="plain")
+    with pytest.raises(UsageError, match="both set"):
+        configuration.chosen(Said(), url_rights=Rights.ADMIN)
+
+
+def test_a_profile_that_is_not_there(loaded: Loading) -> None:
+    for name, complaint in (
+        ("ful", "Did you mean: full"),
+        ("zzz", "plain, full"),
+        ("postgresql://u:hunter2@h/d", "by its name"),
+    ):
+        with pytest.raises(UsageError, match=complaint) as refused:
+            chosen(loaded(), profile=name)
+        assert SECRET not in str(refused.value)
+    with pytest.raises(UsageError, match="no configuration file"):
+        load({"XDG_CONFIG_HOME": "/no/such"}).chosen(Said(profile="p"), url_rights=Rights.ADMIN)
+
+
+def test_all_of_them_in_the_files_order(loaded: Loading) -> None:
+    profiles = loaded().profiles()
+    assert [profile.name for profile in profiles] == ["plain", "full"]
+    assert [profile.rights for profile in profiles] == [Rights.READ_ONLY, Rights.OPERATOR]
+
+
+def test_what_is_opened(loaded: Loading) -> None:
+    database = chosen(loaded(), profile="full").open()
+    assert (database.label, database.production) == ("full", True)
+    assert database.timeouts == Timeouts(2, 0.25, 0.01)
+    assert not chosen(loaded(), profile="plain").open().production
+
+
+def test_nothing_is_looked_up_before_it_is_wanted(loaded: Loading) -> None:
+    text = """
+[profiles.a]
+url = "postgresql://${env:U}@${env:H}/d"
+password = "command:/no/such/program"
+[profiles.b]
+url = "${env:WHOLE}"
+"""
+    a, b = loaded(text).profiles()
+    database = a.open()
+    assert database.label == "a"
+    assert database.product.name == "postgresql"
+    with (
+        pytest.raises(ConnectionFailedError, match="/no/such/program"),
+        database.autocommit("look"),
+    ):
+        pass
+    with pytest.raises(ConnectionFailedError, match="WHOLE is not set"):
+        b.open()
+
+
+def test_nothing_that_is_kept_shows_a_secret(loaded: Loading) -> None:
+    url = f"postgresql+psycopg://u:{SECRET}@127.0.0.1:1/d?sslpassword={SECRET}"
+    configuration = loaded("", DBQ_URL=url)
+    profile = chosen(configuration)
+    database = profile.open()
+    said = Said(url=url)
+    told = [profile, configuration, said, profile.settings, database, database.url, database.label]
+    told += [vars(database), *(profile.settings.value(key) for key in KEYS.values())]
+    assert SECRET not in "".join(map(repr, told))
+    assert SECRET not in database.url.render_as_string(hide_password=False)
+    with pytest.raises(ConnectionFailedError) as failed, database.autocommit("look"):
+        pass
+    assert SECRET not in str(failed.value) + repr(vars(database))
+
+
+def test_a_connection_by_each_part_of_the_configuration(loaded: Loading, server: Server) -> None:
+    """The application's name and the time-outs arrive at the server."""
+    text = """
+application_name = "the console"
+statement_timeout = "7s"
+[profiles.a]
+url = "${env:WHOLE}"
+lock_timeout = "3s"
+"""
+    (profile,) = loaded(text, WHOLE=server.url).profiles()
+    database = profile.open()
+    try:
+        with database.autocommit("look") as connection:
+            found = connection.exec_driver_sql(
+                "SELECT current_setting('application_name'), "
+                "current_setting('statement_timeout'), current_setting('lock_timeout')"
+            ).one()
+    finally:
+        database.close()
+    assert tuple(found) == ("the console", "7s", "3s")
+
+
+def test_a_password_that_has_changed_is_looked_up_again(
+    loaded: Loading, server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A token expires; the connections that it opened are gone; the next ones take the new one."""
+    token = tmp_path / "token"
+    token.write_text("wrong")
+    url = make_url(server.url)
+    text = f"""
+[profiles.a]
+url = "{url.set(password="").render_as_string(hide_password=False)}"
+password = "command:cat '{token}'"
+"""
+    monkeypatch.setattr("console.config.passwords._KEPT_SECONDS", 0.0)
+    (profile,) = loaded(text, PATH="/usr/bin:/bin").profiles()
+    database = profile.open()
+    try:
+        with pytest.raises(ConnectionFailedError), database.autocommit("look"):
+            pass
+        token.write_text(str(url.password))
+        with database.autocommit("look") as connection:
+            assert connection.exec_driver_sql("SELECT 1").scalar_one() == 1
+    finally:
+        database.close()
+
+
+def test_every_key_may_stand_somewhere() -> None:
+    for key in KEYS.values():
+        assert key.levels <= set(Level)
+        assert key.levels
+        assert not key.variable or key.variable.startswith("DBQ_")

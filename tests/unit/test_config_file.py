@@ -1,0 +1,252 @@
+"""The configuration file: what it may say, and every mistake in it told at once."""
+
+import re
+from importlib import resources
+from pathlib import Path
+
+import pytest
+
+from console.config import KEYS, ConfigurationError, Level, load, place
+
+SECRET = "hunter2"
+URL = 'url = "postgresql://u@h/d"\n'
+PROFILE = f"[profiles.a]\n{URL}"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "config.toml"
+
+
+def mistakes(file: Path, text: str, **environment: str) -> list[str]:
+    """What is wrong with the text, a line each, without the file's path."""
+    file.write_text(text)
+    with pytest.raises(ConfigurationError) as refused:
+        load({"DBQ_CONFIG": str(file), **environment})
+    error = refused.value
+    assert error.exit_status == 2
+    assert SECRET not in str(error)
+    assert "config validate" in error.next_step
+    found = error.why.replace(f"{file}:", "").split("\n")
+    assert error.what in {
+        "The configuration has a mistake.",
+        f"The configuration has {len(found)} mistakes.",
+    }
+    return found
+
+
+def right(file: Path, text: str) -> None:
+    file.write_text(text)
+    load({"DBQ_CONFIG": str(file)})
+
+
+def test_every_mistake_is_told_at_once_with_its_line(file: Path) -> None:
+    text = f"""\
+intervall = "1s"
+rights = "admin"
+
+[profiles.a]
+urk = "x"
+rights = "amdin"
+production = "yes"
+password = "{SECRET}"
+
+[profiles.a.queues."b c"]
+depht = {{ warning = 1 }}
+depth = {{ warnin = 1, critical = 1.5 }}
+age = 5
+url = "x"
+
+[profiles.c]
+url = "postgresql://u:{SECRET}@h/d"
+[profile.d]
+"""
+    assert mistakes(file, text, DBQ_INTERVAL="soon") == [
+        '1: intervall is not known; did you mean "interval"?',
+        "2: rights is not known; it may stand only in [profiles.NAME]",
+        "4: profiles.a has no url",
+        '5: profiles.a.urk is not known; did you mean "url"?',
+        '6: profiles.a.rights wants one of read-only, operator, admin; did you mean "admin"?',
+        "7: profiles.a.production wants true or false, not a text",
+        "8: profiles.a.password wants to know where the password is, not the password: "
+        '"${env:NAME}", "command:PROGRAM ...", "keyring:SERVICE/USER" or "prompt"',
+        '11: profiles.a.queues."b c".depht is not known; did you mean "depth"?',
+        '12: profiles.a.queues."b c".depth.warnin is not known; did you mean "warning"?',
+        '12: profiles.a.queues."b c".depth.critical wants a whole number, not a number',
+        '13: profiles.a.queues."b c".age wants { warning = ..., critical = ... }, '
+        "not a whole number",
+        '14: profiles.a.queues."b c".url is not known; it may stand only in [profiles.NAME]',
+        "17: profiles.c.url has a password in clear, which no file should have: leave it to "
+        "~/.pgpass, put ${env:NAME} in its place, or say where it is with the key password",
+        '18: profile is not known; did you mean "profiles"?',
+        "environment DBQ_INTERVAL: wants a duration such as 500ms, 5s, 10m or 1h30m, not 'soon'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("interval = 5", "wants a duration"),
+        ('interval = "5"', "wants a duration"),
+        ('interval = "0s"', "from 100 ms to"),
+        ('interval = "9999999999999999999999999999d"', "from 100 ms to"),
+        ("interval = 1979-05-27", "not a date or time"),
+        ('connect_timeout = "0s"', "from 1.0 s"),
+        ('statement_timeout = "0s"', "from 100 ms"),
+        ('lock_timeout = "25h"', "to 1 d 00 h"),
+        ('stuck_after = "0s"', "from 1.0 s"),
+        ('display_zone = "Europe/Prag"', 'did you mean "Europe/Prague"?'),
+        ('display_zone = "utc"', "time zone"),
+        ('display_zone = "../../etc/passwd"', "time zone"),
+        ('display_zone = "Europe"', "time zone"),
+        ('display_zone = ""', "not empty"),
+        ("display_zone = 1", "in quotes"),
+        ('masks = "x"', "wants a list"),
+        ("masks = [1]", "number 1 of the list is a whole number"),
+        ('masks = ["a", "("]', "number 2 is none"),
+        ('masks = ["a*"]', "matches nothing at all"),
+        ('application_name = "a\\nb"', "one line"),
+        ("depth.warning = 0", "1 or more"),
+        ("depth.warning = true", "not true or false"),
+        ('depth.warning = "1"', "not a text"),
+        ("gap_share.warning = 0", "above 0"),
+        ("gap_share.warning = 1.01", "up to 1"),
+        ("gap_share.warning = nan", "up to 1"),
+        ('age.warning = "x"', "wants a duration"),
+        ("errors = []", "not a list"),
+        ('"depth.warning" = 1', "not known"),
+        ("depth.warning.x = 1", "not a table"),
+        ("profiles = 1", "wants tables [profiles.NAME]"),
+        ("profiles.a = 1", "profiles.a wants a table"),
+        ("[[profiles]]", "not a list"),
+        (f"{PROFILE}queues = 1", "wants tables [profiles.a.queues.NAME]"),
+        (f"{PROFILE}queues.q = 1", "profiles.a.queues.q wants a table"),
+        (f'[profiles.""]\n{URL}', 'profiles."" wants a name'),
+        (f'[profiles."a\\u001b[31m"]\n{URL}', "wants a name that can be seen"),
+        ("[profiles.a]\nurl = 1", "wants a URL"),
+        (f'[profiles.a]\nurl = "nonsense {SECRET}"', "cannot be read"),
+        ('[profiles.a]\nurl = "mysql://h/d"', "unknown engine: 'mysql'"),
+        (f'[profiles.a]\nurl = "postgresql://u@h/d?password={SECRET}"', "in clear"),
+        (f"{PROFILE}rights = 1", "not a whole number"),
+        (f'{PROFILE}rights = "root"', "not 'root'"),
+        (f"{PROFILE}password = 1", "in quotes"),
+    ],
+)
+def test_what_a_value_cannot_be(file: Path, text: str, complaint: str) -> None:
+    (found,) = mistakes(file, text)
+    assert complaint in found
+    assert re.match(r"[0-9]+: ", found)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("a = 1\nb = \n", "2:5"),
+        ("[a", None),
+        (f'password = "{SECRET}', None),
+        ("a = 1\na = 2", None),
+    ],
+)
+def test_what_is_no_toml_is_told_with_its_line(file: Path, text: str, place: str | None) -> None:
+    (found,) = mistakes(file, text)
+    assert "not TOML: " in found
+    if place:
+        assert found.startswith(f"{place}: not TOML: ")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("depth = { warning = 5, critical = 4 }", "1: depth.critical = 4 is below"),
+        ("gap_share.critical = 0.5", "below gap_share.warning = 0.9 (default)"),
+        (
+            f"depth.warning = 5\n{PROFILE}[profiles.a.queues.q]\ndepth.critical = 4",
+            "5: depth.critical = 4 is below depth.warning = 5 (1)",
+        ),
+        ('age = { warning = "1h", critical = "59m" }', "1: age.critical = 59m is below"),
+    ],
+)
+def test_limits_cannot_be_upside_down_wherever_they_stand(
+    file: Path, text: str, complaint: str
+) -> None:
+    (found,) = mistakes(file, text)
+    assert complaint in found.replace(f"({file}:", "(")
+
+
+def test_what_may_be_said(file: Path) -> None:
+    for text in (
+        "",
+        "# nothing",
+        'interval = "1h30m"',
+        'display_zone = "local"',
+        "masks = ['[[a]', '(?i)iban']",
+        'depth = { warning = "off", critical = 3 }',
+        "gap_share = { warning = 1, critical = 1 }",
+        f'[profiles."a b.c"]\n{URL}[profiles."a b.c".queues."q.r s"]\nstuck_after = "1s"',
+        '[profiles.a]\nurl = "${env:NOT_SET}"',
+        '[profiles.a]\nurl = "postgresql://${env:U}:${env:P}@h/d?sslpassword=${env:S}"',
+    ):
+        right(file, text)
+
+
+def test_bytes_that_are_no_text_and_files_that_cannot_be_read(file: Path) -> None:
+    file.write_bytes(b"# \xff")
+    for path, complaint in (
+        (file, "Byte 3 is not UTF-8"),
+        (file.parent, "Is a directory"),
+        (file / "x", "Not a directory"),
+        (file.parent / "none", "No such file"),
+    ):
+        with pytest.raises(ConfigurationError, match=complaint) as refused:
+            load({"DBQ_CONFIG": str(path)})
+        assert str(path) in refused.value.what
+
+
+def test_no_file_is_no_mistake_unless_it_is_named(tmp_path: Path) -> None:
+    found = load({"XDG_CONFIG_HOME": str(tmp_path)})
+    assert not found.exists
+    assert found.names == []
+    assert load({"DBQ_CONFIG": "/dev/null"}).exists
+
+
+def test_where_the_file_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"DBQ_CONFIG": "/c/x.toml", "XDG_CONFIG_HOME": "/x", "HOME": "/h"}
+    assert place(given) == Path("/c/x.toml")
+    assert place(given | {"DBQ_CONFIG": ""}) == Path("/x/dbq-console/config.toml")
+    for ignored in ("", "relative"):
+        surroundings = {"XDG_CONFIG_HOME": ignored, "HOME": "/h"}
+        assert place(surroundings) == Path("/h/.config/dbq-console/config.toml")
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert place({}) is None
+    assert load({}).names == []
+
+
+def test_the_example_is_right_with_and_without_what_is_commented_out(file: Path) -> None:
+    example = resources.files("console.config").joinpath("example.toml").read_text("utf-8")
+    right(file, example)
+    shown = load({"DBQ_CONFIG": str(file)})
+    assert shown.names == ["orders", "billing"]
+    # One password at most; the rest stands as it is.
+    ways = re.findall(r"^#(password = .*)$", example, re.MULTILINE)
+    everything = re.sub(r"^#(?!password)(\w+ = )", r"\1", example, flags=re.MULTILINE)
+    for way in ways:
+        right(file, everything.replace(f"#{way}", way))
+    assert len(ways) == 4
+    for key in KEYS.values():
+        assert key.name.partition(".")[0] in example
+
+
+def test_the_commented_out_defaults_of_the_example_are_the_defaults(file: Path) -> None:
+    example = resources.files("console.config").joinpath("example.toml").read_text("utf-8")
+    top = example.partition("\n[")[0]
+    right(file, re.sub(r"^#(\w+ = )", r"\1", top, flags=re.MULTILINE))
+    said = load({"DBQ_CONFIG": str(file)})
+    default = load({"DBQ_CONFIG": "/dev/null"})
+    for name, key in KEYS.items():
+        if Level.TOP in key.levels and name != "masks":
+            assert said.defaults.value(key).origin.line is not None
+            assert said.defaults.value(key).written == default.defaults.value(key).written
