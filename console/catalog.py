@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 from sqlalchemy import Connection
@@ -93,6 +94,7 @@ class Queue:
             "size": self.options.get("size") or self.roles.get("size", "0"),
             "fillfactor": FILLFACTOR,
             "stuck_after_seconds": str(STUCK_AFTER_SECONDS),
+            **LIMITS,
             **more,
         }
         options = {
@@ -113,6 +115,12 @@ class Queue:
         digest = hashlib.sha256(f"{self.schema}\0{self.name}".encode()).hexdigest()
         return f"dbq_{digest[:24]}"
 
+
+LIMITS = {
+    f"{figure}_limit": "10001"
+    for figure in ("ready", "scheduled", "claimed", "stuck", "errors", "done")
+} | {"age_seconds_limit": "1"}
+"""How many rows a look reads for each figure; 0 leaves it out."""
 
 FILLFACTOR = "50"
 """Of a ring's table. The server clears a page of dead rows once less is free than this leaves: at
@@ -168,8 +176,10 @@ def has_catalog(connection: Connection, product: Product) -> bool:
 
 def queues(connection: Connection, product: Product) -> list[Queue]:
     """All queues of the database, by schema and name; none where there is no catalog."""
-    if not has_catalog(connection, product):
-        return []
+    return _queues(connection, product) if has_catalog(connection, product) else []
+
+
+def _queues(connection: Connection, product: Product) -> list[Queue]:
     rows = sql.fetch(connection, _QueueRow, _statement(product, "queues"), _NOTHING)
     return [
         Queue(
@@ -196,8 +206,17 @@ def _document(value: Any) -> dict[str, str]:
 
 def is_production(connection: Connection, product: Product) -> bool:
     """Whether the database's own catalog marks it as production."""
+    return has_catalog(connection, product) and _is_production(connection, product)
+
+
+def queues_and_production(connection: Connection, product: Product) -> tuple[list[Queue], bool]:
+    """Both at once, for those who ask every second."""
     if not has_catalog(connection, product):
-        return False
+        return [], False
+    return _queues(connection, product), _is_production(connection, product)
+
+
+def _is_production(connection: Connection, product: Product) -> bool:
     settings = sql.fetch(connection, _Setting, _statement(product, "settings"), _NOTHING)
     return any(s.name == "production" and s.value == "on" for s in settings)
 
@@ -226,19 +245,29 @@ def find(connection: Connection, product: Product, name: str, schema: str | None
     )
 
 
-def name_limit(product: Product, design_name: str) -> tuple[int, str]:
+def name_limit(product: Product, design_name: str, schema: str) -> tuple[int, str]:
     """The longest name that a queue of the design can have, and the suffix that decides it.
 
-    Units as `Product.name_length`: bytes for PostgreSQL.
+    Units as `Product.name_length`: bytes for PostgreSQL. Objects that belong to no schema (Service
+    Broker's) bear the schema's name in their own.
     """
+    lengths = {
+        (product.name_length(f"{schema}." * bool(before) + suffix), suffix)
+        for before, suffix in _suffixes(product.name, design_name)
+    }
+    length, longest = max(lengths)
+    return product.name_limit - length, longest
+
+
+@cache
+def _suffixes(engine: str, design_name: str) -> frozenset[tuple[str | None, str]]:
+    """What stands before a queue's name in those of its objects, if anything, and after it."""
     files = (design_name, "common")
-    texts = [s.template for file in files for s in sql.statements(product.name, file).values()]
-    suffixes = {match[1] for text in texts for match in _SUFFIX.finditer(text)}
-    longest = max(suffixes, key=lambda suffix: (product.name_length(suffix), suffix))
-    return product.name_limit - product.name_length(longest), longest
+    texts = [s.template for file in files for s in sql.statements(engine, file).values()]
+    return frozenset((match[1], match[2]) for text in texts for match in _SUFFIX.finditer(text))
 
 
-_SUFFIX = re.compile(r"\{queue\}(\w*)")
+_SUFFIX = re.compile(r"(\{schema\}\.)?\{queue\}(\w*)")
 
 
 def check_names(product: Product, queue: Queue) -> None:
@@ -258,7 +287,7 @@ def check_names(product: Product, queue: Queue) -> None:
             f"at most {product.name_limit}.",
             next_step="Check the schema's name.",
         )
-    limit, suffix = name_limit(product, queue.design.name)
+    limit, suffix = name_limit(product, queue.design.name, queue.schema)
     length = product.name_length(queue.name)
     if length > limit:
         raise UsageError(
@@ -273,7 +302,5 @@ def check_names(product: Product, queue: Queue) -> None:
 
 def object_names(product: Product, queue: Queue) -> list[str]:
     """Every name that the queue's tables, sequences and functions have or may have."""
-    files = (queue.design.name, "common")
-    texts = [s.template for file in files for s in sql.statements(product.name, file).values()]
-    suffixes = {match[1] for text in texts for match in _SUFFIX.finditer(text)}
+    suffixes = {suffix for _, suffix in _suffixes(product.name, queue.design.name)}
     return sorted(queue.name + suffix for suffix in suffixes)

@@ -45,6 +45,10 @@ class BusyError(RefusedError):
     """A lock was not to be had in time; nothing was changed and it may be tried again."""
 
 
+class TooSlowError(BusyError):
+    """It took longer than its time-out; nothing was changed."""
+
+
 class TransientError(BusyError):
     """The server undid the whole transaction by itself (a deadlock, a failover): running it again
     is the remedy."""

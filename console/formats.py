@@ -1,12 +1,16 @@
 """How figures are written, the same on every screen and in every plain table."""
 
 import re
+import unicodedata
 
 from console.errors import UsageError
 
 NOT_APPLICABLE = "·"
 UNKNOWN = "?"
 ESTIMATE = "≈"
+
+_HIDDEN = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
+"""Unicode categories that a terminal would obey or hide instead of showing."""
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
@@ -54,3 +58,19 @@ def rate(per_second: float) -> str:
     if 0 < per_second < 0.05:
         return "<0.1"
     return f"{per_second:,.1f}"
+
+
+def plain(text: str) -> str:
+    """The text with everything made visible that would move the cursor, colour or turn around."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(map(_visible, text))
+
+
+def _visible(character: str) -> str:
+    code = ord(character)
+    if unicodedata.category(character) not in _HIDDEN:
+        return character
+    if code < 0x20:
+        return chr(0x2400 + code)  # the pictures of the control characters: ␀ to ␟
+    return f"<{code:02X}>" if code < 0x100 else f"<U+{code:04X}>"

@@ -130,11 +130,42 @@ def query(statement: Statement, dialect: Dialect, scope: Scope) -> TextClause:
     return text(f"/* dbq {statement.label} */ " + _render(statement, dialect, scope, for_text=True))
 
 
-def union(parts: Sequence[tuple[Statement, Scope]], dialect: Dialect) -> TextClause:
-    """One statement that returns the rows of all parts, which must have the same columns."""
-    label = "+".join(sorted({statement.label for statement, _ in parts}))
-    bodies = (_render(statement, dialect, scope, for_text=True) for statement, scope in parts)
-    return text(f"/* dbq {label} */ " + " UNION ALL ".join(f"({b.rstrip('; ')})" for b in bodies))
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One member of a union, rendered; it may be kept and used again."""
+
+    label: str
+    text: str
+
+
+def part(statement: Statement, dialect: Dialect, scope: Scope) -> Part:
+    """The statement, which binds nothing, as a member of unions."""
+    rendered = _render(statement, dialect, scope, for_text=False)
+    return Part(statement.label, rendered.rstrip().removesuffix(";"))
+
+
+def fetch_union(connection: Connection, row_type: type[Row], parts: Sequence[Part]) -> list[Row]:
+    """The rows of all parts, in no order, by one statement; they must have the same columns."""
+    label = "+".join(sorted({part.label for part in parts}))
+    # The part may end with a comment, which must not take the bracket in.
+    body = "\nUNION ALL\n".join(f"({part.text}\n)" for part in parts)
+    result = connection.exec_driver_sql(
+        f"/* dbq {label} */ {body}", execution_options={"no_parameters": True}
+    )
+    return rows_of(result.keys(), result.fetchall(), row_type, label)
+
+
+def piped(
+    steps: Sequence[tuple[str, Statement]], last: Statement, dialect: Dialect, scope: Scope
+) -> TextClause:
+    """One statement: each step is a table, under its name, for those after it and for the last."""
+    label = "+".join(statement.label for statement in (*(step for _, step in steps), last))
+    tables = (f"{name} AS ({_piece(step, dialect, scope)})" for name, step in steps)
+    return text(f"/* dbq {label} */ WITH {', '.join(tables)} {_piece(last, dialect, scope)}")
+
+
+def _piece(statement: Statement, dialect: Dialect, scope: Scope) -> str:
+    return _render(statement, dialect, scope, for_text=True).rstrip("; \n")
 
 
 def batches(statement: Statement, dialect: Dialect, scope: Scope) -> list[str]:

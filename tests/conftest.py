@@ -1,17 +1,31 @@
 """Fixtures for the whole suite: servers, databases, and how long a campaign may be."""
 
+import atexit
 import importlib.util
+import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from console.engines.embedded import EmbeddedServer
 from tests.servers import EXTERNAL_URL, ExternalServer, Server, fresh_database
 
 
 def pytest_configure() -> None:
-    """Let what the tests start hear SIGINT: the children of a background job ignore it."""
+    """Make the suite independent of who runs it: his configuration, and how he started it."""
+    for name in [n for n in os.environ if n.startswith("DBQ_") and not n.startswith("DBQ_TEST_")]:
+        del os.environ[name]
+    # A slow machine is no defect: hypothesis shall not time its examples.
+    settings.register_profile("untimed", deadline=None)
+    settings.load_profile("untimed")
+    nowhere = tempfile.mkdtemp(prefix="dbq-test-config-")
+    atexit.register(shutil.rmtree, nowhere, ignore_errors=True)
+    os.environ["XDG_CONFIG_HOME"] = nowhere
+    # The children of a background job ignore SIGINT; what the tests start has to hear it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

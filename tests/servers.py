@@ -14,7 +14,10 @@ from sqlalchemy import make_url
 from console.engines import Database, Timeouts, open_database
 from console.engines.embedded import EmbeddedServer
 
-EXTERNAL_URL = os.environ.get("DBQ_TEST_POSTGRESQL_URL", "")
+
+def url_of(engine: str) -> str:
+    """Where a server of the engine is that somebody else runs; nothing where none is named."""
+    return os.environ.get(f"DBQ_TEST_{engine.upper()}_URL", "")
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class ExternalServer:
 
 
 Server = EmbeddedServer | ExternalServer
+EXTERNAL_URL = url_of("postgresql")
 
 
 def connect(url: str) -> psycopg.Connection:
@@ -65,13 +69,19 @@ def fresh_mssql_database(server_url: str) -> Iterator[str]:
     name = f"dbq_test_{uuid4().hex}"
     server = open_database(server_url, timeouts=Timeouts(statement_seconds=120.0))
     try:
+        alters = "babelfish" not in server.capabilities.facts
+        has_broker = server.capabilities.facts["product"].startswith("SQL Server")
         _run(server, f"CREATE DATABASE [{name}]")
-        if os.environ.get("DBQ_TEST_MSSQL_RCSI") == "on":
-            _run(server, f"ALTER DATABASE [{name}] SET READ_COMMITTED_SNAPSHOT ON")
-        yield make_url(server_url).set(database=name).render_as_string(hide_password=False)
-        if "babelfish" not in server.capabilities.facts:
-            _run(server, f"ALTER DATABASE [{name}] SET SINGLE_USER WITH ROLLBACK IMMEDIATE")
-        _run(server, f"DROP DATABASE [{name}]")
+        try:
+            if alters and os.environ.get("DBQ_TEST_MSSQL_RCSI") == "on":
+                _run(server, f"ALTER DATABASE [{name}] SET READ_COMMITTED_SNAPSHOT ON")
+            if has_broker:
+                _run(server, f"ALTER DATABASE [{name}] SET ENABLE_BROKER")
+            yield make_url(server_url).set(database=name).render_as_string(hide_password=False)
+        finally:
+            if alters:
+                _run(server, f"ALTER DATABASE [{name}] SET SINGLE_USER WITH ROLLBACK IMMEDIATE")
+            _run(server, f"DROP DATABASE [{name}]")
     finally:
         server.close()
 

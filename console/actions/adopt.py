@@ -93,7 +93,7 @@ def _objects(connection: Connection, product: Product, queue: Queue) -> list[str
         sql.statements(product.name, "catalog")["relations"],
         sql.Scope(),
         schema=queue.schema,
-        names=catalog.object_names(product, queue),
+        names=product.array(catalog.object_names(product, queue)),
     )
     return [f"{relation.kind} {relation.name!r}" for relation in found]
 
@@ -107,7 +107,8 @@ def _check_name(product: Product, name: str) -> None:
     if too_long or "\0" in name or not name:
         raise UsageError(
             f"There can be nothing of the name {name!r}.",
-            why=f"{product.title} allows names of 1 to {product.name_limit} bytes, without NUL.",
+            why=f"{product.title} allows names of 1 to {product.name_limit} {product.name_unit}, "
+            "without NUL.",
         )
 
 
@@ -164,8 +165,9 @@ def _check_sequence(
     connection: Connection, product: Product, queue: Queue, role: str, name: str
 ) -> None:
     statement = sql.statements(product.name, "catalog")["relations"]
+    names = product.array([name])
     found = sql.fetch(
-        connection, _Relation, statement, sql.Scope(), schema=queue.schema, names=[name]
+        connection, _Relation, statement, sql.Scope(), schema=queue.schema, names=names
     )
     if not any(relation.kind == "a sequence" for relation in found):
         raise UsageError(

@@ -9,6 +9,7 @@ from sqlalchemy import Connection
 
 from console import catalog, sql
 from console.catalog import Kind, Queue
+from console.designs import Design
 from console.engines import Database, Product
 from console.errors import UsageError
 
@@ -54,12 +55,29 @@ def install(database: Database, queue: Queue) -> None:
     """Install the queue. It succeeds whole or leaves nothing; a taken name is a UsageError."""
     product = database.product
     catalog.check_names(product, queue)
+    require_server(database, queue)
     with database.transaction(f"install the queue {queue.name!r}") as connection:
         prepare_catalog(connection, product)
         refuse_taken_names(connection, product, queue)
         for part in parts(product, queue):
             sql.run_script(connection, part, queue.scope(product))
         record(connection, product, queue)
+
+
+def lacking(database: Database, of: Design) -> str:
+    """Why the server cannot have queues of the design; empty where it can."""
+    missing = database.capabilities.missing
+    return next((missing[need] for need in ("queues", *of.needs) if need in missing), "")
+
+
+def require_server(database: Database, queue: Queue) -> None:
+    """UsageError where the server cannot have such a queue."""
+    if why := lacking(database, queue.design):
+        raise UsageError(
+            f"The design {queue.design.name} cannot be installed in this database.",
+            why=f"{why[0].upper()}{why[1:]}.",
+            next_step="Choose another design or another server; see: dbq-console designs",
+        )
 
 
 def prepare_catalog(connection: Connection, product: Product) -> None:

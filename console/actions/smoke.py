@@ -146,16 +146,21 @@ def _number_of(payload: Payload, queue: Queue) -> int:
 
 
 def _sequential(database: Database, queue: Queue, log: _Log) -> int:
-    """One producer, then one consumer: the order of the whole is known. How many are out of it."""
+    """One producer in one session, then one consumer: the order of the whole is known.
+
+    How many are out of it.
+    """
     product = database.product
     numbers = range(_SEQUENTIAL)
     payloads = [payload_of(number, queue) for number in numbers]
     half = _SEQUENTIAL // 2
-    for payload in payloads[:half]:
-        with database.transaction("push to the scratch queue") as connection:
-            push(connection, product, queue, payload)
-    with database.transaction("push to the scratch queue") as connection:
-        push_many(connection, product, queue, payloads[half:])
+    pushing = "push to the scratch queue"
+    with database.session(pushing) as session:
+        for payload in payloads[:half]:
+            with session.transaction(pushing) as connection:
+                push(connection, product, queue, payload)
+        with session.transaction(pushing) as connection:
+            push_many(connection, product, queue, payloads[half:])
     log.pushed += _SEQUENTIAL
     seen: list[int] = []
     while len(seen) < _SEQUENTIAL:
@@ -290,7 +295,8 @@ def _inversions(log: _Log, numbers: list[int], order: Order) -> int:
 
     Strict: any id below one popped before it. Otherwise, where an order is promised at all: what
     one consumer got of one producer must be in the order in which that producer pushed. Of a ring
-    only the sequential part tells: a number whose push commits late is popped late.
+    only the sequential part tells (a number whose push commits late is popped late), and where each
+    session has its order too: a producer here takes any session of the pool.
     """
     concurrent = [
         (consumer, message, number)
@@ -300,7 +306,7 @@ def _inversions(log: _Log, numbers: list[int], order: Order) -> int:
     if order is Order.STRICT:
         ids = [int(message.id) for _, message, _ in concurrent]
         return sum(after < before for before, after in pairwise(ids))
-    if order in {Order.NONE, Order.LIFO, Order.NUMBERS}:
+    if order in {Order.NONE, Order.LIFO, Order.NUMBERS, Order.SESSIONS}:
         return 0
     last: dict[tuple[int, int], int] = {}
     broken = 0

@@ -117,7 +117,7 @@ def _plan(
         )
     common = sql.statements(product.name, "common")
     scope = queue.scope(product)
-    production = catalog.is_production(connection, product)
+    production = database.production or catalog.is_production(connection, product)
     if queue.kind is Kind.ARCHIVE:
         (only,) = sql.fetch(connection, _Archived, common["archived"], scope)
         return UninstallPlan(queue, 0, 0, 0, only.archived, keep_archive, production)

@@ -18,7 +18,7 @@ BROKER = Design(
         ARCHIVE_AT_POP,
         Option(
             "conversation",
-            "kept: one conversation is reused, in the order of its sends, which go one by one; "
+            "kept: each session reuses one conversation, which keeps the order of its sends; "
             "each: one conversation a message, slower, with no order between them",
             "kept",
             choices=("kept", "each"),
@@ -33,7 +33,9 @@ BROKER = Design(
     states=("ready",),
     verbs=(*EVERY_VERB, "requeue", "release"),
     roles={"id": "id", "pushed_at": "pushed_at", "payload": "message_body"},
-    order=Order.LAX,
+    order=Order.SESSIONS,
+    option_orders={("conversation", "each"): Order.NONE},
+    needs=("broker",),
     id_type="uuid",
     waits_itself=True,
 )

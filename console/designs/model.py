@@ -17,6 +17,8 @@ class Order(Enum):
     """In the order of the ids, exactly, whatever rolls back or commits late."""
     NUMBERS = "numbers"
     """In the order in which numbers were drawn, not of commits."""
+    SESSIONS = "sessions"
+    """In the order of each session's own pushes; between sessions there is none."""
     LIFO = "lifo"
     DUE = "due"
     """By due time, and never before it."""
@@ -107,6 +109,10 @@ class Design:
     needed_roles: tuple[str, ...] = ("id", "payload")
     """What `adopt` cannot do without."""
     order: Order = Order.LAX
+    option_orders: Mapping[tuple[str, str], Order] = field(default_factory=dict)
+    """Another order that an option brings: (option, value) -> order."""
+    needs: tuple[str, ...] = ()
+    """Capabilities of the server without which it cannot be."""
     flow: Flow = Flow.DELETED
     keeps_row: bool = False
     id_type: str = "bigint"
@@ -175,4 +181,7 @@ class Design:
 
     def order_with(self, options: Mapping[str, str]) -> Order:
         """The order that such a queue promises."""
-        return Order.STRICT if options.get("order") == "strict" else self.order
+        for (name, value), order in self.option_orders.items():
+            if options.get(name) == value:
+                return order
+        return self.order

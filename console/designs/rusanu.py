@@ -54,6 +54,7 @@ FIFO = Design(
     states=("ready",),
     verbs=_VERBS,
     roles=_ROLES,
+    option_orders={("order", "strict"): Order.STRICT},
 )
 
 STACK = Design(

@@ -3,10 +3,11 @@
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from console.engines import postgresql
-from console.engines.database import Database
+from console.engines import mssql, postgresql
+from console.engines.database import Database, Session
 from console.engines.product import Capabilities, Product, Timeouts
 from console.engines.retry import again
+from console.engines.waiting import patience
 from console.errors import UsageError
 
 __all__ = [
@@ -14,13 +15,17 @@ __all__ = [
     "Capabilities",
     "Database",
     "Product",
+    "Session",
     "Timeouts",
     "again",
     "open_database",
+    "patience",
     "product",
 ]
 
-PRODUCTS: dict[str, Product] = {postgresql.PRODUCT.name: postgresql.PRODUCT}
+PRODUCTS: dict[str, Product] = {
+    product.name: product for product in (postgresql.PRODUCT, mssql.PRODUCT)
+}
 """Every engine this console knows, by the name that SQLAlchemy's dialect has."""
 
 _EXAMPLE = "postgresql+psycopg://user@host:5432/database"

@@ -1,6 +1,6 @@
 """A database that the console talks to: connections with time-outs and translated errors."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 
@@ -13,28 +13,62 @@ from console.engines.retry import again
 from console.errors import ConnectionFailedError
 
 
+class Session:
+    """A connection in the hands of one thread."""
+
+    def __init__(self, product: Product, connection: Connection) -> None:
+        self._product = product
+        self._connection = connection
+
+    @contextmanager
+    def transaction(self, doing: str) -> Iterator[Connection]:
+        """As `Database.transaction`; what fails in it leaves the session to the next one."""
+        try:
+            with self._connection.begin():
+                yield self._connection
+        except DBAPIError as error:
+            raise self._product.translate(error, doing) from error
+
+
 class Database:
     """One database of one connection profile. Threads may share it; processes may not."""
 
     def __init__(
-        self, product: Product, url: URL, *, timeouts: Timeouts, application_name: str, label: str
+        self,
+        product: Product,
+        url: URL,
+        *,
+        timeouts: Timeouts,
+        application_name: str,
+        label: str,
+        production: bool = False,
+        complete: Callable[[], URL] | None = None,
     ) -> None:
+        """`complete` gives the URL with its secrets, where `url` is one without."""
         self.product = product
         self.url = url
         self.label = label
         self.timeouts = timeouts
+        self.production = production
+        """Marked as production by its profile; its catalog may do so too."""
         self._application_name = application_name
+        self._complete = complete
 
     @cached_property
     def _engine(self) -> Engine:
         """Made at the first use: a missing driver is an error of connecting, like any other."""
-        return self.product.create_engine(self.url, self.timeouts, self._application_name)
+        url = self.url if self._complete is None else self._complete()
+        return self.product.create_engine(url, self.timeouts, self._application_name)
 
     @cached_property
     def capabilities(self) -> Capabilities:
         """Probed at the first use, then kept."""
         with self.autocommit("look at what the server can do") as connection:
             return self.product.capabilities(connection)
+
+    def probe_again(self) -> None:
+        """At the next use: another server may be there now, or the same in another role."""
+        vars(self).pop("capabilities", None)
 
     @contextmanager
     def transaction(self, doing: str, *, read_only: bool = False) -> Iterator[Connection]:
@@ -47,6 +81,14 @@ class Database:
                 connection.execution_options(**self.product.read_only_options)
             with connection.begin():
                 yield connection
+
+    @contextmanager
+    def session(self, doing: str, *, read_only: bool = False) -> Iterator["Session"]:
+        """One connection for several transactions at READ COMMITTED, one after the other."""
+        with self._connected(doing, "READ COMMITTED") as connection:
+            if read_only:
+                connection.execution_options(**self.product.read_only_options)
+            yield Session(self.product, connection)
 
     @contextmanager
     def autocommit(self, doing: str) -> Iterator[Connection]:
@@ -66,7 +108,14 @@ class Database:
         try:
             return self._engine.connect()
         except DBAPIError as error:
+            self._forget_engine()
             raise self.product.translate(error, doing) from error
+        except UnicodeError as error:  # of a host's name, before any server is asked
+            raise ConnectionFailedError(
+                f"Could not {doing}.",
+                why=f"The host of the URL is no name of a host: {error}",
+                next_step="Check the host in the URL.",
+            ) from error
         except PoolTimeoutError as error:
             raise ConnectionFailedError(
                 f"Could not {doing}.",
@@ -74,7 +123,12 @@ class Database:
                 next_step="Try again when the work that holds them is done.",
             ) from error
 
+    def _forget_engine(self) -> None:
+        """Where secrets can be looked up again, they are: a token may have expired meanwhile."""
+        if self._complete is not None and (engine := vars(self).pop("_engine", None)):
+            engine.dispose()
+
     def close(self) -> None:
         """Give all connections back to the server."""
-        if "_engine" in vars(self):
-            self._engine.dispose()
+        if engine := vars(self).get("_engine"):
+            engine.dispose()

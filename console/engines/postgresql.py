@@ -1,23 +1,26 @@
 """PostgreSQL 14 and newer, through psycopg 3."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, TypeVar
 
 import psycopg
 import sqlalchemy
-from sqlalchemy import URL, Connection, Engine
+from sqlalchemy import URL, Connection, Engine, event
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.exc import DBAPIError
 
 from console import sql
 from console.engines.product import Capabilities, Timeouts
+from console.engines.waiting import why_not_wait
 from console.errors import (
     BusyError,
     ConnectionFailedError,
     ConsoleError,
     RefusedError,
+    TooSlowError,
     TransientError,
     UsageError,
 )
@@ -103,7 +106,7 @@ class PostgreSQL:
         if "application_name" not in url.query:
             arguments["application_name"] = application_name
         kept = {k: v for k, v in url.query.items() if k not in {"options", *arguments}}
-        return sqlalchemy.create_engine(
+        engine = sqlalchemy.create_engine(
             url.set(query=kept),
             connect_args=arguments,
             isolation_level="READ COMMITTED",
@@ -112,6 +115,8 @@ class PostgreSQL:
             pool_timeout=timeouts.connect_seconds,
             pool_pre_ping=True,
         )
+        event.listen(engine, "do_connect", _connect)
+        return engine
 
     def capabilities(self, connection: Connection) -> Capabilities:
         """Ask once what server and login this is."""
@@ -130,7 +135,7 @@ class PostgreSQL:
                 "what other users' sessions do is hidden"
             )
         if not probe.counts_rows:
-            missing["rates"] = "track_counts is off on the server: it counts no rows"
+            missing["rates"] = "the server counts no rows: track_counts is off, or it is a standby"
         return Capabilities(**vars(probe), missing=missing)
 
     def translate(self, error: DBAPIError, doing: str) -> ConsoleError:
@@ -182,7 +187,7 @@ _MEANINGS: dict[str, tuple[type[ConsoleError], str]] = {
     "42501": (RefusedError, "Ask the owner of the queue for the grant, or use another login."),
     "25006": (RefusedError, "This connection is read-only; use one that may write."),
     "55P03": (BusyError, "Another session holds the lock; nothing was changed. Try again."),
-    "57014": (BusyError, "The statement time-out ended it; nothing was changed. Try again."),
+    "57014": (TooSlowError, "The statement time-out ended it; nothing was changed. Try again."),
     "40": (TransientError, "Nothing was changed. Try again."),
     "42P01": (UsageError, "The queue was dropped or changed; look with: dbq-console status"),
     "42883": (UsageError, "The queue was dropped or changed; look with: dbq-console status"),
@@ -204,6 +209,46 @@ def _meaning(state: str) -> tuple[type[ConsoleError], str]:
         if found := _MEANINGS.get(state[:length]):
             return found
     return ConsoleError, ""
+
+
+Answer = TypeVar("Answer")
+
+
+class _Connection(psycopg.Connection[Any]):
+    """One that waits for its server as long as the thread that asks has patience."""
+
+    @classmethod
+    def _connect_gen(cls, *args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
+        # The driver's own: should it be renamed, a connect ends by its connect_timeout alone.
+        return _patiently(super()._connect_gen(*args, **kwargs))
+
+    def wait(self, gen: Generator[Any, Any, Answer], *args: Any, **kwargs: Any) -> Answer:
+        """Raises OperationalError, and closes the connection, where patience ends first."""
+        return super().wait(_patiently(gen, self), *args, **kwargs)
+
+
+def _connect(_dialect: object, _record: object, words: Any, names: Any) -> _Connection:
+    return _Connection.connect(*words, **names)
+
+
+def _patiently(
+    gen: Generator[Any, Any, Answer], connection: _Connection | None = None
+) -> Generator[Any, Any, Answer]:
+    """The driver's work, which it leaves at least ten times a second to wait, until then."""
+    ready = None
+    while True:
+        if reason := why_not_wait():
+            gen.close()
+            if connection is not None:
+                # An answer may be under way: it must not be taken for that of the next question.
+                connection.pgconn.finish()
+            raise psycopg.OperationalError(reason)
+        try:
+            state = gen.send(ready)
+        except StopIteration as end:
+            answer: Answer = end.value
+            return answer
+        ready = yield state
 
 
 PRODUCT = PostgreSQL()

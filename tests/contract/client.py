@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, datetime
 
 from sqlalchemy import Connection, text
 
@@ -95,6 +95,13 @@ class Client:
         """The same as an operator sees it."""
         (seen,) = take_sample(self.database, only=[self.queue]).queues
         return snapshot(seen, "test")
+
+
+def in_utc(value: object) -> object:
+    """A time without a zone is UTC: not every engine's columns keep one."""
+    if isinstance(value, datetime) and value.tzinfo is None:
+        return value.replace(tzinfo=UTC)
+    return value
 
 
 def call_pop(connection: Connection, queue: Queue) -> Message | None:

@@ -1,20 +1,19 @@
 """Fixtures of the contract: a database a module, an installed queue a test."""
 
 import itertools
-import os
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from console import catalog
-from console.actions.install import install
+from console.actions.install import install, lacking
 from console.actions.uninstall import uninstall
 from console.designs import Design
 from console.engines import PRODUCTS, Database, Timeouts, open_database
 from tests.contract.client import Client
 from tests.contract.variants import Variant
 from tests.contract.workers import Crew
-from tests.servers import Server, fresh_database, fresh_mssql_database
+from tests.servers import Server, fresh_database, fresh_mssql_database, url_of
 
 TIMEOUTS = Timeouts(statement_seconds=120.0, lock_seconds=60.0)
 """Patient: a slow machine is no defect."""
@@ -40,7 +39,11 @@ def virgin(server: Server) -> Iterator[Database]:
         database.close()
 
 
-@pytest.fixture(scope="module", params=sorted(PRODUCTS))
+HERE = [engine for engine in sorted(PRODUCTS) if engine == "postgresql" or url_of(engine)]
+"""The engines that this run has a server of; test_engines_here tells of the others."""
+
+
+@pytest.fixture(scope="module", params=HERE)
 def database(request: pytest.FixtureRequest) -> Iterator[Database]:
     """An empty database of each engine in turn.
 
@@ -50,13 +53,43 @@ def database(request: pytest.FixtureRequest) -> Iterator[Database]:
     if engine == "postgresql":
         yield request.getfixturevalue("postgresql")
         return
-    variable = f"DBQ_TEST_{engine.upper()}_URL"
-    if variable not in os.environ:
-        pytest.skip(f"{variable} is not set")
-    with fresh_mssql_database(os.environ[variable]) as url:
+    if reason := _no_queues(url_of(engine)):
+        pytest.skip(reason)
+    with fresh_mssql_database(url_of(engine)) as url:
         database = open_database(url, timeouts=TIMEOUTS)
         yield database
         database.close()
+
+
+def _no_queues(url: str) -> str:
+    """Why the server can have no queues at all; empty where it can."""
+    server = open_database(url, timeouts=TIMEOUTS)
+    try:
+        return server.capabilities.missing.get("queues", "")
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def single(database: Database) -> Iterator[Database]:
+    """The same database through one connection: what is done one by one is of one session."""
+    url = database.url.render_as_string(hide_password=False)
+    other = open_database(url, timeouts=TIMEOUTS)
+    yield other
+    other.close()
+
+
+@pytest.fixture(autouse=True)
+def possible(request: pytest.FixtureRequest) -> None:
+    """Skip, with its reason, what the server at hand lacks: a design that it cannot have."""
+    parameters: dict[str, object] = getattr(getattr(request.node, "callspec", None), "params", {})
+    if "database" not in parameters:
+        return
+    database: Database = request.getfixturevalue("database")
+    for value in parameters.values():
+        of = value.design if isinstance(value, Variant) else value
+        if isinstance(of, Design) and (why := lacking(database, of)):
+            pytest.skip(f"{of.name}: {why}")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

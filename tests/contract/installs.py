@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
 from console import catalog
+from console.actions.install import lacking
 from console.catalog import Queue, installed_queue
 from console.designs import Design, designs_on
 from console.engines import Database
@@ -18,7 +19,9 @@ def default_of(database: Database, of: Design, name: str) -> Queue:
 
 
 def all_designs(database: Database) -> list[Design]:
-    return list(designs_on(database.product.name).values())
+    """Those that the server can have."""
+    here = designs_on(database.product.name).values()
+    return [of for of in here if not lacking(database, of)]
 
 
 def known(database: Database, queue: Queue) -> Queue | None:

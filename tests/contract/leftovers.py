@@ -19,19 +19,25 @@ _OBJECTS = {
         AND (n.nspname <> 'dbq' OR :with_own)
     """,
     "mssql": """
-        SELECT s.name + N'.' + o.type_desc + N' ' + o.name AS object
+        SELECT s.name + N'.' + RTRIM(o.type) COLLATE DATABASE_DEFAULT + N' ' + o.name AS object
         FROM sys.objects AS o INNER JOIN sys.schemas AS s ON o.schema_id = s.schema_id
         WHERE o.is_ms_shipped = 0 AND (s.name <> N'dbq' OR :with_own = 1)
         UNION ALL SELECT N'schema ' + name FROM sys.schemas WHERE name <> N'dbq' OR :with_own = 1
-        UNION ALL SELECT N'message type ' + name FROM sys.service_message_types
-        UNION ALL SELECT N'contract ' + name FROM sys.service_contracts
-        UNION ALL SELECT N'service ' + name FROM sys.services
     """,
 }
+
+_BROKER = """
+    UNION ALL SELECT N'message type ' + name COLLATE DATABASE_DEFAULT FROM sys.service_message_types
+    UNION ALL SELECT N'contract ' + name COLLATE DATABASE_DEFAULT FROM sys.service_contracts
+    UNION ALL SELECT N'service ' + name COLLATE DATABASE_DEFAULT FROM sys.services
+"""
+"""What Service Broker keeps beside the schemas, on servers that have it."""
 
 
 def objects_of(database: Database, *, with_own: bool = False) -> set[str]:
     """Schemas and what is in them, schema `dbq` only if asked for."""
-    query = text(_OBJECTS[database.product.name])
+    engine = database.product.name
+    has_broker = engine == "mssql" and "broker" not in database.capabilities.missing
+    query = text(_OBJECTS[engine] + (_BROKER if has_broker else ""))
     with database.transaction("look at the catalog") as connection:
         return set(connection.execute(query, {"with_own": with_own}).scalars())

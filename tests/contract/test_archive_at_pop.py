@@ -1,13 +1,14 @@
 """archive_at_pop=on: what was popped is in the archive, in the same transaction."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
-from sqlalchemy import Column, MetaData, RowMapping, Table, select
+from sqlalchemy import Column, MetaData, Table, select
 
 from console.actions import pop, push, relay
 from console.actions.pop import Message
-from tests.contract.client import Client
+from tests.contract.client import Client, in_utc
 from tests.contract.conftest import Use
 from tests.contract.variants import ALL, Variant
 
@@ -16,13 +17,14 @@ OTHERS = [v for v in ALL if v.options.get("archive_at_pop") != "on" and len(v.gi
 _COLUMNS = ("archive_id", "id", "payload", "pushed_at", "done_at", "state", "attempts", "reason")
 
 
-def archived(client: Client) -> Sequence[RowMapping]:
+def archived(client: Client) -> list[dict[str, Any]]:
     """The archive's rows, the first archived first."""
     name = client.queue.name + "_archive"
     columns: list[Column[object]] = [Column(column) for column in _COLUMNS]
     table = Table(name, MetaData(), *columns, schema=client.queue.schema)
     with client.database.transaction("look") as connection:
-        return connection.execute(select(table).order_by(table.c.archive_id)).mappings().all()
+        rows = connection.execute(select(table).order_by(table.c.archive_id)).mappings().all()
+    return [{str(name): in_utc(value) for name, value in row.items()} for row in rows]
 
 
 @pytest.mark.parametrize("variant", ARCHIVING, ids=str)

@@ -1,6 +1,7 @@
 """Names are taken whole, whatever is in them, and nothing is left of them afterwards."""
 
 import pytest
+from sqlalchemy import text
 from sqlalchemy.schema import CreateSchema
 
 from console import catalog
@@ -8,12 +9,13 @@ from console.actions import pop, relay
 from console.actions.install import install
 from console.actions.uninstall import uninstall
 from console.designs import DESIGNS, Design
-from console.engines import Database
+from console.engines import Database, Product
 from console.errors import UsageError
 from console.monitor import take_sample
 from tests.contract.client import Client
+from tests.contract.installs import all_designs
 from tests.contract.leftovers import objects_of
-from tests.contract.variants import ALL, Variant
+from tests.contract.variants import ALL, Variant, on
 
 NAMES = [
     "plain",
@@ -46,15 +48,11 @@ NAMES = [
     "0",
 ]
 
-RICHEST = [
-    next(v for v in reversed(ALL) if v.design is design and v.payload == "text")
-    for design in DESIGNS.values()
-]
-"""Each design with as many options as go together, so with all objects that it can have."""
 
-
-def richest(engine: str) -> list[Variant]:
-    return [variant for variant in RICHEST if engine in variant.design.engines]
+def richest(database: Database) -> list[Variant]:
+    """Each design with as many options as go together, so with all objects that it can have."""
+    those = [v for v in reversed(on(database.product.name, ALL)) if v.payload == "text"]
+    return [next(v for v in those if v.design is design) for design in all_designs(database)]
 
 
 def make_schema(database: Database, name: str) -> None:
@@ -88,7 +86,7 @@ def live(client: Client) -> None:
 def test_a_life_under_that_name_in_a_schema_of_that_name(database: Database, name: str) -> None:
     make_schema(database, name)
     before = objects_of(database)
-    for variant in richest(database.product.name):
+    for variant in richest(database):
         client = Client(database, variant.queue(name, name))
         install(database, client.queue)
         with database.transaction("look") as connection:
@@ -98,10 +96,19 @@ def test_a_life_under_that_name_in_a_schema_of_that_name(database: Database, nam
         assert objects_of(database) == before
 
 
-def filler(bytes_wanted: int, start: str) -> str:
-    """A name of so many bytes, of signs of several bytes as far as it goes."""
-    room = bytes_wanted - len(start.encode())
-    return start + "\N{SNOWMAN}" * (room // 3) + "x" * (room % 3)
+def one_name(database: Database, first: str, second: str) -> bool:
+    """Whether the database takes both for one name: on SQL Server its collation decides."""
+    if database.product.name != "mssql":
+        return False
+    same = "SELECT CASE WHEN :first = :second COLLATE DATABASE_DEFAULT THEN 1 ELSE 0 END"
+    with database.transaction("compare") as connection:
+        return bool(connection.scalar(text(same), {"first": first, "second": second}))
+
+
+def filler(product: Product, length: int, start: str) -> str:
+    """A name of that length, of signs of several bytes as far as it goes."""
+    room, each = length - product.name_length(start), product.name_length("\N{SNOWMAN}")
+    return start + "\N{SNOWMAN}" * (room // each) + "x" * (room % each)
 
 
 @pytest.mark.parametrize("start", ["a", '"; --'])
@@ -110,18 +117,17 @@ def test_a_name_at_the_limit_and_one_over_it(
     database: Database, design: Design, start: str
 ) -> None:
     product = database.product
-    if product.name not in design.engines:
-        pytest.skip("not on this engine")
-    (variant,) = (v for v in RICHEST if v.design is design)
-    limit, suffix = catalog.name_limit(product, design.name)
-    assert product.name_length(suffix) + limit == product.name_limit
-    schema = filler(product.name_limit, f"{start} {design.name}")
+    (variant,) = (v for v in richest(database) if v.design is design)
+    # Service Broker's names have the schema's in them: it must leave room for theirs.
+    schema = filler(product, product.name_limit // 2, f"{start} {design.name}")
+    limit, _ = catalog.name_limit(product, design.name, schema)
     make_schema(database, schema)
     before = objects_of(database)
-    fits, too_long = filler(limit, start), filler(limit + 1, start)
+    fits, too_long = filler(product, limit, start), filler(product, limit + 1, start)
     assert (product.name_length(fits), product.name_length(too_long)) == (limit, limit + 1)
 
-    with pytest.raises(UsageError, match=f"too long: {limit + 1} bytes, at most {limit}"):
+    complaint = f"too long: {limit + 1} {product.name_unit}, at most {limit}"
+    with pytest.raises(UsageError, match=complaint):
         install(database, variant.queue(schema, too_long))
     assert objects_of(database) == before
     client = Client(database, variant.queue(schema, fits))
@@ -133,10 +139,10 @@ def test_a_name_at_the_limit_and_one_over_it(
 
 def test_a_schema_s_name_that_the_server_would_cut_off(database: Database) -> None:
     product = database.product
-    schema = filler(product.name_limit, "cut")
+    schema = filler(product, product.name_limit, "cut")
     make_schema(database, schema)
     before = objects_of(database)
-    for queue in [variant.queue(schema + "x", "q") for variant in richest(product.name)]:
+    for queue in [variant.queue(schema + "x", "q") for variant in richest(database)]:
         with pytest.raises(UsageError):
             install(database, queue)
     assert objects_of(database) == before
@@ -155,7 +161,7 @@ def test_a_schema_s_name_that_the_server_would_cut_off(database: Database) -> No
 )
 def test_what_is_no_name(database: Database, schema: str | None, name: str, complaint: str) -> None:
     before = objects_of(database, with_own=True)
-    for variant in richest(database.product.name):
+    for variant in richest(database):
         queue = variant.queue(database.product.default_schema if schema is None else schema, name)
         with pytest.raises(UsageError, match=complaint):
             install(database, queue)
@@ -165,7 +171,7 @@ def test_what_is_no_name(database: Database, schema: str | None, name: str, comp
 def test_namesakes_in_two_schemas_are_two_queues(database: Database) -> None:
     make_schema(database, "first")
     make_schema(database, "second")
-    for variant in richest(database.product.name):
+    for variant in richest(database):
         name = f"same {variant.design.name}"
         first, second = (
             Client(database, variant.queue(schema, name)) for schema in ("first", "second")
@@ -180,13 +186,20 @@ def test_namesakes_in_two_schemas_are_two_queues(database: Database) -> None:
         assert [m.payload for m in second.drain()] == second.payloads(2)
 
 
-def test_names_that_differ_in_capitals_are_two_queues(database: Database) -> None:
+def test_names_that_differ_in_capitals_are_two_queues_or_the_second_is_refused(
+    database: Database,
+) -> None:
     product = database.product
-    for variant in richest(product.name):
+    for variant in richest(database):
         names = [f"case {variant.design.name}", f"Case {variant.design.name}"]
         clients = [Client(database, variant.queue(product.default_schema, name)) for name in names]
+        install(database, clients[0].queue)
+        if one_name(database, *names):
+            with pytest.raises(UsageError, match="is taken"):
+                install(database, clients.pop().queue)
+        else:
+            install(database, clients[1].queue)
         for number, client in enumerate(clients):
-            install(database, client.queue)
             client.push(client.payload(number))
         for number, client in enumerate(clients):
             assert [m.payload for m in client.drain()] == client.payloads(number)

@@ -15,7 +15,7 @@ from tests.contract.conftest import Use
 from tests.contract.variants import ALL, Variant
 from tests.servers import connect, wait_until
 
-NOTIFYING = [v for v in ALL if v.options["notify"] == "on"]
+NOTIFYING = [v for v in ALL if v.options.get("notify") == "on"]
 SILENT = [v for v in ALL if not v.given]
 
 

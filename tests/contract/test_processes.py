@@ -87,7 +87,7 @@ def test_two_producers_and_two_consumers(
         check_strict_order(outcome)
 
 
-IN_ORDER = [v for v in BEHAVIOURS if v.order in {Order.LAX, Order.STRICT}]
+IN_ORDER = [v for v in BEHAVIOURS if v.order in {Order.LAX, Order.STRICT, Order.SESSIONS}]
 
 
 @pytest.mark.parametrize("batch", [1, 6])

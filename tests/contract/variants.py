@@ -60,6 +60,28 @@ class Variant:
             or self.options.get("dequeue") == "two_step"
         )
 
+    @property
+    def hides(self) -> bool:
+        """Whether a consumer finds nothing of what another one's transaction has begun to take.
+
+        Service Broker locks the conversation.
+        """
+        return self.options.get("conversation") == "kept"
+
+    def holds_pushes(self, engine: str) -> bool:
+        """Whether a push waits for another one's transaction.
+
+        PostgreSQL hides a row that is not committed, so there only the pushes can keep the order.
+        """
+        return self.order is Order.STRICT and engine == "postgresql"
+
+    def waits_for_pushes(self, engine: str) -> bool:
+        """Whether a pop waits for a push that is not committed, where others skip it.
+
+        SQL Server has the row in its index, and its lock says so.
+        """
+        return self.waits and engine == "mssql"
+
     def queue(self, schema: str, name: str, engine: str | None = None) -> Queue:
         options = self.design.complete_options(self.given, engine)
         return installed_queue(schema, name, self.design, options)

@@ -109,9 +109,9 @@ def test_who_keeps_rows_has_verbs_and_states_for_them(of: Design) -> None:
         assert of.finishes(options) == ("claimed" in states)
         assert of.finishes(options) == (set(FINISHING_VERBS) <= set(verbs))
         assert ("relay" in verbs) == ("resize" in verbs) == (of.order is Order.NUMBERS)
-        assert of.order_with(options) is (
-            Order.STRICT if options.get("order") == "strict" else of.order
-        )
+        other = {"strict": Order.STRICT, "each": Order.NONE}
+        chosen_order = options.get("order") or options.get("conversation") or ""
+        assert of.order_with(options) is other.get(chosen_order, of.order)
 
 
 @EACH

@@ -16,6 +16,7 @@ from console.errors import (
     ConnectionFailedError,
     ConsoleError,
     RefusedError,
+    TooSlowError,
     TransientError,
     UsageError,
 )
@@ -99,7 +100,7 @@ STATES: dict[str, type[ConsoleError]] = {
     "42501": RefusedError,  # no grant
     "25006": RefusedError,  # a read-only transaction
     "55P03": BusyError,  # a lock time-out
-    "57014": BusyError,  # a statement time-out
+    "57014": TooSlowError,  # a statement time-out
     "40001": TransientError,  # a serialization failure
     "40P01": TransientError,  # a deadlock
     "42P01": UsageError,  # no such table
@@ -122,6 +123,7 @@ STATUSES = {
     ConnectionFailedError: 3,
     RefusedError: 4,
     BusyError: 4,
+    TooSlowError: 4,
     TransientError: 4,
 }
 DATA_IN_DETAIL = {"23502", "23505", "22P02"}

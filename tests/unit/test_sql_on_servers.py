@@ -131,10 +131,10 @@ def test_a_text_that_is_no_unicode_is_wrong_use(database: Database) -> None:
 
 
 def test_a_union_runs_parts_with_names_of_their_own(database: Database) -> None:
-    part = statement("SELECT CAST('{queue}' AS text) AS value;")
+    one = statement("SELECT CAST('{queue}' AS text) AS value -- the name")
     names = [*ODD, "plain"]
     with database.transaction("ask") as connection:
         scopes = [sql.Scope({"queue": name}) for name in names]
-        union = sql.union([(part, scope) for scope in scopes], connection.dialect)
-        found = connection.execute(union).scalars().all()
-        assert sorted(found) == sorted(names)
+        parts = [sql.part(one, connection.dialect, scope) for scope in scopes]
+        found = sql.fetch_union(connection, _Value, parts)
+        assert sorted(row.value for row in found) == sorted(names)

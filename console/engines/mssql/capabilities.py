@@ -1,0 +1,214 @@
+"""What one server and login can do, asked once; on a limited server, as much as it tells."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError, ResourceClosedError
+
+from console import sql
+from console.engines.mssql import errors
+from console.engines.mssql.drivers import load_pyodbc
+from console.engines.product import Capabilities
+from console.errors import BusyError, ConnectionFailedError, UsageError
+
+OLDEST_MAJOR = 13
+OLDEST_LEVEL = 130
+"""SQL Server 2016, and what its databases are set to."""
+
+_NAMES = {13: "2016", 14: "2017", 15: "2019", 16: "2022", 17: "2025"}
+
+_CLOUD = {5: "Azure SQL Database", 8: "Azure SQL Managed Instance", 12: "SQL database in Fabric"}
+"""SERVERPROPERTY('EngineEdition') of the servers whose version number stays behind."""
+
+_NO_SERVER = {5, 12}
+"""Of those, where a login only has a database."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The row of server.sql's `capabilities`."""
+
+    server_version: str
+    version_number: int
+    edition: str
+    engine_edition: int
+    database: str
+    database_user: str
+    read_only: bool
+    sees_all_sessions: bool
+    sees_counters: bool
+    may_create: bool
+    counts_rows: bool
+    read_committed_snapshot: bool
+    broker_enabled: bool
+    online_rebuild: bool
+    babelfish: bool
+    encoding: str
+    compatibility_level: int
+
+
+def probe(connection: Connection, engine: str) -> Capabilities:
+    """Ask; a server that cannot answer the question is described by what its driver knows."""
+    statement = sql.statements(engine, "server")["capabilities"]
+    try:
+        (row,) = sql.fetch(connection, Probe, statement, sql.Scope())
+    except DBAPIError as error:
+        refused = errors.translate(error, "look at what the server can do")
+        if isinstance(refused, ConnectionFailedError | BusyError):
+            raise
+        return _limited(connection, engine, refused.why)
+    return told(row)
+
+
+def told(row: Probe) -> Capabilities:
+    """What the probe's row means; UsageError where the server or the database is too old."""
+    if not row.babelfish:
+        _check_age(row)
+    missing = _missing(row)
+    return Capabilities(
+        server_version=row.server_version,
+        version_number=row.version_number,
+        database=row.database,
+        database_user=row.database_user,
+        read_only=bool(row.read_only),
+        sees_all_sessions="sessions" not in missing,
+        may_create=bool(row.may_create),
+        counts_rows=bool(row.counts_rows) and "rates" not in missing,
+        encoding=row.encoding,
+        missing=missing,
+        facts={
+            "product": _product(row),
+            "edition": row.edition,
+            "compatibility_level": str(row.compatibility_level),
+            "read_committed_snapshot": _on(row.read_committed_snapshot),
+            "service_broker": _on(row.broker_enabled),
+            "online_rebuild": _on(row.online_rebuild),
+            # Whose cumulative waits the login can see (queries/mssql/activity.sql).
+            "waits_of": "database" if row.engine_edition in _NO_SERVER else "server",
+            **({"babelfish": "on"} if row.babelfish else {}),
+        },
+    )
+
+
+def _check_age(row: Probe) -> None:
+    major = _major(row.server_version)
+    if row.engine_edition not in _CLOUD and major is not None and major < OLDEST_MAJOR:
+        raise UsageError(
+            f"SQL Server {row.server_version} is too old for this console.",
+            why="The queue procedures need SQL Server 2016 or newer.",
+            next_step="Connect to a newer server.",
+        )
+    if row.compatibility_level < OLDEST_LEVEL:
+        raise UsageError(
+            f"The database {row.database} is set to an SQL Server that is too old.",
+            why=(
+                f"Its compatibility level is {row.compatibility_level}; "
+                f"the queue procedures need {OLDEST_LEVEL} or more (OPENJSON)."
+            ),
+            next_step="Ask its owner for: ALTER DATABASE ... SET COMPATIBILITY_LEVEL = 130",
+        )
+
+
+def _missing(row: Probe) -> dict[str, str]:
+    missing = {}
+    if row.babelfish:
+        missing.update(dict.fromkeys(_NOT_IN_BABELFISH, _BABELFISH))
+        missing["queues"] = f"{_BABELFISH}: a pop there cannot skip what others hold"
+    if not row.sees_all_sessions:
+        right = "VIEW DATABASE STATE" if row.engine_edition in _NO_SERVER else "VIEW SERVER STATE"
+        missing.setdefault(
+            "sessions",
+            f"{row.database_user} lacks {right}: what other users' sessions do is hidden",
+        )
+    if not row.sees_counters:
+        missing.setdefault(
+            "rates", f"{row.database_user} lacks VIEW DATABASE STATE: the row counters are hidden"
+        )
+    if row.engine_edition in _NO_SERVER:
+        missing.setdefault("broker", f"{_product(row)} has no Service Broker")
+    elif not row.broker_enabled:
+        missing.setdefault("broker", f"Service Broker is off in the database {row.database}")
+    if not row.online_rebuild:
+        missing.setdefault(
+            "online_rebuild", f"{row.edition} rebuilds an index only with its table locked"
+        )
+    return missing
+
+
+_BABELFISH = "this is Babelfish, which speaks SQL Server's protocol but is PostgreSQL"
+_NOT_IN_BABELFISH = (
+    "queues",
+    "readpast",
+    "waitfor",
+    "broker",
+    "sessions",
+    "rates",
+    "waits",
+    "online_rebuild",
+)
+
+
+@dataclass(frozen=True)
+class _Sign:
+    babelfish: int | None
+
+
+def _is_babelfish(connection: Connection, engine: str) -> bool:
+    statement = sql.statements(engine, "server")["babelfish"]
+    try:
+        signs = sql.fetch(connection, _Sign, statement, sql.Scope())
+    except (DBAPIError, ResourceClosedError):  # it may refuse, or answer without rows
+        return False
+    return any(sign.babelfish for sign in signs)
+
+
+def _limited(connection: Connection, engine: str, why: str) -> Capabilities:
+    """A server that lacks something of what the question is made of."""
+    babelfish = _is_babelfish(connection, engine)
+    driver = connection.connection.driver_connection
+    odbc = load_pyodbc()
+
+    def ask(name: str) -> str:
+        try:
+            return str(driver.getinfo(getattr(odbc, name)) or "?")  # type: ignore[union-attr]
+        except odbc.Error:
+            return "?"
+
+    version = ask("SQL_DBMS_VER")
+    cut = f"{why[:200]}…" if len(why) > 200 else why
+    reason = _BABELFISH if babelfish else f"this server cannot be asked what it can do: {cut}"
+    return Capabilities(
+        server_version=version,
+        version_number=(_major(version) or 0) * 10_000_000,
+        database=ask("SQL_DATABASE_NAME"),
+        database_user=ask("SQL_USER_NAME"),
+        read_only=False,
+        sees_all_sessions=False,
+        may_create=False,
+        counts_rows=False,
+        encoding="?",
+        missing=dict.fromkeys(_NOT_IN_BABELFISH, reason),
+        facts=(
+            {"product": "Babelfish", "babelfish": "on"}
+            if babelfish
+            else {"product": ask("SQL_DBMS_NAME")}
+        ),
+    )
+
+
+def _product(row: Probe) -> str:
+    if row.babelfish:
+        return "Babelfish"
+    if row.engine_edition in _CLOUD:
+        return _CLOUD[row.engine_edition]
+    return f"SQL Server {_NAMES.get(_major(row.server_version) or 0, '')}".strip()
+
+
+def _major(version: str) -> int | None:
+    first = version.partition(".")[0]
+    return int(first) if first.isdecimal() else None
+
+
+def _on(flag: Any) -> str:
+    return "on" if flag else "off"

@@ -1,0 +1,253 @@
+"""The driver's errors as what, why and what next.
+
+A driver tells everything in one text: `[42000] [Microsoft][ODBC Driver 18 for SQL Server][SQL
+Server]text (1205) (SQLExecDirectW); [01000] ...`. The server's own number, before the function's
+name, says what happened, in whatever language the text is.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from sqlalchemy.exc import DBAPIError
+
+from console.engines.mssql.session import CONNECTING, IN_DOUBT
+from console.errors import (
+    BusyError,
+    ConnectionFailedError,
+    ConsoleError,
+    RefusedError,
+    TooSlowError,
+    TransientError,
+    UsageError,
+)
+
+
+@dataclass(frozen=True)
+class Record:
+    """One of the messages that a driver's error is made of."""
+
+    state: str
+    number: int
+    text: str
+
+
+_ORIGIN = (
+    r"\[(?:Microsoft|FreeTDS|unixODBC|iODBC|Driver Manager|SQL Server[^\]]*|ODBC [^\]]*"
+    r"|DBNETLIB|TCP/IP Sockets|Named Pipes|Shared Memory)\]"
+)
+_NEXT = r"; \[[0-9A-Z]{5}\] \["
+_RECORD = re.compile(
+    rf"\[(?P<state>[0-9A-Z]{{5}})\] (?:{_ORIGIN})*\s*(?P<text>.*?) ?"
+    rf"\((?P<number>-?\d+)\)(?: \(SQL\w+\))?(?={_NEXT}|\s*\Z)",
+    re.DOTALL,
+)
+
+
+def records(text: str) -> list[Record]:
+    """The messages in the text of a driver's error; none where it has another form."""
+    return [
+        Record(match["state"], int(match["number"]), match["text"].strip())
+        for match in _RECORD.finditer(text)
+    ]
+
+
+def translate(error: DBAPIError, doing: str) -> ConsoleError:
+    """What could not be done, why, and what to do next."""
+    original = error.orig
+    what = f"Could not {doing}."
+    arguments = [str(argument) for argument in original.args] if original else []
+    found = records(arguments[-1]) if arguments else []
+    if original is None or not found:
+        return _of_the_driver(what, str(original), arguments)
+    record = _telling(found)
+    if record.number in _OURS:
+        why, *more = (part.strip() for part in record.text.split("|", 2))
+        reason, next_step = (*more, "", "")[:2]
+        return _OURS[record.number](f"{what} {why}", why=reason, next_step=next_step)
+    why = _why(record, found)
+    notes: Sequence[str] = getattr(original, "__notes__", ())
+    if IN_DOUBT in notes and record.number not in _UNDONE:
+        return ConnectionFailedError(
+            what, why=f"{why} {IN_DOUBT} It may have been done or not.", next_step=_LOOK_FIRST
+        )
+    login = [note for note in notes if note.startswith(CONNECTING)]
+    at_login = bool(login) or "(SQLDriverConnect" in arguments[-1]
+    why = ": ".join([*login, why])
+    kind, next_step = _meaning(record, at_login=at_login)
+    if at_login and any(sign in arguments[-1] for sign in _CERTIFICATE):
+        next_step = _TRUST
+    return kind(what, why=why, next_step=next_step)
+
+
+def _of_the_driver(what: str, text: str, arguments: list[str]) -> ConsoleError:
+    """An error that pyodbc itself raised, which has no number."""
+    if "closed" in text and "connection" in text:
+        return ConnectionFailedError(what, why=text, next_step=_UNREACHABLE)
+    state = arguments[0] if len(arguments) > 1 else ""
+    kind, next_step = _meaning(Record(state, 0, text), at_login=False)
+    return kind(what, why=arguments[-1] if arguments else text, next_step=next_step)
+
+
+def _telling(found: Sequence[Record]) -> Record:
+    """The message that says what happened; others tell of its consequences."""
+    known = [record for record in found if record.number not in _CONSEQUENCES]
+    if not known:
+        return found[0]
+    ours = [record for record in known if record.number in _OURS]
+    meant = [record for record in known if record.number in _MEANINGS]
+    return (ours or meant or known)[0]
+
+
+def _why(record: Record, found: Iterable[Record]) -> str:
+    """The texts, the telling one first, without what they repeat of a row's values."""
+    texts = [record, *(r for r in found if r.number not in _CONSEQUENCES)]
+    return " ".join(dict.fromkeys(text for r in texts[:3] if (text := _without_data(r))))
+
+
+def _without_data(record: Record) -> str:
+    if record.number not in _DATA:
+        return record.text
+    pattern, replacement = _DATA[record.number]
+    text, count = pattern.subn(replacement, record.text)
+    # In another language: the number alone, for payloads do not belong into messages.
+    return text if count else f"SQL Server's error {record.number}."
+
+
+def _meaning(record: Record, *, at_login: bool) -> tuple[type[ConsoleError], str]:
+    if found := _MEANINGS.get(record.number):
+        return found
+    if record.state == "01000" and "Can't open lib" in record.text:
+        return ConnectionFailedError, _DRIVER
+    if at_login and record.state in {"HYT00", "HYT01", "42000", "HY000"}:
+        return ConnectionFailedError, _UNREACHABLE
+    for length in (5, 2):
+        if found := _STATES.get(record.state[:length]):
+            return found
+    return ConsoleError, ""
+
+
+_UNREACHABLE = (
+    "Check that the server runs and that host, port and network are right, then try again."
+)
+_TRUST = (
+    "Install the certificate of the server's authority here, or, where the network is safe, "
+    "add TrustServerCertificate=yes to the URL."
+)
+_LOOK_FIRST = "Look before you try again: dbq-console status"
+_DRIVER = "Check the driver and the data source that the URL names: odbcinst -q -d, odbcinst -q -s"
+_LOGIN = "Check user and password, and that the login may use this database."
+_DATABASE = "Check the database's name in the URL, and that the login may use it."
+_LATER = "The server is starting, stopping or paused; try again in a moment."
+_OVERLOADED = "The server is short of resources or fails over; nothing was changed. Try again."
+_AGAIN = "Nothing was changed. Try again."
+_LOCKED = "Another session holds the lock; nothing was changed. Try again."
+_TIMED_OUT = "The statement time-out ended it; nothing was changed. Try again."
+_CHANGED = "The queue was dropped or changed; look with: dbq-console status"
+_OTHER_NAME = "Choose another name for the queue."
+_GRANT = "Ask the owner of the queue for the grant, or use another login."
+_FREE = "Free the resource that is short on the server, then try again."
+_ISOLATION = "Call it at READ COMMITTED, as the console does."
+_PAYLOAD = "The payload is not valid for the queue's payload type."
+_STORED = "A message with that id is there already; it was not stored twice."
+_READ_ONLY = "This database takes no writes; connect to the one that does."
+_REPLICA = "This replica cannot be used so; connect to the primary, or see ApplicationIntent."
+_BROKEN = "The server found damage on its disk: run DBCC CHECKDB, and look at its error log."
+
+_OURS: dict[int, type[ConsoleError]] = {51002: UsageError, 51003: BusyError, 51004: RefusedError}
+"""What our procedures throw, as `what|why|next`."""
+
+_CONSEQUENCES = {3621, 1750, 5701, 5703, 8180}
+"""Statement terminated, see previous errors, database and language changed, not prepared."""
+
+_UNDONE = {1205, 3902, 3930, 3960, 3998}
+"""What a commit can answer that leaves no doubt: nothing was done."""
+
+_CERTIFICATE = ("certificate", "SSL Provider")
+
+_KEY = re.compile(r" The duplicate key value is \(.*\)\.?\Z", re.DOTALL)
+_VALUE = re.compile(r"value '.*'", re.DOTALL)
+_TRUNCATED = re.compile(r" Truncated value: '.*'\.?\Z", re.DOTALL)
+_DATA: dict[int, tuple[re.Pattern[str], str]] = {
+    2627: (_KEY, ""),
+    2601: (_KEY, ""),
+    1505: (_KEY, ""),
+    244: (_VALUE, "value"),
+    245: (_VALUE, "value"),
+    248: (_VALUE, "value"),
+    2628: (_TRUNCATED, ""),
+}
+"""Errors whose text repeats a row's values, and how to leave those out."""
+
+_MEANINGS: dict[int, tuple[type[ConsoleError], str]] = {
+    **dict.fromkeys(
+        # Login failed, untrusted domain, single user, disabled, password expired or locked out;
+        # Azure: no such server, address not allowed, no public access.
+        (18456, 18452, 18461, 18470, 18486, 18487, 18488, 40532, 40615, 47073),
+        (ConnectionFailedError, _LOGIN),
+    ),
+    **dict.fromkeys((911, 916, 4060, 4064), (ConnectionFailedError, _DATABASE)),
+    # Paused, stopping, starting, recovering, killed, offline.
+    **dict.fromkeys(
+        (596, 922, 927, 942, 6005, 17142, 17187, 17809, 18401, 42108, 42109),
+        (ConnectionFailedError, _LATER),
+    ),
+    **dict.fromkeys((976, 978, 982, 983), (ConnectionFailedError, _REPLICA)),
+    # A deadlock; an update conflict of a snapshot; memory-optimized tables' kin of both.
+    **dict.fromkeys((1205, 3960, 41301, 41302, 41305, 41325), (TransientError, _AGAIN)),
+    # Azure: not available, service error, busy, too many requests, login to a stale replica,
+    # session limits, elastic pool.
+    **dict.fromkeys(
+        (4221, 10928, 10929, 10936, 40143, 40197, 40501, 40540, 40613, 49918, 49919, 49920),
+        (TransientError, _OVERLOADED),
+    ),
+    1222: (BusyError, _LOCKED),
+    # No locks left, memory not granted in time, data moved under a scan without locks.
+    **dict.fromkeys((601, 1204, 8645, 8651), (BusyError, _AGAIN)),
+    # Out of memory, or of room in a file group, the log, tempdb; Azure's size limit.
+    **dict.fromkeys(
+        (701, 802, 1101, 1105, 3967, 9002, 40544, 40551, 40552, 40553), (ConsoleError, _FREE)
+    ),
+    **dict.fromkeys((823, 824, 825, 829), (ConsoleError, _BROKEN)),
+    # The server had ended the transaction before: what came after ran without one.
+    **dict.fromkeys((3902, 3903), (ConsoleError, _LOOK_FIRST)),
+    # It can only be rolled back.
+    **dict.fromkeys((3930, 3998), (ConsoleError, _AGAIN)),
+    **dict.fromkeys((650, 3951, 3952), (UsageError, _ISOLATION)),
+    # No such object, procedure, column, parameter.
+    **dict.fromkeys(
+        (201, 207, 208, 213, 2812, 3701, 4902, 8144, 8145, 8146, 9401), (UsageError, _CHANGED)
+    ),
+    2760: (UsageError, "Create the schema first, or name another with --schema."),
+    **dict.fromkeys((1913, 2705, 2714, 2759, 15025), (UsageError, _OTHER_NAME)),
+    **dict.fromkeys((2601, 2627), (UsageError, _STORED)),
+    515: (UsageError, "A message needs a payload."),
+    # Conversions, overflows, what is too long, and JSON that is none.
+    **dict.fromkeys(
+        (241, 242, 244, 245, 248, 257, 2628, 8114, 8115, 8152, 8169, 13608, 13609),
+        (UsageError, _PAYLOAD),
+    ),
+    # Permission denied: on an object, a column, a statement, a state; or not visible without one.
+    **dict.fromkeys(
+        (229, 230, 262, 297, 300, 371, 1088, 6004, 6102, 15151, 15247), (RefusedError, _GRANT)
+    ),
+    **dict.fromkeys((3906, 3908), (RefusedError, _READ_ONLY)),
+    9617: (UsageError, "Enable the queue again with: dbq-console requeue"),
+}
+
+_STATES: dict[str, tuple[type[ConsoleError], str]] = {
+    "08": (ConnectionFailedError, _UNREACHABLE),
+    "28": (ConnectionFailedError, _LOGIN),
+    "IM": (ConnectionFailedError, _DRIVER),
+    "01000": (ConnectionFailedError, _UNREACHABLE),
+    "HYT01": (ConnectionFailedError, _UNREACHABLE),
+    "HYT00": (TooSlowError, _TIMED_OUT),
+    "HY008": (TooSlowError, _TIMED_OUT),
+    "40": (TransientError, _AGAIN),
+    "42S02": (UsageError, _CHANGED),
+    "42S22": (UsageError, _CHANGED),
+    "42S01": (UsageError, _OTHER_NAME),
+    **dict.fromkeys(("22001", "22003", "22007", "22018"), (UsageError, _PAYLOAD)),
+    "23": (UsageError, _STORED),
+}
+"""Where the number says nothing: what the standard's code does."""

@@ -1,0 +1,315 @@
+"""A connection as SQLAlchemy sees it: explicit transactions over a driver in autocommit mode.
+
+A driver that begins transactions by itself (ODBC's manual commit) begins them at any statement,
+also at one that only looks; here one begins where `begin` says so and nowhere else.
+"""
+
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from sqlalchemy.dialects.mssql.pyodbc import MSDialect_pyodbc
+
+from console.engines.mssql.drivers import Family, load_pyodbc
+from console.engines.product import Timeouts
+
+READ_COMMITTED: Final = "READ COMMITTED"
+AUTOCOMMIT: Final = "AUTOCOMMIT"
+
+IN_DOUBT = "The answer to the commit was lost."
+"""A note on a driver's error that came out of a commit."""
+
+CONNECTING = "Connecting to "
+"""How a note on a driver's error begins that came out of the login: the server follows."""
+
+_SETTINGS = (
+    "SET NOCOUNT ON",
+    # Any error undoes the whole transaction at once: never half of it, and no lock outlives it.
+    "SET XACT_ABORT ON",
+    "SET LOCK_TIMEOUT {lock_milliseconds}",
+    f"SET TRANSACTION ISOLATION LEVEL {READ_COMMITTED}",
+    # Writing to a table with a filtered index fails under other settings than these.
+    "SET ANSI_NULLS, ANSI_PADDING, ANSI_WARNINGS, ARITHABORT, CONCAT_NULL_YIELDS_NULL, "
+    "QUOTED_IDENTIFIER ON",
+    "SET NUMERIC_ROUNDABORT OFF",
+    # FreeTDS can be configured to cut long texts off, in silence.
+    "SET TEXTSIZE 2147483647",
+)
+
+
+_MARKER = re.compile(
+    r"""--[^\n]*|/\*.*?\*/|\[(?:[^\]]|\]\])*\]|'(?:[^']|'')*'|"(?:[^"]|"")*"|(?P<marker>\?)""",
+    re.DOTALL,
+)
+
+
+def with_nulls(statement: str, values: Sequence[Any]) -> tuple[str, list[Any]]:
+    """The statement with NULL written where None is bound, and the values left to bind.
+
+    For a None, pyodbc asks the server which type is wanted there: a round trip each time, and one
+    that may fail, by which XACT_ABORT would undo the transaction without anybody being told.
+    """
+    if all(value is not None for value in values):
+        return statement, list(values)
+    left = iter(values)
+
+    def replace(match: re.Match[str]) -> str:
+        return "NULL" if match["marker"] and next(left, "") is None else match[0]
+
+    return _MARKER.sub(replace, statement), [value for value in values if value is not None]
+
+
+class Sizes:
+    """Which type each value is sent as.
+
+    By themselves the drivers take one for each length of a text, so that the server compiles a
+    plan for each, and for long ones the old ntext and image.
+    """
+
+    def __init__(self, odbc: Any, family: Family) -> None:
+        freetds = family is Family.FREETDS
+        self._text = (odbc.SQL_WVARCHAR, 4000, 0)
+        self._bytes = (odbc.SQL_VARBINARY, 8000, 0)
+        # Both become nvarchar(max) and varbinary(max). FreeTDS would cut the others at 4,000.
+        self._long_text = (odbc.SQL_WLONGVARCHAR if freetds else odbc.SQL_WVARCHAR, 0, 0)
+        self._long_bytes = (odbc.SQL_LONGVARBINARY if freetds else odbc.SQL_VARBINARY, 0, 0)
+
+    def of(self, values: Iterable[Any]) -> list[tuple[int, int, int] | None]:
+        """For `setinputsizes`; None leaves it to the driver."""
+        return [self._of(value) for value in values]
+
+    def _of(self, value: Any) -> tuple[int, int, int] | None:
+        if isinstance(value, str):
+            # A character takes one unit of UTF-16 or two.
+            units = len(value) if len(value) <= 2000 else len(value.encode("utf-16-le")) // 2
+            return self._text if units <= 4000 else self._long_text
+        if isinstance(value, bytes | bytearray):
+            return self._bytes if len(value) <= 8000 else self._long_bytes
+        return None
+
+
+class Cursor:
+    """A driver's cursor that reads every answer of a batch to its end.
+
+    An error that the server sends behind a result is not raised before that end is read.
+    """
+
+    def __init__(self, raw: Any, session: "Session") -> None:
+        self._raw = raw
+        self._session = session
+        self.description: Any = None
+
+    def execute(self, statement: str, parameters: Sequence[Any] = ()) -> "Cursor":
+        """Run a batch up to its first result with rows."""
+        statement, values = with_nulls(statement, parameters)
+        if not values:
+            return self._run(self._raw.execute, statement)
+        self._raw.setinputsizes(self._session.sizes.of(values))
+        return self._run(self._raw.execute, statement, values)
+
+    def executemany(self, statement: str, parameters: Any) -> "Cursor":
+        """Run a statement once for each set of parameters."""
+        return self._run(self._raw.executemany, statement, parameters)
+
+    def fetchone(self) -> Any:
+        """The next row, or None after the last."""
+        row = self._raw.fetchone()
+        if row is None:
+            self._to_the_end()
+        return row
+
+    def fetchmany(self, size: int | None = None) -> Any:
+        """The next rows, none after the last."""
+        rows = self._raw.fetchmany(self._raw.arraysize if size is None else size)
+        if not rows:
+            self._to_the_end()
+        return rows
+
+    def fetchall(self) -> Any:
+        """All further rows."""
+        rows = self._raw.fetchall()
+        self._to_the_end()
+        return rows
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    def _run(self, run: Callable[..., Any], *arguments: Any) -> "Cursor":
+        self.description = None
+        self._session.used = True
+        run(*arguments)
+        while self._raw.description is None and self._raw.nextset():
+            pass
+        self.description = self._raw.description
+        return self
+
+    def _to_the_end(self) -> None:
+        while self._raw.nextset():
+            pass
+
+
+class Session:
+    """A driver's connection, in autocommit mode, with the transactions that we begin."""
+
+    def __init__(self, raw: Any, odbc: Any, family: Family) -> None:
+        self._raw = raw
+        self._errors: type[Exception] = odbc.Error
+        self.sizes = Sizes(odbc, family)
+        self.autocommit = False
+        """Whether `begin` begins nothing."""
+        self.isolation: str = READ_COMMITTED
+        self.used = False
+        """Whether anything ran since the last commit or rollback."""
+        self._begun = False
+
+    @property
+    def driver_connection(self) -> Any:
+        """pyodbc's own connection."""
+        return self._raw
+
+    def set_up(self, timeouts: Timeouts) -> None:
+        """Everything that a session keeps, in one round trip."""
+        # Whole seconds; 0 would mean for ever.
+        self._raw.timeout = max(1, -int(-timeouts.statement_seconds // 1))
+        milliseconds = max(0, round(timeouts.lock_seconds * 1000))
+        settings = [s.format(lock_milliseconds=milliseconds) for s in _SETTINGS]
+        try:
+            self._execute(";\n".join(settings))
+        except self._errors as error:
+            if is_lost(error) or is_timeout(error):
+                raise
+            # A server that is not SQL Server may lack one: it gets the others.
+            for setting in settings:
+                with contextlib.suppress(self._errors):
+                    self._execute(setting)
+        self.used = False
+
+    def cursor(self) -> Cursor:
+        """A new cursor."""
+        return Cursor(self._raw.cursor(), self)
+
+    def set_isolation(self, level: str) -> None:
+        """For the transactions to come. AUTOCOMMIT: there are none, each statement is its own."""
+        self.autocommit = level == AUTOCOMMIT
+        wanted = READ_COMMITTED if self.autocommit else level
+        if wanted != self.isolation:
+            self._execute(f"SET TRANSACTION ISOLATION LEVEL {wanted}")
+            self.isolation = wanted
+
+    def begin(self) -> None:
+        """Begin a transaction, unless in autocommit mode."""
+        if not self.autocommit:
+            self._execute("BEGIN TRANSACTION")
+            self._begun = True
+
+    def commit(self) -> None:
+        """Commit what `begin` began. A transaction that the server ended meanwhile is an error."""
+        if self._begun:
+            self._begun = False
+            try:
+                self._execute("COMMIT TRANSACTION")
+            except self._errors as error:
+                error.add_note(IN_DOUBT)
+                raise
+        self.used = self.autocommit and self.used
+
+    def rollback(self) -> None:
+        """Undo whatever is open. A connection that is lost or stuck is closed, which does it too.
+
+        So an error of the way back never hides the one that led here.
+        """
+        self._begun = False
+        if not self.used:
+            return
+        try:
+            self._execute("IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION")
+        except self._errors as error:
+            if not (is_lost(error) or is_timeout(error)):
+                raise
+            self.close()
+        self.used = False
+
+    def close(self) -> None:
+        """Give it back to the server, which undoes what is open."""
+        with contextlib.suppress(self._errors):
+            self._raw.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._raw, name)
+
+    def _execute(self, statement: str) -> None:
+        cursor = self.cursor()
+        try:
+            cursor.execute(statement)
+        finally:
+            with contextlib.suppress(self._errors):
+                cursor.close()
+
+
+class Dialect(MSDialect_pyodbc):
+    """SQLAlchemy's dialect over `Session`."""
+
+    driver = "dbq"
+    supports_statement_cache = True
+
+    @classmethod
+    def import_dbapi(cls) -> Any:
+        """The module pyodbc."""
+        return load_pyodbc()
+
+    def initialize(self, connection: Any) -> None:  # noqa: ARG002
+        """Ask nothing: the statements are ours, and limited servers do not know all questions."""
+        self.server_version_info = (13,)  # type: ignore[assignment]
+        self.default_schema_name = "dbo"
+        self.default_isolation_level = READ_COMMITTED
+        self.supports_comments = True
+        self._supports_nvarchar_max = True
+        self._setup_version_attributes()  # type: ignore[no-untyped-call]
+
+    def set_isolation_level(self, dbapi_connection: Any, level: str) -> None:
+        """Set it where it is another."""
+        dbapi_connection.set_isolation(level)
+
+    def do_begin(self, dbapi_connection: Any) -> None:
+        """Begin a transaction, unless in autocommit mode."""
+        dbapi_connection.begin()
+
+    def do_ping(self, dbapi_connection: Any) -> bool:
+        """Whether the connection is there; one that does not answer in time is not."""
+        try:
+            return bool(super().do_ping(dbapi_connection))
+        except self.loaded_dbapi.Error as error:
+            if is_lost(error) or is_timeout(error):
+                return False
+            raise
+
+    def is_disconnect(self, e: Exception, connection: Any, cursor: Any) -> bool:
+        """A statement's time-out leaves the connection usable; that of a commit is in doubt."""
+        if is_timeout(e):
+            return IN_DOUBT in getattr(e, "__notes__", ())
+        known = super().is_disconnect(e, connection, cursor)  # type: ignore[no-untyped-call]
+        return is_lost(e) or bool(known)
+
+    def get_driver_connection(self, connection: Any) -> Any:
+        """pyodbc's own connection."""
+        return connection.driver_connection
+
+
+def is_timeout(error: BaseException) -> bool:
+    """Whether a statement (or the login) did not end in time."""
+    return bool(error.args) and error.args[0] == "HYT00"
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the connection is not there any more."""
+    state = str(error.args[0]) if error.args else ""
+    return state[:2] == "08" or state == "HYT01" or "closed connection" in state
+
+
+def without(error: Exception, secrets: Iterable[str]) -> Exception:
+    """The same error without secrets in its text, should a driver have repeated one."""
+    told = [str(argument) for argument in error.args]
+    for secret in sorted(secrets, key=len, reverse=True):
+        told = [text.replace(secret, "***") for text in told]
+    return type(error)(*told)

@@ -1,0 +1,355 @@
+-- Sessions, locks and waits of the queues, looked at from outside: these statements read the server's
+-- views of itself and its catalog, never a queue, so nothing that a queue's sessions do can hold them up.
+-- What cannot be seen so: a session that has used a queue and holds no lock of it any more. Between
+-- two transactions a session holds none.
+-- They want VIEW SERVER STATE (from SQL Server 2022 VIEW SERVER PERFORMANCE STATE, in Azure SQL Database
+-- VIEW DATABASE STATE); without it the server shows nothing of other sessions.
+
+-- name: objects
+-- a row for each thing of the queues that sessions lock: tables, sequences, broker queues, the push lock
+-- :schemas, :queues and :names are JSON arrays of one length: where a thing is, of which queue it is, its name.
+DECLARE @schemas nvarchar(max) = :schemas;
+DECLARE @queues nvarchar(max) = :queues;
+DECLARE @names nvarchar(max) = :names;
+SELECT
+    s.[value] COLLATE DATABASE_DEFAULT AS [schema],
+    q.[value] COLLATE DATABASE_DEFAULT AS queue,
+    n.[value] COLLATE DATABASE_DEFAULT AS name,
+    CASE RTRIM(o.type) WHEN N'SO' THEN N'sequence' WHEN N'SQ' THEN N'queue' ELSE N'table' END AS kind,
+    -- What sessions lock of a broker queue is the table inside it.
+    CAST(COALESCE(i.object_id, o.object_id) AS bigint) AS id
+FROM OPENJSON(@schemas) AS s
+INNER JOIN OPENJSON(@queues) AS q ON s.[key] = q.[key]
+INNER JOIN OPENJSON(@names) AS n ON s.[key] = n.[key]
+INNER JOIN sys.objects AS o ON o.object_id = OBJECT_ID(CONCAT(QUOTENAME(s.[value]), N'.', QUOTENAME(n.[value])))
+LEFT JOIN sys.internal_tables AS i ON o.object_id = i.parent_id AND i.internal_type_desc = N'QUEUE_MESSAGES'
+WHERE o.type IN (N'U', N'V', N'SO', N'SQ')
+UNION
+-- order=strict: see fifo.sql. The lock views only show the first 32 characters of an application lock's
+-- name; of these the id is made.
+SELECT
+    s.[value] COLLATE DATABASE_DEFAULT,
+    q.[value] COLLATE DATABASE_DEFAULT,
+    N'push',
+    N'advisory',
+    CAST(
+        SUBSTRING(HASHBYTES(N'SHA2_256', LEFT(CONCAT(N'dbq ', s.[value], N'.', q.[value]), 32)), 1, 8) AS bigint
+    )
+FROM OPENJSON(@schemas) AS s
+INNER JOIN OPENJSON(@queues) AS q ON s.[key] = q.[key];
+
+-- name: sessions
+-- a row for each session (or transaction of a distributed one that has lost its session) that locks something of the queues, waits for a lock, blocks one that does, or works in this database
+-- :relations and :advisory_locks are JSON arrays of ids, from the statement before. The server's views are
+-- read one after the other and not at one moment: what began or ended between two of them shows up in one
+-- only. blocked_by: [session id, ...]; locks: [[id of the object, kind of lock, mode, granted], ...].
+-- Three waits are not the server's own words: a session that sleeps in a transaction is idle there, and an
+-- active one without a wait runs, or is runnable and has no processor yet. Only these have a wait_kind.
+DECLARE @relations nvarchar(max) = :relations;
+DECLARE @advisory_locks nvarchar(max) = :advisory_locks;
+DECLARE @locks TABLE (
+    session_id int NOT NULL,
+    unit nvarchar(36) COLLATE DATABASE_DEFAULT NULL,
+    id bigint NULL,
+    lock nvarchar(60) COLLATE DATABASE_DEFAULT NOT NULL,
+    entity bigint NULL,
+    detail nvarchar(256) COLLATE DATABASE_DEFAULT NULL,
+    mode nvarchar(60) COLLATE DATABASE_DEFAULT NOT NULL,
+    granted bit NOT NULL,
+    ours bit NOT NULL
+);
+DECLARE @edges TABLE (session_id int NOT NULL, blocker int NOT NULL, unit nvarchar(36) COLLATE DATABASE_DEFAULT NULL);
+-- Read once, for this view is the dear one. Who locks a row has an intent lock on its table.
+INSERT INTO @locks (session_id, unit, id, lock, entity, detail, mode, granted, ours)
+SELECT
+    found.session_id,
+    found.unit,
+    found.id,
+    found.lock,
+    found.entity,
+    found.detail,
+    found.mode,
+    found.granted,
+    CASE
+        WHEN
+            found.lock = N'APPLICATION'
+            AND found.id IN (SELECT CAST(given.[value] AS bigint) FROM OPENJSON(@advisory_locks) AS given)
+            THEN 1
+        WHEN
+            found.lock <> N'APPLICATION'
+            AND found.id IN (SELECT CAST(given.[value] AS bigint) FROM OPENJSON(@relations) AS given)
+            THEN 1
+        ELSE 0
+    END
+FROM (
+    SELECT
+        l.request_session_id AS session_id,
+        -- -2: a distributed transaction whose coordinator has not said yet how it ends.
+        CASE WHEN l.request_session_id = -2 THEN CAST(l.request_owner_guid AS nvarchar(36)) END AS unit,
+        CASE
+            WHEN l.resource_type = N'OBJECT' THEN l.resource_associated_entity_id
+            WHEN l.resource_type <> N'APPLICATION' THEN p.object_id
+            -- 0:[the name's beginning]:(a hash)
+            WHEN l.resource_description LIKE N'%:[[]%]:%'
+                THEN CAST(
+                    SUBSTRING(
+                        HASHBYTES(
+                            N'SHA2_256',
+                            SUBSTRING(
+                                l.resource_description,
+                                CHARINDEX(N'[', l.resource_description) + 1,
+                                LEN(l.resource_description) - CHARINDEX(N'[', l.resource_description)
+                                - CHARINDEX(N']', REVERSE(l.resource_description))
+                            )
+                        ), 1, 8
+                    ) AS bigint
+                )
+        END AS id,
+        l.resource_type AS lock,
+        l.resource_associated_entity_id AS entity,
+        l.resource_description AS detail,
+        l.request_mode AS mode,
+        CASE l.request_status WHEN N'GRANT' THEN 1 ELSE 0 END AS granted
+    FROM sys.dm_tran_locks AS l
+    -- READUNCOMMITTED: never behind somebody's DDL.
+    LEFT JOIN sys.partitions AS p WITH (READUNCOMMITTED)
+        ON
+            l.resource_type IN (N'KEY', N'RID', N'PAGE', N'HOBT') AND l.request_status <> N'GRANT'
+            AND l.resource_associated_entity_id = p.hobt_id
+    WHERE
+        l.resource_database_id = DB_ID() AND l.request_session_id <> @@SPID
+        AND (l.resource_type IN (N'OBJECT', N'APPLICATION') OR l.request_status <> N'GRANT' OR l.request_session_id = -2)
+) AS found;
+-- Below zero are owners that nobody knows (-4, -5: of a latch), but for -2.
+INSERT INTO @edges (session_id, blocker, unit)
+SELECT DISTINCT
+    w.session_id,
+    w.blocking_session_id,
+    u.unit
+FROM sys.dm_os_waiting_tasks AS w
+LEFT JOIN @locks AS own ON w.blocking_session_id = -2 AND w.session_id = own.session_id AND own.granted = 0
+LEFT JOIN @locks AS u
+    ON
+        own.lock = u.lock AND own.entity = u.entity AND own.detail = u.detail
+        AND u.session_id = -2 AND u.granted = 1
+WHERE
+    w.session_id IS NOT NULL AND w.session_id <> w.blocking_session_id
+    AND (w.blocking_session_id > 0 OR u.unit IS NOT NULL);
+SELECT
+    CAST(s.session_id AS int) AS session_id,
+    CAST(NULL AS nvarchar(36)) AS prepared_transaction,
+    CASE s.is_user_process WHEN 1 THEN N'client' ELSE N'system' END AS kind,
+    DB_NAME(s.database_id) AS [database],
+    s.login_name AS user_name,
+    s.program_name AS application_name,
+    COALESCE(s.host_name, c.client_net_address) AS client_address,
+    CASE
+        WHEN r.status = N'rollback' THEN N'rolling back'
+        WHEN r.session_id IS NOT NULL THEN N'active'
+        WHEN s.open_transaction_count > 0 THEN N'idle in transaction'
+        ELSE s.status
+    END AS state,
+    CASE
+        WHEN r.session_id IS NULL AND s.open_transaction_count > 0 THEN N'Client'
+        WHEN r.session_id IS NULL THEN NULL
+        WHEN r.wait_type IS NULL THEN N'CPU'
+    END AS wait_kind,
+    CASE
+        WHEN r.session_id IS NULL AND s.open_transaction_count > 0 THEN N'idle in transaction'
+        WHEN r.session_id IS NULL THEN NULL
+        WHEN r.wait_type IS NOT NULL THEN r.wait_type
+        WHEN r.status = N'runnable' THEN N'runnable'
+        ELSE N'running'
+    END AS wait,
+    t.seconds AS transaction_seconds,
+    CAST(DATEDIFF_BIG(MILLISECOND, r.start_time, GETDATE()) AS float) / 1000 AS statement_seconds,
+    CAST(DATEDIFF_BIG(MILLISECOND, COALESCE(r.start_time, s.last_request_end_time), GETDATE()) AS float) / 1000 AS state_seconds,
+    a.lock AS awaited_lock,
+    a.mode AS awaited_mode,
+    CAST(NULL AS nvarchar(128)) AS awaited_object,
+    CAST(r.wait_time AS float) / 1000 AS wait_seconds,
+    -- The statement that runs, else the whole batch that ran last.
+    CASE WHEN r.session_id IS NULL THEN LEFT(x.text, 1000)
+        ELSE LEFT(SUBSTRING(x.text, r.statement_start_offset / 2 + 1, 1000), CASE
+            WHEN r.statement_end_offset > r.statement_start_offset
+                AND (r.statement_end_offset - r.statement_start_offset) / 2 < 1000
+                THEN (r.statement_end_offset - r.statement_start_offset) / 2 + 1
+            ELSE 1000
+        END)
+    END AS query,
+    N'[' + STUFF((
+        SELECT CONCAT(N',', COALESCE(N'"' + e.unit + N'"', CAST(e.blocker AS nvarchar(11)))) AS [text()]
+        FROM @edges AS e WHERE e.session_id = s.session_id
+        FOR XML PATH('')
+    ), 1, 1, N'') + N']' AS blocked_by,
+    N'[' + STUFF((
+        SELECT DISTINCT CONCAT(
+            N',[', l.id, N',"', CASE l.lock WHEN N'APPLICATION' THEN N'advisory' ELSE l.lock END, N'","', l.mode,
+            CASE l.granted WHEN 1 THEN N'",true]' ELSE N'",false]' END
+        ) AS [text()]
+        FROM @locks AS l WHERE l.session_id = s.session_id AND l.ours = 1
+        FOR XML PATH('')
+    ), 1, 1, N'') + N']' AS locks
+FROM sys.dm_exec_sessions AS s
+LEFT JOIN sys.dm_exec_requests AS r ON s.session_id = r.session_id
+LEFT JOIN sys.dm_exec_connections AS c ON s.session_id = c.session_id AND c.parent_connection_id IS NULL
+OUTER APPLY (
+    SELECT CAST(DATEDIFF_BIG(MILLISECOND, MIN(b.transaction_begin_time), GETDATE()) AS float) / 1000 AS seconds
+    FROM sys.dm_tran_session_transactions AS o
+    INNER JOIN sys.dm_tran_active_transactions AS b ON o.transaction_id = b.transaction_id
+    WHERE o.session_id = s.session_id
+) AS t
+OUTER APPLY (
+    SELECT TOP (1)
+        l.lock AS lock,
+        l.mode AS mode
+    FROM @locks AS l WHERE l.session_id = s.session_id AND l.granted = 0
+    ORDER BY l.ours DESC
+) AS a
+OUTER APPLY sys.dm_exec_sql_text(COALESCE(r.sql_handle, c.most_recent_sql_handle)) AS x
+WHERE
+    s.session_id <> @@SPID
+    AND (
+        s.session_id IN (SELECT l.session_id FROM @locks AS l WHERE l.ours = 1 OR l.granted = 0)
+        OR s.session_id IN (SELECT e.session_id FROM @edges AS e)
+        OR s.session_id IN (SELECT e.blocker FROM @edges AS e)
+        OR (
+            s.is_user_process = 1 AND s.database_id = DB_ID()
+            AND (r.session_id IS NOT NULL OR s.open_transaction_count > 0)
+        )
+    )
+UNION ALL
+SELECT
+    NULL,
+    d.unit,
+    N'distributed transaction',
+    DB_NAME(),
+    NULL,
+    NULL,
+    NULL,
+    N'prepared',
+    N'Client',
+    N'prepared transaction',
+    NULL,
+    NULL,
+    NULL,
+    NULL,
+    NULL,
+    NULL,
+    NULL,
+    NULL,
+    NULL,
+    N'[' + STUFF((
+        SELECT DISTINCT CONCAT(
+            N',[', l.id, N',"', CASE l.lock WHEN N'APPLICATION' THEN N'advisory' ELSE l.lock END, N'","', l.mode,
+            CASE l.granted WHEN 1 THEN N'",true]' ELSE N'",false]' END
+        ) AS [text()]
+        FROM @locks AS l WHERE l.unit = d.unit AND l.ours = 1
+        FOR XML PATH('')
+    ), 1, 1, N'') + N']'
+FROM (SELECT DISTINCT l.unit FROM @locks AS l WHERE l.unit IS NOT NULL AND l.ours = 1) AS d;
+
+-- name: counters
+-- the cumulative waits of the server (in Azure SQL Database: of the database) without the benign ones, and those at the indexes of :relations, a JSON array
+-- What tells of no trouble is left out: threads that have nothing to do, or that wait because they should.
+-- Source: Paul Randal, "SQL Server Wait Statistics (or please tell me where it hurts)", whose list this
+-- is but for the last 10: sp_BlitzFirst of the First Responder Kit leaves those out too (background tasks,
+-- most of them of availability groups).
+-- An index's counters begin anew when its table leaves the metadata cache, the server's when somebody
+-- clears them: a fall is a gap and no zero. An escalation takes no time; that there is one tells that
+-- somebody has turned it on again.
+DECLARE @relations nvarchar(max) = :relations;
+WITH indexes AS (
+    SELECT
+        o.object_id,
+        SUM(o.row_lock_wait_count) AS row_locks,
+        SUM(o.row_lock_wait_in_ms) AS row_lock_ms,
+        SUM(o.page_lock_wait_count) AS page_locks,
+        SUM(o.page_lock_wait_in_ms) AS page_lock_ms,
+        SUM(o.index_lock_promotion_count) AS escalations,
+        SUM(o.page_latch_wait_count) AS latches,
+        SUM(o.page_latch_wait_in_ms) AS latch_ms,
+        SUM(o.tree_page_latch_wait_count) AS tree_latches,
+        SUM(o.tree_page_latch_wait_in_ms) AS tree_latch_ms,
+        SUM(o.page_io_latch_wait_count) AS reads,
+        SUM(o.page_io_latch_wait_in_ms) AS read_ms
+    FROM sys.dm_db_index_operational_stats(DB_ID(), NULL, NULL, NULL) AS o
+    WHERE o.object_id IN (SELECT CAST(given.[value] AS int) FROM OPENJSON(@relations) AS given)
+    GROUP BY o.object_id
+)
+
+SELECT
+    CAST(NULL AS bigint) AS id,
+    CAST(NULL AS nvarchar(20)) AS kind,
+    CAST(w.wait_type AS nvarchar(60)) COLLATE DATABASE_DEFAULT AS wait,
+    w.waiting_tasks_count AS count,
+    w.wait_time_ms AS ms
+-- when waits_of=database
+FROM sys.dm_db_wait_stats AS w
+-- end
+-- when waits_of=server
+FROM sys.dm_os_wait_stats AS w
+-- end
+WHERE w.waiting_tasks_count > 0
+AND w.wait_type NOT IN (
+    SELECT b.wait_type COLLATE DATABASE_DEFAULT
+    FROM (
+        VALUES
+        (N'BROKER_EVENTHANDLER'), (N'BROKER_RECEIVE_WAITFOR'), (N'BROKER_TASK_STOP'), (N'BROKER_TO_FLUSH'),
+        (N'BROKER_TRANSMITTER'), (N'CHECKPOINT_QUEUE'), (N'CHKPT'), (N'CLR_AUTO_EVENT'), (N'CLR_MANUAL_EVENT'),
+        (N'CLR_SEMAPHORE'), (N'CXCONSUMER'), (N'DBMIRROR_DBM_EVENT'), (N'DBMIRROR_EVENTS_QUEUE'),
+        (N'DBMIRROR_WORKER_QUEUE'), (N'DBMIRRORING_CMD'), (N'DIRTY_PAGE_POLL'), (N'DISPATCHER_QUEUE_SEMAPHORE'),
+        (N'EXECSYNC'), (N'FSAGENT'), (N'FT_IFTS_SCHEDULER_IDLE_WAIT'), (N'FT_IFTSHC_MUTEX'), (N'HADR_CLUSAPI_CALL'),
+        (N'HADR_FILESTREAM_IOMGR_IOCOMPLETION'), (N'HADR_LOGCAPTURE_WAIT'), (N'HADR_NOTIFICATION_DEQUEUE'),
+        (N'HADR_TIMER_TASK'), (N'HADR_WORK_QUEUE'), (N'KSOURCE_WAKEUP'), (N'LAZYWRITER_SLEEP'), (N'LOGMGR_QUEUE'),
+        (N'MEMORY_ALLOCATION_EXT'), (N'ONDEMAND_TASK_QUEUE'), (N'PARALLEL_REDO_DRAIN_WORKER'),
+        (N'PARALLEL_REDO_LOG_CACHE'), (N'PARALLEL_REDO_TRAN_LIST'), (N'PARALLEL_REDO_WORKER_SYNC'),
+        (N'PARALLEL_REDO_WORKER_WAIT_WORK'), (N'PREEMPTIVE_OS_FLUSHFILEBUFFERS'), (N'PREEMPTIVE_XE_GETTARGETSTATE'),
+        (N'PVS_PREALLOCATE'), (N'PWAIT_ALL_COMPONENTS_INITIALIZED'), (N'PWAIT_DIRECTLOGCONSUMER_GETNEXT'),
+        (N'PWAIT_EXTENSIBILITY_CLEANUP_TASK'), (N'QDS_ASYNC_QUEUE'), (N'QDS_CLEANUP_STALE_QUERIES_TASK_MAIN_LOOP_SLEEP'),
+        (N'QDS_PERSIST_TASK_MAIN_LOOP_SLEEP'), (N'QDS_SHUTDOWN_QUEUE'), (N'REDO_THREAD_PENDING_WORK'),
+        (N'REQUEST_FOR_DEADLOCK_SEARCH'), (N'RESOURCE_QUEUE'), (N'SERVER_IDLE_CHECK'), (N'SLEEP_BPOOL_FLUSH'),
+        (N'SLEEP_DBSTARTUP'), (N'SLEEP_DCOMSTARTUP'), (N'SLEEP_MASTERDBREADY'), (N'SLEEP_MASTERMDREADY'),
+        (N'SLEEP_MASTERUPGRADED'), (N'SLEEP_MSDBSTARTUP'), (N'SLEEP_SYSTEMTASK'), (N'SLEEP_TASK'),
+        (N'SLEEP_TEMPDBSTARTUP'), (N'SNI_HTTP_ACCEPT'), (N'SOS_WORK_DISPATCHER'), (N'SP_SERVER_DIAGNOSTICS_SLEEP'),
+        (N'SQLTRACE_BUFFER_FLUSH'), (N'SQLTRACE_INCREMENTAL_FLUSH_SLEEP'), (N'SQLTRACE_WAIT_ENTRIES'),
+        (N'VDI_CLIENT_OTHER'), (N'WAIT_FOR_RESULTS'), (N'WAITFOR'), (N'WAITFOR_TASKSHUTDOWN'), (N'WAIT_XTP_CKPT_CLOSE'),
+        (N'WAIT_XTP_HOST_WAIT'), (N'WAIT_XTP_OFFLINE_CKPT_NEW_LOG'), (N'WAIT_XTP_RECOVERY'),
+        (N'XE_DISPATCHER_JOIN'), (N'XE_DISPATCHER_WAIT'), (N'XE_TIMER_EVENT'),
+        (N'DBMIRROR_DBM_MUTEX'), (N'FT_IFTSISM_MUTEX'), (N'HADR_FABRIC_CALLBACK'),
+        (N'PARALLEL_REDO_TRAN_TURN'), (N'POPULATE_LOCK_ORDINALS'), (N'PREEMPTIVE_HADR_LEASE_MECHANISM'),
+        (N'PREEMPTIVE_SP_SERVER_DIAGNOSTICS'), (N'PREEMPTIVE_XE_DISPATCHER'), (N'UCS_SESSION_REGISTRATION'),
+        (N'XE_LIVE_TARGET_TVF')
+    ) AS b (wait_type)
+)
+UNION ALL
+SELECT
+    CAST(i.object_id AS bigint),
+    v.kind,
+    v.wait,
+    v.count,
+    v.ms
+FROM indexes AS i
+CROSS APPLY (
+    VALUES
+    (N'Lock', N'row lock', i.row_locks, i.row_lock_ms),
+    (N'Lock', N'page lock', i.page_locks, i.page_lock_ms),
+    (N'Lock', N'escalation', i.escalations, CAST(0 AS bigint)),
+    (N'Buffer Latch', N'page latch', i.latches, i.latch_ms),
+    (N'Buffer Latch', N'tree page latch', i.tree_latches, i.tree_latch_ms),
+    (N'Buffer IO', N'page read', i.reads, i.read_ms)
+) AS v (kind, wait, count, ms);
+
+-- name: horizon
+-- at most 5 rows, the oldest first: the transactions whose row versions keep deleted rows of this database from being cleared away
+-- transactions: how many with a snapshot or a row version have begun since; NULL: nobody counts them.
+SELECT TOP (5)
+    CASE a.is_snapshot WHEN 1 THEN N'snapshot' ELSE N'row versions' END AS kind,
+    COALESCE(s.login_name, N'') AS name,
+    CAST(a.session_id AS int) AS session_id,
+    CAST(NULL AS bigint) AS transactions,
+    CAST(a.elapsed_time_seconds AS float) AS seconds
+FROM sys.dm_tran_active_snapshot_database_transactions AS a
+LEFT JOIN sys.dm_exec_sessions AS s ON a.session_id = s.session_id
+WHERE a.session_id <> @@SPID
+ORDER BY a.elapsed_time_seconds DESC;

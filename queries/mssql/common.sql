@@ -1,0 +1,499 @@
+-- What every design has, the same for all: the archive, and the calls of a queue's public interface as
+-- the console makes them.
+--
+-- A procedure's argument cannot be an expression, so what is bound is declared first. WITH RESULT SETS
+-- gives all designs the same columns: an id comes as text, whether it is a number or a uuid.
+
+-- name: archive
+-- script: the table that takes purged and archived messages, and popped ones with archive_at_pop=on
+CREATE TABLE [{schema}].[{queue}_archive] (
+    archive_id bigint IDENTITY(1, 1) NOT NULL,
+    -- when design=claim|broker
+    id uniqueidentifier NOT NULL,
+    -- end
+    -- when design=naive|ring|heap|fifo|stack|pending|status|split
+    id bigint NOT NULL,
+    -- end
+    -- when payload=text|json
+    payload nvarchar(max) NOT NULL,
+    -- end
+    -- when payload=bytes
+    payload varbinary(max) NOT NULL,
+    -- end
+    -- when design=status|split
+    title nvarchar(max) NULL,
+    -- end
+    pushed_at datetime2(7) NULL,
+    -- when design=pending
+    due_at datetime2(7) NULL,
+    -- end
+    claimed_at datetime2(7) NULL,
+    claimed_by nvarchar(max) NULL,
+    done_at datetime2(7) NULL,
+    state nvarchar(20) NOT NULL,
+    attempts int NOT NULL,
+    error nvarchar(max) NULL,
+    reason nvarchar(400) NOT NULL,
+    action_id bigint NULL,
+    archived_at datetime2(7) NOT NULL CONSTRAINT [{queue}_archive_time] DEFAULT SYSUTCDATETIME(),
+    CONSTRAINT [{queue}_archive_key] PRIMARY KEY CLUSTERED (archive_id) WITH (ALLOW_PAGE_LOCKS = OFF)
+);
+
+-- Pops write here with archive_at_pop=on, and wait for nobody.
+ALTER TABLE [{schema}].[{queue}_archive] SET (LOCK_ESCALATION = DISABLE);
+
+-- name: drop_archive
+-- script: removes the archive with all that is in it
+DROP TABLE [{schema}].[{queue}_archive];
+
+-- name: push
+-- one row: the message's id as text, null where the queue is full
+-- when payload=text|json
+DECLARE @payload nvarchar(max) = :payload;
+-- end
+-- when payload=bytes
+-- The cast is for NULL, which drivers send as text.
+DECLARE @payload varbinary(max) = CAST(:payload AS varbinary(max));
+-- end
+EXEC [{schema}].[{queue}_push] @payload = @payload
+WITH RESULT SETS ((id nvarchar(36)));
+
+-- name: push_many
+-- a row for each payload in order: its id as text, null where it was not stored
+-- :payloads is a JSON array of strings; of payload=bytes, their hexadecimal digits.
+DECLARE @payloads nvarchar(max) = :payloads;
+EXEC [{schema}].[{queue}_push_many] @payloads = @payloads
+WITH RESULT SETS ((id nvarchar(36)));
+
+-- name: pop
+-- at most :n rows in the design's order: the messages taken now
+DECLARE @n int = :n;
+-- when finishes=yes
+DECLARE @consumer nvarchar(128) = :consumer;
+-- end
+-- when design=broker
+DECLARE @wait_ms int = :wait_ms;
+-- end
+EXEC [{schema}].[{queue}_pop_many]
+    @n = @n
+    -- when finishes=yes
+    , @consumer = @consumer
+    -- end
+    -- when design=broker
+    , @wait_ms = @wait_ms
+    -- end
+-- when payload=text|json
+WITH RESULT SETS ((id nvarchar(36), payload nvarchar(max), pushed_at datetime2(7), attempts int));
+-- end
+-- when payload=bytes
+WITH RESULT SETS ((id nvarchar(36), payload varbinary(max), pushed_at datetime2(7), attempts int));
+-- end
+
+-- name: complete
+-- one row: whether the claim was still this one and is finished now
+DECLARE @id nvarchar(36) = :id;
+DECLARE @attempts int = :attempts;
+EXEC [{schema}].[{queue}_complete] @id = @id, @attempts = @attempts
+WITH RESULT SETS ((acted bit));
+
+-- name: fail
+-- one row: whether the claim was still this one and is an error now
+DECLARE @id nvarchar(36) = :id;
+DECLARE @error nvarchar(max) = :error;
+DECLARE @attempts int = :attempts;
+EXEC [{schema}].[{queue}_fail] @id = @id, @error = @error, @attempts = @attempts
+WITH RESULT SETS ((acted bit));
+
+-- name: lock_all
+-- script: keeps everyone out of the queue until the transaction ends (a ring's configuration first, as its callers do)
+-- broker: pushes on kept conversations go through their table. Besides there is nothing to lock: SEND and
+-- RECEIVE touch no table of ours, and a Service Broker queue takes no hint but NOLOCK. So a message that
+-- comes between the count and the DROP goes with the queue.
+DECLARE @held int;
+-- when design=ring
+SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_config] AS c WITH (TABLOCKX, HOLDLOCK);
+SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_parked] AS p WITH (TABLOCKX, HOLDLOCK);
+-- end
+-- when in_hand=on
+SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_in_hand] AS h WITH (TABLOCKX, HOLDLOCK);
+-- end
+-- when design=naive|ring|heap|fifo|stack|pending|claim|status|split
+SELECT TOP (1) @held = 1 FROM [{schema}].[{table}] AS m WITH (TABLOCKX, HOLDLOCK);
+-- end
+-- when design=split
+SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_data] AS d WITH (TABLOCKX, HOLDLOCK);
+-- end
+-- when conversation=kept
+SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_conversation] AS c WITH (TABLOCKX, HOLDLOCK);
+-- end
+
+-- name: contents
+-- one row: exact counts of the messages that a queue holds; a scan, for verbs and never for monitoring
+-- What another transaction holds is skipped, not waited for; after lock_all there is no other.
+SELECT
+    -- when design=naive|heap|fifo|stack|pending
+    (SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK)) AS live,
+    CAST(0 AS bigint) AS claimed,
+    CAST(0 AS bigint) AS finished,
+    -- end
+    -- when design=claim
+    (
+        SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK)
+        WHERE m.processing_started_at IS NULL
+    ) AS live,
+    (
+        SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK)
+        WHERE m.processing_started_at IS NOT NULL AND m.errors IS NULL
+    ) AS claimed,
+    (
+        SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK)
+        WHERE m.errors IS NOT NULL
+    ) AS finished,
+    -- end
+    -- when design=status|split
+    (
+        SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK) WHERE m.status = 0
+    ) AS live,
+    (
+        SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK) WHERE m.status = 1
+    ) AS claimed,
+    (
+        SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK) WHERE m.status > 1
+    ) AS finished,
+    -- end
+    -- when design=broker
+    -- Those that cannot be delivered lie apart, for all queues of the database together.
+    (
+        SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (NOLOCK)
+        WHERE m.message_type_name = N'{schema}.{queue}_message_type'
+    ) + (
+        SELECT COUNT_BIG(*) FROM sys.transmission_queue AS t
+        WHERE t.to_service_name = N'{schema}.{queue}_service' AND t.message_type_name = N'{schema}.{queue}_message_type'
+    ) AS live,
+    CAST(0 AS bigint) AS claimed,
+    CAST(0 AS bigint) AS finished,
+    -- end
+    -- when design=ring
+    (
+        SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK)
+        WHERE m.reference_count > 0
+    )
+    -- when in_hand=on
+    + (
+        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
+        WHERE h.claimed_at IS NULL AND h.done_at IS NULL
+    )
+    -- end
+    AS live,
+    -- when in_hand=off
+    CAST(0 AS bigint) AS claimed,
+    CAST(0 AS bigint) AS finished,
+    -- end
+    -- when in_hand=on
+    (
+        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
+        WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL
+    ) AS claimed,
+    (
+        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
+        WHERE h.done_at IS NOT NULL
+    ) AS finished,
+    -- end
+    -- end
+    (SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_archive] AS a WITH (READPAST, READCOMMITTEDLOCK)) AS archived;
+
+-- name: archived
+-- one row: how many messages the archive holds, exactly
+SELECT COUNT_BIG(*) AS archived FROM [{schema}].[{queue}_archive] AS a WITH (READPAST, READCOMMITTEDLOCK);
+
+-- name: looked
+-- of the messages that a design's `messages` walks: the next :look from a key on, numbered in order
+-- Three statements are one: WITH walked AS (messages), looked AS (looked) matching, or error_texts. A
+-- message is found by its key in an index, never by counting rows, and no more than :look are read.
+-- There is no comparing of pairs: >= opens the index, and what follows leaves out what was seen.
+SELECT TOP (:look)
+    -- when sorted=no
+    ROW_NUMBER() OVER (ORDER BY (SELECT NULL)) AS position,
+    -- end
+    -- when sorted=id_up
+    ROW_NUMBER() OVER (ORDER BY w.key_id) AS position,
+    -- end
+    -- when sorted=id_down
+    ROW_NUMBER() OVER (ORDER BY w.key_id DESC) AS position,
+    -- end
+    -- when sorted=time_up|undated_up
+    ROW_NUMBER() OVER (ORDER BY w.key_time, w.key_id) AS position,
+    -- end
+    -- when sorted=time_down|undated_down
+    ROW_NUMBER() OVER (ORDER BY w.key_time DESC, w.key_id DESC) AS position,
+    -- end
+    -- when sorted=time_up|time_down
+    w.key_time AS key_time,
+    -- end
+    w.id AS id,
+    w.state AS state,
+    -- when role pushed_at
+    CAST(w.pushed_at AS datetime2(7)) AS pushed_at,
+    -- end
+    -- when no role pushed_at
+    CAST(NULL AS datetime2(7)) AS pushed_at,
+    -- end
+    -- when role due_at
+    CAST(w.due_at AS datetime2(7)) AS due_at,
+    -- end
+    -- when no role due_at
+    CAST(NULL AS datetime2(7)) AS due_at,
+    -- end
+    -- when role attempts
+    CAST(w.attempts AS bigint) AS attempts,
+    -- end
+    -- when no role attempts
+    CAST(NULL AS bigint) AS attempts,
+    -- end
+    -- when role claimed_at
+    CAST(w.claimed_at AS datetime2(7)) AS claimed_at,
+    -- end
+    -- when no role claimed_at
+    CAST(NULL AS datetime2(7)) AS claimed_at,
+    -- end
+    -- when role claimed_by
+    CAST(w.claimed_by AS nvarchar(max)) AS claimed_by,
+    -- end
+    -- when no role claimed_by
+    CAST(NULL AS nvarchar(max)) AS claimed_by,
+    -- end
+    -- when role done_at
+    CAST(w.done_at AS datetime2(7)) AS done_at,
+    -- end
+    -- when no role done_at
+    CAST(NULL AS datetime2(7)) AS done_at,
+    -- end
+    -- when role error
+    CAST(w.error AS nvarchar(max)) AS error,
+    -- end
+    -- when no role error
+    CAST(NULL AS nvarchar(max)) AS error,
+    -- end
+    -- when design=status|split
+    w.title AS title,
+    -- end
+    -- when design=ring
+    CAST(w.slot AS bigint) AS slot,
+    CAST(w.number AS bigint) AS number,
+    -- end
+    -- when with_payload=yes
+    w.payload AS payload,
+    -- end
+    w.key_id AS key_id
+FROM walked AS w
+WHERE w.key_id IS NOT NULL
+-- when sorted=time_up|time_down
+AND w.key_time IS NOT NULL
+-- end
+-- Set by hand, a state may come without its time: such messages are a walk of their own. It is sorted by
+-- that nothing too, for only then is the index on it the way to them.
+-- when sorted=undated_up|undated_down
+AND w.key_time IS NULL
+-- end
+-- when start=after
+-- when sorted=id_up|undated_up
+AND w.key_id > :after_id
+-- end
+-- when sorted=id_down|undated_down
+AND w.key_id < :after_id
+-- end
+-- when sorted=time_up
+AND w.key_time >= CAST(:after_time AS datetime2(7))
+AND (w.key_time > CAST(:after_time AS datetime2(7)) OR w.key_id > :after_id)
+-- end
+-- when sorted=time_down
+AND w.key_time <= CAST(:after_time AS datetime2(7))
+AND (w.key_time < CAST(:after_time AS datetime2(7)) OR w.key_id < :after_id)
+-- end
+-- end
+-- when start=exactly
+AND w.key_id = :after_id
+-- when sorted=time_up|time_down
+AND w.key_time = CAST(:after_time AS datetime2(7))
+-- end
+-- end
+-- A filter by age ends the walk where the index is in the order of the age, and only there. DATEADD
+-- takes whole numbers.
+-- when by_age=walk
+-- when by_older=yes
+AND w.key_time < DATEADD(microsecond, 0 - CAST(:older_us AS int), DATEADD(second, 0 - CAST(:older_s AS int), SYSUTCDATETIME()))
+-- end
+-- when by_newer=yes
+AND w.key_time >= DATEADD(microsecond, 0 - CAST(:newer_us AS int), DATEADD(second, 0 - CAST(:newer_s AS int), SYSUTCDATETIME()))
+-- end
+-- end
+-- when sorted=id_up
+ORDER BY w.key_id
+-- end
+-- when sorted=id_down
+ORDER BY w.key_id DESC
+-- end
+-- when sorted=time_up|undated_up
+ORDER BY w.key_time, w.key_id
+-- end
+-- when sorted=time_down|undated_down
+ORDER BY w.key_time DESC, w.key_id DESC
+-- end
+
+-- name: matching
+-- of those looked at: at most :n that match the filters, in order, and the last one whether it matches or not
+-- Texts are cut and compared under one collation, whatever the database's is; _SC never cuts a character
+-- in two. The bar at their ends is for = and <>, which do not see blanks there. JSON_VALUE takes no path
+-- from a variable before SQL Server 2017.
+SELECT TOP (:n)
+    l.position AS position,
+    t.matches AS matches,
+    -- when sorted=time_up|time_down
+    CONVERT(nvarchar(27), l.key_time, 126) AS key_time,
+    -- end
+    -- when sorted=id_up|id_down|undated_up|undated_down|no
+    CAST(NULL AS nvarchar(27)) AS key_time,
+    -- end
+    CAST(l.key_id AS nvarchar(450)) AS key_id,
+    l.id AS id,
+    l.state AS state,
+    l.pushed_at AS pushed_at,
+    CAST(DATEDIFF_BIG(microsecond, s.since, SYSUTCDATETIME()) / 1e6 AS float) AS age_seconds,
+    l.due_at AS due_at,
+    l.attempts AS attempts,
+    l.claimed_at AS claimed_at,
+    l.claimed_by AS claimed_by,
+    l.done_at AS done_at,
+    -- when design=status|split
+    l.title AS title,
+    -- end
+    -- when design=naive|ring|heap|fifo|stack|pending|claim|broker
+    CAST(NULL AS nvarchar(255)) AS title,
+    -- end
+    -- when design=ring
+    l.slot AS slot,
+    l.number AS number,
+    -- end
+    -- when design=naive|heap|fifo|stack|pending|claim|status|split|broker
+    CAST(NULL AS bigint) AS slot,
+    CAST(NULL AS bigint) AS number,
+    -- end
+    -- when with_payload=yes
+    CAST(DATALENGTH(l.payload) AS bigint) AS payload_bytes,
+    -- end
+    -- when with_payload=no
+    CAST(NULL AS bigint) AS payload_bytes,
+    -- end
+    -- when body=yes
+    -- when payload=text|json
+    LEFT(CAST(l.payload AS nvarchar(max)) COLLATE Latin1_General_100_CI_AS_SC, CAST(:payload_length AS int)) AS payload,
+    -- end
+    -- when payload=bytes
+    SUBSTRING(l.payload, 1, CAST(:payload_length AS int)) AS payload,
+    -- end
+    -- end
+    -- when body=no
+    CAST(NULL AS nvarchar(1)) AS payload,
+    -- end
+    LEFT(l.error COLLATE Latin1_General_100_CI_AS_SC, CAST(:error_length AS int)) AS error
+FROM looked AS l
+CROSS APPLY (
+    SELECT
+        CASE
+            WHEN l.state IN (N'ready', N'scheduled') THEN l.pushed_at
+            WHEN l.state = N'claimed' THEN l.claimed_at
+            ELSE l.done_at
+        END AS since
+) AS s
+CROSS APPLY (
+    SELECT
+        CAST(CASE
+            WHEN l.state IS NULL THEN 0
+            -- when by_age=row
+            -- when by_older=yes
+            WHEN s.since >= DATEADD(microsecond, 0 - CAST(:older_us AS int), DATEADD(second, 0 - CAST(:older_s AS int), SYSUTCDATETIME()))
+                OR s.since IS NULL THEN 0
+            -- end
+            -- when by_newer=yes
+            WHEN s.since < DATEADD(microsecond, 0 - CAST(:newer_us AS int), DATEADD(second, 0 - CAST(:newer_s AS int), SYSUTCDATETIME()))
+                OR s.since IS NULL THEN 0
+            -- end
+            -- end
+            -- when by_id=yes
+            WHEN l.id <> CAST(:id AS nvarchar(450)) OR l.id IS NULL THEN 0
+            -- end
+            -- when by_error=yes
+            WHEN l.error IS NULL OR EXISTS (
+                SELECT 1 FROM OPENJSON(CAST(:errors AS nvarchar(max))) AS e
+                WHERE CHARINDEX(e.[value] COLLATE Latin1_General_100_CI_AS_SC, l.error COLLATE Latin1_General_100_CI_AS_SC) = 0
+            ) THEN 0
+            -- end
+            -- when by_claimed_by=yes
+            -- All of it, its session, or the consumer's name: "session=55 login=... bound consumer=worker-1".
+            WHEN l.claimed_by IS NULL OR (
+                CONCAT(l.claimed_by, N'|') COLLATE Latin1_General_100_BIN2 <> CONCAT(CAST(:claimed_by AS nvarchar(max)), N'|')
+                AND CHARINDEX(CONCAT(CAST(:claimed_by AS nvarchar(1000)), N' login='), l.claimed_by COLLATE Latin1_General_100_BIN2) <> 1
+                AND (
+                    CHARINDEX(N' consumer=', l.claimed_by) = 0
+                    OR CONCAT(SUBSTRING(l.claimed_by, CHARINDEX(N' consumer=', l.claimed_by) + 10, 1000), N'|') COLLATE Latin1_General_100_BIN2
+                    <> CONCAT(CAST(:claimed_by AS nvarchar(max)), N'|')
+                )
+            ) THEN 0
+            -- end
+            -- when by_payload_1=yes
+            WHEN CASE WHEN ISJSON(l.payload) = 1 THEN
+                CASE WHEN CONCAT(JSON_VALUE(l.payload, N'{payload_path_1}'), N'|') COLLATE Latin1_General_100_BIN2
+                    = CONCAT(CAST(:payload_value_1 AS nvarchar(max)), N'|') THEN 1 END
+            END IS NULL THEN 0
+            -- end
+            -- when by_payload_2=yes
+            WHEN CASE WHEN ISJSON(l.payload) = 1 THEN
+                CASE WHEN CONCAT(JSON_VALUE(l.payload, N'{payload_path_2}'), N'|') COLLATE Latin1_General_100_BIN2
+                    = CONCAT(CAST(:payload_value_2 AS nvarchar(max)), N'|') THEN 1 END
+            END IS NULL THEN 0
+            -- end
+            -- when by_payload_3=yes
+            WHEN CASE WHEN ISJSON(l.payload) = 1 THEN
+                CASE WHEN CONCAT(JSON_VALUE(l.payload, N'{payload_path_3}'), N'|') COLLATE Latin1_General_100_BIN2
+                    = CONCAT(CAST(:payload_value_3 AS nvarchar(max)), N'|') THEN 1 END
+            END IS NULL THEN 0
+            -- end
+            -- when by_payload_4=yes
+            WHEN CASE WHEN ISJSON(l.payload) = 1 THEN
+                CASE WHEN CONCAT(JSON_VALUE(l.payload, N'{payload_path_4}'), N'|') COLLATE Latin1_General_100_BIN2
+                    = CONCAT(CAST(:payload_value_4 AS nvarchar(max)), N'|') THEN 1 END
+            END IS NULL THEN 0
+            -- end
+            ELSE 1
+        END AS bit) AS matches
+) AS t
+WHERE t.matches = 1 OR l.position = :look
+-- when sorted=id_up|undated_up
+ORDER BY l.key_id
+-- end
+-- when sorted=id_down|undated_down
+ORDER BY l.key_id DESC
+-- end
+-- when sorted=time_up
+ORDER BY l.key_time, l.key_id
+-- end
+-- when sorted=time_down
+ORDER BY l.key_time DESC, l.key_id DESC
+-- end
+
+-- name: error_texts
+-- of those looked at, in no order: the beginning of each error's text, when it failed and how often it was tried
+SELECT
+    -- when sorted=time_up|time_down
+    CONVERT(nvarchar(27), l.key_time, 126) AS key_time,
+    -- end
+    -- when sorted=id_up|id_down|undated_up|undated_down
+    CAST(NULL AS nvarchar(27)) AS key_time,
+    -- end
+    CAST(l.key_id AS nvarchar(450)) AS key_id,
+    l.position AS position,
+    l.id AS id,
+    LEFT(l.error COLLATE Latin1_General_100_CI_AS_SC, CAST(:error_length AS int)) AS error,
+    l.done_at AS done_at,
+    l.attempts AS attempts
+FROM looked AS l

@@ -1,0 +1,281 @@
+-- naive: Kejser's naive queue on SQL Server: a sequence, a unique clustered index, delete the first in order.
+--
+-- No row is skipped: all consumers wait for the one that holds the head, and for a push at the head that
+-- is not committed, so a transaction left open stops the queue. It is here to be measured against, and
+-- because such queues exist.
+-- READCOMMITTEDLOCK: with READ_COMMITTED_SNAPSHOT on, a pop must not judge by row versions either.
+-- STATISTICS_NORECOMPUTE: Kejser's first complaint. Statistics of such a table are never up to date, and
+-- gathering them again and again costs scans and new plans; every statement here goes in the key's order.
+
+-- name: tables
+-- script: the queue's table and its sequence
+SET ANSI_NULLS ON;
+SET QUOTED_IDENTIFIER ON;
+GO
+CREATE SEQUENCE [{schema}].[{queue}_seq] AS bigint START WITH 1 INCREMENT BY 1;
+
+CREATE TABLE [{schema}].[{queue}] (
+    message_id bigint NOT NULL,
+    time datetime2(7) NOT NULL,
+    -- when payload=text|json
+    message nvarchar(max) NOT NULL,
+    -- end
+    -- when payload=bytes
+    message varbinary(max) NOT NULL,
+    -- end
+    CONSTRAINT [{queue}_key] UNIQUE CLUSTERED (message_id)
+    WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON)
+);
+ALTER TABLE [{schema}].[{queue}] SET (LOCK_ESCALATION = DISABLE);
+
+-- name: functions
+-- script: the procedures push, push_many, pop, pop_many
+SET ANSI_NULLS ON;
+SET QUOTED_IDENTIFIER ON;
+GO
+CREATE PROCEDURE [{schema}].[{queue}_push]
+    -- when payload=text|json
+    @payload nvarchar(max)
+    -- end
+    -- when payload=bytes
+    @payload varbinary(max)
+    -- end
+AS
+BEGIN
+    SET NOCOUNT ON;
+    SET XACT_ABORT ON;
+    DECLARE @id bigint;
+    IF EXISTS (
+        SELECT 1 FROM sys.dm_exec_sessions AS s
+        WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
+    )
+        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue must see what others committed, and nothing else.|Call it at READ COMMITTED.', 1;
+    IF @payload IS NULL
+        THROW 51002, N'The payload is NULL.|A message needs a payload.|Send an empty payload instead.', 1;
+    -- when limited=yes
+    -- In bytes as they are stored: two for each UTF-16 unit of a text.
+    IF DATALENGTH(@payload) > CAST(N'{max_bytes}' AS bigint)
+        THROW 51002, N'The payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
+    -- end
+    -- when payload=json
+    -- As the one element of an array: ISJSON alone takes no scalars before SQL Server 2022.
+    IF ISJSON(N'[' + @payload + N']') = 0 OR (SELECT COUNT(*) FROM OPENJSON(N'[' + @payload + N']')) <> 1
+        THROW 51002, N'The payload is not one JSON value.||Send one JSON value as the payload.', 1;
+    -- end
+    SET @id = NEXT VALUE FOR [{schema}].[{queue}_seq];
+    INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (message_id, time, message) VALUES (@id, SYSUTCDATETIME(), @payload);
+    SELECT @id AS id;
+END;
+GO
+CREATE PROCEDURE [{schema}].[{queue}_push_many]
+    @payloads nvarchar(max)
+AS
+BEGIN
+    SET NOCOUNT ON;
+    SET XACT_ABORT ON;
+    DECLARE @wanted bigint, @range sql_variant, @first bigint;
+    DECLARE @given TABLE (
+        position bigint NOT NULL PRIMARY KEY,
+        -- when payload=text|json
+        payload nvarchar(max) NULL
+        -- end
+        -- when payload=bytes
+        payload varbinary(max) NULL
+        -- end
+    );
+    IF EXISTS (
+        SELECT 1 FROM sys.dm_exec_sessions AS s
+        WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
+    )
+        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue must see what others committed, and nothing else.|Call it at READ COMMITTED.', 1;
+    IF ISJSON(@payloads) = 0
+        THROW 51002, N'The payloads are not a JSON array.||Send an array of strings, one for each payload.', 1;
+    INSERT INTO @given (position, payload)
+    SELECT
+        CAST(p.[key] AS bigint),
+        -- when payload=text|json
+        p.[value]
+        -- end
+        -- when payload=bytes
+        -- Hexadecimal digits; what is none becomes NULL, which is refused below.
+        TRY_CONVERT(varbinary(max), p.[value], 2)
+        -- end
+    FROM OPENJSON(@payloads) AS p;
+    SET @wanted = @@ROWCOUNT;
+    IF EXISTS (SELECT 1 FROM @given AS g WHERE g.payload IS NULL)
+        -- when payload=text|json
+        THROW 51002, N'A payload is NULL.|A message needs a payload.|Send an empty payload instead.', 1;
+        -- end
+        -- when payload=bytes
+        THROW 51002, N'A payload is NULL or not hexadecimal digits.|A message needs a payload.|Send an empty payload instead.', 1;
+        -- end
+    -- when limited=yes
+    IF EXISTS (SELECT 1 FROM @given AS g WHERE DATALENGTH(g.payload) > CAST(N'{max_bytes}' AS bigint))
+        THROW 51002, N'A payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
+    -- end
+    -- when payload=json
+    IF EXISTS (
+        SELECT 1 FROM @given AS g
+        WHERE ISJSON(N'[' + g.payload + N']') = 0 OR (SELECT COUNT(*) FROM OPENJSON(N'[' + g.payload + N']')) <> 1
+    )
+        THROW 51002, N'A payload is not one JSON value.||Send one JSON value as each payload.', 1;
+    -- end
+    IF @wanted > 0
+        -- The numbers of a range follow each other, as the payloads do.
+        EXEC sys.sp_sequence_get_range
+            @sequence_name = N'[{schema}].[{queue}_seq]', @range_size = @wanted, @range_first_value = @range OUTPUT;
+    SET @first = CAST(@range AS bigint);
+    INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (message_id, time, message)
+    SELECT
+        @first + g.position,
+        SYSUTCDATETIME(),
+        g.payload
+    FROM @given AS g;
+    SELECT @first + g.position AS id FROM @given AS g ORDER BY g.position;
+END;
+GO
+CREATE PROCEDURE [{schema}].[{queue}_pop_many]
+    @n int
+AS
+BEGIN
+    SET NOCOUNT ON;
+    SET XACT_ABORT ON;
+    DECLARE @popped TABLE (
+        id bigint NOT NULL PRIMARY KEY,
+        -- when payload=text|json
+        payload nvarchar(max) NOT NULL,
+        -- end
+        -- when payload=bytes
+        payload varbinary(max) NOT NULL,
+        -- end
+        pushed_at datetime2(7) NOT NULL
+    );
+    IF EXISTS (
+        SELECT 1 FROM sys.dm_exec_sessions AS s
+        WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
+    )
+        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue must see what others committed, and nothing else.|Call it at READ COMMITTED.', 1;
+    SET @n = CASE WHEN @n > 0 THEN @n ELSE 0 END;
+    BEGIN TRANSACTION;
+    WITH head AS (
+        SELECT TOP (@n)
+            m.message_id,
+            m.message,
+            m.time
+        FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK)
+        ORDER BY m.message_id
+    )
+
+    DELETE FROM head
+    OUTPUT deleted.message_id, deleted.message, deleted.time INTO @popped (id, payload, pushed_at);
+    -- when archive_at_pop=on
+    -- A second statement of the same transaction: OUTPUT has no order, and the archive is read in its own.
+    INSERT INTO [{schema}].[{queue}_archive] (id, payload, pushed_at, done_at, state, attempts, reason)
+    SELECT
+        p.id,
+        p.payload,
+        p.pushed_at,
+        SYSUTCDATETIME(),
+        N'done',
+        1,
+        N'pop'
+    FROM @popped AS p
+    ORDER BY p.id;
+    -- end
+    COMMIT TRANSACTION;
+    SELECT
+        p.id,
+        p.payload,
+        p.pushed_at,
+        1 AS attempts
+    FROM @popped AS p
+    ORDER BY p.id;
+END;
+GO
+CREATE PROCEDURE [{schema}].[{queue}_pop]
+AS
+BEGIN
+    SET NOCOUNT ON;
+    SET XACT_ABORT ON;
+    EXEC [{schema}].[{queue}_pop_many] @n = 1;
+END;
+
+-- name: drop
+-- script: removes the queue's table, its sequence and procedures
+DROP PROCEDURE
+    [{schema}].[{queue}_push], [{schema}].[{queue}_push_many], [{schema}].[{queue}_pop], [{schema}].[{queue}_pop_many];
+DROP TABLE [{schema}].[{queue}];
+DROP SEQUENCE [{schema}].[{queue}_seq];
+
+-- name: status
+-- one row: counts of at most 10,001, the age of the oldest message, the table's counters
+-- READPAST, though pop has none: the look must not wait where consumers do. Rows that open transactions
+-- push or pop are not counted. A time without an offset is taken for UTC.
+SELECT
+    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
+    CAST(N'{queue}' AS nvarchar(128)) AS queue,
+    (
+        SELECT COUNT_BIG(*) FROM (
+            SELECT TOP (10001) 1 AS one FROM [{schema}].[{queue}] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+        ) AS bounded
+    ) AS ready,
+    CAST(NULL AS bigint) AS scheduled,
+    CAST(NULL AS bigint) AS claimed,
+    CAST(NULL AS bigint) AS stuck,
+    CAST(NULL AS bigint) AS errors,
+    CAST(NULL AS bigint) AS done,
+    -- when role pushed_at
+    (
+        SELECT TOP (1) CAST(DATEDIFF_BIG(microsecond, head.[{pushed_at}], SYSUTCDATETIME()) / 1e6 AS float)
+        FROM [{schema}].[{queue}] AS head WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ORDER BY head.[{id}]
+    ) AS age_seconds,
+    -- end
+    -- when no role pushed_at
+    CAST(NULL AS float) AS age_seconds,
+    -- end
+    -- when counters=yes
+    estimated.number_of_rows AS rows_estimated,
+    counted.inserted AS inserted,
+    counted.updated AS updated,
+    counted.deleted AS deleted,
+    -- end
+    -- when counters=no
+    CAST(NULL AS bigint) AS rows_estimated,
+    CAST(NULL AS bigint) AS inserted,
+    CAST(NULL AS bigint) AS updated,
+    CAST(NULL AS bigint) AS deleted,
+    -- end
+    CAST(NULL AS bigint) AS next_push,
+    CAST(NULL AS bigint) AS next_pop,
+    CAST(NULL AS bigint) AS base,
+    CAST(NULL AS bigint) AS capacity
+-- when counters=yes
+FROM (
+    SELECT SUM(p.row_count) AS number_of_rows
+    FROM sys.dm_db_partition_stats AS p
+    WHERE p.object_id = OBJECT_ID(N'[{schema}].[{queue}]') AND p.index_id IN (0, 1)
+) AS estimated
+CROSS JOIN (
+    SELECT
+        SUM(o.leaf_insert_count) AS inserted,
+        SUM(o.leaf_update_count) AS updated,
+        -- A delete makes a ghost, except where the row goes at once.
+        SUM(o.leaf_delete_count + o.leaf_ghost_count) AS deleted
+    FROM sys.dm_db_index_operational_stats(DB_ID(), OBJECT_ID(N'[{schema}].[{queue}]'), NULL, NULL) AS o
+    -- Without the table the function would tell of all tables.
+    WHERE o.object_id = OBJECT_ID(N'[{schema}].[{queue}]') AND o.index_id IN (0, 1)
+) AS counted
+-- end
+
+-- name: messages
+-- the messages without order, each with its key, for `looked` of common.sql
+-- READPAST: what could be popped now, without waiting for anybody; see fifo.sql.
+SELECT
+    m.[{id}] AS key_id,
+    CAST(m.[{id}] AS nvarchar(450)) AS id,
+    N'ready' AS state,
+    -- when role pushed_at
+    m.[{pushed_at}] AS pushed_at,
+    -- end
+    m.[{payload}] AS payload
+FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)

@@ -1,0 +1,67 @@
+-- Who may do what: three database roles for people, enforced by the server itself. Users become members:
+--
+--   ALTER ROLE dbq_reader ADD MEMBER [the user];      looks at everything and changes nothing
+--   ALTER ROLE dbq_operator ADD MEMBER [the user];    also pushes, pops, finishes and repairs
+--   ALTER ROLE dbq_admin ADD MEMBER [the user];       also installs
+--
+-- Procedures reach their tables through their common owner, so EXECUTE is all that a caller needs, and
+-- a reader has none. What other sessions of the server do and wait for is the server's to grant to a
+-- login, not the database's: VIEW SERVER STATE (from SQL Server 2022 VIEW SERVER PERFORMANCE STATE);
+-- to end a session wants ALTER ANY CONNECTION.
+
+-- name: roles
+-- script: makes the three roles where they are missing, and lets them see this database's catalog
+IF DATABASE_PRINCIPAL_ID(N'dbq_reader') IS NULL CREATE ROLE dbq_reader;
+IF DATABASE_PRINCIPAL_ID(N'dbq_operator') IS NULL CREATE ROLE dbq_operator;
+IF DATABASE_PRINCIPAL_ID(N'dbq_admin') IS NULL CREATE ROLE dbq_admin;
+GO
+ALTER ROLE dbq_reader ADD MEMBER dbq_operator;
+ALTER ROLE dbq_operator ADD MEMBER dbq_admin;
+
+-- Sequences and procedures are only visible to those who may see their definition.
+GRANT VIEW DEFINITION TO dbq_reader;
+GRANT VIEW DATABASE STATE TO dbq_reader;
+GRANT SELECT ON SCHEMA::dbq TO dbq_reader;
+
+GRANT INSERT, UPDATE, DELETE ON SCHEMA::dbq TO dbq_admin;
+GRANT CREATE TABLE, CREATE PROCEDURE, CREATE QUEUE, CREATE MESSAGE TYPE, CREATE CONTRACT, CREATE SERVICE TO dbq_admin;
+GRANT ALTER, CONTROL ON SCHEMA::[{schema}] TO dbq_admin;
+
+-- name: queue
+-- script: what the roles may do with one queue, where they have been made in this database
+IF DATABASE_PRINCIPAL_ID(N'dbq_reader') IS NOT NULL
+BEGIN
+    GRANT SELECT ON OBJECT::[{schema}].[{queue}_archive] TO dbq_reader;
+    GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{queue}_archive] TO dbq_operator;
+    -- when design=naive|ring|heap|fifo|stack|pending|claim|status|split
+    GRANT SELECT ON OBJECT::[{schema}].[{table}] TO dbq_reader;
+    GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{table}] TO dbq_operator;
+    -- end
+    -- when design=broker
+    -- Who could look into the queue itself could take out of it: a reader's counts stay unknown.
+    GRANT RECEIVE ON OBJECT::[{schema}].[{queue}] TO dbq_operator;
+    -- end
+    -- when design=split
+    GRANT SELECT ON OBJECT::[{schema}].[{queue}_data] TO dbq_reader;
+    GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{queue}_data] TO dbq_operator;
+    -- end
+    -- when design=ring
+    GRANT SELECT ON OBJECT::[{schema}].[{queue}_config] TO dbq_reader;
+    GRANT SELECT ON OBJECT::[{schema}].[{queue}_parked] TO dbq_reader;
+    GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{queue}_parked] TO dbq_operator;
+    -- Relay moves the numbers of all callers: not for whoever works with messages.
+    GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_relay] TO dbq_admin;
+    -- when in_hand=on
+    GRANT SELECT ON OBJECT::[{schema}].[{queue}_in_hand] TO dbq_reader;
+    GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{queue}_in_hand] TO dbq_operator;
+    -- end
+    -- end
+    GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_push] TO dbq_operator;
+    GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_push_many] TO dbq_operator;
+    GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_pop] TO dbq_operator;
+    GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_pop_many] TO dbq_operator;
+    -- when finishes=yes
+    GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_complete] TO dbq_operator;
+    GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_fail] TO dbq_operator;
+    -- end
+END;

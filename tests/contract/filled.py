@@ -1,0 +1,76 @@
+"""Queues with messages in every state, and looks at them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from console.designs import Order
+from console.monitor.filters import parse
+from console.monitor.message import Message
+from console.monitor.messages import Page, look
+from tests.contract.client import Client
+
+ERROR = "boom at 10:20:30 for order 17\nsecond line"
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A queue with messages in every state that its design has."""
+
+    client: Client
+    ids: dict[str, list[str]]
+    """State -> the ids of its messages, in the order in which they came into it."""
+
+    @property
+    def all(self) -> list[str]:
+        return [id_ for ids in self.ids.values() for id_ in ids]
+
+
+def fill(client: Client, count: int = 12) -> Filled:
+    """Push some; where the row is kept, pop some, fail some, complete some."""
+    pushed = client.push_many(client.payloads(*range(count)))
+    assert None not in pushed
+    ids = {"ready": [str(id_) for id_ in pushed]}
+    queue = client.queue
+    if queue.finishes:
+        popped = client.pop_many(7, "worker-1")
+        for taken in popped[:2]:
+            assert client.fail(taken, ERROR)
+        for taken in popped[2:4]:
+            assert client.complete(taken)
+        taken_ids = [taken.id for taken in popped]
+        ids = {
+            "ready": [id_ for id_ in ids["ready"] if id_ not in taken_ids],
+            "claimed": taken_ids[4:],
+            "error": taken_ids[:2],
+        }
+        if "done" in queue.states:
+            ids["done"] = taken_ids[2:4]
+    return Filled(client, ids)
+
+
+def seen(client: Client, *words: str, **options: Any) -> Page:
+    return look(client.database, client.queue, parse(words), **options)
+
+
+def ids_of(page: Page) -> list[str]:
+    return [str(message.id) for message in page.messages]
+
+
+def all_pages(client: Client, *words: str, limit: int, **options: Any) -> list[Message]:
+    """Everything, page after page, each from the key that the one before ended with."""
+    found: list[Message] = []
+    after = None
+    for _ in range(1000):
+        page = seen(client, *words, limit=limit, after=after, **options)
+        found += page.messages
+        assert len(page.messages) <= limit
+        if page.next is None:
+            return found
+        after = page.next.text
+    raise AssertionError("pages never end")
+
+
+def paged(client: Client) -> bool:
+    """Whether the list has an order to go on in: a heap has places on some engines only."""
+    heap = client.queue.design.order is Order.NONE
+    return not heap or seen(client, limit=1).next is not None

@@ -1,0 +1,257 @@
+"""What one look of the monitoring costs its server: the same, however deep the queues are."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Identifier
+from sqlalchemy import Engine, event
+
+from console.actions.install import install
+from console.catalog import Queue
+from console.designs import Flow
+from console.engines import Database, Timeouts, open_database
+from console.monitor import DatabaseSample, Memory, snapshot, take_sample
+from console.monitor.asking import TOGETHER
+from console.monitor.sample import SAMPLING_TIMEOUTS
+from tests.contract.client import Client
+from tests.contract.conftest import TIMEOUTS, Use
+from tests.contract.plans import Recorder, Statement
+from tests.contract.test_plans_postgresql import auto_explain, on_each_table, without_autovacuum
+from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant
+from tests.filling import fill
+from tests.servers import connect, wait_until
+
+__all__ = ["auto_explain"]
+
+LOOKED_AT = DEFAULTS + [v for v in BEHAVIOURS if v.options.get("in_hand") == "on"]
+"""Other options change how messages flow, and nothing that a look reads."""
+SHALLOW = 10_000
+"""The most that is counted to the last row."""
+ESTIMATING = 700
+"""What may come on top of that for a deeper queue: its estimate."""
+DEEP = 600
+"""What a look costs while it knows that the queue is deep: the estimate, and the ends."""
+LOOK = 1200
+"""What any look may cost."""
+PAYLOAD = "0123456789abcdef"
+
+
+@pytest.fixture(scope="session")
+def depths(long: bool) -> tuple[int, ...]:
+    return (1_000_000, 10_000_000) if long else (100_000,)
+
+
+@contextmanager
+def recorded(url: str) -> Iterator[Callable[[Queue, Memory], int]]:
+    """A sampler's connection; the pages that one look through it reads, by all its statements."""
+    with closing(open_database(url, timeouts=TIMEOUTS)) as database:
+        with database.autocommit("record") as connection:
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, psycopg.Connection)
+            recorder = Recorder(driver)  # the pool has this one connection
+
+        def look(queue: Queue, memory: Memory) -> int:
+            recorder.take()
+            (seen,) = take_sample(database, only=[queue], memory=memory).queues
+            assert seen.row is not None, seen.problem
+            asked: list[Statement] = recorder.take()
+            assert any(".status" in one.text for one in asked)
+            return sum(one.buffers for one in asked)
+
+        yield look
+
+
+def wide(variant: Variant, depth: int) -> Variant:
+    """With room for `depth` messages, where a design wants to know that before."""
+    if "size" not in variant.options:
+        return variant
+    return Variant(variant.design, {**variant.given, "size": str(depth * 2), "max_bytes": "16"})
+
+
+def filled(client: Client, depth: int) -> None:
+    with connect(client.url) as connection:
+        fill(connection, client.queue, {"ready": depth}, PAYLOAD)
+
+
+@pytest.mark.usefixtures("auto_explain")
+@pytest.mark.parametrize("vacuumed", [False, True])
+@pytest.mark.parametrize("variant", LOOKED_AT, ids=str)
+def test_a_look_does_not_cost_more_the_deeper_the_queue(
+    use_postgresql: Use, variant: Variant, depths: tuple[int, ...], vacuumed: bool
+) -> None:
+    costs: dict[int, tuple[int, int]] = {}
+    for depth in (SHALLOW, *depths):
+        client = use_postgresql(wide(variant, depth))
+        without_autovacuum(client)
+        filled(client, depth)
+        if vacuumed:
+            on_each_table(client, "VACUUM ANALYZE {}")
+        with recorded(client.url) as look:
+            look(client.queue, Memory())  # what the session's first look costs is its own
+            memory = Memory()
+            costs[depth] = look(client.queue, memory), look(client.queue, memory)
+    print(f"{variant}: pages of the first look and of the next, by depth: {costs}")
+    shallow, _ = costs[SHALLOW]
+    for depth in depths:
+        first, later = costs[depth]
+        assert first <= shallow + ESTIMATING
+        assert first <= LOOK
+        assert later <= DEEP
+
+
+@pytest.mark.usefixtures("auto_explain")
+@pytest.mark.parametrize("variant", [v for v in LOOKED_AT if v.finishes], ids=str)
+def test_what_is_done_in_error_and_claimed_costs_no_more_either(
+    use_postgresql: Use, variant: Variant, depths: tuple[int, ...]
+) -> None:
+    states = {"claimed": "claimed", "error": "errors", "done": "done"}
+    counts = {
+        states[state]: depths[0] for state in variant.queue("s", "q").states if state in states
+    }
+    client = use_postgresql(wide(variant, 100))
+    without_autovacuum(client)
+    with connect(client.url) as connection:
+        fill(connection, client.queue, counts, PAYLOAD)
+    with recorded(client.url) as look:
+        look(client.queue, Memory())
+        memory = Memory()
+        first, later = look(client.queue, memory), look(client.queue, memory)
+    print(f"{variant}: {first} pages, then {later}")
+    assert first <= LOOK
+    assert later <= DEEP
+
+
+@pytest.fixture
+def statements() -> Iterator[list[str]]:
+    """What is sent to any server through SQLAlchemy."""
+    sent: list[str] = []
+
+    def ran(connection: object, cursor: object, statement: str, *rest: object) -> None:
+        sent.append(statement)
+
+    event.listen(Engine, "after_cursor_execute", ran)
+    yield sent
+    event.remove(Engine, "after_cursor_execute", ran)
+
+
+def many(database: Database, count: int) -> list[Queue]:
+    made = []
+    for number in range(count):
+        variant = DEFAULTS[number % len(DEFAULTS)]
+        if "postgresql" in variant.engines:
+            queue = variant.queue("public", f"queue {number}", "postgresql")
+            install(database, queue)
+            made.append(queue)
+    return made
+
+
+def test_two_hundred_queues_take_a_handful_of_statements(
+    virgin: Database, statements: list[str]
+) -> None:
+    queues = many(virgin, 220)
+    url = virgin.url.render_as_string(hide_password=False)
+    with closing(open_database(url, timeouts=SAMPLING_TIMEOUTS)) as database:
+        sample = take_sample(database)  # also asks what the server can do
+        statements.clear()
+        sample = take_sample(database)
+    assert len(sample.queues) == len(queues) >= 190
+    assert {snapshot(queue, "test").ready for queue in sample.queues} == {0}
+    unions = -(-len(queues) // TOGETHER)
+    # The catalog's three; for each union its settings, the gates of the rings and the status; at
+    # the end who holds rows.
+    assert len(statements) <= 3 + 3 * unions + 2
+    assert all(statement.startswith("/* dbq ") for statement in statements)
+
+
+def test_a_broken_queue_costs_a_few_statements_once(
+    virgin: Database, statements: list[str]
+) -> None:
+    """The look that meets it searches for it; the next ones know."""
+    queues = many(virgin, 60)
+    memory = Memory()
+    take_sample(virgin, memory=memory)
+    statements.clear()
+    take_sample(virgin, memory=memory)
+    usual = len(statements)
+    with connect(virgin.url.render_as_string(hide_password=False)) as connection:
+        broken = next(queue for queue in queues if queue.design.flow is not Flow.NUMBERS)
+        connection.execute(SQL("DROP TABLE {} CASCADE").format(Identifier("public", broken.table)))
+    statements.clear()
+    check(take_sample(virgin, memory=memory), broken)
+    searching = len(statements)
+    statements.clear()
+    check(take_sample(virgin, memory=memory), broken)
+    knowing = len(statements)
+    assert knowing <= usual + 3
+    assert searching <= usual + 50
+
+
+def check(sample: DatabaseSample, broken: Queue) -> None:
+    for queue in sample.queues:
+        assert (queue.row is None) == (queue.queue.name == broken.name)
+
+
+@pytest.fixture
+def dead_head(use_postgresql: Use) -> Iterator[Client]:
+    """A fifo with 900,000 dead rows at its head, which an old transaction keeps from vacuum."""
+    (fifo,) = (v for v in DEFAULTS if v.design.name == "fifo")
+    client = use_postgresql(fifo)
+    with connect(client.url) as old, connect(client.url) as connection:
+        old.execute("BEGIN")
+        old.execute("SELECT txid_current()")
+        fill(connection, client.queue, {"ready": 950_000})
+        table = Identifier(client.queue.schema, client.queue.table)
+        connection.execute(SQL("DELETE FROM {} WHERE id <= 900000").format(table))
+        connection.execute(SQL("VACUUM {}").format(table))
+        yield client
+        old.execute("ROLLBACK")
+
+
+@pytest.mark.usefixtures("auto_explain")
+def test_dead_rows_at_the_head_cost_nothing_once_they_are_known(dead_head: Client) -> None:
+    memory = Memory(lambda: 0.0)
+    with recorded(dead_head.url) as look:
+        look(dead_head.queue, Memory())
+        assert look(dead_head.queue, Memory()) > 5 * LOOK
+        for figure in ("ready", "age_seconds"):
+            memory.was_slow(dead_head.queue, figure)
+        assert look(dead_head.queue, memory) <= 100
+
+
+def test_dead_rows_at_the_head_are_unknown_and_stall_nobody(
+    dead_head: Client, use_postgresql: Use
+) -> None:
+    (claim,) = (v for v in DEFAULTS if v.design.name == "claim")
+    other = use_postgresql(claim)
+    other.push_many(["a", "b"])
+    queues, memory = [dead_head.queue, other.queue], Memory()
+    # A limit between what the head takes and what is healthy, on a fast machine and on a slow one.
+    seconds = head_seconds(dead_head) / 3
+    limits = Timeouts(connect_seconds=5, statement_seconds=100 * seconds, lock_seconds=0.5)
+    with closing(open_database(dead_head.url, timeouts=limits)) as database:
+
+        def both() -> bool:
+            sample = take_sample(database, only=queues, memory=memory)
+            sick, well = (snapshot(queue, "test") for queue in sample.queues)
+            assert (sick.ready, sick.age_seconds, sick.problem) == (None, None, "")
+            return well.ready == 2 and {"ready", "age_seconds"} <= set(sick.slow)
+
+        wait_until(both, "the healthy queue is seen beside the other")
+        assert both()
+
+
+def head_seconds(client: Client) -> float:
+    """How long one look at the first message takes, at its fastest."""
+    table = Identifier(client.queue.schema, client.queue.table)
+    head = SQL("SELECT id FROM {} ORDER BY id LIMIT 1").format(table)
+    times = []
+    with connect(client.url) as connection:
+        connection.execute("SET enable_seqscan = off")
+        for _ in range(3):
+            started = time.monotonic()
+            connection.execute(head)
+            times.append(time.monotonic() - started)
+    return min(times)

@@ -1,0 +1,197 @@
+"""Looking at messages, on every engine: each once, in the queue's order, as it really is."""
+
+import json
+import re
+from collections import Counter
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from console.actions import pop
+from console.designs import Flow, Order
+from console.monitor.errors import error_groups
+from console.monitor.filters import NOTHING
+from console.monitor.messages import look, message
+from tests.contract.conftest import Use
+from tests.contract.filled import ERROR, all_pages, fill, ids_of, paged, seen
+from tests.contract.variants import ALL, BEHAVIOURS, DEFAULTS, SMALL_RING, Variant
+
+KEPT = [variant for variant in BEHAVIOURS if variant.finishes]
+
+
+@pytest.mark.parametrize("variant", ALL, ids=str)
+def test_pages_show_every_message_once(use: Use, variant: Variant) -> None:
+    filled = fill(use(variant))
+    client = filled.client
+    whole = seen(client, limit=100)
+    assert (whole.next, whole.complete) == (None, True)
+    assert Counter(ids_of(whole)) == Counter(filled.all)
+    for state, ids in filled.ids.items():
+        page = seen(client, f"state={state}")
+        assert sorted(ids_of(page)) == sorted(ids)
+        assert {message.state for message in page.messages} == {state}
+    if not paged(client):
+        return
+    keys = [message.key for message in whole.messages]
+    for limit in (1, 5, 11):
+        assert [message.key for message in all_pages(client, limit=limit)] == keys
+    backwards = all_pages(client, limit=5, reverse=True)
+    for state in filled.ids:
+        forwards = [message.id for message in whole.messages if message.state == state]
+        assert [message.id for message in backwards if message.state == state] == forwards[::-1]
+
+
+@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+def test_what_is_ready_is_shown_in_the_order_of_the_pop(use: Use, variant: Variant) -> None:
+    client = fill(use(variant)).client
+    shown = ids_of(seen(client, "state=ready"))
+    popped = [taken.id for taken in client.drain()]
+    assert len(shown) >= 5
+    if variant.order is Order.NONE:
+        shown, popped = sorted(shown), sorted(popped)
+    assert shown == popped
+
+
+@pytest.mark.parametrize("variant", KEPT, ids=str)
+def test_what_happened_last_is_shown_first_and_the_oldest_claim(use: Use, variant: Variant) -> None:
+    filled = fill(use(variant))
+    claims = seen(filled.client, "state=claimed").messages
+    times = [shown.claimed_at for shown in claims if shown.claimed_at is not None]
+    assert times == sorted(times)
+    assert len(times) == len(filled.ids["claimed"])
+    assert ids_of(seen(filled.client, "state=error")) == filled.ids["error"][::-1]
+    if "done" in filled.ids:
+        assert ids_of(seen(filled.client, "state=done")) == filled.ids["done"][::-1]
+
+
+@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+def test_a_message_is_shown_as_it_is(use: Use, variant: Variant) -> None:
+    filled = fill(use(variant))
+    client, queue = filled.client, filled.client.queue
+    for shown in seen(client, limit=100).messages:
+        kept = queue.design.keeps_row or shown.state in {"claimed", "error"}
+        assert shown.pushed_at is not None
+        assert abs(datetime.now(UTC) - shown.pushed_at) < timedelta(minutes=10)
+        assert shown.age_seconds is not None
+        assert -0.01 <= shown.age_seconds < 600
+        assert shown.attempts == ((shown.state != "ready") if kept else None)
+        assert (shown.claimed_at is not None) == (shown.state in {"claimed", "error", "done"})
+        assert (shown.claimed_by is not None) == (shown.claimed_at is not None)
+        if shown.claimed_by is not None:
+            assert shown.claimed_by.endswith(" consumer=worker-1")
+        assert (shown.done_at is not None) == (shown.state in {"error", "done"})
+        assert shown.error == (ERROR if shown.state == "error" else None)
+        assert not shown.error_cut
+        assert (shown.title is not None) == (queue.design.name in {"status", "split"})
+        assert (shown.due_at is not None) == (queue.design.order is Order.DUE)
+        in_a_slot = queue.design.flow is Flow.NUMBERS and shown.state == "ready"
+        assert (shown.slot is not None) == (shown.number is not None) == in_a_slot
+        assert (shown.payload, shown.payload_cut) == (None, False)
+        if in_a_slot:
+            assert str(shown.number) == shown.id
+            assert shown.slot == (shown.number or 0) % int(SMALL_RING)
+
+
+@pytest.mark.parametrize("variant", ALL, ids=str)
+def test_payloads_on_demand_are_cut_and_whole_as_a_pop_returns_them(
+    use: Use, variant: Variant
+) -> None:
+    client = fill(use(variant)).client
+    ready = seen(client, "state=ready", payload_bytes=100_000).messages
+    assert not any(message.payload_cut for message in ready)
+    for shown in ready:
+        assert shown.payload is not None
+        assert shown.payload_bytes == client.size_of(shown.payload)
+    for cut in seen(client, payload_bytes=9).messages:
+        head = cut.payload if isinstance(cut.payload, bytes) else str(cut.payload).encode()
+        whole = seen(client, f"id={cut.id}", payload_bytes=100_000).messages[0].payload
+        data = whole if isinstance(whole, bytes) else str(whole).encode()
+        assert data.startswith(head)
+        assert len(data[:9]) - 3 <= len(head) <= 9
+        assert cut.payload_cut == (len(data) > 9)
+        assert cut.payload_bytes is not None
+    payloads = {message.id: message.payload for message in ready}
+    popped = {taken.id: taken.payload for taken in client.drain()}
+    assert {id_: popped[str(id_)] for id_ in payloads} == payloads
+
+
+def test_sizes_are_told_without_the_payload_where_that_costs_nothing(use: Use) -> None:
+    for payload in ("text", "bytes"):
+        for of in ("fifo", "heap", "claim", "status", "ring"):
+            (variant,) = (v for v in DEFAULTS if v.design.name == of)
+            client = use(Variant(variant.design, {**variant.given, "payload": payload}))
+            client.push(client.payload(2))
+            (shown,) = seen(client).messages
+            assert shown.payload_bytes == client.size_of(client.payload(2))
+
+
+@pytest.mark.parametrize("variant", ALL, ids=str)
+def test_one_message_by_its_key(use: Use, variant: Variant) -> None:
+    filled = fill(use(variant))
+    client = filled.client
+    database, queue = client.database, client.queue
+    if not paged(client):
+        pytest.skip("a heap here has no keys")
+    for shown in seen(client, limit=100).messages:
+        found = message(database, queue, shown.key, payload_bytes=100_000)
+        assert found is not None
+        assert (found.id, found.state, found.error) == (shown.id, shown.state, shown.error)
+        assert found.payload is not None
+    keys = [shown.key for shown in seen(client, "state=ready").messages]
+    client.drain()
+    gone = [message(database, queue, key) for key in keys]
+    assert gone == [None] * len(keys)
+
+
+@pytest.mark.parametrize("variant", [v for v in DEFAULTS if v.design.flow is Flow.NUMBERS], ids=str)
+def test_a_ring_shows_what_pops_will_take_over_laps_holes_and_parked_numbers(
+    use: Use, variant: Variant
+) -> None:
+    client = use(Variant(variant.design, {**variant.given, "size": "10"}))
+    for _ in range(4):
+        client.push_many(client.payloads(*range(7)))
+        client.pop_many(7)
+    pushed = [str(id_) for id_ in client.push_many(client.payloads(*range(8)))]
+    with suppress(ZeroDivisionError), client.database.transaction("pop and lose two") as lost:
+        pop.pop_many(lost, client.database.product, client.queue, 2)
+        raise ZeroDivisionError
+    # Two numbers are spent, their messages orphans: no pop will ask for them.
+    assert ids_of(seen(client)) == pushed[2:]
+    assert [message.id for message in all_pages(client, limit=1)] == pushed[2:]
+    assert [message.id for message in all_pages(client, limit=4, reverse=True)] == pushed[:1:-1]
+    assert [taken.id for taken in client.drain()] == pushed[2:]
+    assert seen(client).messages == ()
+
+
+@pytest.mark.parametrize("variant", KEPT, ids=str)
+def test_masks_hide_in_payloads_errors_and_their_kinds(use: Use, variant: Variant) -> None:
+    secret = "4111 1111 1111 1111"
+    masks = (re.compile(r"\d{4}( \d{4}){3}"),)
+    client = use(variant)
+    body = f"card {secret} of somebody"
+    client.push(json.dumps(body) if variant.payload == "json" else body)
+    (taken,) = client.pop_many(1)
+    assert client.fail(taken, f"card {secret} refused")
+    database, queue = client.database, client.queue
+    for size in (6, 9, 15, 1000):
+        (shown,) = look(database, queue, NOTHING, payload_bytes=size, masks=masks).messages
+        assert "4111" not in f"{shown.payload!r} {shown.error}"
+        assert shown.error == "card *** refused"
+    (group,) = error_groups(database, queue, masks=masks).groups
+    assert (group.wording, group.sample) == ("card *** refused", "card *** refused")
+
+
+def test_a_long_error_is_cut_in_a_list_and_whole_where_it_is_asked_for(use: Use) -> None:
+    (variant,) = (v for v in DEFAULTS if v.design.name == "status")
+    client = use(variant)
+    client.push(client.payload(1))
+    (taken,) = client.pop_many(1)
+    assert client.fail(taken, "e" * 5000)
+    (shown,) = seen(client).messages
+    assert (shown.error, shown.error_cut) == ("e" * 1000, True)
+    (asked,) = seen(client, f"id={taken.id}").messages
+    assert (asked.error, asked.error_cut) == ("e" * 5000, False)
+    again = message(client.database, client.queue, shown.key)
+    assert again is not None
+    assert again.error == "e" * 5000

@@ -1,0 +1,240 @@
+"""Messages of tables that somebody else made: what is there is shown, what is not told is not."""
+
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from console.actions.adopt import adopt
+from console.catalog import Queue
+from console.designs import DESIGNS
+from console.engines import Database
+from console.errors import TooSlowError, UsageError
+from console.monitor import walked
+from console.monitor.errors import error_groups
+from console.monitor.filters import parse
+from console.monitor.message import Message
+from console.monitor.messages import look, message
+from tests.contract.test_adopt_postgresql import TABLES, make, run
+
+STATES = {
+    "naive": {"ready": ["1", "2", "3"]},
+    "fifo": {"ready": ["1", "2", "3"]},
+    "stack": {"ready": ["3", "2", "1"]},
+    "heap": {"ready": ["1", "2", "3"]},
+    "pending": {"ready": ["1", "2"], "scheduled": ["3", "4"]},
+    "claim": {"ready": ["1", "2", "3"], "claimed": ["4", "5"], "error": ["9"]},
+    "status": {"ready": ["1", "2", "3"], "claimed": ["4", "5"], "error": ["9"], "done": ["7", "6"]},
+    "ring": {"ready": ["11", "12", "13"]},
+}
+STATES["split"] = STATES["status"]
+"""Design -> the ids of each state, in the order in which they are shown."""
+PAYLOADS = {"ready": ("ready", "a", "b", "c", "x"), "error": ("error",)}
+NAMES = sorted(STATES)
+
+
+def test_every_design_is_here() -> None:
+    assert set(STATES) == set(TABLES)
+
+
+def shown(
+    database: Database,
+    queue: Queue,
+    *words: str,
+    reverse: bool = False,
+    payload_bytes: int | None = None,
+) -> list[Message]:
+    page = look(database, queue, parse(words), reverse=reverse, payload_bytes=payload_bytes)
+    return list(page.messages)
+
+
+def needed(name: str) -> Mapping[str, str]:
+    """The roles that the design cannot do without."""
+    roles = {*DESIGNS[name].needed_roles, *(("size",) if name == "ring" else ())}
+    return {role: column for role, column in TABLES[name].roles.items() if role in roles}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_messages_by_state_and_page_by_page(virgin: Database, name: str) -> None:
+    queue = make(virgin, name)
+    for state, ids in STATES[name].items():
+        assert [m.id for m in shown(virgin, queue, f"state={state}")] == ids
+        last = shown(virgin, queue, f"state={state}", reverse=True)
+        assert [m.id for m in last] == ids[::-1]
+        assert [m.id for m in shown(virgin, queue, f"id={ids[0]}", f"state={state}")] == ids[:1]
+    found: list[str | None] = []
+    after = None
+    while True:
+        page = look(virgin, queue, limit=1, after=after)
+        found += [m.id for m in page.messages]
+        if page.next is None:
+            break
+        after = page.next.text
+    assert found == [id_ for ids in STATES[name].values() for id_ in ids]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_its_columns_say(virgin: Database, name: str) -> None:
+    queue = make(virgin, name)
+    roles = TABLES[name].roles
+    for seen in shown(virgin, queue, payload_bytes=100):
+        assert seen.pushed_at is not None
+        assert seen.age_seconds is not None
+        assert seen.payload is not None
+        assert seen.payload_bytes == len(str(seen.payload))
+        assert (seen.attempts is not None) == ("attempts" in roles)
+        assert (seen.due_at is not None) == ("due_at" in roles)
+        if seen.state in {"claimed", "error", "done"}:
+            assert seen.claimed_by == "w"
+        assert seen.error == ("no" if seen.state == "error" else None)
+        again = message(virgin, queue, seen.key, payload_bytes=100)
+        assert again is not None
+        assert (again.id, again.payload) == (seen.id, seen.payload)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_a_missing_role_would_tell_is_not_told(virgin: Database, name: str) -> None:
+    queue = make(virgin, name, needed(name))
+    told = queue.roles
+    for seen in shown(virgin, queue, payload_bytes=100):
+        assert (seen.id is not None) == ("id" in told)
+        assert (seen.pushed_at, seen.attempts, seen.claimed_by, seen.error) == (None,) * 4
+        assert (seen.payload is not None) == ("payload" in told)
+        assert (seen.payload_bytes is not None) == ("payload" in told)
+        since = seen.state == "claimed" and "claimed_at" in told
+        assert (seen.age_seconds is not None) == since
+    total = sum(len(ids) for ids in STATES[name].values())
+    assert len(shown(virgin, queue)) == total
+    for word in ("older=1h", "claimed_by=w", "error~no", *(() if "id" in told else ("id=1",))):
+        with pytest.raises(UsageError, match="cannot be told"):
+            shown(virgin, queue, word)
+
+
+def test_a_claim_queue_without_errors_shows_failed_claims_as_claims(virgin: Database) -> None:
+    queue = make(virgin, "claim", needed("claim"))
+    assert [m.id for m in shown(virgin, queue, "state=claimed")] == ["4", "5", "9"]
+    with pytest.raises(UsageError, match="role error"):
+        shown(virgin, queue, "state=error")
+    with pytest.raises(UsageError, match="role error"):
+        error_groups(virgin, queue)
+
+
+@pytest.mark.parametrize("name", ["claim", "status", "split"])
+def test_its_errors_by_wording(virgin: Database, name: str) -> None:
+    queue = make(virgin, name)
+    (group,) = error_groups(virgin, queue).groups
+    assert (group.wording, group.count, group.sample_id) == ("no", 1, "9")
+
+
+@pytest.mark.parametrize("name", ["claim", "status", "split"])
+def test_ages_and_owners(virgin: Database, name: str) -> None:
+    queue = make(virgin, name)
+    assert [m.id for m in shown(virgin, queue, "state=ready", "older=60s")] == ["1"]
+    assert [m.id for m in shown(virgin, queue, "state=claimed", "older=5m")] == ["5"]
+    assert {m.state for m in shown(virgin, queue, "claimed_by=w")} == set(STATES[name]) - {"ready"}
+    assert shown(virgin, queue, "claimed_by=somebody") == []
+
+
+TYPES = {
+    "jsonb": ("""'{"a": 12345678901234567890.10}'""", '{"a": 12345678901234567890.10}'),
+    "json": ("""'{"a":  1}'""", '{"a":  1}'),
+    "bytea": (r"'\x00ff41'", b"\x00\xffA"),
+    "varchar(20)": ("'é'", "é"),
+    "integer": ("42", "42"),
+    "text[]": ("'{a,b}'", "{a,b}"),
+}
+
+
+@pytest.mark.parametrize("type_", TYPES)
+def test_a_payload_of_any_type(virgin: Database, type_: str) -> None:
+    written, expected = TYPES[type_]
+    run(virgin, f"CREATE TABLE t (id bigint, body {type_}); INSERT INTO t VALUES (1, {written})")
+    queue = adopt(virgin, "public", "t", DESIGNS["fifo"], {"id": "id", "payload": "body"})
+    (seen,) = shown(virgin, queue, payload_bytes=100)
+    assert seen.payload == expected
+    if type_ == "jsonb":
+        assert json.loads(str(seen.payload))
+        assert shown(virgin, queue, "payload.a=12345678901234567890.10")
+    elif type_ == "json":
+        assert shown(virgin, queue, "payload.a=1")
+    else:
+        with pytest.raises(UsageError, match="wants JSON"):
+            shown(virgin, queue, "payload.a=1")
+
+
+@pytest.mark.parametrize(
+    ("type_", "ids"),
+    [
+        ("text", ["a,b", "it's", "é 😀"]),
+        ("uuid", [f"550e8400-e29b-41d4-a716-44665544000{n}" for n in range(3)]),
+        ("numeric", ["1.5", "2", "10"]),
+        ("smallint", ["-1", "2", "10"]),
+        ("date", ["2026-11-21", "2026-11-22"]),
+    ],
+)
+def test_ids_of_any_type(virgin: Database, type_: str, ids: list[str]) -> None:
+    rows = ", ".join(f"('{id_.replace(chr(39), chr(39) * 2)}', 'x')" for id_ in ids)
+    run(virgin, f"CREATE TABLE t (id {type_}, body text); INSERT INTO t VALUES {rows}")
+    queue = adopt(virgin, "public", "t", DESIGNS["fifo"], {"id": "id", "payload": "body"})
+    found = shown(virgin, queue)
+    assert [seen.id for seen in found] == ids
+    for at, seen in enumerate(found):
+        rest = look(virgin, queue, after=seen.key).messages
+        assert [one.id for one in rest] == ids[at + 1 :]
+        assert [one.id for one in shown(virgin, queue, f"id={seen.id}")] == [seen.id]
+    if type_ in {"uuid", "smallint"}:
+        for no_id in ("x", "99999"):
+            with pytest.raises(UsageError, match="is no id"):
+                shown(virgin, queue, f"id={no_id}")
+
+
+def test_a_due_time_may_be_never(virgin: Database) -> None:
+    run(virgin, "CREATE TABLE t (due timestamptz, body text)")
+    run(virgin, "INSERT INTO t SELECT 'infinity', n FROM generate_series(1, 5) AS n")
+    roles = {"due_at": "due", "payload": "body"}
+    queue = adopt(virgin, "public", "t", DESIGNS["pending"], roles)
+    first = look(virgin, queue, limit=2)
+    assert [(seen.state, seen.due_at, seen.id) for seen in first.messages] == [
+        ("scheduled", None, None)
+    ] * 2
+    assert first.next is not None
+    assert len(look(virgin, queue, after=first.next.text).messages) == 3
+
+
+def test_a_view_has_no_places_to_page_by(virgin: Database) -> None:
+    run(virgin, "CREATE VIEW t AS SELECT n AS id, 'x' AS body FROM generate_series(1, 5) AS n")
+    queue = adopt(virgin, "public", "t", DESIGNS["heap"], {"id": "id", "payload": "body"})
+    page = look(virgin, queue, limit=3)
+    assert (len(page.messages), page.next, page.complete) == (3, None, False)
+    page = look(virgin, queue, limit=5)
+    assert (len(page.messages), page.next, page.complete) == (5, None, True)
+    assert [seen.id for seen in shown(virgin, queue, "id=4")] == ["4"]
+    with pytest.raises(UsageError, match="no order"):
+        look(virgin, queue, after="ready")
+    as_fifo = dict(queue.roles)
+    run(virgin, "CREATE VIEW v AS SELECT * FROM t")
+    ordered = adopt(virgin, "public", "v", DESIGNS["fifo"], as_fifo)
+    assert look(virgin, ordered, limit=3).next is not None
+
+
+def test_what_no_index_serves_ends_at_the_time_out_with_advice(
+    virgin: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(walked, "STATEMENT_SECONDS", 0.5)
+    run(
+        virgin,
+        "CREATE VIEW t AS SELECT n AS id, 'x' AS body FROM generate_series(1, 5) AS n,"
+        " LATERAL (SELECT pg_sleep(n)) AS slow",
+    )
+    queue = adopt(virgin, "public", "t", DESIGNS["fifo"], {"id": "id", "payload": "body"})
+    with pytest.raises(TooSlowError) as slow:
+        look(virgin, queue)
+    assert "statement" in slow.value.why
+    assert "found by an index" in slow.value.next_step
+
+
+def test_a_table_that_is_gone_is_told(virgin: Database) -> None:
+    queue = make(virgin, "fifo")
+    run(virgin, 'DROP TABLE "Their Queue"')
+    with pytest.raises(UsageError, match="Could not look at the messages of 'Their Queue'"):
+        look(virgin, queue)

@@ -1,0 +1,221 @@
+"""Filters, on every engine: what matches and nothing else, in bounded reading, whatever is said."""
+
+import json
+import re
+from collections import Counter
+from contextlib import suppress
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from console.actions.install import install
+from console.engines import Database
+from console.errors import UsageError
+from console.monitor import search
+from console.monitor.filters import FORMS, parse
+from console.monitor.messages import message
+from console.monitor.search import walks_for
+from console.monitor.walks import By
+from tests.contract.client import Client
+from tests.contract.conftest import Use
+from tests.contract.filled import Filled, all_pages, fill, ids_of, paged, seen
+from tests.contract.variants import ALL, BEHAVIOURS, DEFAULTS, Variant
+
+
+@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+def test_filters(use: Use, variant: Variant) -> None:
+    filled = fill(use(variant))
+    client, everything = filled.client, Counter(filled.all)
+
+    def found(*words: str) -> Counter[str]:
+        page = seen(client, *words, limit=100)
+        assert (page.next, page.complete) == (None, True)
+        return Counter(ids_of(page))
+
+    for id_ in filled.all[::3]:
+        assert found(f"id={id_}") == Counter([id_])
+        state = next(state for state, ids in filled.ids.items() if id_ in ids)
+        assert found(f"id={id_}", f"state={state}") == Counter([id_])
+    assert found("older=0s", "newer=1h") == everything
+    assert found("older=1h") == found("older=1h", "state=ready") == Counter()
+    assert found("newer=10m", "state=ready") == Counter(filled.ids["ready"])
+    if not client.queue.finishes:
+        return
+    errors, claims = Counter(filled.ids["error"]), Counter(filled.ids["claimed"])
+    taken = everything - Counter(filled.ids["ready"])
+    assert found("error~BOOM") == found("error~for order", "error~second line") == errors
+    assert found("error~boom", "error~other") == found("error~%") == Counter()
+    assert found("claimed_by=worker-1") == taken
+    assert found("claimed_by=worker-1", "state=claimed", "newer=1h") == claims
+    assert found("claimed_by=worker") == found("claimed_by=worker-11") == Counter()
+    whole = seen(client, "state=claimed").messages[0].claimed_by or ""
+    session, _, rest = whole.partition(" ")
+    assert rest
+    assert found(f"claimed_by={whole}", "state=claimed") == claims
+    assert found(f"claimed_by={session}") == taken
+    assert found(f"claimed_by={session[:-1]}") == Counter()
+
+
+JSON_VARIANTS = [v for v in ALL if v.payload == "json"]
+DOCUMENT = {
+    "order": {"id": 42, "big": 12345678901234567890, "price": 1, "paid": True, "note": None},
+    "items": [{"sku": "A1"}, {"sku": 'it\'s "quoted" é 😀'}],
+    "a.b": "dotted",
+    "": "empty key",
+    "text": "42",
+}
+MATCHES = {
+    "payload.order.id=42": True,
+    "payload.order.id=4": False,
+    "payload.order.big=12345678901234567890": True,
+    "payload.order.big=12345678901234567891": False,
+    "payload.order.paid=true": True,
+    "payload.order.note=null": False,
+    "payload.text=42": True,
+    "payload.text=42 ": False,
+    "payload.items[0].sku=A1": True,
+    "payload.items[0].sku=a1": False,
+    "payload.items[1].sku=A1": False,
+    'payload.items[1].sku=it\'s "quoted" é 😀': True,
+    'payload."a.b"=dotted': True,
+    "payload.a.b=dotted": False,
+    'payload.""=empty key': True,
+    "payload.nothing.at.all=x": False,
+    "payload.order.id.deeper=42": False,
+}
+
+
+@pytest.mark.parametrize("variant", JSON_VARIANTS, ids=str)
+def test_filters_by_what_json_payloads_say(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    documents = [json.dumps(DOCUMENT), "17", '"text"', "[1, [2]]", "null", '{"order": 5}']
+    ids = [str(id_) for id_ in client.push_many(documents)]
+    for word, expected in MATCHES.items():
+        assert ids_of(seen(client, word)) == (ids[:1] if expected else []), word
+    assert ids_of(seen(client, "payload[1][0]=2")) == [ids[3]]
+    both = ("payload.order.id=42", "payload.text=42")
+    assert ids_of(seen(client, *both)) == ids[:1]
+    assert ids_of(seen(client, both[0], "payload.text=43")) == []
+
+
+CANNOT = {
+    "state=nowhere": "states of the design",
+    "keep-newest=5": "does not apply to messages",
+    "limit=5": "--limit",
+}
+
+
+@pytest.mark.parametrize("variant", DEFAULTS, ids=str)
+def test_what_a_queue_cannot_have_is_refused_with_its_reason(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    cannot = dict(CANNOT)
+    if variant.payload != "json":
+        cannot["payload.a=1"] = "wants JSON"
+    if not variant.finishes:
+        cannot |= {"error~x": "have no error", "claimed_by=x": "have no claimed_by"}
+        cannot["state=error"] = "no messages in a state"
+    cannot["id=x"] = "no id of the queue"
+    for word, why in cannot.items():
+        with pytest.raises(UsageError) as refused:
+            seen(client, word)
+        assert why in str(refused.value), word
+    for key in ("x", "ready,,x", "done,1,2,3"):
+        with pytest.raises(UsageError):
+            seen(client, after=key)
+        with pytest.raises(UsageError):
+            message(client.database, client.queue, key)
+
+
+@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+def test_a_filter_that_matches_little_stops_and_says_where_to_go_on(
+    use: Use, variant: Variant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bounded, and in the end complete: each call reads a little and the next goes on there."""
+    client = fill(use(variant), 40).client
+    if not paged(client):
+        pytest.skip("a heap here has no keys")
+    monkeypatch.setattr(search, "READ_AT_ONCE", 3)
+    monkeypatch.setattr(search, "READ_MOST", 6)
+    monkeypatch.setattr(search, "PAGES_AT_ONCE", 1)
+    monkeypatch.setattr(search, "PAGES_MOST", 1)
+    last = seen(client, "state=ready", reverse=True, limit=1).messages[0]
+    for word in (f"id={last.id}", "older=1h"):
+        expected = [last.id] if word.startswith("id=") else []
+        page, calls, found = seen(client, word), 1, []
+        while True:
+            found += ids_of(page)
+            assert page.complete == (page.next is None)
+            if page.next is None:
+                break
+            calls += 1
+            page = seen(client, word, after=page.next.text)
+        assert found == expected
+        walks = walks_for(client.queue, parse([word]))
+        by_row = not any(walk.by_age or walk.by is By.PLACE for walk in walks)
+        if word == "older=1h" and by_row:
+            assert calls > 3
+    some = all_pages(client, "newer=1h", limit=7)
+    assert Counter(message.id for message in some) == Counter(
+        message.id for message in all_pages(client, limit=100)
+    )
+
+
+ODD = st.text(max_size=20) | st.sampled_from(
+    [
+        "'",
+        '"',
+        "''; DROP TABLE x; --",
+        "%",
+        "_",
+        "\\",
+        "{queue}",
+        ":look",
+        "$1",
+        "\x01",
+        "é😀",
+        "[",
+        "]",
+    ]
+)
+
+
+@pytest.fixture(scope="module")
+def odd(database: Database) -> Filled:
+    (variant,) = (v for v in DEFAULTS if v.design.name == "claim")
+    queue = Variant(variant.design, {"payload": "json"}).queue(
+        database.product.default_schema, "odd 'filters' :x %s {y}", database.product.name
+    )
+    install(database, queue)
+    return fill(Client(database, queue))
+
+
+@settings(
+    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(form=st.sampled_from(FORMS), value=ODD, key=ODD)
+def test_odd_values_are_values(odd: Filled, form: str, value: str, key: str) -> None:
+    name, sign, _ = re.split("([=~])", form)
+    word = f"{name}{sign}{value}"
+    if name == "payload.PATH":
+        word = f"payload.{json.dumps(key)}={value}"
+    with suppress(UsageError):
+        assert seen(odd.client, word).messages == ()
+    with suppress(UsageError):
+        seen(odd.client, after=f"ready,{value},{key}")
+    assert len(seen(odd.client).messages) == len(odd.all)
+
+
+@settings(
+    deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(text=ODD.filter(lambda text: text.strip() and "\0" not in text))
+def test_odd_values_are_found(database: Database, odd: Filled, text: str) -> None:
+    payload = json.dumps({"key": {text: [text]}})
+    with suppress(UsageError):
+        pushed = odd.client.push(payload)
+        word = f"payload.key.{json.dumps(text)}[0]={text}"
+        assert ids_of(seen(odd.client, word)) == [pushed]
+        (taken,) = (m for m in odd.client.drain() if m.id == pushed)
+        assert odd.client.fail(taken, text)
+        assert pushed in ids_of(seen(odd.client, f"error~{text}"))

@@ -1,0 +1,295 @@
+"""Looking at messages on PostgreSQL: what was changed by hand, locks, and what a page costs."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Composed, Identifier
+from sqlalchemy import text
+
+from console.catalog import Queue
+from console.designs import Order
+from console.engines import Database, Timeouts, open_database
+from console.errors import BusyError
+from console.monitor.errors import error_groups
+from console.monitor.filters import parse
+from console.monitor.messages import Page, look
+from console.monitor.search import PAGES_AT_ONCE, READ_AT_ONCE, READ_MOST
+from tests.contract.client import Client
+from tests.contract.conftest import Use
+from tests.contract.filled import ids_of, seen
+from tests.contract.plans import Recorder, Statement
+from tests.contract.test_plans_postgresql import (
+    auto_explain,
+    load,
+    on_each_table,
+    roomy,
+    without_autovacuum,
+)
+from tests.contract.variants import DEFAULTS, Variant
+from tests.servers import connect
+
+__all__ = ["auto_explain"]
+
+LIMIT = 50
+A_PAGE = 400
+"""The most pages (8 kB, in the cache or not) that a list of 50 may look at, whatever the depth."""
+BY_ID = 40
+SORTED = 64
+"""So many rows a sort by time and then id reads ahead."""
+(RING,) = (v for v in DEFAULTS if v.design.name == "ring")
+LISTED = [*DEFAULTS, Variant(RING.design, {**RING.given, "in_hand": "on"})]
+LISTED = [variant for variant in LISTED if "postgresql" in variant.engines]
+KEPT = [variant for variant in LISTED if variant.design.keeps_row]
+
+
+def sql_of(queue: Queue, template: str) -> Composed:
+    """`{}` is the main table, `{role}` the column of that role."""
+    columns = {role: Identifier(column) for role, column in queue.roles.items()}
+    return SQL(template).format(Identifier(queue.schema, queue.table), **columns)
+
+
+def by_hand(client: Client, template: str) -> None:
+    with connect(client.url) as connection:
+        connection.execute(sql_of(client.queue, template))
+
+
+@pytest.mark.parametrize("variant", KEPT, ids=str)
+def test_states_that_were_set_by_hand_lack_their_time_and_are_shown(
+    use_postgresql: Use, variant: Variant
+) -> None:
+    client = use_postgresql(variant)
+    client.push_many(["x"] * 6)
+    by_hand(
+        client, "UPDATE {} SET {error} = 'by hand', {claimed_at} = coalesce({claimed_at}, now())"
+    )
+    if "status" in client.queue.roles:
+        by_hand(client, "UPDATE {} SET {status} = 4, {claimed_at} = NULL")
+    (taken, *_) = seen(client).messages
+    by_hand(client, f"UPDATE {{}} SET {{done_at}} = now() WHERE {{id}} = '{taken.id}'")
+    errors = seen(client, "state=error", limit=2)
+    assert [shown.done_at is not None for shown in errors.messages] == [True, False]
+    assert [shown.age_seconds is not None for shown in errors.messages] == [True, False]
+    found, page = ids_of(errors), errors
+    while page.next is not None:
+        page = seen(client, "state=error", limit=2, after=page.next.text)
+        found += ids_of(page)
+    assert len(found) == len(set(found)) == client.status().errors == 6
+    (group,) = error_groups(client.database, client.queue).groups
+    assert (group.count, group.first_at) == (6, group.last_at)
+    assert ids_of(seen(client, "state=error", "newer=1h")) == [taken.id]
+    if "status" in client.queue.roles:
+        by_hand(client, "UPDATE {} SET {status} = 1")
+        assert len(seen(client, "state=claimed").messages) == client.status().claimed == 6
+        by_hand(client, "UPDATE {} SET {status} = 3")
+        assert seen(client).messages == ()
+        assert [m.state for m in seen(client, f"id={taken.id}").messages] == ["archived"]
+
+
+def test_a_running_relay_is_waited_for_shortly_and_told(use_postgresql: Use) -> None:
+    client = use_postgresql(RING)
+    client.push("x")
+    with client.database.transaction("relay") as relay:
+        relay.execute(text(f'LOCK TABLE public."{client.queue.name}_parked"'))
+        with pytest.raises(BusyError, match="Could not look at the messages"):
+            seen(client)
+    assert len(seen(client).messages) == 1
+
+
+@pytest.mark.parametrize("variant", LISTED, ids=str)
+def test_looking_waits_for_no_row_and_locks_none(use_postgresql: Use, variant: Variant) -> None:
+    client = use_postgresql(variant)
+    client.push_many(["x"] * 3)
+    with client.database.transaction("hold") as held:
+        held.execute(text(f'SELECT 1 FROM public."{client.queue.table}" FOR UPDATE'))
+        assert len(seen(client).messages) == 3
+
+
+@dataclass(frozen=True)
+class Looked:
+    """One call, and the statements that it ran over the messages."""
+
+    page: Page
+    statements: list[Statement]
+
+    @property
+    def buffers(self) -> int:
+        return sum(statement.buffers for statement in self.statements)
+
+    @property
+    def most_rows(self) -> float:
+        """Rows that one node of a plan read from a table."""
+        nodes = (node for statement in self.statements for node in statement.nodes())
+        return max(
+            (
+                node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0))
+                for node in nodes
+                if "Relation Name" in node
+            ),
+            default=0,
+        )
+
+
+Look = Callable[..., Looked]
+
+
+@contextmanager
+def looking(client: Client) -> Iterator[Look]:
+    """A console whose statements are recorded with their plans."""
+    database = open_database(client.url, timeouts=Timeouts(statement_seconds=60.0))
+    with database.autocommit("record") as connection:
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        recorder = Recorder(driver)  # the pool has this one connection
+
+    def call(*words: str, **options: object) -> Looked:
+        recorder.take()
+        page = look(database, client.queue, parse(words), **options)  # type: ignore[arg-type]
+        made = [one for one in recorder.take() if "common.matching" in one.text]
+        assert made
+        return Looked(page, made)
+
+    with closing(database):
+        yield call
+
+
+@pytest.fixture(scope="module")
+def depth(long: bool) -> int:
+    return 1_000_000 if long else 50_000
+
+
+def deep(client: Client, depth: int) -> None:
+    """So many ready, and where popped messages are kept as many claimed, failed and done.
+
+    None of them dead: what a long transaction keeps is another matter.
+    """
+    without_autovacuum(client)
+    load(client, depth)
+    queue = client.queue
+    table, roles = queue.table, dict(queue.roles)
+    values = {"claimed_by": "'w'", "attempts": "1", "payload": "'x'", "pushed_at": "now()"}
+    if queue.options.get("in_hand") == "on":
+        table = f"{queue.name}_in_hand"
+        roles = {role: role for role in values} | {"error": "errors", "done_at": "done_at"}
+        roles |= {"id": "id", "claimed_at": "claimed_at"}
+        values["id"] = "-1000000 - n"
+    values |= {
+        "claimed_at": "now() - n * interval '1 ms'",
+        "done_at": "now() - n * interval '1 ms'",
+    }
+    for state, status in (("error", "4"), ("done", "2")):
+        if state in queue.states:
+            given = values | {"status": status}
+            given |= {"error": "'no ' || n"} if state == "error" else {}
+            given = {role: value for role, value in given.items() if role in roles}
+            insert = SQL("INSERT INTO {} ({}) SELECT {} FROM generate_series(1, %s) AS n").format(
+                Identifier(queue.schema, table),
+                SQL(", ").join(Identifier(roles[role]) for role in given),
+                SQL(", ").join(map(SQL, given.values())),
+            )
+            with connect(client.url) as connection:
+                connection.execute(insert, [depth])
+
+
+def check(found: Looked, what: str, most: int = A_PAGE) -> None:
+    sequential = {table for one in found.statements for table in one.sequential()}
+    assert {table for table in sequential if not table.endswith(("_config", "_seq"))} == set(), what
+    assert found.buffers <= most, f"{found.buffers} pages: {what}"
+
+
+@pytest.mark.usefixtures("auto_explain")
+@pytest.mark.parametrize("variant", LISTED, ids=str)
+def test_a_page_costs_the_same_at_any_depth(
+    use_postgresql: Use, variant: Variant, depth: int
+) -> None:
+    client = use_postgresql(roomy(variant, depth))
+    deep(client, depth)
+    heap = variant.order is Order.NONE
+    for statistics in ("none", "true"):
+        if statistics == "true":
+            on_each_table(client, "VACUUM ANALYZE {}")
+        with looking(client) as listed:
+            for state in client.queue.states:
+                for reverse in (False, True):
+                    where = f"{state}, reverse={reverse}, statistics: {statistics}"
+                    first = listed(f"state={state}", limit=LIMIT, reverse=reverse)
+                    check(first, f"the first page of {where}")
+                    if first.page.next is None:
+                        assert state == "scheduled"
+                        continue
+                    assert len(first.page.messages) == LIMIT
+                    after = first.page.next.text
+                    second = listed(f"state={state}", limit=LIMIT, reverse=reverse, after=after)
+                    check(second, f"the next page of {where}")
+                    # Of a heap a page of the table is read whole, of a ring a stretch of slots.
+                    most = PAGES_AT_ONCE * 250 if heap else LIMIT + SORTED
+                    assert max(first.most_rows, second.most_rows) <= most, where
+            if variant.order not in {Order.NONE, Order.DUE}:
+                (last,) = listed(limit=1, reverse=True).page.messages
+                by_id = listed(f"id={last.id}")
+                assert [found.id for found in by_id.page.messages] == [last.id]
+                check(by_id, "one message by its id", BY_ID)
+
+
+@pytest.mark.usefixtures("auto_explain")
+@pytest.mark.parametrize("variant", LISTED, ids=str)
+def test_a_filter_that_matches_nothing_reads_no_more_than_its_bound(
+    use_postgresql: Use, variant: Variant, depth: int
+) -> None:
+    client = use_postgresql(roomy(variant, depth))
+    deep(client, depth)
+    rows_at_once = PAGES_AT_ONCE * 250 if variant.order is Order.NONE else READ_AT_ONCE
+    words = ["older=1d"]
+    if client.queue.finishes:
+        words += ["claimed_by=nobody", "error~nothing"]
+    with looking(client) as listed:
+        for word in words:
+            found = listed(word)
+            assert found.page.messages == ()
+            check(found, word, 8 * READ_MOST)
+            assert found.most_rows <= rows_at_once + SORTED, word
+            read = sum(
+                node["Actual Rows"] * node["Actual Loops"]
+                for one in found.statements
+                for node in one.nodes()
+                if node.get("Alias") in {"m", "h"}
+            )
+            assert read <= READ_MOST + 2 * rows_at_once, word
+        if client.queue.design.keeps_row:
+            check(listed("older=1d"), "an age, by the index", A_PAGE)
+            check(listed("newer=0s", "state=ready"), "an age, by the index", A_PAGE)
+
+
+@pytest.mark.usefixtures("auto_explain")
+@pytest.mark.parametrize("variant", [v for v in LISTED if v.design.name != "ring"], ids=str)
+def test_large_payloads_cost_nothing_unless_they_are_asked_for(
+    use_postgresql: Use, variant: Variant
+) -> None:
+    options = {"max_bytes": "1000000"} if variant.limit is not None else {}
+    client = use_postgresql(Variant(variant.design, {**variant.given, **options}))
+    large = "".join(f"{number * 7919:x} " for number in range(80_000))[:500_000]
+    client.push_many([large] * 20)
+    with looking(client) as listed:
+        unasked = listed(limit=LIMIT)
+        asked = listed(limit=LIMIT, payload_bytes=1000)
+    assert len(unasked.page.messages) == 20
+    if variant.design.name != "split":
+        assert {shown.payload_bytes for shown in unasked.page.messages} == {500_000}
+    assert {shown.payload for shown in asked.page.messages} == {large[:1000]}
+    assert all(shown.payload_cut for shown in asked.page.messages)
+    assert unasked.buffers <= 60
+    assert asked.buffers <= 60 + 20 * 15
+
+
+def test_a_database_that_is_read_only_can_be_looked_at(
+    use_postgresql: Use, postgresql: Database
+) -> None:
+    client = use_postgresql(RING)
+    client.push("x")
+    read_only = postgresql.url.update_query_dict(
+        {"options": "-c default_transaction_read_only=on"}
+    ).render_as_string(hide_password=False)
+    with closing(open_database(read_only)) as database:
+        assert len(look(database, client.queue).messages) == 1

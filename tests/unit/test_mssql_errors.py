@@ -1,0 +1,357 @@
+"""What becomes of the errors of SQL Server's drivers, as they were recorded."""
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy.exc import DBAPIError
+
+from console.engines.mssql import PRODUCT
+from console.engines.mssql.errors import Record, records
+from console.engines.mssql.session import CONNECTING, IN_DOUBT
+from console.errors import (
+    BusyError,
+    ConnectionFailedError,
+    ConsoleError,
+    RefusedError,
+    TooSlowError,
+    TransientError,
+    UsageError,
+)
+from tests.unit.mssql_tools import SECRET, Error
+
+MICROSOFT = "[Microsoft][ODBC Driver 18 for SQL Server]"
+SERVER = f"{MICROSOFT}[SQL Server]"
+FREETDS = "[FreeTDS][SQL Server]"
+
+
+def translated(*arguments: Any, notes: tuple[str, ...] = ()) -> ConsoleError:
+    original = Error(*arguments)
+    for note in notes:
+        original.add_note(note)
+    return PRODUCT.translate(DBAPIError("SELECT 1", {}, original), "do it")
+
+
+def numbered(number: int, text: str = "the message", state: str = "42000") -> ConsoleError:
+    """The server's error of that number, while a statement runs."""
+    return translated(state, f"[{state}] {SERVER}{text} ({number}) (SQLExecDirectW)")
+
+
+NUMBERS: dict[int, type[ConsoleError]] = {
+    18456: ConnectionFailedError,  # login failed
+    4060: ConnectionFailedError,  # no such database
+    40615: ConnectionFailedError,  # Azure: this address is not allowed
+    17142: ConnectionFailedError,  # the server is paused
+    596: ConnectionFailedError,  # the session was killed
+    976: ConnectionFailedError,  # a replica that takes no readers
+    1205: TransientError,  # a deadlock
+    3960: TransientError,  # an update conflict under SNAPSHOT
+    **dict.fromkeys((40613, 40197, 40501, 49918, 49919, 49920, 4221), TransientError),  # Azure
+    **dict.fromkeys((10928, 10929), TransientError),  # Azure's limits of sessions
+    1222: BusyError,  # a lock time-out
+    1204: BusyError,  # no locks left
+    601: BusyError,  # data moved under a scan without locks
+    229: RefusedError,  # no right on the object
+    230: RefusedError,  # no right on the column
+    262: RefusedError,  # no CREATE TABLE
+    297: RefusedError,  # no right for the action
+    300: RefusedError,  # no VIEW SERVER STATE
+    3906: RefusedError,  # a read-only database
+    208: UsageError,  # no such table
+    2812: UsageError,  # no such procedure
+    2714: UsageError,  # a name that is taken
+    2760: UsageError,  # no such schema
+    650: UsageError,  # READPAST under another isolation level
+    515: UsageError,  # null
+    2628: UsageError,  # truncated
+    8114: UsageError,  # not to be converted
+    13609: UsageError,  # no valid JSON
+    701: ConsoleError,  # out of memory
+    1105: ConsoleError,  # the file group is full
+    9002: ConsoleError,  # the log is full
+    823: ConsoleError,  # damage
+    3902: ConsoleError,  # a COMMIT without its transaction
+    3930: ConsoleError,  # a transaction that can only be rolled back
+    9617: UsageError,  # a queue of Service Broker that is disabled
+}
+STATUSES = {
+    UsageError: 2,
+    ConsoleError: 2,
+    ConnectionFailedError: 3,
+    RefusedError: 4,
+    BusyError: 4,
+    TransientError: 4,
+}
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_every_number_is_the_error_that_the_operator_can_act_on(number: int) -> None:
+    error = numbered(number)
+    assert type(error) is NUMBERS[number]
+    assert error.exit_status == STATUSES[type(error)]
+    assert error.what == "Could not do it."
+    assert error.next_step
+    if number != 2628:
+        assert error.why == "the message"
+
+
+def test_a_number_that_is_not_known_is_told_as_it_is() -> None:
+    error = numbered(8134, "Divide by zero error encountered.", "22012")
+    assert (type(error), error.why) == (ConsoleError, "Divide by zero error encountered.")
+    assert type(numbered(8023, "a value of another type", "22018")) is UsageError
+    error = numbered(50000, "somebody's trigger")
+    assert (type(error), error.why, error.next_step) == (ConsoleError, "somebody's trigger", "")
+
+
+RECORDED: dict[str, tuple[tuple[str, str], type[ConsoleError], str]] = {
+    "login, Microsoft": (
+        ("28000", f"[28000] {SERVER}Login failed for user 'u'. (18456) (SQLDriverConnect)"),
+        ConnectionFailedError,
+        "Login failed for user 'u'.",
+    ),
+    "login, FreeTDS": (
+        ("42000", f"[42000] {FREETDS}Login failed for user 'u'. (18456) (SQLDriverConnect)"),
+        ConnectionFailedError,
+        "Login failed for user 'u'.",
+    ),
+    "database": (
+        (
+            "42000",
+            f'[42000] {SERVER}Cannot open database "x" requested by the login. The login failed.'
+            f" (4060) (SQLDriverConnect); [28000] {SERVER}Login failed for user 'u'. (18456)",
+        ),
+        ConnectionFailedError,
+        'Cannot open database "x" requested by the login. The login failed. '
+        "Login failed for user 'u'.",
+    ),
+    "nobody there, Microsoft": (
+        ("HYT00", f"[HYT00] {MICROSOFT}Login timeout expired (0) (SQLDriverConnect)"),
+        ConnectionFailedError,
+        "Login timeout expired",
+    ),
+    "nobody there, FreeTDS": (
+        (
+            "08S01",
+            f"[08S01] {FREETDS}Unable to connect: Adaptive Server is unavailable or does not exist"
+            " (20009) (SQLDriverConnect)",
+        ),
+        ConnectionFailedError,
+        "Unable to connect: Adaptive Server is unavailable or does not exist",
+    ),
+    "certificate": (
+        (
+            "08001",
+            f"[08001] {MICROSOFT}SSL Provider: [error:0A000086:SSL routines::certificate verify "
+            "failed:self-signed certificate] (-1) (SQLDriverConnect)",
+        ),
+        ConnectionFailedError,
+        "SSL Provider: [error:0A000086:SSL routines::certificate verify failed:self-signed "
+        "certificate]",
+    ),
+    "driver": (
+        (
+            "01000",
+            "[01000] [unixODBC][Driver Manager]Can't open lib 'x' : file not found (0) "
+            "(SQLDriverConnect)",
+        ),
+        ConnectionFailedError,
+        "Can't open lib 'x' : file not found",
+    ),
+    "data source": (
+        (
+            "IM002",
+            "[IM002] [unixODBC][Driver Manager]Data source name not found and no default driver "
+            "specified (0) (SQLDriverConnect)",
+        ),
+        ConnectionFailedError,
+        "Data source name not found and no default driver specified",
+    ),
+    "statement, Microsoft": (
+        ("HYT00", f"[HYT00] {MICROSOFT}Query timeout expired (0) (SQLExecDirectW)"),
+        TooSlowError,
+        "Query timeout expired",
+    ),
+    "statement, FreeTDS": (
+        ("HYT00", f"[HYT00] {FREETDS}Timeout expired (0) (SQLExecDirectW)"),
+        TooSlowError,
+        "Timeout expired",
+    ),
+    "lost, Microsoft": (
+        (
+            "08S01",
+            f"[08S01] {MICROSOFT}TCP Provider: Error code 0x68 (104) (SQLExecDirectW); [08S01] "
+            f"{MICROSOFT}Communication link failure (104)",
+        ),
+        ConnectionFailedError,
+        "TCP Provider: Error code 0x68 Communication link failure",
+    ),
+    "lost, FreeTDS": (
+        ("08S01", f"[08S01] {FREETDS}Communication link failure (0) (SQLExecDirectW)"),
+        ConnectionFailedError,
+        "Communication link failure",
+    ),
+    "deadlock": (
+        (
+            "40001",
+            f"[40001] {SERVER}Transaction (Process ID 52) was deadlocked on lock resources with "
+            "another process and has been chosen as the deadlock victim. Rerun the transaction."
+            " (1205) (SQLExecDirectW)",
+        ),
+        TransientError,
+        "Transaction (Process ID 52) was deadlocked on lock resources with another process and has "
+        "been chosen as the deadlock victim. Rerun the transaction.",
+    ),
+    "duplicate": (
+        (
+            "23000",
+            f"[23000] {SERVER}Violation of PRIMARY KEY constraint 'pk'. Cannot insert duplicate key"
+            f" in object 'dbo.q'. The duplicate key value is ({SECRET}; (1) (x)). (2627) "
+            f"(SQLExecDirectW); [01000] {SERVER}The statement has been terminated. (3621)",
+        ),
+        UsageError,
+        "Violation of PRIMARY KEY constraint 'pk'. Cannot insert duplicate key in object 'dbo.q'.",
+    ),
+    "duplicate, in German": (
+        (
+            "23000",
+            f"[23000] {SERVER}Verletzung der PRIMARY KEY-Einschränkung 'pk'. Der doppelte "
+            f"Schlüsselwert ist ({SECRET}). (2627) (SQLExecDirectW)",
+        ),
+        UsageError,
+        "SQL Server's error 2627.",
+    ),
+    "conversion": (
+        (
+            "22018",
+            f"[22018] {SERVER}Conversion failed when converting the nvarchar value '{SECRET}' to "
+            "data type int. (245) (SQLExecDirectW)",
+        ),
+        UsageError,
+        "Conversion failed when converting the nvarchar value to data type int.",
+    ),
+    "truncation": (
+        (
+            "22001",
+            f"[22001] {SERVER}String or binary data would be truncated in table 'd.dbo.q', column "
+            f"'message'. Truncated value: '{SECRET}'. (2628) (SQLExecDirectW)",
+        ),
+        UsageError,
+        "String or binary data would be truncated in table 'd.dbo.q', column 'message'.",
+    ),
+    "cause and consequence": (
+        (
+            "42S01",
+            f"[42S01] {SERVER}Could not create constraint or index. See previous errors. (1750) "
+            f"(SQLExecDirectW); [42S01] {SERVER}There is already an object named 'pk' in the "
+            "database. (2714)",
+        ),
+        UsageError,
+        "There is already an object named 'pk' in the database.",
+    ),
+    "behind a result": (
+        ("42S02", f"[42S02] {SERVER}Invalid object name 'q'. (208) (SQLMoreResults)"),
+        UsageError,
+        "Invalid object name 'q'.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_recorded_errors(name: str) -> None:
+    arguments, kind, why = RECORDED[name]
+    error = translated(*arguments)
+    assert (type(error), error.why) == (kind, why)
+    assert error.next_step
+    assert SECRET not in str(error)
+    assert "[" not in re.sub(r"\[error:[^\]]*\]", "", str(error))
+
+
+def test_what_helps_against_a_certificate_that_nobody_signed() -> None:
+    assert "TrustServerCertificate=yes" in translated(*RECORDED["certificate"][0]).next_step
+
+
+def test_the_login_s_error_says_where_it_went() -> None:
+    error = translated(*RECORDED["login, Microsoft"][0], notes=(f"{CONNECTING}db.example/x",))
+    assert error.why == "Connecting to db.example/x: Login failed for user 'u'."
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(51002, UsageError), (51003, BusyError), (51004, RefusedError)]
+)
+@pytest.mark.parametrize("origin", [SERVER, FREETDS])
+def test_what_our_own_procedures_throw_is_told_in_their_words(
+    number: int, kind: type[ConsoleError], origin: str
+) -> None:
+    text = f"[42000] {origin}[dbo].[q] is full (7)|the reason|next (a|b) ({number}) (SQLExecute)"
+    error = translated("42000", text)
+    assert type(error) is kind
+    assert error.what == "Could not do it. [dbo].[q] is full (7)"
+    assert (error.why, error.next_step) == ("the reason", "next (a|b)")
+    plain = numbered(number, "the payload is null||")
+    assert str(plain) == "Could not do it. the payload is null"
+    assert str(numbered(number, "alone")) == "Could not do it. alone"
+
+
+def test_after_a_commit_that_was_not_answered_nobody_knows() -> None:
+    for name in ("lost, Microsoft", "statement, Microsoft"):
+        error = translated(*RECORDED[name][0], notes=(IN_DOUBT,))
+        assert type(error) is ConnectionFailedError
+        assert IN_DOUBT in error.why
+        assert "Nothing was changed" not in str(error)
+    azure = ("42000", f"[42000] {SERVER}The service has an error. (40197) (SQLExecDirectW)")
+    assert type(translated(*azure, notes=(IN_DOUBT,))) is ConnectionFailedError
+    # An update conflict is an answer.
+    conflict = ("42000", f"[42000] {SERVER}Snapshot isolation... (3960) (SQLExecDirectW)")
+    assert type(translated(*conflict, notes=(IN_DOUBT,))) is TransientError
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind"),
+    [
+        (("Attempt to use a closed connection.",), ConnectionFailedError),
+        (("The cursor's connection has been closed.",), ConnectionFailedError),
+        (("No results.  Previous SQL was not a query.",), ConsoleError),
+        (("HY000", "The driver did not supply an error!"), ConsoleError),
+        (("08S01", "no brackets at all"), ConnectionFailedError),
+        ((), ConsoleError),
+    ],
+)
+def test_the_driver_s_own_errors_have_no_number(
+    arguments: tuple[str, ...], kind: type[ConsoleError]
+) -> None:
+    error = translated(*arguments)
+    assert type(error) is kind
+    assert error.what == "Could not do it."
+    assert error.why == (arguments[-1] if arguments else "")
+
+
+def test_an_error_without_a_driver_s() -> None:
+    assert PRODUCT.translate(DBAPIError(None, None, ValueError("odd")), "do it").why == "odd"
+
+
+# As pyodbc joins them: text, number in parentheses; the function after the first one only.
+TEXTS = st.text(max_size=60).map(str.strip).filter(lambda t: not re.search(r"; \[[0-9A-Z]{5}\]", t))
+RECORDS = st.lists(
+    st.builds(
+        Record,
+        st.from_regex(r"[0-9A-Z]{5}", fullmatch=True),
+        st.integers(-(2**31), 2**31 - 1),
+        TEXTS.filter(lambda text: not text.startswith("[")),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(RECORDS, st.sampled_from([SERVER, FREETDS, MICROSOFT, "[unixODBC][Driver Manager]"]))
+def test_every_message_of_an_error_is_found_as_it_was(told: list[Record], origin: str) -> None:
+    parts = [f"[{r.state}] {origin}{r.text} ({r.number})" for r in told]
+    assert records("; ".join([f"{parts[0]} (SQLExecDirectW)", *parts[1:]])) == told
+
+
+@given(st.text())
+def test_any_text_is_an_error_with_a_message(text: str) -> None:
+    assert translated("42000", text).what == "Could not do it."
+    assert translated(text).what == "Could not do it."

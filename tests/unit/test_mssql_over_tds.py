@@ -1,0 +1,424 @@
+"""The engine `mssql` through a real driver, over real TDS: pysqlbridge answers as the server.
+
+It knows logins, SQL Server's error numbers and the protocol, but no queue: what is not about
+connecting is tested where DBQ_TEST_MSSQL_URL names an SQL Server.
+"""
+
+import dataclasses
+import itertools
+import json
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import URL, make_url, text
+
+from console.engines import Database, Timeouts
+from console.engines.mssql import PRODUCT
+from console.engines.mssql.capabilities import Probe
+from console.engines.mssql.drivers import choose, load_pyodbc
+from console.errors import (
+    BusyError,
+    ConnectionFailedError,
+    ConsoleError,
+    TransientError,
+    UsageError,
+)
+
+bridge = pytest.importorskip("pysqlbridge", reason="needs pysqlbridge, of the extra [test]")
+results = pytest.importorskip("pysqlbridge.tds.result")
+server = pytest.importorskip("pysqlbridge.server")
+logins = pytest.importorskip("pysqlbridge.logins")
+catalogs = pytest.importorskip("pysqlbridge.catalog")
+
+try:
+    ODBC = load_pyodbc()
+    CHOSEN = choose("", ODBC)
+except ConnectionFailedError as error:
+    pytest.skip(" ".join(str(error).splitlines()), allow_module_level=True)
+
+SECRET = "hunter2"
+PASSWORDS = ["a;b}c", "{a}", "}", "a}}b", " a b ", "a=b", "'\"", "ä🂡", "%40:/?#&+"]
+"""What a connection string must not trip over."""
+
+FREETDS = "FreeTDS" in ODBC.drivers()
+DRIVERS = [
+    CHOSEN.name,
+    pytest.param(
+        "FreeTDS", marks=pytest.mark.skipif(not FREETDS, reason="FreeTDS is not installed")
+    ),
+]
+
+Answer = Callable[[Any], Any]
+
+
+def rows(**columns: Any) -> Any:
+    """A result of one row."""
+    kinds = {bool: results.Bit(), int: results.Integer(8), str: results.NVarChar(400)}
+    described = [results.Column(name, kinds[type(value)]) for name, value in columns.items()]
+    return results.QueryResult(described, [list(columns.values())])
+
+
+NOTHING = results.QueryResult([], [])
+
+
+@dataclasses.dataclass
+class Server:
+    """One that answers what a test wants it to answer, and remembers what it was asked."""
+
+    port: int
+    answers: dict[str, Answer]
+    asked: list[str]
+
+    def url(self, password: str = SECRET, user: str = "somebody", **query: str) -> URL:
+        """Its URL; it signed its certificate itself."""
+        words = {"TrustServerCertificate": "yes", "driver": CHOSEN.name, **query}
+        return URL.create(
+            "mssql+pyodbc",
+            username=user or None,
+            password=password or None,
+            host="127.0.0.1",
+            port=self.port,
+            database="x",
+            query={k: v for k, v in words.items() if v},
+        )
+
+    def database(self, url: URL, **timeouts: float) -> Database:
+        """The engine on it, by a URL that was written and read."""
+        parsed = make_url(url.render_as_string(hide_password=False))
+        limits: Any = {"connect_seconds": 3, "statement_seconds": 1.0, **timeouts}
+        return Database(
+            PRODUCT,
+            parsed,
+            timeouts=Timeouts(**limits),
+            application_name="dbq-console",
+            label=PRODUCT.label(parsed),
+        )
+
+
+def serving(handler: Answer) -> Iterator[int]:
+    """Serve on a free port of this machine."""
+    store = logins.LoginStore(
+        [
+            logins.Login(user, logins.hash_password(password, iterations=1), hashed=True)
+            for user, password in [("somebody", SECRET), *enumerated(PASSWORDS)]
+        ]
+    )
+    listening = server.BridgeServer("127.0.0.1", 0, query_handler=handler, logins=store)
+    thread = threading.Thread(target=listening.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield listening.address[1]
+    finally:
+        listening.shutdown()
+        listening.server_close()
+        thread.join()
+
+
+def enumerated(passwords: list[str]) -> Iterator[tuple[str, str]]:
+    return ((f"user{number}", password) for number, password in enumerate(passwords))
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Server]:
+    answers: dict[str, Answer] = {}
+    asked: list[str] = []
+
+    def handle(query: Any) -> Any:
+        # With values bound, a driver calls sp_prepexec: handle, types, statement, values.
+        statement = query.arguments[2] if query.procedure == "sp_prep_exec" else query.sql
+        asked.append(statement)
+        for word, answer in answers.items():
+            if word in statement:
+                return answer(query)
+        return rows(one=1) if statement == "SELECT 1" else NOTHING
+
+    for port in serving(handle):
+        yield Server(port, answers, asked)
+
+
+@pytest.fixture
+def tds(shared: Server) -> Iterator[Server]:
+    """The server, with nothing but its usual answers."""
+    shared.asked.clear()
+    yield shared
+    shared.answers.clear()
+
+
+def refusing(number: int, message: str) -> Answer:
+    def refuse(_: Any) -> Any:
+        raise results.QueryError(message, number=number)
+
+    return refuse
+
+
+@pytest.fixture(params=DRIVERS)
+def driver(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_a_transaction_over_the_wire(tds: Server, driver: str) -> None:
+    tds.answers["people"] = lambda _: rows(name="Ada", number=1)
+    database = tds.database(tds.url(driver=driver))
+    with database.transaction("look") as connection:
+        found = connection.execute(text("SELECT name, number FROM people")).fetchall()
+    assert [tuple(row) for row in found] == [("Ada", 1)]
+    sent = [statement for statement in tds.asked if "sp_" not in statement]
+    assert "SET LOCK_TIMEOUT 5000" in sent[0]
+    assert sent[1:] == [
+        "BEGIN TRANSACTION",
+        "SELECT name, number FROM people",
+        "COMMIT TRANSACTION",
+    ]
+    assert database.label == f"127.0.0.1:{tds.port}/x"
+    database.close()
+
+
+@pytest.mark.parametrize("user", [user for user, _ in enumerated(PASSWORDS)])
+def test_a_password_of_any_kind_arrives(tds: Server, user: str, driver: str) -> None:
+    password = dict(enumerated(PASSWORDS))[user]
+    for url in (
+        tds.url(password, user, driver=driver),
+        tds.url("", "", driver=driver, UID=user, PWD=password),
+    ):
+        database = tds.database(url)
+        with database.autocommit("log in"):
+            pass
+        database.close()
+
+
+@pytest.mark.parametrize(
+    "payload",
+    ["ä🂡", "", "x" * 4000, "x" * 4001, "🂡" * 2001, "x" * 100_000, b"", b"\0" * 8000, b"x" * 8001],
+    ids=lambda payload: f"{type(payload).__name__} {len(payload)}",
+)
+def test_a_payload_of_any_length_arrives_whole_and_comes_back(
+    tds: Server, driver: str, payload: str | bytes
+) -> None:
+    seen: list[Any] = []
+    # It has no varbinary(max), and cannot answer with an empty nvarchar(max).
+    text_kind = results.NVarChar(None if payload else 1)
+    kind = text_kind if isinstance(payload, str) else results.VarBinary()
+
+    def echo(query: Any) -> Any:
+        seen.append(query.arguments[1:])
+        return results.QueryResult([results.Column("payload", kind)], [[payload]])
+
+    tds.answers["push"] = echo
+    database = tds.database(tds.url(driver=driver))
+    with database.transaction("push") as connection:
+        pushed = connection.execute(
+            text("EXEC push :payload, :consumer"), {"payload": payload, "consumer": None}
+        )
+        ((back,),) = pushed.fetchall()
+    ((types, statement, sent),) = seen
+    assert sent == payload
+    assert statement == "EXEC push @P1, NULL"
+    size = len(payload.encode("utf-16-le") if isinstance(payload, str) else payload)
+    assert ("max" in types.casefold()) == (size > 8000)
+    if isinstance(payload, str):
+        assert back == payload
+    # Nothing was asked but what was sent: no type of a NULL, no preparation.
+    assert sum("BEGIN" in statement for statement in tds.asked) == 1
+    assert tds.asked[tds.asked.index("BEGIN TRANSACTION") + 1 :] == [
+        statement,
+        "COMMIT TRANSACTION",
+    ]
+    database.close()
+
+
+def test_an_odbc_connect_arrives(tds: Server, driver: str) -> None:
+    connect = (
+        f"DRIVER={{{driver}}};SERVER=127.0.0.1,{tds.port};UID=somebody;PWD={{{SECRET}}};"
+        "DATABASE=x;TrustServerCertificate=yes"
+    )
+    database = tds.database(URL.create("mssql+pyodbc", query={"odbc_connect": connect}))
+    with database.autocommit("log in"):
+        pass
+    assert database.label == f"127.0.0.1:{tds.port}/x"
+    database.close()
+
+
+def everything(error: BaseException | None) -> str:
+    """The error and all that led to it, as a log would show them."""
+    told = []
+    while error is not None:
+        told.append(f"{error!r} {error} {error.args} {getattr(error, '__notes__', '')}")
+        error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return "\n".join(told)
+
+
+def test_a_refused_login(tds: Server, driver: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    database = tds.database(tds.url(f"not {SECRET}", driver=driver))
+    with pytest.raises(ConnectionFailedError) as refused, database.autocommit("log in"):
+        pass
+    assert refused.value.exit_status == 3
+    assert refused.value.why == (
+        f"Connecting to 127.0.0.1:{tds.port}/x: Login failed for user 'somebody'."
+    )
+    assert SECRET not in everything(refused.value) + caplog.text
+    database.close()
+
+
+@pytest.mark.skipif("msodbcsql" not in CHOSEN.name, reason="only Microsoft's driver checks it")
+def test_a_certificate_that_nobody_signed(tds: Server) -> None:
+    database = tds.database(tds.url(TrustServerCertificate=""))
+    with pytest.raises(ConnectionFailedError) as refused, database.autocommit("log in"):
+        pass
+    assert "TrustServerCertificate=yes" in refused.value.next_step
+    assert SECRET not in everything(refused.value)
+    database.close()
+
+
+def test_nobody_listens(tds: Server, driver: str) -> None:
+    database = tds.database(tds.url(driver=driver).set(port=1), connect_seconds=1)
+    started = time.monotonic()
+    with pytest.raises(ConnectionFailedError) as refused, database.autocommit("log in"):
+        pass
+    assert time.monotonic() - started < 3
+    assert refused.value.why.startswith("Connecting to 127.0.0.1:1/x: ")
+    assert SECRET not in everything(refused.value)
+    database.close()
+
+
+def test_a_statement_s_time_out(tds: Server, driver: str) -> None:
+    """The server is told to stop and says that it did, so the connection goes on."""
+
+    def slow(_: Any) -> Any:
+        time.sleep(1.3)
+        return rows(one=1)
+
+    tds.answers["slow"] = slow
+    database = tds.database(tds.url(driver=driver))
+    with pytest.raises(BusyError) as late, database.transaction("wait") as connection:
+        connection.execute(text("SELECT slow"))
+    assert "time-out" in late.value.next_step
+    assert tds.asked[-1] == "IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION"
+    with database.transaction("look") as connection:
+        assert connection.execute(text("SELECT 1")).scalar() == 1
+    database.close()
+
+
+NUMBERS: dict[int, type[ConsoleError]] = {
+    1205: TransientError,
+    40613: TransientError,
+    1222: BusyError,
+    208: UsageError,
+    2627: UsageError,
+    51003: BusyError,
+}
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_number_of_the_server(tds: Server, driver: str, number: int) -> None:
+    tds.answers["refused"] = refusing(number, "What (7) it says.|Why.|Next.")
+    database = tds.database(tds.url(driver=driver))
+    with pytest.raises(ConsoleError) as failed, database.transaction("do it") as connection:
+        connection.execute(text("SELECT refused"))
+    assert type(failed.value) is NUMBERS[number]
+    assert "[" not in str(failed.value)
+    if number == 51003:
+        assert str(failed.value) == "Could not do it. What (7) it says.\nWhy.\nNext."
+    assert tds.asked[-1] == "IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION"
+    database.close()
+
+
+def test_an_error_behind_a_result(tds: Server, driver: str) -> None:
+    def late(_: Any) -> Any:
+        first = rows(one=1)
+        error = results.QueryError("it went wrong later", number=208)
+        return dataclasses.replace(
+            first, following=(results.QueryResult(columns=[], rows=[], error=error),)
+        )
+
+    tds.answers["later"] = late
+    database = tds.database(tds.url(driver=driver))
+    with (
+        pytest.raises(UsageError, match="it went wrong later"),
+        database.transaction("do it") as connection,
+    ):
+        connection.execute(text("SELECT later")).fetchall()
+    assert "COMMIT TRANSACTION" not in tds.asked
+    database.close()
+
+
+def test_the_probe(tds: Server, driver: str) -> None:
+    told = Probe(
+        server_version="16.0.4185.3",
+        version_number=160004185,
+        edition="Developer Edition (64-bit)",
+        engine_edition=3,
+        database="orders",
+        database_user="ops",
+        read_only=False,
+        sees_all_sessions=False,
+        sees_counters=True,
+        may_create=True,
+        counts_rows=True,
+        read_committed_snapshot=True,
+        broker_enabled=True,
+        online_rebuild=True,
+        babelfish=False,
+        encoding="UTF-16",
+        compatibility_level=160,
+    )
+    tds.answers["dbq server.capabilities"] = lambda _: rows(**dataclasses.asdict(told))
+    database = tds.database(tds.url(driver=driver))
+    found = database.capabilities
+    assert (found.facts["product"], found.database) == ("SQL Server 2022", "orders")
+    assert list(found.missing) == ["sessions"]
+    database.close()
+
+
+def test_a_server_that_cannot_be_asked(tds: Server, driver: str) -> None:
+    tds.answers["dbq server.capabilities"] = refusing(195, "'X' is not a function here.")
+    database = tds.database(tds.url(driver=driver))
+    found = database.capabilities
+    assert found.version_number // 10_000_000 == 17
+    assert all(why.endswith("'X' is not a function here.") for why in found.missing.values())
+    assert {"queues", "sessions", "rates"} <= set(found.missing)
+    database.close()
+
+
+def test_pysqlbridge_itself_is_a_server_of_which_the_truth_is_told(
+    tmp_path: Path, driver: str
+) -> None:
+    """Whatever it makes of the question: an answer or its refusal, never a traceback."""
+    (tmp_path / "people.csv").write_text("id,name\n1,Ada\n")
+    configuration = tmp_path / "tables.json"
+    configuration.write_text(json.dumps({"tables": [{"name": "people", "csv": "people.csv"}]}))
+    for port in itertools.islice(serving(catalogs.load(str(configuration)).answer), 1):
+        database = Server(port, {}, []).database(Server(port, {}, []).url(driver=driver))
+        with database.transaction("look") as connection:
+            assert connection.execute(text("SELECT name FROM people")).scalar() == "Ada"
+        try:
+            found = database.capabilities
+        except UsageError as refused:
+            assert "too old" in refused.what  # noqa: PT017  # either is true of it
+        else:
+            assert found.database
+        database.close()
+
+
+def test_the_command_line_on_a_port_where_nobody_listens() -> None:
+    """In a process of its own: what a driver might write itself is seen too."""
+    url = f"mssql+pyodbc://nobody:{SECRET}@127.0.0.1:1/x"
+    done = subprocess.run(
+        [sys.executable, "-c", "from console.cli import main; main()", "status", "--url", url],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 3, done.stderr
+    assert done.stdout == ""
+    assert "Connecting to 127.0.0.1:1/x: " in done.stderr
+    assert len(done.stderr.splitlines()) == 3
+    assert SECRET not in done.stderr

@@ -1,0 +1,71 @@
+"""Printed installations: one transaction over batches, whatever client runs them; and arrays."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console import sql
+from console.engines.mssql import PRODUCT
+from console.errors import UsageError
+
+GUARD = "IF @@ERROR <> 0 OR @@TRANCOUNT = 0 SET NOEXEC ON;"
+
+
+def batches(script: str) -> list[str]:
+    assert script.endswith("\nGO\n")
+    return [batch.strip() for batch in script.split("\nGO\n") if batch.strip()]
+
+
+def test_a_script_is_one_transaction_that_stops_at_the_first_error() -> None:
+    pieces = ["CREATE TABLE a (x int);\nGO\nCREATE PROCEDURE b AS SELECT 1;", "\nSELECT 2;\nGO\n"]
+    script = PRODUCT.as_script("-- What it is.", pieces)
+    first, *middle, last = batches(script)
+    assert first.startswith("-- What it is.\n")
+    assert first.endswith("\nBEGIN TRANSACTION;")
+    assert "QUOTED_IDENTIFIER ON;" in first
+    assert "SET XACT_ABORT ON;" in first
+    # CREATE PROCEDURE has to begin its batch, so the guard is one of its own behind each.
+    assert middle == [
+        "CREATE TABLE a (x int);",
+        GUARD,
+        "CREATE PROCEDURE b AS SELECT 1;",
+        GUARD,
+        "SELECT 2;",
+        GUARD,
+    ]
+    commands = [line.strip() for line in last.splitlines() if not line.startswith("--")]
+    assert commands.index("COMMIT TRANSACTION;") < commands.index("SET NOEXEC OFF;")
+    assert commands.index("SET @done = 1;") < commands.index("SET NOEXEC OFF;")
+    assert commands.index("IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;") > commands.index(
+        "SET NOEXEC OFF;"
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["[a\nGO\nb]", "[a\r\n  go 5\nb]", "'x\n:r other.sql'", "N'a\n!!dir'", "[a$(b)]"]
+)
+def test_what_a_client_would_take_for_a_command_is_not_printed(name: str) -> None:
+    with pytest.raises(UsageError, match="cannot be printed"):
+        PRODUCT.as_script("--", [f"SELECT {name};"])
+
+
+@pytest.mark.parametrize(
+    "harmless", ["[GO]", "'GO'", "[a\nb]", "-- $(x)", "/* a\n:b */", "[it's]", "'[\n]'", "[a]]\ng]"]
+)
+def test_what_only_looks_like_one_is(harmless: str) -> None:
+    assert harmless in PRODUCT.as_script("--", [f"SELECT 1 {harmless}"])
+
+
+@given(st.lists(st.text(st.characters(codec="utf-8")) | st.binary(), max_size=5))
+def test_an_array_is_json_text_with_hexadecimal_bytes(values: list[str | bytes]) -> None:
+    array = PRODUCT.array(values)
+    assert isinstance(array, str)
+    found = json.loads(array)
+    assert found == [v if isinstance(v, str) else v.hex() for v in values]
+
+
+def test_names_and_literals_are_quoted_without_a_connection() -> None:
+    assert sql.quote_identifier(PRODUCT.dialect, "a]b [c]%") == "[a]]b [c]]%]"
+    assert sql.quote_literal(PRODUCT.dialect, "it's ä") == "N'it''s ä'"

@@ -1,0 +1,274 @@
+"""From a URL to a connection string of ODBC, and to a label: all of it arrives, no secret shows."""
+
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from sqlalchemy import URL, make_url
+
+from console.engines.mssql import PRODUCT, connecting
+from console.engines.mssql.connecting import connection_string, label, read, target
+from console.engines.mssql.drivers import Driver
+from console.errors import UsageError
+from tests.unit.mssql_tools import SECRET, opened, stand_in_for_pyodbc
+
+MICROSOFT = Driver("ODBC Driver 18 for SQL Server")
+FREETDS = Driver("FreeTDS")
+SERVER = f"mssql+pyodbc://sa:{SECRET}@db.example:1434/orders"
+
+
+def words(url: str | URL, driver: Driver = MICROSOFT, **more: Any) -> dict[str, str]:
+    """The connection string for a URL, as a driver reads it."""
+    asked = target(make_url(url), **more)
+    text = connection_string(asked, driver, "dbq-console")
+    return dict(read(text))
+
+
+def through_odbc_connect(text: str) -> URL:
+    return URL.create("mssql+pyodbc", query={"odbc_connect": text})
+
+
+def test_a_url_with_a_server() -> None:
+    assert words(SERVER) == {
+        "DRIVER": "ODBC Driver 18 for SQL Server",
+        "SERVER": "db.example,1434",
+        "DATABASE": "orders",
+        "UID": "sa",
+        "PWD": SECRET,
+        "APP": "dbq-console",
+        "ConnectRetryCount": "0",
+    }
+
+
+def test_freetds_wants_words_of_its_own() -> None:
+    found = words(SERVER, FREETDS)
+    assert (found["TDS_Version"], found["ClientCharset"]) == ("7.4", "UTF-8")
+    assert "ConnectRetryCount" not in found
+
+
+def test_whatever_a_url_says_is_passed_on() -> None:
+    given = {
+        "Authentication": "ActiveDirectoryServicePrincipal",
+        "MultiSubnetFailover": "Yes",
+        "ApplicationIntent": "ReadOnly",
+        "Encrypt": "strict",
+        "TrustServerCertificate": "no",
+        "HostNameInCertificate": "*.db.example",
+        "ServerSPN": "MSSQLSvc/db.example:1434",
+        "ConnectRetryCount": "3",
+        "APP": "mine",
+    }
+    found = words(make_url(SERVER).update_query_dict(given))
+    assert given.items() <= found.items()
+
+
+def test_nobody_named_means_windows_authentication() -> None:
+    found = words("mssql+pyodbc://db.example/orders")
+    assert found["Trusted_Connection"] == "Yes"
+    assert "UID" not in found
+    entra = words("mssql+pyodbc://db.example/orders?Authentication=ActiveDirectoryMsi")
+    assert "Trusted_Connection" not in entra
+
+
+def test_nothing_named_means_this_machine() -> None:
+    assert words("mssql+pyodbc:///orders")["SERVER"] == "localhost"
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("host=h&port=1435&database=d&user=u", "h,1435 d u"),
+        ("SERVER=tcp:h,1435&DATABASE=d&UID=u", "tcp:h,1435 d u"),
+        (r"Server=h\one&database=d&username=u", r"h\one d u"),
+    ],
+)
+def test_the_query_may_say_everything(query: str, expected: str) -> None:
+    found = {k.upper(): v for k, v in words(f"mssql+pyodbc:///?{query}").items()}
+    assert " ".join(found[k] for k in ("SERVER", "DATABASE", "UID")) == expected
+
+
+def test_an_odbc_connect_is_kept_as_it_is_and_completed() -> None:
+    text = f"Server=tcp:h,1433;Database=d;Uid=u;Pwd={{a;b}}}}{SECRET}}};Encrypt=yes"
+    assert words(through_odbc_connect(text)) == {
+        "DRIVER": "ODBC Driver 18 for SQL Server",
+        "Server": "tcp:h,1433",
+        "Database": "d",
+        "Uid": "u",
+        "Pwd": f"a;b}}{SECRET}",
+        "Encrypt": "yes",
+        "APP": "dbq-console",
+        "ConnectRetryCount": "0",
+    }
+    # It said nobody, so it may have meant that: SQLAlchemy leaves that to the driver too.
+    assert "Trusted_Connection" not in words(through_odbc_connect("SERVER=h"))
+
+
+def test_the_rest_of_the_url_completes_an_odbc_connect() -> None:
+    url = make_url(SERVER).update_query_dict({"odbc_connect": "Server=h;Encrypt=no", "APP": "mine"})
+    found = words(url)
+    assert (found["Server"], found["UID"], found["PWD"]) == ("h", "sa", SECRET)
+    assert (found["DATABASE"], found["APP"]) == ("orders", "mine")
+    assert "SERVER" not in found
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mssql+pyodbc://?dsn=Orders",
+        f"mssql+pyodbc://u:{SECRET}@Orders",
+        through_odbc_connect("DSN=Orders"),
+    ],
+)
+def test_a_data_source_has_a_driver_of_its_own(url: str | URL) -> None:
+    found = {k.upper(): v for k, v in words(url, data_sources=["orders"]).items()}
+    assert found["DSN"] == "Orders"
+    assert not {"DRIVER", "SERVER", "TRUSTED_CONNECTION"} & set(found)
+
+
+@pytest.mark.parametrize("more", [":1433", "/db", "?driver=FreeTDS", ""])
+def test_a_host_that_is_no_data_source_is_a_server(more: str) -> None:
+    sources = ["Orders"] if more else ["another"]
+    found = words(f"mssql+pyodbc://u@Orders{more}", data_sources=sources)
+    assert found["SERVER"].startswith("Orders")
+    assert "DSN" not in found
+
+
+def test_the_driver_that_is_named_is_asked_for() -> None:
+    assert target(make_url(f"{SERVER}?driver=ODBC+Driver+17+for+SQL+Server")).driver == (
+        "ODBC Driver 17 for SQL Server"
+    )
+    assert target(through_odbc_connect("Driver={FreeTDS};Server=h")).driver == "FreeTDS"
+
+
+def test_what_sqlalchemy_s_own_dialect_would_take_for_itself_is_no_keyword() -> None:
+    found = words(f"{SERVER}?autocommit=true&ansi=false&unicode_results=true")
+    assert not {"autocommit", "ansi", "unicode_results"} & set(found)
+
+
+KEYWORDS = st.from_regex(r"X[A-Za-z_ ]{0,10}[A-Za-z]", fullmatch=True)
+VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20)
+
+
+@given(st.dictionaries(KEYWORDS, VALUES, max_size=5), st.sampled_from([MICROSOFT, FREETDS]))
+def test_a_value_of_any_kind_arrives(values: dict[str, str], driver: Driver) -> None:
+    assume("};" not in "".join(values.values()))
+    asked = connecting.Target([("SERVER", "h"), *values.items()])
+    text = connection_string(asked, driver, "dbq-console")
+    found = dict(read(text)) if driver is MICROSOFT else freetds_reads(text)
+    assert dict(asked.words).items() <= found.items()
+
+
+def freetds_reads(text: str) -> dict[str, str]:
+    """As its odbc_parse_connect_string does: braces end at `};` or at the end, as they are."""
+    found = {}
+    while text:
+        keyword, _, rest = text.partition("=")
+        if rest.startswith("{"):
+            value, mark, text = rest[1:].partition("};")
+            value = value if mark else value.removesuffix("}")
+        else:
+            value, _, text = rest.partition(";")
+        found[keyword] = value
+    return found
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"SERVER=h;PWD={{{SECRET}",
+        f"SERVER=h;PWD={{a}}{SECRET}",
+        f"SERVER=h;PWD={SECRET};{SECRET}",
+        f"SERVER=h;{SECRET}",
+        f"{SECRET}=;;;={SECRET}",
+        f"DRIVER={{ODBC Driver 18 for SQL Server;PWD={SECRET}",
+        f"SERVER=h;PWD={SECRET}\0",
+        f"SERVER=h;PWD={SECRET}\udc80",
+    ],
+)
+def test_one_that_cannot_be_read_is_refused_without_its_secret(text: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        words(through_odbc_connect(text))
+    assert SECRET not in str(refused.value)
+    assert "mssql+pyodbc://" in str(refused.value)
+
+
+def test_a_keyword_twice_is_refused_without_its_secret() -> None:
+    with pytest.raises(UsageError, match="'PWD' more than once") as refused:
+        words(f"mssql+pyodbc://h/d?PWD={SECRET}&PWD={SECRET}")
+    assert SECRET not in str(refused.value)
+    with pytest.raises(UsageError) as refused:
+        words(f"mssql+pyodbc://h/d?a%3B{SECRET}=1")
+    assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        (SERVER, "db.example:1434/orders"),
+        (f"mssql+pyodbc://u:{SECRET}@db.example/orders", "db.example/orders"),
+        (f"mssql+pyodbc://u:{SECRET}@db.example", "db.example/"),
+        ("mssql+pyodbc:///orders", "localhost/orders"),
+        (f"mssql+pyodbc://?DSN=Orders&PWD={SECRET}", "Orders/"),
+        (through_odbc_connect(f"SERVER=tcp:h,1433;DATABASE=d;UID=u;PWD={SECRET}"), "h:1433/d"),
+        (through_odbc_connect(f"Server={{h}};PWD={{{SECRET};}};Database={{a b}}"), "h/a b"),
+        (through_odbc_connect(rf"Addr=h\one, 1433;PWD={SECRET}"), r"h\one:1433/"),
+        (through_odbc_connect(f"DSN=Orders;PWD={SECRET};DATABASE=d"), "Orders/d"),
+        # A semicolon was forgotten.
+        (through_odbc_connect(f"SERVER=h PWD={SECRET};DATABASE=d"), "?/d"),
+        (through_odbc_connect(f"SERVER=h;DATABASE=d PWD={SECRET}"), "h/?"),
+        (through_odbc_connect(f"DSN=Orders PWD={SECRET}"), "?/"),
+    ],
+)
+def test_a_label_has_neither_user_nor_password(url: str | URL, expected: str) -> None:
+    assert PRODUCT.label(make_url(url)) == expected
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["SERVER=h", "Driver={FreeTDS}", "UID=u", "DATABASE=d", ";", "{", "}", "=", " ", "\\"]
+        )
+    ),
+    st.integers(0, 10),
+    st.sampled_from([f"PWD={SECRET}", f"PWD={{{SECRET}}}", f";pwd={SECRET};", f"PWD={{{SECRET}"]),
+)
+def test_no_label_and_no_refusal_shows_a_password(
+    parts: list[str], where: int, password: str
+) -> None:
+    url = through_odbc_connect(";".join([*parts[:where], password, *parts[where:]]))
+    try:
+        shown = label(url)
+    except UsageError as error:
+        shown = str(error)
+    assert SECRET not in shown
+
+
+def test_the_engine_itself_knows_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    odbc = stand_in_for_pyodbc(monkeypatch)
+    database = opened(f"{SERVER}?Encrypt=strict")
+    assert SECRET not in repr(database._engine) + str(database._engine.url)
+    with database.autocommit("try it"):
+        pass
+    ((text, arguments),) = odbc.opened
+    assert f"PWD={SECRET}" in text
+    assert arguments == {"autocommit": True, "timeout": 7}
+    database.close()
+
+
+def test_a_data_source_s_driver_is_known_from_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    odbc = stand_in_for_pyodbc(monkeypatch)
+    odbc.installed = []
+    odbc.sources = {"Orders": "FreeTDS"}
+    database = opened("mssql+pyodbc://u:p@orders")
+    with database.autocommit("try it"):
+        pass
+    assert dict(read(odbc.opened[0][0])) == {
+        "DSN": "orders",
+        "UID": "u",
+        "PWD": "p",
+        "APP": "dbq-console",
+        "TDS_Version": "7.4",
+        "ClientCharset": "UTF-8",
+    }
+    database.close()
