@@ -154,7 +154,13 @@ def table(queues: Sequence[QueueSnapshot]) -> list[str]:
         cells = [row[0].ljust(widths[0]), row[1].ljust(widths[1])]
         cells += [cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True)]
         lines.append("  ".join(cells).rstrip())
-    return lines + [f"{queue.queue}: {queue.problem}" for queue in queues if queue.problem]
+    lines += [f"{queue.queue}: {queue.problem}" for queue in queues if queue.problem]
+    return lines + [f"{queue.queue}: {_slow(queue)}" for queue in queues if queue.slow]
+
+
+def _slow(queue: QueueSnapshot) -> str:
+    figures = ", ".join(name.removesuffix("_seconds") for name in queue.slow)
+    return f"{figures}: took too long to read; are there dead rows at its head?"
 
 
 def _name(queue: QueueSnapshot, among: Sequence[QueueSnapshot]) -> str:
@@ -176,15 +182,15 @@ def _cell(queue: QueueSnapshot, name: str) -> str:
 
 
 def engine_named(call: Call, name: str | None) -> engines.Product:
-    """The engine of `--engine`, else that of the URL."""
+    """The engine of `--engine`, else that of the connection."""
     if name is not None:
         return engines.product(name)
-    if call.url is None:
+    if call.product is None:
         raise UsageError(
             "No engine is named.",
             next_step=f"Name one with --engine: {', '.join(sorted(engines.PRODUCTS))}.",
         )
-    return engines.product(engines.parse_url(call.url).get_backend_name())
+    return call.product
 
 
 COMMANDS = (designs, status)

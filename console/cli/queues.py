@@ -163,7 +163,7 @@ def roles(call: Call, engine: str | None) -> None:
       dbq-console roles --url URL | psql URL
       dbq-console roles --engine postgresql
     """
-    if call.url is None or engine is not None:
+    if engine is not None or call.product is None:
         product, known = engine_named(call, engine), []
         schema = product.default_schema if call.schema is None else call.schema
     else:

@@ -1,57 +1,59 @@
 """One look at all queues of a database, in as few statements as possible.
 
-Every design's `status` statement returns one row of the same columns, so those of all queues are
-one UNION ALL; where that fails, each queue is asked alone and only the one that failed is unknown.
+Every statement reads rows of the same columns for each queue, so those of many queues are one UNION
+ALL; the counts are bounded, so a look costs the same however deep the queues are.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
 from console import catalog, sql
 from console.catalog import Kind, Queue
-from console.engines import Database, Timeouts
+from console.engines import Database, Session, Timeouts, patience
 from console.errors import ConnectionFailedError, ConsoleError
+from console.monitor import broker, owners
+from console.monitor.asking import Budget, Look, One, Seen, StuckAfter, be_careful, groups
+from console.monitor.estimates import Estimates, estimates
+from console.monitor.figures import COUNTED, Key, StatusRow, key_of
+from console.monitor.memory import Memory
+from console.monitor.owners import Claim, Holder
 
-COUNTED = 10_000
-"""Rows of a state are counted up to here; one more than this says: there are more."""
+__all__ = [
+    "COUNTED",
+    "SAMPLING_TIMEOUTS",
+    "DatabaseSample",
+    "QueueSample",
+    "StatusRow",
+    "take_sample",
+]
 
 SAMPLING_TIMEOUTS = Timeouts(connect_seconds=5, statement_seconds=5.0, lock_seconds=0.5)
-"""For the sampler's own connection."""
-
-
-@dataclass(frozen=True)
-class StatusRow:
-    """What every `status` statement returns. None: the design has it not, or it is not known."""
-
-    schema: str
-    queue: str
-    ready: int | None
-    scheduled: int | None
-    claimed: int | None
-    stuck: int | None
-    errors: int | None
-    done: int | None
-    age_seconds: float | None
-    rows_estimated: int | None
-    inserted: int | None
-    updated: int | None
-    deleted: int | None
-    next_push: int | None
-    next_pop: int | None
-    base: int | None
-    capacity: int | None
+"""For a sampler: so long is a whole look, and a connect."""
 
 
 @dataclass(frozen=True)
 class QueueSample:
-    """What was seen of one queue; `row` is None where it could not be seen, for `problem`."""
+    """What was seen of one queue; `row` is None where it could not be seen, for `problem`.
+
+    A problem with a row is one of the queue as a whole.
+    """
 
     queue: Queue
     row: StatusRow | None
     problem: str = ""
+    taken_at: float | None = None
+    """`time.monotonic()` in the middle of the statement that saw it."""
+    slow: tuple[str, ...] = ()
+    """The figures that are not known because they took too long."""
+    estimates: Estimates | None = None
+    """About how many rows the states have that were not counted to their end; None: not known."""
+    claims: tuple[Claim, ...] | None = None
+    """The oldest; None: not known, or the design has none."""
+    holders: tuple[Holder, ...] | None = None
+    """Of open transactions; None: not known."""
 
 
 @dataclass(frozen=True)
@@ -64,94 +66,170 @@ class DatabaseSample:
     queues: tuple[QueueSample, ...]
     counts_rows: bool
     production: bool
-
-
-@dataclass(frozen=True)
-class _Careful:
-    seqscan: str
-    bitmapscan: str
-    jit: str
+    life: str = ""
+    """Another one than before: counters and positions do not follow from those seen before."""
 
 
 def take_sample(
     database: Database,
     *,
-    stuck_after_seconds: float = catalog.STUCK_AFTER_SECONDS,
+    stuck_after_seconds: StuckAfter = catalog.STUCK_AFTER_SECONDS,
     only: Sequence[Queue] | None = None,
+    memory: Memory | None = None,
+    timeouts: Timeouts | None = None,
 ) -> DatabaseSample:
-    """Look once at all queues of the database, or at those given. Raises ConsoleError."""
-    product = database.product
-    counts_rows = database.capabilities.counts_rows
+    """Look once at all queues of the database, or at those given. Raises ConsoleError.
+
+    Takes no longer than one statement may (by the database's time-outs, unless others are given),
+    whatever the server does.
+    """
+    memory = Memory() if memory is None else memory
+    timeouts = database.timeouts if timeouts is None else timeouts
+    budget = Budget.of(timeouts)
     started = time.monotonic()
-    with database.transaction("look at the queues", read_only=True) as connection:
-        production = catalog.is_production(connection, product)
-        known = only if only is not None else catalog.queues(connection, product)
-    watched = [queue for queue in known if queue.kind is not Kind.ARCHIVE]
-    seen = _together(database, watched, stuck_after_seconds)
-    if seen is None:
-        seen = tuple(_alone(database, queue, stuck_after_seconds) for queue in watched)
+    with patience(timeouts.statement_seconds):
+        counts_rows = database.capabilities.counts_rows
+        with database.session("look at the queues", read_only=True) as session:
+            with session.transaction("look at the queues") as connection:
+                known, production = catalog.queues_and_production(connection, database.product)
+            queues = [q for q in (known if only is None else only) if q.kind is not Kind.ARCHIVE]
+            memory.keep(queues)
+            look = Look(database, session, memory, budget, stuck_after_seconds)
+            seen = look.at(queues)
+            more = _More(database, session, memory, budget)
+            holders = more.holders(queues) if look.circumstances.sees_writers else {}
+            claims = more.claims(queues, seen)
+            estimated, shallow = more.estimates(queues, seen)
+            broken = more.broken(queues, seen)
+            seen |= look.at(shallow)
     ended = time.monotonic()
     return DatabaseSample(
         connection=database.label,
         taken_at=(started + ended) / 2,
         latency_seconds=ended - started,
-        queues=seen,
+        queues=tuple(
+            QueueSample(
+                queue,
+                seen[key_of(queue)].row,
+                seen[key_of(queue)].problem or broken.get(key_of(queue), ""),
+                seen[key_of(queue)].at,
+                slow=memory.slow(queue),
+                estimates=estimated.get(key_of(queue)),
+                claims=claims.get(key_of(queue)),
+                holders=holders.get(key_of(queue)),
+            )
+            for queue in queues
+        ),
         counts_rows=counts_rows,
-        production=production,
+        production=production or database.production,
+        life=look.circumstances.life,
     )
 
 
-def _together(
-    database: Database, queues: Sequence[Queue], stuck_after_seconds: float
-) -> tuple[QueueSample, ...] | None:
-    """All queues in one transaction of two statements, or None where one of them fails."""
-    if not queues:
-        return ()
-    try:
-        with database.transaction("look at the queues", read_only=True) as connection:
-            rows = _ask(connection, database, queues, stuck_after_seconds)
-    except ConnectionFailedError:
-        raise
-    except ConsoleError:
-        return None
-    by_key = {(row.schema, row.queue): row for row in rows}
-    return tuple(QueueSample(queue, by_key[queue.schema, queue.name]) for queue in queues)
+@dataclass(frozen=True)
+class _More:
+    """What is asked of some queues besides their figures; unknown where it takes too long."""
 
+    database: Database
+    session: Session
+    memory: Memory
+    budget: Budget
 
-def _alone(database: Database, queue: Queue, stuck_after_seconds: float) -> QueueSample:
-    try:
-        with database.transaction(f"look at {queue.name!r}", read_only=True) as connection:
-            (row,) = _ask(connection, database, [queue], stuck_after_seconds)
-    except ConnectionFailedError:
-        raise
-    except ConsoleError as error:
-        return QueueSample(queue, None, error.why or error.what)
-    return QueueSample(queue, row)
+    def holders(self, queues: Sequence[Queue]) -> dict[Key, tuple[Holder, ...]]:
+        """The open transactions that write in each queue; empty where nobody can tell."""
+        found: dict[Key, tuple[Holder, ...]] = {}
 
+        def ask(connection: Connection, _: Sequence[Queue]) -> None:
+            found.update(owners.holders(connection, self.database, queues))
 
-def _ask(
-    connection: Connection,
-    database: Database,
-    queues: Sequence[Queue],
-    stuck_after_seconds: float,
-) -> list[StatusRow]:
-    product = database.product
-    server = sql.statements(product.name, "server")
-    if "careful" in server:
-        sql.fetch(connection, _Careful, server["careful"], sql.Scope())
-    counters = "yes" if database.capabilities.counts_rows else "no"
-    scopes = [
-        q.scope(product, counters=counters, stuck_after_seconds=str(stuck_after_seconds))
-        for q in queues
-    ]
-    files = [sql.statements(product.name, queue.design.name) for queue in queues]
-    gates = [
-        (file["gate"], scope)
-        for file, scope, queue in zip(files, scopes, queues, strict=True)
-        if "gate" in file and queue.kind is Kind.INSTALLED
-    ]
-    if gates:
-        connection.execute(sql.union(gates, connection.dialect))
-    parts = [(file["status"], scope) for file, scope in zip(files, scopes, strict=True)]
-    result = connection.execute(sql.union(parts, connection.dialect))
-    return sql.rows_of(result.keys(), result.fetchall(), StatusRow, "status")
+        self._ask(queues[:1], "look at transactions", ask)
+        return found
+
+    def claims(
+        self, queues: Sequence[Queue], seen: Mapping[Key, Seen]
+    ) -> dict[Key, tuple[Claim, ...]]:
+        """The oldest claims of each queue that can have some and whose claims could be counted."""
+        rows = {key_of(queue): seen[key_of(queue)].row for queue in self._with("claims", queues)}
+        counted = {key: row.claimed for key, row in rows.items() if row and row.claimed is not None}
+        found: dict[Key, tuple[Claim, ...]] = {
+            key: () for key, count in counted.items() if not count
+        }
+        wanted = [queue for queue in queues if counted.get(key_of(queue))]
+
+        def ask(connection: Connection, some: Sequence[Queue]) -> None:
+            listed = owners.claims(connection, self.database, some, self.memory)
+            found.update({key_of(queue): listed.get(key_of(queue), ()) for queue in some})
+
+        self._ask(wanted, "look at claims", ask)
+        return found
+
+    def estimates(
+        self, queues: Sequence[Queue], seen: Mapping[Key, Seen]
+    ) -> tuple[dict[Key, Estimates], list[Queue]]:
+        """Of the queues that have states which were not counted to their end.
+
+        And those queues whose states must be counted now: they are not as deep as they were.
+        """
+        found: dict[Key, Estimates] = {}
+        shallow = []
+        wanted = []
+        for queue in self._with("estimate", queues):
+            row = seen[key_of(queue)].row
+            if row is not None and row.over() and self.memory.may_try(queue, "estimate"):
+                wanted.append((queue, row))
+
+        def ask(connection: Connection, some: Sequence[tuple[Queue, StatusRow]]) -> None:
+            found.update(estimates(connection, self.database.product, some))
+
+        self._ask(wanted, "estimate depths", ask)
+        for queue, row in wanted:
+            if estimated := found.get(key_of(queue)):
+                self.memory.was_quick(queue, ["estimate"])
+                if not self.memory.keep_deep(queue, row, estimated):
+                    shallow.append(queue)
+            else:
+                self.memory.was_slow(queue, "estimate")
+        return found, shallow
+
+    def broken(self, queues: Sequence[Queue], seen: Mapping[Key, Seen]) -> dict[Key, str]:
+        """What is wrong with queues as a whole, of designs whose engine tells."""
+        found: dict[Key, str] = {}
+
+        def ask(connection: Connection, some: Sequence[Queue]) -> None:
+            for queue in some:
+                row = seen[key_of(queue)].row
+                told = broker.health(connection, self.database.product, queue)
+                if problem := told.problem(row.ready if row else None):
+                    found[key_of(queue)] = problem
+
+        self._ask(self._with("health", queues), "look at Service Broker", ask)
+        return found
+
+    def _with(self, name: str, queues: Sequence[Queue]) -> list[Queue]:
+        engine = self.database.product.name
+        return [queue for queue in queues if name in sql.statements(engine, queue.design.name)]
+
+    def _ask(
+        self, many: Sequence[One], doing: str, ask: Callable[[Connection, Sequence[One]], None]
+    ) -> None:
+        """Ask in groups; a group that cannot be asked is asked one by one."""
+        for group in groups(many):
+            if not self._asked(group, doing, ask) and len(group) > 1:
+                ends_at = time.monotonic() + self.budget.retry
+                for one in group:
+                    if time.monotonic() < ends_at:
+                        self._asked([one], doing, ask)
+
+    def _asked(
+        self, group: Sequence[One], doing: str, ask: Callable[[Connection, Sequence[One]], None]
+    ) -> bool:
+        limit = self.budget.together(len(group))
+        try:
+            with self.session.transaction(doing) as connection:
+                be_careful(connection, self.database, limit, self.budget.lock)
+                ask(connection, group)
+        except ConnectionFailedError:
+            raise
+        except ConsoleError:
+            return False
+        return True

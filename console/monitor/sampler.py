@@ -2,22 +2,36 @@
 
 import random
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from console.catalog import STUCK_AFTER_SECONDS
-from console.engines import Database
+from console.engines import Database, Timeouts, patience
 from console.errors import ConsoleError
-from console.monitor.sample import DatabaseSample, take_sample
-from console.monitor.snapshot import QueueSnapshot, RateWindow, snapshot
+from console.monitor.asking import StuckAfter
+from console.monitor.memory import Memory
+from console.monitor.rates import RateWindow
+from console.monitor.sample import SAMPLING_TIMEOUTS, DatabaseSample, QueueSample, take_sample
+from console.monitor.snapshot import QueueSnapshot, snapshot
 
 _FIRST_RETRY_SECONDS = 1.0
 _LONGEST_RETRY_SECONDS = 30.0
 
+IDLE_AFTER_SECONDS = 30.0
+"""When nothing has changed for so long, the pauses begin to grow..."""
+IDLE_GROWTH = 1.5
+"""... by this factor each..."""
+IDLE_LONGEST = 5.0
+"""... up to so many intervals."""
+
 
 @dataclass(frozen=True)
 class Reading:
-    """What one look of the sampler gave: snapshots, or the error that it met."""
+    """What one look of the sampler gave: snapshots, or the error that it met.
+
+    With an error the snapshots are those of the last look that went well: see `age_seconds`.
+    """
 
     connection: str
     queues: tuple[QueueSnapshot, ...] = ()
@@ -25,6 +39,22 @@ class Reading:
     production: bool = False
     error: ConsoleError | None = None
     retry_seconds: float | None = None
+    """The pause before the next try, after an error."""
+    taken_at: float | None = None
+    """`time.monotonic()` of the look that the snapshots are of; None: there was none yet."""
+    next_seconds: float | None = None
+    """The pause before the next look, whatever this one gave."""
+
+    @property
+    def stale(self) -> bool:
+        """Whether the snapshots are of an earlier look than this one."""
+        return self.error is not None
+
+    def age_seconds(self, now: float | None = None) -> float | None:
+        """How old the snapshots are; None: there are none yet."""
+        if self.taken_at is None:
+            return None
+        return max(0.0, (time.monotonic() if now is None else now) - self.taken_at)
 
 
 class Sampler:
@@ -36,62 +66,108 @@ class Sampler:
         deliver: Callable[[Reading], None],
         *,
         interval_seconds: float = 1.0,
-        stuck_after_seconds: float = STUCK_AFTER_SECONDS,
+        stuck_after_seconds: StuckAfter = STUCK_AFTER_SECONDS,
+        timeouts: Timeouts = SAMPLING_TIMEOUTS,
     ) -> None:
         self._database = database
         self._deliver = deliver
-        self.interval_seconds = interval_seconds
+        self._interval_seconds = interval_seconds
         self._stuck_after_seconds = stuck_after_seconds
+        self._timeouts = timeouts
+        self._memory = Memory()
+        self._life = ""
         self._windows: dict[tuple[str, str, str], RateWindow] = {}
+        self._last = Reading(database.label)
+        self._idle = _Idle()
+        self._retry_seconds = _FIRST_RETRY_SECONDS
         self._stop = threading.Event()
         self._wake = threading.Event()
         self._thread = threading.Thread(
             target=self._run, name=f"sampler {database.label}", daemon=True
         )
 
+    @property
+    def interval_seconds(self) -> float:
+        """The pause between two looks; longer while nothing changes."""
+        return self._interval_seconds
+
+    @interval_seconds.setter
+    def interval_seconds(self, seconds: float) -> None:
+        self._interval_seconds = seconds
+        self.look_now()
+
     def start(self) -> None:
         """Begin to look."""
         self._thread.start()
 
     def look_now(self) -> None:
-        """Do not wait for the rest of the interval."""
+        """Do not wait for the rest of the pause, and make pauses no longer than the interval."""
         self._wake.set()
 
     def stop(self, timeout_seconds: float = 0.0) -> None:
-        """Ask the thread to end; wait for it at most `timeout_seconds`."""
+        """Ask the thread to end, a look that hangs in a silent server too.
+
+        Waits for it at most `timeout_seconds`.
+        """
         self._stop.set()
         self._wake.set()
         if timeout_seconds > 0 and self._thread.is_alive():
             self._thread.join(timeout_seconds)
 
+    @property
+    def running(self) -> bool:
+        """Whether its thread is there."""
+        return self._thread.is_alive()
+
     def _run(self) -> None:
-        retry = _FIRST_RETRY_SECONDS
         while not self._stop.is_set():
-            try:
-                sample = take_sample(self._database, stuck_after_seconds=self._stuck_after_seconds)
-            except Exception as error:  # noqa: BLE001  # a thread that dies says nothing ever again
-                # Jitter, so that many consoles do not come back to a server in step.
-                pause = retry * random.uniform(0.75, 1.25)  # noqa: S311
-                retry = min(retry * 2, _LONGEST_RETRY_SECONDS)
-                told = error if isinstance(error, ConsoleError) else _unforeseen(error)
-                reading = Reading(self._database.label, error=told, retry_seconds=pause)
-                self._windows.clear()
-            else:
-                pause, retry = self.interval_seconds, _FIRST_RETRY_SECONDS
-                reading = self._reading(sample)
+            self._wake.clear()
+            reading = self.look()
             if not self._stop.is_set():
                 self._deliver(reading)
-            self._wake.wait(pause)
-            self._wake.clear()
+            if self._wake.wait(reading.next_seconds):
+                self._idle.end()
+
+    def look(self) -> Reading:
+        """Look once, in the caller's thread; for a sampler that was not started."""
+        try:
+            with patience(self._timeouts.statement_seconds, self._stop.is_set):
+                sample = take_sample(
+                    self._database,
+                    stuck_after_seconds=self._stuck_after_seconds,
+                    memory=self._memory,
+                    timeouts=self._timeouts,
+                )
+            self._last = self._reading(sample)
+        except Exception as error:  # noqa: BLE001  # a thread that dies says nothing ever again
+            return self._failed(error)
+        self._retry_seconds = _FIRST_RETRY_SECONDS
+        return self._last
+
+    def _failed(self, error: Exception) -> Reading:
+        # Jitter, so that many consoles do not come back to a server in step.
+        pause = self._retry_seconds * random.uniform(0.75, 1.25)  # noqa: S311  # no secret
+        self._retry_seconds = min(self._retry_seconds * 2, _LONGEST_RETRY_SECONDS)
+        self._windows.clear()
+        self._idle.end()
+        told = error if isinstance(error, ConsoleError) else _unforeseen(error)
+        return replace(self._last, error=told, retry_seconds=pause, next_seconds=pause)
 
     def _reading(self, sample: DatabaseSample) -> Reading:
+        if sample.life != self._life:
+            # A restart, a crash or a reset: what was counted before says nothing about now.
+            self._windows.clear()
+            if self._life:
+                self._database.probe_again()
+            self._life = sample.life
         shown: list[QueueSnapshot] = []
         windows: dict[tuple[str, str, str], RateWindow] = {}
         for seen in sample.queues:
             key = (seen.queue.schema, seen.queue.name, seen.queue.design.name)
             window = self._windows.get(key) or RateWindow(seen.queue.design.flow)
             windows[key] = window
-            rates = window.add(sample.taken_at, seen.row, counts_rows=sample.counts_rows)
+            at = sample.taken_at if seen.taken_at is None else seen.taken_at
+            rates = window.add(at, seen.row, counts_rows=sample.counts_rows)
             shown.append(snapshot(seen, sample.connection, rates))
         self._windows = windows
         return Reading(
@@ -99,7 +175,40 @@ class Sampler:
             tuple(shown),
             latency_seconds=sample.latency_seconds,
             production=sample.production,
+            taken_at=sample.taken_at,
+            next_seconds=self._idle.pause(sample, self._interval_seconds),
         )
+
+
+class _Idle:
+    """How long the next pause is: longer and longer while nothing changes."""
+
+    def __init__(self) -> None:
+        self._seen: object = None
+        self._same_since = 0.0
+        self._factor = 1.0
+
+    def end(self) -> None:
+        """Pauses of one interval, until nothing has changed for a while again."""
+        self._seen = None
+        self._factor = 1.0
+
+    def pause(self, sample: DatabaseSample, interval_seconds: float) -> float:
+        """The pause after this sample."""
+        seen = [_lasting(queue) for queue in sample.queues]
+        if seen != self._seen:
+            self._seen, self._same_since, self._factor = seen, sample.taken_at, 1.0
+        elif sample.taken_at - self._same_since >= IDLE_AFTER_SECONDS:
+            self._factor = min(self._factor * IDLE_GROWTH, IDLE_LONGEST)
+        return interval_seconds * self._factor
+
+
+def _lasting(seen: QueueSample) -> object:
+    """What of a sample stays the same while nothing happens: no ages."""
+    row = None if seen.row is None else replace(seen.row, age_seconds=None)
+    owners = tuple((claim.id, claim.attempts, claim.owner) for claim in seen.claims or ())
+    sessions = frozenset(holder.session for holder in seen.holders or ())
+    return seen.queue.label, seen.queue.design.name, row, seen.problem, owners, sessions
 
 
 def _unforeseen(error: Exception) -> ConsoleError:

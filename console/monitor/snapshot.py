@@ -1,11 +1,16 @@
 """From samples to what is shown: figures of one queue, with what is estimated and what unknown."""
 
-from collections import deque
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
 
 from console.catalog import Queue
 from console.designs import Flow
-from console.monitor.sample import COUNTED, QueueSample, StatusRow
+from console.monitor.figures import COUNTED, StatusRow
+from console.monitor.owners import SHOWN, Claim, Holder
+from console.monitor.rates import Rates, RateWindow
+from console.monitor.sample import QueueSample
+
+__all__ = ["QueueSnapshot", "RateWindow", "Rates", "snapshot"]
 
 _STATE_FIELDS = {
     "ready": "ready",
@@ -44,106 +49,81 @@ class QueueSnapshot:
     unknown: tuple[str, ...]
     problem: str = ""
     """Why everything is unknown, where it is."""
+    slow: tuple[str, ...] = ()
+    """What is unknown because it took too long to read: dead rows at a queue's head, mostly."""
+    claims: tuple[Claim, ...] | None = None
+    """The oldest ones, with their owners."""
+    holders: int | None = None
+    """Open transactions that have written in the queue, or are about to. Where a pop deletes, a
+    message that is being worked on is held by one of these."""
+    held_seconds: float | None = None
+    """How long the oldest of them is open; None: there is none, or its age is not known."""
+    held_by: tuple[Holder, ...] = ()
+    """The oldest ones."""
+    filling_per_second: tuple[float, float] | None = None
+    """How fast a ring's gap grows, from ... to ...; negative: it shrinks."""
 
     @property
     def key(self) -> tuple[str, str, str]:
         """What stays the same from snapshot to snapshot."""
         return (self.connection, self.schema, self.queue)
 
-    def as_json(self) -> dict[str, object]:
-        """The stable object of `status --json`."""
-        found: dict[str, object] = {f.name: getattr(self, f.name) for f in fields(self)}
-        del found["problem"]
-        return found | {"estimated": list(self.estimated), "unknown": list(self.unknown)}
+    @property
+    def full_in_seconds(self) -> float | None:
+        """When the ring is full if push and pop go on as they do; None: not, or not known."""
+        return self._full_in(self._filling)
 
+    @property
+    def full_in_range_seconds(self) -> tuple[float | None, float | None]:
+        """When at the soonest, and when at the latest (None: never), as far as rates vary."""
+        slowest, fastest = self.filling_per_second or (None, None)
+        return self._full_in(fastest), self._full_in(slowest)
 
-@dataclass(frozen=True)
-class Rates:
-    """Messages a second; None: not known (yet)."""
+    def resize_buys_seconds(self, capacity: int) -> float | None:
+        """How much later a ring of that size would be full; None: it is not filling, or unknown."""
+        now = self.full_in_seconds
+        later = self._full_in(self._filling, capacity)
+        return None if now is None or later is None else later - now
 
-    push: float | None = None
-    pop: float | None = None
-
-
-@dataclass(frozen=True)
-class _Counters:
-    taken_at: float
-    raw: tuple[int | None, ...]
-    """What only ever rises, for one life of the counters: a fall is a reset, so a gap."""
-    base: int | None
-    pushed: float | None
-    popped: float | None
-
-
-class RateWindow:
-    """The rates of one queue over the samples of the last `seconds`; a reset begins it anew."""
-
-    def __init__(self, flow: Flow, seconds: float = 10.0) -> None:
-        self._flow = flow
-        self._seconds = seconds
-        self._seen: deque[_Counters] = deque()
-
-    def add(self, taken_at: float, row: StatusRow | None, *, counts_rows: bool) -> Rates:
-        """Take one sample in and return the rates from the oldest one kept to this one."""
-        if row is None or (self._flow is not Flow.NUMBERS and not counts_rows):
-            self._seen.clear()
-            return Rates()
-        now = _counters(taken_at, row, self._flow)
-        if self._seen and _was_reset(self._seen[-1], now):
-            self._seen.clear()
-        self._seen.append(now)
-        # The last one beyond the window stays: two samples are needed whatever their distance.
-        while len(self._seen) > 2 and now.taken_at - self._seen[1].taken_at >= self._seconds:
-            self._seen.popleft()
-        return _between(self._seen[0], now)
-
-
-def _counters(taken_at: float, row: StatusRow, flow: Flow) -> _Counters:
-    raw = (row.inserted, row.updated, row.deleted)
-    pushed: float | None
-    popped: float | None
-    if flow is Flow.NUMBERS:
-        raw = (row.next_push, row.next_pop, None)
-        pushed, popped = row.next_push, row.next_pop
-    elif flow is Flow.DELETED:
-        pushed, popped = row.inserted, row.deleted
-    else:
-        pushed, popped = row.inserted, _claimed_flow(row)
-    return _Counters(taken_at, raw, row.base, pushed, popped)
-
-
-def _claimed_flow(row: StatusRow) -> float | None:
-    """How many pops there were, up to a constant.
-
-    A pop is an update, and its end (complete, fail, release) another update or the delete; what
-    is claimed now has had only the first of the two.
-    """
-    if row.updated is None or row.deleted is None:
-        return None
-    if row.claimed is None or row.claimed > COUNTED:
-        return None
-    return (row.updated + row.deleted + row.claimed) / 2
-
-
-def _was_reset(before: _Counters, now: _Counters) -> bool:
-    if before.base != now.base:
-        return True  # a relay: the numbers were moved, not drawn
-    pairs = zip(before.raw, now.raw, strict=True)
-    return any(b is None or (n is not None and n < b) for b, n in pairs if n is not None)
-
-
-def _between(first: _Counters, last: _Counters) -> Rates:
-    elapsed = last.taken_at - first.taken_at
-    if elapsed <= 0:
-        return Rates()
-
-    def rate(before: float | None, after: float | None) -> float | None:
-        if before is None or after is None:
+    @property
+    def _filling(self) -> float | None:
+        if self.push_per_second is None or self.pop_per_second is None:
             return None
-        # The engine's counters trail by up to a second: a small fall is that, not a flow back.
-        return max(0.0, (after - before) / elapsed)
+        return self.push_per_second - self.pop_per_second
 
-    return Rates(rate(first.pushed, last.pushed), rate(first.popped, last.popped))
+    def _full_in(self, per_second: float | None, capacity: int | None = None) -> float | None:
+        size = self.capacity if capacity is None else capacity
+        if self.gap is None or size is None:
+            return None
+        if self.gap >= size:
+            return 0.0
+        if per_second is None or per_second <= 0:
+            return None
+        return (size - self.gap) / per_second
+
+    def as_json(self) -> dict[str, object]:
+        """The stable object of `status --json`: keys are added at the end, and never go."""
+        hidden = {"problem", "slow", "claims", "holders", "held_seconds", "held_by"}
+        hidden.add("filling_per_second")
+        shown: dict[str, object] = {
+            f.name: getattr(self, f.name) for f in fields(self) if f.name not in hidden
+        }
+        soonest, latest = self.full_in_range_seconds
+        doubled = None if self.capacity is None else self.resize_buys_seconds(2 * self.capacity)
+        return shown | {
+            "estimated": list(self.estimated),
+            "unknown": list(self.unknown),
+            "problem": self.problem,
+            "slow": list(self.slow),
+            "claims": None if self.claims is None else [asdict(claim) for claim in self.claims],
+            "holders": self.holders,
+            "held_seconds": self.held_seconds,
+            "held_by": [asdict(holder) for holder in self.held_by],
+            "full_in_seconds": self.full_in_seconds,
+            "full_in_soonest_seconds": soonest,
+            "full_in_latest_seconds": latest,
+            "doubling_buys_seconds": doubled,
+        }
 
 
 def snapshot(sample: QueueSample, connection: str, rates: Rates | None = None) -> QueueSnapshot:
@@ -151,21 +131,23 @@ def snapshot(sample: QueueSample, connection: str, rates: Rates | None = None) -
     queue, row = sample.queue, sample.row
     applicable = _applicable(queue)
     rates = rates or Rates()
+    holders = None if sample.holders is None else len(sample.holders)
     if row is None:
-        return _snapshot(queue, connection, {}, [], applicable, sample.problem)
-    counts, estimated = _counts(queue, row)
-    values: dict[str, float | None] = {
+        return _snapshot(sample, connection, {"holders": holders}, [], applicable)
+    counts, estimated = _counts(row, sample.estimates)
+    values: dict[str, object] = {
         **counts,
         "age_seconds": row.age_seconds,
         "push_per_second": rates.push,
         "pop_per_second": rates.pop,
         "capacity": row.capacity,
+        "gap": row.gap,
+        "claims": sample.claims,
+        "holders": holders,
     }
-    if row.next_push is not None and row.next_pop is not None:
-        values["gap"] = row.next_push - row.next_pop
     if row.age_seconds is None and counts.get("ready") == 0:
         applicable = [name for name in applicable if name != "age_seconds"]  # nothing has an age
-    return _snapshot(queue, connection, values, estimated, applicable, "")
+    return _snapshot(sample, connection, values, estimated, applicable, rates)
 
 
 def _applicable(queue: Queue) -> list[str]:
@@ -175,51 +157,66 @@ def _applicable(queue: Queue) -> list[str]:
     names += ["age_seconds", "push_per_second", "pop_per_second"]
     if queue.design.flow is Flow.NUMBERS:
         names += ["gap", "capacity"]
-    return names
+    if "claimed" in states:
+        names.append("claims")
+    return [*names, "holders"]
 
 
-def _counts(queue: Queue, row: StatusRow) -> tuple[dict[str, int | None], list[str]]:
-    """The counts by state, and which of them are estimates.
+def _counts(
+    row: StatusRow, estimates: Mapping[str, float | None] | None
+) -> tuple[dict[str, int | None], list[str]]:
+    """The counts by state, and which of them are estimates."""
+    counted: dict[str, int | None] = {name: getattr(row, name) for name in _STATE_FIELDS}
+    found = {state: _estimate(row, state, estimates) for state in row.over()}
+    if row.stuck is not None and row.stuck > COUNTED:
+        found["stuck"] = found.get("claimed", COUNTED)
+    if row.capacity is not None and (row.ready is None or row.ready > COUNTED):
+        # What cannot be counted in a ring: the numbers tell, but for the holes among them. Where it
+        # is the parked numbers that are too many, they do not.
+        numbers_tell = row.gap is not None and row.gap > COUNTED
+        found["ready"] = max(row.ready or 0, row.gap or 0) if numbers_tell else row.ready
+    counted |= found
+    return counted, [name for name in _STATE_FIELDS if found.get(name) is not None]
 
-    Above the bounded count the engine's statistics speak, less what was counted in the other
-    states, and never for less than the bound.
+
+def _estimate(
+    row: StatusRow, state: str, estimates: Mapping[str, float | None] | None
+) -> int | None:
+    """How many rows a state has that was not counted to its end, and never less than was counted.
+
+    Without an estimate the engine's statistics tell what is left when the other states are taken
+    off; where several were not counted, nobody can tell.
     """
-    counted = {name: getattr(row, name) for name in _STATE_FIELDS}
-    estimated = [name for name, count in counted.items() if count is not None and count > COUNTED]
-    if queue.design.flow is Flow.NUMBERS:
-        if row.capacity is not None and row.capacity > COUNTED:
-            estimated = ["ready", *(name for name in estimated if name != "ready")]
-        for name in estimated:
-            if name != "ready":
-                counted[name] = COUNTED
-        return counted, estimated
-    others = sum(
-        count
-        for name, count in counted.items()
-        if count is not None and name not in estimated and name != "stuck"
-    )
-    for name in estimated:
-        counted[name] = max(COUNTED, (row.rows_estimated or 0) - others)
-    return counted, estimated
+    rows = (estimates or {}).get(state)
+    if rows is None and len(row.over()) == 1:
+        rows = row.uncounted()
+    return None if rows is None else max(COUNTED, round(rows))
 
 
 def _snapshot(
-    queue: Queue,
+    sample: QueueSample,
     connection: str,
-    values: dict[str, float | None],
-    estimated: list[str],
-    applicable: list[str],
-    problem: str,
+    values: Mapping[str, object],
+    estimated: Iterable[str],
+    applicable: Iterable[str],
+    rates: Rates | None = None,
 ) -> QueueSnapshot:
+    queue = sample.queue
     shown = {name: values.get(name) if name in applicable else None for name in _FIGURES}
+    unknown = tuple(name for name in applicable if shown[name] is None)
+    ages = [h.transaction_seconds for h in sample.holders or ()]
     return QueueSnapshot(
         queue=queue.name,
         design=queue.design.name,
         schema=queue.schema,
         connection=connection,
         estimated=tuple(name for name in estimated if name in applicable),
-        unknown=tuple(name for name in applicable if shown[name] is None),
-        problem=problem,
+        unknown=unknown,
+        problem=sample.problem,
+        slow=tuple(name for name in sample.slow if name in unknown),
+        held_seconds=max((age for age in ages if age is not None), default=None),
+        held_by=(sample.holders or ())[:SHOWN],
+        filling_per_second=None if rates is None else rates.net_range,
         **shown,  # type: ignore[arg-type]  # the figures, by name; ints where counts
     )
 
@@ -231,4 +228,6 @@ _FIGURES = (
     "pop_per_second",
     "gap",
     "capacity",
+    "claims",
+    "holders",
 )

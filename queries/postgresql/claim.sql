@@ -190,7 +190,7 @@ SELECT
         SELECT count(*) FROM (
             SELECT FROM "{schema}"."{table}" AS m
             WHERE m."{claimed_at}" IS NULL
-            LIMIT 10001
+            LIMIT CAST('{ready_limit}' AS bigint)
         ) AS bounded
     ) AS ready,
     CAST(NULL AS bigint) AS scheduled,
@@ -199,22 +199,22 @@ SELECT
         SELECT count(*) FROM (
             SELECT FROM "{schema}"."{table}" AS m
             WHERE m."{claimed_at}" IS NOT NULL AND m."{error}" IS NULL
-            LIMIT 10001
+            LIMIT CAST('{claimed_limit}' AS bigint)
         ) AS bounded
     ) AS claimed,
     (
         SELECT count(*) FROM (
             SELECT FROM "{schema}"."{table}" AS m
-            WHERE m."{claimed_at}" < clock_timestamp() - make_interval(secs => CAST('{stuck_after_seconds}' AS double precision))
+            WHERE m."{claimed_at}" < statement_timestamp() - make_interval(secs => CAST('{stuck_after_seconds}' AS double precision))
             AND m."{error}" IS NULL
-            LIMIT 10001
+            LIMIT CAST('{stuck_limit}' AS bigint)
         ) AS bounded
     ) AS stuck,
     (
         SELECT count(*) FROM (
             SELECT FROM "{schema}"."{table}" AS m
             WHERE m."{error}" IS NOT NULL
-            LIMIT 10001
+            LIMIT CAST('{errors_limit}' AS bigint)
         ) AS bounded
     ) AS errors,
     -- end
@@ -223,14 +223,14 @@ SELECT
         SELECT count(*) FROM (
             SELECT FROM "{schema}"."{table}" AS m
             WHERE m."{claimed_at}" IS NOT NULL
-            LIMIT 10001
+            LIMIT CAST('{claimed_limit}' AS bigint)
         ) AS bounded
     ) AS claimed,
     (
         SELECT count(*) FROM (
             SELECT FROM "{schema}"."{table}" AS m
-            WHERE m."{claimed_at}" < clock_timestamp() - make_interval(secs => CAST('{stuck_after_seconds}' AS double precision))
-            LIMIT 10001
+            WHERE m."{claimed_at}" < statement_timestamp() - make_interval(secs => CAST('{stuck_after_seconds}' AS double precision))
+            LIMIT CAST('{stuck_limit}' AS bigint)
         ) AS bounded
     ) AS stuck,
     CAST(NULL AS bigint) AS errors,
@@ -240,7 +240,7 @@ SELECT
     (
         SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp() - head."{pushed_at}") AS double precision)
         FROM "{schema}"."{table}" AS head WHERE head."{claimed_at}" IS NULL
-        ORDER BY head."{pushed_at}" LIMIT 1
+        ORDER BY head."{pushed_at}" LIMIT CAST('{age_seconds_limit}' AS bigint)
     ) AS age_seconds,
     -- end
     -- when no role pushed_at
@@ -255,3 +255,115 @@ SELECT
     CAST(NULL AS bigint) AS base,
     CAST(NULL AS bigint) AS capacity
 FROM (SELECT CAST(CAST('"{schema}"."{table}"' AS regclass) AS oid) AS oid) AS t
+
+-- name: messages
+-- the messages of one state, or all (walk), without order, each with its key, for `looked` of common.sql
+SELECT
+    -- when sorted=time_up|time_down|undated_up|undated_down
+    m."{since}" AS key_time,
+    -- end
+    m."{id}" AS key_id,
+    CAST(m."{id}" AS text) AS id,
+    CASE
+        -- when role error
+        WHEN m."{error}" IS NOT NULL THEN 'error'
+        -- end
+        WHEN m."{claimed_at}" IS NULL THEN 'ready'
+        ELSE 'claimed'
+    END AS state,
+    -- when role pushed_at
+    m."{pushed_at}" AS pushed_at,
+    -- end
+    m."{claimed_at}" AS claimed_at,
+    -- when role claimed_by
+    m."{claimed_by}" AS claimed_by,
+    -- end
+    -- when role attempts
+    m."{attempts}" AS attempts,
+    -- end
+    -- when role done_at
+    m."{done_at}" AS done_at,
+    -- end
+    -- when role error
+    m."{error}" AS error,
+    -- end
+    m."{payload}" AS payload
+FROM "{schema}"."{table}" AS m
+-- when walk=ready
+WHERE m."{claimed_at}" IS NULL
+-- end
+-- when walk=claimed
+WHERE m."{claimed_at}" IS NOT NULL
+-- when role error
+AND m."{error}" IS NULL
+-- end
+-- end
+-- when walk=error
+WHERE m."{error}" IS NOT NULL
+-- end
+
+-- name: claims
+-- the oldest ten claims: since when, and whose
+SELECT
+    CAST('{schema}' AS text) AS schema,
+    CAST('{queue}' AS text) AS queue,
+    CAST(m."{id}" AS text) AS id,
+    -- when role claimed_at
+    CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - m."{claimed_at}", interval '0')) AS double precision) AS claimed_seconds,
+    -- end
+    -- when no role claimed_at
+    CAST(NULL AS double precision) AS claimed_seconds,
+    -- end
+    -- when role claimed_by
+    CAST(m."{claimed_by}" AS text) AS claimed_by,
+    -- end
+    -- when no role claimed_by
+    CAST(NULL AS text) AS claimed_by,
+    -- end
+    -- when role attempts
+    CAST(m."{attempts}" AS integer) AS attempts
+    -- end
+    -- when no role attempts
+    CAST(NULL AS integer) AS attempts
+    -- end
+FROM "{schema}"."{table}" AS m
+WHERE m."{claimed_at}" IS NOT NULL
+-- when role error
+AND m."{error}" IS NULL
+-- end
+-- when role claimed_at
+ORDER BY m."{claimed_at}"
+-- end
+LIMIT 10
+
+-- name: estimate
+-- one row: about how many rows there are of each state, whatever vacuum and analyze last thought
+-- From pages: see heap.sql.
+SELECT
+    CAST('{schema}' AS text) AS schema,
+    CAST('{queue}' AS text) AS queue,
+    CAST(sum(found.ready) * nullif(max(t.pages), 0) / count(*) AS double precision) AS ready,
+    CAST(NULL AS double precision) AS scheduled,
+    CAST(sum(found.claimed) * nullif(max(t.pages), 0) / count(*) AS double precision) AS claimed,
+    CAST(sum(found.errors) * nullif(max(t.pages), 0) / count(*) AS double precision) AS errors,
+    CAST(NULL AS double precision) AS done
+FROM (
+    SELECT pg_relation_size(CAST('"{schema}"."{table}"' AS regclass)) / CAST(current_setting('block_size') AS bigint) AS pages
+) AS t
+CROSS JOIN LATERAL (
+    SELECT DISTINCT (2 * i + 1) * t.pages / 512 AS page FROM generate_series(0, 255) AS i
+) AS place
+CROSS JOIN LATERAL (
+    SELECT
+        count(*) FILTER (WHERE m."{claimed_at}" IS NULL) AS ready,
+        -- when role error
+        count(*) FILTER (WHERE m."{claimed_at}" IS NOT NULL AND m."{error}" IS NULL) AS claimed,
+        count(*) FILTER (WHERE m."{error}" IS NOT NULL) AS errors
+        -- end
+        -- when no role error
+        count(*) FILTER (WHERE m."{claimed_at}" IS NOT NULL) AS claimed,
+        0 AS errors
+        -- end
+    FROM "{schema}"."{table}" AS m
+    WHERE m.ctid >= CAST(format('(%s,0)', place.page) AS tid) AND m.ctid < CAST(format('(%s,0)', place.page + 1) AS tid)
+) AS found

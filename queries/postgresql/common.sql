@@ -163,3 +163,284 @@ SELECT
 -- name: archived
 -- one row: how many messages the archive holds, exactly
 SELECT count(*) AS archived FROM "{schema}"."{queue}_archive";
+
+-- name: looked
+-- of the messages that a design's `messages` walks: the next :look from a key on, numbered in order
+-- Three statements are one: WITH walked AS (messages), looked AS (looked) matching, or error_texts. A
+-- message is found by its key in an index, never by counting rows, and no more than :look are read.
+SELECT
+    -- when sorted=no
+    row_number() OVER () AS position,
+    -- end
+    -- when sorted=id_up
+    row_number() OVER (ORDER BY w.key_id) AS position,
+    -- end
+    -- when sorted=id_down
+    row_number() OVER (ORDER BY w.key_id DESC) AS position,
+    -- end
+    -- when sorted=time_up|undated_up
+    row_number() OVER (ORDER BY w.key_time, w.key_id) AS position,
+    -- end
+    -- when sorted=time_down|undated_down
+    row_number() OVER (ORDER BY w.key_time DESC, w.key_id DESC) AS position,
+    -- end
+    -- when sorted=time_up|time_down
+    w.key_time AS key_time,
+    -- end
+    w.id AS id,
+    CAST(w.state AS text) AS state,
+    -- when role pushed_at
+    CAST(w.pushed_at AS timestamptz) AS pushed_at,
+    -- end
+    -- when no role pushed_at
+    CAST(NULL AS timestamptz) AS pushed_at,
+    -- end
+    -- when role due_at
+    CAST(w.due_at AS timestamptz) AS due_at,
+    -- end
+    -- when no role due_at
+    CAST(NULL AS timestamptz) AS due_at,
+    -- end
+    -- when role attempts
+    CAST(w.attempts AS bigint) AS attempts,
+    -- end
+    -- when no role attempts
+    CAST(NULL AS bigint) AS attempts,
+    -- end
+    -- when role claimed_at
+    CAST(w.claimed_at AS timestamptz) AS claimed_at,
+    -- end
+    -- when no role claimed_at
+    CAST(NULL AS timestamptz) AS claimed_at,
+    -- end
+    -- when role claimed_by
+    CAST(w.claimed_by AS text) AS claimed_by,
+    -- end
+    -- when no role claimed_by
+    CAST(NULL AS text) AS claimed_by,
+    -- end
+    -- when role done_at
+    CAST(w.done_at AS timestamptz) AS done_at,
+    -- end
+    -- when no role done_at
+    CAST(NULL AS timestamptz) AS done_at,
+    -- end
+    -- when role error
+    CAST(w.error AS text) AS error,
+    -- end
+    -- when no role error
+    CAST(NULL AS text) AS error,
+    -- end
+    -- when design=status|split
+    w.title AS title,
+    -- end
+    -- when design=ring
+    CAST(w.slot AS bigint) AS slot,
+    CAST(w.number AS bigint) AS number,
+    -- end
+    -- when with_payload=yes
+    w.payload AS payload,
+    -- end
+    w.key_id AS key_id
+FROM walked AS w
+WHERE w.key_id IS NOT NULL
+-- when sorted=time_up|time_down
+AND w.key_time IS NOT NULL
+-- end
+-- Set by hand, a state may come without its time: such messages are a walk of their own. It is sorted by
+-- that nothing too, for only then is the index on it the way to them.
+-- when sorted=undated_up|undated_down
+AND w.key_time IS NULL
+-- end
+-- when start=after
+-- when sorted=id_up|undated_up
+AND w.key_id > :after_id
+-- end
+-- when sorted=id_down|undated_down
+AND w.key_id < :after_id
+-- end
+-- when sorted=time_up
+AND (w.key_time, w.key_id) > (:after_time, :after_id)
+-- end
+-- when sorted=time_down
+AND (w.key_time, w.key_id) < (:after_time, :after_id)
+-- end
+-- end
+-- when start=exactly
+AND w.key_id = :after_id
+-- when sorted=time_up|time_down
+AND w.key_time = :after_time
+-- end
+-- end
+-- A filter by age ends the walk where the index is in the order of the age, and only there.
+-- when by_age=walk
+-- when by_older=yes
+AND w.key_time < statement_timestamp() - make_interval(secs => CAST(:older AS double precision))
+-- end
+-- when by_newer=yes
+AND w.key_time >= statement_timestamp() - make_interval(secs => CAST(:newer AS double precision))
+-- end
+-- end
+-- when sorted=id_up
+ORDER BY w.key_id
+-- end
+-- when sorted=id_down
+ORDER BY w.key_id DESC
+-- end
+-- when sorted=time_up|undated_up
+ORDER BY w.key_time, w.key_id
+-- end
+-- when sorted=time_down|undated_down
+ORDER BY w.key_time DESC, w.key_id DESC
+-- end
+LIMIT :look
+
+-- name: matching
+-- of those looked at: at most :n that match the filters, in order, and the last one whether it matches or not
+SELECT
+    l.position AS position,
+    t.matches AS matches,
+    -- when sorted=time_up|time_down
+    CAST(l.key_time AS text) AS key_time,
+    -- end
+    -- when sorted=id_up|id_down|undated_up|undated_down|no
+    CAST(NULL AS text) AS key_time,
+    -- end
+    CAST(l.key_id AS text) AS key_id,
+    l.id AS id,
+    l.state AS state,
+    l.pushed_at AS pushed_at,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp() - s.since) AS double precision) AS age_seconds,
+    -- A message that is never due is kept with the time "infinity".
+    CASE WHEN isfinite(l.due_at) THEN l.due_at END AS due_at,
+    l.attempts AS attempts,
+    l.claimed_at AS claimed_at,
+    l.claimed_by AS claimed_by,
+    l.done_at AS done_at,
+    -- when design=status|split
+    l.title AS title,
+    -- end
+    -- when design=naive|ring|heap|fifo|stack|pending|claim
+    CAST(NULL AS text) AS title,
+    -- end
+    -- when design=ring
+    l.slot AS slot,
+    l.number AS number,
+    -- end
+    -- when design=naive|heap|fifo|stack|pending|claim|status|split
+    CAST(NULL AS bigint) AS slot,
+    CAST(NULL AS bigint) AS number,
+    -- end
+    -- The size of text and bytes stands in the row, or in its pointer: the payload itself is not read.
+    -- That of JSON is only known once it has become text.
+    -- when with_payload=yes
+    -- when payload=text
+    CAST(octet_length(CAST(l.payload AS text)) AS bigint) AS payload_bytes,
+    -- end
+    -- when payload=bytes
+    CAST(octet_length(l.payload) AS bigint) AS payload_bytes,
+    -- end
+    -- when payload=json
+    -- when body=yes
+    CAST(octet_length(CAST(l.payload AS text)) AS bigint) AS payload_bytes,
+    -- end
+    -- when body=no
+    CAST(NULL AS bigint) AS payload_bytes,
+    -- end
+    -- end
+    -- end
+    -- when with_payload=no
+    CAST(NULL AS bigint) AS payload_bytes,
+    -- end
+    -- when body=yes
+    -- when payload=text|json
+    left(CAST(l.payload AS text), CAST(:payload_length AS integer)) AS payload,
+    -- end
+    -- when payload=bytes
+    substring(l.payload FROM 1 FOR CAST(:payload_length AS integer)) AS payload,
+    -- end
+    -- end
+    -- when body=no
+    CAST(NULL AS text) AS payload,
+    -- end
+    left(l.error, CAST(:error_length AS integer)) AS error
+FROM looked AS l
+CROSS JOIN LATERAL (
+    SELECT
+        CASE
+            WHEN l.state IN ('ready', 'scheduled') THEN l.pushed_at
+            WHEN l.state = 'claimed' THEN l.claimed_at
+            ELSE l.done_at
+        END AS since
+) AS s
+CROSS JOIN LATERAL (
+    SELECT
+        coalesce(
+            l.state IS NOT NULL
+            -- when by_age=row
+            -- when by_older=yes
+            AND s.since < statement_timestamp() - make_interval(secs => CAST(:older AS double precision))
+            -- end
+            -- when by_newer=yes
+            AND s.since >= statement_timestamp() - make_interval(secs => CAST(:newer AS double precision))
+            -- end
+            -- end
+            -- when by_id=yes
+            AND l.id = :id
+            -- end
+            -- when by_error=yes
+            AND l.error IS NOT NULL AND NOT EXISTS (
+                SELECT FROM unnest(CAST(:errors AS text[])) AS e (text) WHERE strpos(lower(l.error), lower(e.text)) = 0
+            )
+            -- end
+            -- when by_claimed_by=yes
+            -- All of it, its session, or the consumer's name: "pid=4711 start=... bound consumer=worker-1".
+            AND (
+                l.claimed_by = :claimed_by
+                OR starts_with(l.claimed_by, CAST(:claimed_by AS text) || ' start=')
+                OR (
+                    strpos(l.claimed_by, ' consumer=') > 0
+                    AND substr(l.claimed_by, strpos(l.claimed_by, ' consumer=') + 10) = :claimed_by
+                )
+            )
+            -- end
+            -- when by_payload=yes
+            AND NOT EXISTS (
+                SELECT FROM jsonb_to_recordset(CAST(:payload_equals AS jsonb)) AS f (path text[], value text)
+                WHERE CAST(l.payload AS jsonb) #>> f.path IS DISTINCT FROM f.value
+            )
+            -- end
+            , false
+        ) AS matches
+) AS t
+WHERE t.matches OR l.position = :look
+-- when sorted=id_up|undated_up
+ORDER BY l.key_id
+-- end
+-- when sorted=id_down|undated_down
+ORDER BY l.key_id DESC
+-- end
+-- when sorted=time_up
+ORDER BY l.key_time, l.key_id
+-- end
+-- when sorted=time_down
+ORDER BY l.key_time DESC, l.key_id DESC
+-- end
+LIMIT :n
+
+-- name: error_texts
+-- of those looked at, in no order: the beginning of each error's text, when it failed and how often it was tried
+SELECT
+    -- when sorted=time_up|time_down
+    CAST(l.key_time AS text) AS key_time,
+    -- end
+    -- when sorted=id_up|id_down|undated_up|undated_down|no
+    CAST(NULL AS text) AS key_time,
+    -- end
+    CAST(l.key_id AS text) AS key_id,
+    l.position AS position,
+    l.id AS id,
+    left(l.error, CAST(:error_length AS integer)) AS error,
+    l.done_at AS done_at,
+    l.attempts AS attempts
+FROM looked AS l

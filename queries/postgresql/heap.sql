@@ -121,7 +121,11 @@ DROP TABLE "{schema}"."{queue}";
 SELECT
     CAST('{schema}' AS text) AS schema,
     CAST('{queue}' AS text) AS queue,
-    (SELECT count(*) FROM (SELECT FROM "{schema}"."{queue}" LIMIT 10001) AS bounded) AS ready,
+    (
+        SELECT count(*) FROM (
+            SELECT FROM "{schema}"."{queue}" LIMIT CAST('{ready_limit}' AS bigint)
+        ) AS bounded
+    ) AS ready,
     CAST(NULL AS bigint) AS scheduled,
     CAST(NULL AS bigint) AS claimed,
     CAST(NULL AS bigint) AS stuck,
@@ -138,3 +142,68 @@ SELECT
     CAST(NULL AS bigint) AS base,
     CAST(NULL AS bigint) AS capacity
 FROM (SELECT CAST(CAST('"{schema}"."{queue}"' AS regclass) AS oid) AS oid) AS t
+
+-- name: extent
+-- one row: the first and the last page of the table; last is null where rows have no such places (a view)
+SELECT
+    CAST(0 AS bigint) AS first,
+    CASE
+        WHEN c.relkind IN ('r', 'm')
+            THEN pg_relation_size(c.oid) / CAST(current_setting('block_size') AS bigint) - 1
+    END AS last,
+    CAST(NULL AS bigint) AS slots
+FROM pg_class AS c
+WHERE c.oid = CAST(CAST('"{schema}"."{table}"' AS regclass) AS oid);
+
+-- name: messages
+-- the messages, in the pages :first to :last (sorted), each with its place as its key, for `looked` of common.sql
+-- There is no index to go on from: the place is the only key, and rows stay where they are.
+SELECT
+    -- when sorted=id_up|id_down
+    m.ctid AS key_id,
+    -- end
+    -- when sorted=no
+    CAST('' AS text) AS key_id,
+    -- end
+    -- when role id
+    CAST(m."{id}" AS text) AS id,
+    -- end
+    -- when no role id
+    CAST(NULL AS text) AS id,
+    -- end
+    'ready' AS state,
+    -- when role pushed_at
+    m."{pushed_at}" AS pushed_at,
+    -- end
+    m."{payload}" AS payload
+FROM "{schema}"."{table}" AS m
+-- when sorted=id_up|id_down
+WHERE
+    m.ctid >= CAST(format('(%s,0)', CAST(:first AS bigint)) AS tid)
+    AND m.ctid < CAST(format('(%s,0)', CAST(:last AS bigint) + 1) AS tid)
+-- end
+
+-- name: estimate
+-- one row: about how many rows there are of each state, whatever vacuum and analyze last thought
+-- From 256 pages, evenly over the table, or all that it has: vacuum takes those that it skips to be as full
+-- as the mean.
+SELECT
+    CAST('{schema}' AS text) AS schema,
+    CAST('{queue}' AS text) AS queue,
+    CAST(sum(found.ready) * nullif(max(t.pages), 0) / count(*) AS double precision) AS ready,
+    CAST(NULL AS double precision) AS scheduled,
+    CAST(NULL AS double precision) AS claimed,
+    CAST(NULL AS double precision) AS errors,
+    CAST(NULL AS double precision) AS done
+FROM (
+    SELECT pg_relation_size(CAST('"{schema}"."{queue}"' AS regclass)) / CAST(current_setting('block_size') AS bigint) AS pages
+) AS t
+CROSS JOIN LATERAL (
+    SELECT DISTINCT (2 * i + 1) * t.pages / 512 AS page FROM generate_series(0, 255) AS i
+) AS place
+CROSS JOIN LATERAL (
+    SELECT
+        count(*) AS ready
+    FROM "{schema}"."{queue}" AS m
+    WHERE m.ctid >= CAST(format('(%s,0)', place.page) AS tid) AND m.ctid < CAST(format('(%s,0)', place.page + 1) AS tid)
+) AS found

@@ -136,7 +136,11 @@ DROP SEQUENCE "{schema}"."{queue}_seq";
 SELECT
     CAST('{schema}' AS text) AS schema,
     CAST('{queue}' AS text) AS queue,
-    (SELECT count(*) FROM (SELECT FROM "{schema}"."{queue}" LIMIT 10001) AS bounded) AS ready,
+    (
+        SELECT count(*) FROM (
+            SELECT FROM "{schema}"."{queue}" LIMIT CAST('{ready_limit}' AS bigint)
+        ) AS bounded
+    ) AS ready,
     CAST(NULL AS bigint) AS scheduled,
     CAST(NULL AS bigint) AS claimed,
     CAST(NULL AS bigint) AS stuck,
@@ -145,7 +149,8 @@ SELECT
     -- when role pushed_at
     (
         SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp() - head."{pushed_at}") AS double precision)
-        FROM "{schema}"."{queue}" AS head ORDER BY head."{id}" LIMIT 1
+        FROM "{schema}"."{queue}" AS head
+        ORDER BY head."{id}" LIMIT CAST('{age_seconds_limit}' AS bigint)
     ) AS age_seconds,
     -- end
     -- when no role pushed_at
@@ -160,3 +165,78 @@ SELECT
     CAST(NULL AS bigint) AS base,
     CAST(NULL AS bigint) AS capacity
 FROM (SELECT CAST(CAST('"{schema}"."{queue}"' AS regclass) AS oid) AS oid) AS t
+
+-- name: messages
+-- the messages without order, each with its key, for `looked` of common.sql
+SELECT
+    m."{id}" AS key_id,
+    CAST(m."{id}" AS text) AS id,
+    'ready' AS state,
+    -- when role pushed_at
+    m."{pushed_at}" AS pushed_at,
+    -- end
+    m."{payload}" AS payload
+FROM "{schema}"."{table}" AS m
+
+-- name: estimate
+-- one row: about how many rows there are of each state, whatever vacuum and analyze last thought
+-- See fifo.sql.
+-- when installed=yes
+SELECT
+    CAST('{schema}' AS text) AS schema,
+    CAST('{queue}' AS text) AS queue,
+    sum(
+        CASE
+            WHEN found.looked_at < 32 THEN found.looked_at
+            ELSE found.looked_at * CAST(place.until_id - place.from_id AS double precision) / (found.last_id - place.from_id + 1)
+        END
+    ) AS ready,
+    CAST(NULL AS double precision) AS scheduled,
+    CAST(NULL AS double precision) AS claimed,
+    CAST(NULL AS double precision) AS errors,
+    CAST(NULL AS double precision) AS done
+FROM (
+    SELECT
+        (SELECT h."{id}" FROM "{schema}"."{queue}" AS h ORDER BY h."{id}" LIMIT 1) AS first_id,
+        (SELECT h."{id}" FROM "{schema}"."{queue}" AS h ORDER BY h."{id}" DESC LIMIT 1) AS last_id
+    LIMIT 1 -- so that each end is looked up once
+) AS ends
+CROSS JOIN LATERAL (
+    SELECT
+        greatest(ends.last_id + 2 - CAST(power(2, i / 4.0) AS bigint), ends.first_id) AS from_id,
+        ends.last_id + 2 - CAST(power(2, (i - 1) / 4.0) AS bigint) AS until_id
+    FROM generate_series(1, CAST(ceil(log(2, ends.last_id - ends.first_id + 2) * 4) AS integer)) AS i
+) AS place
+CROSS JOIN LATERAL (
+    SELECT
+        count(*) AS looked_at,
+        max(m."{id}") AS last_id
+    FROM (
+        SELECT n."{id}" FROM "{schema}"."{queue}" AS n
+        WHERE n."{id}" >= place.from_id AND n."{id}" < place.until_id
+        ORDER BY n."{id}" LIMIT 32
+    ) AS m
+) AS found
+-- end
+-- when installed=no
+SELECT
+    CAST('{schema}' AS text) AS schema,
+    CAST('{queue}' AS text) AS queue,
+    CAST(sum(found.ready) * nullif(max(t.pages), 0) / count(*) AS double precision) AS ready,
+    CAST(NULL AS double precision) AS scheduled,
+    CAST(NULL AS double precision) AS claimed,
+    CAST(NULL AS double precision) AS errors,
+    CAST(NULL AS double precision) AS done
+FROM (
+    SELECT pg_relation_size(CAST('"{schema}"."{queue}"' AS regclass)) / CAST(current_setting('block_size') AS bigint) AS pages
+) AS t
+CROSS JOIN LATERAL (
+    SELECT DISTINCT (2 * i + 1) * t.pages / 512 AS page FROM generate_series(0, 255) AS i
+) AS place
+CROSS JOIN LATERAL (
+    SELECT
+        count(*) AS ready
+    FROM "{schema}"."{queue}" AS m
+    WHERE m.ctid >= CAST(format('(%s,0)', place.page) AS tid) AND m.ctid < CAST(format('(%s,0)', place.page + 1) AS tid)
+) AS found
+-- end

@@ -145,12 +145,14 @@ SELECT
     CAST('{queue}' AS text) AS queue,
     (
         SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{queue}" AS m WHERE m."{due_at}" <= statement_timestamp() LIMIT 10001
+            SELECT FROM "{schema}"."{queue}" AS m WHERE m."{due_at}" <= statement_timestamp()
+            LIMIT CAST('{ready_limit}' AS bigint)
         ) AS bounded
     ) AS ready,
     (
         SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{queue}" AS m WHERE m."{due_at}" > statement_timestamp() LIMIT 10001
+            SELECT FROM "{schema}"."{queue}" AS m WHERE m."{due_at}" > statement_timestamp()
+            LIMIT CAST('{scheduled_limit}' AS bigint)
         ) AS bounded
     ) AS scheduled,
     CAST(NULL AS bigint) AS claimed,
@@ -161,7 +163,8 @@ SELECT
     (
         SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp() - head."{pushed_at}") AS double precision)
         FROM "{schema}"."{queue}" AS head
-        WHERE head."{due_at}" <= statement_timestamp() ORDER BY head."{due_at}" LIMIT 1
+        WHERE head."{due_at}" <= statement_timestamp()
+        ORDER BY head."{due_at}" LIMIT CAST('{age_seconds_limit}' AS bigint)
     ) AS age_seconds,
     -- end
     -- when no role pushed_at
@@ -176,3 +179,59 @@ SELECT
     CAST(NULL AS bigint) AS base,
     CAST(NULL AS bigint) AS capacity
 FROM (SELECT CAST(CAST('"{schema}"."{queue}"' AS regclass) AS oid) AS oid) AS t
+
+-- name: messages
+-- the messages that are due, or not yet (walk), without order, each with its key, for `looked` of common.sql
+SELECT
+    m."{due_at}" AS key_time,
+    -- when role id
+    m."{id}" AS key_id,
+    CAST(m."{id}" AS text) AS id,
+    -- end
+    -- when no role id
+    m.ctid AS key_id,
+    CAST(NULL AS text) AS id,
+    -- end
+    -- when walk=ready
+    'ready' AS state,
+    -- end
+    -- when walk=scheduled
+    'scheduled' AS state,
+    -- end
+    -- when role pushed_at
+    m."{pushed_at}" AS pushed_at,
+    -- end
+    m."{due_at}" AS due_at,
+    m."{payload}" AS payload
+FROM "{schema}"."{table}" AS m
+-- when walk=ready
+WHERE m."{due_at}" <= statement_timestamp()
+-- end
+-- when walk=scheduled
+WHERE m."{due_at}" > statement_timestamp()
+-- end
+
+-- name: estimate
+-- one row: about how many rows there are of each state, whatever vacuum and analyze last thought
+-- From pages: see heap.sql.
+SELECT
+    CAST('{schema}' AS text) AS schema,
+    CAST('{queue}' AS text) AS queue,
+    CAST(sum(found.ready) * nullif(max(t.pages), 0) / count(*) AS double precision) AS ready,
+    CAST(sum(found.scheduled) * nullif(max(t.pages), 0) / count(*) AS double precision) AS scheduled,
+    CAST(NULL AS double precision) AS claimed,
+    CAST(NULL AS double precision) AS errors,
+    CAST(NULL AS double precision) AS done
+FROM (
+    SELECT pg_relation_size(CAST('"{schema}"."{queue}"' AS regclass)) / CAST(current_setting('block_size') AS bigint) AS pages
+) AS t
+CROSS JOIN LATERAL (
+    SELECT DISTINCT (2 * i + 1) * t.pages / 512 AS page FROM generate_series(0, 255) AS i
+) AS place
+CROSS JOIN LATERAL (
+    SELECT
+        count(*) FILTER (WHERE m."{due_at}" <= statement_timestamp()) AS ready,
+        count(*) FILTER (WHERE m."{due_at}" > statement_timestamp()) AS scheduled
+    FROM "{schema}"."{queue}" AS m
+    WHERE m.ctid >= CAST(format('(%s,0)', place.page) AS tid) AND m.ctid < CAST(format('(%s,0)', place.page + 1) AS tid)
+) AS found

@@ -714,49 +714,52 @@ DROP SEQUENCE "{schema}"."{queue}_push_seq", "{schema}"."{queue}_pop_seq";
 SELECT p.number AS number FROM "{schema}"."{queue}_parked" AS p LIMIT 0;
 
 -- name: status
--- one row: the two next numbers, the messages that can be popped (counted up to 10,000 slots), the oldest one's age
+-- one row: the two next numbers, the messages that can be popped (null: too many to count), the oldest one's age
+-- Ready is what lies in the slots of the next numbers to be popped, and what lies there for a parked
+-- number. A standby has the numbers up to 32 ahead of what was drawn: there they are not known.
 SELECT
     CAST('{schema}' AS text) AS schema,
     CAST('{queue}' AS text) AS queue,
-    CASE WHEN p.size <= 10000 THEN (
+    CASE WHEN p.gap <= 10000 AND late.parked <= 10000 THEN (
         SELECT count(*) FROM "{schema}"."{queue}" AS m
-        WHERE m."{reference_count}" > 0
-        -- when installed=yes
-        AND (m."{id}" >= p.next_pop OR EXISTS (
-            SELECT FROM "{schema}"."{queue}_parked" AS w WHERE w.number = m."{id}" AND NOT w.void
-        ))
-        -- end
-        -- when installed=no
-        AND m."{id}" >= p.next_pop
-        -- end
-    ) ELSE greatest(p.next_push - p.next_pop, 0) END
+        WHERE m."{slot}" >= p.head AND m."{slot}" < least(p.head + p.looked_at, p.size)
+        AND m."{reference_count}" > 0 AND m."{id}" >= p.next_pop
+    ) + (
+        SELECT count(*) FROM "{schema}"."{queue}" AS m
+        WHERE m."{slot}" < p.head + p.looked_at - p.size
+        AND m."{reference_count}" > 0 AND m."{id}" >= p.next_pop
+    )
     -- when in_hand=on
     + (
         SELECT count(*) FROM (
             SELECT FROM "{schema}"."{queue}_in_hand" AS h
-            WHERE h.claimed_at IS NULL AND h.done_at IS NULL LIMIT 10001
+            WHERE h.claimed_at IS NULL AND h.done_at IS NULL
+            LIMIT CAST('{ready_limit}' AS bigint)
         ) AS bounded
     )
     -- end
-    AS ready,
+    + late.found END AS ready,
     CAST(NULL AS bigint) AS scheduled,
     -- when in_hand=on
     (
         SELECT count(*) FROM (
             SELECT FROM "{schema}"."{queue}_in_hand" AS h
-            WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL LIMIT 10001
+            WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL
+            LIMIT CAST('{claimed_limit}' AS bigint)
         ) AS bounded
     ) AS claimed,
     (
         SELECT count(*) FROM (
             SELECT FROM "{schema}"."{queue}_in_hand" AS h
-            WHERE h.claimed_at < clock_timestamp() - make_interval(secs => CAST('{stuck_after_seconds}' AS double precision))
-            AND h.done_at IS NULL LIMIT 10001
+            WHERE h.claimed_at < statement_timestamp() - make_interval(secs => CAST('{stuck_after_seconds}' AS double precision))
+            AND h.done_at IS NULL
+            LIMIT CAST('{stuck_limit}' AS bigint)
         ) AS bounded
     ) AS stuck,
     (
         SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{queue}_in_hand" AS h WHERE h.done_at IS NOT NULL LIMIT 10001
+            SELECT FROM "{schema}"."{queue}_in_hand" AS h WHERE h.done_at IS NOT NULL
+            LIMIT CAST('{errors_limit}' AS bigint)
         ) AS bounded
     ) AS errors,
     -- end
@@ -768,18 +771,36 @@ SELECT
     CAST(NULL AS bigint) AS done,
     -- when role pushed_at
     -- The oldest of the next 64 slots: a hole at the head does not hide the message behind it.
-    (
-        SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp() - min(m."{pushed_at}")) AS double precision)
-        FROM "{schema}"."{queue}" AS m
-        WHERE m."{slot}" = ANY(ARRAY(
-            SELECT n % p.size FROM generate_series(p.next_pop, least(p.next_pop + 63, p.next_push - 1)) AS n
-        )) AND m."{reference_count}" > 0 AND m."{id}" >= p.next_pop
-    ) AS age_seconds,
+    CAST(EXTRACT(EPOCH FROM clock_timestamp() - least(
+        -- when in_hand=on
+        (
+            SELECT h.pushed_at FROM "{schema}"."{queue}_in_hand" AS h
+            WHERE h.claimed_at IS NULL AND h.done_at IS NULL
+            ORDER BY h.id + 0 LIMIT CAST('{age_seconds_limit}' AS bigint)
+        ),
+        -- end
+        late.oldest,
+        (
+            SELECT min(m."{pushed_at}")
+            FROM "{schema}"."{queue}" AS m
+            WHERE m."{slot}" = ANY(ARRAY(
+                SELECT n % p.size
+                FROM generate_series(
+                    p.next_pop, least(p.next_pop + 64 * CAST('{age_seconds_limit}' AS bigint), p.next_push) - 1
+                ) AS n
+            )) AND m."{reference_count}" > 0 AND m."{id}" >= p.next_pop
+        )
+    )) AS double precision) AS age_seconds,
     -- end
     -- when no role pushed_at
     CAST(NULL AS double precision) AS age_seconds,
     -- end
+    -- when in_hand=on
+    pg_stat_get_live_tuples(CAST('"{schema}"."{queue}_in_hand"' AS regclass)) AS rows_estimated,
+    -- end
+    -- when in_hand=off
     CAST(NULL AS bigint) AS rows_estimated,
+    -- end
     CAST(NULL AS bigint) AS inserted,
     CAST(NULL AS bigint) AS updated,
     CAST(NULL AS bigint) AS deleted,
@@ -789,18 +810,96 @@ SELECT
     p.size AS capacity
 FROM (
     SELECT
-        (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{push_sequence}" AS s) AS next_push,
-        (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{pop_sequence}" AS s) AS next_pop,
-        -- when installed=yes
-        c.size AS size,
-        c.base AS base
-    FROM "{schema}"."{queue}_config" AS c
+        n.next_push,
+        n.next_pop,
+        n.size,
+        n.base,
+        n.next_pop % n.size AS head,
+        n.next_push - n.next_pop AS gap,
+        greatest(least(n.next_push - n.next_pop, n.size, CAST('{ready_limit}' AS bigint)), 0) AS looked_at
+    FROM (
+        SELECT
+            CASE WHEN NOT pg_is_in_recovery() THEN (
+                SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{push_sequence}" AS s
+            ) END AS next_push,
+            CASE WHEN NOT pg_is_in_recovery() THEN (
+                SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{pop_sequence}" AS s
+            ) END AS next_pop,
+            -- when installed=yes
+            c.size AS size,
+            c.base AS base
+        FROM "{schema}"."{queue}_config" AS c
+        -- end
+        -- when installed=no
+            CAST('{size}' AS bigint) AS size,
+            CAST(NULL AS bigint) AS base
+        -- end
+        OFFSET 0 -- so that each number is read once
+    ) AS n
+    OFFSET 0
+) AS p
+CROSS JOIN LATERAL (
+    -- when installed=yes
+    SELECT
+        count(*) AS parked,
+        count(w.pushed_at) AS found,
+        min(w.pushed_at) AS oldest
+    FROM (
+        SELECT (
+            SELECT m."{pushed_at}" FROM "{schema}"."{queue}" AS m
+            WHERE m."{slot}" = l.number % p.size AND m."{id}" = l.number AND m."{reference_count}" > 0
+        ) AS pushed_at
+        FROM "{schema}"."{queue}_parked" AS l
+        WHERE NOT l.void AND l.number < p.next_pop
+        LIMIT least(10001, (CAST('{ready_limit}' AS bigint) + CAST('{age_seconds_limit}' AS bigint)) * 10001)
+    ) AS w
     -- end
     -- when installed=no
-        CAST('{size}' AS bigint) AS size,
-        CAST(NULL AS bigint) AS base
+    SELECT
+        0 AS parked,
+        0 AS found,
+        CAST(NULL AS timestamptz) AS oldest
     -- end
-) AS p
+) AS late
+
+-- name: claims
+-- the oldest ten claims: since when, and whose
+SELECT
+    CAST('{schema}' AS text) AS schema,
+    CAST('{queue}' AS text) AS queue,
+    CAST(h.id AS text) AS id,
+    CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - h.claimed_at, interval '0')) AS double precision) AS claimed_seconds,
+    h.claimed_by AS claimed_by,
+    h.attempts AS attempts
+FROM "{schema}"."{queue}_in_hand" AS h
+WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL
+ORDER BY h.claimed_at
+LIMIT 10
+
+-- name: estimate
+-- one row: about how many messages in hand are claimed and in error
+-- From pages: see heap.sql.
+SELECT
+    CAST('{schema}' AS text) AS schema,
+    CAST('{queue}' AS text) AS queue,
+    CAST(NULL AS double precision) AS ready,
+    CAST(NULL AS double precision) AS scheduled,
+    CAST(sum(found.claimed) * nullif(max(t.pages), 0) / count(*) AS double precision) AS claimed,
+    CAST(sum(found.errors) * nullif(max(t.pages), 0) / count(*) AS double precision) AS errors,
+    CAST(NULL AS double precision) AS done
+FROM (
+    SELECT pg_relation_size(CAST('"{schema}"."{queue}_in_hand"' AS regclass)) / CAST(current_setting('block_size') AS bigint) AS pages
+) AS t
+CROSS JOIN LATERAL (
+    SELECT DISTINCT (2 * i + 1) * t.pages / 512 AS page FROM generate_series(0, 255) AS i
+) AS place
+CROSS JOIN LATERAL (
+    SELECT
+        count(*) FILTER (WHERE m.claimed_at IS NOT NULL AND m.done_at IS NULL) AS claimed,
+        count(*) FILTER (WHERE m.done_at IS NOT NULL) AS errors
+    FROM "{schema}"."{queue}_in_hand" AS m
+    WHERE m.ctid >= CAST(format('(%s,0)', place.page) AS tid) AND m.ctid < CAST(format('(%s,0)', place.page + 1) AS tid)
+) AS found
 
 -- name: base
 -- one row: the lowest number still valid; another one later means that a relay came between
@@ -876,3 +975,107 @@ WHERE
     )
     AND l.pid IS DISTINCT FROM pg_backend_pid()
 ORDER BY transaction_seconds DESC NULLS FIRST;
+
+-- name: extent
+-- one row: the first and the last number that a pop will ask for, and the slots that they go round
+SELECT
+    (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{pop_sequence}" AS s) AS first,
+    (SELECT s.last_value + CAST(s.is_called AS integer) - 1 FROM "{schema}"."{push_sequence}" AS s) AS last,
+    -- when installed=yes
+    c.size AS slots
+FROM "{schema}"."{queue}_config" AS c;
+-- end
+-- when installed=no
+    CAST('{size}' AS bigint) AS slots;
+-- end
+
+-- name: messages
+-- the messages with the numbers :first to :last, each with its number as its key, for `looked` of common.sql
+-- These are the slots :first_slot to :last_slot, one stretch of the key: those of one lap.
+SELECT
+    m."{id}" AS key_id,
+    -- when installed=yes
+    CAST(m.first_id AS text) AS id,
+    -- end
+    -- when installed=no
+    CAST(m."{id}" AS text) AS id,
+    -- end
+    CASE WHEN m."{reference_count}" > 0 THEN 'ready' END AS state,
+    -- when role pushed_at
+    m."{pushed_at}" AS pushed_at,
+    -- end
+    m."{slot}" AS slot,
+    m."{id}" AS number,
+    m."{payload}" AS payload
+FROM "{schema}"."{table}" AS m
+WHERE
+    m."{slot}" BETWEEN CAST(:first_slot AS bigint) AND CAST(:last_slot AS bigint)
+    AND m."{id}" BETWEEN CAST(:first AS bigint) AND CAST(:last AS bigint)
+
+-- name: parked_messages
+-- the parked numbers, each with its message where that is there by now, for `looked` of common.sql
+SELECT
+    p.number AS key_id,
+    CAST(m.first_id AS text) AS id,
+    CASE WHEN m.reference_count > 0 THEN 'ready' END AS state,
+    m.time AS pushed_at,
+    m.slot AS slot,
+    p.number AS number,
+    m.message AS payload
+FROM "{schema}"."{queue}_parked" AS p
+CROSS JOIN "{schema}"."{queue}_config" AS c
+LEFT JOIN LATERAL (
+    SELECT
+        r.slot,
+        r.first_id,
+        r.time,
+        r.message,
+        r.reference_count
+    FROM "{schema}"."{queue}" AS r
+    WHERE r.slot = p.number % c.size AND r.message_id = p.number
+    OFFSET 0 -- looked up slot by slot, and in no other way
+) AS m ON true
+WHERE NOT p.void
+
+-- name: in_hand_messages
+-- in_hand=on: what was popped and is not finished, or is ready again (walk), for `looked` of common.sql
+SELECT
+    -- when walk=in_hand
+    h.id + 0 AS key_id,
+    -- end
+    -- when walk=any
+    h.id AS key_id,
+    -- end
+    -- when walk=claimed
+    h.claimed_at AS key_time,
+    h.id AS key_id,
+    -- end
+    -- when walk=error
+    h.done_at AS key_time,
+    h.id AS key_id,
+    -- end
+    CAST(h.id AS text) AS id,
+    CASE
+        WHEN h.done_at IS NOT NULL THEN 'error'
+        WHEN h.claimed_at IS NULL THEN 'ready'
+        ELSE 'claimed'
+    END AS state,
+    h.pushed_at AS pushed_at,
+    h.claimed_at AS claimed_at,
+    h.claimed_by AS claimed_by,
+    h.attempts AS attempts,
+    h.done_at AS done_at,
+    h.errors AS error,
+    CAST(NULL AS bigint) AS slot,
+    CAST(NULL AS bigint) AS number,
+    h.payload AS payload
+FROM "{schema}"."{queue}_in_hand" AS h
+-- when walk=in_hand
+WHERE h.claimed_at IS NULL AND h.done_at IS NULL
+-- end
+-- when walk=claimed
+WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL
+-- end
+-- when walk=error
+WHERE h.done_at IS NOT NULL
+-- end

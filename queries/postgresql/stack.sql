@@ -121,7 +121,11 @@ DROP TABLE "{schema}"."{queue}";
 SELECT
     CAST('{schema}' AS text) AS schema,
     CAST('{queue}' AS text) AS queue,
-    (SELECT count(*) FROM (SELECT FROM "{schema}"."{queue}" LIMIT 10001) AS bounded) AS ready,
+    (
+        SELECT count(*) FROM (
+            SELECT FROM "{schema}"."{queue}" LIMIT CAST('{ready_limit}' AS bigint)
+        ) AS bounded
+    ) AS ready,
     CAST(NULL AS bigint) AS scheduled,
     CAST(NULL AS bigint) AS claimed,
     CAST(NULL AS bigint) AS stuck,
@@ -130,7 +134,8 @@ SELECT
     -- when role pushed_at
     (
         SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp() - head."{pushed_at}") AS double precision)
-        FROM "{schema}"."{queue}" AS head ORDER BY head."{id}" LIMIT 1
+        FROM "{schema}"."{queue}" AS head
+        ORDER BY head."{id}" LIMIT CAST('{age_seconds_limit}' AS bigint)
     ) AS age_seconds,
     -- end
     -- when no role pushed_at
@@ -145,3 +150,39 @@ SELECT
     CAST(NULL AS bigint) AS base,
     CAST(NULL AS bigint) AS capacity
 FROM (SELECT CAST(CAST('"{schema}"."{queue}"' AS regclass) AS oid) AS oid) AS t
+
+-- name: messages
+-- the messages without order, each with its key, for `looked` of common.sql
+SELECT
+    m."{id}" AS key_id,
+    CAST(m."{id}" AS text) AS id,
+    'ready' AS state,
+    -- when role pushed_at
+    m."{pushed_at}" AS pushed_at,
+    -- end
+    m."{payload}" AS payload
+FROM "{schema}"."{table}" AS m
+
+-- name: estimate
+-- one row: about how many rows there are of each state, whatever vacuum and analyze last thought
+-- From pages: see heap.sql.
+SELECT
+    CAST('{schema}' AS text) AS schema,
+    CAST('{queue}' AS text) AS queue,
+    CAST(sum(found.ready) * nullif(max(t.pages), 0) / count(*) AS double precision) AS ready,
+    CAST(NULL AS double precision) AS scheduled,
+    CAST(NULL AS double precision) AS claimed,
+    CAST(NULL AS double precision) AS errors,
+    CAST(NULL AS double precision) AS done
+FROM (
+    SELECT pg_relation_size(CAST('"{schema}"."{queue}"' AS regclass)) / CAST(current_setting('block_size') AS bigint) AS pages
+) AS t
+CROSS JOIN LATERAL (
+    SELECT DISTINCT (2 * i + 1) * t.pages / 512 AS page FROM generate_series(0, 255) AS i
+) AS place
+CROSS JOIN LATERAL (
+    SELECT
+        count(*) AS ready
+    FROM "{schema}"."{queue}" AS m
+    WHERE m.ctid >= CAST(format('(%s,0)', place.page) AS tid) AND m.ctid < CAST(format('(%s,0)', place.page + 1) AS tid)
+) AS found

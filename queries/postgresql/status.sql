@@ -187,7 +187,7 @@ SELECT
         SELECT count(*) FROM (
             SELECT FROM "{schema}"."{table}" AS m
             WHERE m."{status}" = 0
-            LIMIT 10001
+            LIMIT CAST('{ready_limit}' AS bigint)
         ) AS bounded
     ) AS ready,
     CAST(NULL AS bigint) AS scheduled,
@@ -195,15 +195,15 @@ SELECT
         SELECT count(*) FROM (
             SELECT FROM "{schema}"."{table}" AS m
             WHERE m."{status}" = 1
-            LIMIT 10001
+            LIMIT CAST('{claimed_limit}' AS bigint)
         ) AS bounded
     ) AS claimed,
     -- when role claimed_at
     (
         SELECT count(*) FROM (
             SELECT FROM "{schema}"."{table}" AS m
-            WHERE m."{status}" = 1 AND m."{claimed_at}" < clock_timestamp() - make_interval(secs => CAST('{stuck_after_seconds}' AS double precision))
-            LIMIT 10001
+            WHERE m."{status}" = 1 AND m."{claimed_at}" < statement_timestamp() - make_interval(secs => CAST('{stuck_after_seconds}' AS double precision))
+            LIMIT CAST('{stuck_limit}' AS bigint)
         ) AS bounded
     ) AS stuck,
     -- end
@@ -214,21 +214,21 @@ SELECT
         SELECT count(*) FROM (
             SELECT FROM "{schema}"."{table}" AS m
             WHERE m."{status}" = 4
-            LIMIT 10001
+            LIMIT CAST('{errors_limit}' AS bigint)
         ) AS bounded
     ) AS errors,
     (
         SELECT count(*) FROM (
             SELECT FROM "{schema}"."{table}" AS m
             WHERE m."{status}" = 2
-            LIMIT 10001
+            LIMIT CAST('{done_limit}' AS bigint)
         ) AS bounded
     ) AS done,
     -- when role pushed_at
     (
         SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp() - head."{pushed_at}") AS double precision)
         FROM "{schema}"."{table}" AS head WHERE head."{status}" = 0
-        ORDER BY head."{pushed_at}" LIMIT 1
+        ORDER BY head."{pushed_at}" LIMIT CAST('{age_seconds_limit}' AS bigint)
     ) AS age_seconds,
     -- end
     -- when no role pushed_at
@@ -243,3 +243,159 @@ SELECT
     CAST(NULL AS bigint) AS base,
     CAST(NULL AS bigint) AS capacity
 FROM (SELECT CAST(CAST('"{schema}"."{table}"' AS regclass) AS oid) AS oid) AS t
+
+-- name: messages
+-- the messages of one state, or all (walk), without order, each with its key, for `looked` of common.sql
+SELECT
+    -- when sorted=time_up|time_down|undated_up|undated_down
+    m."{since}" AS key_time,
+    -- end
+    m."{id}" AS key_id,
+    CAST(m."{id}" AS text) AS id,
+    CASE m."{status}"
+        WHEN 0 THEN 'ready'
+        WHEN 1 THEN 'claimed'
+        WHEN 2 THEN 'done'
+        WHEN 3 THEN 'archived'
+        WHEN 4 THEN 'error'
+        ELSE concat('status ', m."{status}")
+    END AS state,
+    -- when role pushed_at
+    m."{pushed_at}" AS pushed_at,
+    -- end
+    -- when role claimed_at
+    m."{claimed_at}" AS claimed_at,
+    -- end
+    -- when role claimed_by
+    m."{claimed_by}" AS claimed_by,
+    -- end
+    -- when role attempts
+    m."{attempts}" AS attempts,
+    -- end
+    -- when role done_at
+    m."{done_at}" AS done_at,
+    -- end
+    -- when role error
+    m."{error}" AS error,
+    -- end
+    -- when installed=yes
+    m.title AS title,
+    -- end
+    -- when installed=no
+    CAST(NULL AS text) AS title,
+    -- end
+    m."{payload}" AS payload
+FROM "{schema}"."{table}" AS m
+-- when walk=ready
+WHERE m."{status}" = 0
+-- end
+-- when walk=claimed
+WHERE m."{status}" = 1
+-- end
+-- when walk=error
+WHERE m."{status}" = 4
+-- end
+-- when walk=done
+WHERE m."{status}" = 2
+-- end
+
+-- name: claims
+-- the oldest ten claims: since when, and whose
+SELECT
+    CAST('{schema}' AS text) AS schema,
+    CAST('{queue}' AS text) AS queue,
+    CAST(m."{id}" AS text) AS id,
+    -- when role claimed_at
+    CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - m."{claimed_at}", interval '0')) AS double precision) AS claimed_seconds,
+    -- end
+    -- when no role claimed_at
+    CAST(NULL AS double precision) AS claimed_seconds,
+    -- end
+    -- when role claimed_by
+    CAST(m."{claimed_by}" AS text) AS claimed_by,
+    -- end
+    -- when no role claimed_by
+    CAST(NULL AS text) AS claimed_by,
+    -- end
+    -- when role attempts
+    CAST(m."{attempts}" AS integer) AS attempts
+    -- end
+    -- when no role attempts
+    CAST(NULL AS integer) AS attempts
+    -- end
+FROM "{schema}"."{table}" AS m
+WHERE m."{status}" = 1
+-- when role claimed_at
+ORDER BY m."{claimed_at}"
+-- end
+LIMIT 10
+
+-- name: estimate
+-- one row: about how many rows there are of each state, whatever vacuum and analyze last thought
+-- Ready by the ids, the others by pages: see fifo.sql. Where ready rows are few among done ones no page
+-- that is looked at may have any.
+SELECT
+    CAST('{schema}' AS text) AS schema,
+    CAST('{queue}' AS text) AS queue,
+    -- when installed=yes
+    (
+        SELECT
+            sum(
+                CASE
+                    WHEN dense.looked_at < 32 THEN dense.ready
+                    ELSE dense.ready * CAST(stretch.until_id - stretch.from_id AS double precision) / (dense.last_id - stretch.from_id + 1)
+                END
+            ) AS ready
+        FROM (
+            SELECT
+                (
+                    SELECT min(h."{id}") FROM (
+                        SELECT r."{id}" FROM "{schema}"."{table}" AS r
+                        WHERE r."{status}" = 0
+                        ORDER BY r."{pushed_at}" LIMIT least(100, CAST('{ready_limit}' AS bigint))
+                    ) AS h
+                ) AS first_id,
+                (SELECT h."{id}" FROM "{schema}"."{table}" AS h ORDER BY h."{id}" DESC LIMIT 1) AS last_id
+            LIMIT 1 -- so that each end is looked up once
+        ) AS ends
+        CROSS JOIN LATERAL (
+            SELECT
+                greatest(ends.last_id + 2 - CAST(power(2, i / 4.0) AS bigint), ends.first_id) AS from_id,
+                ends.last_id + 2 - CAST(power(2, (i - 1) / 4.0) AS bigint) AS until_id
+            FROM generate_series(1, CAST(ceil(log(2, ends.last_id - ends.first_id + 2) * 4) AS integer)) AS i
+        ) AS stretch
+        CROSS JOIN LATERAL (
+            SELECT
+                count(*) AS looked_at,
+                count(*) FILTER (WHERE m."{status}" = 0) AS ready,
+                max(m."{id}") AS last_id
+            FROM (
+                SELECT n."{id}", n."{status}" FROM "{schema}"."{table}" AS n
+                WHERE n."{id}" >= stretch.from_id AND n."{id}" < stretch.until_id
+                ORDER BY n."{id}" LIMIT 32
+            ) AS m
+        ) AS dense
+    ) AS ready,
+    -- end
+    -- when installed=no
+    CAST(sum(found.ready) * nullif(max(t.pages), 0) / count(*) AS double precision) AS ready,
+    -- end
+    CAST(NULL AS double precision) AS scheduled,
+    CAST(sum(found.claimed) * nullif(max(t.pages), 0) / count(*) AS double precision) AS claimed,
+    CAST(sum(found.errors) * nullif(max(t.pages), 0) / count(*) AS double precision) AS errors,
+    CAST(sum(found.done) * nullif(max(t.pages), 0) / count(*) AS double precision) AS done
+FROM (
+    SELECT pg_relation_size(CAST('"{schema}"."{table}"' AS regclass)) / CAST(current_setting('block_size') AS bigint) AS pages
+) AS t
+CROSS JOIN LATERAL (
+    SELECT DISTINCT (2 * i + 1) * t.pages / 512 AS page FROM generate_series(0, 255) AS i
+) AS place
+CROSS JOIN LATERAL (
+    SELECT
+        count(*) FILTER (WHERE m."{status}" = 0) AS ready,
+        count(*) FILTER (WHERE m."{status}" = 1) AS claimed,
+        count(*) FILTER (WHERE m."{status}" = 4) AS errors,
+        count(*) FILTER (WHERE m."{status}" = 2) AS done
+    FROM "{schema}"."{table}" AS m
+    WHERE m.ctid >= CAST(format('(%s,0)', place.page) AS tid) AND m.ctid < CAST(format('(%s,0)', place.page + 1) AS tid)
+) AS found

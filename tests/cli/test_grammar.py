@@ -22,6 +22,9 @@ PASSWORD = "s3cr3t"
 UNREACHABLE = f"postgresql+psycopg://somebody:{PASSWORD}@127.0.0.1:1/nowhere"
 QUEUE_VERBS = {
     "status": ["NAME"],
+    "messages": ["NAME"],
+    "errors": ["NAME"],
+    "waits": ["NAME", "--seconds", "0"],
     "push": ["NAME", "x"],
     "pop": ["NAME"],
     "smoke": ["NAME"],

@@ -15,6 +15,9 @@ FIELDS = [
     *("queue", "design", "ready", "claimed", "stuck", "errors", "done", "scheduled"),
     *("age_seconds", "push_per_second", "pop_per_second", "gap", "capacity"),
     *("schema", "connection", "estimated", "unknown"),
+    *("problem", "slow", "claims", "holders", "held_seconds", "held_by"),
+    *("full_in_seconds", "full_in_soonest_seconds", "full_in_latest_seconds"),
+    "doubling_buys_seconds",
 ]
 RATES = ["push_per_second", "pop_per_second"]
 HAS = {
@@ -97,7 +100,7 @@ def test_the_table_says_what_is_unknown_and_what_does_not_apply(empty: Console) 
         *("gap", "claimed", "stuck", "errors", "done", "due"),
     ]
     assert heap.split() == ["h", "heap", "1", "?", "?", "?", *"······"]
-    assert ring.split() == ["r", "ring", "≈0", "·", "?", "?", "0", *"·····"]
+    assert ring.split() == ["r", "ring", "0", "·", "?", "?", "0", *"·····"]
 
 
 def test_what_is_estimated_is_marked(empty: Console) -> None:
@@ -126,8 +129,9 @@ def test_a_sick_queue_is_exit_0_and_only_itself_unknown(empty: Console) -> None:
     assert counts(dropped) == dict.fromkeys(counts(dropped))
     assert dropped["unknown"] == [
         *("ready", "claimed", "stuck", "errors", "age_seconds"),
-        *RATES,
+        *(*RATES, "claims"),
     ]
+    assert dropped["problem"] == 'relation "public.dropped" does not exist'
     assert (sound["errors"], sound["ready"]) == (1, 0)
     text = empty.done("status").text
     assert 'dropped: relation "public.dropped" does not exist' in text

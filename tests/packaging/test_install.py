@@ -55,8 +55,8 @@ def test_the_wheel_has_one_package_with_its_queries(wheel: Path) -> None:
     ours = {f"console/{path.relative_to(ROOT)}" for path in (ROOT / "queries").rglob("*.sql")}
     assert shipped == ours
     assert ours
-    styles = {f"{path.relative_to(ROOT)}" for path in (ROOT / "console").rglob("*.tcss")}
-    assert styles <= set(names)
+    data = [path for kind in ("tcss", "toml") for path in (ROOT / "console").rglob(f"*.{kind}")]
+    assert {f"{path.relative_to(ROOT)}" for path in data} <= set(names)
 
 
 def test_a_wheel_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:

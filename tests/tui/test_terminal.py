@@ -99,7 +99,7 @@ def test_it_quits_at_once_while_the_server_says_nothing(own_server: EmbeddedServ
         console.expect("letters")
         own_server.pause()
         try:
-            console.expect("no answer for")
+            console.expect("not answered within")
             quit_at_once(console)
         finally:
             own_server.resume()

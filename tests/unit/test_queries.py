@@ -18,6 +18,8 @@ MORE = {
     "installed_from": "here",
 }
 """What only the catalog's statements put in."""
+HOUSE = ("activity", "catalog", "common", "roles", "server")
+"""The files that belong to no design."""
 PRODUCTS_OF = [
     (product, of)
     for product in PRODUCTS.values()
@@ -40,7 +42,7 @@ def check(product: Product, queue: Queue, statement: sql.Statement) -> None:
 def test_of_an_installed_queue(variant: Variant) -> None:
     for product in PRODUCTS.values():
         if product.name in variant.engines:
-            for file in (variant.design.name, "common", "catalog", "server", "roles"):
+            for file in (variant.design.name, *HOUSE):
                 for statement in sql.statements(product.name, file).values():
                     check(product, variant.queue("s", "q", product.name), statement)
 

@@ -1,5 +1,6 @@
 """From samples to figures: what is estimated, unknown or not there, and rates that never lie."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,15 @@ from hypothesis import strategies as st
 
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS, Flow
-from console.monitor import QueueSample, RateWindow, snapshot
+from console.monitor import (
+    Claim,
+    Evidence,
+    Holder,
+    QueueSample,
+    QueueSnapshot,
+    RateWindow,
+    snapshot,
+)
 from console.monitor.sample import COUNTED, StatusRow
 from console.monitor.snapshot import Rates
 
@@ -42,7 +51,7 @@ def queue(design: str, **options: str) -> Queue:
 def test_a_field_that_the_design_has_not_is_null_and_not_unknown() -> None:
     seen = snapshot(QueueSample(queue("fifo"), replace(NOTHING, ready=3, age_seconds=1.0)), "c")
     assert (seen.claimed, seen.stuck, seen.gap, seen.capacity) == (None, None, None, None)
-    assert set(seen.unknown) == {"push_per_second", "pop_per_second"}
+    assert set(seen.unknown) == {"push_per_second", "pop_per_second", "holders"}
 
 
 @pytest.mark.parametrize("design", DESIGNS)
@@ -87,9 +96,12 @@ def test_an_estimate_leaves_out_what_was_counted_in_other_states() -> None:
 
 
 def test_a_ring_s_gap_is_exact_and_its_depth_an_estimate_where_it_is_large() -> None:
-    row = replace(RING, ready=5_000, next_push=15_001, next_pop=10_001, capacity=20_000)
+    row = replace(RING, ready=4_900, next_push=15_001, next_pop=10_001, capacity=20_000)
     seen = snapshot(QueueSample(queue("ring"), replace(row, age_seconds=1.0)), "c")
-    assert (seen.gap, seen.capacity, seen.estimated) == (5_000, 20_000, ("ready",))
+    assert (seen.ready, seen.gap, seen.capacity, seen.estimated) == (4_900, 5_000, 20_000, ())
+    uncounted = replace(row, ready=None, next_push=30_001, age_seconds=1.0)
+    seen = snapshot(QueueSample(queue("ring"), uncounted), "c")
+    assert (seen.ready, seen.gap, seen.estimated) == (20_000, 20_000, ("ready",))
 
 
 def rates(flow: Flow, *rows: StatusRow | None, counts_rows: bool = True) -> list[Rates]:
@@ -132,22 +144,111 @@ def test_a_server_that_counts_no_rows_has_unknown_rates() -> None:
 @given(st.lists(st.sampled_from(["push", "pop", "complete", "fail", "release"]), max_size=40))
 def test_pops_of_kept_rows_follow_from_updates_deletes_and_claims(events: list[str]) -> None:
     """The law behind Flow.CLAIMED: whatever happens to the claims, each pop counts once."""
-    claimed = updated = deleted = inserted = pops = 0
+    claimed = updated = deleted = inserted = pops = errors = 0
+    ready = 100
     for event in events:
         inserted += event == "push"
+        ready += event == "push"
         if event == "pop":
-            pops, claimed, updated = pops + 1, claimed + 1, updated + 1
+            pops, claimed, updated, ready = pops + 1, claimed + 1, updated + 1, ready - 1
         elif event != "push" and claimed:
             claimed -= 1
+            ready += event == "release"
+            errors += event == "fail"
             deleted += event == "complete"
             updated += event in {"fail", "release"}
-    row = replace(
-        NOTHING, claimed=claimed, updated=updated, deleted=deleted, inserted=inserted, stuck=0
-    )
-    _, found = rates(Flow.CLAIMED, replace(NOTHING, claimed=0), row)
+    counted = replace(NOTHING, inserted=inserted, updated=updated, deleted=deleted)
+    row = replace(counted, ready=ready, claimed=claimed, errors=errors, stuck=0)
+    _, found = rates(Flow.CLAIMED, replace(NOTHING, claimed=0, ready=100, errors=0), row)
     assert found == Rates(inserted, pops)
 
 
 def test_too_many_claims_to_count_leave_the_pop_rate_unknown() -> None:
     many = replace(NOTHING, claimed=COUNTED + 1, updated=50_000)
     assert rates(Flow.CLAIMED, many, many)[1] == Rates(0.0, None)
+
+
+def a_ring(**figures: object) -> QueueSnapshot:
+    row = replace(RING, next_push=1_001, next_pop=1, ready=1_000, capacity=5_000, age_seconds=1.0)
+    seen = snapshot(QueueSample(queue("ring"), row), "c", Rates(50.0, 30.0))
+    return replace(seen, **figures)  # type: ignore[arg-type]
+
+
+def test_time_to_full_and_what_a_resize_would_buy() -> None:
+    seen = a_ring(filling_per_second=(10.0, 40.0))
+    assert seen.full_in_seconds == 200.0
+    assert seen.full_in_range_seconds == (100.0, 400.0)
+    assert seen.resize_buys_seconds(10_000) == 250.0
+    assert a_ring(gap=5_000).full_in_seconds == 0.0
+    may_never = a_ring(filling_per_second=(-5.0, 45.0))
+    assert may_never.full_in_range_seconds[1] is None
+
+
+@pytest.mark.parametrize(
+    "figures",
+    [{"push_per_second": None}, {"pop_per_second": 50.0}, {"pop_per_second": 60.0}, {"gap": None}],
+)
+def test_a_ring_that_does_not_fill_or_is_not_known_has_no_time_to_full(
+    figures: dict[str, object],
+) -> None:
+    seen = a_ring(**figures)
+    assert (seen.full_in_seconds, seen.resize_buys_seconds(10_000)) == (None, None)
+
+
+def test_the_range_of_a_ring_s_filling_holds_its_mean() -> None:
+    window = RateWindow(Flow.NUMBERS)
+    for at, pushed in enumerate([0, 100, 220, 300, 420]):
+        found = window.add(
+            float(at), replace(RING, next_push=1 + pushed, next_pop=1 + 50 * at), counts_rows=True
+        )
+    assert found.net == 55.0
+    assert found.net_range is not None
+    low, high = found.net_range
+    assert 30.0 < low < 55.0 < high < 80.0
+    two = RateWindow(Flow.NUMBERS)
+    two.add(0.0, RING, counts_rows=True)
+    assert two.add(1.0, RING, counts_rows=True).net_range is None
+
+
+def test_rows_that_came_or_went_uncounted_make_a_rate_unknown_and_not_zero() -> None:
+    first = replace(NOTHING, ready=5, inserted=10, deleted=5)
+    more = rates(Flow.DELETED, first, replace(first, ready=8))[1]
+    assert more == Rates(None, 0.0)
+    fewer = rates(Flow.DELETED, first, replace(first, ready=1))[1]
+    assert fewer == Rates(0.0, None)
+    moved = rates(Flow.CLAIMED, replace(first, claimed=0), replace(first, ready=4, claimed=1))[1]
+    assert moved.push == 0.0
+
+
+def test_a_holder_is_counted_though_the_queue_cannot_be_looked_at() -> None:
+    holders = tuple(
+        Holder(str(pid), None, None, None, seconds) for pid, seconds in ((7, 40.0), (8, None))
+    )
+    seen = snapshot(QueueSample(queue("fifo"), None, "locked", holders=holders), "c")
+    assert (seen.holders, seen.held_seconds, len(seen.held_by)) == (2, 40.0, 2)
+    assert "holders" not in seen.unknown
+
+
+def test_several_deep_states_without_an_estimate_are_unknown() -> None:
+    row = replace(NOTHING, ready=COUNTED + 1, done=COUNTED + 1, claimed=0, rows_estimated=10**6)
+    seen = snapshot(QueueSample(queue("status"), row), "c")
+    assert (seen.ready, seen.done, seen.estimated) == (None, None, ())
+    assert {"ready", "done"} <= set(seen.unknown)
+    told = QueueSample(queue("status"), row, estimates={"ready": 25_000.4, "done": 9.0})
+    seen = snapshot(told, "c")
+    assert (seen.ready, seen.done) == (25_000, COUNTED)
+    assert seen.estimated == ("ready", "done")
+
+
+def test_stuck_ones_that_are_too_many_to_count_are_as_many_as_are_claimed() -> None:
+    row = replace(NOTHING, ready=0, claimed=COUNTED + 1, stuck=COUNTED + 1, errors=0)
+    seen = snapshot(QueueSample(queue("claim"), row, estimates={"claimed": 70_000.0}), "c")
+    assert (seen.claimed, seen.stuck, seen.estimated) == (70_000, 70_000, ("claimed", "stuck"))
+
+
+def test_the_stable_object_is_plain_data() -> None:
+    claim = Claim("7", 3.0, "pid=1 start=x", 1, "pid=1 start=x", owner=Evidence.ALIVE)
+    sample = QueueSample(queue("claim"), replace(NOTHING, claimed=1), claims=(claim,), holders=())
+    told = json.loads(json.dumps(snapshot(sample, "c").as_json()))
+    assert told["claims"][0]["owner"] == "alive"
+    assert told["held_by"] == []

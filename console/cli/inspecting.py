@@ -1,0 +1,318 @@
+"""Verbs that look into a queue: messages, errors."""
+
+import base64
+import shlex
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+import click
+from rich.cells import cell_len, set_cell_size
+
+from console.catalog import Queue
+from console.cli.context import Call, Rights, verb_options
+from console.cli.streams import narrate
+from console.designs import Flow, Order
+from console.errors import UsageError
+from console.formats import ESTIMATE, NOT_APPLICABLE, UNKNOWN, count, duration, plain
+from console.monitor.errors import ErrorGroup, ErrorGroups, error_groups
+from console.monitor.filters import parse
+from console.monitor.message import Masks, Message
+from console.monitor.messages import DEFAULT_LIMIT, MOST_MESSAGES, Page, look
+from console.monitor.search import READ_MOST, SECONDS_MOST
+
+_WIDTH = 80
+_INDENT = 4
+_PAYLOAD_BYTES = 1_000
+_MOST_PAYLOAD_BYTES = 10_000_000
+_MOST_BYTES = 100_000_000
+"""Of all payloads of a page together."""
+_STOPPED = f"{READ_MOST:,} messages were read, or for {SECONDS_MOST:g} s. To read on"
+_MOST_KINDS = 50
+"""So many kinds of errors are printed; --json has all."""
+
+
+@click.command()
+@click.argument("name")
+@click.option("--state", metavar="S", help="The same as --filter state=S.")
+@click.option(
+    "--filter",
+    "filters",
+    multiple=True,
+    metavar="F",
+    help="What must hold; of several, all of them.",
+)
+@click.option("--after", metavar="KEY", help="Go on where a page ended.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, MOST_MESSAGES),
+    default=DEFAULT_LIMIT,
+    show_default=True,
+    metavar="N",
+    help=f"At most so many messages, up to {MOST_MESSAGES:,}.",
+)
+@click.option("--reverse", is_flag=True, help="Each state from its other end.")
+@click.option("--payload", is_flag=True, help="The payloads too, or their beginnings.")
+@click.option(
+    "--payload-bytes",
+    type=click.IntRange(1, _MOST_PAYLOAD_BYTES),
+    metavar="N",
+    help=f"So much of each payload; {_PAYLOAD_BYTES:,} unless said.",
+)
+@verb_options
+def messages(  # noqa: PLR0913  # the options of the command line, by name
+    call: Call,
+    name: str,
+    *,
+    state: str | None,
+    filters: Sequence[str],
+    after: str | None,
+    limit: int,
+    reverse: bool,
+    payload: bool,
+    payload_bytes: int | None,
+) -> None:
+    """The messages of a queue, state by state, without their payloads unless asked.
+
+    What is ready comes in the order of the pop, claims oldest first, errors and done newest first.
+
+    \b
+    Filters: state=error older=10m newer=1h error~text id=17 claimed_by=worker-1
+             payload.customer.id=42 payload.items[0].sku=A1
+
+    older and newer are about the time since which a message is in its state. One call reads at
+    most 50,000 messages to find those that match, and says where to go on.
+
+    \b
+    Examples:
+      dbq-console messages orders --state error --filter newer=1h
+      dbq-console messages orders --filter id=17 --payload --json
+    """
+    wanted = parse([*filters, *([] if state is None else [f"state={state}"])])
+    size = payload_bytes or (_PAYLOAD_BYTES if payload else None)
+    if size is not None and size * limit > _MOST_BYTES:
+        raise UsageError(
+            f"{limit:,} payloads of up to {size:,} bytes are too much at once.",
+            next_step=f"Ask for at most {_MOST_BYTES // size:,}, with --limit.",
+        )
+    database = call.database(Rights.READ_ONLY, "messages")
+    queue = call.find(database, name)
+    page = look(
+        database,
+        queue,
+        wanted,
+        limit=limit,
+        after=after,
+        reverse=reverse,
+        payload_bytes=size,
+        masks=_masks(call),
+    )
+    with_payload = size is not None
+    call.answer(_page(page, with_payload=with_payload), list(_lines(page, with_payload)))
+    if not call.json and page.next is not None:
+        there_is = "There is more" if page.complete else _STOPPED
+        narrate(f"{there_is}: --after {shlex.quote(page.next.text)}")
+
+
+def _masks(call: Call) -> Masks:
+    return () if call.profile is None else call.profile.masks
+
+
+def _page(page: Page, *, with_payload: bool) -> dict[str, object]:
+    """The stable object of `messages --json`."""
+    return {
+        "queue": page.queue.name,
+        "design": page.queue.design.name,
+        "messages": [_message(message, with_payload=with_payload) for message in page.messages],
+        "next": None if page.next is None else page.next.text,
+        "complete": page.complete,
+    }
+
+
+def _message(message: Message, *, with_payload: bool) -> dict[str, object]:
+    found = {name: _json(value) for name, value in vars(message).items()}
+    payload, cut = found.pop("payload"), found.pop("payload_cut")
+    if not with_payload:
+        return found
+    raw = isinstance(message.payload, bytes)
+    encoding = None if payload is None else "base64" if raw else "text"
+    return found | {"payload": payload, "encoding": encoding, "payload_cut": cut}
+
+
+def _json(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+def _lines(page: Page, with_payload: bool) -> Iterator[str]:
+    """For a plain terminal: a line of columns for each message, and what it says below."""
+    if not page.messages:
+        yield "No messages" + (" so far." if page.next else ".")
+        return
+    rows = [_columns(page.queue), *(_cells(page.queue, message) for message in page.messages)]
+    widths = [max(cell_len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    # The last columns are those that can be missed where an id is long.
+    while sum(widths) + 2 * (len(widths) - 1) > _WIDTH:
+        widths.pop()
+    for at, row in enumerate(rows):
+        cells = zip(row[: len(widths)], widths, strict=True)
+        yield "  ".join(set_cell_size(cell, width) for cell, width in cells).rstrip()
+        if at:
+            yield from _below(page.messages[at - 1], with_payload)
+
+
+def _columns(queue: Queue) -> list[str]:
+    ring = ["number", "slot"] if queue.design.flow is Flow.NUMBERS else []
+    due = ["due"] if queue.design.order is Order.DUE else []
+    tries = ["tries"] if queue.finishes else []
+    return ["id", *ring, "state", "age", *tries, "bytes", *due, "pushed"]
+
+
+def _cells(queue: Queue, message: Message) -> list[str]:
+    told = {
+        "id": UNKNOWN if message.id is None else plain(message.id),
+        "number": NOT_APPLICABLE if message.number is None else str(message.number),
+        "slot": NOT_APPLICABLE if message.slot is None else str(message.slot),
+        "state": message.state,
+        "age": UNKNOWN if message.age_seconds is None else duration(message.age_seconds),
+        "tries": _tries(message),
+        "bytes": UNKNOWN if message.payload_bytes is None else count(message.payload_bytes),
+        "due": _time(message.due_at),
+        "pushed": _time(message.pushed_at),
+    }
+    return [told[column] for column in _columns(queue)]
+
+
+def _tries(message: Message) -> str:
+    if message.attempts is not None:
+        return str(message.attempts)
+    in_its_slot = message.number is not None
+    return NOT_APPLICABLE if in_its_slot else UNKNOWN
+
+
+def _time(at: datetime | None) -> str:
+    return UNKNOWN if at is None else f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _below(message: Message, with_payload: bool) -> Iterator[str]:
+    """What a message says of itself, each on a line."""
+    if message.title:
+        yield _indented(f"title {plain(message.title)}")
+    if message.claimed_at is not None or message.claimed_by is not None:
+        yield _indented(f"claimed {_time(message.claimed_at)} by {_owner(message.claimed_by)}")
+    if message.error is not None:
+        yield _indented(f"error {plain(message.error)}")
+    if with_payload:
+        yield from _payload(message)
+
+
+def _owner(claimed_by: str | None) -> str:
+    """Who claimed: the name that the consumer gave first, for lines are short."""
+    if claimed_by is None:
+        return UNKNOWN
+    session, named, consumer = claimed_by.partition(" consumer=")
+    return plain(f"{consumer} ({session})" if named else claimed_by)
+
+
+def _payload(message: Message) -> Iterator[str]:
+    if message.payload is None:
+        yield _indented(f"payload {UNKNOWN}")
+        return
+    in_base64, cut = "", ", its beginning" if message.payload_cut else ""
+    text = message.payload
+    if isinstance(text, bytes):
+        in_base64, text = " in base64", base64.b64encode(text).decode()
+    yield _indented(f"payload{in_base64}{cut}:")
+    for line in text.split("\n"):
+        for part in _folded(plain(line), _WIDTH - 2 * _INDENT):
+            yield " " * 2 * _INDENT + part
+
+
+def _folded(text: str, room: int) -> Iterator[str]:
+    """The text in pieces that fit."""
+    start = width = 0
+    for at, sign in enumerate(text):
+        width += cell_len(sign)
+        if width > room:
+            yield text[start:at]
+            start, width = at, cell_len(sign)
+    yield text[start:]
+
+
+def _indented(text: str) -> str:
+    return _cut(" " * _INDENT + text)
+
+
+def _cut(line: str) -> str:
+    """The line, or as much of it as fits, and a sign that there is more."""
+    return line if cell_len(line) <= _WIDTH else set_cell_size(line, _WIDTH - 1).rstrip() + "…"
+
+
+@click.command()
+@click.argument("name")
+@verb_options
+def errors(call: Call, name: str) -> None:
+    """What kinds of errors a queue has: its errors by the wording of their texts, counted.
+
+    Texts that differ only in numbers, ids, times, addresses and quoted words are one kind. The
+    newest 1,000,000 errors are counted, for at most a minute; ≈ says that there are older ones.
+
+    \b
+    Example: dbq-console errors orders
+    """
+    database = call.database(Rights.READ_ONLY, "errors")
+    queue = call.find(database, name)
+    found = error_groups(database, queue, masks=_masks(call))
+    call.answer(_groups(found), list(_kinds(found)))
+
+
+def _groups(found: ErrorGroups) -> dict[str, object]:
+    """The stable object of `errors --json`."""
+    return {
+        "queue": found.queue.name,
+        "design": found.queue.design.name,
+        "groups": [
+            {name: _json(value) for name, value in vars(group).items()} for group in found.groups
+        ],
+        "counted": found.counted,
+        "ungrouped": found.ungrouped,
+        "complete": found.complete,
+    }
+
+
+def _kinds(found: ErrorGroups) -> Iterator[str]:
+    """For a plain terminal: three lines for each kind."""
+    estimate = "" if found.complete else ESTIMATE
+    kinds = _numbered(len(found.groups), "kind") + (" at least" if found.ungrouped else "")
+    newest = "" if found.complete else ", the newest; there are older ones that were not counted"
+    if not found.counted:
+        yield "No errors."
+        return
+    yield f"{_numbered(found.counted, 'error')} of {kinds}{newest}."
+    shown = found.groups[:_MOST_KINDS]
+    width = max(len(estimate + count(group.count)) for group in shown)
+    for group in shown:
+        yield ""
+        for at, line in enumerate(_kind(group)):
+            head = estimate + count(group.count) if at == 0 else ""
+            yield _cut(f"{head:>{width}}  {line}")
+    rest = found.counted - sum(group.count for group in shown)
+    if rest:
+        yield ""
+        yield f"and {estimate}{_numbered(rest, 'error')} of other kinds"
+
+
+def _numbered(number: int, noun: str) -> str:
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
+def _kind(group: ErrorGroup) -> Iterator[str]:
+    yield plain(group.wording) or "(no text)"
+    tries = [UNKNOWN if n is None else str(n) for n in (group.attempts_least, group.attempts_most)]
+    tried = tries[0] if tries[0] == tries[1] else f"{tries[0]} to {tries[1]}"
+    yield f"{_time(group.first_at)} to {_time(group.last_at)}, tries: {tried}"
+    sample_id = UNKNOWN if group.sample_id is None else plain(group.sample_id)
+    yield f"sample {sample_id}: {plain(group.sample)}"
+
+
+COMMANDS = (messages, errors)

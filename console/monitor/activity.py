@@ -1,0 +1,317 @@
+"""Sessions at one moment: who touches the queues, what each waits for, who waits for whom.
+
+Looked at from outside, in the server's own views: no queue is read and no lock on one is taken, so
+nothing that is looked at can hold up the look. A session that has used a queue and holds no lock of
+it any more, as between two transactions, cannot be seen so.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from console import catalog, sql
+from console.catalog import Kind, Queue
+from console.engines import Database
+from console.monitor.asking import be_careful
+from console.monitor.forest import Node, forest
+from console.monitor.known_waits import kind_of
+from console.monitor.statement_text import masked
+
+Key = int | str
+"""A session's id, or the name of a prepared transaction, which has no session any more."""
+
+QueueKey = tuple[str, str]
+"""Schema and name of a queue."""
+
+LOOK_SECONDS = 1.0
+"""The time-out of a look; it takes milliseconds."""
+
+_ADVISORY = "advisory"
+_NO_SCOPE = sql.Scope()
+
+
+@dataclass(frozen=True)
+class ObjectRow:
+    """One thing of a queue that can be locked. `id`: the server's, or an advisory lock's key."""
+
+    schema: str
+    queue: str
+    name: str
+    kind: str
+    id: int
+
+
+@dataclass(frozen=True)
+class SessionRow:
+    """What `activity.sessions` returns. None: there is none, or it is hidden from this login."""
+
+    session_id: int | None
+    prepared_transaction: str | None
+    kind: str | None
+    database: str | None
+    user_name: str | None
+    application_name: str | None
+    client_address: str | None
+    state: str | None
+    wait_kind: str | None
+    wait: str | None
+    transaction_seconds: float | None
+    statement_seconds: float | None
+    state_seconds: float | None
+    awaited_lock: str | None
+    awaited_mode: str | None
+    awaited_object: str | None
+    wait_seconds: float | None
+    query: str | None
+    blocked_by: Any
+    locks: Any
+
+
+@dataclass(frozen=True)
+class Objects:
+    """What can be locked of some queues. Found once: ids last as long as the objects."""
+
+    queues: tuple[Queue, ...]
+    rows: tuple[ObjectRow, ...] = ()
+    functions: frozenset[str] = frozenset()
+
+    @cached_property
+    def by_id(self) -> Mapping[tuple[bool, int], Sequence[ObjectRow]]:
+        """(whether an advisory lock, id) -> what that is, and of which queue."""
+        found: defaultdict[tuple[bool, int], list[ObjectRow]] = defaultdict(list)
+        for row in self.rows:
+            found[row.kind == _ADVISORY, row.id].append(row)
+        return found
+
+    @cached_property
+    def names(self) -> frozenset[str]:
+        """What may be shown of a statement even where it is quoted."""
+        rows = {name for row in self.rows for name in (row.schema, row.queue, row.name)}
+        return self.functions | rows
+
+    def queues_of(self, id_: int) -> list[QueueKey]:
+        """The queues that a table, an index or a sequence is of."""
+        return [(row.schema, row.queue) for row in self.by_id.get((False, id_), ())]
+
+    def ids(self, *, advisory: bool) -> list[str]:
+        """As the statements take them."""
+        return sorted({str(row.id) for row in self.rows if (row.kind == _ADVISORY) == advisory})
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A lock on an object of a queue, held or waited for, in the server's words."""
+
+    schema: str
+    queue: str
+    object: str
+    lock: str
+    """What of it is locked: the relation, a tuple..."""
+    mode: str
+    granted: bool
+
+
+@dataclass(frozen=True)
+class Session:
+    """One session, or one prepared transaction. All texts are its own or its client's: untrusted.
+
+    `wait` is None where nobody may know what it does; where it waits for nothing it is `running`.
+    """
+
+    key: Key
+    kind: str | None = None
+    database: str | None = None
+    user: str | None = None
+    application: str | None = None
+    client: str | None = None
+    state: str | None = None
+    wait_kind: str | None = None
+    wait: str | None = None
+    wait_seconds: float | None = None
+    waits_for: str | None = None
+    """The lock, where it waits for one."""
+    transaction_seconds: float | None = None
+    statement_seconds: float | None = None
+    state_seconds: float | None = None
+    query: str | None = None
+    """Without the values that stand in it."""
+    blocked_by: tuple[Key, ...] = ()
+    locks: tuple[Lock, ...] = ()
+
+    @property
+    def queues(self) -> tuple[QueueKey, ...]:
+        """The queues that it touches."""
+        return tuple(dict.fromkeys((lock.schema, lock.queue) for lock in self.locks))
+
+    @property
+    def waits_in(self) -> tuple[QueueKey, ...]:
+        """The queues that its wait counts for: the one it waits at, else all that it touches."""
+        awaited = [(lock.schema, lock.queue) for lock in self.locks if not lock.granted]
+        return tuple(dict.fromkeys(awaited)) or self.queues
+
+    def as_json(self) -> dict[str, object]:
+        """The stable object of `waits --json`."""
+        locks = [
+            {"queue": lock.queue, "schema": lock.schema, "object": lock.object}
+            | {"lock": lock.lock, "mode": lock.mode, "granted": lock.granted}
+            for lock in self.locks
+        ]
+        values = {name: value for name, value in vars(self).items() if name != "key"}
+        return {"session": self.key} | values | {"blocked_by": [*self.blocked_by], "locks": locks}
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What the sessions of a database did at one moment."""
+
+    sessions: tuple[Session, ...]
+    """Those that touch the queues, all that wait for a lock or are waited for, and whoever else
+    was at work in the database."""
+
+    @cached_property
+    def by_key(self) -> Mapping[Key, Session]:
+        """Who waits for somebody that is gone already waits for a session of which only that is
+        known."""
+        seen = {session.key: session for session in self.sessions}
+        gone = [key for s in self.sessions for key in s.blocked_by if key not in seen]
+        return seen | {key: Session(key) for key in gone}
+
+    @cached_property
+    def concerned(self) -> tuple[Session, ...]:
+        """Those that touch the queues, and all that are bound to these by waiting; the longest
+        transaction first."""
+        bound: defaultdict[Key, set[Key]] = defaultdict(set)
+        for session in self.sessions:
+            for other in session.blocked_by:
+                bound[session.key].add(other)
+                bound[other].add(session.key)
+        left = [session.key for session in self.sessions if session.queues]
+        found = set(left)
+        while left:
+            more = bound[left.pop()] - found
+            found |= more
+            left += more
+        seen = (session for key, session in self.by_key.items() if key in found)
+        return tuple(sorted(seen, key=lambda session: -(session.transaction_seconds or 0.0)))
+
+    @cached_property
+    def trees(self) -> tuple[Node[Key], ...]:
+        """Who waits for whom: the longest wait first among those that wait for one."""
+        waiting = sorted(self.concerned, key=lambda s: -(s.wait_seconds or 0.0))
+        return forest({session.key: session.blocked_by for session in waiting})
+
+    @property
+    def waiting(self) -> int:
+        """How many of them wait for another."""
+        return sum(1 for session in self.concerned if session.blocked_by)
+
+
+def find_objects(database: Database, queues: Sequence[Queue]) -> Objects:
+    """Look up what belongs to the queues. Reads the server's catalog only."""
+    product = database.product
+    # The same for all queues of a design, and found by reading its whole file.
+    one_of_each = {queue.design.name: queue for queue in queues}
+    suffixes = {
+        design: catalog.object_names(product, replace(queue, name=""))
+        for design, queue in one_of_each.items()
+    }
+    names = [(queue, queue.name + end) for queue in queues for end in suffixes[queue.design.name]]
+    given = [(queue, name) for queue, name in names if queue.kind is not Kind.ADOPTED]
+    given += [(queue, name) for queue in queues for name in _adopted(queue)]
+    if not given:
+        return Objects(tuple(queues))
+    with database.transaction("look up the queues' objects", read_only=True) as connection:
+        be_careful(connection, database, LOOK_SECONDS)
+        rows = sql.fetch(
+            connection,
+            ObjectRow,
+            sql.statements(product.name, "activity")["objects"],
+            _NO_SCOPE,
+            schemas=product.array([queue.schema for queue, _ in given]),
+            queues=product.array([queue.name for queue, _ in given]),
+            names=product.array([name for _, name in given]),
+        )
+    return Objects(tuple(queues), tuple(rows), frozenset(name for _, name in names))
+
+
+def _adopted(queue: Queue) -> list[str]:
+    """The table, and the sequences, of a queue that somebody else made."""
+    if queue.kind is not Kind.ADOPTED:
+        return []
+    sequences = [name for role, name in queue.roles.items() if role.endswith("_sequence")]
+    return [queue.table, *sequences]
+
+
+def look(database: Database, objects: Objects) -> Activity:
+    """One look at the sessions. Raises ConsoleError: a TooSlowError beyond LOOK_SECONDS."""
+    product = database.product
+    with database.transaction("look at the sessions", read_only=True) as connection:
+        be_careful(connection, database, LOOK_SECONDS)
+        rows = sql.fetch(
+            connection,
+            SessionRow,
+            sql.statements(product.name, "activity")["sessions"],
+            _NO_SCOPE,
+            relations=product.array(objects.ids(advisory=False)),
+            advisory_locks=product.array(objects.ids(advisory=True)),
+        )
+    return Activity(tuple(_session(row, objects, product.name) for row in rows))
+
+
+def _session(row: SessionRow, objects: Objects, engine: str) -> Session:
+    key = row.session_id if row.session_id is not None else row.prepared_transaction
+    if key is None:
+        raise TypeError("a session has neither an id nor a name")
+    locks = _locks(row, objects)
+    awaited = [lock.object for lock in locks if not lock.granted]
+    return Session(
+        key=key,
+        kind=row.kind,
+        database=row.database,
+        user=row.user_name,
+        application=row.application_name,
+        client=row.client_address,
+        state=row.state,
+        wait_kind=row.wait_kind or kind_of(engine, row.wait),
+        wait=row.wait,
+        wait_seconds=row.wait_seconds,
+        waits_for=_waits_for(row, awaited[0] if awaited else row.awaited_object),
+        transaction_seconds=row.transaction_seconds,
+        statement_seconds=row.statement_seconds,
+        state_seconds=row.state_seconds,
+        # Without a kind the session is hidden from this login, and a text stands for its statement.
+        query=masked(row.query, objects.names) if row.query and row.kind else None,
+        blocked_by=tuple(dict.fromkeys(_document(row.blocked_by))),
+        locks=locks,
+    )
+
+
+def _locks(row: SessionRow, objects: Objects) -> tuple[Lock, ...]:
+    """Its locks, without those on indexes, which come with their tables'."""
+    found = [
+        Lock(it.schema, it.queue, _name(it), lock, mode, granted)
+        for id_, lock, mode, granted in _document(row.locks)
+        for it in objects.by_id.get((lock == _ADVISORY, id_), ())
+        if it.kind != "index" or not granted
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _name(it: ObjectRow) -> str:
+    return f"{it.name} of {it.queue}" if it.kind == _ADVISORY else it.name
+
+
+def _waits_for(row: SessionRow, awaited: str | None) -> str | None:
+    if row.awaited_lock is None:
+        return None
+    words = (row.awaited_mode, "on", row.awaited_lock, awaited)
+    return " ".join(word for word in words if word)
+
+
+def _document(value: Any) -> list[Any]:
+    """A JSON array; an engine without a type for JSON returns its text."""
+    found: list[Any] = json.loads(value) if isinstance(value, str) else value
+    return found or []

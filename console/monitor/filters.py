@@ -1,0 +1,270 @@
+"""Which messages are meant: the filter language of `--filter`, parsed into one immutable value.
+
+    state=error  older=10m  newer=1h  error~text  id=17  claimed_by=worker-1
+    payload.customer.id=42  payload.items[0].sku=A1  payload."a.b"=x  limit=100  keep-newest=1000
+
+All that are given must hold. Nothing here knows a queue, an engine or the command line: who uses
+a filter binds its values and says which of them do not apply there.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from console.errors import UsageError
+from console.formats import parse_duration
+
+Item = TypeVar("Item")
+Number = TypeVar("Number", int, float)
+
+FORMS = (
+    "state=S",
+    "older=10m",
+    "newer=10m",
+    "error~TEXT",
+    "id=ID",
+    "claimed_by=WHO",
+    "payload.PATH=VALUE",
+    "limit=N",
+    "keep-newest=N",
+)
+"""How each filter is written."""
+MOST_PAYLOAD_FILTERS = 4
+
+_WORD = re.compile(r"(?P<name>[A-Za-z_-]+)(?P<sign>[=~])(?P<value>.*)", re.DOTALL)
+_PAYLOAD = re.compile(
+    r'payload(?P<path>(?:\.(?:"(?:[^"\\]|\\.)*"|[^."=\[\]\s]+)|\[[0-9]{1,9}\])+)=(?P<value>.*)',
+    re.DOTALL,
+)
+_STEP = re.compile(r'\.(?:(?P<quoted>"(?:[^"\\]|\\.)*")|(?P<bare>[^."=\[\]]+))|\[(?P<index>\d+)\]')
+_BARE_KEY = re.compile(r'[^."=\[\]\s]+')
+_LONGEST_SECONDS = 50 * 366 * 86400.0
+_LONGEST_VALUE = 1_000
+_WHOLE = re.compile(r"[0-9]{1,15}")
+
+
+@dataclass(frozen=True)
+class PayloadEquals:
+    """The value at a path of a JSON payload, compared as text: 17 and "17" are both `17`."""
+
+    path: tuple[str | int, ...]
+    """Keys, and indexes of arrays."""
+    value: str
+
+    @property
+    def word(self) -> str:
+        """As it is written."""
+        return f"payload{''.join(map(_step, self.path))}={self.value}"
+
+    @property
+    def json_path(self) -> str:
+        """The path as SQL/JSON has it: `$."items"[0]."sku"`."""
+        keys = (f"[{k}]" if isinstance(k, int) else f".{json.dumps(k)}" for k in self.path)
+        return "$" + "".join(keys)
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What must hold of a message; None and empty: anything.
+
+    `older` and `newer` are seconds since the message came into its present state: ready and
+    scheduled since pushed_at, claimed since claimed_at, done and error since done_at.
+    """
+
+    state: str | None = None
+    older: float | None = None
+    newer: float | None = None
+    errors: tuple[str, ...] = ()
+    """Texts that the error holds, all of them; capitals or not."""
+    id: str | None = None
+    claimed_by: str | None = None
+    """The whole text, the name that the consumer gave, or its session (`pid=4711`)."""
+    payload: tuple[PayloadEquals, ...] = ()
+    limit: int | None = None
+    """At most so many; of those that match, the first in the verb's order."""
+    keep_newest: int | None = None
+    """The newest so many of those that match are left alone."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """One text for each: what `parse` would make the same value of."""
+        named = (
+            ("state", self.state),
+            ("older", None if self.older is None else _duration(self.older)),
+            ("newer", None if self.newer is None else _duration(self.newer)),
+            ("id", self.id),
+            ("claimed_by", self.claimed_by),
+            ("limit", self.limit),
+            ("keep-newest", self.keep_newest),
+        )
+        return (
+            *(f"{name}={value}" for name, value in named if value is not None),
+            *(f"error~{text}" for text in self.errors),
+            *(equals.word for equals in self.payload),
+        )
+
+    @property
+    def narrowing(self) -> bool:
+        """Whether a message in the right state may still not match."""
+        return replace(self, state=None, limit=None, keep_newest=None) != NOTHING
+
+    def without(self, verb: str, **refused: str) -> "Filters":
+        """The same; UsageError where one of the fields named is given, with its reason."""
+        for field, why in refused.items():
+            if getattr(self, field) != getattr(NOTHING, field):
+                raise UsageError(
+                    f"The filter {field.replace('_', '-')}= does not apply to {verb}.", why=why
+                )
+        return self
+
+
+NOTHING = Filters()
+
+
+def parse(words: Iterable[str]) -> Filters:
+    """All the filters together. UsageError for one that cannot be read, or that no other allows."""
+    found = NOTHING
+    for word in words:
+        found = _both(found, _one(word))
+    if found.older is not None and found.newer is not None and found.older >= found.newer:
+        raise UsageError(
+            "No message can match these filters.",
+            why=f"None is older than {_duration(found.older)} and newer than "
+            f"{_duration(found.newer)}.",
+        )
+    if len(found.payload) > MOST_PAYLOAD_FILTERS:
+        raise UsageError(f"There can be at most {MOST_PAYLOAD_FILTERS} filters payload.PATH=VALUE.")
+    return found
+
+
+def _one(word: str) -> Filters:
+    """What one text says."""
+    if "\0" in word or not _is_unicode(word):
+        raise UsageError(
+            "A filter cannot be read.", why="It holds NUL or is not valid Unicode: no message does."
+        )
+    if word.startswith(("payload.", "payload[")):
+        return Filters(payload=(_payload(word),))
+    match = _WORD.fullmatch(word)
+    if match is None:
+        raise _unreadable(word, "It is not of the form name=value.")
+    name, value = match["name"], match["value"]
+    readable = f"{name}{match['sign']}"
+    if readable not in _READERS:
+        raise _unreadable(word, f"There is no filter {readable!r}.", name)
+    if not 0 < len(value) <= _LONGEST_VALUE:
+        raise _unreadable(word, f"{readable} wants a value of 1 to {_LONGEST_VALUE:,} characters.")
+    return _READERS[readable](value)
+
+
+def _seconds(name: str, value: str) -> float:
+    seconds = round(parse_duration(value), 6)
+    if seconds > _LONGEST_SECONDS:
+        raise UsageError(f"The filter {name}= cannot be {value!r}.", why="That is over 50 years.")
+    return seconds
+
+
+def _number(name: str, value: str) -> int:
+    if not _WHOLE.fullmatch(value) or not int(value):
+        raise UsageError(
+            f"The filter {name}= wants a whole number, not {value!r}.",
+            next_step="1, or more; at most 15 digits.",
+        )
+    return int(value)
+
+
+_READERS = {
+    "state=": lambda value: Filters(state=value),
+    "older=": lambda value: Filters(older=_seconds("older", value)),
+    "newer=": lambda value: Filters(newer=_seconds("newer", value)),
+    "error~": lambda value: Filters(errors=(value,)),
+    "id=": lambda value: Filters(id=value),
+    "claimed_by=": lambda value: Filters(claimed_by=value),
+    "limit=": lambda value: Filters(limit=_number("limit", value)),
+    "keep-newest=": lambda value: Filters(keep_newest=_number("keep-newest", value)),
+}
+
+
+def _payload(word: str) -> PayloadEquals:
+    match = _PAYLOAD.fullmatch(word)
+    if match is None:
+        raise UsageError(
+            f"The filter {word!r} cannot be read.",
+            why="It is not of the form payload.PATH=VALUE.",
+            next_step='Examples: payload.customer.id=42, payload.items[0].sku=A1, payload."a.b"=x.',
+        )
+    return PayloadEquals(tuple(map(_key, _STEP.finditer(match["path"]))), match["value"])
+
+
+def _key(step: re.Match[str]) -> str | int:
+    if step["index"] is not None:
+        return int(step["index"])
+    if step["quoted"] is None:
+        return step["bare"]
+    try:
+        key = json.loads(step["quoted"])
+    except ValueError:
+        raise UsageError(f"The key {step['quoted']} is not a JSON string.") from None
+    if "\0" in key or not _is_unicode(key):
+        raise UsageError(f"The key {step['quoted']} holds what no JSON of a database can.")
+    return str(key)
+
+
+def _step(key: str | int) -> str:
+    if isinstance(key, int):
+        return f"[{key}]"
+    return f".{key}" if _BARE_KEY.fullmatch(key) else f".{json.dumps(key)}"
+
+
+def _both(one: Filters, other: Filters) -> Filters:
+    """What holds where both do."""
+    return Filters(
+        state=_same("state", one.state, other.state),
+        older=_chosen(max, one.older, other.older),
+        newer=_chosen(min, one.newer, other.newer),
+        errors=_united(one.errors, other.errors),
+        id=_same("id", one.id, other.id),
+        claimed_by=_same("claimed_by", one.claimed_by, other.claimed_by),
+        payload=_united(one.payload, other.payload),
+        limit=_chosen(min, one.limit, other.limit),
+        keep_newest=_chosen(max, one.keep_newest, other.keep_newest),
+    )
+
+
+def _same(name: str, one: str | None, other: str | None) -> str | None:
+    if one is not None and other is not None and one != other:
+        raise UsageError(
+            "No message can match these filters.", why=f"{name} is both {one!r} and {other!r}."
+        )
+    return one if other is None else other
+
+
+def _chosen(choose: Callable[[Number, Number], Number], *given: Number | None) -> Number | None:
+    one, other = given
+    if one is None or other is None:
+        return one if other is None else other
+    return choose(one, other)
+
+
+def _united(one: tuple[Item, ...], other: tuple[Item, ...]) -> tuple[Item, ...]:
+    return (*one, *(item for item in other if item not in one))
+
+
+def _unreadable(word: str, why: str, name: str = "") -> UsageError:
+    starts = {re.split("[=~.]", form)[0]: form for form in FORMS}
+    near = difflib.get_close_matches(name.lower().replace("_", "-"), starts, n=1)
+    near = near or difflib.get_close_matches(name.lower(), starts, n=1)
+    known = f"Did you mean: {starts[near[0]]}" if near else f"Filters: {', '.join(FORMS)}."
+    return UsageError(f"The filter {word!r} cannot be read.", why=why, next_step=known)
+
+
+def _duration(seconds: float) -> str:
+    """A form that parses to the same number."""
+    return f"{seconds:.6f}".rstrip("0").rstrip(".") + "s"
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= sign <= "\udfff" for sign in text)

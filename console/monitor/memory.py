@@ -1,0 +1,149 @@
+"""What earlier looks have taught about a database's queues, so that the next one costs less."""
+
+import time
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from console import sql
+from console.catalog import Queue
+from console.engines import Product
+from console.monitor.figures import COUNTED, FIGURES, Key, StatusRow, key_of
+
+RECOUNT_EVERY = 10
+"""A deep state is counted in one of so many looks, and only estimated in the others."""
+
+SURELY_DEEP = 2 * COUNTED
+"""A state that is estimated at less than this is counted at every look."""
+
+FIRST_PAUSE_SECONDS = 10.0
+LONGEST_PAUSE_SECONDS = 300.0
+"""How long a figure that was too slow is left out: twice as long each time, up to this."""
+
+
+@dataclass(frozen=True)
+class _Slow:
+    """A figure that was too slow, or was never tried because others took all the time."""
+
+    until: float
+    pause: float
+    tried: bool
+
+
+@dataclass(frozen=True)
+class _Deep:
+    """Figures that are known to be more than is counted."""
+
+    figures: tuple[str, ...]
+    looks_left: int
+
+
+class Memory:
+    """Of one database, in the hands of one thread. A new one knows nothing."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._slow: dict[Key, dict[str, _Slow]] = {}
+        self._deep: dict[Key, _Deep] = {}
+        self._apart: dict[Key, str] = {}
+        self._parts: dict[tuple[Key, str], tuple[Queue, Mapping[str, str], sql.Part]] = {}
+
+    def keep(self, queues: Iterable[Queue]) -> None:
+        """Forget all queues but these."""
+        known = {key_of(queue) for queue in queues}
+        for kept in (self._slow, self._deep, self._apart):
+            for key in kept.keys() - known:
+                del kept[key]
+        for part in [part for part in self._parts if part[0] not in known]:
+            del self._parts[part]
+
+    def part(
+        self, product: Product, queue: Queue, statement: sql.Statement, values: Mapping[str, str]
+    ) -> sql.Part:
+        """The statement for the queue, rendered again only where the queue or a value changed."""
+        place = (key_of(queue), statement.name)
+        kept = self._parts.get(place)
+        if kept is None or kept[:2] != (queue, values):
+            scope = queue.scope(product, **values)
+            kept = (queue, values, sql.part(statement, product.dialect, scope))
+            self._parts[place] = kept
+        return kept[2]
+
+    def left_out(self, queue: Queue) -> set[str]:
+        """The figures that the next look does without."""
+        deep = self._deep.get(key_of(queue))
+        return {*self.slow(queue), *(deep.figures if deep is not None else ())}
+
+    def slow(self, queue: Queue) -> tuple[str, ...]:
+        """The figures that were too slow, or may be."""
+        known = self._slow.get(key_of(queue), {})
+        return tuple(figure for figure in FIGURES if figure in known)
+
+    def due(self, queue: Queue) -> tuple[str, ...]:
+        """Those of the slow ones that may be tried again."""
+        return tuple(figure for figure in self.slow(queue) if self.may_try(queue, figure))
+
+    def may_try(self, queue: Queue, what: str) -> bool:
+        """Whether it was not slow, or long ago."""
+        known = self._slow.get(key_of(queue), {}).get(what)
+        return known is None or known.until <= self._clock()
+
+    def was_slow(self, queue: Queue, figure: str) -> None:
+        """Leave it out for a while."""
+        known = self._slow.setdefault(key_of(queue), {})
+        before = known[figure].pause if figure in known else 0.0
+        pause = min(max(2 * before, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
+        known[figure] = _Slow(self._clock() + pause, pause, tried=True)
+
+    def may_be_slow(self, queue: Queue, figures: Iterable[str], *, tried: bool = False) -> None:
+        """Try them apart from other queues; `tried`: they were, but all at once."""
+        known = self._slow.setdefault(key_of(queue), {})
+        for figure in figures:
+            pause = known[figure].pause if figure in known else 0.0
+            known[figure] = _Slow(self._clock(), pause, tried)
+
+    def never_tried(self, queue: Queue) -> bool:
+        """Whether what may be slow of it never was asked apart from other queues."""
+        return any(not slow.tried for slow in self._slow.get(key_of(queue), {}).values())
+
+    def was_quick(self, queue: Queue, figures: Iterable[str]) -> None:
+        """They may be asked with all others again."""
+        known = self._slow.get(key_of(queue), {})
+        for figure in figures:
+            known.pop(figure, None)
+
+    def apart(self, keys: Container[Key]) -> dict[Key, str]:
+        """Those whose last look failed, and why; the one that failed last comes last."""
+        return {key: problem for key, problem in self._apart.items() if key in keys}
+
+    def set_apart(self, queue: Queue, problem: str) -> None:
+        """Ask it alone from now on, so that it spoils no other queue's look."""
+        self.rejoin(queue)
+        self._apart[key_of(queue)] = problem
+
+    def rejoin(self, queue: Queue) -> None:
+        """Ask it with all others again."""
+        self._apart.pop(key_of(queue), None)
+
+    def complete(self, queue: Queue, row: StatusRow) -> StatusRow:
+        """What was left out: unknown where it was slow, "more than counted" where it was deep."""
+        deep = self._deep.get(key_of(queue))
+        known = {} if deep is None else dict.fromkeys(deep.figures, COUNTED + 1)
+        return replace(row, **(known | dict.fromkeys(self.slow(queue))))  # type: ignore[arg-type]
+
+    def keep_deep(
+        self, queue: Queue, row: StatusRow, estimates: Mapping[str, float | None]
+    ) -> bool:
+        """Leave out the count of deep states in the next looks, until it is time to count again.
+
+        False: they were left out, and by the estimate they may not be deep any more.
+        """
+        over = row.over()
+        known = self._deep.pop(key_of(queue), None)
+        if any((estimates[state] or 0) < SURELY_DEEP for state in over):
+            return known is None
+        figures = (*over, "stuck") if (row.stuck or 0) > COUNTED else over
+        if known is None:
+            self._deep[key_of(queue)] = _Deep(figures, RECOUNT_EVERY - 1)
+        elif known.looks_left > 1 and set(over) <= set(known.figures):
+            self._deep[key_of(queue)] = replace(known, looks_left=known.looks_left - 1)
+        return True

@@ -1,0 +1,166 @@
+"""The messages of a queue, a page at a time: filtered and in order on the server, never all.
+
+A page begins at a key and ends with the key to go on from. Where a filter matches little, it ends
+after so many messages were read, and says so.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from console.catalog import Kind, Queue
+from console.engines import Database, Session
+from console.errors import TooSlowError, UsageError
+from console.monitor.filters import NOTHING, Filters
+from console.monitor.message import Masks, Message, MessageRow, Wanted
+from console.monitor.search import Search, number_of, walks_for
+from console.monitor.walked import Source, fetch
+from console.monitor.walks import SINCE, Key, read_key, walks_of
+
+DEFAULT_LIMIT = 50
+MOST_MESSAGES = 1_000
+"""The longest page."""
+_TRANSACTION_SECONDS = 0.5
+"""How long several steps share a transaction: it keeps others from altering the table."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """Messages in the order in which their queue is walked."""
+
+    queue: Queue
+    messages: tuple[Message, ...]
+    next: Key | None
+    """Where to go on; None: there is nothing more, or no order to go on in."""
+    complete: bool
+    """False: reading ended at a bound before the page was full, and there may be more."""
+
+
+def look(
+    database: Database,
+    queue: Queue,
+    filters: Filters = NOTHING,
+    *,
+    limit: int = DEFAULT_LIMIT,
+    after: str | None = None,
+    reverse: bool = False,
+    payload_bytes: int | None = None,
+    masks: Masks = (),
+) -> Page:
+    """The next page of messages that match. `payload_bytes`: so much of each payload, if any.
+
+    Raises UsageError where the queue cannot have what is asked for.
+    """
+    check(queue, filters)
+    wanted = Wanted(filters, min(limit, MOST_MESSAGES), reverse, payload_bytes, tuple(masks))
+    with looking(database, queue) as session:
+        with session.transaction(doing(queue)) as connection:
+            source = Source.of(connection, database.product, queue)
+        _check_payload(source, filters)
+        search = Search(source, wanted, after)
+        while not search.ended:
+            with session.transaction(doing(queue)) as connection:
+                source.begin(connection, database)
+                started = time.monotonic()
+                while not search.ended and time.monotonic() - started < _TRANSACTION_SECONDS:
+                    search.step(connection)
+    return Page(queue, tuple(search.found), search.next, search.complete)
+
+
+def message(
+    database: Database,
+    queue: Queue,
+    key: str,
+    *,
+    payload_bytes: int | None = None,
+    masks: Masks = (),
+) -> Message | None:
+    """The message at the key that a page gave; None where it is no longer there in that state."""
+    check(queue, NOTHING)
+    at, place = read_key(key, walks_of(queue))
+    if not place.id:
+        raise UsageError(f"{key!r} is no message's place in the queue {queue.name!r}.")
+    walk = walks_of(queue)[at]
+    wanted = Wanted(NOTHING, 1, payload_bytes=payload_bytes, masks=tuple(masks), whole_error=True)
+    with looking(database, queue) as session, session.transaction(doing(queue)) as connection:
+        source = Source.of(connection, database.product, queue)
+        source.check(walk, place)
+        source.begin(connection, database)
+        ask = wanted.ask(walk, after=place, exactly=True)
+        if walk.stretches:
+            number = number_of(place)
+            slots = source.extent(connection).slots
+            ask = replace(ask, stretch=(number, number), slots=slots)
+        rows = fetch(connection, source, ask, MessageRow, "matching")
+    return next((wanted.message(row, walk) for row in rows if row.matches), None)
+
+
+def check(queue: Queue, filters: Filters) -> None:
+    """UsageError for what no message of the queue can ever meet, or what means nothing here."""
+    if queue.kind is Kind.ARCHIVE:
+        raise UsageError(f"Of {queue.name!r} only its archive is left: it has no messages.")
+    filters.without(
+        "messages",
+        limit="It bounds what an action does; a page has --limit.",
+        keep_newest="It is for actions that take messages away; looking takes none.",
+    )
+    if filters.state is not None and filters.state not in queue.states:
+        raise UsageError(
+            f"The queue {queue.name!r} has no messages in a state {filters.state!r}.",
+            next_step=f"The states of the design {queue.design.name}: {', '.join(queue.states)}.",
+        )
+    walks = walks_for(queue, filters)
+    told = {role for walk in walks for role in walk.roles(queue)}
+    needed = []
+    if filters.state == "error" or filters.errors:
+        needed.append("error")
+    if filters.claimed_by is not None:
+        needed.append("claimed_by")
+    if filters.id is not None:
+        needed.append("id")
+    if filters.older is not None or filters.newer is not None:
+        needed += [SINCE[walk.state] for walk in walks if walk.state]
+    for role in needed:
+        if role not in told:
+            raise _untold(queue, role)
+
+
+def _untold(queue: Queue, role: str) -> UsageError:
+    what = f"That cannot be told of the queue {queue.name!r}."
+    if queue.kind is Kind.ADOPTED and role in queue.design.roles:
+        return UsageError(
+            what,
+            why=f"It was adopted without a column for the role {role}.",
+            next_step=f"Forget it and adopt it again with --map {role}=COLUMN, if there is one.",
+        )
+    return UsageError(what, why=f"Messages of the design {queue.design.name} have no {role}.")
+
+
+def _check_payload(source: Source, filters: Filters) -> None:
+    """UsageError where the payload has no paths."""
+    if filters.payload and source.payload != "json":
+        raise UsageError(
+            f"The queue {source.queue.name!r} has no payload with paths.",
+            why=f"Its payload is {source.payload or 'not known'}: payload.PATH=VALUE wants JSON.",
+        )
+
+
+def doing(queue: Queue) -> str:
+    """Completes "Could not ..."."""
+    return f"look at the messages of {queue.name!r}"
+
+
+@contextmanager
+def looking(database: Database, queue: Queue) -> Iterator[Session]:
+    """One connection for all looks at messages; a time-out says what is cheaper to ask."""
+    try:
+        with database.session(doing(queue), read_only=True) as session:
+            yield session
+    except TooSlowError as error:
+        raise TooSlowError(
+            error.what,
+            why=error.why,
+            next_step="An id, a state or an age in a state is found by an index, in the tables "
+            "that this console installs; what payloads and errors say is not.",
+        ) from error

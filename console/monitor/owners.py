@@ -1,0 +1,162 @@
+"""Whose the claims are, and who holds rows of a queue in an open transaction."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from sqlalchemy import Connection
+
+from console import sql
+from console.catalog import Queue
+from console.engines import Database, Product
+from console.monitor.figures import Key, key_of
+from console.monitor.memory import Memory
+
+SHOWN = 10
+"""Claims and holders of a queue that a snapshot names: the oldest."""
+
+_CLAIMED_BY = re.compile(
+    r"(?P<session>\w+=\S+ \w+=\S+)(?P<bound> bound)?(?: consumer=(?P<consumer>.*))?", re.DOTALL
+)
+
+
+class Evidence(StrEnum):
+    """What the server says of the session that claimed. A consumer may rightly have left it."""
+
+    GONE = "gone"
+    ALIVE = "alive"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One message that is claimed, and its owner."""
+
+    id: str
+    claimed_seconds: float | None
+    claimed_by: str | None
+    """As the row has it; `session`, `bound` and `consumer` are read from it where it is ours."""
+    attempts: int | None
+    session: str | None = None
+    bound: bool = False
+    """It ends with its session: a session that is gone proves that the claim is nobody's."""
+    consumer: str | None = None
+    owner: Evidence = Evidence.UNKNOWN
+
+
+@dataclass(frozen=True)
+class Holder:
+    """One open transaction that has written in a queue, or is about to."""
+
+    session: str
+    user_name: str | None
+    application_name: str | None
+    state: str | None
+    transaction_seconds: float | None
+    """None: not known, for lack of rights."""
+
+
+@dataclass(frozen=True)
+class _ClaimRow:
+    schema: str
+    queue: str
+    id: str
+    claimed_seconds: float | None
+    claimed_by: str | None
+    attempts: int | None
+
+
+@dataclass(frozen=True)
+class _HolderRow:
+    schema: str
+    relation: str
+    session: str
+    user_name: str | None
+    application_name: str | None
+    state: str | None
+    transaction_seconds: float | None
+
+
+@dataclass(frozen=True)
+class _OwnerRow:
+    session: str
+    owner: str
+
+
+def claims(
+    connection: Connection, database: Database, queues: Sequence[Queue], memory: Memory
+) -> dict[Key, tuple[Claim, ...]]:
+    """The oldest claims of each queue, the oldest first. Queues that have none are left out."""
+    product = database.product
+    parts = [
+        memory.part(product, queue, sql.statements(product.name, queue.design.name)["claims"], {})
+        for queue in queues
+    ]
+    found: dict[Key, list[Claim]] = defaultdict(list)
+    for row in sql.fetch_union(connection, _ClaimRow, parts):
+        found[row.schema, row.queue].append(_claim(row))
+    evidence = _evidence(connection, product, (c for cs in found.values() for c in cs))
+    return {
+        key: tuple(_with_evidence(claim, evidence) for claim in sorted(some, key=_oldest_first))
+        for key, some in found.items()
+    }
+
+
+def _claim(row: _ClaimRow) -> Claim:
+    ours = _CLAIMED_BY.fullmatch(row.claimed_by or "")
+    claim = (row.id, row.claimed_seconds, row.claimed_by, row.attempts)
+    if ours is None:
+        return Claim(*claim)
+    return Claim(*claim, ours["session"], ours["bound"] is not None, ours["consumer"])
+
+
+def _oldest_first(claim: Claim) -> float:
+    return -(claim.claimed_seconds or 0.0)
+
+
+def _evidence(
+    connection: Connection, product: Product, found: Iterable[Claim]
+) -> Mapping[str, Evidence]:
+    sessions = sorted({claim.session for claim in found if claim.session is not None})
+    server = sql.statements(product.name, "server")
+    if not sessions or "owners" not in server:
+        return {}
+    rows = sql.fetch(
+        connection, _OwnerRow, server["owners"], sql.Scope(), sessions=product.array(sessions)
+    )
+    return {row.session: Evidence(row.owner) for row in rows}
+
+
+def _with_evidence(claim: Claim, evidence: Mapping[str, Evidence]) -> Claim:
+    owner = evidence.get(claim.session or "", Evidence.UNKNOWN)
+    return Claim(**{**vars(claim), "owner": owner})
+
+
+def holders(
+    connection: Connection, database: Database, queues: Sequence[Queue]
+) -> dict[Key, tuple[Holder, ...]]:
+    """The open transactions that write in each queue, the oldest first; else no queue at all."""
+    server = sql.statements(database.product.name, "server")
+    if "holders" not in server:
+        return {}
+    by_table = {(queue.schema, queue.table): key_of(queue) for queue in queues}
+    found: dict[Key, list[Holder]] = {key_of(queue): [] for queue in queues}
+    for row in sql.fetch(connection, _HolderRow, server["holders"], sql.Scope()):
+        key = by_table.get((row.schema, row.relation))
+        if key is not None:
+            found[key].append(
+                Holder(
+                    row.session,
+                    row.user_name,
+                    row.application_name,
+                    row.state,
+                    row.transaction_seconds,
+                )
+            )
+    return {key: tuple(sorted(some, key=_longest_first)) for key, some in found.items()}
+
+
+def _longest_first(holder: Holder) -> float:
+    return -(holder.transaction_seconds or 0.0)

@@ -1,0 +1,141 @@
+"""Rates from what engines count anyway; a count that begins anew is a gap, never a zero."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import sqrt
+from statistics import stdev
+
+from console.designs import Flow
+from console.monitor.figures import COUNTED, STATES, StatusRow
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Messages a second; None: not known (yet)."""
+
+    push: float | None = None
+    pop: float | None = None
+    net_range: tuple[float, float] | None = field(default=None, compare=False)
+    """Where push less pop lies, as far as it varied; None: too few looks, or not a ring."""
+
+    @property
+    def net(self) -> float | None:
+        """Push less pop."""
+        return None if self.push is None or self.pop is None else self.push - self.pop
+
+
+@dataclass(frozen=True)
+class _Counters:
+    taken_at: float
+    raw: tuple[int | None, ...]
+    """What only ever rises, for one life of the counters: a fall is a reset, so a gap."""
+    base: int | None
+    pushed: float | None
+    popped: float | None
+    rows: int | None = None
+    """How many there are, where they were counted. It rises by pushes alone."""
+    deletes: bool = False
+    """Pops alone take rows away."""
+
+
+class RateWindow:
+    """The rates of one queue over the samples of the last `seconds`; a reset begins it anew."""
+
+    def __init__(self, flow: Flow, seconds: float = 10.0) -> None:
+        self._flow = flow
+        self._seconds = seconds
+        self._seen: deque[_Counters] = deque()
+
+    def add(self, taken_at: float, row: StatusRow | None, *, counts_rows: bool) -> Rates:
+        """Take one sample in and return the rates from the oldest one kept to this one."""
+        if row is None or (self._flow is not Flow.NUMBERS and not counts_rows):
+            self._seen.clear()
+            return Rates()
+        now = _counters(taken_at, row, self._flow)
+        if self._seen and _was_reset(self._seen[-1], now):
+            self._seen.clear()
+        self._seen.append(now)
+        # The last one beyond the window stays: two samples are needed whatever their distance.
+        while len(self._seen) > 2 and now.taken_at - self._seen[1].taken_at >= self._seconds:
+            self._seen.popleft()
+        rates = _between(self._seen[0], now)
+        if self._flow is not Flow.NUMBERS:
+            return rates
+        steps = [_between(first, last) for first, last in pairwise(self._seen)]
+        return replace(rates, net_range=_net_range(rates, steps))
+
+
+def _net_range(rates: Rates, steps: Sequence[Rates]) -> tuple[float, float] | None:
+    """Push less pop, and two standard errors of the steps' own to both sides."""
+    middle, nets = rates.net, [step.net for step in steps if step.net is not None]
+    if middle is None or len(nets) < 3:
+        return None
+    error = stdev(nets) / sqrt(len(nets))
+    return middle - 2 * error, middle + 2 * error
+
+
+def _counters(taken_at: float, row: StatusRow, flow: Flow) -> _Counters:
+    raw = (row.inserted, row.updated, row.deleted)
+    if flow is Flow.NUMBERS:
+        raw = (row.next_push, row.next_pop, None)
+    pushed, popped = _totals(row, flow)
+    rows = None if flow is Flow.NUMBERS or row.over() else _rows(row)
+    return _Counters(taken_at, raw, row.base, pushed, popped, rows, flow is Flow.DELETED)
+
+
+def _rows(row: StatusRow) -> int | None:
+    counts = [getattr(row, state) for state in STATES]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
+def _totals(row: StatusRow, flow: Flow) -> tuple[float | None, float | None]:
+    """How many pushes and pops there were since the counters began, up to a constant."""
+    if flow is Flow.NUMBERS:
+        return row.next_push, row.next_pop
+    if flow is Flow.DELETED:
+        return row.inserted, row.deleted
+    return row.inserted, _claimed_flow(row)
+
+
+def _claimed_flow(row: StatusRow) -> float | None:
+    """How many pops there were, up to a constant.
+
+    A pop is an update, and its end (complete, fail, release) another update or the delete; what
+    is claimed now has had only the first of the two.
+    """
+    if row.updated is None or row.deleted is None:
+        return None
+    if row.claimed is None or row.claimed > COUNTED:
+        return None
+    return (row.updated + row.deleted + row.claimed) / 2
+
+
+def _was_reset(before: _Counters, now: _Counters) -> bool:
+    if before.base != now.base:
+        return True  # a relay: the numbers were moved, not drawn
+    pairs = zip(before.raw, now.raw, strict=True)
+    return any(b is None or (n is not None and n < b) for b, n in pairs if n is not None)
+
+
+def _between(first: _Counters, last: _Counters) -> Rates:
+    elapsed = last.taken_at - first.taken_at
+    if elapsed <= 0:
+        return Rates()
+
+    def rate(before: float | None, after: float | None) -> float | None:
+        if before is None or after is None:
+            return None
+        # The engine's counters trail by up to a second: a small fall is that, not a flow back.
+        return max(0.0, (after - before) / elapsed)
+
+    push, pop = rate(first.pushed, last.pushed), rate(first.popped, last.popped)
+    # The counters of a session that rests may trail by ten seconds. Where rows came or went and
+    # nothing was counted, a zero would be false.
+    more = 0 if first.rows is None or last.rows is None else last.rows - first.rows
+    return Rates(
+        None if push == 0 and more > 0 else push,
+        None if pop == 0 and more < 0 and last.deletes else pop,
+    )

@@ -1,0 +1,135 @@
+"""What a session runs, as text that may be shown: without any value that stands in it.
+
+A payload may stand in a literal, so every literal and number is a `?`. A quoted name is kept where
+it is one of the queue's own, for what is quoted may be text under other settings (SQL Server's
+QUOTED_IDENTIFIER). Where it is not certain how the text goes on, the rest is left out: `…`.
+"""
+
+import re
+from collections.abc import Collection, Iterator
+
+LONGEST = 200
+"""Characters that are shown at most."""
+
+_REST = "…"
+_START = re.compile(
+    r"""
+    abort | alter | analyze | autovacuum | backup | begin | call | checkpoint | close |
+    cluster | comment | commit | copy | create | dbcc | deallocate | declare | delete |
+    discard | do | drop | end | exec | execute | explain | fetch | grant | if | import |
+    insert | kill | listen | lock | merge | move | notify | prepare | print | reassign |
+    receive | refresh | reindex | release | reset | revoke | rollback | save | savepoint |
+    security | select | send | set | show | start | table | truncate | unlisten | update |
+    use | vacuum | values | waitfor | while | with
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+"""What begins otherwise may be a procedure's name, with bare words for values."""
+
+_LABEL = re.compile(r"\s*(/\*[\w .:+=,-]{1,80}\*/)")
+_PARAMETERS = re.compile(r"\s*\(@\w+ (?>[^()']|\([^()']*\))*\)")
+"""`(@P1 nvarchar(4000), @P2 int)`: what SQL Server puts before a statement with bound values."""
+_TOKEN = re.compile(
+    r"""
+    (?P<space> \s+ | --[^\n]* )
+    | (?P<comment> /\* )
+    # A backslash before the quote that would end it: whether it ends there is a setting.
+    | (?P<value> (?: [bexn] | u& )? '(?> (?: [^'\\] | '' | \\(?!') )* )'
+        | (?P<tag> \$ (?: [^\W\d]\w* )? \$ ) (?s: .*? ) (?-i: (?P=tag) )
+        | \$? \d [\w.]* )
+    | (?P<quoted> "(?> (?: [^"] | "" )* )" )
+    | (?P<bracketed> \[ [^][\'"]* \] )
+    | (?P<word> [^\W\d][\w$]* | @@?\w+ )
+    | (?P<sign> [-+*/%<>=~!^&|?:;,.()\#@] )
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+_COMMENT_SIGN = re.compile(r"/\*|\*/")
+_NAME = r'(?: [^\W\d]\w* | "[^"]*" | \[[^]]*\] )'
+_CALLED = re.compile(rf"\s* (?: @\w+ \s* = \s* )? {_NAME} (?: \s* \. \s* {_NAME} )*", re.VERBOSE)
+"""After EXEC: whom it calls. What follows may be a bare word, which is a value there."""
+
+
+def masked(text: str, known: Collection[str] = ()) -> str:
+    """The text on one line without its values. `known`: names that are kept where they are quoted.
+
+    Untrusted all the same: whoever wrote the statement chose its names and its first comment.
+    """
+    shown: list[str] = []
+    length = 0
+    for piece in _pieces(text, known):
+        shown.append(piece)
+        length += len(piece)
+        if length > 2 * LONGEST:
+            break
+    line = " ".join("".join(shown).split())
+    return line if len(line) <= LONGEST else line[: LONGEST - 1] + _REST
+
+
+def _pieces(text: str, known: Collection[str]) -> Iterator[str]:
+    at = 0
+    if label := _LABEL.match(text):
+        yield label[1] + " "
+        at = label.end()
+    if parameters := _PARAMETERS.match(text, at):
+        at = parameters.end()
+    started = False
+    for token in _tokens(text, at):
+        if token is None:
+            yield _REST
+            return
+        word = token[0].lower()
+        yield _shown(token, known)
+        if not started and token.lastgroup != "space" and word not in {"(", ";"}:
+            started = True
+            if not _START.fullmatch(word):
+                yield _REST
+                return
+        if word in {"exec", "execute"}:
+            yield from _called(text, token.end(), known)
+            return
+
+
+def _tokens(text: str, at: int) -> Iterator[re.Match[str] | None]:
+    """The tokens but comments; None where it is not certain how the text goes on."""
+    while at < len(text):
+        token = _TOKEN.match(text, at)
+        if token is None:
+            yield None
+            return
+        at = token.end()
+        if token.lastgroup == "comment":
+            at = _comment_end(text, at)
+        else:
+            yield token
+
+
+def _called(text: str, at: int, known: Collection[str]) -> Iterator[str]:
+    called = _CALLED.match(text, at)
+    for part in _TOKEN.finditer(called[0] if called else ""):
+        yield _shown(part, known)
+    if text[called.end() if called else at :].strip():
+        yield _REST
+
+
+def _shown(token: re.Match[str], known: Collection[str]) -> str:
+    found = token[0]
+    if token.lastgroup == "space":
+        return " "
+    if token.lastgroup == "value":
+        return "?"
+    if token.lastgroup == "quoted":
+        return found if found[1:-1].replace('""', '"') in known else '"?"'
+    if token.lastgroup == "bracketed":
+        return found if found[1:-1] in known else "[?]"
+    return found
+
+
+def _comment_end(text: str, at: int) -> int:
+    """Where the comment that is open at `at` ends; comments lie within comments."""
+    depth = 1
+    for sign in _COMMENT_SIGN.finditer(text, at):
+        depth += 1 if sign[0] == "/*" else -1
+        if depth == 0:
+            return sign.end()
+    return len(text)

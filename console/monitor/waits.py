@@ -1,0 +1,326 @@
+"""Waits over a while: sampled sessions as shares of time, and the engine's counters as differences.
+
+A look costs the server a few milliseconds; the pause after it keeps all looks together below a
+twentieth of the time, however dear one is. What begins and ends between two looks is not seen.
+"""
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TypeVar
+
+from console import sql
+from console.catalog import Queue
+from console.engines import Database
+from console.errors import BusyError, RefusedError
+from console.monitor.activity import (
+    LOOK_SECONDS,
+    Activity,
+    Key,
+    Objects,
+    QueueKey,
+    find_objects,
+    look,
+)
+from console.monitor.asking import be_careful
+from console.monitor.known_waits import explain, kind_of
+
+Row = TypeVar("Row")
+
+INTERVAL_SECONDS = 0.2
+"""From the beginning of a look to that of the next."""
+_PAUSE = 19
+"""The pause after a look is at least so many times as long as the look was."""
+
+
+@dataclass(frozen=True)
+class CounterRow:
+    """One of the engine's cumulative counters. `id`: an object's; None: of the whole server."""
+
+    id: int | None
+    kind: str | None
+    """None: as the name of the wait tells."""
+    wait: str
+    count: int
+    ms: int
+
+
+@dataclass(frozen=True)
+class HorizonRow:
+    """Who keeps dead rows from being cleared away, in the whole database."""
+
+    kind: str
+    name: str
+    session_id: int | None
+    transactions: int | None
+    """How many have begun since; None: nobody counts them."""
+    seconds: float | None
+
+
+@dataclass(frozen=True)
+class DeadRow:
+    """Dead rows of one table, as the engine estimates them."""
+
+    id: int
+    dead_rows: int
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What was waited for, at one queue or (None) in the whole database.
+
+    `share` and `average` come from looks at sessions, `ms` and `count` from the engine's counters.
+    `wait` is None for sessions of which nobody may know what they wait for.
+    """
+
+    queue: Queue | None
+    kind: str | None
+    wait: str | None
+    sessions: int | None = None
+    """How many different ones were seen."""
+    share: float | None = None
+    """In what part of the looks at least one session waited so: 0 to 1."""
+    average: float | None = None
+    """How many sessions waited so at a time."""
+    ms: int | None = None
+    count: int | None = None
+    meaning: str | None = None
+
+    def as_json(self) -> dict[str, object]:
+        """The stable object of `waits --json`."""
+        return {
+            "queue": self.queue.name if self.queue else None,
+            "schema": self.queue.schema if self.queue else None,
+            "wait": self.wait,
+            "kind": self.kind,
+            "sessions": self.sessions,
+            "share": self.share,
+            "average_sessions": self.average,
+            "ms": self.ms,
+            "count": self.count,
+            "meaning": self.meaning,
+        }
+
+
+@dataclass
+class _Seen:
+    looks: int = 0
+    samples: int = 0
+    sessions: set[Key] = field(default_factory=set)
+
+
+class WaitWindow:
+    """Adds looks up; keeps the one at which most sessions waited for others."""
+
+    def __init__(self, engine: str, database: str, queues: Sequence[Queue]) -> None:
+        """`database`: the sessions there make up the whole database's waits."""
+        self._engine = engine
+        self._database = database
+        self._queues = {(queue.schema, queue.name): queue for queue in queues}
+        self._seen: defaultdict[tuple[QueueKey | None, str | None, str | None], _Seen]
+        self._seen = defaultdict(_Seen)
+        self.looks = 0
+        self.looks_with_waiters = 0
+        self.worst = Activity(())
+        self.worst_at_look = 0
+
+    def add(self, activity: Activity) -> None:
+        """Count one look."""
+        self.looks += 1
+        if activity.waiting:
+            self.looks_with_waiters += 1
+        if activity.waiting >= self.worst.waiting:
+            self.worst, self.worst_at_look = activity, self.looks
+        now: defaultdict[tuple[QueueKey | None, str | None, str | None], list[Key]]
+        now = defaultdict(list)
+        for session in activity.sessions:
+            for place in session.waits_in:
+                if place in self._queues:
+                    now[place, session.wait_kind, session.wait].append(session.key)
+            if session.database == self._database:
+                now[None, session.wait_kind, session.wait].append(session.key)
+        for key, sessions in now.items():
+            seen = self._seen[key]
+            seen.looks += 1
+            seen.samples += len(sessions)
+            seen.sessions.update(sessions)
+
+    def waits(self) -> list[Wait]:
+        """What was seen: for each queue, then for the database."""
+        return [
+            Wait(
+                queue := self._queues[place] if place else None,
+                kind,
+                wait,
+                sessions=len(seen.sessions),
+                share=round(seen.looks / self.looks, 4),
+                average=round(seen.samples / self.looks, 4),
+                meaning=explain(self._engine, kind, wait, queue),
+            )
+            for (place, kind, wait), seen in self._seen.items()
+        ]
+
+
+@dataclass(frozen=True)
+class WaitReport:
+    """What a while of looking showed."""
+
+    connection: str
+    seconds: float
+    samples: int
+    """How many looks there were."""
+    waits: tuple[Wait, ...]
+    activity: Activity
+    """The sessions as they were when most of them waited for others, else at the last look."""
+    activity_at_sample: int
+    """Which of the looks that was: 1 is the first."""
+    samples_with_waiters: int
+    horizon: tuple[HorizonRow, ...]
+    dead_rows: Mapping[QueueKey, int]
+    missing: Mapping[str, str]
+    """What could not be seen -> why."""
+
+    def as_json(self) -> dict[str, object]:
+        """The stable object of `waits --json`."""
+        return {
+            "connection": self.connection,
+            "seconds": round(self.seconds, 3),
+            "samples": self.samples,
+            "samples_with_waiters": self.samples_with_waiters,
+            "waits": [wait.as_json() for wait in self.waits],
+            "activity_at_sample": self.activity_at_sample,
+            "sessions": [session.as_json() for session in self.activity.concerned],
+            "tree": [tree.as_json() for tree in self.activity.trees],
+            "horizon": [asdict(row) for row in self.horizon],
+            "dead_rows": [
+                {"queue": queue, "schema": schema, "dead_rows": dead}
+                for (schema, queue), dead in self.dead_rows.items()
+            ],
+            "missing": [{"what": what, "why": why} for what, why in self.missing.items()],
+        }
+
+
+_CONCERNING = ("sessions", "waits")
+"""What of all that a server or a login may lack is missed here."""
+
+
+def watch(
+    database: Database,
+    queues: Sequence[Queue],
+    *,
+    seconds: float = 5.0,
+    interval_seconds: float = INTERVAL_SECONDS,
+    sleep: Callable[[float], None] = time.sleep,
+) -> WaitReport:
+    """Look again and again for `seconds`, at least once. Raises ConsoleError."""
+    lacking = database.capabilities.missing
+    missing = {what: why for what, why in lacking.items() if what in _CONCERNING}
+    # Where the server has no views of all that, not even the objects can be asked for.
+    objects = Objects(()) if "waits" in missing else find_objects(database, queues)
+    window = WaitWindow(database.product.name, database.capabilities.database, queues)
+    started = time.monotonic()
+    before = _optional(database, CounterRow, "counters", objects, missing)
+    while "waits" not in missing:
+        began = time.monotonic()
+        try:
+            window.add(look(database, objects))
+        except BusyError as error:
+            # Perhaps because of just what is the matter, and the next look may be luckier.
+            missing["samples"] = f"some looks failed: {error.why}"
+        except RefusedError as error:
+            missing["waits"] = missing.pop("sessions", "") or error.why
+            break
+        ended = time.monotonic()
+        pause = max(interval_seconds - (ended - began), _PAUSE * (ended - began))
+        rest = started + seconds - ended
+        sleep(max(0.0, min(pause, rest)))
+        if pause >= rest:
+            break
+    after = _optional(database, CounterRow, "counters", objects, missing)
+    seconds = time.monotonic() - started
+    counted = differences(before, after, objects, database.product.name)
+    dead = _optional(database, DeadRow, "dead_rows", objects, missing)
+    return WaitReport(
+        connection=database.label,
+        seconds=seconds,
+        samples=window.looks,
+        waits=tuple(sorted((*window.waits(), *counted), key=_rank)),
+        activity=window.worst,
+        activity_at_sample=window.worst_at_look,
+        samples_with_waiters=window.looks_with_waiters,
+        horizon=tuple(_optional(database, HorizonRow, "horizon", objects, missing)),
+        # A server that counts nothing says 0.
+        dead_rows=_by_queue(dead, objects) if database.capabilities.counts_rows else {},
+        missing=missing,
+    )
+
+
+def _rank(wait: Wait) -> tuple[object, ...]:
+    """Queues by name, the database last; what most sessions waited for longest first."""
+    place = (0, wait.queue.schema, wait.queue.name) if wait.queue else (1, "", "")
+    return (*place, -(wait.average or 0.0), -(wait.ms or 0), wait.kind or "", wait.wait or "")
+
+
+def _optional(
+    database: Database,
+    row_type: type[Row],
+    name: str,
+    objects: Objects,
+    missing: dict[str, str],
+) -> list[Row]:
+    """The rows of a statement that not every engine has and not every login may run."""
+    statement = sql.statements(database.product.name, "activity").get(name)
+    if statement is None or name in missing or "waits" in missing:
+        return []
+    scope = sql.Scope(options=database.capabilities.facts)
+    relations = database.product.array(objects.ids(advisory=False))
+    try:
+        with database.transaction("look at what is waited for", read_only=True) as connection:
+            be_careful(connection, database, LOOK_SECONDS)
+            return sql.fetch(connection, row_type, statement, scope, relations=relations)
+    except RefusedError as error:
+        missing[name] = error.why or error.what
+        return []
+
+
+def differences(
+    before: Iterable[CounterRow], after: Iterable[CounterRow], objects: Objects, engine: str
+) -> list[Wait]:
+    """What was counted between two readings. A counter that fell began anew: it tells nothing."""
+    first = _totals(before, objects)
+    queues = {(queue.schema, queue.name): queue for queue in objects.queues}
+    found = []
+    for key, last in _totals(after, objects).items():
+        count, ms = (now - then for now, then in zip(last, first.get(key, (0, 0)), strict=True))
+        if count >= 0 and ms >= 0 and count + ms > 0:
+            place, kind, wait = key
+            kind = kind or kind_of(engine, wait)
+            queue = queues[place] if place else None
+            meaning = explain(engine, kind, wait, queue)
+            found.append(Wait(queue, kind, wait, ms=ms, count=count, meaning=meaning))
+    return found
+
+
+def _totals(
+    rows: Iterable[CounterRow], objects: Objects
+) -> dict[tuple[QueueKey | None, str | None, str], tuple[int, int]]:
+    """(queue, kind, wait) -> count and milliseconds, over all objects of the queue."""
+    totals: defaultdict[tuple[QueueKey | None, str | None, str], tuple[int, int]]
+    totals = defaultdict(lambda: (0, 0))
+    for row in rows:
+        places: Sequence[QueueKey | None] = [None]
+        if row.id is not None:
+            places = objects.queues_of(row.id)
+        for place in places:
+            count, ms = totals[place, row.kind, row.wait]
+            totals[place, row.kind, row.wait] = (count + row.count, ms + row.ms)
+    return totals
+
+
+def _by_queue(rows: Iterable[DeadRow], objects: Objects) -> dict[QueueKey, int]:
+    dead: defaultdict[QueueKey, int] = defaultdict(int)
+    for row in rows:
+        for place in objects.queues_of(row.id):
+            dead[place] += row.dead_rows
+    return dead

@@ -1,0 +1,196 @@
+"""`errors`: what kinds of errors a queue has, counted."""
+
+import time
+from datetime import datetime
+from typing import Any
+
+import pytest
+from psycopg.sql import SQL, Identifier, Literal
+
+from console.designs import designs_on
+from tests.cli.calls import Console
+from tests.cli.conftest import Install
+from tests.servers import connect
+
+GROUP = [
+    *("wording", "count", "first_at", "last_at", "attempts_least", "attempts_most"),
+    *("sample_id", "sample"),
+]
+KINDS = {
+    "connection to <ip> timed out after <n> s": (
+        "format('connection to 10.%s.%s.%s:%s timed out after %s s',"
+        " n % 256, n % 7, n % 200, 1024 + n % 60000, n / 100.0)"
+    ),
+    "duplicate key violates <text>: Key (id)=(<n>) already exists.": (
+        "format('duplicate key violates \"orders_%s\": Key (id)=(%s) already exists.', n % 99, n)"
+    ),
+    "order <uuid> not found in <text>": (
+        "format('order %s not found in ''shop %s''', gen_random_uuid(), n % 100)"
+    ),
+    "HTTP <n> from https://api.example/<n>/items/<n> at <time>": (
+        "format('HTTP 503 from https://api.example/v2/items/%s at %s', md5(n::text), now() - since)"
+    ),
+    "deadlock detected: process <n> waits for process <n>": (
+        "format('deadlock detected: process %s waits for process %s', n, n + 1)"
+    ),
+    "KeyError: <text>": "format('KeyError: ''%s''', md5(n::text))",
+    "payment <n> refused by bank at <time>": (
+        "format('payment %s refused by bank at %s', n, to_char(now() - since, 'HH24:MI:SS'))"
+    ),
+    "mailbox <n>@example.com is full (<n> kB)": (
+        "format('mailbox user%s@example.com is full (%s kB)', n, n % 5000)"
+    ),
+    "checksum <n> differs from <n>": (
+        "format('checksum 0x%s differs from 0x%s', to_hex(n), to_hex(n * 7919))"
+    ),
+    "no route to [<ip>] since <time>": (
+        "format('no route to [fe80::%s] since %s', to_hex(n % 65536),"
+        " to_char(now() - since, 'Dy Mon DD HH24:MI:SS YYYY'))"
+    ),
+    "item <n> of batch <n> is too heavy": (
+        "format(E'item %s\\n\\tof batch %s is too heavy', n, n / 100)"
+    ),
+    "disk quota of tenant <n> exceeded": "format('disk quota of tenant %s exceeded', n % 1000)",
+}
+"""Twelve kinds, each as SQL that makes a text of it with ids and times of its own."""
+COUNT = 100_000
+COLUMNS = {
+    "claim": "id, created_at, processing_started_at, payload, attempts, errors, done_at",
+    "status": "id, queue_date_time, claimed_at, text_data, attempts, errors, done_at, status",
+}
+
+
+def fill(console: Console, name: str, design: str, count: int) -> None:
+    """Put errors of all kinds into the table, as so many failed messages leave them."""
+    cases = " ".join(f"WHEN {at} THEN {text}" for at, text in enumerate(KINDS.values()))
+    id_, status = ("gen_random_uuid()", "") if design == "claim" else ("n", ", 4")
+    insert = (
+        "INSERT INTO {} ({})"
+        f" SELECT {id_}, now() - since * 2, now() - since * 1.5, 'x', 1 + n % 3,"
+        f" CASE n % {len(KINDS)} {cases} END, now() - since{status}"
+        " FROM (SELECT n, n * interval '0.5 s' AS since FROM generate_series(1::bigint, {}) AS n)"
+        " AS failed"
+    )
+    table, columns = Identifier("public", name), SQL(COLUMNS[design])
+    with connect(console.url) as connection:
+        connection.execute(SQL(insert).format(table, columns, Literal(count)))
+
+
+@pytest.mark.parametrize("design", sorted(COLUMNS))
+def test_a_hundred_thousand_errors_of_twelve_kinds_are_twelve_groups(
+    console: Console, install: Install, design: str
+) -> None:
+    name = install(design)
+    fill(console, name, design, COUNT)
+    started = time.perf_counter()
+    plain = console.run("errors", name)
+    elapsed = time.perf_counter() - started
+    print(f"dbq-console errors: {elapsed:.1f} s for {COUNT:,} errors\n{plain.text}")
+    assert (plain.status, plain.err) == (0, "")
+    assert elapsed < 30
+    assert plain.text.startswith("100,000 errors of 12 kinds.\n")
+    assert all(len(line) <= 80 for line in plain.text.splitlines())
+
+    found = console.done("errors", name, "--json").json
+    assert list(found) == ["queue", "design", "groups", "counted", "ungrouped", "complete"]
+    assert (found["counted"], found["ungrouped"], found["complete"]) == (COUNT, 0, True)
+    groups = {group["wording"]: group for group in found["groups"]}
+    assert set(groups) == set(KINDS)
+    assert sum(group["count"] for group in groups.values()) == COUNT
+    with connect(console.url) as connection:
+        for at, wording in enumerate(KINDS):
+            group = groups[wording]
+            assert list(group) == GROUP
+            check(group, at, connection, name)
+
+
+def check(group: dict[str, Any], at: int, connection: Any, name: str) -> None:
+    """Against an exact count of the rows that were made for this kind."""
+    numbers = [n for n in range(1, COUNT + 1) if n % len(KINDS) == at]
+    assert group["count"] == len(numbers)
+    assert (group["attempts_least"], group["attempts_most"]) == (
+        min(1 + n % 3 for n in numbers),
+        max(1 + n % 3 for n in numbers),
+    )
+    first, last = (datetime.fromisoformat(group[end]) for end in ("first_at", "last_at"))
+    apart = (numbers[-1] - numbers[0]) * 0.5
+    assert (last - first).total_seconds() == pytest.approx(apart)
+    sample = connection.execute(
+        SQL("SELECT errors, done_at FROM {} WHERE id::text = %s").format(
+            Identifier("public", name)
+        ),
+        [group["sample_id"]],
+    ).fetchone()
+    assert sample == (group["sample"], last)
+
+
+@pytest.mark.parametrize("design", sorted(designs_on("postgresql")))
+def test_every_design_has_an_answer_or_says_why_not(
+    console: Console, install: Install, design: str
+) -> None:
+    name = install(design)
+    answer = console("errors", name, "--json")
+    if design in {"claim", "status", "split"}:
+        assert answer.status == 0
+        assert answer.json == {
+            "queue": name,
+            "design": design,
+            "groups": [],
+            "counted": 0,
+            "ungrouped": 0,
+            "complete": True,
+        }
+        assert console.done("errors", name).text == "No errors.\n"
+    else:
+        assert (answer.status, answer.out) == (2, b"")
+        assert "no errors to look at" in answer.err
+
+
+def test_the_plain_answer(console: Console, install: Install) -> None:
+    name = install("ring", "in_hand=on")
+    texts = ["order 1 at 10:20:30 failed", "order 2 at 10:20:31 failed", "漢字\x1b[31m " * 30]
+    console.done("push", name, "-", "--lines", stdin=b"1\n2\n3\n")
+    for text in texts:
+        console.done("pop", name, "--fail", text)
+    head, *lines = console.done("errors", name).text.splitlines()
+    assert head == "3 errors of 2 kinds."
+    assert lines[:3] == ["", "2  order <n> at <time> failed", lines[2]]
+    assert lines[2].startswith("   20")
+    assert lines[2].endswith("Z, tries: 1")
+    assert lines[3] == "   sample 2: order 2 at 10:20:31 failed"
+    assert lines[5].startswith("1  漢字␛[<n> ")
+    assert "\x1b" not in "".join(lines)
+
+
+def test_what_was_not_counted_is_told(
+    console: Console, install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = install("status")
+    fill(console, name, "status", 600)
+    monkeypatch.setattr("console.monitor.errors._PAGE", 100)
+    monkeypatch.setattr("console.monitor.errors.MOST_ERRORS", 200)
+    found = console.done("errors", name, "--json").json
+    assert (found["counted"], found["complete"]) == (200, False)
+    assert sum(group["count"] for group in found["groups"]) == 200
+    oldest = min(group["first_at"] for group in found["groups"])
+    with connect(console.url) as connection:
+        newer = SQL("SELECT count(*) FROM {} WHERE done_at >= %s").format(Identifier(name))
+        assert connection.execute(newer, [oldest]).fetchone() == (200,)
+    text = console.done("errors", name).text
+    assert text.startswith("200 errors of 12 kinds, the newest; there are older ones")
+    assert "\n≈17  " in text
+
+    monkeypatch.setattr("console.monitor.errors.MOST_GROUPS", 5)
+    found = console.done("errors", name, "--json").json
+    assert len(found["groups"]) == 5
+    assert found["ungrouped"] == 200 - sum(group["count"] for group in found["groups"])
+    assert f"and ≈{found['ungrouped']} errors of other kinds" in console.done("errors", name).text
+
+
+def test_errors_that_all_failed_at_one_moment(console: Console, install: Install) -> None:
+    name = install("status")
+    fill(console, name, "status", 30_000)
+    with connect(console.url) as connection:
+        connection.execute(SQL("UPDATE {} SET done_at = now()").format(Identifier(name)))
+    found = console.done("errors", name, "--json").json
+    assert (found["counted"], len(found["groups"]), found["complete"]) == (30_000, 12, True)

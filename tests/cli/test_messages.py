@@ -1,0 +1,263 @@
+"""`messages`: a page of what a queue holds, as columns or as one stable object."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from console.designs import designs_on
+from tests.cli.calls import Console
+from tests.cli.conftest import Install
+from tests.servers import connect
+
+FIELDS = [
+    *("key", "id", "state", "pushed_at", "age_seconds", "due_at", "attempts"),
+    *("claimed_at", "claimed_by", "done_at", "error", "error_cut", "title"),
+    *("slot", "number", "payload_bytes"),
+]
+WITH_PAYLOAD = [*FIELDS, "payload", "encoding", "payload_cut"]
+DESIGNS = sorted(designs_on("postgresql"))
+
+
+def listed(console: Console, *arguments: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = console.done("messages", *arguments, "--json").json["messages"]
+    return found
+
+
+def push(console: Console, name: str, *payloads: str) -> None:
+    lines = "".join(f"{payload}\n" for payload in payloads).encode()
+    console.done("push", name, "-", "--lines", stdin=lines)
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_the_stable_object_of_every_design(console: Console, install: Install, design: str) -> None:
+    name = install(design)
+    assert console.done("messages", name, "--json").json == {
+        "queue": name,
+        "design": design,
+        "messages": [],
+        "next": None,
+        "complete": True,
+    }
+    push(console, name, "a", "b", "c")
+    answer = console.done("messages", name, "--limit", "2", "--json")
+    assert (list(answer.json), answer.err) == (
+        ["queue", "design", "messages", "next", "complete"],
+        "",
+    )
+    assert [list(message) for message in answer.json["messages"]] == [FIELDS, FIELDS]
+    (rest,) = listed(console, name, "--after", answer.json["next"])
+    shown = [message["id"] for message in (*answer.json["messages"], rest)]
+    assert sorted(shown) == sorted(
+        message["id"] for message in console.popped(name, "--count", "9")
+    )
+    assert rest["state"] == "ready"
+    assert rest["pushed_at"].endswith("+00:00")
+
+
+def test_payloads_are_encoded_as_pop_encodes_them(console: Console, install: Install) -> None:
+    odd = 'say "é 😀" \\ \x1b[31m'
+    document = '{"big": 12345678901234567890.10, "text": "\\u0007"}'
+    payloads = {"text": odd, "json": document, "bytes": odd}
+    for kind, payload in payloads.items():
+        name = install("fifo", f"payload={kind}")
+        push(console, name, payload)
+        (shown,) = listed(console, name, "--payload")
+        assert list(shown) == WITH_PAYLOAD
+        (popped,) = console.popped(name)
+        assert {key: shown[key] for key in ("id", "payload", "encoding", "pushed_at")} == {
+            key: popped[key] for key in ("id", "payload", "encoding", "pushed_at")
+        }
+        assert shown["payload_cut"] is False
+    assert "12345678901234567890.10" in document
+
+
+def test_payloads_are_cut_at_whole_characters(console: Console, install: Install) -> None:
+    text, raw = install("fifo"), install("fifo", "payload=bytes")
+    for name in (text, raw):
+        push(console, name, "é" * 2000)
+    (shown,) = listed(console, text, "--payload")
+    assert (shown["payload"], shown["payload_cut"]) == ("é" * 500, True)
+    assert shown["payload_bytes"] == 4000
+    (shown,) = listed(console, text, "--payload-bytes", "5")
+    assert shown["payload"] == "éé"
+    (shown,) = listed(console, raw, "--payload-bytes", "5")
+    assert base64.b64decode(shown["payload"]) == ("é" * 3).encode()[:5]
+    (shown,) = listed(console, text, "--payload-bytes", "4000")
+    assert (len(shown["payload"]), shown["payload_cut"]) == (2000, False)
+
+
+def test_states_and_filters(console: Console, install: Install) -> None:
+    name = install("status", "payload=json")
+    push(console, name, '{"n": 1}', '{"n": 2}', '{"n": 3}', '{"n": 4}')
+    console.done("pop", name)
+    console.done("pop", name, "--fail", "boom 17")
+    console.done("pop", name, "--complete")
+
+    def ids(*arguments: str) -> list[str]:
+        return [message["id"] for message in listed(console, name, *arguments)]
+
+    assert ids() == ["4", "1", "2", "3"]
+    assert ids("--reverse") == ["4", "1", "2", "3"]
+    for state, expected in {"ready": "4", "claimed": "1", "error": "2", "done": "3"}.items():
+        assert ids("--state", state) == ids("--filter", f"state={state}") == [expected]
+    assert ids("--filter", "id=3") == ["3"]
+    assert ids("--filter", "error~BOOM", "--filter", "newer=1h") == ["2"]
+    assert ids("--filter", "payload.n=4") == ["4"]
+    assert ids("--filter", "older=1h") == ids("--filter", "id=99") == []
+    assert ids("--state", "error", "--filter", "payload.n=1") == []
+
+
+def test_the_columns_fit_eighty_and_nothing_reaches_the_terminal(
+    console: Console, install: Install
+) -> None:
+    odd = "é 漢字 \x1b[31m \x07 line\u2028end " * 20
+    for design in DESIGNS:
+        name = install(design)
+        push(console, name, *[f"{odd} {number}" for number in range(4)])
+        if design in {"claim", "status", "split"}:
+            console.done("pop", name)
+            console.done("pop", name, "--fail", f"bad\n{odd}")
+        for arguments in ([], ["--payload"], ["--payload", "--state", "ready"]):
+            answer = console.done("messages", name, *arguments)
+            lines = answer.text.splitlines()
+            assert all(width(line) <= 80 for line in lines), lines
+            assert not set(answer.text) & {"\x1b", "\x07", "\u2028"}
+            assert lines[0].startswith("id")
+            assert ("payload" in answer.text) == bool(arguments)
+            assert answer.err == ""
+
+
+def width(line: str) -> int:
+    return sum(2 if "\u2e80" <= sign <= "\u9fff" or sign > "\uffff" else 1 for sign in line)
+
+
+def test_the_plain_table(console: Console, install: Install) -> None:
+    name = install("claim")
+    push(console, name, "one", "two\tthree")
+    console.done("pop", name, "--fail", "boom")
+    head, ready, _, *rest = console.done("messages", name, "--payload").text.splitlines()
+    assert head.split() == ["id", "state", "age", "tries", "bytes"]
+    assert ready.split()[1:] == ["ready", *ready.split()[2:4], "0", "9"]
+    assert rest[0] == "        two␉three"
+    assert rest[1].split()[1] == "error"
+    assert rest[2].startswith("    claimed 20")
+    assert "by dbq-console" in rest[2]
+    assert rest[3:] == ["    error boom", "    payload:", "        one"]
+
+
+def test_what_is_unknown_and_what_does_not_apply(empty: Console) -> None:
+    empty.done("install", "split", "s")
+    empty.done("install", "ring", "r", "--option", "in_hand=on")
+    for name in ("s", "r"):
+        push(empty, name, "x", "y")
+        empty.done("pop", name)
+    with connect(empty.url) as connection:
+        connection.execute("CREATE TABLE public.theirs (body text)")
+        connection.execute("INSERT INTO public.theirs VALUES ('x')")
+    empty.done("adopt", "theirs", "--design", "heap", "--map", "payload=body")
+    head, split, *_ = empty.done("messages", "s").text.splitlines()
+    assert split.split()[head.split().index("bytes") + 1] == "?"  # an age has a blank
+    head, in_slot, in_hand, _ = empty.done("messages", "r").text.splitlines()
+    assert head.split() == ["id", "number", "slot", "state", "age", "tries", "bytes", "pushed"]
+    assert in_slot.split()[:4] == ["2", "2", "2", "ready"]
+    assert in_hand.split()[:4] == ["1", "·", "·", "claimed"]
+    assert in_slot.split()[6] == "·"
+    head, theirs = empty.done("messages", "theirs").text.splitlines()
+    assert theirs.split() == ["?", "ready", "?", "1", "?"]
+    (shown,) = listed(empty, "theirs")
+    assert (shown["id"], shown["pushed_at"], shown["age_seconds"]) == (None, None, None)
+
+
+def test_where_to_go_on_is_told_beside_the_result(console: Console, install: Install) -> None:
+    name = install("fifo")
+    push(console, name, *"abc")
+    answer = console.done("messages", name, "--limit", "2")
+    assert len(answer.text.splitlines()) == 3
+    assert answer.err == "There is more: --after ready,,2\n"
+    answer = console.done("messages", name, "--limit", "2", "--after", "ready,,2")
+    assert (len(answer.text.splitlines()), answer.err) == (2, "")
+    assert console.done("messages", name, "--after", "ready,,3").text == "No messages.\n"
+
+
+def test_a_search_that_stopped_says_so_and_can_go_on(
+    console: Console, install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = install("fifo")
+    push(console, name, *map(str, range(40)))
+    monkeypatch.setattr("console.monitor.search.READ_AT_ONCE", 10)
+    monkeypatch.setattr("console.monitor.search.READ_MOST", 20)
+    answer = console.done("messages", name, "--filter", "older=1h")
+    assert answer.text == "No messages so far.\n"
+    assert answer.err.endswith("--after ready,,20\n")
+    found = console.done("messages", name, "--filter", "older=1h", "--json").json
+    assert (found["messages"], found["next"], found["complete"]) == ([], "ready,,20", False)
+    after = ["--after", "ready,,20"]
+    found = console.done("messages", name, "--filter", "older=1h", *after, "--json").json
+    assert found["next"] == "ready,,40"
+
+
+MISTAKES = {
+    "--limit 0": "0",
+    "--limit 1001": "1001",
+    "--payload-bytes 0": "0",
+    "--payload-bytes 10000000": "at most 10, with --limit",
+    "--state nowhere": "states of the design",
+    "--state ready --state error --filter state=ready": "both",
+    "--filter colour=red": "Filters: state=S",
+    "--filter limit=5": "--limit",
+    "--filter keep-newest=5": "does not apply to messages",
+    "--filter payload.a=1": "wants JSON",
+    "--filter id=x": "no id of the queue",
+    "--after nowhere": "no place in this list",
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_wrong_use_is_exit_2(console: Console, install: Install, mistake: str) -> None:
+    answer = console("messages", install("status"), *mistake.split())
+    assert (answer.status, answer.out) == (2, b"")
+    assert MISTAKES[mistake] in answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_an_archive_that_is_left_has_no_messages(console: Console, install: Install) -> None:
+    name = install("fifo", "archive_at_pop=on")
+    console.done("uninstall", name, "--yes", name, "--keep-archive")
+    answer = console("messages", name)
+    assert answer.status == 2
+    assert "only its archive is left" in answer.err
+
+
+def test_looking_needs_no_right_but_to_read(console: Console, install: Install) -> None:
+    name = install("claim")
+    push(console, name, "x")
+    (shown,) = listed(console, name, "--rights", "read-only")
+    assert shown["state"] == "ready"
+
+
+def test_as_a_process_nothing_but_the_result(console: Console, install: Install) -> None:
+    name = install("fifo")
+    push(console, name, "x")
+    answer = console.run("messages", name, "--json")
+    assert (answer.status, answer.err) == (0, "")
+    assert len(json.loads(answer.out)["messages"]) == 1
+
+
+def test_the_configured_masks_hide_what_payloads_and_errors_say(
+    console: Console, install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = install("claim")
+    push(console, name, "card 4111111111111111 of somebody")
+    console.done("pop", name, "--fail", "card 4111111111111111 refused")
+    file = tmp_path / "config.toml"
+    file.write_text(r"masks = ['\d{13,16}']")
+    monkeypatch.setenv("DBQ_CONFIG", str(file))
+    (shown,) = listed(console, name, "--payload")
+    assert (shown["payload"], shown["error"]) == ("card *** of somebody", "card *** refused")
+    (cut,) = listed(console, name, "--payload-bytes", "9")
+    assert cut["payload"] == "card *** "
+    for verb in ("messages", "errors"):
+        assert "4111" not in console.done(verb, name).text

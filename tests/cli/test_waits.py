@@ -1,0 +1,179 @@
+"""`waits`: the tree of those who wait, for a person and as one stable object."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Identifier
+from sqlalchemy import make_url
+
+from tests.cli.calls import Console
+from tests.cli.conftest import Install
+from tests.servers import connect, wait_until
+
+FIELDS = [
+    *("connection", "seconds", "samples", "samples_with_waiters", "waits"),
+    *("activity_at_sample", "sessions", "tree", "horizon", "dead_rows", "missing"),
+]
+WAIT = [
+    *("queue", "schema", "wait", "kind", "sessions", "share", "average_sessions", "ms"),
+    *("count", "meaning"),
+]
+SESSION = [
+    *("session", "kind", "database", "user", "application", "client", "state", "wait_kind", "wait"),
+    *("wait_seconds", "waits_for", "transaction_seconds", "statement_seconds", "state_seconds"),
+    *("query", "blocked_by", "locks"),
+]
+LOCK = ["queue", "schema", "object", "lock", "mode", "granted"]
+
+
+@contextmanager
+def sessions(console: Console, *names: str) -> Iterator[list[psycopg.Connection]]:
+    """One session for each name; what they did is undone at the end."""
+    words = make_url(console.url).translate_connect_args(username="user", database="dbname")
+    with ExitStack() as all_of_them:
+        yield [
+            all_of_them.enter_context(closing(psycopg.connect(**words, application_name=name)))
+            for name in names
+        ]
+
+
+def pop(connection: psycopg.Connection, name: str) -> None:
+    connection.execute(SQL("SELECT * FROM {}()").format(Identifier(f"{name}_pop")))
+
+
+@contextmanager
+def waiting(console: Console, name: str) -> Iterator[list[int]]:
+    """One holds the head of the queue, two stand behind it; their ids, the holder's first."""
+    console.done("push", name, "-", "--lines", stdin=b"one\ntwo\nthree\n")
+    with sessions(console, "night shift", "worker 1", "worker 2") as (holder, *workers):
+        pop(holder, name)
+        threads = [threading.Thread(target=pop, args=(it, name), daemon=True) for it in workers]
+        for number, thread in enumerate(threads, 1):
+            thread.start()
+            wait_until(lambda n=number: waiters(console) == n, "workers that wait")  # type: ignore[misc]
+        yield [it.info.backend_pid for it in (holder, *workers)]
+        holder.rollback()
+        for thread, worker in zip(threads, workers, strict=True):
+            thread.join(60.0)
+            worker.rollback()
+
+
+def waiters(console: Console) -> object:
+    with connect(console.url) as connection:
+        row = connection.execute(
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        ).fetchone()
+    return row and row[0]
+
+
+def test_the_tree_of_a_queue_whose_head_is_held(console: Console, install: Install) -> None:
+    name = install("naive")
+    with waiting(console, name) as (holder, first, second):
+        answer = console.done("waits", name, "--seconds", "0.5")
+    lines = answer.text.splitlines()
+    assert lines[0].startswith(f"{name} (naive), ")
+    at = next(n for n, line in enumerate(lines) if line.startswith(f"session {holder}  "))
+    assert lines[at].startswith(f"session {holder}  idle in transaction for ")
+    assert lines[at + 1].startswith("│ night shift, user ")
+    assert lines[at + 2] == f'│ last: SELECT * FROM "{name}_pop"()'
+    assert lines[at + 3].startswith(f"└─ session {first}  waits for ")
+    assert lines[at + 3].endswith(" for ShareLock on transactionid")
+    assert lines[at + 4].startswith("   │ worker 1, user ")
+    assert lines[at + 6].startswith(f"   └─ session {second}  waits for ")
+    assert f"Waits at {name} (naive):" in lines
+    assert any(line.startswith("  Lock/transactionid  in 100% of the looks") for line in lines)
+    assert any(line.startswith("Oldest snapshot: ") for line in lines)
+    assert max(map(len, lines)) <= 80
+    assert answer.err == "Looking for 500 ms.\n"
+
+
+def test_the_stable_object(console: Console, install: Install) -> None:
+    name = install("fifo", "order=strict")
+    with waiting(console, name) as (holder, first, second):
+        answer = console.done("waits", name, "--seconds", "0.5", "--json")
+    assert answer.err == ""
+    found = answer.json
+    assert list(found) == FIELDS
+    assert found["samples"] == found["samples_with_waiters"] >= 1
+    assert 0.4 < found["seconds"] < 5.0
+    (root,) = found["tree"]
+    waiter, last = ({"session": key, "deadlock": False, "waiters": []} for key in (first, second))
+    assert root == {"session": holder, "deadlock": False, "waiters": [waiter, last]}
+    by_key = {session["session"]: session for session in found["sessions"]}
+    assert set(by_key) == {holder, first, second}
+    assert all(list(session) == SESSION for session in by_key.values())
+    assert all(list(lock) == LOCK for session in by_key.values() for lock in session["locks"])
+    assert by_key[holder]["application"] == "night shift"
+    assert (by_key[first]["blocked_by"], by_key[holder]["blocked_by"]) == ([holder], [])
+    assert all(list(wait) == WAIT for wait in found["waits"])
+    of_queue = [wait for wait in found["waits"] if wait["queue"] == name]
+    assert {(wait["kind"], wait["wait"], wait["share"]) for wait in of_queue} == {
+        ("Lock", "advisory", 1.0),
+        ("Client", "idle in transaction", 1.0),
+    }
+    assert all(wait["meaning"] for wait in of_queue)
+    assert {wait["queue"] for wait in found["waits"]} == {name, None}
+    assert found["missing"] == []
+
+
+def test_without_a_name_it_is_about_all_queues_and_the_database(empty: Console) -> None:
+    for design in ("naive", "fifo"):
+        empty.done("install", design, f"the {design}")
+    with waiting(empty, "the naive"):
+        text = empty.done("waits", "--seconds", "0").text
+    assert text.startswith("2 queues, 1 look in ")
+    assert "Waits at the naive (naive):" in text
+    assert "Waits at the fifo" not in text
+    assert "Waits in the whole database:" in text
+    # What it means stands there once.
+    assert text.count("Part of the design") == 1
+    assert text.count("Waits until another transaction ends") == 1
+
+
+def test_who_is_skipped_is_told_though_nobody_waits(console: Console, install: Install) -> None:
+    name = install("heap")
+    console.done("push", name, "x")
+    with sessions(console, "night shift") as (holder,):
+        pop(holder, name)
+        pid = holder.info.backend_pid
+        text = console.done("waits", name, "--seconds", "0").text
+    assert "Nobody waits for another session." in text
+    assert f"session {pid}  idle in transaction for " in text
+    words = " ".join(text.split())
+    assert f"RowExclusiveLock, RowShareLock on {name}" in words
+    assert "Others skip the messages it popped" in words
+
+
+@pytest.mark.parametrize("arguments", [["waits"], ["waits", "q"], ["waits", "--schema", "none"]])
+def test_a_quiet_database_is_exit_0(empty: Console, arguments: list[str]) -> None:
+    empty.done("install", "fifo", "q")
+    answer = empty.done(*arguments, "--seconds", "0")
+    assert "Nobody waits for another session." in answer.text
+    assert (answer.err, "Waits at" in answer.text) == ("", False)
+    assert empty.done(*arguments, "--seconds", "0", "--json").json["tree"] == []
+
+
+def test_a_database_without_queues_is_exit_0(empty: Console) -> None:
+    assert empty.done("waits", "--seconds", "0").text.startswith("0 queues, 1 look")
+    assert empty.done("waits", "--seconds", "0", "--json").json["sessions"] == []
+
+
+@pytest.mark.parametrize("seconds", ["-1", "x", "4000"])
+def test_the_time_to_look_is_bounded(console: Console, seconds: str) -> None:
+    answer = console("waits", "--seconds", seconds)
+    assert (answer.status, answer.out) == (2, b"")
+
+
+def test_no_payload_and_no_cursor_movement_comes_out(console: Console, install: Install) -> None:
+    name = install("fifo")
+    with sessions(console, "evil \x1b[2J name") as (pusher,):
+        pusher.execute(SQL("SELECT {}('secret payload')").format(Identifier(f"{name}_push")))
+        for options in ((), ("--json",)):
+            answer = console.done("waits", name, "--seconds", "0", *options)
+            assert f"{name}_push" in answer.text
+            assert "secret" not in answer.text
+            assert "\x1b" not in answer.text

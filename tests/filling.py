@@ -1,0 +1,76 @@
+"""Filling a queue's tables fast, with so many messages of each state, on PostgreSQL."""
+
+from collections.abc import Mapping
+
+import psycopg
+from psycopg.sql import SQL, Composable, Identifier
+
+from console.catalog import Queue
+from console.designs import Flow
+
+STATES: dict[str, Mapping[str, str]] = {
+    "ready": {"status": "0", "due_at": "now() - n * interval '1 us'"},
+    "scheduled": {"due_at": "now() + interval '1 day' + n * interval '1 s'"},
+    "claimed": {"status": "1", "claimed_at": "now() - n * interval '1 us'", "claimed_by": "'w'"},
+    "stuck": {"status": "1", "claimed_at": "now() - interval '1 hour'", "claimed_by": "'w'"},
+    "errors": {"status": "4", "claimed_at": "now()", "error": "'no'", "done_at": "now()"},
+    "done": {"status": "2", "claimed_at": "now()", "done_at": "now()"},
+}
+"""What the columns of a message hold, by role; those that stuck ones have are claimed, too."""
+
+_ALWAYS = {"pushed_at": "now() - interval '1 min' + n * interval '1 us'", "payload": "%s::text"}
+
+
+def fill(
+    connection: psycopg.Connection, queue: Queue, counts: Mapping[str, int], payload: str = "x"
+) -> None:
+    """Add so many messages of these states, the first states first."""
+    for state, count in counts.items():
+        if queue.design.flow is Flow.NUMBERS and state == "ready":
+            _fill_ring(connection, queue, payload, count)
+        else:
+            _fill_table(connection, queue, payload, state, count)
+
+
+def _fill_table(
+    connection: psycopg.Connection, queue: Queue, payload: str, state: str, count: int
+) -> None:
+    table, roles = queue.table, dict(queue.roles)
+    if queue.design.flow is Flow.NUMBERS:
+        table = f"{queue.name}_in_hand"
+        roles = {"id": "id", "error": "errors"} | {
+            role: role
+            for role in ("payload", "pushed_at", "attempts", "claimed_at", "claimed_by", "done_at")
+        }
+    values = {**_ALWAYS, **STATES[state]}
+    if queue.design.flow is Flow.NUMBERS:
+        values |= {"id": "-(floor(random() * 1e15)) - n", "attempts": "1"}
+    columns: dict[str, Composable] = {
+        roles[role]: SQL(value) for role, value in values.items() if role in roles
+    }
+    if queue.design.name == "naive":
+        sequence = Identifier(queue.schema, f"{queue.name}_seq").as_string(connection)
+        columns[roles["id"]] = SQL("nextval({})").format(sequence)
+    insert = SQL("INSERT INTO {} ({}) SELECT {} FROM generate_series(1, {}) AS n").format(
+        Identifier(queue.schema, table),
+        SQL(", ").join(map(Identifier, columns)),
+        SQL(", ").join(columns.values()),
+        count,
+    )
+    if queue.design.name == "split":  # its payloads lie apart
+        insert = SQL(
+            "WITH meta AS ({} RETURNING id) INSERT INTO {} SELECT id, {} FROM meta"
+        ).format(insert, Identifier(queue.schema, f"{queue.name}_data"), payload)
+    connection.execute(insert, [payload] if "payload" in roles else None)
+
+
+def _fill_ring(connection: psycopg.Connection, queue: Queue, payload: str, count: int) -> None:
+    """As so many pushes leave a ring that was never used."""
+    connection.execute(
+        SQL(
+            "UPDATE {} SET message_id = slot, first_id = slot, time = now(), message = {},"
+            " reference_count = 1 WHERE slot BETWEEN 1 AND {}"
+        ).format(Identifier(queue.schema, queue.name), payload, count)
+    )
+    sequence = Identifier(queue.schema, f"{queue.name}_push_seq").as_string(connection)
+    connection.execute(SQL("SELECT setval({}, {})").format(sequence, count))

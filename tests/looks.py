@@ -1,0 +1,94 @@
+"""Every statement that looks at messages, as it is put together for one ask."""
+
+import re
+from collections.abc import Iterator
+
+from console.catalog import Kind, Queue
+from console.designs import DESIGNS
+from console.engines import Product
+from console.monitor.filters import NOTHING, Filters, parse
+from console.monitor.walked import Ask, Source, query
+from console.monitor.walks import By, Key, Walk, walk_by_id, walks_of
+
+BIND = re.compile(r"(?<![:\w\\]):(\w+)")
+_TIME = "2026-11-21T19:07:45.123456"
+_ROW_FILTERS = ("older=1h", "newer=2h", "error~no", "claimed_by=w")
+_PAYLOAD_FILTERS = ('payload.a[0]."b.c"=x', "payload.d=1")
+
+
+def asks(source: Source) -> Iterator[Ask]:
+    """Every walk: from its beginning, from a key on and at one; forwards and back; with filters."""
+    walks = walks_of(source.queue)
+    by_id = walk_by_id(source.queue)
+    for walk in dict.fromkeys((*walks, *([by_id] if by_id else []))):
+        key = Key(walk.name, _TIME if walk.by is By.TIME else "", "1", walk.dated)
+        for reverse in (False, True):
+            for after, exactly in ((None, False), (key, False), (key, True)):
+                for filters in (NOTHING, _filters(source, walk)):
+                    yield Ask(
+                        walk,
+                        look=10,
+                        n=5,
+                        after=after,
+                        exactly=exactly,
+                        reverse=reverse,
+                        filters=filters,
+                        payload_length=7 if filters.narrowing and source.payload else None,
+                        stretch=(0, 5) if walk.stretches else None,
+                        slots=10,
+                    )
+    if any(walk.by is By.PLACE for walk in walks):
+        yield Ask(walks[0], look=10, n=5)
+
+
+def _filters(source: Source, walk: Walk) -> Filters:
+    by_id = () if walk.by is By.ID else ("id=3",)
+    by_payload = _PAYLOAD_FILTERS if source.payload == "json" else ()
+    return parse([*_ROW_FILTERS, *by_id, *by_payload])
+
+
+def samples(product: Product, queue: Queue) -> dict[str, str]:
+    """What is asked -> SQL without binds: the first walk with all that can be asked, others bare.
+
+    What follows the walk itself is the same for all.
+    """
+    found: dict[str, str] = {}
+    for source in sources(product, queue):
+        for ask in asks(source):
+            if ask.filters.narrowing and ask.after is not None and not ask.exactly:
+                asked = query(source, ask, "matching").text.replace("\\:", ":")
+                # Comments are gone, and have left blanks.
+                text = re.sub(r"[ ]+$", "", BIND.sub("1", asked), flags=re.MULTILINE)
+                if found:
+                    text = (
+                        text.partition(", looked AS (")[0] + " SELECT w.id AS id FROM walked AS w"
+                    )
+                found.setdefault(f"{ask.walk.name} by {ask.walk.by.value}", text)
+    return found
+
+
+def sources(product: Product, queue: Queue) -> Iterator[Source]:
+    """The queue; one that was adopted, with every type that its payload may have."""
+    kinds = [queue.options["payload"]] if queue.options else ["text", "json", "bytes"]
+    if queue.kind is Kind.ADOPTED and "payload" not in queue.roles:
+        kinds = [""]
+    return (Source(product, queue, kind, "bigint") for kind in kinds)
+
+
+def adopted(product: Product) -> Iterator[Queue]:
+    """Somebody else's table of each design: with all roles, and with those that are needed."""
+    for of in DESIGNS.values():
+        if product.name in of.engines:
+            for roles in (of.roles, of.needed_roles):
+                size = {"size": "10"} if "slot" in of.needed_roles else {}
+                columns = {role: f"the {role}" for role in roles}
+                yield Queue("s", "t", of, {}, columns | size, kind=Kind.ADOPTED)
+
+
+def texts(product: Product, queue: Queue) -> Iterator[tuple[str, str]]:
+    """(what is asked, SQL with `:name` for what is bound) of everything asked of one queue."""
+    for source in sources(product, queue):
+        for ask in asks(source):
+            for last in ("matching", *(["error_texts"] if ask.walk.state == "error" else [])):
+                where = f"{queue.design.name} {dict(queue.options)} {source.payload} {ask} {last}"
+                yield where, query(source, ask, last).text.replace("\\:", ":")

@@ -1,0 +1,136 @@
+"""A TCP proxy between a client and its server, for a network that cuts, freezes or refuses."""
+
+import select
+import socket
+import threading
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from sqlalchemy import make_url
+
+_CHUNK = 65536
+
+
+class Proxy:
+    """Forwards to one server until closed. What it does to connections, it does to all of them."""
+
+    def __init__(self, url: str) -> None:
+        """In front of the server of that URL."""
+        self._url = make_url(url)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._flows = threading.Event()
+        self._flows.set()
+        self._refuses = False
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._threads: list[threading.Thread] = []
+        self._start(self._accept)
+
+    @property
+    def url(self) -> str:
+        """The server's URL by way of the proxy."""
+        return self._url.set(host="127.0.0.1", port=self.port).render_as_string(hide_password=False)
+
+    @property
+    def connections(self) -> int:
+        """How many are open through it."""
+        with self._lock:
+            return len(self._open) // 2
+
+    def freeze(self) -> None:
+        """Nothing comes through any more, and nobody is told; new connections are accepted."""
+        self._flows.clear()
+
+    def thaw(self) -> None:
+        """Undo `freeze`; what was held back comes through."""
+        self._flows.set()
+
+    def cut(self) -> None:
+        """End every connection that is open now."""
+        with self._lock:
+            cut, self._open = self._open, set()
+        for one in cut:
+            _hang_up(one)
+
+    def refuse(self) -> None:
+        """Cut, and end each new connection at once."""
+        self._refuses = True
+        self.cut()
+
+    def let_in(self) -> None:
+        """Undo `refuse`."""
+        self._refuses = False
+
+    def close(self) -> None:
+        """End everything."""
+        self.refuse()
+        self.thaw()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self.cut()
+        for thread in self._threads:
+            thread.join(10)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _start(self, work: object, *arguments: object) -> None:
+        thread = threading.Thread(target=work, args=arguments, daemon=True)  # type: ignore[arg-type]
+        self._threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if self._refuses:
+                client.close()
+                continue
+            try:
+                server = socket.create_connection((self._url.host or "", self._url.port or 5432))
+            except OSError:
+                client.close()
+                continue
+            with self._lock:
+                self._open |= {client, server}
+            self._start(self._carry, client, server)
+
+    def _carry(self, client: socket.socket, server: socket.socket) -> None:
+        other = {client: server, server: client}
+        with client, server:
+            try:
+                while self._carried(other):
+                    pass
+            except OSError:
+                pass
+            with self._lock:
+                self._open -= {client, server}
+
+    def _carried(self, other: dict[socket.socket, socket.socket]) -> bool:
+        """Wait for something to carry, and carry it; False: one side has ended."""
+        readable, _, _ = select.select(list(other), [], [])
+        for one in readable:
+            data = one.recv(_CHUNK)
+            self._flows.wait()
+            if not data:
+                return False
+            other[one].sendall(data)
+        return True
+
+
+def _hang_up(one: socket.socket) -> None:
+    """Whoever reads from it ends, and closes it."""
+    with suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)

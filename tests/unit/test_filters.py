@@ -1,0 +1,198 @@
+"""The filter language: what it reads, what it refuses, and that a value says itself."""
+
+import dataclasses
+import json
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.errors import UsageError
+from console.monitor.filters import FORMS, NOTHING, Filters, PayloadEquals, parse
+
+READ = {
+    "state=error": Filters(state="error"),
+    "older=10m": Filters(older=600.0),
+    "newer=1h30m": Filters(newer=5400.0),
+    "older=500ms": Filters(older=0.5),
+    "older=0s": Filters(older=0.0),
+    "error~time out": Filters(errors=("time out",)),
+    "error~a=b~c": Filters(errors=("a=b~c",)),
+    "id=17": Filters(id="17"),
+    "id=a=b": Filters(id="a=b"),
+    "claimed_by=worker 1": Filters(claimed_by="worker 1"),
+    "claimed_by=pid=4711": Filters(claimed_by="pid=4711"),
+    "limit=100": Filters(limit=100),
+    "keep-newest=1000": Filters(keep_newest=1000),
+    "payload.a=x": Filters(payload=(PayloadEquals(("a",), "x"),)),
+    "payload.a.b=": Filters(payload=(PayloadEquals(("a", "b"), ""),)),
+    "payload.a[0].b=x=y": Filters(payload=(PayloadEquals(("a", 0, "b"), "x=y"),)),
+    "payload[12]=x": Filters(payload=(PayloadEquals((12,), "x"),)),
+    'payload."a.b=[c]"=x': Filters(payload=(PayloadEquals(("a.b=[c]",), "x"),)),
+    r'payload."say \"no\"".é=x': Filters(payload=(PayloadEquals(('say "no"', "é"), "x"),)),
+    "payload.a-b_c:d=x": Filters(payload=(PayloadEquals(("a-b_c:d",), "x"),)),
+    "payload.state=x": Filters(payload=(PayloadEquals(("state",), "x"),)),
+}
+
+REFUSED = {
+    "": "name=value",
+    "state": "name=value",
+    "=x": "name=value",
+    "state=": "1 to 1,000 characters",
+    "error~": "1 to 1,000 characters",
+    "id=" + "9" * 1001: "1 to 1,000 characters",
+    "stat=x": "Did you mean: state=S",
+    "State=x": "Did you mean: state=S",
+    "error=x": "Did you mean: error~TEXT",
+    "keep_newest=1": "Did you mean: keep-newest=N",
+    "claimed-by=x": "Did you mean: claimed_by=WHO",
+    "colour=red": FORMS[-1],
+    "older=10": "duration",
+    "older=soon": "duration",
+    "older=100000d": "50 years",
+    "limit=0": "whole number",
+    "limit=-1": "whole number",
+    "limit=1.5": "whole number",
+    "limit=" + "9" * 16: "whole number",
+    "limit=\u0661": "whole number",
+    "keep-newest=all": "whole number",
+    "payload=x": "Did you mean: payload.PATH=VALUE",
+    "payload.=x": "payload.PATH=VALUE",
+    "payload.a": "payload.PATH=VALUE",
+    "payload.a..b=x": "payload.PATH=VALUE",
+    "payload.a[b]=x": "payload.PATH=VALUE",
+    "payload.a[-1]=x": "payload.PATH=VALUE",
+    'payload."a=x': "payload.PATH=VALUE",
+    r'payload."\x"=x': "JSON string",
+    r'payload."\u0000"=x': "no JSON",
+    r'payload."\ud800"=x': "no JSON",
+    "id=a\0b": "NUL",
+    "id=\udcff": "NUL",
+}
+
+
+@pytest.mark.parametrize("word", READ)
+def test_what_is_read(word: str) -> None:
+    assert parse([word]) == READ[word]
+
+
+@pytest.mark.parametrize("word", REFUSED)
+def test_what_is_refused_says_why(word: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        parse([word])
+    assert REFUSED[word] in str(refused.value)
+
+
+def test_nothing_is_said_by_nothing() -> None:
+    assert parse([]) == NOTHING
+    assert NOTHING.words == ()
+    assert not NOTHING.narrowing
+
+
+def test_several_hold_together() -> None:
+    words = ["older=1h", "older=10m", "newer=3h", "newer=2h", "limit=5", "limit=3"]
+    words += ["keep-newest=1", "keep-newest=2", "error~a", "error~b", "error~a"]
+    words += ["payload.a=1", "payload.b=2", "payload.a=1", "state=error", "state=error"]
+    assert parse(words) == Filters(
+        state="error",
+        older=3600.0,
+        newer=7200.0,
+        errors=("a", "b"),
+        payload=(PayloadEquals(("a",), "1"), PayloadEquals(("b",), "2")),
+        limit=3,
+        keep_newest=2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["state=ready", "state=error"], "state is both 'ready' and 'error'"),
+        (["id=1", "id=2"], "id is both"),
+        (["claimed_by=a", "claimed_by=b"], "claimed_by is both"),
+        (["older=1h", "newer=10m"], "older than 3600s and newer than 600s"),
+        (["older=1h", "newer=1h"], "None is older"),
+    ],
+)
+def test_what_no_message_can_meet_is_refused(words: list[str], why: str) -> None:
+    with pytest.raises(UsageError, match="No message can match") as refused:
+        parse(words)
+    assert why in str(refused.value)
+
+
+def test_there_are_no_more_payload_filters_than_statements_have_room_for() -> None:
+    words = [f"payload.a{number}=1" for number in range(4)]
+    assert len(parse(words).payload) == 4
+    with pytest.raises(UsageError, match="at most 4"):
+        parse([*words, "payload.b=1"])
+
+
+def test_what_narrows_and_what_does_not() -> None:
+    for word in ("state=error", "limit=1", "keep-newest=1"):
+        assert not parse([word]).narrowing
+    for word in ("older=0s", "newer=1s", "error~x", "id=1", "claimed_by=x", "payload.a=1"):
+        assert parse([word]).narrowing
+
+
+def test_what_does_not_apply_somewhere_is_refused_by_name() -> None:
+    reasons = {"limit": "use --limit", "keep_newest": "nothing goes"}
+    assert parse(["id=1"]).without("looking", **reasons) == Filters(id="1")
+    for word, why in (("limit=1", "use --limit"), ("keep-newest=1", "nothing goes")):
+        with pytest.raises(UsageError, match=f"{word[:-1]} does not apply to looking") as refused:
+            parse([word]).without("looking", **reasons)
+        assert why in str(refused.value)
+    with pytest.raises(UsageError, match="errors"):
+        parse(["error~x"]).without("looking", errors="no errors")
+
+
+def test_the_path_as_sql_has_it() -> None:
+    (equals,) = parse([r'payload.a[3]."b\"c.d".é=x']).payload
+    assert equals.json_path == '$."a"[3]."b\\"c.d"."\\u00e9"'
+
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=30)
+KEYS = st.lists(TEXTS | st.integers(0, 10**9 - 1), min_size=1, max_size=4).map(tuple)
+SECONDS = st.integers(0, 10**15).map(lambda microseconds: microseconds / 1e6)
+VALUES = st.builds(
+    Filters,
+    state=st.none() | TEXTS,
+    older=st.none() | SECONDS,
+    errors=st.lists(TEXTS, max_size=3, unique=True).map(tuple),
+    id=st.none() | TEXTS,
+    claimed_by=st.none() | TEXTS,
+    payload=st.lists(
+        st.builds(PayloadEquals, KEYS, TEXTS | st.just("")), max_size=4, unique=True
+    ).map(tuple),
+    limit=st.none() | st.integers(1, 10**15 - 1),
+    keep_newest=st.none() | st.integers(1, 10**15 - 1),
+)
+
+
+@given(VALUES)
+def test_a_value_says_itself(filters: Filters) -> None:
+    assert parse(filters.words) == filters
+
+
+@given(VALUES)
+def test_to_say_it_twice_changes_nothing(filters: Filters) -> None:
+    assert parse([*filters.words, *filters.words]) == filters
+
+
+@given(st.lists(st.text(max_size=20) | st.sampled_from(list(READ) + list(REFUSED)), max_size=4))
+def test_any_words_are_read_or_refused(words: list[str]) -> None:
+    with suppress(UsageError):
+        found = parse(words)
+        assert parse(found.words) == found
+
+
+@given(KEYS)
+def test_a_path_survives_json(path: tuple[str | int, ...]) -> None:
+    keys = PayloadEquals(path, "").json_path
+    assert keys.startswith("$")
+    assert all(json.dumps(key) in keys for key in path if isinstance(key, str))
+
+
+def test_a_value_cannot_be_changed() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        NOTHING.state = "error"  # type: ignore[misc]

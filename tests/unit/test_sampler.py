@@ -1,0 +1,164 @@
+"""The sampler's pauses and readings, with looks made to measure."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from queue import SimpleQueue
+
+import pytest
+
+from console.engines import Database, Timeouts, open_database
+from console.errors import ConnectionFailedError
+from console.monitor import DatabaseSample, QueueSample, Reading, Sampler, sampler
+from console.monitor.sampler import IDLE_AFTER_SECONDS, IDLE_LONGEST
+from tests.unit.test_snapshot import NOTHING, queue
+
+FIFO = QueueSample(queue("fifo"), NOTHING, holders=())
+LONG = 60.0
+
+
+def sample(at: float, *queues: QueueSample, life: str = "one") -> DatabaseSample:
+    return DatabaseSample("c", at, 0.01, queues, counts_rows=True, production=False, life=life)
+
+
+class Looks:
+    """Stands in for a database: gives what it is told to."""
+
+    def __init__(self) -> None:
+        self.next: DatabaseSample | Exception = sample(0.0, FIFO)
+        self.together = 0
+        self.most_together = 0
+        self.seconds = 0.0
+
+    def __call__(self, *_: object, **__: object) -> DatabaseSample:
+        self.together += 1
+        self.most_together = max(self.most_together, self.together)
+        time.sleep(self.seconds)
+        self.together -= 1
+        if isinstance(self.next, Exception):
+            raise self.next
+        return self.next
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
+    made = Looks()
+    monkeypatch.setattr(sampler, "take_sample", made)
+    return made
+
+
+@pytest.fixture
+def database() -> Iterator[Database]:
+    url = "postgresql+psycopg://nobody@127.0.0.1:1/nothing"
+    with closing(open_database(url, timeouts=Timeouts(statement_seconds=1.0))) as database:
+        yield database
+
+
+def test_pauses_grow_while_nothing_changes_and_end_at_the_first_change(
+    looks: Looks, database: Database
+) -> None:
+    at = 0.0
+    pauses = []
+    idle = Sampler(database, print, interval_seconds=2.0)
+    for _ in range(40):
+        looks.next = sample(at, replace(FIFO, row=replace(NOTHING, age_seconds=at)))
+        pause = idle.look().next_seconds
+        assert pause is not None
+        pauses.append(pause)
+        at += pause
+    assert pauses[0] == 2.0
+    assert pauses == sorted(pauses)
+    assert all(pause == 2.0 for pause in pauses[: int(IDLE_AFTER_SECONDS / 2.0)])
+    assert pauses[-1] == 2.0 * IDLE_LONGEST
+    looks.next = sample(at, replace(FIFO, row=replace(NOTHING, inserted=1)))
+    assert idle.look().next_seconds == 2.0
+
+
+def test_somebody_who_asks_ends_the_long_pauses(looks: Looks, database: Database) -> None:
+    readings: SimpleQueue[Reading] = SimpleQueue()
+    watching = Sampler(database, readings.put, interval_seconds=LONG)
+    looks.next = sample(0.0, FIFO)
+    watching.look()
+    looks.next = sample(1000.0, FIFO)
+    while (watching.look().next_seconds or 0.0) < LONG * IDLE_LONGEST:
+        pass
+    watching.start()
+    try:
+        assert readings.get(timeout=10).next_seconds == LONG * IDLE_LONGEST
+        watching.look_now()
+        assert readings.get(timeout=10).next_seconds == LONG
+        watching.interval_seconds = LONG / 2
+        assert readings.get(timeout=10).next_seconds == LONG / 2
+    finally:
+        watching.stop(10)
+    assert not watching.running
+
+
+def test_an_error_hands_on_what_was_known_with_its_age(looks: Looks, database: Database) -> None:
+    watching = Sampler(database, print)
+    looks.next = ConnectionFailedError("Could not look.", why="refused")
+    first = watching.look()
+    assert (first.queues, first.taken_at, first.age_seconds(7.0)) == ((), None, None)
+    looks.next = sample(100.0, FIFO)
+    good = watching.look()
+    assert not good.stale
+    assert good.age_seconds(103.0) == 3.0
+    looks.next = ConnectionFailedError("Could not look.", why="refused")
+    pauses = []
+    for _ in range(9):
+        stale = watching.look()
+        assert stale.stale
+        assert stale.queues == good.queues
+        assert stale.age_seconds(160.0) == 60.0
+        assert stale.retry_seconds == stale.next_seconds
+        pauses.append(stale.retry_seconds or 0.0)
+    assert 0.7 <= pauses[0] <= 1.3
+    assert 20.0 <= pauses[-1] <= 40.0
+    looks.next = sample(200.0, FIFO)
+    assert watching.look().error is None
+    looks.next = ValueError("a mistake of ours")
+    told = watching.look().error
+    assert told is not None
+    assert "ValueError: a mistake of ours" in told.why
+
+
+def test_rates_do_not_cross_a_gap_or_another_life(looks: Looks, database: Database) -> None:
+    watching = Sampler(database, print)
+
+    def rate(at: float, inserted: int, life: str) -> float | None:
+        row = replace(NOTHING, inserted=inserted)
+        looks.next = sample(at, replace(FIFO, row=row), life=life)
+        return watching.look().queues[0].push_per_second
+
+    assert rate(1.0, 10, "one") is None
+    assert rate(2.0, 20, "one") == 10.0
+    assert rate(3.0, 900, "two") is None
+    assert rate(4.0, 905, "two") == 5.0
+    looks.next = ConnectionFailedError("Could not look.")
+    watching.look()
+    assert rate(6.0, 990, "two") is None
+
+
+def test_each_queue_is_timed_by_its_own_statement(looks: Looks, database: Database) -> None:
+    watching = Sampler(database, print)
+    for at, own, inserted in ((10.0, 5.0, 0), (11.0, 9.0, 8)):
+        row = replace(NOTHING, inserted=inserted)
+        looks.next = sample(at, replace(FIFO, row=row, taken_at=own))
+        (seen,) = watching.look().queues
+    assert seen.push_per_second == 2.0
+
+
+def test_looks_never_overlap_and_stop_ends_them(looks: Looks, database: Database) -> None:
+    readings: SimpleQueue[Reading] = SimpleQueue()
+    watching = Sampler(database, readings.put, interval_seconds=0.0)
+    looks.seconds = 0.02
+    watching.start()
+    for _ in range(10):
+        watching.look_now()
+        readings.get(timeout=10)
+    watching.stop(10)
+    assert not watching.running
+    assert looks.most_together == 1
+    assert not [t for t in threading.enumerate() if t.name.startswith("sampler")]
