@@ -18,15 +18,15 @@ from console.monitor.errors import ErrorGroup, ErrorGroups, error_groups
 from console.monitor.filters import parse
 from console.monitor.message import Masks, Message
 from console.monitor.messages import DEFAULT_LIMIT, MOST_MESSAGES, Page, look
-from console.monitor.search import READ_MOST, SECONDS_MOST
 
 _WIDTH = 80
 _INDENT = 4
+_LONGEST_ID = 40
 _PAYLOAD_BYTES = 1_000
 _MOST_PAYLOAD_BYTES = 10_000_000
 _MOST_BYTES = 100_000_000
 """Of all payloads of a page together."""
-_STOPPED = f"{READ_MOST:,} messages were read, or for {SECONDS_MOST:g} s. To read on"
+_STOPPED = "Enough was read for one call, and there may be more"
 _MOST_KINDS = 50
 """So many kinds of errors are printed; --json has all."""
 
@@ -79,8 +79,8 @@ def messages(  # noqa: PLR0913  # the options of the command line, by name
     Filters: state=error older=10m newer=1h error~text id=17 claimed_by=worker-1
              payload.customer.id=42 payload.items[0].sku=A1
 
-    older and newer are about the time since which a message is in its state. One call reads at
-    most 50,000 messages to find those that match, and says where to go on.
+    older and newer are about the time since which a message is in its state. One call reads some
+    50,000 messages, for at most 5 s, to find those that match, and says where to go on.
 
     \b
     Examples:
@@ -108,9 +108,16 @@ def messages(  # noqa: PLR0913  # the options of the command line, by name
     )
     with_payload = size is not None
     call.answer(_page(page, with_payload=with_payload), list(_lines(page, with_payload)))
-    if not call.json and page.next is not None:
+    if not call.json:
+        _tell_of_the_rest(page)
+
+
+def _tell_of_the_rest(page: Page) -> None:
+    if page.next is not None:
         there_is = "There is more" if page.complete else _STOPPED
         narrate(f"{there_is}: --after {shlex.quote(page.next.text)}")
+    elif not page.complete:
+        narrate("There is more, but this queue has no order to go on in: use filters.")
 
 
 def _masks(call: Call) -> Masks:
@@ -147,13 +154,13 @@ def _json(value: object) -> object:
 def _lines(page: Page, with_payload: bool) -> Iterator[str]:
     """For a plain terminal: a line of columns for each message, and what it says below."""
     if not page.messages:
-        yield "No messages" + (" so far." if page.next else ".")
+        yield "No messages." if page.complete else "No messages so far."
         return
     rows = [_columns(page.queue), *(_cells(page.queue, message) for message in page.messages)]
     widths = [max(cell_len(cell) for cell in column) for column in zip(*rows, strict=True)]
     # The last columns are those that can be missed where an id is long.
     while sum(widths) + 2 * (len(widths) - 1) > _WIDTH:
-        widths.pop()
+        del widths[-1]
     for at, row in enumerate(rows):
         cells = zip(row[: len(widths)], widths, strict=True)
         yield "  ".join(set_cell_size(cell, width) for cell, width in cells).rstrip()
@@ -170,7 +177,7 @@ def _columns(queue: Queue) -> list[str]:
 
 def _cells(queue: Queue, message: Message) -> list[str]:
     told = {
-        "id": UNKNOWN if message.id is None else plain(message.id),
+        "id": UNKNOWN if message.id is None else _cut(plain(message.id), _LONGEST_ID),
         "number": NOT_APPLICABLE if message.number is None else str(message.number),
         "slot": NOT_APPLICABLE if message.slot is None else str(message.slot),
         "state": message.state,
@@ -243,9 +250,9 @@ def _indented(text: str) -> str:
     return _cut(" " * _INDENT + text)
 
 
-def _cut(line: str) -> str:
-    """The line, or as much of it as fits, and a sign that there is more."""
-    return line if cell_len(line) <= _WIDTH else set_cell_size(line, _WIDTH - 1).rstrip() + "…"
+def _cut(text: str, room: int = _WIDTH) -> str:
+    """The text, or as much of it as fits, and a sign that there is more."""
+    return text if cell_len(text) <= room else set_cell_size(text, room - 1).rstrip() + "…"
 
 
 @click.command()

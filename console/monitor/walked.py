@@ -6,7 +6,7 @@ asked for; every value is bound.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 from uuid import UUID
@@ -118,9 +118,9 @@ class Source:
             if _INTEGER.fullmatch(text) and -(2**bits) <= int(text) < 2**bits:
                 return str(int(text))
             wanted = "numbers"
-        elif self.id_type in {"uuid", "uniqueidentifier"}:
+        elif self.id_type in _UUIDS:
             try:
-                return str(UUID(text))
+                return _UUIDS[self.id_type](str(UUID(text)))
             except ValueError:
                 wanted = "uuids"
         else:
@@ -142,6 +142,8 @@ class Source:
             raise UsageError(f"{key.text!r} is no place in the queue {self.queue.name!r}.")
 
 
+_UUIDS: Mapping[str, Callable[[str], str]] = {"uuid": str.lower, "uniqueidentifier": str.upper}
+"""As each engine writes them out."""
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 _PLACE = re.compile(r"\([0-9]{1,10},[0-9]{1,5}\)")
 

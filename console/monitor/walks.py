@@ -151,8 +151,8 @@ def _in_hand(name: str, by: By, state: str = "") -> Walk:
 
 def _told(queue: Queue) -> list[str]:
     """The states that can be told apart: nothing may say which rows of a claim queue failed."""
-    by_error = "status" not in queue.roles and "error" not in queue.roles
-    return [state for state in queue.states if not (state == "error" and by_error)]
+    told = "status" in queue.roles or "error" in queue.roles
+    return [state for state in queue.states if told or state != "error"]
 
 
 def _of_a_state(queue: Queue, state: str) -> list[Walk]:

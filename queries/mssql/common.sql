@@ -442,26 +442,26 @@ CROSS APPLY (
             -- end
             -- when by_payload_1=yes
             WHEN CASE WHEN ISJSON(l.payload) = 1 THEN
-                CASE WHEN CONCAT(JSON_VALUE(l.payload, N'{payload_path_1}'), N'|') COLLATE Latin1_General_100_BIN2
-                    = CONCAT(CAST(:payload_value_1 AS nvarchar(max)), N'|') THEN 1 END
+                CASE WHEN JSON_VALUE(l.payload, N'{payload_path_1}') + N'|' COLLATE Latin1_General_100_BIN2
+                    = CAST(:payload_value_1 AS nvarchar(max)) + N'|' THEN 1 END
             END IS NULL THEN 0
             -- end
             -- when by_payload_2=yes
             WHEN CASE WHEN ISJSON(l.payload) = 1 THEN
-                CASE WHEN CONCAT(JSON_VALUE(l.payload, N'{payload_path_2}'), N'|') COLLATE Latin1_General_100_BIN2
-                    = CONCAT(CAST(:payload_value_2 AS nvarchar(max)), N'|') THEN 1 END
+                CASE WHEN JSON_VALUE(l.payload, N'{payload_path_2}') + N'|' COLLATE Latin1_General_100_BIN2
+                    = CAST(:payload_value_2 AS nvarchar(max)) + N'|' THEN 1 END
             END IS NULL THEN 0
             -- end
             -- when by_payload_3=yes
             WHEN CASE WHEN ISJSON(l.payload) = 1 THEN
-                CASE WHEN CONCAT(JSON_VALUE(l.payload, N'{payload_path_3}'), N'|') COLLATE Latin1_General_100_BIN2
-                    = CONCAT(CAST(:payload_value_3 AS nvarchar(max)), N'|') THEN 1 END
+                CASE WHEN JSON_VALUE(l.payload, N'{payload_path_3}') + N'|' COLLATE Latin1_General_100_BIN2
+                    = CAST(:payload_value_3 AS nvarchar(max)) + N'|' THEN 1 END
             END IS NULL THEN 0
             -- end
             -- when by_payload_4=yes
             WHEN CASE WHEN ISJSON(l.payload) = 1 THEN
-                CASE WHEN CONCAT(JSON_VALUE(l.payload, N'{payload_path_4}'), N'|') COLLATE Latin1_General_100_BIN2
-                    = CONCAT(CAST(:payload_value_4 AS nvarchar(max)), N'|') THEN 1 END
+                CASE WHEN JSON_VALUE(l.payload, N'{payload_path_4}') + N'|' COLLATE Latin1_General_100_BIN2
+                    = CAST(:payload_value_4 AS nvarchar(max)) + N'|' THEN 1 END
             END IS NULL THEN 0
             -- end
             ELSE 1

@@ -199,6 +199,22 @@ def test_a_search_that_stopped_says_so_and_can_go_on(
     assert found["next"] == "ready,,40"
 
 
+def test_a_list_without_an_order_says_that_there_is_more(empty: Console) -> None:
+    with connect(empty.url) as connection:
+        connection.execute(
+            "CREATE VIEW public.theirs AS SELECT repeat('x', 90) || n AS id, 'x' AS body"
+            " FROM generate_series(1, 5) AS n"
+        )
+    empty.done("adopt", "theirs", "--design", "heap", "--map", "payload=body", "--map", "id=id")
+    answer = empty.done("messages", "theirs", "--limit", "3")
+    assert len(answer.text.splitlines()) == 4
+    assert "no order to go on in" in answer.err
+    assert answer.text.splitlines()[1].startswith("x" * 39 + "…  ready")
+    found = empty.done("messages", "theirs", "--limit", "3", "--json").json
+    assert (len(found["messages"]), found["next"], found["complete"]) == (3, None, False)
+    assert empty.done("messages", "theirs").err == ""
+
+
 MISTAKES = {
     "--limit 0": "0",
     "--limit 1001": "1001",

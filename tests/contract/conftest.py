@@ -116,7 +116,8 @@ def _is_absent(item: pytest.Function) -> bool:
 _numbers = itertools.count(1)
 
 
-def _use(database: Database) -> Iterator[Use]:
+def use_of(database: Database) -> Iterator[Use]:
+    """Install variants under names of their own; at the end they go."""
     used: list[Client] = []
 
     def installed(variant: Variant) -> Client:
@@ -139,13 +140,13 @@ def _use(database: Database) -> Iterator[Use]:
 @pytest.fixture
 def use(database: Database) -> Iterator[Use]:
     """Install a variant under a name of its own and use it, on every engine."""
-    yield from _use(database)
+    yield from use_of(database)
 
 
 @pytest.fixture
 def use_postgresql(postgresql: Database) -> Iterator[Use]:
     """Install a variant under a name of its own and use it, on PostgreSQL."""
-    yield from _use(postgresql)
+    yield from use_of(postgresql)
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ from console.monitor import DatabaseSample, Memory, snapshot, take_sample
 from console.monitor.asking import TOGETHER
 from console.monitor.sample import SAMPLING_TIMEOUTS
 from tests.contract.client import Client
-from tests.contract.conftest import TIMEOUTS, Use
+from tests.contract.conftest import TIMEOUTS, Use, use_of
 from tests.contract.plans import Recorder, Statement
 from tests.contract.test_plans_postgresql import auto_explain, on_each_table, without_autovacuum
 from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant
@@ -44,6 +44,14 @@ def depths(long: bool) -> tuple[int, ...]:
     return (1_000_000, 10_000_000) if long else (100_000,)
 
 
+@pytest.fixture
+def use_patiently(postgresql: Database) -> Iterator[Use]:
+    """As use_postgresql, for queues that take minutes to make."""
+    url = postgresql.url.render_as_string(hide_password=False)
+    with closing(open_database(url, timeouts=Timeouts(statement_seconds=3600.0))) as database:
+        yield from use_of(database)
+
+
 @contextmanager
 def recorded(url: str) -> Iterator[Callable[[Queue, Memory], int]]:
     """A sampler's connection; the pages that one look through it reads, by all its statements."""
@@ -68,7 +76,9 @@ def wide(variant: Variant, depth: int) -> Variant:
     """With room for `depth` messages, where a design wants to know that before."""
     if "size" not in variant.options:
         return variant
-    return Variant(variant.design, {**variant.given, "size": str(depth * 2), "max_bytes": "16"})
+    return Variant(
+        variant.design, {**variant.given, "size": str(depth + depth // 10), "max_bytes": "16"}
+    )
 
 
 def filled(client: Client, depth: int) -> None:
@@ -80,11 +90,11 @@ def filled(client: Client, depth: int) -> None:
 @pytest.mark.parametrize("vacuumed", [False, True])
 @pytest.mark.parametrize("variant", LOOKED_AT, ids=str)
 def test_a_look_does_not_cost_more_the_deeper_the_queue(
-    use_postgresql: Use, variant: Variant, depths: tuple[int, ...], vacuumed: bool
+    use_patiently: Use, variant: Variant, depths: tuple[int, ...], vacuumed: bool
 ) -> None:
     costs: dict[int, tuple[int, int]] = {}
     for depth in (SHALLOW, *depths):
-        client = use_postgresql(wide(variant, depth))
+        client = use_patiently(wide(variant, depth))
         without_autovacuum(client)
         filled(client, depth)
         if vacuumed:

@@ -16,7 +16,7 @@ from console.errors import BusyError
 from console.monitor.errors import error_groups
 from console.monitor.filters import parse
 from console.monitor.messages import Page, look
-from console.monitor.search import PAGES_AT_ONCE, READ_AT_ONCE, READ_MOST
+from console.monitor.search import PAGES_AT_ONCE, PAGES_MOST, READ_AT_ONCE, READ_MOST
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import ids_of, seen
@@ -256,7 +256,10 @@ def test_a_filter_that_matches_nothing_reads_no_more_than_its_bound(
                 for node in one.nodes()
                 if node.get("Alias") in {"m", "h"}
             )
-            assert read <= READ_MOST + 2 * rows_at_once, word
+            if variant.order is Order.NONE:
+                assert found.buffers <= PAGES_MOST + 200, word
+            else:
+                assert read <= READ_MOST + 2 * rows_at_once, word
         if client.queue.design.keeps_row:
             check(listed("older=1d"), "an age, by the index", A_PAGE)
             check(listed("newer=0s", "state=ready"), "an age, by the index", A_PAGE)
@@ -281,6 +284,13 @@ def test_large_payloads_cost_nothing_unless_they_are_asked_for(
     assert all(shown.payload_cut for shown in asked.page.messages)
     assert unasked.buffers <= 60
     assert asked.buffers <= 60 + 20 * 15
+
+
+def test_a_key_of_a_payload_may_be_empty(use_postgresql: Use) -> None:
+    (variant,) = (v for v in DEFAULTS if v.design.name == "fifo")
+    client = use_postgresql(Variant(variant.design, {"payload": "json"}))
+    client.push('{"": "empty"}')
+    assert len(seen(client, 'payload.""=empty').messages) == 1
 
 
 def test_a_database_that_is_read_only_can_be_looked_at(

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -404,14 +405,12 @@ def test_who_holds_rows_in_an_open_transaction(use_postgresql: Use, variant: Var
 @pytest.fixture
 def nobody(postgresql: Database) -> Iterator[tuple[Database, str]]:
     """A login that may look at queues, and knows nothing of other sessions; and its name."""
-    name = f"looker_{threading.get_ident()}"
+    name = f"looker_{uuid4().hex}"
     url = postgresql.url.render_as_string(hide_password=False)
     role = Identifier(name)
     with connect(url) as connection:
         connection.execute(SQL("CREATE ROLE {} LOGIN PASSWORD 'looks'").format(role))
         try:
-            connection.execute(SQL("GRANT USAGE ON SCHEMA dbq TO {}").format(role))
-            connection.execute(SQL("GRANT SELECT ON ALL TABLES IN SCHEMA dbq TO {}").format(role))
             theirs = postgresql.url.set(username=name, password="looks")
             with closing(open_database(theirs.render_as_string(hide_password=False))) as database:
                 yield database, name
@@ -430,6 +429,10 @@ def test_what_the_login_may_not_see_is_unknown(
     with connect(seen_one.url) as connection:
         table = Identifier(seen_one.queue.schema, seen_one.queue.table)
         connection.execute(SQL("GRANT SELECT ON {} TO {}").format(table, Identifier(name)))
+        catalog = SQL(
+            "GRANT USAGE ON SCHEMA dbq TO {0}; GRANT SELECT ON ALL TABLES IN SCHEMA dbq TO {0}"
+        )
+        connection.execute(catalog.format(Identifier(name)))
     with seen_one.database.transaction("hold") as connection_of_another:
         connection_of_another.exec_driver_sql(
             f'UPDATE "{seen_one.queue.table}" SET attempts = attempts'
