@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 
-from console.designs import DESIGNS, Order
+from console.designs import DESIGNS, Order, designs_on
 from tests.contract.calls_postgresql import call, call_in
 from tests.contract.client import Client
 from tests.contract.conftest import Use
@@ -211,7 +211,7 @@ def test_a_claim_names_the_backend_that_holds_it(use_postgresql: Use, variant: V
 @pytest.mark.parametrize("payload", ["text", "json", "bytes"])
 def test_the_types_of_payloads(use_postgresql: Use, payload: str) -> None:
     types = {"text": "text", "json": "jsonb", "bytes": "bytea"}
-    for design in DESIGNS.values():
+    for design in designs_on("postgresql").values():
         client = use_postgresql(Variant(design, {"payload": payload}))
         role = {"split": "text_data"}.get(design.name) or design.roles["payload"]
         with closing(connect(client.url)) as connection:
