@@ -95,7 +95,7 @@ def test_who_holds_the_head_is_the_root_and_the_others_wait_below(
     assert all(waiter.wait_kind == "Lock" and waiter.waits_for for waiter in waiters)
     assert all((waiter.wait_seconds or 0.0) < 60.0 for waiter in waiters)
     assert report.activity.trees
-    assert report.samples_with_waiters == report.samples > 1
+    assert report.samples_with_waiters == report.samples >= 1
     found = at(client, report.waits)
     idle = found.pop("idle in transaction")
     assert (idle.kind, idle.share, idle.sessions, idle.average) == ("Client", 1.0, 1, 1.0)

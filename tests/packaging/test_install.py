@@ -83,7 +83,9 @@ def test_an_application_of_its_own_runs(wheel: Path, tmp_path: Path) -> None:
     assert '"orders_pop_seq"' in run(command, *VERB, folder=tmp_path)
 
 
-def test_all_extras_install_together(wheel: Path, tmp_path: Path) -> None:
+def test_all_extras_install_together(wheel: Path, tmp_path: Path, long: bool) -> None:
+    if not long:
+        pytest.skip("pytest --long: it looks at a gigabyte of packages")
     programs = environment(tmp_path / "environment")
-    extras = f"dbq-console[demo,mssql,pipeline,bench,test] @ {wheel.as_uri()}"
+    extras = f"dbq-console[demo,keyring,mssql,pipeline,bench,test] @ {wheel.as_uri()}"
     run(programs / "pip", "install", "--dry-run", "--quiet", extras, folder=tmp_path)

@@ -282,7 +282,7 @@ def test_nobody_listens(tds: Server, driver: str) -> None:
     started = time.monotonic()
     with pytest.raises(ConnectionFailedError) as refused, database.autocommit("log in"):
         pass
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 10
     assert refused.value.why.startswith("Connecting to 127.0.0.1:1/x: ")
     assert SECRET not in everything(refused.value)
     database.close()
