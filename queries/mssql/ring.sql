@@ -1157,7 +1157,7 @@ DROP SEQUENCE [{schema}].[{queue}_push_seq], [{schema}].[{queue}_pop_seq];
 SELECT c.base AS number FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK)
 
 -- name: status
--- one row: the two next numbers, the messages that can be popped (counted up to 10,000 slots), the oldest one's age
+-- one row: the two next numbers, the messages that can be popped (null: more than 10,000 slots to count), the oldest one's age
 -- A slot that is locked is being pushed to or popped from: a pop cannot take it now, so it is skipped
 -- and not counted, and the count neither waits nor shows what may never be. The next numbers are
 -- unknown, not 0, to a login that does not see the sequences.
@@ -1179,8 +1179,6 @@ SELECT
             AND m.[{id}] >= p.next_pop
             -- end
         )
-        WHEN p.next_push > p.next_pop THEN p.next_push - p.next_pop
-        ELSE 0
     END
     -- when in_hand=on
     + (
