@@ -88,8 +88,7 @@ def test_a_url_alone_is_for_looking(spawn: Spawn, file: Path, empty: Console) ->
     file.write_text(f"[profiles.down]\nurl = '{DOWN}'\n")
     for console in (spawn("--url", empty.url), spawn(DBQ_URL=empty.url)):
         console.expect("no queues here yet")
-        # Both may come in one piece, in either order.
-        assert "read-only" in str(console.before) + quit_by_key(console)
+        quit_by_key(console)
 
 
 def test_a_password_is_asked_for_before_the_screen_opens(
