@@ -92,6 +92,10 @@ class Wanted:
     """So much of each payload; None: nothing."""
     masks: tuple[re.Pattern[str], ...] = ()
     whole_error: bool = False
+    oldest_first: bool = False
+    """Each walk from the end that came first, whichever is shown first."""
+    moment: datetime | None = None
+    """Ages are measured from then, and what came into its state later is left out. None: now."""
 
     def ask(self, walk: Walk, *, after: Key | None = None, exactly: bool = False) -> Ask:
         """The same of one walk, without bounds."""
@@ -100,8 +104,9 @@ class Wanted:
             walk,
             after=after,
             exactly=exactly,
-            reverse=self.reverse,
+            reverse=walk.newest_first if self.oldest_first else self.reverse,
             filters=self.filters,
+            moment=self.moment,
             payload_length=None if self.payload_bytes is None else self.payload_bytes + margin,
             error_length=self._error_length + margin,
         )

@@ -47,6 +47,15 @@ class Claim:
 
 
 @dataclass(frozen=True)
+class Owner:
+    """What our own `claimed_by` tells."""
+
+    session: str
+    bound: bool
+    consumer: str | None
+
+
+@dataclass(frozen=True)
 class Holder:
     """One open transaction that has written in a queue, or is about to."""
 
@@ -97,29 +106,38 @@ def claims(
     found: dict[Key, list[Claim]] = defaultdict(list)
     for row in sql.fetch_union(connection, _ClaimRow, parts):
         found[row.schema, row.queue].append(_claim(row))
-    evidence = _evidence(connection, product, (c for cs in found.values() for c in cs))
+    evidence = evidence_of(connection, product, (c.session for cs in found.values() for c in cs))
     return {
         key: tuple(_with_evidence(claim, evidence) for claim in sorted(some, key=_oldest_first))
         for key, some in found.items()
     }
 
 
-def _claim(row: _ClaimRow) -> Claim:
-    ours = _CLAIMED_BY.fullmatch(row.claimed_by or "")
-    claim = (row.id, row.claimed_seconds, row.claimed_by, row.attempts)
+def owner_of(claimed_by: str | None) -> Owner | None:
+    """Read from a row's `claimed_by`; None where that is not ours."""
+    ours = _CLAIMED_BY.fullmatch(claimed_by or "")
     if ours is None:
+        return None
+    return Owner(ours["session"], ours["bound"] is not None, ours["consumer"])
+
+
+def _claim(row: _ClaimRow) -> Claim:
+    owner = owner_of(row.claimed_by)
+    claim = (row.id, row.claimed_seconds, row.claimed_by, row.attempts)
+    if owner is None:
         return Claim(*claim)
-    return Claim(*claim, ours["session"], ours["bound"] is not None, ours["consumer"])
+    return Claim(*claim, owner.session, owner.bound, owner.consumer)
 
 
 def _oldest_first(claim: Claim) -> float:
     return -(claim.claimed_seconds or 0.0)
 
 
-def _evidence(
-    connection: Connection, product: Product, found: Iterable[Claim]
+def evidence_of(
+    connection: Connection, product: Product, found: Iterable[str | None]
 ) -> Mapping[str, Evidence]:
-    sessions = sorted({claim.session for claim in found if claim.session is not None})
+    """What the server says of each of the sessions, as `claimed_by` names them."""
+    sessions = sorted({session for session in found if session is not None})
     server = sql.statements(product.name, "server")
     if not sessions or "owners" not in server:
         return {}

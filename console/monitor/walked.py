@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TypeVar
 from uuid import UUID
 
@@ -37,7 +38,7 @@ CONDITIONS: Mapping[str, tuple[str, ...]] = {
     "start": ("beginning", "after", "exactly"),
     "by_age": ("walk", "row"),
     **dict.fromkeys(("body", "with_payload"), ("yes", "no")),
-    **dict.fromkeys(("by_older", "by_newer", "by_id", "by_error"), ("yes", "no")),
+    **dict.fromkeys(("by_cutoff", "by_older", "by_newer", "by_id", "by_error"), ("yes", "no")),
     **dict.fromkeys(("by_claimed_by", "by_payload"), ("yes", "no")),
     **dict.fromkeys((f"by_payload_{n + 1}" for n in range(MOST_PAYLOAD_FILTERS)), ("yes", "no")),
 }
@@ -170,6 +171,8 @@ class Ask:
     """The message at `after` itself."""
     reverse: bool = False
     filters: Filters = NOTHING
+    moment: datetime | None = None
+    """Ages are measured from then, and what came into its state later is left out. None: now."""
     payload_length: int | None = None
     """So much of each payload; None: nothing of it."""
     error_length: int = 1000
@@ -214,6 +217,7 @@ def scope_of(source: Source, ask: Ask) -> sql.Scope:
         "body": _yes(body and known),
         "with_payload": _yes(known and (body or bool(filters.payload) or not beside)),
         "by_age": "walk" if walk.by_age else "row",
+        "by_cutoff": _yes(ask.moment is not None),
         "by_older": _yes(filters.older is not None),
         "by_newer": _yes(filters.newer is not None),
         "by_id": _yes(filters.id is not None and not ask.exactly),
@@ -255,6 +259,7 @@ def _values(source: Source, ask: Ask) -> dict[str, object]:
         "last_slot": last % slots,
         "payload_length": ask.payload_length,
         "error_length": ask.error_length,
+        "moment": ask.moment,
         **_seconds("older", filters.older),
         **_seconds("newer", filters.newer),
         "id": filters.id,

@@ -32,9 +32,112 @@ CREATE TABLE IF NOT EXISTS dbq.setting (
 
 COMMENT ON TABLE dbq.setting IS 'production = on: every console honours it on every connection';
 
+CREATE TABLE IF NOT EXISTS dbq.action (
+    action_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    schema_name text NOT NULL,
+    queue_name text NOT NULL,
+    verb text NOT NULL,
+    started_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    last_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    ended_at timestamptz,
+    operator text NOT NULL,
+    database_user text NOT NULL DEFAULT session_user,
+    session text NOT NULL,
+    connection text NOT NULL,
+    filters text NOT NULL DEFAULT '',
+    cutoff timestamptz,
+    planned bigint NOT NULL DEFAULT 0,
+    selected bigint NOT NULL DEFAULT 0,
+    done bigint NOT NULL DEFAULT 0,
+    skipped bigint NOT NULL DEFAULT 0,
+    failed bigint NOT NULL DEFAULT 0,
+    outcome text NOT NULL DEFAULT 'running',
+    detail text NOT NULL DEFAULT ''
+);
+
+CREATE INDEX IF NOT EXISTS action_running ON dbq.action (last_at) WHERE ended_at IS NULL;
+CREATE INDEX IF NOT EXISTS action_queue ON dbq.action (queue_name, schema_name, action_id);
+
+COMMENT ON TABLE dbq.action IS
+'what operators did by the console: counted in the transactions that did it; never a payload';
+COMMENT ON COLUMN dbq.action.session IS 'who acts, as claimed_by has it: an action that is running ends with its session';
+
 -- name: exists
 -- one row: whether this database has a catalog at all
 SELECT to_regclass('dbq.queue') IS NOT NULL AS present;
+
+-- name: audited
+-- one row: whether the catalog keeps an audit; one that an older console made does not
+SELECT to_regclass('dbq.action') IS NOT NULL AS present;
+
+-- name: action_begin
+-- one row: the number of an action that begins now
+INSERT INTO dbq.action (schema_name, queue_name, verb, operator, session, connection, filters, cutoff, planned, detail)
+SELECT
+    CAST(:schema AS text),
+    CAST(:queue AS text),
+    CAST(:verb AS text),
+    CAST(:operator AS text),
+    format('pid=%s start=%s', a.pid, to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')),
+    CAST(:place AS text),
+    CAST(:filters AS text),
+    CAST(:cutoff AS timestamptz),
+    CAST(:planned AS bigint),
+    CAST(:detail AS text)
+FROM pg_stat_activity AS a WHERE a.pid = pg_backend_pid()
+RETURNING action_id;
+
+-- name: action_batch
+-- one row: the action's number, its counts raised by one batch; none where it is no longer running
+UPDATE dbq.action AS a
+SET
+    last_at = clock_timestamp(),
+    selected = a.selected + CAST(:selected AS bigint),
+    done = a.done + CAST(:done AS bigint),
+    skipped = a.skipped + CAST(:skipped AS bigint),
+    failed = a.failed + CAST(:failed AS bigint)
+WHERE a.action_id = CAST(:action_id AS bigint) AND a.ended_at IS NULL
+RETURNING a.action_id AS action_id;
+
+-- name: action_end
+-- one row: the action's number; its outcome is kept
+UPDATE dbq.action AS a
+SET last_at = clock_timestamp(), ended_at = clock_timestamp(), outcome = CAST(:outcome AS text), detail = CAST(:detail AS text)
+WHERE a.action_id = CAST(:action_id AS bigint) AND a.ended_at IS NULL
+RETURNING a.action_id AS action_id;
+
+-- name: actions
+-- what operators did, the newest first, at most :n
+SELECT
+    a.action_id AS action_id,
+    a.schema_name AS schema,
+    a.queue_name AS queue,
+    a.verb AS verb,
+    a.started_at AS started_at,
+    a.last_at AS last_at,
+    a.ended_at AS ended_at,
+    a.operator AS operator,
+    a.database_user AS database_user,
+    a.session AS session,
+    a.connection AS connection,
+    a.filters AS filters,
+    a.cutoff AS cutoff,
+    a.planned AS planned,
+    a.selected AS selected,
+    a.done AS done,
+    a.skipped AS skipped,
+    a.failed AS failed,
+    a.outcome AS outcome,
+    a.detail AS detail
+FROM dbq.action AS a
+WHERE (CAST(:schema AS text) IS NULL OR a.schema_name = :schema)
+AND (CAST(:queue AS text) IS NULL OR a.queue_name = :queue)
+AND (CAST(:verb AS text) IS NULL OR a.verb = :verb)
+AND (CAST(:operator AS text) IS NULL OR strpos(a.operator, :operator) > 0 OR a.database_user = :operator)
+AND (CAST(:since AS double precision) IS NULL OR a.started_at >= statement_timestamp() - make_interval(secs => CAST(:since AS double precision)))
+AND (CAST(:running AS boolean) IS NOT TRUE OR a.ended_at IS NULL)
+ORDER BY a.action_id DESC
+LIMIT CAST(:n AS bigint);
 
 -- name: queues
 -- all queues that the database holds, by schema and name

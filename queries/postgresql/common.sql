@@ -272,13 +272,17 @@ AND w.key_id = :after_id
 AND w.key_time = :after_time
 -- end
 -- end
--- A filter by age ends the walk where the index is in the order of the age, and only there.
+-- A filter by age ends the walk where the index is in the order of the age, and only there. An action's
+-- ages are measured from its cut-off, however long it runs.
 -- when by_age=walk
+-- when by_cutoff=yes
+AND w.key_time <= CAST(:moment AS timestamptz)
+-- end
 -- when by_older=yes
-AND w.key_time < statement_timestamp() - make_interval(secs => CAST(:older AS double precision))
+AND w.key_time < coalesce(CAST(:moment AS timestamptz), statement_timestamp()) - make_interval(secs => CAST(:older AS double precision))
 -- end
 -- when by_newer=yes
-AND w.key_time >= statement_timestamp() - make_interval(secs => CAST(:newer AS double precision))
+AND w.key_time >= coalesce(CAST(:moment AS timestamptz), statement_timestamp()) - make_interval(secs => CAST(:newer AS double precision))
 -- end
 -- end
 -- when sorted=id_up
@@ -378,11 +382,14 @@ CROSS JOIN LATERAL (
         coalesce(
             l.state IS NOT NULL
             -- when by_age=row
+            -- when by_cutoff=yes
+            AND coalesce(s.since <= CAST(:moment AS timestamptz), true)
+            -- end
             -- when by_older=yes
-            AND s.since < statement_timestamp() - make_interval(secs => CAST(:older AS double precision))
+            AND s.since < coalesce(CAST(:moment AS timestamptz), statement_timestamp()) - make_interval(secs => CAST(:older AS double precision))
             -- end
             -- when by_newer=yes
-            AND s.since >= statement_timestamp() - make_interval(secs => CAST(:newer AS double precision))
+            AND s.since >= coalesce(CAST(:moment AS timestamptz), statement_timestamp()) - make_interval(secs => CAST(:newer AS double precision))
             -- end
             -- end
             -- when by_id=yes

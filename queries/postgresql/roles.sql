@@ -37,6 +37,9 @@ GRANT CREATE ON SCHEMA "{schema}" TO dbq_admin;
 GRANT USAGE ON SCHEMA dbq TO dbq_reader;
 GRANT SELECT ON ALL TABLES IN SCHEMA dbq TO dbq_reader;
 GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dbq TO dbq_admin;
+-- The audit is written by whoever acts; only its owner can take something out of it.
+REVOKE DELETE ON dbq.action FROM dbq_admin;
+GRANT INSERT, UPDATE ON dbq.action TO dbq_operator;
 
 -- name: queue
 -- script: what the roles may do with one queue, where they have been made in this database

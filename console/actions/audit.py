@@ -1,0 +1,269 @@
+"""Who did what to which queue: a row in the database, in the same transactions; a local line."""
+
+import getpass
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+
+from sqlalchemy import Connection
+
+from console import catalog, sql
+from console.actions.ledger import Ledger
+from console.catalog import Queue
+from console.engines import Database, Product
+from console.errors import RefusedError
+
+LIST_MOST = 1_000
+
+
+class Outcome(StrEnum):
+    """How an action ended, or that it has not."""
+
+    RUNNING = "running"
+    """Or interrupted, where the session that it ran in is gone."""
+    DONE = "done"
+    STOPPED = "stopped"
+    """By its operator, or at a bound; what was done is done."""
+    FAILED = "failed"
+    REFUSED = "refused"
+    """Only in the local file: nothing was sent to the database."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One action as the database's audit has it."""
+
+    action_id: int
+    schema: str
+    queue: str
+    verb: str
+    started_at: datetime
+    last_at: datetime
+    ended_at: datetime | None
+    operator: str
+    database_user: str
+    session: str
+    connection: str
+    filters: str
+    cutoff: datetime | None
+    planned: int
+    selected: int
+    done: int
+    skipped: int
+    failed: int
+    outcome: str
+    detail: str
+
+    def as_json(self) -> dict[str, object]:
+        """Keys as here; times in ISO 8601, UTC."""
+        return {
+            name: value.isoformat() if isinstance(value, datetime) else value
+            for name, value in asdict(self).items()
+        }
+
+
+@dataclass(frozen=True)
+class _Number:
+    action_id: int
+
+
+@dataclass(frozen=True)
+class _Present:
+    present: bool
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What an action is about, as the audit keeps it. Never a payload."""
+
+    verb: str
+    schema: str
+    queue: str
+    connection: str
+    filters: Sequence[str] = ()
+    cutoff: datetime | None = None
+    planned: int = 0
+    detail: str = ""
+
+    @classmethod
+    def of(cls, database: Database, queue: Queue, verb: str, detail: str = "") -> "Subject":
+        """Of a verb on a whole queue."""
+        return cls(verb, queue.schema, queue.name, database.label, detail=detail)
+
+
+class Record:
+    """The audit of one action: begun before its first batch, then counted in each transaction."""
+
+    def __init__(self, product: Product, subject: Subject, action_id: int) -> None:
+        self.action_id = action_id
+        self._product = product
+        self._subject = subject
+
+    @classmethod
+    def begin(cls, connection: Connection, product: Product, subject: Subject) -> "Record":
+        """In the caller's transaction; prepares the catalog of an older console first."""
+        prepare(connection, product)
+        (row,) = sql.fetch(
+            connection,
+            _Number,
+            _statement(product, "action_begin"),
+            sql.Scope(),
+            schema=subject.schema,
+            queue=subject.queue,
+            verb=subject.verb,
+            operator=operator(),
+            place=subject.connection,
+            filters=" ".join(subject.filters),
+            cutoff=subject.cutoff,
+            planned=subject.planned,
+            detail=subject.detail,
+        )
+        return cls(product, subject, row.action_id)
+
+    def batch(self, connection: Connection, ledger: Ledger) -> None:
+        """Count one batch, in its own transaction. RefusedError where somebody ended the action."""
+        found = sql.fetch(
+            connection,
+            _Number,
+            _statement(self._product, "action_batch"),
+            sql.Scope(),
+            action_id=self.action_id,
+            selected=ledger.selected,
+            done=ledger.out,
+            skipped=ledger.skipped_count,
+            failed=ledger.failed_count,
+        )
+        if not found:
+            raise RefusedError(
+                f"Action {self.action_id} is no longer running.",
+                why="Its row in the database's audit was ended or taken away.",
+                next_step="See: dbq-console audit",
+            )
+
+    def end(self, connection: Connection, outcome: Outcome, detail: str = "") -> None:
+        """Keep how it ended, in the caller's transaction."""
+        sql.fetch(
+            connection,
+            _Number,
+            _statement(self._product, "action_end"),
+            sql.Scope(),
+            action_id=self.action_id,
+            outcome=outcome.value,
+            detail=detail or self._subject.detail,
+        )
+
+    def told(self, outcome: Outcome, ledger: Ledger, detail: str = "") -> None:
+        """The local line."""
+        note(self._subject, outcome, ledger, detail, action_id=self.action_id)
+
+
+@contextmanager
+def recorded(connection: Connection, database: Database, subject: Subject) -> Iterator[Record]:
+    """An action that is one transaction: begun and ended in it, so that both are kept or none."""
+    record = Record.begin(connection, database.product, subject)
+    yield record
+    record.end(connection, Outcome.DONE)
+
+
+def prepare(connection: Connection, product: Product) -> None:
+    """See that the catalog can keep an audit. RefusedError where it cannot be made to."""
+    if catalog.has_catalog(connection, product) and _audited(connection, product):
+        return
+    statements = sql.statements(product.name, "catalog")
+    sql.run_script(connection, statements["lock"], sql.Scope())
+    sql.run_script(connection, statements["bootstrap"], sql.Scope())
+
+
+def _audited(connection: Connection, product: Product) -> bool:
+    (row,) = sql.fetch(connection, _Present, _statement(product, "audited"), sql.Scope())
+    return row.present
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which entries; None: any."""
+
+    schema: str | None = None
+    queue: str | None = None
+    verb: str | None = None
+    operator: str | None = None
+    """A part of user@host, or the database's user."""
+    since: float | None = None
+    """Seconds back from now."""
+    running: bool = False
+
+
+def entries(
+    connection: Connection, product: Product, wanted: Wanted, limit: int = LIST_MOST
+) -> list[Entry]:
+    """The newest first; none where the database keeps no audit yet."""
+    if not (catalog.has_catalog(connection, product) and _audited(connection, product)):
+        return []
+    statement = _statement(product, "actions")
+    return sql.fetch(connection, Entry, statement, sql.Scope(), n=limit, **vars(wanted))
+
+
+def _statement(product: Product, name: str) -> sql.Statement:
+    return sql.statements(product.name, "catalog")[name]
+
+
+def operator() -> str:
+    """Who acts, from where: user@host of this machine."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+def local_file() -> Path:
+    """Where this machine keeps its own lines: one JSON object each."""
+    base = os.environ.get("XDG_STATE_HOME", "")
+    root = Path(base) if base.startswith("/") else Path.home() / ".local" / "state"
+    return root / "dbq-console" / "audit.jsonl"
+
+
+def note(
+    subject: Subject,
+    outcome: Outcome,
+    ledger: Ledger | None = None,
+    detail: str = "",
+    *,
+    action_id: int | None = None,
+) -> None:
+    """Write the local line. What cannot be written is not: the database's row is the audit."""
+    counts = ledger or Ledger()
+    line: Mapping[str, object] = {
+        "at": datetime.now(UTC).isoformat(),
+        "operator": operator(),
+        "connection": subject.connection,
+        "schema": subject.schema,
+        "queue": subject.queue,
+        "verb": subject.verb,
+        "filters": list(subject.filters),
+        "cutoff": None if subject.cutoff is None else subject.cutoff.isoformat(),
+        "action_id": action_id,
+        "outcome": outcome.value,
+        "planned": subject.planned,
+        "selected": counts.selected,
+        "done": counts.out,
+        "skipped": dict(counts.skipped),
+        "failed": dict(counts.failed),
+        "detail": detail or subject.detail,
+    }
+    data = json.dumps(line, ensure_ascii=False).encode() + b"\n"
+    with suppress(OSError):
+        path = local_file()
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # One write to a file that is open to append: lines of several consoles never mix.
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(descriptor, data)
+        finally:
+            os.close(descriptor)

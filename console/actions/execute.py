@@ -1,0 +1,272 @@
+"""Doing what a plan says: in batches, each its own transaction, checked, counted and audited.
+
+It can be paused, stopped and cut off at any point: what was done is done and in the audit, the
+rest is untouched, and the same action planned again finishes it.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from console.actions.audit import Outcome, Record
+from console.actions.choosing import Choice
+from console.actions.ledger import Ledger
+from console.actions.plan import Mover, Plan, require_possible
+from console.engines import Database, Session, again
+from console.errors import BusyError, ConnectionFailedError, ConsoleError, UsageError
+from console.monitor.message import Message
+
+BATCH = 500
+MOST_BATCH = 4_000
+"""Below the number of locks from which SQL Server takes the whole table."""
+CANARY = (1, 10)
+"""The first batches of an action that tries itself out."""
+_BUSY_PAUSES = (0.1, 0.5, 2.0, 5.0)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast. `rate`: messages a second, at most; None: as they come."""
+
+    batch: int = BATCH
+    rate: float | None = None
+    canary: bool = False
+
+    def __post_init__(self) -> None:
+        """UsageError for what cannot be."""
+        if not 1 <= self.batch <= MOST_BATCH:
+            raise UsageError(f"A batch is 1 to {MOST_BATCH:,} messages, not {self.batch:,}.")
+        if self.rate is not None and self.rate <= 0:
+            raise UsageError("A rate is more than 0 messages a second.")
+
+    def sizes(self, done: int) -> int:
+        """How many the next batch may have after so many batches."""
+        size = CANARY[done] if self.canary and done < len(CANARY) else self.batch
+        return size if self.rate is None else max(1, min(size, round(self.rate)))
+
+
+class Control:
+    """What an operator says while it runs, from any thread."""
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._go = threading.Event()
+        self._go.set()
+
+    def pause(self) -> None:
+        """After the batch that runs now, until `resume`."""
+        self._go.clear()
+
+    def resume(self) -> None:
+        """Go on."""
+        self._go.set()
+
+    def stop(self) -> None:
+        """After the batch that runs now; a paused action too."""
+        self._stop.set()
+        self._go.set()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it is to stop."""
+        return self._stop.is_set()
+
+    @property
+    def paused(self) -> bool:
+        """Whether it waits."""
+        return not self._go.is_set()
+
+    def wait(self, seconds: float) -> None:
+        """Let so much time pass, less where it is to stop; then as long as it is paused."""
+        self._stop.wait(max(0.0, seconds))
+        self._go.wait()
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far it is."""
+
+    planned: int
+    ledger: Ledger
+    batches: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """How it ended."""
+
+    plan: Plan
+    action_id: int | None
+    outcome: Outcome
+    ledger: Ledger
+    seconds: float
+    problem: str = ""
+    """Why it ended before its end."""
+
+    def as_json(self) -> dict[str, object]:
+        """Keys as they are documented."""
+        return {
+            "verb": self.plan.verb,
+            "queue": self.plan.queue.name,
+            "schema": self.plan.queue.schema,
+            "action_id": self.action_id,
+            "outcome": self.outcome.value,
+            "planned": self.plan.count,
+            "selected": self.ledger.selected,
+            "done": self.ledger.out,
+            "skipped": dict(self.ledger.skipped),
+            "failed": dict(self.ledger.failed),
+            "seconds": round(self.seconds, 3),
+            "problem": self.problem,
+        }
+
+    def lines(self) -> list[str]:
+        """In words."""
+        ledger = self.ledger
+        action = "" if self.action_id is None else f", action {self.action_id}"
+        lines = [
+            f"{self.plan.verb} {self.plan.queue.label}: {self.outcome.value}{action}",
+            f"  {ledger.out:,} of {self.plan.count:,} done, {ledger.skipped_count:,} skipped, "
+            f"{ledger.failed_count:,} failed",
+        ]
+        lines += [f"  skipped {n:,}: {why}" for why, n in ledger.skipped.items()]
+        lines += [f"  failed {n:,}: {why}" for why, n in ledger.failed.items()]
+        return lines + ([f"  {self.problem}"] if self.problem else [])
+
+
+def execute(
+    database: Database,
+    mover: Mover,
+    plan: Plan,
+    *,
+    pace: Pace | None = None,
+    control: Control | None = None,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> Result:
+    """Act on what the plan is for, and on nothing else.
+
+    RefusedError where something stands in its way. ImbalanceError and errors of the database end
+    it, with what was done until then in their `result`.
+    """
+    require_possible(plan)
+    run = _Run(database, mover, plan, pace or Pace(), control or Control(), progress)
+    return run.all() if plan.count else run.nothing()
+
+
+class _Run:
+    def __init__(
+        self,
+        database: Database,
+        mover: Mover,
+        plan: Plan,
+        pace: Pace,
+        control: Control,
+        progress: Callable[[Progress], None],
+    ) -> None:
+        self._database = database
+        self._mover = mover
+        self._plan = plan
+        self._pace = pace
+        self._control = control
+        self._progress = progress
+        self._doing = f"{plan.verb} messages of {plan.queue.name!r}"
+        self._ledger = Ledger()
+        self._batches = 0
+        self._started = time.monotonic()
+
+    def nothing(self) -> Result:
+        """There was nothing to do."""
+        return self._result(None, Outcome.DONE)
+
+    def all(self) -> Result:
+        """Every batch; then how it ended is kept, as far as the connection allows."""
+        with self._database.session(self._doing) as session:
+            with session.transaction(self._doing) as connection:
+                record = Record.begin(connection, self._database.product, self._plan.subject)
+            problem = ""
+            try:
+                outcome = self._batches_of(session, record)
+            except ConnectionFailedError as error:
+                # The last batch may have been committed: the database's row tells.
+                record.told(Outcome.FAILED, self._ledger, str(error))
+                raise
+            except (ConsoleError, KeyboardInterrupt) as error:
+                problem = str(error) or "interrupted"
+                stopped = isinstance(error, KeyboardInterrupt)
+                outcome = Outcome.STOPPED if stopped else Outcome.FAILED
+                self._end(session, record, outcome, problem)
+                raise
+            self._end(session, record, outcome, self._why_ended)
+        return self._result(record.action_id, outcome)
+
+    def _end(self, session: Session, record: Record, outcome: Outcome, problem: str) -> None:
+        detail = "; ".join(text for text in (self._plan.detail, problem) if text)
+        with session.transaction(self._doing) as connection:
+            record.end(connection, outcome, detail)
+        record.told(outcome, self._ledger, detail)
+
+    def _result(self, action_id: int | None, outcome: Outcome) -> Result:
+        seconds = time.monotonic() - self._started
+        return Result(self._plan, action_id, outcome, self._ledger, seconds, self._why_ended)
+
+    @property
+    def _why_ended(self) -> str:
+        if self._control.stopped:
+            return "stopped by its operator; the same action again finishes it"
+        return ""
+
+    def _batches_of(self, session: Session, record: Record) -> Outcome:
+        plan = self._plan
+        choice = Choice(
+            self._database, session, self._mover.source, plan.filters, plan.states, plan.cutoff
+        )
+        left = plan.count
+        waiting: list[Message] = []
+        while left > 0 and not self._control.stopped:
+            size = min(self._pace.sizes(self._batches), left)
+            waiting = waiting or self._worth(session, choice, size)
+            if not waiting:
+                break
+            chosen, waiting = waiting[:size], waiting[size:]
+            begun = time.monotonic()
+            ledger = self._one(session, record, chosen)
+            left -= ledger.selected
+            self._ledger += ledger
+            self._batches += 1
+            self._progress(Progress(plan.count, self._ledger, self._batches))
+            self._control.wait(self._rest(ledger.selected, begun))
+        return Outcome.STOPPED if self._control.stopped and left > 0 else Outcome.DONE
+
+    def _worth(self, session: Session, choice: Choice, size: int) -> list[Message]:
+        """The next messages that the verb does not leave alone; none: that was all."""
+        while chosen := choice.next(size):
+            left = self._mover.consider(session, chosen)
+            out = {id(message) for some in left.values() for message in some}
+            if taken := [message for message in chosen if id(message) not in out]:
+                return taken
+        return []
+
+    def _one(self, session: Session, record: Record, chosen: Sequence[Message]) -> Ledger:
+        """One batch: acted on and counted in one transaction, tried again while it is kept out."""
+
+        def batch() -> Ledger:
+            with session.transaction(self._doing) as connection:
+                ledger = self._mover.act(connection, chosen, record.action_id).require_balance()
+                record.batch(connection, ledger)
+            return ledger
+
+        for pause in _BUSY_PAUSES:
+            try:
+                return again(batch)
+            except BusyError:
+                if self._control.stopped:
+                    raise
+                self._control.wait(pause)
+        return again(batch)
+
+    def _rest(self, selected: int, begun: float) -> float:
+        """The pause that keeps the rate."""
+        if self._pace.rate is None:
+            return 0.0
+        return selected / self._pace.rate - (time.monotonic() - begun)

@@ -1,0 +1,237 @@
+"""Messages that lie in a queue, taken hold of by their keys and acted on, one batch a transaction.
+
+The SQL is `queries/<engine>/actions.sql`. A batch first holds the rows that are still what was
+chosen, skipping those in other hands, and then acts on exactly these.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
+
+from console import sql
+from console.actions.ledger import Ledger
+from console.catalog import Kind, Queue
+from console.designs import Flow, Order
+from console.engines import Session
+from console.monitor.message import Message
+from console.monitor.walked import Source
+
+if TYPE_CHECKING:
+    from console.actions.plan import Plan
+
+CHANGED = "popped, changed or in other hands meanwhile"
+"""Why a message was skipped."""
+
+
+class Shelf(StrEnum):
+    """Where a queue's rows lie."""
+
+    TABLE = "table"
+    SLOTS = "slots"
+    """A ring's: emptied, never deleted."""
+    IN_HAND = "in_hand"
+    """What was popped from a ring and is not finished."""
+
+
+_IN_HAND_COLUMNS = {
+    **{name: name for name in ("id", "payload", "pushed_at", "attempts")},
+    **{name: name for name in ("claimed_at", "claimed_by", "done_at")},
+    "error": "errors",
+}
+_KEY_TYPES = {"bigint": "int8", "integer": "int4", "smallint": "int2", "uuid": "uuid"}
+"""An adopted table's id: its type by the name that may stand in quotes; others compare as text."""
+
+
+@dataclass(frozen=True)
+class _HeldRow:
+    place: str
+    id: str | None
+    state: str | None
+    attempts: int | None
+
+
+@dataclass(frozen=True)
+class _Moved:
+    taken_out: int
+    put_in: int
+
+
+@dataclass(frozen=True)
+class Held:
+    """Rows of one shelf that this transaction has locked, in one state."""
+
+    shelf: Shelf
+    state: str
+    places: tuple[str, ...]
+    ids: tuple[str | None, ...]
+
+
+def shelf_of(queue: Queue, message: Message) -> Shelf:
+    """Where the message lies."""
+    if queue.design.flow is not Flow.NUMBERS:
+        return Shelf.TABLE
+    return Shelf.IN_HAND if message.number is None else Shelf.SLOTS
+
+
+def scope(source: Source, shelf: Shelf, **conditions: str) -> sql.Scope:
+    """What the statements of actions.sql are rendered with."""
+    queue = source.queue
+    plain = queue.scope(source.product)
+    roles = dict(plain.roles)
+    values = dict(plain.values)
+    installed = queue.kind is Kind.INSTALLED
+    beside = queue.design.table_suffix != "" and installed
+    if shelf is Shelf.IN_HAND:
+        roles = dict(_IN_HAND_COLUMNS)
+        values["table"] = f"{queue.name}_in_hand"
+    values["key_type"] = _KEY_TYPES.get(source.id_type, "text") if not installed else source.id_type
+    options = {
+        **plain.options,
+        "payload": source.payload or "text",
+        "shelf": shelf.value,
+        "payload_beside": "yes" if beside else "no",
+        "titled": "yes" if installed and "status" in queue.roles else "no",
+        **conditions,
+    }
+    return sql.Scope(values, options, roles)
+
+
+def statement(source: Source, name: str) -> sql.Statement:
+    """One of actions.sql."""
+    return sql.statements(source.product.name, "actions")[name]
+
+
+def begin(connection: Connection, source: Source) -> None:
+    """What comes first in a transaction that acts on rows: a ring's gate."""
+    if source.queue.design.flow is Flow.NUMBERS and source.queue.kind is Kind.INSTALLED:
+        gate = statement(source, "gate")
+        connection.execute(sql.query(gate, connection.dialect, scope(source, Shelf.SLOTS)))
+
+
+def hold(
+    connection: Connection, source: Source, chosen: Sequence[Message]
+) -> tuple[list[Held], int]:
+    """Lock those that are still as they were chosen; and how many are not, or are in other hands.
+
+    Nothing is waited for. The rows come by shelf and state, each in the order of the choice.
+    """
+    held: list[Held] = []
+    skipped = len(chosen)
+    for shelf, messages in _by_shelf(source.queue, chosen):
+        keys = {_key(source.queue, shelf, message): message for message in messages}
+        rows = sql.fetch(
+            connection,
+            _HeldRow,
+            statement(source, "hold"),
+            scope(source, shelf),
+            keys=source.product.array(list(keys)),
+        )
+        by_id = {message.id: message for message in messages}
+        order = {message.id: at for at, message in enumerate(messages)}
+        same: dict[str, list[_HeldRow]] = defaultdict(list)
+        for row in rows:
+            message = by_id.get(row.id) if row.id is not None else keys.get(row.place)
+            if message is not None and _is_still(row, message):
+                same[message.state].append(row)
+                skipped -= 1
+        for state, some in same.items():
+            some.sort(key=lambda row: order.get(row.id, 0))
+            places, ids = tuple(row.place for row in some), tuple(row.id for row in some)
+            held.append(Held(shelf, state, places, ids))
+    return held, skipped
+
+
+def _is_still(row: _HeldRow, message: Message) -> bool:
+    """Attempts rise with every pop: with the state they tell one claim or failure from the next."""
+    return row.state in {None, message.state} and row.attempts in {None, message.attempts}
+
+
+def _by_shelf(queue: Queue, chosen: Sequence[Message]) -> Iterator[tuple[Shelf, Sequence[Message]]]:
+    found: Mapping[Shelf, list[Message]] = defaultdict(list)
+    for message in chosen:
+        found[shelf_of(queue, message)].append(message)
+    yield from found.items()
+
+
+def _key(queue: Queue, shelf: Shelf, message: Message) -> str:
+    """What `hold` finds the message by: its place in a heap, its number in a ring, else its id."""
+    if shelf is Shelf.SLOTS:
+        return str(message.number)
+    if queue.design.order is Order.NONE and message.key:
+        return message.key.split(",", 2)[2]
+    return message.id or ""
+
+
+class RowMover:
+    """A verb that does the same to every row that it holds: one statement of actions.sql."""
+
+    verb = ""
+    states: tuple[str, ...] = ()
+    allowed: tuple[str, ...] = ()
+    wants_name = False
+    statement = ""
+    """Its name in actions.sql."""
+
+    def __init__(self, source: Source, *, detail: str = "", **conditions: str) -> None:
+        """`conditions` are what the statement's `-- when` asks for besides queue and shelf."""
+        self._source = source
+        self._conditions = conditions
+        self.detail = detail
+
+    @property
+    def source(self) -> Source:
+        """The queue, and what its ids and payloads are."""
+        return self._source
+
+    def consider(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
+        """Leaves none alone."""
+        del session, chosen
+        return {}
+
+    def consequence(self, session: Session, plan: "Plan") -> tuple[list[str], list[str]]:
+        """Nothing that would not be known."""
+        del session, plan
+        return [], []
+
+    def bound(self, action_id: int) -> dict[str, object]:
+        """What the statement binds besides the rows."""
+        del action_id
+        return {}
+
+    def script(self) -> str:
+        """The statement as it runs on each batch, for the shelf that most rows lie on."""
+        ring = self._source.queue.design.flow is Flow.NUMBERS
+        shelf = Shelf.TABLE
+        if ring:
+            shelf = Shelf.SLOTS if "ready" in self.states else Shelf.IN_HAND
+        within = scope(self._source, shelf, **self._conditions)
+        return sql.script(self._statement, self._source.product.dialect, within)
+
+    @property
+    def _statement(self) -> sql.Statement:
+        return statement(self._source, self.statement)
+
+    def act(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
+        """One batch, in the caller's transaction."""
+        begin(connection, self._source)
+        held, skipped = hold(connection, self._source, chosen)
+        ledger = Ledger(selected=skipped, skipped={CHANGED: skipped} if skipped else {})
+        for some in held:
+            ledger += self._move(connection, some, action_id)
+        return ledger
+
+    def _move(self, connection: Connection, held: Held, action_id: int) -> Ledger:
+        (moved,) = sql.fetch(
+            connection,
+            _Moved,
+            self._statement,
+            scope(self._source, held.shelf, **self._conditions),
+            places=self._source.product.array(list(held.places)),
+            state=held.state,
+            **self.bound(action_id),
+        )
+        return Ledger(selected=len(held.places), out=moved.taken_out, into=moved.put_in)
