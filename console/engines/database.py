@@ -10,7 +10,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from console.engines.product import Capabilities, Product, Timeouts
 from console.engines.retry import again
-from console.errors import ConnectionFailedError
+from console.errors import ConnectionFailedError, RefusedError
 
 
 class Session:
@@ -42,15 +42,20 @@ class Database:
         application_name: str,
         label: str,
         production: bool = False,
+        read_only: bool = False,
         complete: Callable[[], URL] | None = None,
     ) -> None:
-        """`complete` gives the URL with its secrets, where `url` is one without."""
+        """`complete` gives the URL with its secrets, where `url` is one without.
+
+        `read_only`: only for looking, whatever the login may do and the server lets through.
+        """
         self.product = product
         self.url = url
         self.label = label
         self.timeouts = timeouts
         self.production = production
         """Marked as production by its profile; its catalog may do so too."""
+        self.read_only = read_only
         self._application_name = application_name
         self._complete = complete
 
@@ -63,7 +68,7 @@ class Database:
     @cached_property
     def capabilities(self) -> Capabilities:
         """Probed at the first use, then kept."""
-        with self.autocommit("look at what the server can do") as connection:
+        with self.autocommit("look at what the server can do", read_only=True) as connection:
             return self.product.capabilities(connection)
 
     def probe_again(self) -> None:
@@ -76,6 +81,7 @@ class Database:
 
         `doing` completes "Could not ..." in the error that the operator sees.
         """
+        self._require(doing, read_only=read_only)
         with self._connected(doing, "READ COMMITTED") as connection:
             if read_only:
                 connection.execution_options(**self.product.read_only_options)
@@ -85,16 +91,31 @@ class Database:
     @contextmanager
     def session(self, doing: str, *, read_only: bool = False) -> Iterator["Session"]:
         """One connection for several transactions at READ COMMITTED, one after the other."""
+        self._require(doing, read_only=read_only)
         with self._connected(doing, "READ COMMITTED") as connection:
             if read_only:
                 connection.execution_options(**self.product.read_only_options)
             yield Session(self.product, connection)
 
     @contextmanager
-    def autocommit(self, doing: str) -> Iterator[Connection]:
-        """Each statement its own transaction; nothing stays open between two of them."""
+    def autocommit(self, doing: str, *, read_only: bool = False) -> Iterator[Connection]:
+        """Each statement its own transaction; nothing stays open between two of them.
+
+        `read_only` is the caller's word, here: the server does not hold it to that.
+        """
+        self._require(doing, read_only=read_only)
         with self._connected(doing, "AUTOCOMMIT") as connection:
             yield connection
+
+    def _require(self, doing: str, *, read_only: bool) -> None:
+        """A read-only transaction lets VACUUM's kin, NOTIFY and the end of sessions through, and
+        not every engine has such transactions: so nothing but looking gets a connection at all."""
+        if self.read_only and not read_only:
+            raise RefusedError(
+                f"Could not {doing}.",
+                why="This connection is read-only.",
+                next_step="Use a connection with more rights, or --rights, if that is meant.",
+            )
 
     @contextmanager
     def _connected(self, doing: str, isolation: str) -> Iterator[Connection]:

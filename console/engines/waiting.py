@@ -43,6 +43,12 @@ def patience(seconds: float, given_up: Callable[[], bool] = _never) -> Iterator[
         _PATIENCE.reset(token)
 
 
+def patience_left() -> float | None:
+    """Seconds until this thread should wait no longer; None: nobody has told it."""
+    now = _PATIENCE.get()
+    return None if now is None else now.ends_at - time.monotonic()
+
+
 def why_not_wait() -> str:
     """Why this thread should wait no longer; nothing where it may."""
     now = _PATIENCE.get()

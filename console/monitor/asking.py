@@ -102,11 +102,14 @@ def be_careful(
     statement_seconds: float,
     lock_seconds: float | None = None,
 ) -> Circumstances:
-    """Time-outs and plans for this transaction, on an engine that has settings for them."""
+    """Time-outs and plans for this transaction, by settings of the server or else by the driver."""
     server = sql.statements(database.product.name, "server")
     lock = Budget.of(database.timeouts).lock if lock_seconds is None else lock_seconds
-    if "careful" not in server:
-        return Circumstances()
+    if "circumstances" in server:
+        limits = replace(database.timeouts, statement_seconds=statement_seconds, lock_seconds=lock)
+        connection.execution_options(dbq_timeouts=limits)
+        (found,) = sql.fetch(connection, Circumstances, server["circumstances"], sql.Scope())
+        return found
     (row,) = sql.fetch(
         connection,
         _Careful,

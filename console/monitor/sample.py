@@ -178,8 +178,11 @@ class _More:
             if row is not None and row.over() and self.memory.may_try(queue, "estimate"):
                 wanted.append((queue, row))
 
+        product = self.database.product
+        counts_rows = self.database.capabilities.counts_rows
+
         def ask(connection: Connection, some: Sequence[tuple[Queue, StatusRow]]) -> None:
-            found.update(estimates(connection, self.database.product, some))
+            found.update(estimates(connection, product, some, counts_rows=counts_rows))
 
         self._ask(wanted, "estimate depths", ask)
         for queue, row in wanted:

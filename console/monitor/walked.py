@@ -190,7 +190,7 @@ def fetch(
     connection: Connection, source: Source, ask: Ask, row_type: type[Row], last: str
 ) -> list[Row]:
     """The rows of one ask, through the statement `last` of common.sql."""
-    result = connection.execute(query(source, ask, last), _values(source, ask))
+    result = connection.execute(query(source, ask, last), values_of(source, ask))
     return sql.rows_of(result.keys(), result.fetchall(), row_type, f"common.{last}")
 
 
@@ -240,7 +240,7 @@ def _sorted(ask: Ask) -> str:
     return f"{by}_{'down' if ask.down else 'up'}"
 
 
-def _values(source: Source, ask: Ask) -> dict[str, object]:
+def values_of(source: Source, ask: Ask) -> dict[str, object]:
     """Everything that a statement may bind; what its text does not name is not sent."""
     filters = ask.filters
     first, last = ask.stretch or (0, 0)

@@ -58,7 +58,7 @@ SET ANSI_NULLS ON;
 SET QUOTED_IDENTIFIER ON;
 GO
 -- Sends one message, in the transaction of push or push_many.
-CREATE PROCEDURE [{schema}].[{queue}_send]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_send]
     @id uniqueidentifier,
     -- when payload=text|json
     @payload nvarchar(max)
@@ -126,7 +126,7 @@ BEGIN
     SEND ON CONVERSATION @dialog MESSAGE TYPE [{schema}.{queue}_message_type] (@body);
 END;
 GO
-CREATE PROCEDURE [{schema}].[{queue}_push]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     -- when payload=text|json
     @payload nvarchar(max)
     -- end
@@ -174,7 +174,7 @@ BEGIN
     SELECT @id AS id;
 END;
 GO
-CREATE PROCEDURE [{schema}].[{queue}_push_many]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push_many]
     @payloads nvarchar(max)
 WITH EXECUTE AS OWNER
 AS
@@ -254,7 +254,7 @@ BEGIN
 END;
 GO
 -- @wait_ms: how long to wait for the first message; the waiting is Service Broker's own and costs nothing.
-CREATE PROCEDURE [{schema}].[{queue}_pop_many]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
     @n int,
     @wait_ms int = 0
 WITH EXECUTE AS OWNER
@@ -348,7 +348,7 @@ BEGIN
     SELECT p.id, p.payload, p.pushed_at, 1 AS attempts FROM @popped AS p ORDER BY p.position;
 END;
 GO
-CREATE PROCEDURE [{schema}].[{queue}_pop]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
     @wait_ms int = 0
 WITH EXECUTE AS OWNER
 AS
@@ -362,7 +362,7 @@ GO
 -- The frame of a consumer that the engine starts. It has no client, so it must not call pop: what that
 -- returns would be lost. Until somebody writes what shall be done, it keeps each message in the archive.
 -- ALTER QUEUE ... WITH ACTIVATION (STATUS = ON) starts it; until then it is only registered.
-CREATE PROCEDURE [{schema}].[{queue}_activated]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_activated]
 WITH EXECUTE AS OWNER
 AS
 BEGIN
@@ -440,12 +440,14 @@ DROP TABLE [{schema}].[{queue}_conversation];
 -- one row: a count of at most 10,001, the age of the oldest message, the counters of the queue's own table
 -- NOLOCK: a queue is looked at without locks or its RECEIVE and the look wait for each other; what
 -- open transactions send is counted already. Service Broker's own messages are none of the queue's.
+-- There are no claims to list: RECEIVE keeps nothing of a message, and its transaction, which holds the
+-- conversation's lock, stands among the holders.
 SELECT
     CAST(N'{schema}' AS nvarchar(128)) AS [schema],
     CAST(N'{queue}' AS nvarchar(128)) AS queue,
     (
         SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (10001) 1 AS one FROM [{schema}].[{table}] AS m WITH (NOLOCK)
+            SELECT TOP (CAST(N'{ready_limit}' AS bigint)) 1 AS one FROM [{schema}].[{table}] AS m WITH (NOLOCK)
             WHERE m.status = 1 AND m.message_type_name NOT LIKE N'http://schemas.microsoft.com/SQL/ServiceBroker/%'
         ) AS bounded
     ) AS ready,
@@ -457,7 +459,7 @@ SELECT
     -- when installed=yes
     (
         -- In the order of the queue's index; without priorities this is the order of arrival.
-        SELECT TOP (1) CAST(DATEDIFF_BIG(
+        SELECT TOP (CAST(N'{age_seconds_limit}' AS bigint)) CAST(DATEDIFF_BIG(
             microsecond, TRY_CAST(CAST(SUBSTRING(head.message_body, 17, 9) AS binary(9)) AS datetime2(7)), SYSUTCDATETIME()
         ) / 1e6 AS float)
         FROM [{schema}].[{table}] AS head WITH (NOLOCK)
@@ -501,6 +503,32 @@ CROSS JOIN (
     INNER JOIN sys.internal_tables AS i ON o.object_id = i.object_id AND o.index_id = 1
     WHERE i.parent_id = OBJECT_ID(N'[{schema}].[{table}]') AND i.internal_type = 201
 ) AS counted
+-- end
+
+-- name: estimate
+-- one row: about how many rows there are of each state; nothing to a login that does not see the row counts
+-- See fifo.sql. Service Broker's own messages are in it, if any lie in the queue.
+SELECT
+    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
+    CAST(N'{queue}' AS nvarchar(128)) AS queue,
+-- when counters=yes
+    CAST(estimated.number_of_rows AS float) AS ready,
+    CAST(NULL AS float) AS scheduled,
+    CAST(NULL AS float) AS claimed,
+    CAST(NULL AS float) AS errors,
+    CAST(NULL AS float) AS done
+FROM (
+    SELECT SUM(p.row_count) AS number_of_rows
+    FROM sys.internal_tables AS i INNER JOIN sys.dm_db_partition_stats AS p ON i.object_id = p.object_id
+    WHERE i.parent_id = OBJECT_ID(N'[{schema}].[{table}]') AND i.internal_type = 201 AND p.index_id = 1
+) AS estimated
+-- end
+-- when counters=no
+    CAST(NULL AS float) AS ready,
+    CAST(NULL AS float) AS scheduled,
+    CAST(NULL AS float) AS claimed,
+    CAST(NULL AS float) AS errors,
+    CAST(NULL AS float) AS done
 -- end
 
 -- name: health

@@ -45,7 +45,7 @@ ALTER TABLE [{schema}].[{queue}] SET (LOCK_ESCALATION = DISABLE);
 SET ANSI_NULLS ON;
 SET QUOTED_IDENTIFIER ON;
 GO
-CREATE PROCEDURE [{schema}].[{queue}_push]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     -- when payload=text|json
     @payload nvarchar(max)
     -- end
@@ -104,7 +104,7 @@ BEGIN
     -- end
 END;
 GO
-CREATE PROCEDURE [{schema}].[{queue}_push_many]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push_many]
     @payloads nvarchar(max)
 AS
 BEGIN
@@ -185,7 +185,7 @@ BEGIN
     SELECT p.id FROM @pushed AS p ORDER BY p.id;
 END;
 GO
-CREATE PROCEDURE [{schema}].[{queue}_pop_many]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
     @n int
 AS
 BEGIN
@@ -232,7 +232,7 @@ BEGIN
     SELECT p.id, p.payload, p.pushed_at, 1 AS attempts FROM @popped AS p ORDER BY p.id;
 END;
 GO
-CREATE PROCEDURE [{schema}].[{queue}_pop]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
 AS
 BEGIN
     SET NOCOUNT ON;
@@ -278,7 +278,7 @@ SELECT
     CAST(N'{queue}' AS nvarchar(128)) AS queue,
     (
         SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (10001) 1 AS one FROM [{schema}].[{queue}] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+            SELECT TOP (CAST(N'{ready_limit}' AS bigint)) 1 AS one FROM [{schema}].[{queue}] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
         ) AS bounded
     ) AS ready,
     CAST(NULL AS bigint) AS scheduled,
@@ -288,7 +288,7 @@ SELECT
     CAST(NULL AS bigint) AS done,
     -- when role pushed_at
     (
-        SELECT TOP (1) CAST(DATEDIFF_BIG(microsecond, head.[{pushed_at}], SYSUTCDATETIME()) / 1e6 AS float)
+        SELECT TOP (CAST(N'{age_seconds_limit}' AS bigint)) CAST(DATEDIFF_BIG(microsecond, head.[{pushed_at}], SYSUTCDATETIME()) / 1e6 AS float)
         FROM [{schema}].[{queue}] AS head WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ORDER BY head.[{id}]
     ) AS age_seconds,
     -- end
@@ -327,6 +327,33 @@ CROSS JOIN (
     -- Of an object that is not to be seen the function would tell all.
     WHERE o.object_id = OBJECT_ID(N'[{schema}].[{queue}]') AND o.index_id IN (0, 1)
 ) AS counted
+-- end
+
+-- name: estimate
+-- one row: about how many rows there are of each state; nothing to a login that does not see the row counts
+-- The engine keeps a count of rows for each index, which a look reads and no table. What open transactions
+-- have pushed is in it already, what they have popped no more.
+SELECT
+    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
+    CAST(N'{queue}' AS nvarchar(128)) AS queue,
+-- when counters=yes
+    CAST(estimated.number_of_rows AS float) AS ready,
+    CAST(NULL AS float) AS scheduled,
+    CAST(NULL AS float) AS claimed,
+    CAST(NULL AS float) AS errors,
+    CAST(NULL AS float) AS done
+FROM (
+    SELECT SUM(p.row_count) AS number_of_rows
+    FROM sys.dm_db_partition_stats AS p
+    WHERE p.object_id = OBJECT_ID(N'[{schema}].[{queue}]') AND p.index_id IN (0, 1)
+) AS estimated
+-- end
+-- when counters=no
+    CAST(NULL AS float) AS ready,
+    CAST(NULL AS float) AS scheduled,
+    CAST(NULL AS float) AS claimed,
+    CAST(NULL AS float) AS errors,
+    CAST(NULL AS float) AS done
 -- end
 
 -- name: messages

@@ -29,7 +29,7 @@ ALTER TABLE [{schema}].[{queue}] SET (LOCK_ESCALATION = DISABLE);
 SET ANSI_NULLS ON;
 SET QUOTED_IDENTIFIER ON;
 GO
-CREATE PROCEDURE [{schema}].[{queue}_push]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     -- when payload=text|json
     @payload nvarchar(max),
     -- end
@@ -74,7 +74,7 @@ BEGIN
     OUTPUT inserted.id VALUES (COALESCE(@due_time, SYSUTCDATETIME()), @payload);
 END;
 GO
-CREATE PROCEDURE [{schema}].[{queue}_push_many]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push_many]
     @payloads nvarchar(max),
     @due_time datetime2(7) = NULL
 AS
@@ -142,7 +142,7 @@ BEGIN
     SELECT p.id FROM @pushed AS p ORDER BY p.id;
 END;
 GO
-CREATE PROCEDURE [{schema}].[{queue}_pop_many]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
     @n int
 AS
 BEGIN
@@ -191,7 +191,7 @@ BEGIN
     SELECT p.id, p.payload, p.pushed_at, 1 AS attempts FROM @popped AS p ORDER BY p.due_time, p.id;
 END;
 GO
-CREATE PROCEDURE [{schema}].[{queue}_pop]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
 AS
 BEGIN
     SET NOCOUNT ON;
@@ -244,14 +244,14 @@ SELECT
     CAST(N'{queue}' AS nvarchar(128)) AS queue,
     (
         SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (10001) 1 AS one
+            SELECT TOP (CAST(N'{ready_limit}' AS bigint)) 1 AS one
             FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
             WHERE m.[{due_at}] <= SYSUTCDATETIME()
         ) AS bounded
     ) AS ready,
     (
         SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (10001) 1 AS one
+            SELECT TOP (CAST(N'{scheduled_limit}' AS bigint)) 1 AS one
             FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
             WHERE m.[{due_at}] > SYSUTCDATETIME()
         ) AS bounded
@@ -262,7 +262,7 @@ SELECT
     CAST(NULL AS bigint) AS done,
     -- when role pushed_at
     (
-        SELECT TOP (1) CAST(DATEDIFF_BIG(microsecond, head.[{pushed_at}], SYSUTCDATETIME()) / 1e6 AS float)
+        SELECT TOP (CAST(N'{age_seconds_limit}' AS bigint)) CAST(DATEDIFF_BIG(microsecond, head.[{pushed_at}], SYSUTCDATETIME()) / 1e6 AS float)
         FROM [{schema}].[{queue}] AS head WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
         WHERE head.[{due_at}] <= SYSUTCDATETIME() ORDER BY head.[{due_at}]
     ) AS age_seconds,
@@ -302,6 +302,41 @@ CROSS JOIN (
     -- Of an object that is not to be seen the function would tell all.
     WHERE o.object_id = OBJECT_ID(N'[{schema}].[{queue}]') AND o.index_id IN (0, 1)
 ) AS counted
+-- end
+
+-- name: estimate
+-- one row: about how many rows there are of each state; nothing to a login that does not see the row counts
+-- Of the rows that the engine has counted (see fifo.sql), the share that is due in some pages drawn from all
+-- over the table: no index can be filtered by a time that goes on. NOLOCK: the count of rows is of what is
+-- not committed too, and nobody waits for it.
+SELECT
+    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
+    CAST(N'{queue}' AS nvarchar(128)) AS queue,
+-- when counters=yes
+    estimated.number_of_rows * found.ready / found.looked_at AS ready,
+    estimated.number_of_rows * found.scheduled / found.looked_at AS scheduled,
+    CAST(NULL AS float) AS claimed,
+    CAST(NULL AS float) AS errors,
+    CAST(NULL AS float) AS done
+FROM (
+    SELECT SUM(p.row_count) AS number_of_rows
+    FROM sys.dm_db_partition_stats AS p
+    WHERE p.object_id = OBJECT_ID(N'[{schema}].[{queue}]') AND p.index_id IN (0, 1)
+) AS estimated
+CROSS JOIN (
+    SELECT
+        SUM(CASE WHEN m.[{due_at}] <= SYSUTCDATETIME() THEN 1e0 ELSE 0e0 END) AS ready,
+        SUM(CASE WHEN m.[{due_at}] > SYSUTCDATETIME() THEN 1e0 ELSE 0e0 END) AS scheduled,
+        NULLIF(COUNT_BIG(*), 0) AS looked_at
+    FROM [{schema}].[{queue}] AS m TABLESAMPLE (5000 ROWS) WITH (NOLOCK)
+) AS found
+-- end
+-- when counters=no
+    CAST(NULL AS float) AS ready,
+    CAST(NULL AS float) AS scheduled,
+    CAST(NULL AS float) AS claimed,
+    CAST(NULL AS float) AS errors,
+    CAST(NULL AS float) AS done
 -- end
 
 -- name: messages

@@ -163,7 +163,7 @@ WHERE done_at IS NOT NULL WITH (ALLOW_PAGE_LOCKS = OFF);
 SET ANSI_NULLS ON;
 SET QUOTED_IDENTIFIER ON;
 GO
-CREATE PROCEDURE [{schema}].[{queue}_push]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     -- when payload=text|json
     @payload nvarchar(max)
     -- end
@@ -252,7 +252,7 @@ BEGIN
     SELECT @id AS id;
 END;
 GO
-CREATE PROCEDURE [{schema}].[{queue}_push_many]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push_many]
     @payloads nvarchar(max)
 WITH EXECUTE AS OWNER
 AS
@@ -423,7 +423,7 @@ BEGIN
 END;
 GO
 -- when in_hand=on
-CREATE PROCEDURE [{schema}].[{queue}_pop]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
     @consumer nvarchar(128) = NULL,
     @bound bit = 0
 WITH EXECUTE AS OWNER
@@ -437,7 +437,7 @@ BEGIN
 END;
 -- end
 -- when in_hand=off
-CREATE PROCEDURE [{schema}].[{queue}_pop]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
 WITH EXECUTE AS OWNER
 AS
 BEGIN
@@ -638,7 +638,7 @@ BEGIN
 END;
 -- end
 GO
-CREATE PROCEDURE [{schema}].[{queue}_pop_many]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
     -- when in_hand=on
     @n int,
     @consumer nvarchar(128) = NULL,
@@ -966,7 +966,7 @@ END;
 GO
 -- when in_hand=on
 -- complete and fail wait for the row's lock (the one exception): what they answer must be true.
-CREATE PROCEDURE [{schema}].[{queue}_complete]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_complete]
     @id bigint,
     @attempts int = NULL
 WITH EXECUTE AS OWNER
@@ -988,7 +988,7 @@ END;
 -- end
 GO
 -- when in_hand=on
-CREATE PROCEDURE [{schema}].[{queue}_fail]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_fail]
     @id bigint,
     @error nvarchar(max),
     @attempts int = NULL
@@ -1020,7 +1020,7 @@ GO
 -- The sequences come last: a restart is undone with the transaction, but what is drawn is not. Whatever
 -- ends the transaction after the draw leaves next numbers that are as before or higher (a crash's gap),
 -- and another relay mends that.
-CREATE PROCEDURE [{schema}].[{queue}_relay]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_relay]
     @new_size bigint = NULL
 WITH EXECUTE AS OWNER
 AS
@@ -1157,56 +1157,55 @@ DROP SEQUENCE [{schema}].[{queue}_push_seq], [{schema}].[{queue}_pop_seq];
 SELECT c.base AS number FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK)
 
 -- name: status
--- one row: the two next numbers, the messages that can be popped (null: more than 10,000 slots to count), the oldest one's age
--- A slot that is locked is being pushed to or popped from: a pop cannot take it now, so it is skipped
--- and not counted, and the count neither waits nor shows what may never be. The next numbers are
+-- one row: the two next numbers, the messages that can be popped (null: too many to count), the oldest one's age
+-- Ready is what lies in the slots of the next numbers to be popped, and what lies there for a parked
+-- number. A slot that is locked is being pushed to or popped from: a pop cannot take it now, so it is
+-- skipped and not counted, and the count neither waits nor shows what may never be. The next numbers are
 -- unknown, not 0, to a login that does not see the sequences.
 SELECT
     CAST(N'{schema}' AS nvarchar(128)) AS [schema],
     CAST(N'{queue}' AS nvarchar(128)) AS queue,
-    CASE
-        WHEN p.next_push IS NULL OR p.next_pop IS NULL THEN NULL
-        WHEN p.size <= 10000 THEN (
-            SELECT COUNT_BIG(*) FROM [{schema}].[{queue}] AS m WITH (READPAST, READCOMMITTEDLOCK)
-            WHERE m.[{reference_count}] > 0
-            -- when installed=yes
-            AND (m.[{id}] >= p.next_pop OR EXISTS (
-                SELECT 1 FROM [{schema}].[{queue}_parked] AS w WITH (READPAST, READCOMMITTEDLOCK)
-                WHERE w.void = 0 AND w.number = m.[{id}]
-            ))
-            -- end
-            -- when installed=no
-            AND m.[{id}] >= p.next_pop
-            -- end
-        )
-    END
+    CASE WHEN p.gap <= 10000 AND late.parked <= 10000 THEN (
+        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}] AS m WITH (READPAST, READCOMMITTEDLOCK)
+        WHERE m.[{slot}] >= p.head
+        AND m.[{slot}] < CASE WHEN p.head + p.looked_at < n.size THEN p.head + p.looked_at ELSE n.size END
+        AND m.[{reference_count}] > 0 AND m.[{id}] >= n.next_pop
+    ) + (
+        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}] AS m WITH (READPAST, READCOMMITTEDLOCK)
+        WHERE m.[{slot}] < p.head + p.looked_at - n.size
+        AND m.[{reference_count}] > 0 AND m.[{id}] >= n.next_pop
+    )
     -- when in_hand=on
     + (
         SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (10001) 1 AS one FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
+            SELECT TOP (CAST(N'{ready_limit}' AS bigint)) 1 AS one
+            FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
             WHERE h.claimed_at IS NULL AND h.done_at IS NULL
         ) AS bounded
     )
     -- end
-    AS ready,
+    + late.found END AS ready,
     CAST(NULL AS bigint) AS scheduled,
     -- when in_hand=on
     (
         SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (10001) 1 AS one FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
+            SELECT TOP (CAST(N'{claimed_limit}' AS bigint)) 1 AS one
+            FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
             WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL
         ) AS bounded
     ) AS claimed,
     (
         SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (10001) 1 AS one FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
+            SELECT TOP (CAST(N'{stuck_limit}' AS bigint)) 1 AS one
+            FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
             WHERE h.claimed_at < DATEADD(second, -CAST(CEILING(CAST(N'{stuck_after_seconds}' AS float)) AS int), SYSUTCDATETIME())
             AND h.claimed_at IS NOT NULL AND h.done_at IS NULL
         ) AS bounded
     ) AS stuck,
     (
         SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (10001) 1 AS one FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
+            SELECT TOP (CAST(N'{errors_limit}' AS bigint)) 1 AS one
+            FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
             WHERE h.done_at IS NOT NULL
         ) AS bounded
     ) AS errors,
@@ -1218,28 +1217,60 @@ SELECT
     -- end
     CAST(NULL AS bigint) AS done,
     -- when role pushed_at
-    -- The oldest of the next 64 slots: a hole at the head does not hide the message behind it.
     (
-        SELECT CAST(DATEDIFF_BIG(microsecond, MIN(m.[{pushed_at}]), SYSUTCDATETIME()) / 1e6 AS float)
-        FROM (VALUES (0), (8), (16), (24), (32), (40), (48), (56)) AS eights (n)
-        CROSS JOIN (VALUES (0), (1), (2), (3), (4), (5), (6), (7)) AS ones (n)
-        INNER JOIN [{schema}].[{queue}] AS m WITH (READPAST, READCOMMITTEDLOCK)
-            ON m.[{slot}] = (p.next_pop + eights.n + ones.n) % p.size
-        WHERE p.next_pop + eights.n + ones.n < p.next_push
-        AND m.[{reference_count}] > 0 AND m.[{id}] >= p.next_pop
+        SELECT CAST(DATEDIFF_BIG(microsecond, MIN(heads.pushed_at), SYSUTCDATETIME()) / 1e6 AS float)
+        FROM (
+            -- The oldest of the next 64 slots: a hole at the head does not hide the message behind it.
+            SELECT m.[{pushed_at}] AS pushed_at
+            FROM (VALUES (0), (8), (16), (24), (32), (40), (48), (56)) AS eights (n)
+            CROSS JOIN (VALUES (0), (1), (2), (3), (4), (5), (6), (7)) AS ones (n)
+            INNER JOIN [{schema}].[{queue}] AS m WITH (READPAST, READCOMMITTEDLOCK)
+                ON m.[{slot}] = (n.next_pop + eights.n + ones.n) % n.size
+            WHERE eights.n + ones.n < 64 * CAST(N'{age_seconds_limit}' AS bigint)
+            AND n.next_pop + eights.n + ones.n < n.next_push
+            AND m.[{reference_count}] > 0 AND m.[{id}] >= n.next_pop
+            -- when installed=yes
+            UNION ALL
+            SELECT late.oldest WHERE late.oldest IS NOT NULL
+            -- end
+            -- when in_hand=on
+            UNION ALL
+            SELECT again.pushed_at
+            FROM (
+                SELECT TOP (CAST(N'{age_seconds_limit}' AS bigint)) h.pushed_at AS pushed_at
+                FROM [{schema}].[{queue}_in_hand] AS h
+                WITH (INDEX ([{queue}_in_hand_ready]), READPAST, READCOMMITTEDLOCK)
+                WHERE h.claimed_at IS NULL AND h.done_at IS NULL
+                ORDER BY h.id
+            ) AS again
+            -- end
+        ) AS heads
     ) AS age_seconds,
     -- end
     -- when no role pushed_at
     CAST(NULL AS float) AS age_seconds,
     -- end
+    -- when in_hand=on
+    -- when counters=yes
+    (
+        SELECT SUM(s.row_count) FROM sys.dm_db_partition_stats AS s
+        WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_in_hand]') AND s.index_id IN (0, 1)
+    ) AS rows_estimated,
+    -- end
+    -- when counters=no
     CAST(NULL AS bigint) AS rows_estimated,
+    -- end
+    -- end
+    -- when in_hand=off
+    CAST(NULL AS bigint) AS rows_estimated,
+    -- end
     CAST(NULL AS bigint) AS inserted,
     CAST(NULL AS bigint) AS updated,
     CAST(NULL AS bigint) AS deleted,
-    p.next_push AS next_push,
-    p.next_pop AS next_pop,
-    p.base AS base,
-    p.size AS capacity
+    n.next_push AS next_push,
+    n.next_pop AS next_pop,
+    n.base AS base,
+    n.size AS capacity
 FROM (
     SELECT
         -- when installed=yes
@@ -1268,7 +1299,98 @@ FROM (
         CAST(N'{size}' AS bigint) AS size,
         CAST(NULL AS bigint) AS base
     -- end
+) AS n
+CROSS APPLY (
+    SELECT
+        n.next_pop % n.size AS head,
+        n.next_push - n.next_pop AS gap,
+        (
+            SELECT MIN(bounds.slots)
+            FROM (VALUES (n.next_push - n.next_pop), (n.size), (CAST(N'{ready_limit}' AS bigint))) AS bounds (slots)
+        ) AS looked_at
 ) AS p
+CROSS APPLY (
+    -- when installed=yes
+    SELECT
+        COUNT_BIG(*) AS parked,
+        COALESCE(SUM(w.found), 0) AS found,
+        MIN(w.pushed_at) AS oldest
+    FROM (
+        SELECT TOP (
+            CASE WHEN CAST(N'{ready_limit}' AS bigint) + CAST(N'{age_seconds_limit}' AS bigint) > 0 THEN 10001 ELSE 0 END
+        )
+            CASE WHEN m.[{id}] IS NULL THEN CAST(0 AS bigint) ELSE 1 END AS found,
+            m.[{pushed_at}] AS pushed_at
+        FROM [{schema}].[{queue}_parked] AS l WITH (READPAST, READCOMMITTEDLOCK)
+        LEFT JOIN [{schema}].[{queue}] AS m WITH (READPAST, READCOMMITTEDLOCK)
+            ON m.[{slot}] = l.number % n.size AND m.[{id}] = l.number AND m.[{reference_count}] > 0
+        WHERE l.void = 0 AND l.number < n.next_pop
+    ) AS w
+    -- end
+    -- when installed=no
+    SELECT
+        CAST(0 AS bigint) AS parked,
+        CAST(0 AS bigint) AS found
+    -- end
+) AS late
+
+-- name: claims
+-- the oldest ten claims: since when, and whose
+SELECT
+    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
+    CAST(N'{queue}' AS nvarchar(128)) AS queue,
+    oldest.id AS id,
+    CASE WHEN oldest.claimed_seconds < 0 THEN 0e0 ELSE oldest.claimed_seconds END AS claimed_seconds,
+    oldest.claimed_by AS claimed_by,
+    oldest.attempts AS attempts
+FROM (
+    SELECT TOP (10)
+        CAST(h.id AS nvarchar(450)) AS id,
+        CAST(DATEDIFF_BIG(microsecond, h.claimed_at, SYSUTCDATETIME()) / 1e6 AS float) AS claimed_seconds,
+        CAST(h.claimed_by AS nvarchar(450)) AS claimed_by,
+        h.attempts AS attempts
+    FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
+    WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL
+    ORDER BY h.claimed_at
+) AS oldest
+
+-- name: estimate
+-- one row: about how many messages in hand are claimed and in error; nothing to a login that does not see the row counts
+-- Each state has an index; see fifo.sql. A ring's depth is its gap.
+SELECT
+    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
+    CAST(N'{queue}' AS nvarchar(128)) AS queue,
+-- when in_hand=on
+-- when counters=yes
+    CAST(NULL AS float) AS ready,
+    CAST(NULL AS float) AS scheduled,
+    CAST(estimated.claimed AS float) AS claimed,
+    CAST(estimated.errors AS float) AS errors,
+    CAST(NULL AS float) AS done
+FROM (
+    SELECT
+        SUM(CASE WHEN i.name = N'{queue}_in_hand_claimed' THEN p.row_count END) AS claimed,
+        SUM(CASE WHEN i.name = N'{queue}_in_hand_done' THEN p.row_count END) AS errors
+    FROM sys.indexes AS i
+    INNER JOIN sys.dm_db_partition_stats AS p ON i.object_id = p.object_id AND i.index_id = p.index_id
+    WHERE i.object_id = OBJECT_ID(N'[{schema}].[{queue}_in_hand]')
+) AS estimated
+-- end
+-- when counters=no
+    CAST(NULL AS float) AS ready,
+    CAST(NULL AS float) AS scheduled,
+    CAST(NULL AS float) AS claimed,
+    CAST(NULL AS float) AS errors,
+    CAST(NULL AS float) AS done
+-- end
+-- end
+-- when in_hand=off
+    CAST(NULL AS float) AS ready,
+    CAST(NULL AS float) AS scheduled,
+    CAST(NULL AS float) AS claimed,
+    CAST(NULL AS float) AS errors,
+    CAST(NULL AS float) AS done
+-- end
 
 -- name: base
 -- one row: the lowest number still valid; another one later means that a relay came between

@@ -58,6 +58,170 @@ FROM (
 ) AS v
 LEFT JOIN sys.databases AS d ON d.name = DB_NAME();
 
+-- name: circumstances
+-- one row: what the server is, at the head of a look's transaction
+-- The counters live from a start to the next one. tempdb is made anew at each start, and everybody may
+-- see when, except in Azure SQL Database: there only the fall of a counter tells. Who writes is seen in
+-- sys.dm_tran_locks, by those who may look at it, and not on a readable secondary.
+SELECT
+    CONCAT(
+        CONVERT(nvarchar(23), d.create_date, 126), N' ', CAST(SERVERPROPERTY(N'ServerName') AS nvarchar(128)), N' ', u.updateability
+    ) AS life,
+    CAST(
+        CASE
+            WHEN u.updateability = N'READ_ONLY' THEN 0
+            -- In Azure SQL Database and Fabric the right is the database's.
+            WHEN CAST(SERVERPROPERTY(N'EngineEdition') AS int) IN (5, 12)
+                THEN HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'VIEW DATABASE STATE')
+            WHEN HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE') = 1 THEN 1
+            -- From SQL Server 2022; older ones answer NULL.
+            WHEN HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER PERFORMANCE STATE') = 1 THEN 1
+            ELSE 0
+        END AS bit
+    ) AS sees_writers
+FROM (SELECT CAST(DATABASEPROPERTYEX(DB_NAME(), N'Updateability') AS nvarchar(20)) AS updateability) AS u
+LEFT JOIN sys.databases AS d ON d.name = N'tempdb';
+
+-- name: holders
+-- a row for each table that an open transaction has written in, or is about to: whose it is, and since when
+-- Who locks a row to write it has an intent lock on its table. Of a broker queue that is the table inside it.
+-- It wants what `circumstances` asks for. READUNCOMMITTED: never behind somebody's DDL.
+SELECT
+    SCHEMA_NAME(o.schema_id) AS [schema],
+    CAST(o.name AS nvarchar(128)) AS relation,
+    CASE
+        WHEN l.request_session_id > 0 THEN CAST(l.request_session_id AS nvarchar(11))
+        -- -2: it has no session any more; its coordinator has not said yet how it ends.
+        ELSE CONCAT(N'distributed transaction ', CAST(l.request_owner_guid AS nvarchar(36)))
+    END AS session,
+    s.login_name AS user_name,
+    s.program_name AS application_name,
+    CASE
+        WHEN s.session_id IS NULL THEN N'prepared'
+        WHEN r.status = N'rollback' THEN N'rolling back'
+        WHEN r.session_id IS NOT NULL THEN N'active'
+        ELSE N'idle in transaction'
+    END AS state,
+    -- A server keeps its own times in local time.
+    CAST(DATEDIFF_BIG(millisecond, MIN(t.transaction_begin_time), GETDATE()) AS float) / 1000 AS transaction_seconds
+FROM sys.dm_tran_locks AS l
+LEFT JOIN sys.internal_tables AS i WITH (READUNCOMMITTED)
+    ON l.resource_associated_entity_id = i.object_id AND i.internal_type_desc = N'QUEUE_MESSAGES'
+INNER JOIN sys.objects AS o WITH (READUNCOMMITTED) ON o.object_id = COALESCE(i.parent_id, l.resource_associated_entity_id)
+LEFT JOIN sys.dm_exec_sessions AS s ON l.request_session_id = s.session_id
+LEFT JOIN sys.dm_exec_requests AS r ON l.request_session_id = r.session_id
+LEFT JOIN sys.dm_tran_active_transactions AS t
+    ON l.request_owner_type = N'TRANSACTION' AND l.request_owner_id = t.transaction_id
+WHERE
+    l.resource_type = N'OBJECT' AND l.resource_database_id = DB_ID() AND l.request_status = N'GRANT'
+    AND l.request_mode IN (N'IX', N'SIX', N'UIX', N'X', N'U', N'BU')
+    AND l.request_session_id <> @@SPID
+    AND o.type IN (N'U', N'SQ')
+    -- The engine itself, which clears away what was deleted.
+    AND COALESCE(r.command, N'') <> N'GHOST CLEANUP'
+GROUP BY
+    o.schema_id, o.name, l.request_session_id, l.request_owner_guid,
+    s.session_id, s.login_name, s.program_name, r.session_id, r.status;
+
+-- name: owners
+-- a row for each session asked about, as claimed_by tells it: gone, alive, or unknown
+-- :sessions is a JSON array. The procedures write a login time in UTC, made of the server's local time by
+-- its zone at that moment. Clocks may have been put forward or back since: a difference of whole half hours
+-- up to two hours, to the millisecond, is the same login.
+DECLARE @sessions nvarchar(max) = :sessions;
+SELECT
+    w.session AS session,
+    CASE
+        WHEN w.session_id IS NULL OR w.login_time IS NULL THEN N'unknown' -- not ours
+        -- A primary's, looked for on its secondary.
+        WHEN CAST(DATABASEPROPERTYEX(DB_NAME(), N'Updateability') AS nvarchar(20)) = N'READ_ONLY' THEN N'unknown'
+        WHEN s.session_id IS NULL AND v.sees_all = 1 THEN N'gone'
+        WHEN s.session_id IS NULL THEN N'unknown' -- hidden for lack of VIEW SERVER STATE
+        WHEN ABS(s.differs) <= 7200000 AND s.differs % 1800000 = 0 THEN N'alive'
+        ELSE N'gone' -- another one has its id now
+    END AS owner
+FROM (
+    SELECT
+        asked.[value] COLLATE DATABASE_DEFAULT AS session,
+        -- ABS: of a text without a blank in its place, whatever is computed first, no error.
+        CASE WHEN asked.[value] LIKE N'session=[0-9]% login=%'
+            THEN TRY_CAST(SUBSTRING(asked.[value], 9, ABS(CHARINDEX(N' ', asked.[value]) - 9)) AS int)
+        END AS session_id,
+        CASE WHEN asked.[value] LIKE N'session=[0-9]% login=%'
+            THEN TRY_CONVERT(datetime2(3), SUBSTRING(asked.[value], CHARINDEX(N' login=', asked.[value]) + 7, 30), 127)
+        END AS login_time
+    FROM OPENJSON(@sessions) AS asked
+) AS w
+CROSS JOIN (
+    SELECT
+        CASE
+            WHEN CAST(SERVERPROPERTY(N'EngineEdition') AS int) IN (5, 12)
+                THEN HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'VIEW DATABASE STATE')
+            WHEN HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE') = 1 THEN 1
+            WHEN HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER PERFORMANCE STATE') = 1 THEN 1
+            ELSE 0
+        END AS sees_all
+) AS v
+OUTER APPLY (
+    SELECT
+        e.session_id,
+        DATEDIFF_BIG(
+            millisecond,
+            w.login_time,
+            CAST(DATEADD(minute, -DATEPART(tzoffset, SYSDATETIMEOFFSET()), e.login_time) AS datetime2(3))
+        ) AS differs
+    FROM sys.dm_exec_sessions AS e WHERE e.session_id = w.session_id
+) AS s;
+
 -- name: babelfish
 -- one row: 1 on Babelfish, which lacks some of what the first statement asks; NULL on SQL Server
 SELECT CAST(SERVERPROPERTY(N'Babelfish') AS int) AS babelfish;
+
+-- name: login_can
+-- one row: what this login could do beyond looking, to any of the queues that are asked about and to the server
+-- :schemas, :tables and :queues are JSON arrays of one length. A right on an object that cannot be seen is NULL: none.
+DECLARE @schemas nvarchar(max) = :schemas;
+DECLARE @tables nvarchar(max) = :tables;
+DECLARE @queues nvarchar(max) = :queues;
+SELECT
+    CAST(CASE WHEN IS_SRVROLEMEMBER(N'sysadmin') = 1 THEN 1 ELSE 0 END AS bit) AS superuser,
+    CAST(COALESCE(MAX(HAS_PERMS_BY_NAME(asked.relation, N'OBJECT', N'CONTROL')), 0) AS bit) AS owns,
+    CAST(MAX(
+        CASE
+            WHEN HAS_PERMS_BY_NAME(asked.relation, N'OBJECT', N'INSERT') = 1 THEN 1
+            WHEN HAS_PERMS_BY_NAME(asked.relation, N'OBJECT', N'UPDATE') = 1 THEN 1
+            WHEN HAS_PERMS_BY_NAME(asked.relation, N'OBJECT', N'DELETE') = 1 THEN 1
+            ELSE 0
+        END
+    ) AS bit) AS writes,
+    -- A procedure reaches its tables through their common owner: EXECUTE is all that a caller needs.
+    CAST(MAX(
+        CASE
+            WHEN HAS_PERMS_BY_NAME(asked.push, N'OBJECT', N'EXECUTE') = 1 THEN 1
+            WHEN HAS_PERMS_BY_NAME(asked.pop, N'OBJECT', N'EXECUTE') = 1 THEN 1
+            WHEN HAS_PERMS_BY_NAME(asked.relation, N'OBJECT', N'RECEIVE') = 1 THEN 1
+            ELSE 0
+        END
+    ) AS bit) AS calls,
+    CAST(
+        CASE
+            WHEN HAS_PERMS_BY_NAME(NULL, NULL, N'ALTER ANY CONNECTION') = 1 THEN 1
+            -- In Azure SQL Database the server is not ours, but the database's sessions are.
+            WHEN HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'KILL DATABASE CONNECTION') = 1 THEN 1
+            ELSE 0
+        END AS bit
+    ) AS ends_sessions,
+    CAST(COALESCE(MAX(HAS_PERMS_BY_NAME(asked.relation, N'OBJECT', N'ALTER')), 0) AS bit) AS maintains,
+    CAST(CASE WHEN HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'CREATE TABLE') = 1 THEN 1 ELSE 0 END AS bit) AS creates
+FROM (
+    -- One row more, of nothing: without any queue the server is asked all the same.
+    SELECT CAST(NULL AS nvarchar(600)) AS relation, CAST(NULL AS nvarchar(600)) AS push, CAST(NULL AS nvarchar(600)) AS pop
+    UNION ALL
+    SELECT
+        CONCAT(QUOTENAME(s.[value]), N'.', QUOTENAME(t.[value])),
+        CONCAT(QUOTENAME(s.[value]), N'.', QUOTENAME(CONCAT(q.[value], N'_push'))),
+        CONCAT(QUOTENAME(s.[value]), N'.', QUOTENAME(CONCAT(q.[value], N'_pop')))
+    FROM OPENJSON(@schemas) AS s
+    INNER JOIN OPENJSON(@tables) AS t ON s.[key] = t.[key]
+    INNER JOIN OPENJSON(@queues) AS q ON s.[key] = q.[key]
+) AS asked;

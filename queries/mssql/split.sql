@@ -65,7 +65,7 @@ ALTER TABLE [{schema}].[{queue}_data] SET (LOCK_ESCALATION = DISABLE);
 SET ANSI_NULLS ON;
 SET QUOTED_IDENTIFIER ON;
 GO
-CREATE PROCEDURE [{schema}].[{queue}_push]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     -- when payload=text|json
     @payload nvarchar(max),
     -- end
@@ -117,7 +117,7 @@ BEGIN
     SELECT @id AS id;
 END;
 GO
-CREATE PROCEDURE [{schema}].[{queue}_push_many]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push_many]
     @payloads nvarchar(max),
     @title nvarchar(max) = N'',
     @queue_date_time datetime2(7) = NULL
@@ -193,7 +193,7 @@ BEGIN
     SELECT p.id FROM @pushed AS p ORDER BY p.id;
 END;
 GO
-CREATE PROCEDURE [{schema}].[{queue}_pop_many]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
     @n int,
     @consumer nvarchar(128) = NULL,
     @bound bit = 0
@@ -268,7 +268,7 @@ BEGIN
     OPTION (FORCE ORDER, LOOP JOIN);
 END;
 GO
-CREATE PROCEDURE [{schema}].[{queue}_pop]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
     @consumer nvarchar(128) = NULL,
     @bound bit = 0
 AS
@@ -278,7 +278,7 @@ BEGIN
     EXEC [{schema}].[{queue}_pop_many] @n = 1, @consumer = @consumer, @bound = @bound;
 END;
 GO
-CREATE PROCEDURE [{schema}].[{queue}_complete]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_complete]
     @id bigint,
     @attempts int = NULL
 AS
@@ -298,7 +298,7 @@ BEGIN
     SELECT CAST(@@ROWCOUNT AS bit) AS acted;
 END;
 GO
-CREATE PROCEDURE [{schema}].[{queue}_fail]
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_fail]
     @id bigint,
     @error nvarchar(max),
     @attempts int = NULL
@@ -334,7 +334,7 @@ SELECT
     CAST(N'{queue}' AS nvarchar(128)) AS queue,
     (
         SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (10001) 1 AS one
+            SELECT TOP (CAST(N'{ready_limit}' AS bigint)) 1 AS one
             FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
             WHERE m.[{status}] = 0
         ) AS bounded
@@ -342,7 +342,7 @@ SELECT
     CAST(NULL AS bigint) AS scheduled,
     (
         SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (10001) 1 AS one
+            SELECT TOP (CAST(N'{claimed_limit}' AS bigint)) 1 AS one
             FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
             WHERE m.[{status}] = 1
         ) AS bounded
@@ -350,7 +350,7 @@ SELECT
     -- when role claimed_at
     (
         SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (10001) 1 AS one
+            SELECT TOP (CAST(N'{stuck_limit}' AS bigint)) 1 AS one
             FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
             WHERE m.[{status}] = 1
             AND m.[{claimed_at}] < DATEADD(second, -CAST(CEILING(CAST(N'{stuck_after_seconds}' AS float)) AS int), SYSUTCDATETIME())
@@ -362,21 +362,21 @@ SELECT
     -- end
     (
         SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (10001) 1 AS one
+            SELECT TOP (CAST(N'{errors_limit}' AS bigint)) 1 AS one
             FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
             WHERE m.[{status}] = 4
         ) AS bounded
     ) AS errors,
     (
         SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (10001) 1 AS one
+            SELECT TOP (CAST(N'{done_limit}' AS bigint)) 1 AS one
             FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
             WHERE m.[{status}] = 2
         ) AS bounded
     ) AS done,
     -- when role pushed_at
     (
-        SELECT TOP (1) CAST(DATEDIFF_BIG(microsecond, head.[{pushed_at}], SYSUTCDATETIME()) / 1e6 AS float)
+        SELECT TOP (CAST(N'{age_seconds_limit}' AS bigint)) CAST(DATEDIFF_BIG(microsecond, head.[{pushed_at}], SYSUTCDATETIME()) / 1e6 AS float)
         FROM [{schema}].[{table}] AS head WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
         WHERE head.[{status}] = 0 ORDER BY head.[{pushed_at}]
     ) AS age_seconds,
@@ -416,6 +416,99 @@ CROSS JOIN (
     -- Of an object that is not to be seen the function would tell all.
     WHERE o.object_id = OBJECT_ID(N'[{schema}].[{table}]') AND o.index_id IN (0, 1)
 ) AS counted
+-- end
+
+-- name: claims
+-- the oldest ten claims: since when, and whose
+-- READPAST: one that is just being finished is none any more; see fifo.sql. A table that somebody else made
+-- may have another collation than the others of the union.
+SELECT
+    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
+    CAST(N'{queue}' AS nvarchar(128)) AS queue,
+    oldest.id AS id,
+    CASE WHEN oldest.claimed_seconds < 0 THEN 0e0 ELSE oldest.claimed_seconds END AS claimed_seconds,
+    oldest.claimed_by AS claimed_by,
+    oldest.attempts AS attempts
+FROM (
+    SELECT TOP (10)
+        CAST(m.[{id}] AS nvarchar(450)) COLLATE DATABASE_DEFAULT AS id,
+        -- when role claimed_at
+        CAST(DATEDIFF_BIG(microsecond, m.[{claimed_at}], SYSUTCDATETIME()) / 1e6 AS float) AS claimed_seconds,
+        -- end
+        -- when no role claimed_at
+        CAST(NULL AS float) AS claimed_seconds,
+        -- end
+        -- when role claimed_by
+        CAST(m.[{claimed_by}] AS nvarchar(450)) COLLATE DATABASE_DEFAULT AS claimed_by,
+        -- end
+        -- when no role claimed_by
+        CAST(NULL AS nvarchar(450)) AS claimed_by,
+        -- end
+        -- when role attempts
+        CAST(m.[{attempts}] AS int) AS attempts
+        -- end
+        -- when no role attempts
+        CAST(NULL AS int) AS attempts
+        -- end
+    FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    WHERE m.[{status}] = 1
+    -- when role claimed_at
+    ORDER BY m.[{claimed_at}]
+    -- end
+) AS oldest
+
+-- name: estimate
+-- one row: about how many rows there are of each state; nothing to a login that does not see the row counts
+-- See status.sql.
+SELECT
+    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
+    CAST(N'{queue}' AS nvarchar(128)) AS queue,
+-- when counters=yes
+-- when installed=yes
+    CAST(estimated.ready AS float) AS ready,
+    CAST(NULL AS float) AS scheduled,
+    CAST(estimated.claimed AS float) AS claimed,
+    CAST(estimated.errors AS float) AS errors,
+    CAST(estimated.done AS float) AS done
+FROM (
+    SELECT
+        SUM(CASE WHEN i.name = N'{queue}_ready' THEN p.row_count END) AS ready,
+        SUM(CASE WHEN i.name = N'{queue}_claimed' THEN p.row_count END) AS claimed,
+        SUM(CASE WHEN i.name = N'{queue}_error' THEN p.row_count END) AS errors,
+        SUM(CASE WHEN i.name = N'{queue}_done' THEN p.row_count END) AS done
+    FROM sys.indexes AS i
+    INNER JOIN sys.dm_db_partition_stats AS p ON i.object_id = p.object_id AND i.index_id = p.index_id
+    WHERE i.object_id = OBJECT_ID(N'[{schema}].[{table}]')
+) AS estimated
+-- end
+-- when installed=no
+    estimated.number_of_rows * found.ready / found.looked_at AS ready,
+    CAST(NULL AS float) AS scheduled,
+    estimated.number_of_rows * found.claimed / found.looked_at AS claimed,
+    estimated.number_of_rows * found.errors / found.looked_at AS errors,
+    estimated.number_of_rows * found.done / found.looked_at AS done
+FROM (
+    SELECT SUM(p.row_count) AS number_of_rows
+    FROM sys.dm_db_partition_stats AS p
+    WHERE p.object_id = OBJECT_ID(N'[{schema}].[{table}]') AND p.index_id IN (0, 1)
+) AS estimated
+CROSS JOIN (
+    SELECT
+        SUM(CASE WHEN m.[{status}] = 0 THEN 1e0 ELSE 0e0 END) AS ready,
+        SUM(CASE WHEN m.[{status}] = 1 THEN 1e0 ELSE 0e0 END) AS claimed,
+        SUM(CASE WHEN m.[{status}] = 4 THEN 1e0 ELSE 0e0 END) AS errors,
+        SUM(CASE WHEN m.[{status}] = 2 THEN 1e0 ELSE 0e0 END) AS done,
+        NULLIF(COUNT_BIG(*), 0) AS looked_at
+    FROM [{schema}].[{table}] AS m TABLESAMPLE (5000 ROWS) WITH (NOLOCK)
+) AS found
+-- end
+-- end
+-- when counters=no
+    CAST(NULL AS float) AS ready,
+    CAST(NULL AS float) AS scheduled,
+    CAST(NULL AS float) AS claimed,
+    CAST(NULL AS float) AS errors,
+    CAST(NULL AS float) AS done
 -- end
 
 -- name: messages

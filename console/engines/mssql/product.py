@@ -15,6 +15,7 @@ from console.engines.mssql import capabilities, connecting, errors, script
 from console.engines.mssql.drivers import Driver, choose, load_pyodbc
 from console.engines.mssql.session import CONNECTING, Dialect, Session, without
 from console.engines.product import Capabilities, Timeouts
+from console.engines.waiting import patience_left
 from console.errors import ConsoleError
 
 registry.register(f"mssql.{Dialect.driver}", Dialect.__module__, Dialect.__name__)
@@ -75,7 +76,7 @@ class SQLServer:
 
         def connect() -> Session:
             try:
-                raw = odbc.connect(text, autocommit=True, timeout=timeouts.connect_seconds)
+                raw = odbc.connect(text, autocommit=True, timeout=_seconds_to_connect(timeouts))
                 session = Session(raw, odbc, driver.family)
                 try:
                     # The driver knows each column's code page; pyodbc would guess.
@@ -111,6 +112,14 @@ class SQLServer:
     def wait_for_notification(self, connection: Connection, seconds: float) -> None:  # noqa: ARG002
         """Never called: no statement of this engine's queues listens."""
         raise TypeError("SQL Server has no notifications")
+
+
+def _seconds_to_connect(timeouts: Timeouts) -> int:
+    """Whole seconds, as many as the thread has patience for; 0 would mean for ever."""
+    left = patience_left()
+    return max(
+        1, timeouts.connect_seconds if left is None else min(timeouts.connect_seconds, int(left))
+    )
 
 
 def _data_sources(odbc: Any) -> dict[str, str]:

@@ -5,20 +5,29 @@ also at one that only looks; here one begins where `begin` says so and nowhere e
 """
 
 import contextlib
+import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from sqlalchemy.dialects.mssql.pyodbc import MSDialect_pyodbc
+from sqlalchemy.engine.characteristics import ConnectionCharacteristic
 
 from console.engines.mssql.drivers import Family, load_pyodbc
+from console.engines.mssql.watching import Ended, watched
 from console.engines.product import Timeouts
+from console.engines.waiting import patience_left, why_not_wait
 
 READ_COMMITTED: Final = "READ COMMITTED"
 AUTOCOMMIT: Final = "AUTOCOMMIT"
 
 IN_DOUBT = "The answer to the commit was lost."
 """A note on a driver's error that came out of a commit."""
+
+_TIMES_SILENT = 3
+"""So many of its time-outs a driver waits at most until it gives a silent server up: Microsoft's
+three, FreeTDS two. After the first it tells the server to stop, and waits to hear that it did."""
 
 CONNECTING = "Connecting to "
 """How a note on a driver's error begins that came out of the login: the server follows."""
@@ -98,6 +107,7 @@ class Cursor:
     def __init__(self, raw: Any, session: "Session") -> None:
         self._raw = raw
         self._session = session
+        self._ends_at: float | None = None
         self.description: Any = None
 
     def execute(self, statement: str, parameters: Sequence[Any] = ()) -> "Cursor":
@@ -114,22 +124,25 @@ class Cursor:
 
     def fetchone(self) -> Any:
         """The next row, or None after the last."""
-        row = self._raw.fetchone()
-        if row is None:
-            self._to_the_end()
+        with self._watched():
+            row = self._raw.fetchone()
+            if row is None:
+                self._to_the_end()
         return row
 
     def fetchmany(self, size: int | None = None) -> Any:
         """The next rows, none after the last."""
-        rows = self._raw.fetchmany(self._raw.arraysize if size is None else size)
-        if not rows:
-            self._to_the_end()
+        with self._watched():
+            rows = self._raw.fetchmany(self._raw.arraysize if size is None else size)
+            if not rows:
+                self._to_the_end()
         return rows
 
     def fetchall(self) -> Any:
         """All further rows."""
-        rows = self._raw.fetchall()
-        self._to_the_end()
+        with self._watched():
+            rows = self._raw.fetchall()
+            self._to_the_end()
         return rows
 
     def __getattr__(self, name: str) -> Any:
@@ -137,12 +150,22 @@ class Cursor:
 
     def _run(self, run: Callable[..., Any], *arguments: Any) -> "Cursor":
         self.description = None
-        self._session.used = True
-        run(*arguments)
-        while self._raw.description is None and self._raw.nextset():
-            pass
+        self._session.prepare()
+        self._ends_at = self._session.ends_at()
+        with self._watched():
+            run(*arguments)
+            while self._raw.description is None and self._raw.nextset():
+                pass
         self.description = self._raw.description
         return self
+
+    @contextlib.contextmanager
+    def _watched(self) -> Iterator[None]:
+        try:
+            with watched(self._raw.cancel, self._ends_at):
+                yield
+        except Ended as ended:
+            raise self._session.timed_out(str(ended)) from ended
 
     def _to_the_end(self) -> None:
         while self._raw.nextset():
@@ -155,6 +178,7 @@ class Session:
     def __init__(self, raw: Any, odbc: Any, family: Family) -> None:
         self._raw = raw
         self._errors: type[Exception] = odbc.Error
+        self._error: type[Exception] = odbc.OperationalError
         self.sizes = Sizes(odbc, family)
         self.autocommit = False
         """Whether `begin` begins nothing."""
@@ -162,6 +186,10 @@ class Session:
         self.used = False
         """Whether anything ran since the last commit or rollback."""
         self._begun = False
+        self._ended = False
+        """Whether a statement was told to stop since then: it is not sure that the server heard."""
+        self._usual = self._timeouts = Timeouts()
+        self._lock_seconds = self._usual.lock_seconds
 
     @property
     def driver_connection(self) -> Any:
@@ -170,9 +198,9 @@ class Session:
 
     def set_up(self, timeouts: Timeouts) -> None:
         """Everything that a session keeps, in one round trip."""
-        # Whole seconds; 0 would mean for ever.
-        self._raw.timeout = max(1, -int(-timeouts.statement_seconds // 1))
-        milliseconds = max(0, round(timeouts.lock_seconds * 1000))
+        self._usual = self._timeouts = timeouts
+        self._lock_seconds = timeouts.lock_seconds
+        milliseconds = _milliseconds(timeouts.lock_seconds)
         settings = [s.format(lock_milliseconds=milliseconds) for s in _SETTINGS]
         try:
             self._execute(";\n".join(settings))
@@ -186,8 +214,56 @@ class Session:
         self.used = False
 
     def cursor(self) -> Cursor:
-        """A new cursor."""
+        """A new cursor, with the driver's time-out as it is at this moment."""
+        seconds = self._whole_seconds()
+        if self._raw.timeout != seconds:
+            self._raw.timeout = seconds
         return Cursor(self._raw.cursor(), self)
+
+    def _whole_seconds(self) -> int:
+        """As the driver counts; 0 would mean for ever."""
+        seconds = math.ceil(self._timeouts.statement_seconds)
+        if (left := patience_left()) is not None:
+            seconds = min(seconds, int(left / _TIMES_SILENT))
+        return max(1, seconds)
+
+    def limit(self, timeouts: Timeouts | None) -> None:
+        """For statements and locks to come, to the millisecond; None: as it was set up."""
+        self._timeouts = self._usual if timeouts is None else timeouts
+
+    @property
+    def limits(self) -> Timeouts:
+        """The time-outs that hold now."""
+        return self._timeouts
+
+    def ends_at(self) -> float | None:
+        """When a statement that begins now is to be cancelled; None: the driver's time-out does."""
+        if self._timeouts is self._usual:
+            return None
+        return time.monotonic() + self._timeouts.statement_seconds
+
+    def prepare(self) -> None:
+        """Before each statement. Raises the driver's error where nobody waits for the answer."""
+        self._require_patience()
+        self.used = True
+        wanted = self._timeouts.lock_seconds
+        if wanted != self._lock_seconds:
+            # Bound to no statement: what is set within one that has values ends with it.
+            cursor = self._raw.cursor()
+            cursor.execute(f"SET LOCK_TIMEOUT {_milliseconds(wanted)}")
+            cursor.close()
+            self._lock_seconds = wanted
+
+    def _require_patience(self) -> None:
+        if reason := why_not_wait():
+            # A statement may still run there; without its connection it ends.
+            self.close()
+            raise self._error("08S01", reason)
+
+    def timed_out(self, why: str) -> Exception:
+        """The driver's error of a statement that was told to stop."""
+        self._ended = True
+        return self._error("HYT00", why)
 
     def set_isolation(self, level: str) -> None:
         """For the transactions to come. AUTOCOMMIT: there are none, each statement is its own."""
@@ -206,6 +282,7 @@ class Session:
     def commit(self) -> None:
         """Commit what `begin` began. A transaction that the server ended meanwhile is an error."""
         if self._begun:
+            self._require_patience()
             self._begun = False
             try:
                 self._execute("COMMIT TRANSACTION")
@@ -225,10 +302,10 @@ class Session:
         try:
             self._execute("IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION")
         except self._errors as error:
-            if not (is_lost(error) or is_timeout(error)):
+            if not (self._ended or is_lost(error) or is_timeout(error)):
                 raise
             self.close()
-        self.used = False
+        self.used = self._ended = False
 
     def close(self) -> None:
         """Give it back to the server, which undoes what is open."""
@@ -247,11 +324,32 @@ class Session:
                 cursor.close()
 
 
+def _milliseconds(seconds: float) -> int:
+    return max(0, round(seconds * 1000))
+
+
+class _Limits(ConnectionCharacteristic):
+    """The execution option `dbq_timeouts`: others, until the connection is back in its pool."""
+
+    def set_characteristic(self, dialect: Any, dbapi_conn: Any, value: Timeouts) -> None:  # noqa: ARG002
+        dbapi_conn.limit(value)
+
+    def reset_characteristic(self, dialect: Any, dbapi_conn: Any) -> None:  # noqa: ARG002
+        dbapi_conn.limit(None)
+
+    def get_characteristic(self, dialect: Any, dbapi_conn: Any) -> Timeouts:  # noqa: ARG002
+        limits: Timeouts = dbapi_conn.limits
+        return limits
+
+
 class Dialect(MSDialect_pyodbc):
     """SQLAlchemy's dialect over `Session`."""
 
     driver = "dbq"
     supports_statement_cache = True
+    connection_characteristics = MSDialect_pyodbc.connection_characteristics.union(
+        {"dbq_timeouts": _Limits()}
+    )
 
     @classmethod
     def import_dbapi(cls) -> Any:
