@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from datetime import UTC, datetime, tzinfo
 
 from console.errors import UsageError
 
@@ -58,6 +59,29 @@ def rate(per_second: float) -> str:
     if 0 < per_second < 0.05:
         return "<0.1"
     return f"{per_second:,.1f}"
+
+
+def offset(at: datetime, zone: tzinfo | None) -> str:
+    """How far a zone is from UTC at a moment: `UTC`, `+01:00`. None is the machine's own zone."""
+    if zone is UTC:
+        return "UTC"
+    digits = f"{at.astimezone(zone):%z}"
+    return f"{digits[:3]}:{digits[3:5]}"
+
+
+def moment(at: datetime, zone: tzinfo | None) -> str:
+    """A time in a zone, which is told: `2026-03-29 02:14:07 UTC`, `2026-03-29 04:14:07 +02:00`."""
+    return f"{bare_moment(at, zone)} {offset(at, zone)}"
+
+
+def bare_moment(at: datetime, zone: tzinfo | None) -> str:
+    """The same where something else tells the zone, such as the head of a column."""
+    return f"{at.astimezone(zone):%Y-%m-%d %H:%M:%S}"
+
+
+def clock(at: datetime, zone: tzinfo | None) -> str:
+    """A time of day in a zone: `02:14:07 UTC`, `04:14:07 +02:00`."""
+    return f"{at.astimezone(zone):%H:%M:%S} {offset(at, zone)}"
 
 
 def plain(text: str) -> str:

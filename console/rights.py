@@ -1,5 +1,6 @@
-"""What a connection may do."""
+"""What a connection may do, and what its login could do: the two need not be the same."""
 
+from dataclasses import dataclass
 from enum import IntEnum
 
 
@@ -17,3 +18,75 @@ class Rights(IntEnum):
 
 
 BY_WORD = {rights.word: rights for rights in Rights}
+
+
+@dataclass(frozen=True)
+class Login:
+    """What the server would let a login do beyond looking: at any of the queues, or at all."""
+
+    superuser: bool
+    owns: bool
+    """Tables of queues: what is one's own one may alter and drop."""
+    writes: bool
+    calls: bool
+    """Push or pop, and they would do their work."""
+    ends_sessions: bool
+    maintains: bool
+    creates: bool
+
+    @property
+    def can(self) -> tuple[str, ...]:
+        """In words, as `status --json` has them; nothing: it can only look."""
+        return tuple(word for name, word in _WORDS.items() if getattr(self, name))
+
+
+_WORDS = {
+    "superuser": "superuser",
+    "owns": "alter",
+    "writes": "write",
+    "calls": "push and pop",
+    "ends_sessions": "end sessions",
+    "maintains": "maintain",
+    "creates": "create",
+}
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The rights of a connection, and who sees to it that they are kept."""
+
+    rights: Rights
+    login: Login | None = None
+    """None: not known (yet)."""
+    transactions: bool = True
+    """Whether the engine has read-only transactions."""
+
+    @property
+    def enforced(self) -> bool | None:
+        """Whether the server itself refuses what read-only forbids. None: not known, or nothing is
+        forbidden."""
+        if self.login is None or self.rights is not Rights.READ_ONLY:
+            return None
+        return not self.login.can
+
+    @property
+    def words(self) -> str:
+        """For a connection's line."""
+        word = self.rights.word
+        if self.login is not None and self.rights > Rights.READ_ONLY and not self.login.can:
+            return f"{word}, but the login can only look"
+        if self.enforced is not False:
+            return word
+        return f"{word} by this session only" if self.transactions else f"{word}, {_NOT_ENFORCED}"
+
+    def as_json(self, name: str) -> dict[str, object]:
+        """The stable object of `status --json`."""
+        return {
+            "name": name,
+            "rights": self.rights.word,
+            "enforced": self.enforced,
+            "can": None if self.login is None else list(self.login.can),
+        }
+
+
+_NOT_ENFORCED = "not enforced by the server"

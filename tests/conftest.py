@@ -22,9 +22,10 @@ def pytest_configure() -> None:
     # A slow machine is no defect: hypothesis shall not time its examples.
     settings.register_profile("untimed", deadline=None)
     settings.load_profile("untimed")
-    nowhere = tempfile.mkdtemp(prefix="dbq-test-config-")
-    atexit.register(shutil.rmtree, nowhere, ignore_errors=True)
-    os.environ["XDG_CONFIG_HOME"] = nowhere
+    for what in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        nowhere = tempfile.mkdtemp(prefix="dbq-test-")
+        atexit.register(shutil.rmtree, nowhere, ignore_errors=True)
+        os.environ[what] = nowhere
     # The children of a background job ignore SIGINT; what the tests start has to hear it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

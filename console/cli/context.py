@@ -6,12 +6,15 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, tzinfo
 from functools import cached_property
 from typing import Any, TypeVar
 
 import click
 
 from console import catalog, config
+from console.actions import audit
+from console.actions.audit import Outcome
 from console.catalog import Queue
 from console.cli.streams import put
 from console.config import RIGHTS, Configuration, Profile, Said
@@ -64,15 +67,28 @@ class Call:
         """The engine of the connection that is meant; None where none is named."""
         return None if self.profile is None else self.profile.product
 
+    @property
+    def rights(self) -> Rights:
+        """What the connection may do."""
+        return Rights.READ_ONLY if self.profile is None else self.profile.rights
+
+    @property
+    def zone(self) -> tzinfo | None:
+        """In which times of day are written, for `console.formats`."""
+        return UTC if self.profile is None else self.profile.display_zone
+
     def database(self, needs: Rights, verb: str) -> Database:
         """The database that the call names. RefusedError where its rights do not reach."""
         if self.profile is None:
             raise self.configuration.none_named()
         rights, origin = self.profile.rights, self.profile.settings.value(RIGHTS).origin
         if rights < needs:
+            why = f"This connection has {rights.word} ({origin})."
+            subject = audit.Subject(verb, self.schema or "", "", self.profile.name or "")
+            audit.note(subject, Outcome.REFUSED, detail=why)
             raise RefusedError(
                 f"{verb} needs the right {needs.word}.",
-                why=f"This connection has {rights.word} ({origin}).",
+                why=why,
                 next_step="Use a connection with more rights, or --rights, if that is meant.",
             )
         database = self.profile.open()

@@ -3,7 +3,7 @@
 import base64
 import shlex
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 
 import click
 from rich.cells import cell_len, set_cell_size
@@ -13,11 +13,23 @@ from console.cli.context import Call, Rights, verb_options
 from console.cli.streams import narrate
 from console.designs import Flow, Order
 from console.errors import UsageError
-from console.formats import ESTIMATE, NOT_APPLICABLE, UNKNOWN, count, duration, plain
+from console.formats import (
+    ESTIMATE,
+    NOT_APPLICABLE,
+    UNKNOWN,
+    bare_moment,
+    count,
+    duration,
+    moment,
+    offset,
+    plain,
+)
 from console.monitor.errors import ErrorGroup, ErrorGroups, error_groups
 from console.monitor.filters import parse
 from console.monitor.message import Masks, Message
 from console.monitor.messages import DEFAULT_LIMIT, MOST_MESSAGES, Page, look
+
+Zone = tzinfo | None
 
 _WIDTH = 80
 _INDENT = 4
@@ -80,7 +92,11 @@ def messages(  # noqa: PLR0913  # the options of the command line, by name
              payload.customer.id=42 payload.items[0].sku=A1
 
     older and newer are about the time since which a message is in its state. One call reads some
-    50,000 messages, for at most 5 s, to find those that match, and says where to go on.
+    50,000 messages, for at most 5 s, to find those that match, and says where to go on: --after
+    takes that, which is "next" in --json. Times are in the profile's display_zone, in --json UTC.
+
+    What the profile's masks match is *** in payloads, titles and errors, in --json too. The verb
+    pop masks nothing: it gives the message away.
 
     \b
     Examples:
@@ -107,7 +123,8 @@ def messages(  # noqa: PLR0913  # the options of the command line, by name
         masks=_masks(call),
     )
     with_payload = size is not None
-    call.answer(_page(page, with_payload=with_payload), list(_lines(page, with_payload)))
+    lines = list(_lines(page, call.zone, with_payload=with_payload))
+    call.answer(_page(page, with_payload=with_payload), lines)
     if not call.json:
         _tell_of_the_rest(page)
 
@@ -151,12 +168,14 @@ def _json(value: object) -> object:
     return base64.b64encode(value).decode() if isinstance(value, bytes) else value
 
 
-def _lines(page: Page, with_payload: bool) -> Iterator[str]:
+def _lines(page: Page, zone: Zone, *, with_payload: bool) -> Iterator[str]:
     """For a plain terminal: a line of columns for each message, and what it says below."""
     if not page.messages:
         yield "No messages." if page.complete else "No messages so far."
         return
-    rows = [_columns(page.queue), *(_cells(page.queue, message) for message in page.messages)]
+    shared = _shared_offset(page.messages, zone)
+    heads = [f"{c} {shared}" if c in _TIMES and shared else c for c in _columns(page.queue)]
+    rows = [heads, *(_cells(page.queue, message, zone, shared) for message in page.messages)]
     widths = [max(cell_len(cell) for cell in column) for column in zip(*rows, strict=True)]
     # The last columns are those that can be missed where an id is long.
     while sum(widths) + 2 * (len(widths) - 1) > _WIDTH:
@@ -165,7 +184,18 @@ def _lines(page: Page, with_payload: bool) -> Iterator[str]:
         cells = zip(row[: len(widths)], widths, strict=True)
         yield "  ".join(set_cell_size(cell, width) for cell, width in cells).rstrip()
         if at:
-            yield from _below(page.messages[at - 1], with_payload)
+            yield from _below(page.messages[at - 1], zone, with_payload=with_payload)
+
+
+_TIMES = ("due", "pushed")
+
+
+def _shared_offset(messages: Sequence[Message], zone: Zone) -> str:
+    """The zone's offset for the heads of the columns, or "" where the clocks were changed among
+    the times of the page: then each tells its own."""
+    times = [at for message in messages for at in (message.due_at, message.pushed_at)]
+    offsets = {offset(at, zone) for at in times if at is not None}
+    return offsets.pop() if len(offsets) == 1 else ""
 
 
 def _columns(queue: Queue) -> list[str]:
@@ -175,7 +205,11 @@ def _columns(queue: Queue) -> list[str]:
     return ["id", *ring, "state", "age", *tries, "bytes", *due, "pushed"]
 
 
-def _cells(queue: Queue, message: Message) -> list[str]:
+def _cells(queue: Queue, message: Message, zone: Zone, shared: str) -> list[str]:
+    time = bare_moment if shared else moment
+    due, pushed = (
+        UNKNOWN if at is None else time(at, zone) for at in (message.due_at, message.pushed_at)
+    )
     told = {
         "id": UNKNOWN if message.id is None else _cut(plain(message.id), _LONGEST_ID),
         "number": NOT_APPLICABLE if message.number is None else str(message.number),
@@ -184,8 +218,8 @@ def _cells(queue: Queue, message: Message) -> list[str]:
         "age": UNKNOWN if message.age_seconds is None else duration(message.age_seconds),
         "tries": _tries(message),
         "bytes": UNKNOWN if message.payload_bytes is None else count(message.payload_bytes),
-        "due": _time(message.due_at),
-        "pushed": _time(message.pushed_at),
+        "due": due,
+        "pushed": pushed,
     }
     return [told[column] for column in _columns(queue)]
 
@@ -197,16 +231,17 @@ def _tries(message: Message) -> str:
     return NOT_APPLICABLE if in_its_slot else UNKNOWN
 
 
-def _time(at: datetime | None) -> str:
-    return UNKNOWN if at is None else f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+def _time(at: datetime | None, zone: Zone) -> str:
+    return UNKNOWN if at is None else moment(at, zone)
 
 
-def _below(message: Message, with_payload: bool) -> Iterator[str]:
+def _below(message: Message, zone: Zone, *, with_payload: bool) -> Iterator[str]:
     """What a message says of itself, each on a line."""
     if message.title:
         yield _indented(f"title {plain(message.title)}")
     if message.claimed_at is not None or message.claimed_by is not None:
-        yield _indented(f"claimed {_time(message.claimed_at)} by {_owner(message.claimed_by)}")
+        since = _time(message.claimed_at, zone)
+        yield _indented(f"claimed {since} by {_owner(message.claimed_by)}")
     if message.error is not None:
         yield _indented(f"error {plain(message.error)}")
     if with_payload:
@@ -263,6 +298,7 @@ def errors(call: Call, name: str) -> None:
 
     Texts that differ only in numbers, ids, times, addresses and quoted words are one kind. The
     newest 1,000,000 errors are counted, for at most a minute; ≈ says that there are older ones.
+    What the profile's masks match is ***, in --json too.
 
     \b
     Example: dbq-console errors orders
@@ -270,7 +306,7 @@ def errors(call: Call, name: str) -> None:
     database = call.database(Rights.READ_ONLY, "errors")
     queue = call.find(database, name)
     found = error_groups(database, queue, masks=_masks(call))
-    call.answer(_groups(found), list(_kinds(found)))
+    call.answer(_groups(found), list(_kinds(found, call.zone)))
 
 
 def _groups(found: ErrorGroups) -> dict[str, object]:
@@ -287,7 +323,7 @@ def _groups(found: ErrorGroups) -> dict[str, object]:
     }
 
 
-def _kinds(found: ErrorGroups) -> Iterator[str]:
+def _kinds(found: ErrorGroups, zone: Zone) -> Iterator[str]:
     """For a plain terminal: three lines for each kind."""
     estimate = "" if found.complete else ESTIMATE
     kinds = _numbered(len(found.groups), "kind") + (" at least" if found.ungrouped else "")
@@ -300,7 +336,7 @@ def _kinds(found: ErrorGroups) -> Iterator[str]:
     width = max(len(estimate + count(group.count)) for group in shown)
     for group in shown:
         yield ""
-        for at, line in enumerate(_kind(group)):
+        for at, line in enumerate(_kind(group, zone)):
             head = estimate + count(group.count) if at == 0 else ""
             yield _cut(f"{head:>{width}}  {line}")
     rest = found.counted - sum(group.count for group in shown)
@@ -313,11 +349,11 @@ def _numbered(number: int, noun: str) -> str:
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 
-def _kind(group: ErrorGroup) -> Iterator[str]:
+def _kind(group: ErrorGroup, zone: Zone) -> Iterator[str]:
     yield plain(group.wording) or "(no text)"
     tries = [UNKNOWN if n is None else str(n) for n in (group.attempts_least, group.attempts_most)]
     tried = tries[0] if tries[0] == tries[1] else f"{tries[0]} to {tries[1]}"
-    yield f"{_time(group.first_at)} to {_time(group.last_at)}, tries: {tried}"
+    yield f"{_time(group.first_at, zone)} to {_time(group.last_at, zone)}, tries: {tried}"
     sample_id = UNKNOWN if group.sample_id is None else plain(group.sample_id)
     yield f"sample {sample_id}: {plain(group.sample)}"
 

@@ -7,15 +7,19 @@ from typing import NoReturn
 import click
 
 from console import engines
-from console.catalog import Kind, Queue
+from console.catalog import STUCK_AFTER_SECONDS, Kind, Queue
 from console.cli.context import Call, Rights, verb_options
 from console.cli.streams import narrate
 from console.designs import DESIGNS, Design
 from console.engines import Database
 from console.errors import UsageError
-from console.formats import NOT_APPLICABLE, UNKNOWN, count, duration, rate
+from console.formats import NOT_APPLICABLE, UNKNOWN, count, duration, plain, rate
 from console.monitor import QueueSnapshot, Reading, Sampler, snapshot, take_sample
+from console.monitor.asking import StuckAfter
+from console.monitor.limits import Exceeded, ThresholdsOf, defaults_of, judge
+from console.monitor.login import probe
 from console.monitor.sample import SAMPLING_TIMEOUTS
+from console.rights import Login, Standing
 
 
 @click.command()
@@ -83,7 +87,9 @@ def status(call: Call, names: Sequence[str], watch: bool) -> None:
     """One look at the queues: states, depth, age, gap.
 
     `≈` is an estimate, `?` unknown, `·` does not apply. One look has no rates; --watch has them,
-    and with --json writes one object a look.
+    and with --json writes one object a look. Below the table stands what has reached a limit of
+    the profile ("limits" in --json), and where the login could do more than this connection may
+    ("enforced": whether the server itself refuses what read-only forbids).
 
     \b
     Example: dbq-console status orders --json
@@ -95,15 +101,21 @@ def status(call: Call, names: Sequence[str], watch: bool) -> None:
             raise UsageError(f"Of {queue.name!r} only its archive is left: it has no status.")
     if watch:
         _watch(call, database, only)
-    sample = take_sample(database, only=only)
-    _show(call, [snapshot(queue, sample.connection) for queue in sample.queues])
+    sample = take_sample(database, only=only, stuck_after_seconds=_stuck_after(call))
+    login = probe(database, [seen.queue for seen in sample.queues])
+    _show(call, database, [snapshot(seen, sample.connection) for seen in sample.queues], login)
 
 
 def _watch(call: Call, database: Database, only: Sequence[Queue] | None) -> NoReturn:
     """Look until somebody ends it; a look that fails is told and tried again."""
     readings: SimpleQueue[Reading] = SimpleQueue()
-    wanted = None if only is None else {(queue.schema, queue.name) for queue in only}
-    sampler = Sampler(database, readings.put, interval_seconds=_WATCH_SECONDS)
+    sampler = Sampler(
+        database,
+        readings.put,
+        interval_seconds=_WATCH_SECONDS,
+        stuck_after_seconds=_stuck_after(call),
+        only=only,
+    )
     sampler.start()
     try:
         while True:
@@ -111,19 +123,47 @@ def _watch(call: Call, database: Database, only: Sequence[Queue] | None) -> NoRe
             if reading.error is not None:
                 narrate(str(reading.error))
                 continue
-            _show(call, [q for q in reading.queues if wanted is None or q.key[1:] in wanted])
+            _show(call, database, reading.queues, reading.login)
     finally:
         sampler.stop(SAMPLING_TIMEOUTS.statement_seconds)
 
 
-def _show(call: Call, queues: Sequence[QueueSnapshot]) -> None:
+def _stuck_after(call: Call) -> StuckAfter:
+    return STUCK_AFTER_SECONDS if call.profile is None else call.profile.stuck_after_seconds
+
+
+def _show(
+    call: Call, database: Database, queues: Sequence[QueueSnapshot], login: Login | None
+) -> None:
+    """`login`: what the connection's login could do, if that is known."""
+    thresholds_of = defaults_of if call.profile is None else call.profile.thresholds
+    standing = Standing(call.rights, login, transactions=bool(database.product.read_only_options))
     seen = [queue for queue in queues if call.schema in (None, queue.schema)]
     where = "this database" if call.schema is None else f"schema {call.schema!r}"
-    lines = table(seen) if seen else [f"No queues are installed or adopted in {where}."]
-    call.answer({"queues": [queue.as_json() for queue in seen]}, lines)
+    lines = [f"No queues are installed or adopted in {where}."]
+    if seen:
+        lines = table(seen, thresholds_of)
+    if standing.words != call.rights.word:
+        lines.append(f"This connection: {standing.words}{_could(standing)}.")
+    answer = {
+        "queues": [queue.as_json(thresholds_of(queue.queue)) for queue in seen],
+        "connection": standing.as_json(database.label),
+    }
+    call.answer(answer, lines)
+
+
+def _could(standing: Standing) -> str:
+    """What the server would let the login do, where it is more than the connection may."""
+    if standing.enforced is not False or standing.login is None:
+        return ""
+    if standing.login.superuser:
+        return "; its login is a superuser"
+    return f"; its login could {', '.join(standing.login.can)}"
 
 
 _WATCH_SECONDS = 2.0
+_WIDTH = 80
+"""A table that is wider has its columns closer together."""
 
 
 _COLUMNS = (
@@ -141,8 +181,8 @@ _COLUMNS = (
 _HEADS = ("ready", "age", "push/s", "pop/s", "gap", "claimed", "stuck", "errors", "done", "due")
 
 
-def table(queues: Sequence[QueueSnapshot]) -> list[str]:
-    """The queues' figures in columns, for a plain terminal."""
+def table(queues: Sequence[QueueSnapshot], thresholds_of: ThresholdsOf = defaults_of) -> list[str]:
+    """The queues' figures in columns, for a plain terminal; below, what is wrong in them."""
     rows: list[tuple[str, ...]] = [("queue", "design", *_HEADS)]
     rows += [
         (_name(queue, queues), queue.design, *(_cell(queue, name) for name in _COLUMNS))
@@ -150,12 +190,22 @@ def table(queues: Sequence[QueueSnapshot]) -> list[str]:
     ]
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     lines = []
+    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= _WIDTH else " "
     for row in rows:
         cells = [row[0].ljust(widths[0]), row[1].ljust(widths[1])]
         cells += [cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True)]
-        lines.append("  ".join(cells).rstrip())
-    lines += [f"{queue.queue}: {queue.problem}" for queue in queues if queue.problem]
-    return lines + [f"{queue.queue}: {_slow(queue)}" for queue in queues if queue.slow]
+        lines.append(gap.join(cells).rstrip())
+    for queue in queues:
+        name = _name(queue, queues)
+        lines += [f"{name}: {plain(queue.problem)}"] if queue.problem else []
+        lines += [f"{name}: {_slow(queue)}"] if queue.slow else []
+        found = judge(queue, thresholds_of(queue.queue))
+        lines += [f"{name}: {_exceeded(one)}" for one in found]
+    return lines
+
+
+def _exceeded(one: Exceeded) -> str:
+    return f"{one.words} ({one.level.word} from {one.limit_words} on)"
 
 
 def _slow(queue: QueueSnapshot) -> str:

@@ -1,7 +1,11 @@
 """The verb `waits`: who waits for whom, and for what."""
 
+import signal
+import time
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
 
 import click
 
@@ -39,16 +43,58 @@ def waits(call: Call, name: str | None, seconds: float) -> None:
     Looks several times a second at the server's own views and never at a queue. It shows the
     sessions that have locks of the queue and those bound to them by waiting. Between two
     transactions a session has no lock and is not seen. Values in statements are shown as `?`.
+    Ctrl-C ends the looking; what was seen until then is shown.
 
     \b
     Example: dbq-console waits orders --seconds 5
     """
     database = call.database(Rights.READ_ONLY, "waits")
     queues = [call.find(database, name)] if name is not None else _all(call, database)
-    if seconds > 0 and not call.json:
-        narrate(f"Looking for {duration(seconds)}.")
-    report = watch(database, queues, seconds=seconds)
+    with _ended_by_ctrl_c() as asked:
+        if seconds > 0 and not call.json:
+            narrate(f"Looking for {duration(seconds)}.")
+        report = watch(database, queues, seconds=seconds, sleep=asked.sleep, asked_to_end=asked)
     call.answer(report.as_json(), list(lines(report, queues, everything=name is None)))
+    if asked():
+        raise KeyboardInterrupt
+
+
+class _Asked:
+    """Whether somebody has asked to end it."""
+
+    def __init__(self) -> None:
+        self.yes = False
+
+    def __call__(self) -> bool:
+        return self.yes
+
+    def sleep(self, seconds: float) -> None:
+        """Not for longer than it takes to be asked."""
+        ends_at = time.monotonic() + seconds
+        while not self.yes and (left := ends_at - time.monotonic()) > 0:
+            time.sleep(min(left, _HEARS_SECONDS))
+
+
+_HEARS_SECONDS = 0.05
+
+
+@contextmanager
+def _ended_by_ctrl_c() -> Iterator[_Asked]:
+    """The first Ctrl-C only asks, so that no look is torn; the next one interrupts as ever."""
+    asked = _Asked()
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield asked  # somebody else says what it means, or that it is to be ignored
+        return
+
+    def ask(number: int, _: FrameType | None) -> None:
+        asked.yes = True
+        signal.signal(number, signal.default_int_handler)
+
+    signal.signal(signal.SIGINT, ask)
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _all(call: Call, database: Database) -> list[Queue]:

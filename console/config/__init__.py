@@ -12,11 +12,12 @@ from console.config.configuration import (
     load,
     place,
 )
-from console.config.keys import KEYS, RIGHTS
+from console.config.keys import DISPLAY_ZONE, KEYS, RIGHTS
 from console.config.profile import Limits, Profile, Settings, Thresholds
 from console.config.values import Key, Level, Origin, Source, Value
 
 __all__ = [
+    "DISPLAY_ZONE",
     "KEYS",
     "RIGHTS",
     "Configuration",

@@ -3,40 +3,23 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import tzinfo
-from typing import Generic, TypeVar, cast
+from functools import cached_property
+from typing import TypeVar, cast
 
+from console.catalog import Queue
 from console.config import keys
 from console.config.passwords import Credentials
 from console.config.urls import ConnectionUrl
 from console.config.values import Key, Layer, Value
 from console.engines import Database, Product, Timeouts, label_of, product
 from console.errors import UsageError
+from console.monitor.limits import Limits, Thresholds
 from console.rights import Rights
 
+__all__ = ["Limits", "Profile", "Settings", "Thresholds"]
+
 T = TypeVar("T")
-N = TypeVar("N", int, float)
-
-
-@dataclass(frozen=True)
-class Limits(Generic[N]):
-    """From which figure on it is a warning and from which on critical. None: never."""
-
-    warning: N | None
-    critical: N | None
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """What is too much for a queue."""
-
-    stuck_after_seconds: float
-    depth: Limits[int]
-    age_seconds: Limits[float]
-    gap_share: Limits[float]
-    """Of a ring's capacity; 1 is full."""
-    errors: Limits[int]
 
 
 class Settings:
@@ -109,7 +92,7 @@ class Profile:
 
     @property
     def masks(self) -> tuple[re.Pattern[str], ...]:
-        """What screens do not show of a payload."""
+        """What neither screens nor lists of messages show of payloads, titles and errors."""
         return self.settings[keys.MASKS]
 
     @property
@@ -123,8 +106,18 @@ class Profile:
 
     def thresholds(self, queue: str | None = None) -> Thresholds:
         """What is too much for the queue of that name, or for one that is not named."""
-        named = self.queues.get(queue) if queue is not None else None
-        return (named or self.settings).thresholds
+        own, of_queues = self._thresholds
+        return own if queue is None else of_queues.get(queue, own)
+
+    @cached_property
+    def _thresholds(self) -> tuple[Thresholds, dict[str, Thresholds]]:
+        """Asked for each queue at every look, so they are put together once."""
+        of_queues = {name: settings.thresholds for name, settings in self.queues.items()}
+        return self.settings.thresholds, of_queues
+
+    def stuck_after_seconds(self, queue: Queue) -> float:
+        """How long a claim of the queue may last."""
+        return self.thresholds(queue.name).stuck_after_seconds
 
     @property
     def product(self) -> Product:
@@ -148,6 +141,7 @@ class Profile:
             application_name=self.settings[keys.APPLICATION_NAME],
             label=label,
             production=self.production,
+            read_only=self.rights is Rights.READ_ONLY,
             complete=credentials,
         )
 

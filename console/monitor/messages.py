@@ -57,7 +57,7 @@ def look(
     with looking(database, queue) as session:
         with session.transaction(doing(queue)) as connection:
             source = Source.of(connection, database.product, queue)
-        _check_payload(source, filters)
+        check_payload(source, filters)
         search = Search(source, wanted, after)
         while not search.ended:
             with session.transaction(doing(queue)) as connection:
@@ -137,7 +137,7 @@ def _untold(queue: Queue, role: str) -> UsageError:
     return UsageError(what, why=f"Messages of the design {queue.design.name} have no {role}.")
 
 
-def _check_payload(source: Source, filters: Filters) -> None:
+def check_payload(source: Source, filters: Filters) -> None:
     """UsageError where the payload has no paths."""
     if filters.payload and source.payload != "json":
         raise UsageError(

@@ -3,17 +3,19 @@
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from console.catalog import STUCK_AFTER_SECONDS
+from console.catalog import STUCK_AFTER_SECONDS, Queue
 from console.engines import Database, Timeouts, patience
 from console.errors import ConsoleError
 from console.monitor.asking import StuckAfter
+from console.monitor.login import probe
 from console.monitor.memory import Memory
 from console.monitor.rates import RateWindow
 from console.monitor.sample import SAMPLING_TIMEOUTS, DatabaseSample, QueueSample, take_sample
 from console.monitor.snapshot import QueueSnapshot, snapshot
+from console.rights import Login
 
 _FIRST_RETRY_SECONDS = 1.0
 _LONGEST_RETRY_SECONDS = 30.0
@@ -44,6 +46,8 @@ class Reading:
     """`time.monotonic()` of the look that the snapshots are of; None: there was none yet."""
     next_seconds: float | None = None
     """The pause before the next look, whatever this one gave."""
+    login: Login | None = None
+    """What the login could do; None: not known."""
 
     @property
     def stale(self) -> bool:
@@ -68,14 +72,19 @@ class Sampler:
         interval_seconds: float = 1.0,
         stuck_after_seconds: StuckAfter = STUCK_AFTER_SECONDS,
         timeouts: Timeouts = SAMPLING_TIMEOUTS,
+        only: Sequence[Queue] | None = None,
     ) -> None:
+        """`only`: these queues and no others."""
         self._database = database
         self._deliver = deliver
         self._interval_seconds = interval_seconds
         self._stuck_after_seconds = stuck_after_seconds
         self._timeouts = timeouts
+        self._only = only
         self._memory = Memory()
         self._life = ""
+        self._probed: object = None
+        self._found: Login | None = None
         self._windows: dict[tuple[str, str, str], RateWindow] = {}
         self._last = Reading(database.label)
         self._idle = _Idle()
@@ -137,8 +146,10 @@ class Sampler:
                     stuck_after_seconds=self._stuck_after_seconds,
                     memory=self._memory,
                     timeouts=self._timeouts,
+                    only=self._only,
                 )
-            self._last = self._reading(sample)
+                login = self._login(sample)
+            self._last = self._reading(sample, login)
         except Exception as error:  # noqa: BLE001  # a thread that dies says nothing ever again
             return self._failed(error)
         self._retry_seconds = _FIRST_RETRY_SECONDS
@@ -153,7 +164,15 @@ class Sampler:
         told = error if isinstance(error, ConsoleError) else _unforeseen(error)
         return replace(self._last, error=told, retry_seconds=pause, next_seconds=pause)
 
-    def _reading(self, sample: DatabaseSample) -> Reading:
+    def _login(self, sample: DatabaseSample) -> Login | None:
+        """Asked once, and again where there is another server or there are other queues."""
+        queues = [seen.queue for seen in sample.queues]
+        now = (sample.life, {(queue.schema, queue.name) for queue in queues})
+        if now != self._probed:
+            self._probed, self._found = now, probe(self._database, queues)
+        return self._found
+
+    def _reading(self, sample: DatabaseSample, login: Login | None) -> Reading:
         if sample.life != self._life:
             # A restart, a crash or a reset: what was counted before says nothing about now.
             self._windows.clear()
@@ -177,6 +196,7 @@ class Sampler:
             production=sample.production,
             taken_at=sample.taken_at,
             next_seconds=self._idle.pause(sample, self._interval_seconds),
+            login=login,
         )
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from console.catalog import Queue
 from console.designs import Flow
 from console.monitor.figures import COUNTED, StatusRow
+from console.monitor.limits import DEFAULTS, Thresholds, judge
 from console.monitor.owners import SHOWN, Claim, Holder
 from console.monitor.rates import Rates, RateWindow
 from console.monitor.sample import QueueSample
@@ -101,7 +102,7 @@ class QueueSnapshot:
             return None
         return (size - self.gap) / per_second
 
-    def as_json(self) -> dict[str, object]:
+    def as_json(self, thresholds: Thresholds = DEFAULTS) -> dict[str, object]:
         """The stable object of `status --json`: keys are added at the end, and never go."""
         hidden = {"problem", "slow", "claims", "holders", "held_seconds", "held_by"}
         hidden.add("filling_per_second")
@@ -123,6 +124,7 @@ class QueueSnapshot:
             "full_in_soonest_seconds": soonest,
             "full_in_latest_seconds": latest,
             "doubling_buys_seconds": doubled,
+            "limits": [exceeded.as_json() for exceeded in judge(self, thresholds)],
         }
 
 

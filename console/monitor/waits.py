@@ -212,8 +212,9 @@ def watch(
     seconds: float = 5.0,
     interval_seconds: float = INTERVAL_SECONDS,
     sleep: Callable[[float], None] = time.sleep,
+    asked_to_end: Callable[[], bool] = lambda: False,
 ) -> WaitReport:
-    """Look again and again for `seconds`, at least once. Raises ConsoleError."""
+    """Look again and again for `seconds`, at least once, or until asked. Raises ConsoleError."""
     lacking = database.capabilities.missing
     missing = {what: why for what, why in lacking.items() if what in _CONCERNING}
     # Where the server has no views of all that, not even the objects can be asked for.
@@ -235,7 +236,7 @@ def watch(
         pause = max(interval_seconds - (ended - began), _PAUSE * (ended - began))
         rest = started + seconds - ended
         sleep(max(0.0, min(pause, rest)))
-        if pause >= rest:
+        if pause >= rest or asked_to_end():
             break
     after = _optional(database, CounterRow, "counters", objects, missing)
     seconds = time.monotonic() - started

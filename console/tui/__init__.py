@@ -1,13 +1,15 @@
 """The terminal user interface: draws what the monitor sees, and asks no database itself."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from datetime import UTC, tzinfo
 from pathlib import Path
 
 from console.catalog import STUCK_AFTER_SECONDS
 from console.config import Profile
 from console.engines import Database
 from console.errors import ConsoleError, UsageError
+from console.rights import Login, Standing
 from console.tui.app import ConsoleApp
 from console.tui.feed import Clock, Feed, SamplerFeed
 
@@ -56,11 +58,14 @@ def run(
     _run(ConsoleApp(feeds, banner=banner, rights=rights))
 
 
-def run_profiles(profiles: Sequence[Profile], *, config_path: Path | None) -> None:
+def run_profiles(
+    profiles: Sequence[Profile], *, config_path: Path | None, zone: tzinfo | None = UTC
+) -> None:
     """Open the console on these connections and return when the operator quits.
 
-    Without any it shows how to get some, and the configuration's path. UsageError without a
-    terminal; ConnectionFailedError where a profile does not even tell its engine.
+    Without any it shows how to get some, and the configuration's path. `zone` is the clock's where
+    the profiles have several. UsageError without a terminal; ConnectionFailedError where a profile
+    does not even tell its engine.
     """
     require_terminal()
     databases = [profile.open() for profile in profiles]
@@ -70,18 +75,26 @@ def run_profiles(profiles: Sequence[Profile], *, config_path: Path | None) -> No
         SamplerFeed(
             database,
             interval_seconds=profile.interval_seconds,
-            stuck_after_seconds=profile.thresholds().stuck_after_seconds,
+            stuck_after_seconds=profile.stuck_after_seconds,
             name=name,
         )
         for profile, database, name in each
     ]
+    zones = {profile.display_zone for profile in profiles}
     app = ConsoleApp(
         feeds,
-        rights={name: profile.rights.word for profile, _, name in each},
+        rights={name: _rights_words(profile, database) for profile, database, name in each},
         production={name for profile, _, name in each if profile.production},
+        thresholds={name: profile.thresholds for profile, _, name in each},
+        zone=zones.pop() if len(zones) == 1 else zone,
         config_path=config_path,
     )
     _run(app)
+
+
+def _rights_words(profile: Profile, database: Database) -> Callable[[Login | None], str]:
+    transactions = bool(database.product.read_only_options)
+    return lambda login: Standing(profile.rights, login, transactions=transactions).words
 
 
 def _run(app: ConsoleApp) -> None:

@@ -5,6 +5,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, tzinfo
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,7 +16,8 @@ from textual.screen import Screen
 from textual.theme import Theme
 
 from console.monitor import Reading
-from console.tui.board import Board
+from console.monitor.limits import ThresholdsOf
+from console.tui.board import Board, RightsWords
 from console.tui.feed import Clock, Feed
 from console.tui.screens.connections import ConnectionsScreen
 from console.tui.screens.help import HelpScreen
@@ -66,13 +68,16 @@ class ConsoleApp(App[None]):
         *,
         clock: Clock | None = None,
         banner: str = "",
-        rights: str | Mapping[str, str] = "",
+        rights: str | Mapping[str, RightsWords] = "",
         production: Collection[str] = (),
+        thresholds: Mapping[str, ThresholdsOf] | None = None,
+        zone: tzinfo | None = UTC,
         config_path: Path | None = None,
     ) -> None:
         """`rights` are words for the connections' lines, one for all or each by its name.
 
-        `production` are the names of those that are marked so, whatever their databases say.
+        `production` are the names of those that are marked so, whatever their databases say;
+        `zone` is the one in which times of day are shown (None: the machine's own).
         """
         # Without colours means without colours: greys would be colours too.
         super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)
@@ -89,8 +94,11 @@ class ConsoleApp(App[None]):
             self._clock.monotonic(),
             rights=dict.fromkeys(intervals, rights) if isinstance(rights, str) else rights,
             production=production,
+            thresholds=thresholds,
         )
-        self._overview = OverviewScreen(self._board, self._feeds, self._clock, banner=banner)
+        self._overview = OverviewScreen(
+            self._board, self._feeds, self._clock, banner=banner, zone=zone
+        )
 
     def get_default_screen(self) -> Screen[None]:
         """What opens first: the overview, or how to get something to look at."""

@@ -4,12 +4,14 @@ Screens draw the views that the board gives; they are frozen, so a paused screen
 """
 
 from collections import Counter, deque
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 from console.errors import ConnectionFailedError, ConsoleError
 from console.monitor import QueueSnapshot, Reading
+from console.monitor.limits import ThresholdsOf, defaults_of
+from console.rights import Login
 from console.tui.health import Health, Level, assess, full_in_seconds
 from console.tui.text import first_line, plain
 
@@ -21,6 +23,10 @@ TREND_CELLS = 60
 
 Key = tuple[str, str, str]
 """Connection, schema and name: one queue, whatever the screen does."""
+
+
+RightsWords = str | Callable[[Login | None], str]
+"""What may be done by a connection: in words, or once it is known what its login could do."""
 
 
 class Link(Enum):
@@ -46,7 +52,7 @@ class ConnectionView:
     retry_in_seconds: float | None = None
     production: bool = False
     rights: str = ""
-    """What may be done by it, in a word."""
+    """What may be done by it, and who enforces that, in words."""
     why: str = ""
 
     @property
@@ -130,15 +136,17 @@ class Board:
         intervals: Mapping[str, float],
         now: float,
         *,
-        rights: Mapping[str, str] | None = None,
+        rights: Mapping[str, RightsWords] | None = None,
         production: Collection[str] = (),
+        thresholds: Mapping[str, ThresholdsOf] | None = None,
     ) -> None:
-        """`production` are the connections that are marked so whatever their databases say."""
+        """Of connections by name: `production` are marked so whatever their databases say."""
         self._connections = {name: _Connection(name, now) for name in intervals}
         self.intervals = dict(intervals)
         """Connection -> the pause between two looks, in seconds."""
         self._rights = rights or {}
         self._production = frozenset(production)
+        self._thresholds = thresholds or {}
 
     def take(self, name: str, reading: Reading, at: float) -> None:
         """Take a reading of a connection in, as it came at `at`."""
@@ -176,9 +184,15 @@ class Board:
             retry_in_seconds=retry,
             production=one.name in self._production
             or (one.answer is not None and one.answer.production),
-            rights=self._rights.get(one.name, ""),
+            rights=self._rights_of(one),
             why=first_line(one.error.why or one.error.what) if one.error is not None else "",
         )
+
+    def _rights_of(self, one: _Connection) -> str:
+        words = self._rights.get(one.name, "")
+        if isinstance(words, str):
+            return words
+        return words(one.answer.login if one.answer is not None else None)
 
     def _link(self, one: _Connection, now: float) -> Link:
         if one.error is not None:
@@ -204,6 +218,7 @@ class Board:
         stale = None if link is Link.ALIVE else max(0.0, now - one.answered_at)
         place = plain(one.name) if len(self._connections) > 1 else ""
         names = Counter(snapshot.queue for snapshot in one.answer.queues)
+        thresholds_of = self._thresholds.get(one.name, defaults_of)
         return [
             QueueView(
                 key=_key(one.name, snapshot),
@@ -213,7 +228,7 @@ class Board:
                     else f"{snapshot.schema}.{snapshot.queue}"
                 ),
                 snapshot=snapshot,
-                health=assess(snapshot),
+                health=assess(snapshot, thresholds_of(snapshot.queue)),
                 full_in_seconds=full_in_seconds(snapshot),
                 trend=one.trends[_key(one.name, snapshot)].cells(now),
                 place=place,

@@ -9,6 +9,7 @@ from typing import Protocol
 from console.catalog import STUCK_AFTER_SECONDS
 from console.engines import Database
 from console.monitor import Reading, Sampler
+from console.monitor.asking import StuckAfter
 
 
 def _utc() -> datetime:
@@ -55,7 +56,7 @@ class SamplerFeed:
         database: Database,
         *,
         interval_seconds: float = 1.0,
-        stuck_after_seconds: float = STUCK_AFTER_SECONDS,
+        stuck_after_seconds: StuckAfter = STUCK_AFTER_SECONDS,
         name: str = "",
     ) -> None:
         self.name = name or database.label

@@ -75,3 +75,34 @@ FROM (
     FROM unnest(CAST(:sessions AS text[])) AS asked (session)
 ) AS w
 LEFT JOIN pg_stat_activity AS a ON w.pid = a.pid;
+
+-- name: login_can
+-- one row: what this login could do beyond looking, to any of the queues that are asked about and to the server
+-- :schemas, :tables and :queues are arrays of one length. A function runs with its caller's rights: EXECUTE, which
+-- PUBLIC has unless somebody took it away, does nothing without those of the table.
+SELECT
+    (SELECT r.rolsuper FROM pg_roles AS r WHERE r.rolname = current_user) AS superuser,
+    coalesce(bool_or(pg_has_role(current_user, c.relowner, 'USAGE')), false) AS owns,
+    coalesce(bool_or(has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE')), false) AS writes,
+    coalesce(bool_or(
+        has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE')
+        AND EXISTS (
+            SELECT FROM pg_proc AS p
+            WHERE
+                p.pronamespace = c.relnamespace
+                AND p.proname IN (asked.queue || '_push', asked.queue || '_pop')
+                AND has_function_privilege(p.oid, 'EXECUTE')
+        )
+    ), false) AS calls,
+    pg_has_role(current_user, 'pg_signal_backend', 'USAGE') AS ends_sessions,
+    -- The server knows the privilege from version 17; before, only owners vacuum.
+    coalesce(bool_or(
+        CASE
+            WHEN CAST(current_setting('server_version_num') AS integer) >= 170000 THEN has_table_privilege(c.oid, 'MAINTAIN')
+            ELSE pg_has_role(current_user, c.relowner, 'USAGE')
+        END
+    ), false) AS maintains,
+    has_database_privilege(current_database(), 'CREATE') AS creates
+FROM unnest(CAST(:schemas AS text[]), CAST(:tables AS text[]), CAST(:queues AS text[])) AS asked (schema, relation, queue)
+LEFT JOIN pg_namespace AS n ON asked.schema = n.nspname
+LEFT JOIN pg_class AS c ON asked.relation = c.relname AND n.oid = c.relnamespace;

@@ -156,7 +156,7 @@ def test_the_plain_answer(console: Console, install: Install) -> None:
     assert head == "3 errors of 2 kinds."
     assert lines[:3] == ["", "2  order <n> at <time> failed", lines[2]]
     assert lines[2].startswith("   20")
-    assert lines[2].endswith("Z, tries: 1")
+    assert lines[2].endswith(" UTC, tries: 1")
     assert lines[3] == "   sample 2: order 2 at 10:20:31 failed"
     assert lines[5].startswith("1  漢字␛[<n> ")
     assert "\x1b" not in "".join(lines)

@@ -2,10 +2,13 @@
 
 import base64
 import json
+import re
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from psycopg.sql import SQL, Identifier
 
 from console.designs import designs_on
 from tests.cli.calls import Console
@@ -161,7 +164,8 @@ def test_what_is_unknown_and_what_does_not_apply(empty: Console) -> None:
     head, split, *_ = empty.done("messages", "s").text.splitlines()
     assert split.split()[head.split().index("bytes") + 1] == "?"  # an age has a blank
     head, in_slot, in_hand, _ = empty.done("messages", "r").text.splitlines()
-    assert head.split() == ["id", "number", "slot", "state", "age", "tries", "bytes", "pushed"]
+    heads = ["id", "number", "slot", "state", "age", "tries", "bytes", "pushed", "UTC"]
+    assert head.split() == heads
     assert in_slot.split()[:4] == ["2", "2", "2", "ready"]
     assert in_hand.split()[:4] == ["1", "·", "·", "claimed"]
     assert in_slot.split()[6] == "·"
@@ -276,4 +280,44 @@ def test_the_configured_masks_hide_what_payloads_and_errors_say(
     (cut,) = listed(console, name, "--payload-bytes", "9")
     assert cut["payload"] == "card *** "
     for verb in ("messages", "errors"):
-        assert "4111" not in console.done(verb, name).text
+        for options in ([], ["--json"]):
+            answer = console.done(verb, name, *options).text
+            assert "4111" not in answer
+            assert "***" in answer
+
+
+def test_times_are_in_the_zone_that_is_configured_and_say_so(
+    console: Console, install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DBQ_DISPLAY_ZONE", "Asia/Kathmandu")
+    name = install("claim")
+    push(console, name, "x")
+    console.done("pop", name, "--fail", "boom")
+    *_, claimed, _ = console.done("messages", name).text.splitlines()
+    assert re.fullmatch(r"    claimed \d{4}-\d\d-\d\d \d\d:\d\d:\d\d \+05:45 by .*", claimed)
+    assert console.done("errors", name).text.count(" +05:45") == 2
+    (shown,) = listed(console, name)
+    assert shown["claimed_at"].endswith("+00:00")
+    at = datetime.fromisoformat(shown["claimed_at"]).replace(microsecond=0)
+    assert datetime.fromisoformat(claimed.split(" by ")[0].removeprefix("    claimed ")) == at
+
+
+def test_where_the_clocks_were_changed_each_time_tells_its_offset(
+    console: Console, install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DBQ_DISPLAY_ZONE", "Europe/Prague")
+    name = install("pending")
+    due = {"winter": "2099-01-01 12:00Z", "summer": "2099-07-01 12:00Z"}
+    with connect(console.url) as connection:
+        push_due = SQL("SELECT public.{}(%s, %s)").format(Identifier(f"{name}_push"))
+        connection.execute(push_due, ["x", due["winter"]])
+        head, line = console.done("messages", name).text.splitlines()
+        # A test that runs in summer has one offset for due and another for pushed.
+        assert ("due +01:00" in head) != ("2099-01-01 13:00:00 +01:00" in line)
+        connection.execute(push_due, ["x", due["summer"]])
+    head, *lines = console.done("messages", name).text.splitlines()
+    assert head.split()[-1] in {"due", "pushed"}
+    assert [line.split("2099")[1][:21] for line in lines] == [
+        "-01-01 13:00:00 +01:0",
+        "-07-01 14:00:00 +02:0",
+    ]

@@ -2,12 +2,16 @@
 
 import json
 import signal
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import pytest
+from psycopg.sql import SQL, Identifier
 from sqlalchemy import make_url
 
-from console.designs import designs_on
-from tests.cli.calls import Console
+from console.designs import DESIGNS, designs_on
+from tests.cli.calls import Answer, Console, call
 from tests.cli.conftest import Install
 from tests.servers import connect
 
@@ -17,7 +21,7 @@ FIELDS = [
     *("schema", "connection", "estimated", "unknown"),
     *("problem", "slow", "claims", "holders", "held_seconds", "held_by"),
     *("full_in_seconds", "full_in_soonest_seconds", "full_in_latest_seconds"),
-    "doubling_buys_seconds",
+    *("doubling_buys_seconds", "limits"),
 ]
 RATES = ["push_per_second", "pop_per_second"]
 HAS = {
@@ -34,6 +38,18 @@ HAS = {
 """The counts that a queue of the design has; every one of them is known."""
 
 
+Configured = Callable[..., Callable[..., Answer]]
+
+
+def claimed_an_hour_ago(console: Console, name: str) -> None:
+    with connect(console.url) as connection:
+        table = Identifier("public", name)
+        claimed = Identifier(DESIGNS["claim"].roles["claimed_at"])
+        connection.execute(
+            SQL("UPDATE {} SET {} = now() - interval '1 hour'").format(table, claimed)
+        )
+
+
 def counts(queue: dict[str, Any]) -> dict[str, Any]:
     return {field: queue[field] for field in [*FIELDS[2:8], "gap", "capacity"]}
 
@@ -43,7 +59,7 @@ def test_the_stable_object_of_every_design(empty: Console) -> None:
         empty.done("install", design, design)
     url = make_url(empty.url)
     answer = empty.done("status", "--json")
-    assert (list(answer.json), answer.err) == (["queues"], "")
+    assert (list(answer.json), answer.err) == (["queues", "connection"], "")
     queues = answer.json["queues"]
     assert [queue["design"] for queue in queues] == sorted(designs_on("postgresql"))
     for queue in queues:
@@ -147,7 +163,7 @@ def test_a_name_cannot_spoil_the_table(console: Console) -> None:
     name = "line\nbreak \x1b[31m"
     console.done("install", "fifo", name)
     answer = console.done("status", name)
-    assert "line\ufffdbreak \ufffd[31m  fifo" in answer.text
+    assert "line\ufffdbreak \ufffd[31m fifo" in answer.text
     assert "\x1b" not in answer.text
     assert console.status(name)["queue"] == name
 
@@ -169,6 +185,65 @@ def test_watch_has_rates_and_ends_by_ctrl_c(console: Console, install: Install) 
     assert looks[0]["unknown"] == RATES
     assert looks[-1]["unknown"] == []
     assert (watching.returncode, err) == (128 + signal.SIGINT, b"Interrupted.\n")
+
+
+@pytest.fixture
+def configured(console: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Configured:
+    """Write a configuration: what stands in the profile `p`, and in its queues' tables."""
+
+    def write(inside: str = "", **queues: str) -> Callable[..., Answer]:
+        url = make_url(console.url)
+        monkeypatch.setenv("PGPASSWORD", str(url.password))
+        shown = url.set(password="").render_as_string(hide_password=False)
+        tables = [f"[profiles.p.queues.'{name}']\n{text}" for name, text in queues.items()]
+        file = tmp_path / "config.toml"
+        file.write_text("\n".join((f"[profiles.p]\nurl = '{shown}'", inside, *tables)))
+        monkeypatch.setenv("DBQ_CONFIG", str(file))
+        return lambda *words: call(*words, "--profile", "p")
+
+    return write
+
+
+def test_the_limits_of_each_queue(
+    console: Console, install: Install, configured: Configured
+) -> None:
+    deep, shallow = install("fifo"), install("fifo")
+    for name in (deep, shallow):
+        console.done("push", name, "-", "--lines", stdin=b"1\n2\n3\n4\n5\n")
+    ask = configured("depth = { warning = 100 }", **{deep: "depth = { warning = 2, critical = 5 }"})
+    found = ask("status", deep, shallow, "--json").json["queues"]
+    limit = {"figure": "depth", "value": 5, "limit": 5, "level": "critical"}
+    assert [queue["limits"] for queue in found] == [[limit], []]
+    *_, last, rights = ask("status", deep, shallow).text.splitlines()
+    assert rights.startswith("This connection: read-only")
+    assert last == f"{deep}: 5 ready (critical from 5 on)"
+
+
+def test_how_long_a_claim_of_each_queue_may_last(
+    console: Console, install: Install, configured: Configured
+) -> None:
+    soon, late = install("claim"), install("claim")
+    for name in (soon, late):
+        console.done("push", name, "x")
+        console.done("pop", name)
+        claimed_an_hour_ago(console, name)
+    ask = configured("stuck_after = '2h'", **{soon: "stuck_after = '30m'"})
+    found = ask("status", soon, late, "--json").json["queues"]
+    assert [queue["stuck"] for queue in found] == [1, 0]
+
+
+def test_what_the_login_could_do_is_told_where_it_may_only_look(
+    console: Console, install: Install
+) -> None:
+    name = install("fifo")
+    looking = console.done("status", name, "--json", "--rights", "read-only").json["connection"]
+    assert (looking["rights"], looking["enforced"]) == ("read-only", False)
+    assert looking["can"][0] == "superuser"
+    *_, last = console.done("status", name, "--rights", "read-only").text.splitlines()
+    assert last == ("This connection: read-only by this session only; its login is a superuser.")
+    connection = console.done("status", name, "--json").json["connection"]
+    assert connection == looking | {"rights": "admin", "enforced": None}
+    assert "This connection" not in console.done("status", name).text
 
 
 def test_another_encoding_than_utf_8_gets_escapes(console: Console, install: Install) -> None:

@@ -1,5 +1,6 @@
 """`waits`: the tree of those who wait, for a person and as one stable object."""
 
+import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -177,3 +178,30 @@ def test_no_payload_and_no_cursor_movement_comes_out(console: Console, install: 
             assert f"{name}_push" in answer.text
             assert "secret" not in answer.text
             assert "\x1b" not in answer.text
+
+
+def test_ctrl_c_ends_the_looking_and_what_was_seen_is_shown(
+    console: Console, install: Install
+) -> None:
+    name = install("naive")
+    with (
+        waiting(console, name) as (holder, *_),
+        console.process("waits", name, "--seconds", "3000") as looking,
+    ):
+        assert looking.stderr is not None
+        assert looking.stderr.readline() == b"Looking for 50 m 00 s.\n"
+        looking.send_signal(signal.SIGINT)
+        out, err = looking.communicate(timeout=60)
+    assert (looking.returncode, err) == (128 + signal.SIGINT, b"Interrupted.\n")
+    assert f"session {holder}  idle in transaction for " in out.decode()
+
+
+def test_what_was_seen_until_ctrl_c_is_one_object(
+    console: Console, install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = install("fifo")
+    monkeypatch.setattr("time.sleep", lambda _: signal.raise_signal(signal.SIGINT))
+    answer = console("waits", name, "--seconds", "3000", "--json")
+    assert (answer.status, answer.err) == (128 + signal.SIGINT, "Interrupted.\n")
+    assert list(answer.json) == FIELDS
+    assert answer.json["samples"] == 1

@@ -1,6 +1,7 @@
 """The roles that are shipped: what the server itself refuses, whatever the console would try."""
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 
 import pytest
@@ -19,6 +20,7 @@ from console.engines import PRODUCTS, Database, open_database
 from console.engines.embedded import EmbeddedServer
 from console.errors import RefusedError
 from console.monitor import take_sample
+from console.monitor.login import probe
 from tests.contract.client import Client
 from tests.contract.variants import ALL, DEFAULTS, Variant, on
 from tests.servers import connect
@@ -94,6 +96,47 @@ def test_a_reader_sees_everything(place: Place, name: str) -> None:
     assert seen.problem == ""
     if "relay" in mine.queue.verbs:
         assert relay.plan(mine.database, mine.queue, None).measure.live == 3
+
+
+@EACH
+def test_what_a_login_can_do_is_told(place: Place, name: str) -> None:
+    def can(login: str) -> tuple[str, ...]:
+        client = place.client(login, name)
+        found = probe(client.database, [client.queue])
+        assert found is not None
+        return found.can
+
+    assert can("reader") == ()
+    assert can("operator") == ("write", "push and pop", "end sessions")
+    assert can("admin") == ("write", "push and pop", "end sessions", "create")
+    assert can("owner")[0] == "superuser"
+
+
+def test_a_login_without_queues_is_asked_about_too(place: Place) -> None:
+    for login, can in {"reader": (), "operator": ("end sessions",)}.items():
+        found = probe(place.by[login], [])
+        assert found is not None
+        assert found.can == can
+
+
+def test_execute_alone_moves_nothing(module_server: EmbeddedServer) -> None:
+    """Everybody may call a function that nobody took away; its tables are closed all the same."""
+    with closing(open_database(module_server.create_database("public execute"))) as owner:
+        queue = _install(owner, next(iter(QUEUES)))
+        with connect(owner.url.render_as_string(hide_password=False)) as connection:
+            connection.execute("CREATE ROLE looker LOGIN PASSWORD 'x'")
+            connection.execute(
+                SQL("GRANT SELECT ON public.{} TO looker").format(Identifier(queue.table))
+            )
+            connection.execute("GRANT USAGE ON SCHEMA dbq TO looker")
+            connection.execute("GRANT SELECT ON ALL TABLES IN SCHEMA dbq TO looker")
+        url = owner.url.set(username="looker", password="x")
+        with closing(open_database(url.render_as_string(hide_password=False))) as looker:
+            found = probe(looker, [queue])
+            assert found is not None
+            assert found.can == ()
+            with pytest.raises(RefusedError):
+                Client(looker, queue).pop()
 
 
 @EACH

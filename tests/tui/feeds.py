@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 from console.errors import ConnectionFailedError, ConsoleError
 from console.monitor import QueueSnapshot, Reading
+from console.rights import Login
 from console.tui import Clock
 
 
@@ -41,9 +42,12 @@ class FakeFeed:
     def stop(self) -> None:
         self.stopped = True
 
-    def give(self, *queues: QueueSnapshot, production: bool = False) -> None:
+    def give(
+        self, *queues: QueueSnapshot, production: bool = False, login: Login | None = None
+    ) -> None:
         """A look that went well."""
-        self.deliver(Reading(self.name, queues, latency_seconds=0.004, production=production))
+        reading = Reading(self.name, queues, latency_seconds=0.004, production=production)
+        self.deliver(replace(reading, login=login))
 
     def fail(self, error: ConsoleError | None = None, retry_seconds: float = 8.0) -> None:
         """A look that failed."""

@@ -1,10 +1,12 @@
 """What the figures of one queue say of it."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from console.tui.health import Level, assess, full_in_seconds
+from console.monitor.limits import Limits, Thresholds
+from console.tui.health import Health, Level, assess, full_in_seconds
 from tests.tui.feeds import broken, queue
 
 
@@ -39,6 +41,14 @@ def test_a_queue_that_cannot_be_looked_at_says_why() -> None:
     health = assess(broken("q", "fifo", "permission denied for table q"))
     assert health.level is Level.WARNING
     assert health.reasons == ("permission denied for table q",)
+
+
+def test_the_limits_are_those_of_the_configuration() -> None:
+    deep = queue("q", ready=12_480, errors=2, gap=95, capacity=100)
+    nothing = Thresholds(300.0, Limits(), Limits(), Limits(), Limits())
+    assert assess(deep, nothing).level is Level.OK
+    low = replace(nothing, depth=Limits(10, 10_000), errors=Limits(3))
+    assert assess(deep, low) == Health(Level.CRITICAL, ("12,480 ready (limit 10,000)",))
 
 
 def test_marks_differ_without_colour() -> None:

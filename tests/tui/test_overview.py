@@ -1,12 +1,16 @@
 """The first screen, key by key, on fake feeds."""
 
 import threading
+import time
 from dataclasses import replace
+from zoneinfo import ZoneInfo
 
 import pytest
 from textual.widgets import Input
 
 from console.errors import ConnectionFailedError
+from console.monitor.limits import Limits, Thresholds, ThresholdsOf
+from console.rights import Login, Rights, Standing
 from tests.tui.feeds import broken, nine, queue
 from tests.tui.opened import opened
 
@@ -77,6 +81,65 @@ async def test_production_is_said_in_words() -> None:
         assert "read-only" in console.words("#connections")
         await console.give(production=False)
         assert "PRODUCTION" not in console.words("#connections")
+
+
+LOOKER = Login(*[False] * 7)
+WRITER = replace(LOOKER, writes=True)
+
+
+def read_only(login: Login | None) -> str:
+    return Standing(Rights.READ_ONLY, login).words
+
+
+@pytest.mark.parametrize("columns", [80, 160])
+async def test_a_login_that_could_do_more_than_look_is_told(columns: int) -> None:
+    async with opened(rights={"prod-orders": read_only}, size=(columns, 24)) as console:
+        assert "read-only" in console.words("#connections")
+        for login, told in ((LOOKER, False), (WRITER, True)):
+            console.feed.give(*nine(), production=True, login=login)
+            await console.pilot.pause()
+            first, *below = console.words("#connections").splitlines()
+            assert "read-only" in first
+            assert len(below) == (told and columns == 80)
+            assert ("by this session only" in console.picture) == told
+        for one in nine():
+            assert f" {one.queue} " in console.picture
+
+
+async def test_each_connection_has_limits_of_its_own() -> None:
+    nothing = Thresholds(300.0, Limits(), Limits(), Limits(), Limits())
+    low = replace(nothing, depth=Limits(5, 10))
+    thresholds: dict[str, ThresholdsOf] = {"a": lambda name: low if name == "q" else nothing}
+    async with opened("a", "b", size=(160, 24), thresholds=thresholds) as console:
+        for feed in console.feeds:
+            feed.give(queue("q", ready=7), queue("r", ready=7, errors=1))
+        await console.pilot.pause()
+        states = {name: console.row(name)["state"] for name in console.order}
+    assert states == {"a › q": "!", "a › r": " ", "b › q": " ", "b › r": "!"}  # noqa: RUF001
+
+
+async def test_u_turns_the_clock_to_utc_and_back() -> None:
+    async with opened(zone=ZoneInfo("Asia/Kathmandu")) as console:
+        assert "07:59:07 +05:45" in console.words("#connections")
+        await console.press("u")
+        assert "02:14:07 UTC" in console.words("#connections")
+        await console.press("u")
+        assert "07:59:07 +05:45" in console.words("#connections")
+
+
+async def test_where_utc_is_shown_u_shows_the_machines_own_zone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TZ", "<here>-03:30")
+    time.tzset()
+    try:
+        async with opened() as console:
+            assert "02:14:07 UTC" in console.words("#connections")
+            await console.press("u")
+            assert "05:44:07 +03:30" in console.words("#connections")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.parametrize("columns", [50, 60, 80])

@@ -1,6 +1,7 @@
 """A stand-in for pyodbc: what the engine `mssql` asks of it, without a driver or a server."""
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,6 +38,7 @@ class Cursor:
     def __init__(self, connection: "Connection") -> None:
         self.connection = connection
         self.results: list[Any] = []
+        self.timeout = connection.timeout
         self.description: Any = None
         self.rows: list[Any] = []
         self.sizes: list[Any] = []
@@ -73,6 +75,9 @@ class Cursor:
 
     def setinputsizes(self, sizes: list[Any]) -> None:
         self.sizes = sizes
+
+    def cancel(self) -> None:
+        self.connection.odbc.cancelled.set()
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -126,6 +131,8 @@ class Odbc:
         self.sources: dict[str, str] = {}
         self.info = {17: "Some Server", 18: "12.00.2000", 16: "orders", 47: "somebody"}
         self.sent: list[str] = []
+        self.cancelled = threading.Event()
+        """Set once a cursor was told to stop."""
         self.bound: list[list[tuple[Any, Any]]] = []
         self.connections: list[Connection] = []
         self.opened: list[tuple[str, dict[str, Any]]] = []

@@ -226,7 +226,7 @@ url = "${env:WHOLE}"
     assert database.product.name == "postgresql"
     with (
         pytest.raises(ConnectionFailedError, match="/no/such/program"),
-        database.autocommit("look"),
+        database.autocommit("look", read_only=True),
     ):
         pass
     with pytest.raises(ConnectionFailedError, match="WHOLE is not set"):
@@ -243,7 +243,10 @@ def test_nothing_that_is_kept_shows_a_secret(loaded: Loading) -> None:
     told += [vars(database), *(profile.settings.value(key) for key in KEYS.values())]
     assert SECRET not in "".join(map(repr, told))
     assert SECRET not in database.url.render_as_string(hide_password=False)
-    with pytest.raises(ConnectionFailedError) as failed, database.autocommit("look"):
+    with (
+        pytest.raises(ConnectionFailedError) as failed,
+        database.autocommit("look", read_only=True),
+    ):
         pass
     assert SECRET not in str(failed.value) + repr(vars(database))
 
@@ -260,7 +263,7 @@ lock_timeout = "3s"
     (profile,) = loaded(text, WHOLE=server.url).profiles()
     database = profile.open()
     try:
-        with database.autocommit("look") as connection:
+        with database.autocommit("look", read_only=True) as connection:
             found = connection.exec_driver_sql(
                 "SELECT current_setting('application_name'), "
                 "current_setting('statement_timeout'), current_setting('lock_timeout')"
@@ -286,10 +289,10 @@ password = "command:cat '{token}'"
     (profile,) = loaded(text, PATH="/usr/bin:/bin").profiles()
     database = profile.open()
     try:
-        with pytest.raises(ConnectionFailedError), database.autocommit("look"):
+        with pytest.raises(ConnectionFailedError), database.autocommit("look", read_only=True):
             pass
         token.write_text(str(url.password))
-        with database.autocommit("look") as connection:
+        with database.autocommit("look", read_only=True) as connection:
             assert connection.exec_driver_sql("SELECT 1").scalar_one() == 1
     finally:
         database.close()

@@ -1,11 +1,23 @@
 """How figures are written."""
 
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from zoneinfo import ZoneInfo
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from console.errors import UsageError
-from console.formats import count, duration, parse_duration, rate
+from console.formats import (
+    bare_moment,
+    clock,
+    count,
+    duration,
+    moment,
+    offset,
+    parse_duration,
+    rate,
+)
 
 
 @pytest.mark.parametrize(
@@ -60,3 +72,42 @@ def test_counts_and_rates() -> None:
     assert count(12_400, estimated=True) == "≈12 k"
     assert count(3_400_000, estimated=True) == "≈3.4 M"
     assert rate(812) == "812.0"
+
+
+PRAGUE = ZoneInfo("Europe/Prague")
+NEPAL = timezone(timedelta(hours=5, minutes=45))
+WEST = timezone(-timedelta(hours=3, minutes=30))
+BEFORE, AFTER = datetime(2026, 3, 29, 0, 59, 59, tzinfo=UTC), datetime(2026, 3, 29, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("at", "zone", "text"),
+    [
+        (BEFORE, UTC, "2026-03-29 00:59:59 UTC"),
+        (BEFORE, PRAGUE, "2026-03-29 01:59:59 +01:00"),
+        (AFTER, PRAGUE, "2026-03-29 03:00:00 +02:00"),
+        (AFTER, NEPAL, "2026-03-29 06:45:00 +05:45"),
+        (AFTER, WEST, "2026-03-28 21:30:00 -03:30"),
+        (AFTER.astimezone(NEPAL), UTC, "2026-03-29 01:00:00 UTC"),
+    ],
+)
+def test_a_time_is_written_with_its_zone(at: datetime, zone: tzinfo, text: str) -> None:
+    assert moment(at, zone) == text
+    assert clock(at, zone) == text.partition(" ")[2]
+    assert f"{bare_moment(at, zone)} {offset(at, zone)}" == text
+
+
+SINCE = datetime(1980, 1, 1)  # noqa: DTZ001  # before, some zones were odd seconds apart
+UNTIL = datetime(2100, 1, 1)  # noqa: DTZ001
+
+
+@given(st.datetimes(SINCE, UNTIL, timezones=st.just(UTC)), st.timezones())
+def test_a_time_that_is_written_can_be_read_again(at: datetime, zone: tzinfo) -> None:
+    assert datetime.fromisoformat(moment(at, zone).replace(" UTC", "+00:00")) == at.replace(
+        microsecond=0
+    )
+
+
+def test_the_machines_own_zone_is_told_too() -> None:
+    own = AFTER.astimezone().tzinfo
+    assert moment(AFTER, None) == moment(AFTER, own)

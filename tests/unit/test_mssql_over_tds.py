@@ -13,13 +13,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import URL, make_url, text
+from sqlalchemy import URL, Connection, make_url, text
 
-from console.engines import Database, Timeouts
+from console.engines import Database, Timeouts, patience
 from console.engines.mssql import PRODUCT
 from console.engines.mssql.capabilities import Probe
 from console.engines.mssql.drivers import choose, load_pyodbc
@@ -27,6 +28,7 @@ from console.errors import (
     BusyError,
     ConnectionFailedError,
     ConsoleError,
+    TooSlowError,
     TransientError,
     UsageError,
 )
@@ -304,6 +306,63 @@ def test_a_statement_s_time_out(tds: Server, driver: str) -> None:
     with database.transaction("look") as connection:
         assert connection.execute(text("SELECT 1")).scalar() == 1
     database.close()
+
+
+LIMITED = Timeouts(statement_seconds=0.05, lock_seconds=0.04)
+USUAL = Timeouts(statement_seconds=60.0)
+
+
+@contextmanager
+def limited(database: Database, timeouts: Timeouts) -> Iterator[Connection]:
+    """A transaction with these time-outs."""
+    with database.transaction("wait") as connection:
+        yield connection.execution_options(dbq_timeouts=timeouts)
+
+
+def test_a_limit_below_the_driver_s_second(tds: Server, driver: str) -> None:
+    """The server stops when it is told to, and the connection goes on."""
+
+    def slow(_: Any) -> Any:
+        time.sleep(0.3)  # so long it does not look whether it was told
+        return rows(one=1)
+
+    tds.answers["slow"] = slow
+    database = tds.database(tds.url(driver=driver), statement_seconds=60.0)
+    with pytest.raises(TooSlowError) as late, limited(database, LIMITED) as connection:
+        connection.execute(text("SELECT slow"))
+    assert late.value.why == "the time-out of this statement ended it"
+    assert tds.asked[-1] == "IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION"
+    logins_before = sum("SET NOCOUNT ON" in statement for statement in tds.asked)
+    with database.transaction("look") as connection:
+        assert connection.execute(text("SELECT 1")).scalar() == 1
+    assert sum("SET NOCOUNT ON" in statement for statement in tds.asked) == logins_before
+    database.close()
+
+
+@pytest.mark.parametrize("limits", [LIMITED, USUAL], ids=["limit", "patience"])
+def test_a_server_that_falls_silent(tds: Server, driver: str, limits: Timeouts) -> None:
+    """It does not even say that it stopped, so the connection is left."""
+    speaks_again = threading.Event()
+
+    def silent(_: Any) -> Any:
+        speaks_again.wait(30)
+        return rows(one=1)
+
+    tds.answers["slow"] = silent
+    database = tds.database(tds.url(driver=driver), statement_seconds=60.0)
+    try:
+        with (
+            patience(60.0 if limits is LIMITED else 3.0),
+            pytest.raises(BusyError),
+            limited(database, limits) as connection,
+        ):
+            connection.execute(text("SELECT slow"))
+        assert not speaks_again.is_set()
+        with database.transaction("look") as connection:
+            assert connection.execute(text("SELECT 1")).scalar() == 1
+    finally:
+        speaks_again.set()
+        database.close()
 
 
 NUMBERS: dict[int, type[ConsoleError]] = {

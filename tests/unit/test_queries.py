@@ -16,9 +16,12 @@ MORE = {
     "roles_json": "{}",
     "version": "1",
     "installed_from": "here",
+    **dict.fromkeys(("relation", "index", "session", "function", "role"), "name"),
 }
-"""What only the catalog's statements put in."""
-HOUSE = ("activity", "catalog", "common", "roles", "server")
+"""What only the catalog's and the maintenance's statements put in."""
+HOUSE = (
+    *("activity", "catalog", "common", "maintenance", "roles", "server", "sessions", "upgrade"),
+)
 """The files that belong to no design."""
 PRODUCTS_OF = [
     (product, of)

@@ -2,21 +2,24 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from queue import SimpleQueue
 
 import pytest
 
+from console.catalog import Queue
 from console.engines import Database, Timeouts, open_database
 from console.errors import ConnectionFailedError
 from console.monitor import DatabaseSample, QueueSample, Reading, Sampler, sampler
 from console.monitor.sampler import IDLE_AFTER_SECONDS, IDLE_LONGEST
+from console.rights import Login
 from tests.unit.test_snapshot import NOTHING, queue
 
 FIFO = QueueSample(queue("fifo"), NOTHING, holders=())
 LONG = 60.0
+NOBODY = Login(*[False] * 7)
 
 
 def sample(at: float, *queues: QueueSample, life: str = "one") -> DatabaseSample:
@@ -31,8 +34,10 @@ class Looks:
         self.together = 0
         self.most_together = 0
         self.seconds = 0.0
+        self.asked: dict[str, object] = {}
 
-    def __call__(self, *_: object, **__: object) -> DatabaseSample:
+    def __call__(self, *_: object, **asked: object) -> DatabaseSample:
+        self.asked = asked
         self.together += 1
         self.most_together = max(self.most_together, self.together)
         time.sleep(self.seconds)
@@ -46,6 +51,7 @@ class Looks:
 def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
     made = Looks()
     monkeypatch.setattr(sampler, "take_sample", made)
+    monkeypatch.setattr(sampler, "probe", lambda *_: None)
     return made
 
 
@@ -139,6 +145,37 @@ def test_rates_do_not_cross_a_gap_or_another_life(looks: Looks, database: Databa
     looks.next = ConnectionFailedError("Could not look.")
     watching.look()
     assert rate(6.0, 990, "two") is None
+
+
+def test_only_the_queues_that_were_named_are_looked_at(looks: Looks, database: Database) -> None:
+    Sampler(database, print).look()
+    assert looks.asked["only"] is None
+    Sampler(database, print, only=[FIFO.queue]).look()
+    assert looks.asked["only"] == [FIFO.queue]
+
+
+def test_what_the_login_can_do_is_asked_once_for_the_same_server_and_queues(
+    looks: Looks, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def probe(_: Database, queues: Sequence[Queue]) -> Login:
+        asked.append(len(queues))
+        return NOBODY
+
+    monkeypatch.setattr(sampler, "probe", probe)
+    watching = Sampler(database, print)
+    assert [watching.look().login for _ in range(3)] == [NOBODY] * 3
+    assert asked == [1]
+    looks.next = sample(1.0, FIFO, replace(FIFO, queue=replace(FIFO.queue, name="another")))
+    watching.look()
+    watching.look()
+    assert asked == [1, 2]
+    looks.next = replace(looks.next, life="two")
+    watching.look()
+    assert asked == [1, 2, 2]
+    looks.next = ConnectionFailedError("Could not look.", why="refused")
+    assert watching.look().login == NOBODY
 
 
 def test_each_queue_is_timed_by_its_own_statement(looks: Looks, database: Database) -> None:

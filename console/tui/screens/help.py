@@ -12,8 +12,8 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Static
 
 _LEGEND = (
-    ("✖", "critical: stuck claims, full, or not to be reached"),
-    ("!", "warning: errors, nearly full, or not to be looked at"),
+    ("✖", "critical: stuck claims, full or past a limit, not to be reached"),
+    ("!", "warning: errors, nearly full, near a limit, not to be looked at"),
     ("·", "does not apply to this design"),
     ("?", "not known"),
     ("≈", "an estimate"),
@@ -51,7 +51,8 @@ class HelpScreen(ModalScreen[None]):
     def action_scroll(self, way: str) -> None:
         """A line up or down."""
         panel = self.query_one("#help")
-        panel.scroll_relative(y=1 if way == "down" else -1, animate=False)
+        # At once: of keys that come together each begins where the one before has ended.
+        panel.scroll_relative(y=1 if way == "down" else -1, animate=False, immediate=True)
 
 
 def _filter_lines() -> list[tuple[str, str]]:

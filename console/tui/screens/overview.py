@@ -1,6 +1,7 @@
 """The first screen: every connection, and every queue of all of them, live."""
 
 from collections.abc import Sequence
+from datetime import UTC, tzinfo
 from typing import ClassVar
 
 from rich.text import Text
@@ -9,6 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Footer, Input, Static
 
+from console import formats
 from console.tui.board import Board, Link, QueueView
 from console.tui.feed import Clock, Feed
 from console.tui.filters import parse
@@ -30,6 +32,7 @@ _ACTIONS = {
     "pause",
     "look_now",
     "interval",
+    "zone",
     "out",
 }
 _HINT_SECONDS = 3.0
@@ -56,6 +59,13 @@ class OverviewScreen(Screen[None]):
             tooltip="look less often",
         ),
         Binding("minus", "interval(-1)", "more often", show=False, tooltip="look more often"),
+        Binding(
+            "u",
+            "zone",
+            "zone",
+            show=False,
+            tooltip="times in UTC, or in the display zone (else local)",
+        ),
         Binding("escape,q", "out", "out", show=False, tooltip="one level out; never quits"),
     ]
 
@@ -66,12 +76,15 @@ class OverviewScreen(Screen[None]):
         clock: Clock,
         *,
         banner: str = "",
+        zone: tzinfo | None = UTC,
     ) -> None:
         super().__init__()
         self._board = board
         self._feeds = feeds
         self._clock = clock
         self._banner = banner
+        # Where times are shown in UTC anyway, the other zone is the machine's own.
+        self._zones: tuple[tzinfo | None, tzinfo | None] = (zone, None if zone is UTC else UTC)
         self._paused_at: float | None = None
         self._scheduled = False
         self._hint_until = 0.0
@@ -123,7 +136,8 @@ class OverviewScreen(Screen[None]):
 
     def _draw_connections(self, now: float) -> None:
         seconds = max((feed.interval_seconds for feed in self._feeds), default=0.0)
-        right = f"every {seconds:g} s · UTC {self._clock.utc():%H:%M:%S}"
+        time = formats.clock(self._clock.utc(), self._zones[0])
+        right = f"every {seconds:g} s · {time}"
         most = max(2, self.app.size.height // 8)
         lines = self.query_one(ConnectionLines)
         lines.draw(self._board.connections(now), right, most)
@@ -238,6 +252,11 @@ class OverviewScreen(Screen[None]):
     def action_pause(self) -> None:
         """Hold the table still, or let it go on."""
         self._paused_at = self._clock.monotonic() if self._paused_at is None else None
+        self.draw()
+
+    def action_zone(self) -> None:
+        """Show times of day in UTC, or in the display zone."""
+        self._zones = (self._zones[1], self._zones[0])
         self.draw()
 
     def action_look_now(self) -> None:

@@ -40,28 +40,33 @@ class ConnectionLines(Words):
         self.say(Text("\n").join(lines))
 
     def _lines(self, view: ConnectionView, room: int) -> list[Text]:
-        """What went wrong stands behind the rest if there is room, else on a line of its own."""
-        line = self._line(view, room)
-        if not view.why:
-            return [line]
-        if line.cell_len + 2 + cell_len(view.why) <= room:
-            return [line.append(f"  {view.why}", tone(self, "quiet"))]
-        return [line, Text(f"  {view.why}", tone(self, "quiet"))]
+        """What went wrong stands behind the rest if there is room, else on a line of its own.
 
-    def _line(self, view: ConnectionView, room: int) -> Text:
+        So does who enforces the rights; the rights themselves are never cut off for it.
+        """
+        line, below = self._line(view, room, view.rights), [view.why] if view.why else []
+        if line.cell_len > room and " " in view.rights:
+            line = self._line(view, room, view.rights.split()[0].rstrip(","))
+            below.insert(0, view.rights)
+        if len(below) == 1 and line.cell_len + 2 + cell_len(below[0]) <= room:
+            return [line.append(f"  {below[0]}", tone(self, "quiet"))]
+        return [line, *(Text(f"  {text}", tone(self, "quiet")) for text in below)]
+
+    def _line(self, view: ConnectionView, room: int, rights: str) -> Text:
         mood = {Level.OK: "good", Level.WARNING: "warning", Level.CRITICAL: "critical"}[view.level]
         if view.link is Link.OPENING:
             mood = "quiet"
         line = Text(no_wrap=True)
         line.append(_MARKS.get(view.link, "✖") + " ", tone(self, mood))
         # However long the name and small the screen: PRODUCTION is never cut off.
-        line.append(shorten(view.name, max(1, min(_LONGEST_NAME, room - len("●    PRODUCTION  ")))))
+        kept = len("●    PRODUCTION  " if view.production else "●  ")
+        line.append(shorten(view.name, max(1, min(_LONGEST_NAME, room - kept))))
         if view.production:
             line.append("  ")
             line.append(" PRODUCTION ", tone(self, "production"))
         line.append("  " + _state(view), "" if mood == "good" else tone(self, mood))
-        if view.rights:
-            line.append("  " + view.rights, tone(self, "quiet"))
+        if rights:
+            line.append("  " + rights, tone(self, "quiet"))
         return line
 
 

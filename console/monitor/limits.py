@@ -1,0 +1,168 @@
+"""What is too much for a queue, judged from its figures alone: for screens, verbs, the doctor."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Generic, Protocol, TypeVar
+
+from console.catalog import STUCK_AFTER_SECONDS
+from console.formats import count, duration
+
+N = TypeVar("N", int, float)
+
+
+class Level(IntEnum):
+    """How grave it is; more is worse."""
+
+    OK = 0
+    WARNING = 1
+    CRITICAL = 2
+
+    @property
+    def mark(self) -> str:
+        """One cell that tells it without any colour."""
+        return " !✖"[self]
+
+    @property
+    def word(self) -> str:
+        """As a filter and JSON name it."""
+        return self.name.lower()
+
+
+@dataclass(frozen=True)
+class Limits(Generic[N]):
+    """From which figure on it is a warning and from which on critical. None: never."""
+
+    warning: N | None = None
+    critical: N | None = None
+
+    def exceeded(self, value: N | None) -> tuple[Level, N] | None:
+        """The gravest limit that is reached, and its level. What is not known reaches none."""
+        for level, limit in ((Level.CRITICAL, self.critical), (Level.WARNING, self.warning)):
+            if limit is not None and value is not None and value >= limit:
+                return level, limit
+        return None
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """What is too much for a queue."""
+
+    stuck_after_seconds: float
+    depth: Limits[int]
+    age_seconds: Limits[float]
+    gap_share: Limits[float]
+    """Of a ring's capacity; 1 is full."""
+    errors: Limits[int]
+
+
+DEFAULTS = Thresholds(
+    STUCK_AFTER_SECONDS, Limits(), Limits(), gap_share=Limits(0.9, 1.0), errors=Limits(1)
+)
+"""What holds where nothing is configured."""
+
+ThresholdsOf = Callable[[str], Thresholds]
+"""By a queue's name."""
+
+
+def defaults_of(_: str) -> Thresholds:
+    """The same for every queue."""
+    return DEFAULTS
+
+
+class Figures(Protocol):
+    """What is judged of a queue; None: the design has it not, or it is not known."""
+
+    @property
+    def ready(self) -> int | None: ...
+
+    @property
+    def age_seconds(self) -> float | None: ...
+
+    @property
+    def gap(self) -> int | None: ...
+
+    @property
+    def capacity(self) -> int | None: ...
+
+    @property
+    def errors(self) -> int | None: ...
+
+    @property
+    def estimated(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True)
+class Exceeded:
+    """One figure that has reached a limit."""
+
+    figure: str
+    """As the configuration names it: `depth`, `age`, `gap_share`, `errors`."""
+    value: float
+    limit: float
+    level: Level
+    estimated: bool = False
+
+    def as_json(self) -> dict[str, object]:
+        """The stable object of `status --json`."""
+        return {
+            "figure": self.figure,
+            "value": self.value,
+            "limit": self.limit,
+            "level": self.level.word,
+        }
+
+    @property
+    def words(self) -> str:
+        """The figure, for a screen: `12,480 ready`, `93 % full`."""
+        if self.figure == "gap_share":
+            # Never rounded up: at 99.9 % it still takes pushes.
+            return (
+                "full: it takes no more pushes" if self.value >= 1 else f"{_share(self.value)} full"
+            )
+        if self.figure == "age":
+            return f"oldest {duration(self.value)}"
+        noun = {"depth": "ready", "errors": "in error"}[self.figure]
+        return f"{count(int(self.value), estimated=self.estimated)} {noun}"
+
+    @property
+    def reason(self) -> str:
+        """The same with the limit, where that does not go without saying."""
+        plainly = self.figure == "gap_share" or (self.figure, self.limit) == ("errors", 1)
+        return self.words if plainly else f"{self.words} (limit {self.limit_words})"
+
+    @property
+    def limit_words(self) -> str:
+        """The limit in the figure's own unit: `10,000`, `90 %`, `1 m 00 s`."""
+        if self.figure == "gap_share":
+            return _share(self.limit)
+        return duration(self.limit) if self.figure == "age" else count(int(self.limit))
+
+
+def judge(figures: Figures, thresholds: Thresholds) -> tuple[Exceeded, ...]:
+    """Every figure that has reached a limit, the gravest first."""
+    return tuple(sorted(_exceeded(figures, thresholds), key=lambda one: -one.level))
+
+
+def _exceeded(figures: Figures, thresholds: Thresholds) -> Iterator[Exceeded]:
+    if found := thresholds.gap_share.exceeded(share := _filled(figures)):
+        yield Exceeded("gap_share", share or 0.0, found[1], found[0])
+    if found := thresholds.depth.exceeded(figures.ready):
+        estimated = "ready" in figures.estimated
+        yield Exceeded("depth", figures.ready or 0, found[1], found[0], estimated)
+    if found := thresholds.age_seconds.exceeded(figures.age_seconds):
+        yield Exceeded("age", figures.age_seconds or 0.0, found[1], found[0])
+    if found := thresholds.errors.exceeded(figures.errors):
+        estimated = "errors" in figures.estimated
+        yield Exceeded("errors", figures.errors or 0, found[1], found[0], estimated)
+
+
+def _filled(figures: Figures) -> float | None:
+    """The part of a ring that is in use; below 0 where poppers wait ahead."""
+    if figures.gap is None or not figures.capacity:
+        return None
+    return figures.gap / figures.capacity
+
+
+def _share(part: float) -> str:
+    return f"{int(part * 100 + 1e-9)} %"

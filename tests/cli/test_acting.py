@@ -1,0 +1,222 @@
+"""requeue, release, purge, archive and audit from the command line."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.calls import Answer, Console
+from tests.cli.conftest import Install
+from tests.servers import connect, value, wait_until
+
+
+@pytest.fixture
+def mail(console: Console, install: Install) -> str:
+    """A claim queue with 5 ready messages and 3 in error."""
+    name = install("claim")
+    console.done("push", name, "-", "--lines", stdin=b"a\nb\nc\n")
+    console.popped(name, "--count", "3", "--fail", "time-out")
+    console.done("push", name, "-", "--lines", stdin=b"d\ne\nf\ng\nh\n")
+    return name
+
+
+def states(console: Console, name: str) -> tuple[int, int, int]:
+    seen = console.status(name)
+    return seen["ready"], seen["claimed"], seen["errors"]
+
+
+def only_planned(answer: Answer) -> dict[str, Any]:
+    assert answer.status == 4, answer
+    assert answer.json["done"] is False
+    assert "Nothing was changed" in answer.err
+    plan = answer.json["plan"]
+    assert isinstance(plan, dict)
+    return plan
+
+
+def test_without_yes_it_is_only_a_plan(console: Console, mail: str) -> None:
+    for verb, count in (("purge", 8), ("requeue", 3), ("archive", 3), ("release", 0)):
+        assert only_planned(console(verb, mail, "--json"))["count"] == count
+        plain = console(verb, mail)
+        assert plain.status == 4
+        assert f"{count:,} messages" in plain.text
+    assert states(console, mail) == (5, 0, 3)
+
+
+def test_purge_wants_the_name(console: Console, mail: str) -> None:
+    plan = only_planned(console("purge", mail, "--yes", "--json"))
+    assert plan["confirmation"] == "name"
+    only_planned(console("purge", mail, "--yes", "another", "--json"))
+    assert states(console, mail) == (5, 0, 3)
+    done = console.done("purge", mail, "--yes", mail, "--json", "--reason", "ticket 1").json
+    assert done["result"]["done"] == done["plan"]["count"] == 8
+    assert states(console, mail) == (0, 0, 0)
+
+
+def test_a_few_rows_want_a_bare_yes(console: Console, mail: str) -> None:
+    done = console.done("requeue", mail, "--yes", "--filter", "limit=2", "--json").json
+    result = done["result"]
+    assert (result["verb"], result["outcome"], result["planned"]) == ("requeue", "done", 2)
+    assert (result["done"], result["skipped"], result["failed"]) == (2, {}, {})
+    assert states(console, mail) == (7, 0, 1)
+
+
+def test_many_rows_want_the_name(console: Console, install: Install) -> None:
+    name = install("status")
+    lines = b"".join(b"%d\n" % n for n in range(1001))
+    console.done("push", name, "-", "--lines", stdin=lines)
+    console.popped(name, "--count", "1001", "--complete")
+    assert only_planned(console("archive", name, "--yes", "--json"))["count"] == 1001
+    assert console.done("archive", name, "--yes", name, "--json").json["result"]["done"] == 1001
+
+
+def test_a_production_database_wants_the_name(empty: Console) -> None:
+    empty.done("install", "claim", "mail")
+    empty.done("push", "mail", "a")
+    empty.popped("mail", "--fail", "boom")
+    with connect(empty.url) as connection:
+        connection.execute("INSERT INTO dbq.setting VALUES ('production', 'on')")
+    plan = only_planned(empty("requeue", "mail", "--yes", "--json"))
+    assert plan["production"] is True
+    assert "PRODUCTION" in empty("requeue", "mail").text
+    assert empty.done("requeue", "mail", "--yes", "mail", "--json").json["result"]["done"] == 1
+
+
+def test_a_dry_run_changes_nothing(console: Console, mail: str) -> None:
+    for yes in ([], ["--yes", mail]):
+        answer = console.done("purge", mail, "--dry-run", "--json", *yes)
+        assert answer.json["done"] is False
+        assert answer.err == ""
+    assert states(console, mail) == (5, 0, 3)
+
+
+def test_nothing_to_do_is_no_failure(console: Console, install: Install) -> None:
+    name = install("claim")
+    for verb in ("purge", "requeue", "archive", "release"):
+        done = console.done(verb, name, "--yes", "--json").json
+        assert (done["result"]["done"], done["result"]["action_id"]) == (0, None)
+
+
+@pytest.mark.parametrize(
+    ("verb", "words", "complaint"),
+    [
+        ("purge", ["state=claimed"], "takes no messages in the state"),
+        ("archive", ["state=ready"], "takes no messages in the state"),
+        ("requeue", ["nonsense=1"], "cannot be read"),
+        ("purge", ["keep-newest=1"], "wants one state"),
+        ("purge", ["older=5m", "newer=10m", "id=x"], "no id of the queue"),
+        ("purge", ["payload.a=1"], "no payload with paths"),
+    ],
+)
+def test_filters_that_mean_nothing_there(
+    console: Console, mail: str, verb: str, words: list[str], complaint: str
+) -> None:
+    filters = [word for text in words for word in ("--filter", text)]
+    answer = console(verb, mail, *filters, "--yes", mail)
+    assert answer.status == 2, answer
+    assert complaint in answer.err
+    assert states(console, mail) == (5, 0, 3)
+
+
+def test_a_verb_that_the_design_lacks(console: Console, install: Install) -> None:
+    answer = console("requeue", install("fifo"), "--yes")
+    assert answer.status == 2
+    assert "has no verb requeue" in answer.err
+
+
+def test_reading_rights_are_refused_and_noted(console: Console, mail: str, state: Path) -> None:
+    answer = console("purge", mail, "--rights", "read-only", "--yes", mail)
+    assert answer.status == 4
+    assert "needs the right operator" in answer.err
+    answer = console("purge", mail, "--rights", "operator", "--permanently", "--yes", mail)
+    assert answer.status == 4
+    assert "needs the right admin" in answer.err
+    only_planned(console("purge", mail, "--json"))
+    assert states(console, mail) == (5, 0, 3)
+    noted = [json.loads(line) for line in state.read_text().splitlines()]
+    assert [one["outcome"] for one in noted] == ["refused"] * 3
+    assert {one["verb"] for one in noted} == {"purge"}
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The local audit of this test."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path / "dbq-console" / "audit.jsonl"
+
+
+def test_the_audit_tells(console: Console, mail: str, state: Path) -> None:
+    console.done("requeue", mail, "--yes", "--filter", "error~time")
+    console.done("purge", mail, "--yes", mail, "--reason", "ticket 1")
+    told = console.done("audit", mail, "--json").json["actions"]
+    assert told.pop()["verb"] == "install"
+    assert [(one["verb"], one["done"], one["outcome"]) for one in told] == [
+        ("purge", 8, "done"),
+        ("requeue", 3, "done"),
+    ]
+    assert told[1]["filters"] == "error~time"
+    assert "ticket 1" in told[0]["detail"]
+    assert console.done("audit", mail, "--verb", "purge", "--json").json["actions"] == told[:1]
+    assert console.done("audit", mail, "--operator", "nobody", "--json").json["actions"] == []
+    assert console.done("audit", mail, "--running", "--json").json["actions"] == []
+    assert "requeue" in console.done("audit", mail, "--since", "1h").text
+    lines = [json.loads(line) for line in state.read_text().splitlines()]
+    assert [(line["verb"], line["done"]) for line in lines] == [("requeue", 3), ("purge", 8)]
+    assert state.stat().st_mode & 0o077 == 0
+
+
+def test_ctrl_c_stops_after_the_batch_and_the_rest_can_be_done(
+    console: Console, install: Install
+) -> None:
+    name = install("fifo")
+    console.done("push", name, "-", "--lines", stdin=b"".join(b"%d\n" % n for n in range(300)))
+    slow = ["purge", name, "--yes", name, "--rate", "50", "--batch", "10"]
+    with console.process(*slow) as running:
+        wait_until(
+            lambda: bool(done_so_far(console, name)),
+            "a first batch",
+        )
+        running.send_signal(signal.SIGINT)
+        _, err = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert b"Stopping after this batch" in err
+    (entry,) = console.done("audit", name, "--verb", "purge", "--json").json["actions"]
+    assert entry["outcome"] == "stopped"
+    assert 0 < entry["done"] < 300
+    rest = console.done("purge", name, "--yes", name, "--json").json["result"]
+    assert rest["done"] == 300 - entry["done"]
+
+
+def done_so_far(console: Console, name: str) -> object:
+    return value(
+        console.url,
+        f"SELECT max(a.done) FROM dbq.action AS a WHERE a.queue_name = '{name}'",
+    )
+
+
+def test_release_by_evidence(console: Console, install: Install) -> None:
+    name = install("claim")
+    console.done("push", name, "-", "--lines", stdin=b"a\nb\nc\nd\n")
+    pop = f"SELECT id, attempts FROM \"{name}_pop\"('worker', bound => true)"
+    with connect(console.url) as living, connect(console.url) as dying:
+        (kept,) = living.execute(pop.encode()).fetchall()
+        dying.execute(pop.encode())
+        (pid,) = dying.execute("SELECT pg_backend_pid()").fetchone() or (0,)
+        (alive,) = living.execute("SELECT pg_backend_pid()").fetchone() or (0,)
+        living.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+        plan = only_planned(console("release", name, "--json"))
+        assert plan["count"] == 1
+        assert console.done("release", name, "--yes", "--json").json["result"]["done"] == 1
+        assert states(console, name) == (3, 1, 0)
+
+        # The other one works on it: too young to be stuck, and told who and where with --force.
+        assert console.done("release", name, "--yes", "--json").json["result"]["done"] == 0
+        forced = console("release", name, "--force", "--filter", "older=0s")
+        assert f"session {alive} " in forced.text
+        console.done("release", name, "--force", "--yes")
+        assert states(console, name) == (4, 0, 0)
+        late = f'SELECT "{name}_complete"(%s, %s)'
+        assert living.execute(late.encode(), list(kept)).fetchone() == (False,)
+        assert states(console, name) == (4, 0, 0)

@@ -1,0 +1,140 @@
+"""What is too much for a queue: laws of the judging, and its words."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.config import load
+from console.monitor import QueueSample, QueueSnapshot, snapshot
+from console.monitor.limits import DEFAULTS, Level, Limits, Thresholds, judge
+from tests.unit.test_snapshot import NOTHING, queue
+
+QUIET = snapshot(QueueSample(queue("fifo"), NOTHING), "c")
+COUNTS = st.none() | st.integers(0, 10**9)
+SECONDS = st.none() | st.floats(0, 1e9)
+FIGURES = {"depth": "ready", "age": "age_seconds", "errors": "errors"}
+
+
+def limits_of(values: st.SearchStrategy[float]) -> st.SearchStrategy[Limits[float]]:
+    """As the configuration lets them through: never critical before they are a warning."""
+
+    def made(pair: tuple[float | None, float | None]) -> Limits[float]:
+        low, high = pair
+        return Limits(low, high if None in pair else max(low or 0, high or 0))
+
+    return st.tuples(st.none() | values, st.none() | values).map(made)
+
+
+AMOUNTS = limits_of(st.integers(1, 10**9))
+THRESHOLDS = st.builds(
+    Thresholds,
+    st.just(300.0),
+    depth=AMOUNTS,
+    age_seconds=limits_of(st.floats(0.001, 1e9)),
+    gap_share=limits_of(st.floats(0.001, 1.0)),
+    errors=AMOUNTS,
+)
+SNAPSHOTS = st.builds(
+    lambda ready, age, errors, gap, capacity: replace(
+        QUIET, ready=ready, age_seconds=age, errors=errors, gap=gap, capacity=capacity
+    ),
+    COUNTS,
+    SECONDS,
+    COUNTS,
+    st.none() | st.integers(-100, 20_000),
+    st.none() | st.integers(1, 10_000),
+)
+
+
+def levels(seen: QueueSnapshot, thresholds: Thresholds) -> dict[str, Level]:
+    found = judge(seen, thresholds)
+    assert len({one.figure for one in found}) == len(found)
+    return {one.figure: one.level for one in found}
+
+
+@given(SNAPSHOTS, THRESHOLDS)
+def test_what_is_told_has_reached_the_limit_that_is_told(
+    seen: QueueSnapshot, thresholds: Thresholds
+) -> None:
+    found = judge(seen, thresholds)
+    assert [one.level for one in found] == sorted((one.level for one in found), reverse=True)
+    for one in found:
+        name = {"age": "age_seconds"}.get(one.figure, one.figure)
+        limits: Limits[float] = getattr(thresholds, name)
+        assert one.value >= one.limit
+        assert one.limit == (limits.critical if one.level is Level.CRITICAL else limits.warning)
+        assert one.words
+        assert one.limit_words
+
+
+@given(SNAPSHOTS, THRESHOLDS)
+def test_nothing_that_has_reached_a_limit_is_kept_back(
+    seen: QueueSnapshot, thresholds: Thresholds
+) -> None:
+    share = seen.gap / seen.capacity if seen.gap is not None and seen.capacity else None
+    values = {"depth": seen.ready, "age": seen.age_seconds, "errors": seen.errors}
+    told = levels(seen, thresholds)
+    for figure, value in (values | {"gap_share": share}).items():
+        limits: Limits[float] = getattr(thresholds, {"age": "age_seconds"}.get(figure, figure))
+        reached = [x for x in (limits.warning, limits.critical) if None not in (x, value)]
+        assert (figure in told) == any((value or 0) >= (limit or 0) for limit in reached)
+
+
+@given(SNAPSHOTS, THRESHOLDS, st.sampled_from(sorted(FIGURES)), st.integers(1, 10**6))
+def test_more_is_never_less_grave(
+    seen: QueueSnapshot, thresholds: Thresholds, figure: str, more: int
+) -> None:
+    value = getattr(seen, FIGURES[figure])
+    changed: dict[str, Any] = {FIGURES[figure]: (value or 0) + more}
+    worse = replace(seen, **changed)
+    before, after = levels(seen, thresholds), levels(worse, thresholds)
+    assert after.get(figure, Level.OK) >= before.get(figure, Level.OK)
+    assert {k: v for k, v in after.items() if k != figure} == {
+        k: v for k, v in before.items() if k != figure
+    }
+
+
+@given(THRESHOLDS)
+def test_what_is_not_known_reaches_no_limit(thresholds: Thresholds) -> None:
+    unknown = replace(QUIET, ready=None, unknown=("ready", "age_seconds"))
+    assert judge(unknown, thresholds) == ()
+
+
+@given(SNAPSHOTS)
+def test_without_limits_nothing_is_too_much(seen: QueueSnapshot) -> None:
+    assert judge(seen, Thresholds(300.0, Limits(), Limits(), Limits(), Limits())) == ()
+
+
+def test_the_defaults_are_those_of_the_configuration() -> None:
+    assert load({"DBQ_CONFIG": "", "HOME": "/nowhere"}).defaults.thresholds == DEFAULTS
+
+
+@pytest.mark.parametrize(
+    ("figures", "words", "limit"),
+    [
+        ({"ready": 12_480}, "12,480 ready", "10,000"),
+        ({"ready": 12_480, "estimated": ("ready",)}, "≈12 k ready", "10,000"),
+        ({"age_seconds": 541.3}, "oldest 9 m 01 s", "1 m 00 s"),
+        ({"errors": 6}, "6 in error", "1"),
+        ({"gap": 9_999, "capacity": 10_000}, "99 % full", "29 %"),
+        ({"gap": 10_001, "capacity": 10_000}, "full: it takes no more pushes", "29 %"),
+    ],
+)
+def test_words(figures: dict[str, Any], words: str, limit: str) -> None:
+    low = Thresholds(300.0, Limits(10_000), Limits(60.0), Limits(0.29), Limits(1))
+    (one,) = judge(replace(QUIET, **figures), low)
+    assert (one.words, one.limit_words) == (words, limit)
+    told = "full" in words or limit == "1"
+    assert one.reason == (words if told else f"{words} (limit {limit})")
+
+
+def test_the_stable_object() -> None:
+    low = Thresholds(300.0, Limits(1, 5), Limits(), Limits(), Limits(1))
+    found = replace(QUIET, ready=7, errors=1).as_json(low)["limits"]
+    assert found == [
+        {"figure": "depth", "value": 7, "limit": 5, "level": "critical"},
+        {"figure": "errors", "value": 1, "limit": 1, "level": "warning"},
+    ]
