@@ -9,10 +9,10 @@ from typing import Any
 
 import click
 
-from console.cli import config, inspecting, looking, messages, queues, ring, running, waits
+from console.cli import acting, config, inspecting, looking, messages, queues, ring, running, waits
 from console.cli.context import place
 from console.cli.streams import narrate, narrate_interrupt, put
-from console.config import Said, load
+from console.config import DISPLAY_ZONE, Said, load
 from console.errors import ConsoleError
 from console.rights import Rights
 
@@ -96,12 +96,15 @@ def _open_screens(said: Said) -> None:
     configuration = load()
     named = configuration.chosen(said, url_rights=Rights.READ_ONLY)
     profiles = configuration.profiles() if named is None else [named]
-    tui.run_profiles(profiles, config_path=configuration.path)
+    zone = configuration.defaults[DISPLAY_ZONE]
+    tui.run_profiles(profiles, config_path=configuration.path, zone=zone)
 
 
 for command in (*looking.COMMANDS, *queues.COMMANDS, *messages.COMMANDS, *ring.COMMANDS):
     cli.add_command(command)
 for command in (*running.COMMANDS, *config.COMMANDS, *waits.COMMANDS, *inspecting.COMMANDS):
+    cli.add_command(command)
+for command in acting.COMMANDS:
     cli.add_command(command)
 
 

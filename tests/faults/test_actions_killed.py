@@ -1,0 +1,150 @@
+"""The process that acts is killed at random points; run again it finishes; nothing is missing."""
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from console import sql
+from console.actions import audit
+from console.actions.install import install
+from console.catalog import installed_queue
+from console.designs import design
+from console.engines import Database, open_database
+from tests.contract.client import Client
+from tests.contract.filled import seen
+from tests.servers import Server, fresh_database
+
+MESSAGES = 400
+_DEADLINE_SECONDS = 60.0
+CASES = [
+    ("fifo", {}, "purge"),
+    ("heap", {}, "purge"),
+    ("ring", {"size": "1000"}, "purge"),
+    ("ring", {"size": "1000", "in_hand": "on"}, "requeue"),
+    ("claim", {}, "requeue"),
+    ("claim", {}, "release"),
+    ("status", {}, "archive"),
+    ("split", {}, "archive"),
+]
+
+
+@pytest.fixture(scope="module")
+def database(server: Server) -> Iterator[Database]:
+    with fresh_database(server.url) as url:
+        opened = open_database(url)
+        yield opened
+        opened.close()
+
+
+@pytest.mark.parametrize(("name", "options", "verb"), CASES, ids=str)
+def test_killed_and_run_again(
+    database: Database,
+    name: str,
+    options: dict[str, str],
+    verb: str,
+    long: bool,
+    tmp_path: Path,
+) -> None:
+    for seed in range(20 if long else 1):
+        dice = random.Random(f"{name} {verb} {seed}")
+        of = design(name)
+        chosen = of.complete_options(options)
+        queue = installed_queue("public", f"{name}_{verb}_{seed}", of, chosen)
+        install(database, queue)
+        client = Client(database, queue)
+        prepare(client, verb)
+        before = everywhere(client)
+        assert sum(before.values()) == MESSAGES
+
+        for _ in range(3 if long else 1):
+            kill_at(client, verb, dice.randrange(MESSAGES), tmp_path)
+            assert everywhere(client) == before
+        again = run(client, verb, tmp_path)
+        assert again.wait(_DEADLINE_SECONDS) == 0
+
+        assert everywhere(client) == before
+        told = entries(client)
+        assert sum(entry.done for entry in told) == MESSAGES, "in the audit, each of them once"
+        states = Counter(message.state for message in seen(client, limit=1000).messages)
+        ready = verb in {"requeue", "release"}
+        assert states == ({"ready": MESSAGES} if ready else {})
+
+
+def prepare(client: Client, verb: str) -> None:
+    """Everything in the state that the verb is for."""
+    stored = client.push_many([f"message {n}" for n in range(MESSAGES)])
+    assert None not in stored
+    if verb == "purge":
+        return
+    popped = client.pop_many(MESSAGES, "worker")
+    for message in popped if verb != "release" else ():
+        assert client.fail(message, "boom") if verb == "requeue" else client.complete(message)
+
+
+def run(client: Client, verb: str, state: Path) -> "subprocess.Popen[bytes]":
+    """The verb as an operator calls it, in small batches."""
+    more = ["--force"] if verb == "release" else []
+    if verb == "release":
+        more += ["--filter", "older=0s"]
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-c", "from console.cli import main; raise SystemExit(main())"),
+            *(verb, client.queue.name, "--url", client.url, "--batch", "4"),
+            *("--yes", client.queue.name, *more),
+        ],
+        env={"XDG_STATE_HOME": str(state), "PATH": "/usr/bin:/bin", "HOME": str(state)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def kill_at(client: Client, verb: str, done: int, state: Path) -> None:
+    """Kill it once so many messages are done (or when it ended before)."""
+    already = sum(entry.done for entry in entries(client))
+    process = run(client, verb, state)
+    deadline = time.monotonic() + _DEADLINE_SECONDS
+    while process.poll() is None and time.monotonic() < deadline:
+        if sum(entry.done for entry in entries(client)) - already >= done // 4 + 1:
+            break
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    settle(client)
+
+
+def settle(client: Client) -> None:
+    """Until the server has noticed that the client is gone: its last batch may still run."""
+    deadline = time.monotonic() + _DEADLINE_SECONDS
+    while time.monotonic() < deadline:
+        with client.database.transaction("look", read_only=True) as connection:
+            product = client.database.product
+            alive = audit.alive(connection, product, entries(client))
+        if True not in alive.values():
+            return
+        time.sleep(0.01)
+    raise AssertionError("a session of a killed process lives on")
+
+
+def entries(client: Client) -> list[audit.Entry]:
+    with client.database.transaction("read the audit", read_only=True) as connection:
+        wanted = audit.Wanted(client.queue.schema, client.queue.name)
+        return audit.entries(connection, client.database.product, wanted)
+
+
+def everywhere(client: Client) -> Counter[str]:
+    """Payload -> how often it lies in the queue or in its archive."""
+    page = seen(client, limit=1000, payload_bytes=100)
+    found = Counter(str(message.payload) for message in page.messages)
+    dialect = client.database.product.dialect
+    names = (client.queue.schema, f"{client.queue.name}_archive")
+    table = ".".join(sql.quote_identifier(dialect, name) for name in names)
+    with client.database.transaction("read the archive", read_only=True) as connection:
+        rows = connection.execute(text(f"SELECT payload FROM {table}")).scalars()
+        return found + Counter(rows)
