@@ -206,12 +206,12 @@ def _take_once(
                     wait_seconds=take.wait_seconds,
                 )
                 if messages:
-                    base = _ring_base(connection, product, queue)
+                    base = ring_base(connection, product, queue)
             if messages:
                 before_commit(messages)
     except BaseException:
         if base is not None:
-            _give_back(database, queue, messages, base)
+            give_back(database, queue, messages, base)
         raise
     return messages
 
@@ -220,7 +220,7 @@ def _is_ring(queue: Queue) -> bool:
     return queue.design.flow is Flow.NUMBERS
 
 
-def _ring_base(connection: Connection, product: Product, queue: Queue) -> int | None:
+def ring_base(connection: Connection, product: Product, queue: Queue) -> int | None:
     """For a ring, the base that its numbers count from; None for every other design.
 
     Asked in the transaction of the pop, which no relay can come into.
@@ -232,7 +232,7 @@ def _ring_base(connection: Connection, product: Product, queue: Queue) -> int | 
     return row.base
 
 
-def _give_back(database: Database, queue: Queue, messages: Sequence[Message], base: int) -> None:
+def give_back(database: Database, queue: Queue, messages: Sequence[Message], base: int) -> None:
     """After our own rollback the ring's numbers are spent: park them, so that a pop finds them."""
     statement = sql.statements(database.product.name, queue.design.name)["give_back"]
     ids = database.product.array([message.id for message in messages])

@@ -135,7 +135,7 @@ def payload_of(number: int, queue: Queue) -> Payload:
     return f"{number} 'mä\\ 日本 🂡 \t  " if roomy else str(number)
 
 
-def _number_of(payload: Payload, queue: Queue) -> int:
+def number_of(payload: Payload, queue: Queue) -> int:
     """The message's number if its payload is exactly one that was pushed, else -1."""
     text = payload.decode("latin-1") if isinstance(payload, bytes) else payload
     digits = text.removeprefix('{"n": ')
@@ -169,7 +169,7 @@ def _sequential(database: Database, queue: Queue, log: _Log) -> int:
         if not messages:
             break
         log.popped += [(-1, message) for message in messages]
-        seen += [_number_of(message.payload, queue) for message in messages]
+        seen += [number_of(message.payload, queue) for message in messages]
         _complete_all(database, queue, messages, log)
     order = queue.design.order_with(queue.options)
     if order is Order.NONE:
@@ -271,7 +271,7 @@ def _consume(
 
 
 def _judge(queue: Queue, name: str, log: _Log, out_of_order: int) -> SmokeResult:
-    numbers = [_number_of(message.payload, queue) for _, message in log.popped]
+    numbers = [number_of(message.payload, queue) for _, message in log.popped]
     seen = Counter(number for number in numbers if number >= 0)
     order = queue.design.order_with(queue.options)
     return SmokeResult(
@@ -284,8 +284,8 @@ def _judge(queue: Queue, name: str, log: _Log, out_of_order: int) -> SmokeResult
         damaged=numbers.count(-1),
         out_of_order=out_of_order + _inversions(log, numbers, order),
         unfinished=log.unfinished,
-        push_ms=_latency(log.push_seconds),
-        pop_ms=_latency(log.pop_seconds),
+        push_ms=latency_of(log.push_seconds),
+        pop_ms=latency_of(log.pop_seconds),
         errors=tuple(log.errors),
     )
 
@@ -317,7 +317,7 @@ def _inversions(log: _Log, numbers: list[int], order: Order) -> int:
     return broken
 
 
-def _latency(seconds: list[float]) -> Latency:
+def latency_of(seconds: list[float]) -> Latency:
     if len(seconds) < 2:
         return Latency(0.0, 0.0, 0.0)
     cuts = statistics.quantiles(seconds, n=100, method="inclusive")

@@ -7,6 +7,7 @@ import click
 
 from console import engines
 from console.actions import smoke as smoking
+from console.actions.smoke_live import smoke_live
 from console.cli.context import Call, Rights, verb_options
 from console.cli.looking import table
 from console.cli.streams import narrate
@@ -17,25 +18,33 @@ from console.errors import UsageError
 @click.command()
 @click.argument("name", required=False)
 @click.option("--design", metavar="D", help="Test a design with its default options instead.")
+@click.option("--live", is_flag=True, help="Through the queue itself, only if it is drained.")
 @verb_options
-def smoke(call: Call, name: str | None, design: str | None) -> None:
+def smoke(call: Call, name: str | None, design: str | None, live: bool) -> None:
     """Prove a queue's design here: a scratch queue of the same options, every message checked.
 
-    The queue itself is not touched. Exit 1: something is not as the design promises.
+    The queue itself is not touched. With --live it is, where it is drained: each message is pushed
+    and popped in one transaction, so that no consumer ever sees it. Exit 1: something is not as the
+    design promises.
 
     \b
     Examples:
       dbq-console smoke orders
+      dbq-console smoke orders --live
       dbq-console smoke --design ring
     """
     if (name is None) == (design is None):
         raise UsageError("smoke wants the name of a queue, or --design D.")
+    if live and name is None:
+        raise UsageError("--live goes with the name of a queue.")
     database = call.database(Rights.ADMIN, "smoke")
     if design is not None:
         of = find_design(design, database.product.name)
         result = smoking.smoke_design(database, call.schema_for(database), of)
     else:
-        result = smoking.smoke_queue(database, call.find(database, name or ""))
+        queue = call.find(database, name or "")
+        test = smoke_live if live else smoking.smoke_queue
+        result = test(database, queue)
     push, pop = result.push_ms, result.pop_ms
     lines = [
         f"{'ok' if result.ok else 'NOT OK'}: {result.design}, {result.messages:,} messages, "

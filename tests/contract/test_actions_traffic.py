@@ -117,11 +117,11 @@ def test_nothing_is_lost_doubled_or_too_new(use: Use, variant: Variant) -> None:
     assert set(traffic.pushed) - set(came) == set(), "lost"
     assert set(came) - set(traffic.pushed) == set(), "from nowhere"
     cutoffs = {entry.action_id: entry.cutoff for entry in entries(client)}
-    for one in archived:
-        cutoff = cutoffs[one.action_id or 0]
-        assert one.since is not None
+    for row in archived:
+        cutoff = cutoffs[row.action_id or 0]
+        assert row.since is not None
         assert cutoff is not None
-        assert one.since <= cutoff, "newer than the cut-off"
+        assert row.since <= cutoff, "newer than the cut-off"
     assert len(archived) == acted["purge"] + acted["archive"]
 
 

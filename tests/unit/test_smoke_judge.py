@@ -65,7 +65,7 @@ def test_a_sound_log_passes(of: Queue) -> None:
 def test_payloads_are_different_fit_and_are_known_again(of: Queue) -> None:
     payloads = [payload_of(number, of) for number in range(EXPECTED)]
     assert len(set(payloads)) == EXPECTED
-    assert [smoke._number_of(payload, of) for payload in payloads] == list(range(EXPECTED))
+    assert [smoke.number_of(payload, of) for payload in payloads] == list(range(EXPECTED))
     limit = of.options["max_bytes"]
     if limit != "unlimited":
         sizes = [len(p if isinstance(p, bytes) else p.encode()) for p in payloads]
@@ -136,7 +136,7 @@ def test_the_order_of_different_producers_is_free_where_it_is_lax() -> None:
     half = len(middle) // 2
     log.popped = [one for one in log.popped if one[0] != 0] + middle[half:] + middle[:half]
     producers = {
-        (smoke._number_of(m.payload, lax) - smoke._SEQUENTIAL) // smoke._MESSAGES_EACH
+        (smoke.number_of(m.payload, lax) - smoke._SEQUENTIAL) // smoke._MESSAGES_EACH
         for _, m in middle[half:]
     }
     assert len(producers) == 2
@@ -186,6 +186,6 @@ def test_every_fault_is_counted(seed: int, lost: int, doubled: int, damaged: int
 
 @given(st.lists(st.floats(0, 10), min_size=2, max_size=200))
 def test_latencies_rise_and_lie_between_the_least_and_the_most(seconds: list[float]) -> None:
-    found = smoke._latency(seconds)
+    found = smoke.latency_of(seconds)
     assert min(seconds) * 1000 - 0.01 <= found.p50 <= found.p95 <= found.p99
     assert found.p99 <= max(seconds) * 1000 + 0.01

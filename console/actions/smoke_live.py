@@ -1,0 +1,121 @@
+"""Push through the queue itself and pop it again, where it is drained and nobody can notice.
+
+Each message is pushed, popped and finished in one transaction that nobody else sees into. It is
+rolled back, so that nothing is left; a ring's is committed, for its numbers are spent either way.
+"""
+
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from console.actions.pop import Message, complete, give_back, pop_many, ring_base
+from console.actions.push import push, require_interface, signals_held
+from console.actions.smoke import SmokeResult, latency_of, number_of, payload_of
+from console.catalog import Queue
+from console.designs import Flow
+from console.engines import Database
+from console.errors import RefusedError
+from console.monitor import snapshot, take_sample
+
+ROUNDS = 20
+
+
+@dataclass
+class _Seen:
+    pushed: int = 0
+    lost: int = 0
+    damaged: int = 0
+    unfinished: int = 0
+
+
+def smoke_live(database: Database, queue: Queue) -> SmokeResult:
+    """RefusedError where it is not drained, or is not any more: then nothing was taken."""
+    require_interface(queue)
+    _require_drained(database, queue)
+    seen = _Seen()
+    push_seconds: list[float] = []
+    pop_seconds: list[float] = []
+    for number in range(ROUNDS):
+        pushing, popping = _once(database, queue, number, seen)
+        push_seconds.append(pushing)
+        pop_seconds.append(popping)
+    return SmokeResult(
+        queue=queue.name,
+        design=queue.design.name,
+        order=queue.design.order_with(queue.options).value,
+        messages=seen.pushed,
+        lost=seen.lost,
+        doubled=0,
+        damaged=seen.damaged,
+        out_of_order=0,
+        unfinished=seen.unfinished,
+        push_ms=latency_of(push_seconds),
+        pop_ms=latency_of(pop_seconds),
+    )
+
+
+def _require_drained(database: Database, queue: Queue) -> None:
+    (sample,) = take_sample(database, only=[queue]).queues
+    seen = snapshot(sample, database.label)
+    held = {
+        "ready": seen.ready,
+        "scheduled": seen.scheduled if "scheduled" in queue.states else 0,
+        "claimed": seen.claimed if "claimed" in queue.states else 0,
+    }
+    if any(count != 0 for count in held.values()):
+        told = ", ".join(
+            f"{'?' if n is None else n} {state}" for state, n in held.items() if n != 0
+        )
+        raise RefusedError(
+            f"The queue {queue.name!r} is not drained: {told}.",
+            why="A live smoke test never comes near a production message.",
+            next_step="Test beside it, without --live, or drain it first.",
+        )
+
+
+def _once(database: Database, queue: Queue, number: int, seen: _Seen) -> tuple[float, float]:
+    """Seconds of the push and of the pop."""
+    ring = queue.design.flow is Flow.NUMBERS
+    payload = payload_of(number, queue)
+    strange: list[Message] = []
+    base: int | None = None
+    started = pushed = popped = time.perf_counter()
+    with database.transaction(f"smoke-test {queue.name!r}") as connection:
+        with signals_held() if ring else nullcontext():
+            id_ = push(connection, database.product, queue, payload)
+            pushed = time.perf_counter()
+            taken = pop_many(connection, database.product, queue, 1, "smoke")
+            popped = time.perf_counter()
+            seen.pushed += 1
+            if taken and taken[0].id != id_:
+                strange, base = taken, ring_base(connection, database.product, queue)
+        _judge(connection, database, queue, number, taken, seen)
+        if (strange or not ring) and (own := connection.get_transaction()):
+            own.rollback()
+    if strange:
+        if base is not None:
+            give_back(database, queue, strange, base)
+        raise RefusedError(
+            f"The queue {queue.name!r} is not drained any more: a message came meanwhile.",
+            why="It was given back at once.",
+            next_step="Test beside it, without --live.",
+        )
+    return pushed - started, popped - pushed
+
+
+def _judge(
+    connection: Connection,
+    database: Database,
+    queue: Queue,
+    number: int,
+    taken: list[Message],
+    seen: _Seen,
+) -> None:
+    if not taken:
+        seen.lost += 1
+        return
+    seen.damaged += number_of(taken[0].payload, queue) != number
+    if queue.finishes and not complete(connection, database.product, queue, taken[0]):
+        seen.unfinished += 1
