@@ -4,7 +4,7 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -17,6 +17,7 @@ from console import sql
 from console.designs import Design, design
 from console.engines import Product
 from console.errors import UsageError
+from console.formats import duration
 
 INTERFACE_VERSION = 1
 """Version of the tables and functions that this console installs."""
@@ -157,8 +158,36 @@ class _Setting:
 
 
 @dataclass(frozen=True)
-class _Present:
+class _Found:
     present: bool
+    audited: bool
+
+
+@dataclass(frozen=True)
+class Acting:
+    """What an operator is doing to a queue now, as the audit tells it."""
+
+    schema: str
+    queue: str
+    verb: str
+    operator: str
+    database_user: str
+    session: str
+    """As claimed_by has it: an action ends with its session."""
+    since_seconds: float
+    planned: int
+    done: int
+
+    def as_json(self) -> dict[str, object]:
+        """The stable object of `status --json`."""
+        shown = ("verb", "operator", "database_user", "since_seconds", "planned", "done")
+        return {name: getattr(self, name) for name in shown}
+
+    @property
+    def words(self) -> str:
+        """For a screen: `requeue by ann@etl01 for 1 m 04 s, 4,000 of 100,000 done`."""
+        counts = f", {self.done:,} of {self.planned:,} done" if self.planned else ""
+        return f"{self.verb} by {self.operator} for {duration(self.since_seconds)}{counts}"
 
 
 _NOTHING = sql.Scope()
@@ -170,8 +199,17 @@ def _statement(product: Product, name: str) -> sql.Statement:
 
 def has_catalog(connection: Connection, product: Product) -> bool:
     """Whether the console was ever used to install or adopt anything here."""
-    (row,) = sql.fetch(connection, _Present, _statement(product, "exists"), _NOTHING)
-    return row.present
+    return _found(connection, product).present
+
+
+def has_audit(connection: Connection, product: Product) -> bool:
+    """Whether the catalog keeps an audit: one that an older console made does not."""
+    return _found(connection, product).audited
+
+
+def _found(connection: Connection, product: Product) -> _Found:
+    (row,) = sql.fetch(connection, _Found, _statement(product, "exists"), _NOTHING)
+    return row
 
 
 def queues(connection: Connection, product: Product) -> list[Queue]:
@@ -209,11 +247,25 @@ def is_production(connection: Connection, product: Product) -> bool:
     return has_catalog(connection, product) and _is_production(connection, product)
 
 
-def queues_and_production(connection: Connection, product: Product) -> tuple[list[Queue], bool]:
-    """Both at once, for those who ask every second."""
-    if not has_catalog(connection, product):
-        return [], False
-    return _queues(connection, product), _is_production(connection, product)
+@dataclass(frozen=True)
+class Catalog:
+    """All of it at once, for those who ask every second."""
+
+    queues: Sequence[Queue] = ()
+    production: bool = False
+    acting: Sequence[Acting] = ()
+    """Also what was cut off: whoever asks looks at the sessions."""
+
+
+def read(connection: Connection, product: Product) -> Catalog:
+    """The whole catalog; an empty one where there is none."""
+    found = _found(connection, product)
+    if not found.present:
+        return Catalog()
+    acting: Sequence[Acting] = ()
+    if found.audited:
+        acting = sql.fetch(connection, Acting, _statement(product, "running"), _NOTHING)
+    return Catalog(_queues(connection, product), _is_production(connection, product), acting)
 
 
 def _is_production(connection: Connection, product: Product) -> bool:

@@ -199,6 +199,7 @@ def table(queues: Sequence[QueueSnapshot], thresholds_of: ThresholdsOf = default
         name = _name(queue, queues)
         lines += [f"{name}: {plain(queue.problem)}"] if queue.problem else []
         lines += [f"{name}: {_slow(queue)}"] if queue.slow else []
+        lines += [f"{name}: {plain(one.words)}" for one in queue.acting]
         found = judge(queue, thresholds_of(queue.queue))
         lines += [f"{name}: {_exceeded(one)}" for one in found]
     return lines

@@ -9,7 +9,7 @@ from enum import StrEnum
 from sqlalchemy import Connection
 
 from console import sql
-from console.catalog import Queue
+from console.catalog import Acting, Queue
 from console.engines import Database, Product
 from console.monitor.figures import Key, key_of
 from console.monitor.memory import Memory
@@ -145,6 +145,16 @@ def evidence_of(
         connection, _OwnerRow, server["owners"], sql.Scope(), sessions=product.array(sessions)
     )
     return {row.session: Evidence(row.owner) for row in rows}
+
+
+def still_there(
+    connection: Connection, product: Product, acting: Sequence[Acting]
+) -> list[Acting]:
+    """Those whose session is not gone: what was cut off is no longer going on."""
+    if not acting:
+        return []
+    evidence = evidence_of(connection, product, [one.session for one in acting])
+    return [one for one in acting if evidence.get(one.session) is not Evidence.GONE]
 
 
 def _with_evidence(claim: Claim, evidence: Mapping[str, Evidence]) -> Claim:

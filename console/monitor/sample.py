@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from console import catalog, sql
-from console.catalog import Kind, Queue
+from console.catalog import Acting, Kind, Queue
 from console.engines import Database, Session, Timeouts, patience
 from console.errors import ConnectionFailedError, ConsoleError
 from console.monitor import broker, owners
@@ -54,6 +54,8 @@ class QueueSample:
     """The oldest; None: not known, or the design has none."""
     holders: tuple[Holder, ...] | None = None
     """Of open transactions; None: not known."""
+    acting: tuple[Acting, ...] = ()
+    """What operators are doing to it."""
 
 
 @dataclass(frozen=True)
@@ -91,8 +93,10 @@ def take_sample(
         counts_rows = database.capabilities.counts_rows
         with database.session("look at the queues", read_only=True) as session:
             with session.transaction("look at the queues") as connection:
-                known, production = catalog.queues_and_production(connection, database.product)
-            queues = [q for q in (known if only is None else only) if q.kind is not Kind.ARCHIVE]
+                known = catalog.read(connection, database.product)
+                acting = owners.still_there(connection, database.product, known.acting)
+            wanted = known.queues if only is None else only
+            queues = [queue for queue in wanted if queue.kind is not Kind.ARCHIVE]
             memory.keep(queues)
             look = Look(database, session, memory, budget, stuck_after_seconds)
             seen = look.at(queues)
@@ -117,11 +121,12 @@ def take_sample(
                 estimates=estimated.get(key_of(queue)),
                 claims=claims.get(key_of(queue)),
                 holders=holders.get(key_of(queue)),
+                acting=tuple(a for a in acting if (a.schema, a.queue) == key_of(queue)),
             )
             for queue in queues
         ),
         counts_rows=counts_rows,
-        production=production or database.production,
+        production=known.production or database.production,
         life=look.circumstances.life,
     )
 

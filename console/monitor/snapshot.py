@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 
-from console.catalog import Queue
+from console.catalog import Acting, Queue
 from console.designs import Flow
 from console.monitor.figures import COUNTED, StatusRow
 from console.monitor.limits import DEFAULTS, Thresholds, judge
@@ -61,6 +61,8 @@ class QueueSnapshot:
     """How long the oldest of them is open; None: there is none, or its age is not known."""
     held_by: tuple[Holder, ...] = ()
     """The oldest ones."""
+    acting: tuple[Acting, ...] = ()
+    """What operators are doing to it."""
     filling_per_second: tuple[float, float] | None = None
     """How fast a ring's gap grows, from ... to ...; negative: it shrinks."""
 
@@ -105,7 +107,7 @@ class QueueSnapshot:
     def as_json(self, thresholds: Thresholds = DEFAULTS) -> dict[str, object]:
         """The stable object of `status --json`: keys are added at the end, and never go."""
         hidden = {"problem", "slow", "claims", "holders", "held_seconds", "held_by"}
-        hidden.add("filling_per_second")
+        hidden |= {"filling_per_second", "acting"}
         shown: dict[str, object] = {
             f.name: getattr(self, f.name) for f in fields(self) if f.name not in hidden
         }
@@ -125,6 +127,7 @@ class QueueSnapshot:
             "full_in_latest_seconds": latest,
             "doubling_buys_seconds": doubled,
             "limits": [exceeded.as_json() for exceeded in judge(self, thresholds)],
+            "acting": [one.as_json() for one in self.acting],
         }
 
 
@@ -218,6 +221,7 @@ def _snapshot(
         slow=tuple(name for name in sample.slow if name in unknown),
         held_seconds=max((age for age in ages if age is not None), default=None),
         held_by=(sample.holders or ())[:SHOWN],
+        acting=sample.acting,
         filling_per_second=None if rates is None else rates.net_range,
         **shown,  # type: ignore[arg-type]  # the figures, by name; ints where counts
     )

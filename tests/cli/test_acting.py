@@ -178,10 +178,13 @@ def test_ctrl_c_stops_after_the_batch_and_the_rest_can_be_done(
             lambda: bool(done_so_far(console, name)),
             "a first batch",
         )
+        (acting,) = console.status(name)["acting"]
+        assert (acting["verb"], acting["planned"]) == ("purge", 300)
         running.send_signal(signal.SIGINT)
         _, err = running.communicate(timeout=60)
     assert running.returncode == 130
     assert b"Stopping after this batch" in err
+    assert console.status(name)["acting"] == []
     (entry,) = console.done("audit", name, "--verb", "purge", "--json").json["actions"]
     assert entry["outcome"] == "stopped"
     assert 0 < entry["done"] < 300

@@ -69,8 +69,8 @@ def held_and_acted(
     assert (len(held.places), skipped) == (BATCH, 0)
     keys = [rows.key_of(source.queue, shelf, message) for message in chosen]
     due = [rows.due_of(message) for message in chosen]
-    values = {"keys": keys, "due": due, "places": list(held.places), "state": state}
-    values |= {"reason": "test", "action_id": None}
+    values: dict[str, object] = {"keys": keys, "due": due, "places": list(held.places)}
+    values |= {"state": state, "reason": "test", "action_id": None}
     names = ["hold", "put_away", "destroy"] + ["make_ready"] * (state == "error")
     return {name: explained(connection, source, shelf, name, values) for name in names}
 

@@ -43,6 +43,8 @@ class QueueDetail(Words):
             why = "cannot be reached" if view.unreachable else "no answer"
             since = whole_seconds(view.stale_seconds)
             line.append(f"  {why}, figures are {since} old", tone(self, "critical"))
+        for acting in view.snapshot.acting:
+            line.append(f"  {plain(acting.words)}", tone(self, "strong"))
         mood = {0: "quiet", 1: "warning", 2: "critical"}[view.health.level]
         words = ", ".join(map(first_line, view.health.reasons))
         if not words and view.stale_seconds is None:
