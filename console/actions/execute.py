@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from console.actions.audit import Outcome, Record
-from console.actions.choosing import Choice
+from console.actions.choosing import Candidates
 from console.actions.ledger import Ledger
 from console.actions.plan import Mover, Plan, require_possible
 from console.engines import Database, Session, again
@@ -173,6 +173,8 @@ class _Run:
         self._doing = f"{plan.verb} messages of {plan.queue.name!r}"
         self._ledger = Ledger()
         self._batches = 0
+        self._stopped = ""
+        """Why the verb itself can do no more."""
         self._started = time.monotonic()
 
     def nothing(self) -> Result:
@@ -212,18 +214,18 @@ class _Run:
 
     @property
     def _why_ended(self) -> str:
+        if self._stopped:
+            return self._stopped
         if self._control.stopped:
             return "stopped by its operator; the same action again finishes it"
         return ""
 
     def _batches_of(self, session: Session, record: Record) -> Outcome:
         plan = self._plan
-        choice = Choice(
-            self._database, session, self._mover.source, plan.filters, plan.states, plan.cutoff
-        )
+        choice = self._mover.choice(self._database, session, plan.filters, plan.states, plan.cutoff)
         left = plan.count
         waiting: list[Message] = []
-        while left > 0 and not self._control.stopped:
+        while left > 0 and not self._control.stopped and not self._stopped:
             size = min(self._pace.sizes(self._batches), left)
             waiting = waiting or self._worth(session, choice, size)
             if not waiting:
@@ -234,11 +236,13 @@ class _Run:
             left -= ledger.selected
             self._ledger += ledger
             self._batches += 1
+            self._stopped = self._mover.stops(ledger)
             self._progress(Progress(plan.count, self._ledger, self._batches))
             self._control.wait(self._rest(ledger.selected, begun))
-        return Outcome.STOPPED if self._control.stopped and left > 0 else Outcome.DONE
+        early = self._stopped or (self._control.stopped and left > 0)
+        return Outcome.STOPPED if early else Outcome.DONE
 
-    def _worth(self, session: Session, choice: Choice, size: int) -> list[Message]:
+    def _worth(self, session: Session, choice: Candidates, size: int) -> list[Message]:
         """The next messages that the verb does not leave alone; none: that was all."""
         while chosen := choice.next(size):
             left = self._mover.consider(session, chosen)

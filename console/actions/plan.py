@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from console import catalog, sql
 from console.actions.audit import Subject
-from console.actions.choosing import Choice
+from console.actions.choosing import Candidates
 from console.actions.ledger import Ledger
 from console.catalog import Kind, Queue
 from console.engines import Database, Session
@@ -32,19 +32,50 @@ _AT_ONCE = 5_000
 class Mover(Protocol):
     """One verb on the messages of one queue: everything that differs between such verbs."""
 
-    verb: str
-    states: tuple[str, ...]
-    """The messages that it takes where the filters name no state."""
-    allowed: tuple[str, ...]
-    """The states that a filter may name."""
-    wants_name: bool
-    """Whether it wants the queue's name however few they are."""
-    detail: str
-    """What the audit keeps besides: a target, a reason."""
+    @property
+    def verb(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The messages that it takes where the filters name no state."""
+        ...
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """The states that a filter may name."""
+        ...
+
+    @property
+    def wants_name(self) -> bool:
+        """Whether it wants the queue's name however few they are."""
+        ...
+
+    @property
+    def detail(self) -> str:
+        """What the audit keeps besides: a target, a reason."""
+        ...
+
+    @property
+    def aged(self) -> str:
+        """Where, or how, the messages have been for as long as their ages say."""
+        ...
 
     @property
     def source(self) -> Source:
         """The queue, and what its ids and payloads are."""
+        ...
+
+    def choice(
+        self,
+        database: Database,
+        session: Session,
+        filters: Filters,
+        states: Sequence[str],
+        cutoff: datetime,
+    ) -> Candidates:
+        """Those that match, for a plan as for what it plans."""
         ...
 
     def consider(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
@@ -61,6 +92,10 @@ class Mover(Protocol):
 
     def act(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
         """One batch, in the caller's transaction."""
+        ...
+
+    def stops(self, ledger: Ledger) -> str:
+        """Why nothing more can be done after a batch that ended so; empty: it goes on."""
         ...
 
 
@@ -91,6 +126,7 @@ class Plan:
     sql: str
     wants_name: bool
     detail: str
+    aged: str = "in that state"
     consequences: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
     """Why it cannot be done as it stands."""
@@ -156,7 +192,7 @@ class Plan:
             found.append(f"  filters: {'  '.join(self.filters.words)}")
         if self.oldest_seconds is not None and self.newest_seconds is not None:
             ages = f"{duration(self.newest_seconds)} to {duration(self.oldest_seconds)}"
-            found.append(f"  in that state for {ages}, at {self.cutoff:%H:%M:%S} UTC, the cut-off")
+            found.append(f"  {self.aged} for {ages}, at {self.cutoff:%H:%M:%S} UTC, the cut-off")
         if self.payload_bytes is not None and self.count:
             found.append(f"  payloads: {self.payload_bytes:,} bytes")
         found += [f"  left alone: {n:,} {why}" for why, n in self.left_alone.items()]
@@ -233,12 +269,11 @@ def require_verb(queue: Queue, verb: str) -> None:
 def states_for(mover: Mover, queue: Queue, filters: Filters) -> tuple[str, ...]:
     """The states that are meant. UsageError for one that the verb never takes."""
     if filters.state is None:
-        return tuple(state for state in mover.states if state in queue.states)
-    if filters.state not in mover.allowed or filters.state not in queue.states:
-        allowed = [state for state in mover.allowed if state in queue.states]
+        return mover.states
+    if filters.state not in mover.allowed:
         raise UsageError(
             f"{mover.verb} takes no messages in the state {filters.state!r}.",
-            next_step=f"Of {queue.name!r} it takes: {', '.join(allowed)}.",
+            next_step=f"Of {queue.name!r} it takes: {', '.join(mover.allowed)}.",
         )
     return (filters.state,)
 
@@ -253,12 +288,6 @@ def make(
     """Count what the action would be for. Changes nothing. `progress` is told how many so far."""
     queue = mover.source.queue
     states = states_for(mover, queue, filters)
-    if filters.keep_newest is not None and len(states) > 1:
-        raise UsageError(
-            "keep-newest wants one state.",
-            why=f"{mover.verb} takes here: {', '.join(states)}.",
-            next_step="Say which with --filter state=...",
-        )
     doing = f"plan {mover.verb} of {queue.name!r}"
     with database.session(doing, read_only=True) as session:
         with session.transaction(doing) as connection:
@@ -271,8 +300,8 @@ def make(
             )
             production = database.production or catalog.is_production(connection, product)
         counted = _Count()
-        choice = Choice(database, session, mover.source, filters, states, now.moment)
-        for chosen in choice.all(_AT_ONCE):
+        choice = mover.choice(database, session, filters, states, now.moment)
+        while chosen := choice.next(_AT_ONCE):
             counted.add(chosen, mover.consider(session, chosen))
             progress(sum(counted.by_state.values()))
         plan = Plan(
@@ -293,6 +322,7 @@ def make(
             sql=mover.script(),
             wants_name=mover.wants_name,
             detail=mover.detail,
+            aged=mover.aged,
         )
         consequences, obstacles = mover.consequence(session, plan)
     return Plan(

@@ -7,16 +7,19 @@ chosen, skipping those in other hands, and then acts on exactly these.
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
 from console import sql
+from console.actions.choosing import Candidates, Choice
 from console.actions.ledger import Ledger
 from console.catalog import Kind, Queue
 from console.designs import Flow, Order
-from console.engines import Session
+from console.engines import Database, Session
+from console.monitor.filters import Filters
 from console.monitor.message import Message
 from console.monitor.walked import Source
 
@@ -42,6 +45,7 @@ _IN_HAND_COLUMNS = {
     **{name: name for name in ("claimed_at", "claimed_by", "done_at")},
     "error": "errors",
 }
+_COUNTED = 10_000
 _KEY_TYPES = {"bigint": "int8", "integer": "int4", "smallint": "int2", "uuid": "uuid"}
 """An adopted table's id: its type by the name that may stand in quotes; others compare as text."""
 
@@ -55,9 +59,43 @@ class _HeldRow:
 
 
 @dataclass(frozen=True)
-class _Moved:
+class Moved:
+    """What a batch's statement did, from which its ledger is made."""
+
     taken_out: int
     put_in: int
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a queue stands to which messages shall go."""
+
+    ready: int
+    """Counted to 10,001. Of a ring, those whose numbers were purged too."""
+    room: int | None
+    """So many more a ring takes."""
+    voids: int | None
+    """So many more after a relay."""
+
+    @property
+    def count(self) -> str:
+        """How many are ready, in words."""
+        return _counted(self.ready - (self.voids or 0))
+
+    def needs(self, count: int) -> tuple[list[str], list[str]]:
+        """What a push of so many needs: as a consequence, or as an obstacle."""
+        if self.room is None:
+            return [], []
+        needs = f"needs {count:,} slots, {self.room:,} are free"
+        if count <= self.room:
+            return [needs], []
+        if self.voids:
+            needs += f"; a relay frees {_counted(self.voids)} more, whose messages were purged"
+        return [], [needs]
+
+
+def _counted(number: int) -> str:
+    return f"{number:,}" if number <= _COUNTED else f"more than {_COUNTED:,}"
 
 
 @dataclass(frozen=True)
@@ -105,6 +143,13 @@ def statement(source: Source, name: str) -> sql.Statement:
     return sql.statements(source.product.name, "actions")[name]
 
 
+def standing(connection: Connection, source: Source) -> Standing:
+    """How the queue stands now."""
+    within = scope(source, Shelf.TABLE)
+    (found,) = sql.fetch(connection, Standing, statement(source, "standing"), within)
+    return found
+
+
 def begin(connection: Connection, source: Source) -> None:
     """What comes first in a transaction that acts on rows: a ring's gate."""
     if source.queue.design.flow is Flow.NUMBERS and source.queue.kind is Kind.INSTALLED:
@@ -121,14 +166,15 @@ def hold(
     """
     held: list[Held] = []
     skipped = len(chosen)
-    for shelf, messages in _by_shelf(source.queue, chosen):
-        keys = {_key(source.queue, shelf, message): message for message in messages}
+    for shelf, messages in by_shelf(source.queue, chosen):
+        keys = {key_of(source.queue, shelf, message): message for message in messages}
         rows = sql.fetch(
             connection,
             _HeldRow,
             statement(source, "hold"),
             scope(source, shelf),
             keys=source.product.array(list(keys)),
+            due=source.product.array([due_of(message) for message in messages]),
         )
         by_id = {message.id: message for message in messages}
         order = {message.id: at for at, message in enumerate(messages)}
@@ -150,20 +196,27 @@ def _is_still(row: _HeldRow, message: Message) -> bool:
     return row.state in {None, message.state} and row.attempts in {None, message.attempts}
 
 
-def _by_shelf(queue: Queue, chosen: Sequence[Message]) -> Iterator[tuple[Shelf, Sequence[Message]]]:
+def by_shelf(queue: Queue, chosen: Sequence[Message]) -> Iterator[tuple[Shelf, Sequence[Message]]]:
+    """The messages of each shelf."""
     found: Mapping[Shelf, list[Message]] = defaultdict(list)
     for message in chosen:
         found[shelf_of(queue, message)].append(message)
     yield from found.items()
 
 
-def _key(queue: Queue, shelf: Shelf, message: Message) -> str:
+def key_of(queue: Queue, shelf: Shelf, message: Message) -> str:
     """What `hold` finds the message by: its place in a heap, its number in a ring, else its id."""
     if shelf is Shelf.SLOTS:
         return str(message.number)
     if queue.design.order is Order.NONE and message.key:
         return message.key.split(",", 2)[2]
     return message.id or ""
+
+
+def due_of(message: Message) -> str:
+    """The first half of the key in a queue by due time, as the server wrote it."""
+    place = message.key.split(",", 2)
+    return place[1] if len(place) == 3 else ""
 
 
 class RowMover:
@@ -173,6 +226,7 @@ class RowMover:
     states: tuple[str, ...] = ()
     allowed: tuple[str, ...] = ()
     wants_name = False
+    aged = "in that state"
     statement = ""
     """Its name in actions.sql."""
 
@@ -181,11 +235,24 @@ class RowMover:
         self._source = source
         self._conditions = conditions
         self.detail = detail
+        self.states = tuple(state for state in self.states if state in source.queue.states)
+        self.allowed = tuple(state for state in self.allowed if state in source.queue.states)
 
     @property
     def source(self) -> Source:
         """The queue, and what its ids and payloads are."""
         return self._source
+
+    def choice(
+        self,
+        database: Database,
+        session: Session,
+        filters: Filters,
+        states: Sequence[str],
+        cutoff: datetime,
+    ) -> Candidates:
+        """Where the queue's messages lie, oldest first."""
+        return Choice(database, session, self._source, filters, states, cutoff)
 
     def consider(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
         """Leaves none alone."""
@@ -227,7 +294,7 @@ class RowMover:
     def _move(self, connection: Connection, held: Held, action_id: int) -> Ledger:
         (moved,) = sql.fetch(
             connection,
-            _Moved,
+            Moved,
             self._statement,
             scope(self._source, held.shelf, **self._conditions),
             places=self._source.product.array(list(held.places)),
@@ -235,3 +302,8 @@ class RowMover:
             **self.bound(action_id),
         )
         return Ledger(selected=len(held.places), out=moved.taken_out, into=moved.put_in)
+
+    def stops(self, ledger: Ledger) -> str:
+        """Goes on whatever comes."""
+        del ledger
+        return ""

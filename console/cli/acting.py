@@ -1,24 +1,25 @@
-"""Verbs that change what a queue holds: requeue, release, purge, archive; and their audit."""
+"""Verbs on messages: requeue, release, purge, archive, restore; and the audit of all verbs."""
 
-import signal
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any, TypeVar
 
 import click
 
 from console.actions import audit as auditing
 from console.actions import continuous, execute, plan
+from console.actions import end_session as ending
 from console.actions.archive import Archive
-from console.actions.execute import BATCH, MOST_BATCH, Control, Pace, Progress, Result
+from console.actions.execute import BATCH, MOST_BATCH, Pace, Progress, Result
 from console.actions.plan import Mover, Plan
 from console.actions.purge import Purge
 from console.actions.release import Release
-from console.actions.requeue import Requeue
-from console.catalog import STUCK_AFTER_SECONDS
+from console.actions.requeue import Requeue, RequeueTo
+from console.actions.restore import Restore
+from console.catalog import STUCK_AFTER_SECONDS, Queue
 from console.cli.context import (
     BARE_YES,
     DURATION,
@@ -27,13 +28,15 @@ from console.cli.context import (
     Rights,
     confirm_by_name,
     confirmation,
+    stopping,
     verb_options,
 )
 from console.cli.streams import narrate
 from console.engines import Database
-from console.errors import RefusedError
+from console.errors import RefusedError, UsageError
 from console.formats import duration, moment, plain
 from console.monitor import filters as filtering
+from console.monitor.activity import Session
 from console.monitor.walked import Source
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
@@ -77,19 +80,36 @@ def _chosen(verb: Verb) -> Verb:
 @click.command(cls=ConfirmedVerb)
 @click.argument("name")
 @click.option("--back", is_flag=True, help="Behind all that are ready, not to their old place.")
+@click.option("--to", "other", metavar="OTHER", help="Into another queue, as new messages.")
 @_chosen
 @confirmation
 @verb_options
-def requeue(call: Call, name: str, back: bool, yes: str | None, dry_run: bool, **how: Any) -> None:
+def requeue(
+    call: Call,
+    name: str,
+    back: bool,
+    other: str | None,
+    yes: str | None,
+    dry_run: bool,
+    **how: Any,
+) -> None:
     """Let what failed be popped again. Attempts stay counted; all errors, without a filter.
 
     \b
     Examples:
       dbq-console requeue mail --filter 'error~time-out' --yes
       dbq-console requeue mail --rate 100 --canary --yes mail
+      dbq-console requeue mail --to mail-slow --yes
     """
     database, source = _source(call, "requeue", name, Rights.OPERATOR)
-    _act(call, database, Requeue(source, to_back=back), yes, dry_run, **how)
+    mover: Mover
+    if other is None:
+        mover = Requeue(source, to_back=back)
+    elif back:
+        raise UsageError("--back and --to exclude each other.")
+    else:
+        mover = RequeueTo(source, to=_source_in(call, database, other))
+    _act(call, database, mover, yes, dry_run, **how)
 
 
 @click.command(cls=ConfirmedVerb)
@@ -119,12 +139,39 @@ def release(
       dbq-console release mail --filter claimed_by=worker-7 --force --yes mail
     """
     database, source = _source(call, "release", name, Rights.OPERATOR)
+    if "end-session" in source.queue.verbs:
+        _show_holders(call, database, source.queue)
+        return
     thresholds = None if call.profile is None else call.profile.thresholds(name)
     stuck_after = STUCK_AFTER_SECONDS
     if thresholds is not None:
         stuck_after = thresholds.stuck_after_seconds
     mover = Release(source, stuck_after_seconds=stuck_after, force=force, unknown=unknown)
     _act(call, database, mover, yes, dry_run, **how)
+
+
+def _show_holders(call: Call, database: Database, queue: Queue) -> None:
+    """What is stuck where a pop deletes: sessions that hold rows. RefusedError where there are."""
+    found = ending.holding(database, queue)
+    lines = [f"{_who(session)} holds rows of {queue.label}" for session in found]
+    call.answer(
+        {"queue": queue.name, "schema": queue.schema, "holders": [one.as_json() for one in found]},
+        [plain(line) for line in lines] or [f"No session holds rows of {queue.label}."],
+    )
+    if found:
+        name = shlex.quote(queue.name)
+        raise RefusedError(
+            f"The queue {queue.name!r} has no claims: a session holds what it popped.",
+            next_step=f"End one, and its rows come back: dbq-console end-session {name} "
+            f"{shlex.quote(str(found[0].key))}",
+        )
+
+
+def _who(session: Session) -> str:
+    who = f"{session.user or '?'}, {session.application or '?'}, {session.client or 'local'}"
+    seconds = session.transaction_seconds
+    age = "?" if seconds is None else duration(seconds)
+    return f"{session.key} ({who}), in its transaction for {age},"
 
 
 @click.command(cls=ConfirmedVerb)
@@ -203,7 +250,7 @@ def archive(
     made = plan.make(database, mover, wanted)
     if not _confirmed(call, made, yes, dry_run):
         return
-    with _control() as control:
+    with stopping() as control:
         continuous.rounds(
             database,
             mover,
@@ -232,11 +279,48 @@ class _Rounds:
         self._waits = one.waits
 
 
+@click.command(cls=ConfirmedVerb)
+@click.argument("name")
+@click.option("--action", type=int, metavar="N", help="What this action took: see audit.")
+@click.option("--reason", metavar="TEXT", help="Whose reason in the archive holds the text.")
+@click.option("--popped", is_flag=True, help="What consumers popped (archive_at_pop).")
+@_chosen
+@confirmation
+@verb_options
+def restore(
+    call: Call,
+    name: str,
+    action: int | None,
+    reason: str | None,
+    popped: bool,
+    yes: str | None,
+    dry_run: bool,
+    **how: Any,
+) -> None:
+    """Bring messages back out of the archive: all that the last purge took, or those that match.
+
+    In the state in which they went; a claimed one as error. They keep their ids where the design
+    keeps ids and these are free. A design that deletes at pop gets them as pushes, at the end.
+
+    \b
+    Examples:
+      dbq-console restore mail --yes mail
+      dbq-console restore mail --action 17 --filter 'error~time-out' --yes
+    """
+    database, source = _source(call, "restore", name, Rights.OPERATOR)
+    mover = Restore(source, action=action, reason=reason, popped=popped)
+    _act(call, database, mover, yes, dry_run, **how)
+
+
 def _source(call: Call, verb: str, name: str, needs: Rights) -> tuple[Database, Source]:
     database = call.database(needs, verb)
+    return database, _source_in(call, database, name)
+
+
+def _source_in(call: Call, database: Database, name: str) -> Source:
     queue = call.find(database, name)
     with database.transaction(f"look at the queue {name!r}", read_only=True) as connection:
-        return database, Source.of(connection, database.product, queue)
+        return Source.of(connection, database.product, queue)
 
 
 def _act(
@@ -250,8 +334,7 @@ def _act(
     **pace: Any,
 ) -> None:
     """Plan; with a confirmation also do it, with progress on stderr."""
-    wanted = filtering.parse(words)
-    made = plan.make(database, mover, wanted)
+    made = plan.make(database, mover, filtering.parse(words), progress=_Counting().told)
     if not _confirmed(call, made, yes, dry_run):
         return
     result = _execute(call, database, mover, made, Pace(**pace))
@@ -297,26 +380,8 @@ def _refuse(made: Plan, yes: str | None) -> None:
 
 
 def _execute(call: Call, database: Database, mover: Mover, made: Plan, pace: Pace) -> Result:
-    with _control() as control, _progress(call, made) as progress:
+    with stopping() as control, _progress(call, made) as progress:
         return execute.execute(database, mover, made, pace=pace, control=control, progress=progress)
-
-
-@contextmanager
-def _control() -> Iterator[Control]:
-    """The first Ctrl-C (or SIGTERM) stops after the batch that runs; the next one cuts it off."""
-    control = Control()
-
-    def stop(number: int, _: FrameType | None) -> None:
-        signal.signal(number, before[signal.Signals(number)])
-        control.stop()
-        narrate("Stopping after this batch; once more cuts it off.")
-
-    before = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield control
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -337,6 +402,18 @@ def _progress(call: Call, made: Plan) -> Iterator[Callable[[Progress], None]]:
         words = markup.escape(plain(f"{made.verb} {made.queue.name}"))
         task = bar.add_task(words, total=made.count)
         yield lambda now: bar.update(task, completed=now.ledger.selected)
+
+
+class _Counting:
+    """A word now and then while a plan is made: counting a million takes its time."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + _LINE_SECONDS
+
+    def told(self, counted: int) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _LINE_SECONDS
+            narrate(f"{counted:,} counted")
 
 
 class _Lines:
@@ -414,4 +491,4 @@ def _line(call: Call, entry: auditing.Entry, alive: bool | None) -> str:
     return "  ".join(plain(part) for part in parts if part)
 
 
-COMMANDS = (requeue, release, purge, archive, audit)
+COMMANDS = (requeue, release, purge, archive, restore, audit)

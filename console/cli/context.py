@@ -4,10 +4,13 @@ import functools
 import json
 import re
 import shlex
-from collections.abc import Callable, Sequence
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from functools import cached_property
+from types import FrameType
 from typing import Any, TypeVar
 
 import click
@@ -15,8 +18,9 @@ import click
 from console import catalog, config
 from console.actions import audit
 from console.actions.audit import Outcome
+from console.actions.execute import Control
 from console.catalog import Queue
-from console.cli.streams import put
+from console.cli.streams import narrate, put
 from console.config import RIGHTS, Configuration, Profile, Said
 from console.engines import Database, Product
 from console.errors import RefusedError, UsageError
@@ -33,6 +37,7 @@ __all__ = [
     "confirm_by_name",
     "confirmation",
     "place",
+    "stopping",
     "verb_options",
 ]
 
@@ -99,6 +104,13 @@ class Call:
         """The queue of that name, in --schema or in any."""
         with database.transaction("read the catalog", read_only=True) as connection:
             return catalog.find(connection, database.product, name, self.schema)
+
+    def production(self, database: Database) -> bool:
+        """Whether the connection or the database itself is marked so."""
+        if database.production:
+            return True
+        with database.transaction("read the catalog", read_only=True) as connection:
+            return catalog.is_production(connection, database.product)
 
     def schema_for(self, database: Database) -> str:
         """Where new queues go."""
@@ -231,3 +243,21 @@ def confirm_by_name(yes: str | None, dry_run: bool, name: str) -> bool:
 
 def _yes(name: str) -> str:
     return f"--yes{'=' if name.startswith('-') else ' '}{shlex.quote(name)}"
+
+
+@contextmanager
+def stopping() -> Iterator[Control]:
+    """The first Ctrl-C (or SIGTERM) stops after the batch that runs; the next one cuts it off."""
+    control = Control()
+
+    def stop(number: int, _: FrameType | None) -> None:
+        signal.signal(number, before[signal.Signals(number)])
+        control.stop()
+        narrate("Stopping after this batch; once more cuts it off.")
+
+    before = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield control
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -9,7 +9,18 @@ from typing import Any
 
 import click
 
-from console.cli import acting, config, inspecting, looking, messages, queues, ring, running, waits
+from console.cli import (
+    acting,
+    config,
+    inspecting,
+    looking,
+    mending,
+    messages,
+    queues,
+    ring,
+    running,
+    waits,
+)
 from console.cli.context import place
 from console.cli.streams import narrate, narrate_interrupt, put
 from console.config import DISPLAY_ZONE, Said, load
@@ -104,7 +115,7 @@ for command in (*looking.COMMANDS, *queues.COMMANDS, *messages.COMMANDS, *ring.C
     cli.add_command(command)
 for command in (*running.COMMANDS, *config.COMMANDS, *waits.COMMANDS, *inspecting.COMMANDS):
     cli.add_command(command)
-for command in acting.COMMANDS:
+for command in (*acting.COMMANDS, *mending.COMMANDS):
     cli.add_command(command)
 
 

@@ -54,11 +54,19 @@ SELECT
     -- when no role attempts
     CAST(NULL AS bigint) AS attempts
     -- end
+-- when design=pending
+-- Its key begins with the due time: by its id alone a message is found by a look at all of them.
+FROM unnest(CAST(:due AS timestamptz[]), CAST(:keys AS "{key_type}"[])) AS chosen (due, id)
+INNER JOIN "{schema}"."{table}" AS m ON m."{due_at}" = chosen.due AND m."{id}" = chosen.id
+WHERE true
+-- end
+-- when design=naive|heap|fifo|stack|claim|status|split|ring
 FROM "{schema}"."{table}" AS m
+-- end
 -- when design=heap
 WHERE m.ctid = ANY(CAST(:keys AS tid[]))
 -- end
--- when design=naive|fifo|stack|pending|claim|status|split|ring
+-- when design=naive|fifo|stack|claim|status|split|ring
 WHERE m."{id}" = ANY(CAST(:keys AS "{key_type}"[]))
 -- end
 -- when payload_beside=yes
@@ -153,6 +161,18 @@ WITH kept AS (
     INNER JOIN "{schema}"."{queue}_data" AS d ON m.id = d.id
     -- end
     WHERE m.ctid = ANY(CAST(:places AS tid[]))
+    -- The order of the pushes, wherever the rows lie: what comes back by a push comes back in this one.
+    -- when shelf=slots
+    ORDER BY m.message_id
+    -- end
+    -- when shelf=table|in_hand
+    -- when design=naive|ring|heap|fifo|stack|pending
+    ORDER BY m."{id}"
+    -- end
+    -- when design=claim|status|split
+    ORDER BY m."{pushed_at}", m."{id}"
+    -- end
+    -- end
     RETURNING archive_id
 ),
 
@@ -265,6 +285,462 @@ WITH freed AS (
 SELECT
     (SELECT count(*) FROM freed) AS taken_out,
     (SELECT count(*) FROM freed) AS put_in;
+
+-- name: in_archive
+-- of the next :look rows of the archive after one: at most :n that match, and the last one whether it matches or not
+SELECT
+    l.position AS position,
+    t.matches AS matches,
+    l.archive_id AS archive_id,
+    CAST(l.id AS text) AS id,
+    l.state AS state,
+    l.pushed_at AS pushed_at,
+    CAST(EXTRACT(EPOCH FROM CAST(:moment AS timestamptz) - l.archived_at) AS double precision) AS age_seconds,
+    -- when design=pending
+    CASE WHEN isfinite(l.due_at) THEN l.due_at END AS due_at,
+    -- end
+    -- when design=naive|ring|heap|fifo|stack|claim|status|split
+    CAST(NULL AS timestamptz) AS due_at,
+    -- end
+    l.attempts AS attempts,
+    l.claimed_at AS claimed_at,
+    l.claimed_by AS claimed_by,
+    l.done_at AS done_at,
+    -- when design=status|split
+    l.title AS title,
+    -- end
+    -- when design=naive|ring|heap|fifo|stack|pending|claim
+    CAST(NULL AS text) AS title,
+    -- end
+    -- when payload=text|bytes
+    CAST(octet_length(l.payload) AS bigint) AS payload_bytes,
+    -- end
+    -- when payload=json
+    CAST(NULL AS bigint) AS payload_bytes,
+    -- end
+    left(l.error, CAST(:error_length AS integer)) AS error
+FROM (
+    SELECT
+        row_number() OVER (ORDER BY a.archive_id) AS position,
+        a.archive_id,
+        a.id,
+        a.state,
+        a.pushed_at,
+        -- when design=pending
+        a.due_at,
+        -- end
+        a.attempts,
+        a.claimed_at,
+        a.claimed_by,
+        a.done_at,
+        -- when design=status|split
+        a.title,
+        -- end
+        a.error,
+        a.reason,
+        a.action_id,
+        a.archived_at,
+        a.payload
+    FROM "{schema}"."{queue}_archive" AS a
+    WHERE a.archive_id > CAST(:after_id AS bigint)
+    ORDER BY a.archive_id LIMIT :look
+) AS l
+CROSS JOIN LATERAL (
+    SELECT
+        coalesce(
+            l.archived_at <= CAST(:moment AS timestamptz)
+            -- A popped message was delivered: it is meant by its own word, and never by another.
+            -- when popped=yes
+            AND l.reason = 'pop'
+            -- end
+            -- when popped=no
+            AND l.reason <> 'pop'
+            -- end
+            -- when by_state=yes
+            AND l.state = :state
+            -- end
+            -- when by_action=yes
+            AND l.action_id = CAST(:action AS bigint)
+            -- end
+            -- when by_reason=yes
+            AND strpos(lower(l.reason), lower(:reason)) > 0
+            -- end
+            -- when by_older=yes
+            AND l.archived_at < CAST(:moment AS timestamptz) - make_interval(secs => CAST(:older AS double precision))
+            -- end
+            -- when by_newer=yes
+            AND l.archived_at >= CAST(:moment AS timestamptz) - make_interval(secs => CAST(:newer AS double precision))
+            -- end
+            -- when by_id=yes
+            AND CAST(l.id AS text) = :id
+            -- end
+            -- when by_error=yes
+            AND l.error IS NOT NULL AND NOT EXISTS (
+                SELECT FROM unnest(CAST(:errors AS text[])) AS e (text) WHERE strpos(lower(l.error), lower(e.text)) = 0
+            )
+            -- end
+            -- when by_claimed_by=yes
+            AND (
+                l.claimed_by = :claimed_by
+                OR starts_with(l.claimed_by, CAST(:claimed_by AS text) || ' start=')
+                OR (
+                    strpos(l.claimed_by, ' consumer=') > 0
+                    AND substr(l.claimed_by, strpos(l.claimed_by, ' consumer=') + 10) = :claimed_by
+                )
+            )
+            -- end
+            -- when by_payload=yes
+            AND NOT EXISTS (
+                SELECT FROM jsonb_to_recordset(CAST(:payload_equals AS jsonb)) AS f (path text[], value text)
+                WHERE CAST(l.payload AS jsonb) #>> f.path IS DISTINCT FROM f.value
+            )
+            -- end
+            , false
+        ) AS matches
+) AS t
+WHERE t.matches OR l.position = :look
+ORDER BY l.archive_id LIMIT :n;
+
+-- name: purges
+-- one row: of the :look rows of the archive before one, how many there are, the lowest, and the last purge among them
+SELECT
+    count(*) AS looked,
+    min(l.archive_id) AS lowest,
+    max(l.action_id) FILTER (
+        WHERE (l.reason = 'purge' OR starts_with(l.reason, 'purge: ')) AND l.archived_at <= CAST(:moment AS timestamptz)
+    ) AS action_id
+FROM (
+    SELECT
+        a.archive_id,
+        a.action_id,
+        a.reason,
+        a.archived_at
+    FROM "{schema}"."{queue}_archive" AS a
+    WHERE a.archive_id < coalesce(CAST(:before AS bigint), 9223372036854775807)
+    ORDER BY a.archive_id DESC LIMIT CAST(:look AS bigint)
+) AS l;
+
+-- name: hold_archived
+-- a row for each of the chosen rows of the archive that is there and in nobody's hands (lock=yes: locked now)
+SELECT
+    a.archive_id AS archive_id,
+    -- when limited=yes
+    -- when payload=text|bytes
+    octet_length(a.payload) > CAST('{max_bytes}' AS bigint) AS too_long,
+    -- end
+    -- when payload=json
+    octet_length(CAST(a.payload AS text)) > CAST('{max_bytes}' AS bigint) AS too_long,
+    -- end
+    -- end
+    -- when limited=no
+    false AS too_long,
+    -- end
+    -- when rows=kept
+    -- when shelf=table|in_hand
+    NOT EXISTS (SELECT FROM "{schema}"."{table}" AS m WHERE m.id = a.id) AS id_is_free
+    -- end
+    -- end
+    -- when rows=pushed
+    false AS id_is_free
+    -- end
+FROM "{schema}"."{queue}_archive" AS a
+WHERE a.archive_id = ANY(CAST(:keys AS bigint[]))
+ORDER BY a.archive_id
+-- when lock=yes
+FOR UPDATE OF a SKIP LOCKED;
+-- end
+
+-- name: put_back
+-- one row: how many rows left the archive, and how many messages lie in the queue again, in their former state
+-- ids=kept: those whose id is taken, by a message or by another row of the batch, stay; ids=new takes them.
+WITH wanted AS MATERIALIZED (
+    SELECT
+        a.archive_id,
+        -- when ids=kept
+        a.id,
+        -- end
+        -- when ids=new
+        -- when design=claim
+        gen_random_uuid() AS id,
+        -- end
+        -- when design=status|split
+        nextval(pg_get_serial_sequence('"{schema}"."{table}"', 'id')) AS id,
+        -- end
+        -- when design=ring
+        nextval('"{schema}"."{queue}_push_seq"') AS id,
+        -- end
+        -- end
+        a.payload,
+        -- when titled=yes
+        a.title,
+        -- end
+        a.pushed_at,
+        a.state,
+        a.attempts,
+        -- A claim comes back as an error: whoever had it is told nothing, and nobody shall work on it unasked.
+        CASE
+            WHEN a.state = 'claimed' THEN coalesce(a.error, 'was claimed when it went into the archive')
+            WHEN a.state = 'error' THEN coalesce(a.error, '')
+            WHEN a.state = 'done' THEN a.error
+        END AS error,
+        CASE
+            WHEN a.state = 'done' THEN a.claimed_at
+            WHEN a.state IN ('claimed', 'error') THEN coalesce(a.claimed_at, a.archived_at)
+        END AS claimed_at,
+        CASE WHEN a.state IN ('claimed', 'error', 'done') THEN a.claimed_by END AS claimed_by,
+        CASE WHEN a.state IN ('claimed', 'error', 'done') THEN coalesce(a.done_at, a.archived_at) END AS done_at
+    FROM "{schema}"."{queue}_archive" AS a
+    WHERE a.archive_id = ANY(CAST(:keys AS bigint[]))
+    -- when ids=kept
+    AND NOT EXISTS (
+        SELECT FROM "{schema}"."{queue}_archive" AS b
+        WHERE b.archive_id = ANY(CAST(:keys AS bigint[])) AND b.id = a.id AND b.archive_id < a.archive_id
+    )
+    -- when payload_beside=yes
+    -- Half a message of that id takes it too.
+    AND NOT EXISTS (SELECT FROM "{schema}"."{queue}_data" AS d WHERE d.id = a.id)
+    -- end
+    -- end
+),
+
+-- when ids=new
+-- when design=ring
+-- A number that a message has in hand was drawn, and no slot will ever have it.
+void AS (
+    INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
+    SELECT
+        w.id,
+        true,
+        clock_timestamp()
+    FROM wanted AS w
+    ON CONFLICT DO NOTHING
+),
+
+-- end
+-- end
+kept AS (
+    INSERT INTO "{schema}"."{table}" (
+        id,
+        -- when payload_beside=no
+        "{payload}",
+        -- end
+        -- when titled=yes
+        title,
+        -- end
+        -- when role status
+        "{status}",
+        -- end
+        "{pushed_at}", "{attempts}", "{error}", "{claimed_at}", "{claimed_by}", "{done_at}"
+    )
+    SELECT
+        w.id,
+        -- when payload_beside=no
+        w.payload,
+        -- end
+        -- when titled=yes
+        coalesce(w.title, ''),
+        -- end
+        -- when role status
+        CASE w.state WHEN 'ready' THEN 0 WHEN 'done' THEN 2 ELSE 4 END,
+        -- end
+        coalesce(w.pushed_at, clock_timestamp()),
+        w.attempts,
+        w.error,
+        w.claimed_at,
+        w.claimed_by,
+        w.done_at
+    FROM wanted AS w
+    ON CONFLICT DO NOTHING
+    RETURNING id
+),
+
+-- when payload_beside=yes
+beside AS (
+    INSERT INTO "{schema}"."{queue}_data" (id, text_data)
+    SELECT
+        w.id,
+        w.payload
+    FROM wanted AS w
+    INNER JOIN kept AS k ON w.id = k.id
+    RETURNING id
+),
+
+-- end
+gone AS (
+    DELETE FROM "{schema}"."{queue}_archive" AS a USING wanted AS w, kept AS k
+    WHERE a.archive_id = w.archive_id AND w.id = k.id
+    RETURNING 1 AS one
+)
+
+SELECT
+    (SELECT count(*) FROM gone) AS taken_out,
+    -- when payload_beside=yes
+    (SELECT count(*) FROM beside) AS put_in;
+-- end
+-- when payload_beside=no
+    (SELECT count(*) FROM kept) AS put_in;
+-- end
+
+-- name: push_back
+-- one row: how many rows left the archive, and how many the queue's own push took; what it did not take stays
+WITH calls AS MATERIALIZED (
+    SELECT
+        -- when design=pending
+        a.due_at,
+        -- end
+        array_agg(a.archive_id ORDER BY a.archive_id) AS keys,
+        array_agg(a.payload ORDER BY a.archive_id) AS payloads
+    FROM "{schema}"."{queue}_archive" AS a
+    WHERE a.archive_id = ANY(CAST(:keys AS bigint[]))
+    -- when design=pending
+    GROUP BY a.due_at
+    -- end
+),
+
+pushed AS MATERIALIZED (
+    SELECT c.keys[p.position] AS archive_id
+    FROM calls AS c
+    -- when design=pending
+    CROSS JOIN LATERAL "{schema}"."{queue}_push_many"(c.payloads, c.due_at) WITH ORDINALITY AS p (id, position)
+    -- end
+    -- when design=naive|ring|heap|fifo|stack
+    CROSS JOIN LATERAL "{schema}"."{queue}_push_many"(c.payloads) WITH ORDINALITY AS p (id, position)
+    -- end
+    WHERE p.id IS NOT NULL
+),
+
+gone AS (
+    DELETE FROM "{schema}"."{queue}_archive" AS a
+    WHERE a.archive_id = ANY(ARRAY(SELECT p.archive_id FROM pushed AS p))
+    RETURNING 1 AS one
+)
+
+SELECT
+    (SELECT count(*) FROM gone) AS taken_out,
+    (SELECT count(*) FROM pushed) AS put_in;
+
+-- name: standing
+-- one row: how many messages are ready, counted to 10,001; of a ring, how many more it takes, and how many after a relay
+SELECT
+    -- when design=ring
+    greatest(r.next_push - r.next_pop, 0) AS ready,
+    greatest(least(r.size, r.size - (r.next_push - r.next_pop)), 0) AS room,
+    -- Where messages were purged a push still counts their numbers, until a pop steps over them.
+    (
+        SELECT count(*) FROM (
+            SELECT FROM "{schema}"."{queue}_parked" AS p WHERE p.void AND p.number >= r.next_pop LIMIT 10001
+        ) AS bounded
+    ) AS voids
+FROM (
+    SELECT
+        (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s) AS next_push,
+        (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s) AS next_pop,
+        c.size
+    FROM "{schema}"."{queue}_config" AS c
+) AS r;
+-- end
+-- when design=naive|heap|fifo|stack|pending|claim|status|split
+    count(*) AS ready,
+    CAST(NULL AS bigint) AS room,
+    CAST(NULL AS bigint) AS voids
+FROM (
+    SELECT FROM "{schema}"."{table}"
+    -- when design=claim
+    WHERE "{claimed_at}" IS NULL
+    -- end
+    -- when design=status|split
+    WHERE "{status}" = 0
+    -- end
+    LIMIT 10001
+) AS bounded;
+-- end
+
+-- name: weigh
+-- a row for each of the chosen: whether its payload is over the limit of the queue that it shall go to
+-- An error, where one of the payloads is not of that queue's kind.
+SELECT
+    CAST(m."{id}" AS text) AS id,
+    -- when target_payload=text|bytes
+    octet_length(c.payload) > CAST('{target_max_bytes}' AS bigint) AS too_long
+    -- end
+    -- when target_payload=json
+    octet_length(CAST(c.payload AS text)) > CAST('{target_max_bytes}' AS bigint) AS too_long
+    -- end
+FROM "{schema}"."{table}" AS m
+-- when payload_beside=yes
+INNER JOIN "{schema}"."{queue}_data" AS d ON m.id = d.id
+CROSS JOIN LATERAL (SELECT CAST(d.text_data AS "{target_payload_type}") AS payload) AS c
+-- end
+-- when payload_beside=no
+CROSS JOIN LATERAL (SELECT CAST(m."{payload}" AS "{target_payload_type}") AS payload) AS c
+-- end
+WHERE m."{id}" = ANY(CAST(:keys AS "{key_type}"[]));
+
+-- name: push_to
+-- one row: how many messages left the queue, and how many the other queue's own push took; the others stay
+WITH chosen AS MATERIALIZED (
+    SELECT
+        m.ctid AS place,
+        p.position,
+        -- when titles=yes
+        m.title,
+        -- end
+        -- when payload_beside=yes
+        CAST(d.text_data AS "{target_payload_type}") AS payload
+        -- end
+        -- when payload_beside=no
+        CAST(m."{payload}" AS "{target_payload_type}") AS payload
+        -- end
+    FROM unnest(CAST(:places AS tid[])) WITH ORDINALITY AS p (place, position)
+    INNER JOIN "{schema}"."{table}" AS m ON p.place = m.ctid
+    -- when payload_beside=yes
+    INNER JOIN "{schema}"."{queue}_data" AS d ON m.id = d.id
+    -- end
+),
+
+calls AS MATERIALIZED (
+    SELECT
+        -- when titles=yes
+        max(c.title) AS title,
+        -- end
+        array_agg(c.place ORDER BY c.position) AS places,
+        array_agg(c.payload ORDER BY c.position) AS payloads
+    FROM chosen AS c
+    -- when titles=yes
+    GROUP BY c.position
+    ORDER BY c.position
+    -- end
+),
+
+pushed AS MATERIALIZED (
+    SELECT c.places[p.position] AS place
+    FROM calls AS c
+    -- when titles=yes
+    CROSS JOIN LATERAL "{target_schema}"."{target}_push_many"(c.payloads, title => c.title)
+    -- end
+    -- when titles=no
+    CROSS JOIN LATERAL "{target_schema}"."{target}_push_many"(c.payloads)
+    -- end
+    WITH ORDINALITY AS p (id, position)
+    WHERE p.id IS NOT NULL
+),
+
+-- when payload_beside=yes
+data_gone AS (
+    DELETE FROM "{schema}"."{queue}_data" AS d USING "{schema}"."{table}" AS m
+    WHERE d.id = m.id AND m.ctid = ANY(ARRAY(SELECT p.place FROM pushed AS p))
+),
+
+-- end
+gone AS (
+    DELETE FROM "{schema}"."{table}" AS m
+    WHERE m.ctid = ANY(ARRAY(SELECT p.place FROM pushed AS p))
+    RETURNING 1 AS one
+)
+
+SELECT
+    (SELECT count(*) FROM gone) AS taken_out,
+    (SELECT count(*) FROM pushed) AS put_in;
 
 -- name: living
 -- a row for each of the sessions, as claimed_by names them, that is there: who, and from where

@@ -91,7 +91,10 @@ def test_yes_is_taken_by_verbs_that_ask_and_only_by_those() -> None:
         for name, verb in cli.commands.items()
         if any("--yes" in parameter.opts for parameter in verb.params)
     }
-    assert asking == {"uninstall", "relay", "resize"}
+    on_messages = {"requeue", "release", "purge", "archive", "restore"}
+    assert asking == on_messages | {
+        *("uninstall", "relay", "resize", "maintain", "upgrade", "end-session"),
+    }
 
 
 def test_every_verb_has_help_with_an_example() -> None:

@@ -1,0 +1,289 @@
+"""Restore: messages of a queue's archive go back into the queue, each in one transaction.
+
+Where the queue keeps its rows (claim, status, split, a ring's in_hand) they come back in their
+former state, a claimed one as an error, and with their id; with a new one where it is taken. Where
+a pop deletes they come back as pushes at the end, in their old order, through the queue's own push.
+What a full ring does not take stays in the archive: nothing of a batch is undone for that, as each
+number that a push draws and gives back would be a hole.
+
+A popped message (archive_at_pop=on) was delivered: to restore it is to deliver it twice. So it is
+meant by `popped` alone, which means no others; no id and no other filter reaches it.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import IntEnum
+
+from sqlalchemy import Connection
+
+from console import sql
+from console.actions.choosing import ArchiveChoice, Candidates, Taken, last_purge
+from console.actions.ledger import Ledger
+from console.actions.plan import Plan, require_verb
+from console.actions.rows import Moved, Shelf, begin, scope, standing, statement
+from console.catalog import Kind
+from console.designs import Order
+from console.engines import Database, Session
+from console.errors import RefusedError, UsageError
+from console.monitor.filters import Filters
+from console.monitor.message import Message
+from console.monitor.walked import Source
+
+GONE = "restored, or in other hands meanwhile"
+FULL = "the ring is full"
+ID_TAKEN = "its id was taken meanwhile"
+
+
+class _Way(IntEnum):
+    """How a message comes back."""
+
+    NEW_ID = 0
+    OWN_ID = 1
+    PUSHED = 2
+
+
+@dataclass(frozen=True)
+class _Held:
+    archive_id: int
+    too_long: bool
+    id_is_free: bool
+
+
+class _Nobody:
+    """Where no purge left anything."""
+
+    def next(self, most: int) -> list[Message]:
+        """None."""
+        del most
+        return []
+
+
+class Restore:
+    """Without filters, action or reason: all that the last purge took and the archive still has."""
+
+    verb = "restore"
+    states: tuple[str, ...] = ("ready", "scheduled", "claimed", "error", "done")
+    """Those in which they came into the archive."""
+    allowed = states
+    wants_name = False
+    aged = "in the archive"
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        action: int | None = None,
+        reason: str | None = None,
+        popped: bool = False,
+    ) -> None:
+        """`action` took them; their `reason` holds the text. RefusedError without an archive."""
+        queue = source.queue
+        if queue.kind is Kind.ARCHIVE:
+            raise UsageError(
+                f"The queue {queue.name!r} was uninstalled: nothing takes its messages back.",
+                why=f"They are in the table {queue.label}_archive.",
+                next_step="Install a queue under another name, and push the payloads of that "
+                "table into it.",
+            )
+        require_verb(queue, self.verb)
+        if queue.kind is Kind.ADOPTED:
+            raise RefusedError(
+                f"The queue {queue.name!r} was adopted and has no archive.",
+                why="The console makes no tables beside somebody else's.",
+            )
+        if popped and action is not None:
+            raise UsageError(
+                "No action took what was popped.",
+                next_step="Name the action, or popped messages: not both.",
+            )
+        self._source = source
+        self._taken = Taken(action, reason, popped)
+        self.detail = _words(self._taken)
+        self._in_hand = queue.options.get("in_hand") == "on"
+        self._keeps = queue.design.keeps_row
+        self._limit = queue.options.get("max_bytes", "unlimited")
+        self._ways = bytearray()
+        """The way of each that matches, in order: a byte a message, as there may be many."""
+
+    @property
+    def source(self) -> Source:
+        """The queue, and what its ids and payloads are."""
+        return self._source
+
+    def choice(
+        self,
+        database: Database,
+        session: Session,
+        filters: Filters,
+        states: Sequence[str],
+        cutoff: datetime,
+    ) -> Candidates:
+        """The archive's rows, in the order in which they came into it."""
+        del states
+        self._ways.clear()
+        taken = self._taken
+        if taken == Taken() and not filters.narrowing and filters.state is None:
+            action = last_purge(database, session, self._source, cutoff)
+            if action is None:
+                self.detail = "nothing of a purge is in the archive"
+                return _Nobody()
+            taken = Taken(action)
+            self.detail = f"{_words(taken)}, the last purge"
+        return ArchiveChoice(database, session, self._source, filters, taken, cutoff)
+
+    def consider(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
+        """Leaves alone what is over the limit that the queue has now."""
+        with session.transaction("look at archived messages") as connection:
+            rows = self._rows(connection, chosen, lock="no")
+        left: dict[str, list[Message]] = defaultdict(list)
+        for message in chosen:
+            row = rows.get(message.key)
+            if row is not None and row.too_long:
+                left[self._too_long].append(message)
+            else:
+                self._ways.append(self._way(message, free=row is not None and row.id_is_free))
+        return left
+
+    def _way(self, message: Message, *, free: bool) -> _Way:
+        if self._comes_as_it_was(message):
+            return _Way.OWN_ID if free else _Way.NEW_ID
+        return _Way.PUSHED
+
+    def _comes_as_it_was(self, message: Message) -> bool:
+        """Of a ring: what had been popped lay in in_hand, whatever became of it there."""
+        was_popped = message.state in {"claimed", "error"} or (message.attempts or 0) > 0
+        return self._keeps or (self._in_hand and was_popped)
+
+    @property
+    def _too_long(self) -> str:
+        return f"over the queue's limit of {self._limit} bytes"
+
+    def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
+        """Which come back with their id, and where in the order the others come."""
+        ways = Counter(self._ways[: plan.count])
+        lines: list[str] = []
+        obstacles: list[str] = []
+        own, new, pushed = (ways[way] for way in (_Way.OWN_ID, _Way.NEW_ID, _Way.PUSHED))
+        if own or new:
+            lines.append(f"as they were: {own:,} with their id, {new:,} with a new one")
+        if plan.by_state.get("claimed"):
+            lines.append("those that were claimed come back as errors")
+        if pushed:
+            with session.transaction("look at the queue") as connection:
+                begin(connection, self._source)
+                now = standing(connection, self._source)
+            lines.append(f"{pushed:,} are pushed again and get a new id; {self._place(now.count)}")
+            needs, obstacles = now.needs(pushed)
+            lines += needs
+        if self._taken.popped:
+            lines.append("they were delivered once: whoever pops them gets them again")
+        return lines, obstacles
+
+    def _place(self, ready: str) -> str:
+        """Where a push puts them, in the design's own terms."""
+        order = self._source.queue.design.order_with(self._source.queue.options)
+        if order is Order.LIFO:
+            return f"runs next, before {ready} older messages"
+        if order is Order.DUE:
+            return "each at its due time"
+        if order is Order.NONE:
+            return "without any order"
+        return f"goes behind {ready} messages that are there"
+
+    def script(self) -> str:
+        """The statement that puts most of them back."""
+        if self._keeps:
+            name, within = "put_back", scope(self._source, Shelf.TABLE, ids="kept")
+        else:
+            name, within = "push_back", scope(self._source, Shelf.TABLE)
+        return sql.script(statement(self._source, name), self._source.product.dialect, within)
+
+    def act(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
+        """One batch, in the caller's transaction."""
+        del action_id
+        begin(connection, self._source)
+        rows = self._rows(connection, chosen, lock="yes")
+        held = [message for message in chosen if message.key in rows]
+        fit = [message for message in held if not rows[message.key].too_long]
+        gone, failed = len(chosen) - len(held), len(held) - len(fit)
+        as_they_were = [message for message in fit if self._comes_as_it_was(message)]
+        others = [message for message in fit if not self._comes_as_it_was(message)]
+        return (
+            Ledger(selected=gone, skipped={GONE: gone} if gone else {})
+            + Ledger(selected=failed, failed={self._too_long: failed} if failed else {})
+            + self._put_back(connection, as_they_were)
+            + self._push_back(connection, others)
+        )
+
+    def stops(self, ledger: Ledger) -> str:
+        """A full ring takes nothing more."""
+        if FULL not in ledger.failed:
+            return ""
+        return (
+            f"{FULL}: what it did not take is still in the archive; "
+            "the same action takes it when there are free slots"
+        )
+
+    def _put_back(self, connection: Connection, messages: Sequence[Message]) -> Ledger:
+        """First all whose id is free; then those that stayed, with a new one."""
+        ledger = Ledger()
+        for ids in ("kept", "new"):
+            if ledger.out < len(messages):
+                moved = self._move(connection, "put_back", messages, ids=ids)
+                ledger += Ledger(out=moved.taken_out, into=moved.put_in)
+        return _with_the_rest(ledger, len(messages), ID_TAKEN)
+
+    def _push_back(self, connection: Connection, messages: Sequence[Message]) -> Ledger:
+        ledger = Ledger()
+        if messages:
+            moved = self._move(connection, "push_back", messages)
+            ledger = Ledger(out=moved.taken_out, into=moved.put_in)
+        return _with_the_rest(ledger, len(messages), FULL)
+
+    @property
+    def _shelf(self) -> Shelf:
+        return Shelf.IN_HAND if self._in_hand else Shelf.TABLE
+
+    def _rows(
+        self, connection: Connection, chosen: Sequence[Message], *, lock: str
+    ) -> dict[str, _Held]:
+        kept = "kept" if self._keeps or self._in_hand else "pushed"
+        rows = sql.fetch(
+            connection,
+            _Held,
+            statement(self._source, "hold_archived"),
+            scope(self._source, self._shelf, lock=lock, rows=kept),
+            keys=self._source.product.array([message.key for message in chosen]),
+        )
+        return {str(row.archive_id): row for row in rows}
+
+    def _move(
+        self, connection: Connection, name: str, messages: Sequence[Message], **conditions: str
+    ) -> Moved:
+        (moved,) = sql.fetch(
+            connection,
+            Moved,
+            statement(self._source, name),
+            scope(self._source, self._shelf, **conditions),
+            keys=self._source.product.array([message.key for message in messages]),
+        )
+        return moved
+
+
+def _with_the_rest(ledger: Ledger, selected: int, why: str) -> Ledger:
+    """The same of so many, of which those that did not move have stayed for that reason."""
+    stayed = max(0, selected - ledger.out)
+    return ledger + Ledger(selected=selected, failed={why: stayed} if stayed else {})
+
+
+def _words(taken: Taken) -> str:
+    words = []
+    if taken.action is not None:
+        words.append(f"of action {taken.action}")
+    if taken.reason is not None:
+        words.append(f"reason ~{taken.reason}")
+    if taken.popped:
+        words.append("popped messages")
+    return ", ".join(words)

@@ -1,0 +1,137 @@
+"""Verbs on a queue's tables, code and sessions: maintain, upgrade, end-session."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from console.actions import end_session as ending
+from console.actions import maintain as maintaining
+from console.actions import upgrade as upgrading
+from console.actions.audit import Outcome
+from console.cli.context import (
+    BARE_YES,
+    Call,
+    ConfirmedVerb,
+    Rights,
+    confirm_by_name,
+    confirmation,
+    stopping,
+    verb_options,
+)
+from console.cli.streams import narrate
+from console.engines import Database
+from console.errors import RefusedError
+
+
+@click.command(cls=ConfirmedVerb)
+@click.argument("name")
+@confirmation
+@verb_options
+def maintain(call: Call, name: str, yes: str | None, dry_run: bool) -> None:
+    """Vacuum, reindex or reorganize what measured bloat or fragmentation calls for, and say why.
+
+    No message moves and callers go on. Steps run one by one; Ctrl-C ends it between two.
+
+    \b
+    Example: dbq-console maintain mail --yes
+    """
+    database = call.database(Rights.OPERATOR, "maintain")
+    planned = maintaining.plan(database, call.find(database, name))
+    plan = planned.as_json()
+    confirmed = _confirmed(call, database, name, yes, dry_run, plan, planned.lines())
+    if not confirmed:
+        return
+    with stopping() as control:
+        done = maintaining.maintain(
+            database,
+            planned,
+            control=control,
+            progress=lambda one: narrate(f"{one.step.what} {one.step.target}"),
+        )
+    _answer(call, name, plan, done.as_json(), done.lines())
+    if done.outcome is Outcome.STOPPED:
+        raise KeyboardInterrupt
+
+
+@click.command(cls=ConfirmedVerb)
+@click.argument("name")
+@confirmation
+@verb_options
+def upgrade(call: Call, name: str, yes: str | None, dry_run: bool) -> None:
+    """Make a queue's functions, columns and rights those of this console's version.
+
+    The plan names what differs, code that somebody changed by hand too. One transaction; messages
+    are not touched and callers go on.
+
+    \b
+    Example: dbq-console upgrade mail --yes
+    """
+    database = call.database(Rights.ADMIN, "upgrade")
+    queue = call.find(database, name)
+    planned = upgrading.plan(database, queue)
+    plan = planned.as_json()
+    if _confirmed(call, database, name, yes, dry_run, plan, planned.lines()):
+        done = upgrading.upgrade(database, queue)
+        lines = [f"upgraded {queue.label}" if done.needed else done.lines()[0]]
+        _answer(call, name, plan, done.as_json(), lines)
+
+
+@click.command(cls=ConfirmedVerb, name="end-session")
+@click.argument("name")
+@click.argument("session")
+@confirmation
+@verb_options
+def end_session(call: Call, name: str, session: str, yes: str | None, dry_run: bool) -> None:
+    """End a SESSION that holds rows of a queue, by its id, or a prepared transaction by its name.
+
+    The plan says who it is, what it holds and who waits for it. What it did in its transaction is
+    undone, so its rows come back. It is left alone if it is in another transaction by then.
+
+    \b
+    Example: dbq-console end-session mail 4711 --yes
+    """
+    database = call.database(Rights.OPERATOR, "end-session")
+    planned = ending.plan(database, call.find(database, name), session)
+    plan = planned.as_json()
+    if _confirmed(call, database, name, yes, dry_run, plan, planned.lines()):
+        done = ending.end_session(database, planned)
+        _answer(call, name, plan, done.as_json(), done.lines())
+
+
+def _confirmed(
+    call: Call,
+    database: Database,
+    name: str,
+    yes: str | None,
+    dry_run: bool,
+    plan: dict[str, Any],
+    lines: Sequence[str],
+) -> bool:
+    """Whether to go on: a bare --yes will do, but for a production database."""
+    production = call.production(database)
+    good = yes == name or (yes == BARE_YES and not production)
+    if dry_run or not good:
+        more = ["  PRODUCTION database"] if production else []
+        where = {"queue": name, "schema": plan["schema"]}
+        call.answer({**where, "plan": plan, "done": False}, [*lines, *more])
+    if dry_run:
+        return False
+    if not good and (production or yes not in {None, BARE_YES}):
+        return confirm_by_name(yes, dry_run=False, name=name)
+    if not good:
+        raise RefusedError(
+            "Nothing was changed: this was only the plan.",
+            next_step="To do it, confirm with: --yes",
+        )
+    return True
+
+
+def _answer(
+    call: Call, name: str, plan: dict[str, Any], result: dict[str, Any], lines: Sequence[str]
+) -> None:
+    where = {"queue": name, "schema": plan["schema"]}
+    call.answer({**where, "plan": plan, "done": True, "result": result}, lines)
+
+
+COMMANDS = (maintain, upgrade, end_session)

@@ -1,0 +1,257 @@
+"""Requeue into another queue: what failed here is a new message there, once, or still in error."""
+
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from console.actions import audit, execute
+from console.actions.execute import Pace, Result
+from console.actions.ledger import Ledger
+from console.actions.push import Payload
+from console.actions.requeue import FULL, RequeueTo
+from console.actions.rows import CHANGED
+from console.catalog import Kind
+from console.errors import RefusedError, UsageError
+from console.monitor.filters import parse
+from tests.contract.client import Client
+from tests.contract.conftest import Use
+from tests.contract.filled import fill
+from tests.contract.test_restore import (
+    KEEPING,
+    SMALL,
+    default,
+    entitle,
+    held,
+    no_halves,
+    planned,
+    source_of,
+    whole,
+)
+from tests.contract.variants import Variant
+
+
+def to(client: Client, target: Client) -> RequeueTo:
+    return RequeueTo(source_of(client), to=source_of(target))
+
+
+def requeue(client: Client, target: Client, *words: str) -> Result:
+    mover = to(client, target)
+    made = planned(client, mover, *words)
+    return execute.execute(client.database, mover, made, pace=Pace(batch=3))
+
+
+def failed(client: Client, *payloads: Payload) -> None:
+    """Messages of the queue, all in error."""
+    assert None not in client.push_many(payloads)
+    for message in client.pop_many(len(payloads)):
+        assert client.fail(message, "no")
+
+
+def in_state(client: Client, state: str) -> Counter[object]:
+    return Counter(message.payload for message in held(client) if message.state == state)
+
+
+@pytest.mark.parametrize("target", SMALL, ids=lambda variant: f"to-{variant}")
+@pytest.mark.parametrize("variant", KEEPING, ids=str)
+def test_errors_become_messages_of_the_other_queue(
+    use: Use, variant: Variant, target: Variant
+) -> None:
+    client, other = use(variant), use(target)
+    fill(client)
+    failed(client, *client.payloads(*range(20, 26)))
+    other.push_many(other.payloads(90, 91))
+    there = in_state(other, "ready")
+    before = held(client)
+    errors = Counter(message.payload for message in before if message.state == "error")
+    made = planned(client, to(client, other))
+    assert made.count == errors.total() == 8
+    assert any("where 2 are ready" in line for line in made.consequences)
+    assert any("attempts start anew" in line for line in made.consequences)
+    assert list(map(whole, held(client))) == list(map(whole, before)), "a plan changes nothing"
+
+    done = requeue(client, other)
+
+    assert (done.outcome, done.ledger.out, done.plan.detail) == (
+        audit.Outcome.DONE,
+        8,
+        f"to {other.queue.label}",
+    )
+    assert {m.id for m in held(client)} == {m.id for m in before if m.state != "error"}
+    assert in_state(other, "ready") == there + errors
+    no_halves(client)
+    no_halves(other)
+    assert requeue(client, other).ledger == Ledger()
+    came = other.drain(3)
+    assert {message.attempts for message in came} == {1}
+    assert len(came) == 10
+
+
+def test_titles_go_along(use: Use) -> None:
+    client, other = use(default("split")), use(default("status"))
+    fill(client)
+    entitle(client)
+    errors = [message for message in held(client) if message.state == "error"]
+    requeue(client, other)
+    assert {(m.title, m.payload) for m in held(other)} == {(m.title, m.payload) for m in errors}
+    assert len({m.title for m in held(other)}) == 2
+
+
+@pytest.mark.parametrize(
+    ("here", "there"), [("text", "text"), ("json", "text"), ("json", "json"), ("bytes", "bytes")]
+)
+def test_payloads_of_kinds_that_go_together(use: Use, here: str, there: str) -> None:
+    client, other = use(default("claim", payload=here)), use(default("fifo", payload=there))
+    failed(client, *client.payloads(*range(5)))
+    errors = in_state(client, "error")
+    assert requeue(client, other).ledger.out == 5
+    assert in_state(other, "ready") == errors
+
+
+@pytest.mark.parametrize("target", [default("fifo"), default("ring")], ids=str)
+@pytest.mark.parametrize("variant", KEEPING, ids=str)
+def test_of_text_only_json_goes_into_json(use: Use, variant: Variant, target: Variant) -> None:
+    client = use(variant)
+    other = use(replace(target, given={**target.given, "payload": "json"}))
+    good = ['{"a": 1}', "17", '"x"', "[]", '{"ü": "\\u00e9"}']
+    bad = ["{", "", "{'a': 1}", '"\\u0000"', "NaN", "1 2"]
+    failed(client, good[0], *bad[:3], *good[1:4], *bad[3:], good[4])
+    mover = to(client, other)
+    made = planned(client, mover)
+    (reason,) = made.left_alone
+    assert reason == f"no json payload, as {other.queue.name} wants it"
+    assert (made.count, made.left_alone[reason]) == (5, 6)
+
+    assert acted(client, mover, made.cutoff) == Ledger(11, 5, 5, failed={reason: 6})
+    done = execute.execute(client.database, mover, made, pace=Pace(batch=4))
+    assert done.ledger == Ledger(5, 5, 5)
+    assert in_state(client, "error") == Counter(bad)
+    came = [str(message.payload) for message in other.drain()]
+    assert [text.replace(" ", "") for text in came] == ['{"a":1}', "17", '"x"', "[]", '{"ü":"é"}']
+
+
+def acted(client: Client, mover: RequeueTo, cutoff: Any) -> Ledger:
+    """One batch of all that match, with nothing left alone before; it is undone."""
+    with client.database.session("act") as session:
+        choice = mover.choice(client.database, session, parse(()), mover.states, cutoff)
+        chosen = choice.next(1000)
+        with session.transaction("act") as connection:
+            ledger = mover.act(connection, chosen, 0).require_balance()
+            connection.rollback()
+    return ledger
+
+
+@pytest.mark.parametrize("variant", KEEPING, ids=str)
+def test_what_is_over_the_other_limit_stays(use: Use, variant: Variant) -> None:
+    client, other = use(variant), use(default("ring", max_bytes="10"))
+    failed(client, "short", "ü" * 11, "x" * 10, "x" * 11)
+    mover = to(client, other)
+    made = planned(client, mover)
+    reason = f"over {other.queue.name}'s limit of 10 bytes"
+    assert (made.count, made.left_alone) == (2, {reason: 2})
+    assert acted(client, mover, made.cutoff) == Ledger(4, 2, 2, failed={reason: 2})
+    other = use(default("ring", max_bytes="10"))
+    assert requeue(client, other).ledger.out == 2
+    assert in_state(client, "error") == Counter(["ü" * 11, "x" * 11])
+    assert in_state(other, "ready") == Counter(["short", "x" * 10])
+
+
+@pytest.mark.parametrize("variant", KEEPING, ids=str)
+def test_a_ring_that_is_too_full(use: Use, variant: Variant) -> None:
+    client, other = use(variant), use(default("ring"))
+    size = int(other.queue.options["size"])
+    failed(client, *client.payloads(*range(12)))
+    filler = other.payloads(*range(100, 100 + size - 7))
+    assert None not in other.push_many(filler)
+    mover = to(client, other)
+    made = planned(client, mover)
+    assert made.obstacles == (f"{other.queue.name} needs 12 slots, 7 are free",)
+    with pytest.raises(RefusedError, match="cannot be done"):
+        execute.execute(client.database, mover, made)
+
+    assert requeue(client, other, "limit=2").ledger.out == 2
+    other.drain()
+    made = planned(client, mover)
+    assert (made.count, made.obstacles) == (10, ())
+    assert None not in other.push_many(filler)
+    done = execute.execute(client.database, mover, made, pace=Pace(batch=4))
+
+    assert done.outcome is audit.Outcome.STOPPED
+    assert "is full" in done.problem
+    assert (done.ledger.out, dict(done.ledger.failed)) == (7, {FULL: 1})
+    assert in_state(client, "error") == Counter(client.payloads(9, 10, 11))
+    came = [message.payload for message in other.drain()]
+    assert Counter(came) == Counter([*filler, *client.payloads(*range(2, 9))])
+    assert requeue(client, other).ledger.out == 3
+
+
+def test_a_push_that_fails_undoes_its_batch(use_postgresql: Use) -> None:
+    """The other queue turns out to take less than the catalog says."""
+    client, other = (
+        use_postgresql(default("status")),
+        use_postgresql(default("fifo", max_bytes="5")),
+    )
+    failed(client, "one", "two", "three and more", "four")
+    options = {**other.queue.options, "max_bytes": "unlimited"}
+    lying = Client(other.database, replace(other.queue, options=options))
+    with pytest.raises(UsageError, match="over the limit"):
+        requeue(client, lying)
+    assert len(held(client)) == 4
+    assert held(other) == []
+    assert requeue(client, other).ledger.out == 3
+
+
+@pytest.mark.parametrize("variant", KEEPING, ids=str)
+def test_two_operators_at_once(use: Use, variant: Variant) -> None:
+    client, other = use(variant), use(default("fifo"))
+    payloads = client.payloads(*range(60))
+    failed(client, *payloads)
+    movers = [to(client, other) for _ in range(2)]
+    plans = [planned(client, mover) for mover in movers]
+    start = threading.Barrier(2)
+
+    def act(at: int) -> Result:
+        start.wait()
+        return execute.execute(client.database, movers[at], plans[at], pace=Pace(batch=4))
+
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(act, range(2)))
+    assert sum(result.ledger.out for result in results) == 60
+    assert all(set(result.ledger.skipped) <= {CHANGED} for result in results)
+    assert held(client) == []
+    assert in_state(other, "ready") == Counter(payloads)
+
+
+def test_somebody_else_s_table(use_postgresql: Use) -> None:
+    """An adopted queue's errors can go into one of ours, and never the other way."""
+    client, other = use_postgresql(default("status")), use_postgresql(default("ring"))
+    failed(client, *client.payloads(*range(3)))
+    theirs = Client(client.database, replace(client.queue, kind=Kind.ADOPTED, options={}))
+    assert requeue(theirs, other).ledger.out == 3
+    assert in_state(other, "ready") == Counter(client.payloads(*range(3)))
+    with pytest.raises(UsageError, match="adopted"):
+        to(use_postgresql(default("claim")), theirs)
+
+
+def test_queues_that_cannot_take_them(use: Use) -> None:
+    client, same = use(default("claim")), use(default("claim", payload="bytes"))
+    with pytest.raises(UsageError, match="same queue"):
+        to(client, client)
+    for one, another in ((client, same), (same, client)):
+        with pytest.raises(UsageError, match="cannot go into"):
+            to(one, another)
+    left = Client(same.database, replace(same.queue, kind=Kind.ARCHIVE))
+    with pytest.raises(UsageError, match="only its archive"):
+        to(client, left)
+    with pytest.raises(UsageError, match="no verb requeue"):
+        to(use(default("fifo")), client)
+
+
+def test_the_script_is_what_a_dba_reads(use: Use) -> None:
+    client, other = use(default("split")), use(default("fifo"))
+    fill(client)
+    made = planned(client, to(client, other))
+    assert f"{other.queue.name}_push_many" in made.sql
