@@ -1,5 +1,7 @@
 """restore, maintain, upgrade, end-session and what release says of sessions."""
 
+from contextlib import closing
+
 import pytest
 
 from tests.cli.calls import Console
@@ -69,7 +71,7 @@ def test_code_changed_by_hand_is_told_and_mended(console: Console, mail: str) ->
 
 def test_a_session_that_holds_rows_is_told_and_ended(console: Console, mail: str) -> None:
     assert "No session holds rows" in console.done("release", mail).text
-    with connect(console.url) as holder:
+    with closing(connect(console.url)) as holder:
         holder.execute("BEGIN")
         holder.execute(f'SELECT * FROM "{mail}_pop"()'.encode())
         (pid,) = holder.execute("SELECT pg_backend_pid()").fetchone() or (0,)

@@ -133,3 +133,24 @@ def run(client: Client, verb: str) -> int:
     assert done.outcome is Outcome.DONE
     assert done.ledger.balanced
     return done.ledger.out
+
+
+@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+def test_two_operators_never_do_a_thing_twice(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    payloads = [f"0/{number}" for number in range(120)]
+    assert None not in client.push_many(payloads)
+    movers = [mover(client, "purge") for _ in range(2)]
+    made = [plan.make(client.database, moving) for moving in movers]
+    assert [one.count for one in made] == [120, 120]
+    with ThreadPoolExecutor(2) as pool:
+        done = list(
+            pool.map(
+                lambda pair: execute.execute(client.database, *pair, pace=Pace(batch=4)),
+                zip(movers, made, strict=True),
+            )
+        )
+    assert sum(one.ledger.out for one in done) == 120
+    assert all(one.ledger.balanced for one in done)
+    assert sorted(row.payload for row in archive_of(client)) == sorted(payloads)
+    assert lying(client) == []

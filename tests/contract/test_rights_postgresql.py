@@ -1,17 +1,19 @@
 """The roles that are shipped: what the server itself refuses, whatever the console would try."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 import pytest
 from psycopg.sql import SQL, Identifier
-from sqlalchemy import make_url, text
+from sqlalchemy import Connection, make_url, text
 
 from console import catalog
-from console.actions import relay
+from console.actions import execute, plan, relay
 from console.actions.adopt import adopt
+from console.actions.audit import Outcome
 from console.actions.install import install
+from console.actions.restore import Restore
 from console.actions.roles import script
 from console.actions.uninstall import uninstall
 from console.catalog import Queue
@@ -20,8 +22,10 @@ from console.engines import PRODUCTS, Database, open_database
 from console.engines.embedded import EmbeddedServer
 from console.errors import RefusedError
 from console.monitor import take_sample
+from console.monitor.filters import parse
 from console.monitor.login import probe
 from tests.contract.client import Client
+from tests.contract.test_actions import mover
 from tests.contract.variants import ALL, DEFAULTS, Variant, on
 from tests.servers import connect
 
@@ -187,6 +191,8 @@ def _writes(queue: Queue) -> Iterator[str]:
         yield f'LOCK TABLE public."{table}" IN SHARE MODE'
         yield f'ALTER TABLE public."{table}" ADD x int'
     yield "DELETE FROM dbq.queue"
+    yield "DELETE FROM dbq.action"
+    yield "UPDATE dbq.action SET outcome = 'done'"
     yield "INSERT INTO dbq.setting (name, value) VALUES ('production', 'off')"
     yield "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'postgres'"
     yield "CREATE TABLE public.mine (x int)"
@@ -224,6 +230,59 @@ def test_an_operator_works_with_messages_and_owns_nothing(place: Place, name: st
         uninstall(client.database, client.queue, keep_archive=False, with_messages=True)
     owners = place.client("owner", name)
     owners.push_many(owners.payloads(1, 2, 3))  # as the other tests found it
+
+
+@EACH
+def test_a_reader_plans_and_the_server_refuses_the_rest(place: Place, name: str) -> None:
+    """Past the console's own checks: the statements of the actions themselves."""
+    owners, client = place.client("owner", name), place.client("reader", name)
+    made = prepared(owners)
+    for verb in made:
+        moving = mover(client, verb)
+        planned = plan.make(client.database, moving)
+        assert planned.count > 0
+        with pytest.raises(RefusedError):
+            execute.execute(client.database, moving, planned)
+        with pytest.raises(RefusedError, match="Could not"), acting(client) as connection:
+            moving.act(connection, planned.sample, 1)
+    assert prepared(owners, add=False) == made
+
+
+@EACH
+def test_an_operator_acts(place: Place, name: str) -> None:
+    owners, client = place.client("owner", name), place.client("operator", name)
+    for verb in prepared(owners):
+        moving = mover(client, verb)
+        planned = plan.make(client.database, moving, parse(["limit=1"]))
+        done = execute.execute(client.database, moving, planned)
+        assert (done.outcome, done.ledger.out) == (Outcome.DONE, 1), verb
+    source = mover(client, "purge").source
+    back = Restore(source)
+    done = execute.execute(client.database, back, plan.make(client.database, back))
+    assert (done.outcome, done.ledger.out) == (Outcome.DONE, 1)
+
+
+def prepared(client: Client, *, add: bool = True) -> list[str]:
+    """One message at least in each state; the verbs that have something to do."""
+    if add:
+        client.push_many(client.payloads(1, 2, 3))
+    if add and client.queue.finishes:
+        failed, done, _ = client.pop_many(3)
+        assert client.fail(failed, "boom")
+        assert client.complete(done)
+        client.push_many(client.payloads(4))
+    verbs = ["archive", "requeue", "release", "purge"]
+    return [
+        verb
+        for verb in verbs
+        if verb in client.queue.verbs and (verb != "release" or client.queue.finishes)
+    ]
+
+
+@contextmanager
+def acting(client: Client) -> Iterator[Connection]:
+    with client.database.transaction("act") as connection:
+        yield connection
 
 
 def test_an_admin_installs_and_owns_what_it_installed(place: Place) -> None:
