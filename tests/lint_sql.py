@@ -68,7 +68,7 @@ def texts(product: Product) -> Iterator[tuple[str, str]]:
             queue = installed_queue("sales", "orders", design, options)
             for file in (design.name, "common", "catalog", "roles"):
                 yield from _file(product, queue, file, done)
-    for file in ("server", "activity"):
+    for file in ("server", "activity", "maintenance", "sessions", "upgrade"):
         yield from _file(product, queue, file, done)
     yield from _looks(product)
 
@@ -83,7 +83,8 @@ def _looks(product: Product) -> Iterator[tuple[str, str]]:
 
 
 def _file(product: Product, queue: Queue, file: str, done: set[str]) -> Iterator[tuple[str, str]]:
-    names = ("kind", "options_json", "roles_json", "version", "installed_from")
+    names: tuple[str, ...] = ("kind", "options_json", "roles_json", "version", "installed_from")
+    names += ("relation", "index", "session", "function", "role")
     scope = queue.scope(product, **dict.fromkeys(names, "{}"))
     scope = replace(scope, options={**scope.options, "waits_of": "server"})
     if file != queue.design.name and file in done:
@@ -101,6 +102,9 @@ def _file(product: Product, queue: Queue, file: str, done: set[str]) -> Iterator
 _FINISHING = {"complete", "fail"}
 _PARSED_ELSEWHERE = {"mssql"}
 """What sqlfluff cannot parse of it stands on a list in tests/unit/test_mssql_parse.py."""
+
+_UNPARSED = ("postgresql/sessions.sql end_prepared",)
+"""What sqlfluff does not know: ROLLBACK PREPARED. Servers run it in test_end_session_postgresql."""
 
 
 def main() -> int:
@@ -126,7 +130,8 @@ def main() -> int:
         for where, text in texts(product):
             statements += 1
             for violation in linter.lint_string(text + "\n").get_violations():
-                if violation.rule_code() == "PRS" and product.name in _PARSED_ELSEWHERE:
+                elsewhere = product.name in _PARSED_ELSEWHERE or where.startswith(_UNPARSED)
+                if violation.rule_code() == "PRS" and elsewhere:
                     continue
                 found += 1
                 print(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from console import catalog, sql
+from console.actions import audit
 from console.actions.install import prepare_catalog, record, require_schema
 from console.catalog import Kind, Queue
 from console.designs import Design
@@ -51,7 +52,9 @@ def adopt(
     for name in (schema, table, *roles.values()):
         _check_name(product, name)
     queue = Queue(schema, table, of, {}, dict(roles), kind=Kind.ADOPTED)
-    with database.transaction(f"adopt the table {table!r}") as connection:
+    subject = audit.Subject.of(database, queue, "adopt", detail=f"design {of.name}")
+    with audit.recorded(database, f"adopt the table {table!r}", subject) as act:
+        connection = act.connection
         prepare_catalog(connection, product)
         require_schema(connection, product, schema)
         for known in catalog.queues(connection, product):
@@ -75,7 +78,9 @@ def forget(database: Database, queue: Queue) -> None:
     """
     product = database.product
     erase = sql.statements(product.name, "catalog")["erase"]
-    with database.transaction(f"forget the queue {queue.name!r}") as connection:
+    subject = audit.Subject.of(database, queue, "forget", detail=f"it was {queue.kind.value}")
+    with audit.recorded(database, f"forget the queue {queue.name!r}", subject) as act:
+        connection = act.connection
         if queue.kind is not Kind.ADOPTED and (left := _objects(connection, product, queue)):
             raise UsageError(
                 f"The queue {queue.name!r} was installed by the console, not adopted.",

@@ -12,12 +12,14 @@ from enum import StrEnum
 from pathlib import Path
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
 
 from console import catalog, sql
 from console.actions.ledger import Ledger
 from console.catalog import Queue
 from console.engines import Database, Product
-from console.errors import RefusedError
+from console.errors import BusyError, ConsoleError, RefusedError, UsageError
+from console.monitor.owners import Evidence, evidence_of
 
 LIST_MOST = 1_000
 
@@ -163,26 +165,68 @@ class Record:
         note(self._subject, outcome, ledger, detail, action_id=self.action_id)
 
 
+@dataclass
+class Act:
+    """An action that is one transaction, while it runs."""
+
+    connection: Connection
+    record: Record
+    detail: str = ""
+    """What is to be kept of it, once that is known."""
+
+
 @contextmanager
-def recorded(connection: Connection, database: Database, subject: Subject) -> Iterator[Record]:
-    """An action that is one transaction: begun and ended in it, so that both are kept or none."""
-    record = Record.begin(connection, database.product, subject)
-    yield record
-    record.end(connection, Outcome.DONE)
+def recorded(database: Database, doing: str, subject: Subject) -> Iterator[Act]:
+    """An action that is one transaction: begun and ended in it, so that both are kept or none.
+
+    The local line says how it ended too, where it was tried at all.
+    """
+    try:
+        with database.transaction(doing) as connection:
+            act = Act(connection, Record.begin(connection, database.product, subject))
+            yield act
+            act.record.end(connection, Outcome.DONE, act.detail)
+    except (UsageError, BusyError):
+        raise
+    except ConsoleError as error:
+        outcome = Outcome.REFUSED if isinstance(error, RefusedError) else Outcome.FAILED
+        note(subject, outcome, detail=str(error))
+        raise
+    act.record.told(Outcome.DONE, Ledger(), act.detail)
 
 
 def prepare(connection: Connection, product: Product) -> None:
     """See that the catalog can keep an audit. RefusedError where it cannot be made to."""
-    if catalog.has_catalog(connection, product) and _audited(connection, product):
-        return
+    if not catalog.has_audit(connection, product):
+        try:
+            make_catalog(connection, product)
+        except DBAPIError as error:
+            told = product.translate(error, "make the audit in this database's catalog")
+            if isinstance(told, RefusedError):
+                raise _no_audit(told.why) from error
+            raise
+    (row,) = sql.fetch(connection, _Present, _statement(product, "may_act"), sql.Scope())
+    if not row.present:
+        raise _no_audit("This login may not write to dbq.action, where every action is recorded.")
+
+
+def make_catalog(connection: Connection, product: Product) -> None:
+    """What is missing of it is made by whoever owns it, and the roles get their rights on it."""
     statements = sql.statements(product.name, "catalog")
     sql.run_script(connection, statements["lock"], sql.Scope())
+    if catalog.has_audit(connection, product):
+        return
     sql.run_script(connection, statements["bootstrap"], sql.Scope())
+    sql.run_script(connection, sql.statements(product.name, "roles")["catalog"], sql.Scope())
 
 
-def _audited(connection: Connection, product: Product) -> bool:
-    (row,) = sql.fetch(connection, _Present, _statement(product, "audited"), sql.Scope())
-    return row.present
+def _no_audit(why: str) -> RefusedError:
+    return RefusedError(
+        "Could not begin: it would not be in the audit.",
+        why=why,
+        next_step="Let the catalog's owner run dbq-console upgrade on one of its queues, or grant "
+        "this login INSERT and UPDATE on dbq.action (dbq-console roles).",
+    )
 
 
 @dataclass(frozen=True)
@@ -203,10 +247,22 @@ def entries(
     connection: Connection, product: Product, wanted: Wanted, limit: int = LIST_MOST
 ) -> list[Entry]:
     """The newest first; none where the database keeps no audit yet."""
-    if not (catalog.has_catalog(connection, product) and _audited(connection, product)):
+    if not catalog.has_audit(connection, product):
         return []
     statement = _statement(product, "actions")
     return sql.fetch(connection, Entry, statement, sql.Scope(), n=limit, **vars(wanted))
+
+
+def alive(
+    connection: Connection, product: Product, found: Sequence[Entry]
+) -> Mapping[int, bool | None]:
+    """Of those that have not ended: whether the session that they run in is still there."""
+    running = [entry for entry in found if entry.ended_at is None]
+    told = evidence_of(connection, product, [entry.session for entry in running])
+    known = {Evidence.ALIVE: True, Evidence.GONE: False}
+    return {
+        entry.action_id: known.get(told.get(entry.session, Evidence.UNKNOWN)) for entry in running
+    }
 
 
 def _statement(product: Product, name: str) -> sql.Statement:

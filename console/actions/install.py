@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from console import catalog, sql
+from console.actions import audit
 from console.catalog import Kind, Queue
 from console.designs import Design
 from console.engines import Database, Product
@@ -31,7 +32,7 @@ def parts(product: Product, queue: Queue) -> list[sql.Statement]:
     common = sql.statements(product.name, "common")
     scripts = [design["tables"], common["archive"]]
     if queue.options.get("notify") == "on":
-        scripts.append(common["waiting"])
+        scripts += [common["waiting"], common["wait_functions"]]
     rights = sql.statements(product.name, "roles")["queue"]
     return [*scripts, design["functions"], rights]
 
@@ -56,7 +57,9 @@ def install(database: Database, queue: Queue) -> None:
     product = database.product
     catalog.check_names(product, queue)
     require_server(database, queue)
-    with database.transaction(f"install the queue {queue.name!r}") as connection:
+    subject = audit.Subject.of(database, queue, "install", detail=f"design {queue.design.name}")
+    with audit.recorded(database, f"install the queue {queue.name!r}", subject) as act:
+        connection = act.connection
         prepare_catalog(connection, product)
         refuse_taken_names(connection, product, queue)
         for part in parts(product, queue):
@@ -86,7 +89,7 @@ def prepare_catalog(connection: Connection, product: Product) -> None:
     sql.run_script(connection, statements["lock"], sql.Scope())
     # Only its owner may make it again: who installs the next queue need not be that login.
     if not catalog.has_catalog(connection, product):
-        sql.run_script(connection, statements["bootstrap"], sql.Scope())
+        audit.make_catalog(connection, product)
 
 
 def recording_scope(product: Product, queue: Queue) -> sql.Scope:

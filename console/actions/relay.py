@@ -1,16 +1,14 @@
 """Relay a ring: resize it, and renumber what lives in it. One transaction, nothing lost."""
 
-import time
 from dataclasses import dataclass
 
 from console import sql
+from console.actions import audit
+from console.actions.insist import insist
+from console.actions.ledger import Ledger
 from console.catalog import Kind, Queue
 from console.engines import Database
 from console.errors import BusyError, RefusedError, UsageError
-
-_ATTEMPTS_SECONDS = 30.0
-_FIRST_PAUSE = 0.05
-_LONGEST_PAUSE = 2.0
 
 
 @dataclass(frozen=True)
@@ -118,27 +116,34 @@ def relay(database: Database, queue: Queue, new_size: int | None) -> Relaid:
     them, when that lasts. A try holds nothing while it waits for anything but `parked`.
     """
     _require_ring(queue)
+    verb = "relay" if new_size is None else "resize"
+    subject = audit.Subject.of(database, queue, verb)
+    try:
+        return insist(lambda: _relay_once(database, queue, new_size, subject))
+    except BusyError as error:
+        blockers = plan(database, queue, new_size).blockers
+        raise BusyError(
+            error.what,
+            why="; ".join(b.line for b in blockers) or error.why,
+            next_step="Nothing was changed. Wait until they end, or end them; then again.",
+        ) from error
+
+
+def _relay_once(
+    database: Database, queue: Queue, new_size: int | None, subject: audit.Subject
+) -> Relaid:
+    """One try: relaid, counted again and recorded in one transaction."""
     product = database.product
-    statement = sql.statements(product.name, queue.design.name)["relay"]
+    ring = sql.statements(product.name, queue.design.name)
     scope = queue.scope(product)
-    deadline = time.monotonic() + _ATTEMPTS_SECONDS
-    pause = _FIRST_PAUSE
-    while True:
-        try:
-            with database.transaction(f"relay the ring {queue.name!r}") as connection:
-                (done,) = sql.fetch(connection, Relaid, statement, scope, new_size=new_size)
-        except BusyError as error:
-            if time.monotonic() + pause > deadline:
-                blockers = plan(database, queue, new_size).blockers
-                raise BusyError(
-                    error.what,
-                    why="; ".join(b.line for b in blockers) or error.why,
-                    next_step="Nothing was changed. Wait until they end, or end them; then again.",
-                ) from error
-            time.sleep(pause)
-            pause = min(pause * 2, _LONGEST_PAUSE)
-        else:
-            return done
+    with audit.recorded(database, f"relay the ring {queue.name!r}", subject) as act:
+        (done,) = sql.fetch(act.connection, Relaid, ring["relay"], scope, new_size=new_size)
+        # It holds the ring until the commit, so nobody can have come between the two counts.
+        (after,) = sql.fetch(act.connection, Measure, ring["measure"], scope)
+        ledger = Ledger(selected=done.live, out=done.live, into=after.live).require_balance()
+        act.record.batch(act.connection, ledger)
+        act.detail = f"{done.size_before} slots before, {done.size_after} after, {done.live} live"
+    return done
 
 
 def _require_ring(queue: Queue) -> None:

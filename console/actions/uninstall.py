@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from console import catalog, sql
+from console.actions import audit
 from console.catalog import Kind, Queue
 from console.engines import Database
 from console.errors import RefusedError, UsageError
@@ -31,6 +32,15 @@ class UninstallPlan:
         """How many messages are gone for good afterwards."""
         kept = 0 if self.keep_archive else self.archived
         return self.live + self.claimed + self.finished + kept
+
+    @property
+    def detail(self) -> str:
+        """What the audit keeps: the queue itself can no longer tell."""
+        kept = "kept" if self.keep_archive else "gone"
+        return (
+            f"design {self.queue.design.name}; {self.live} live, {self.claimed} claimed and "
+            f"{self.finished} finished messages gone, {self.archived} archived ones {kept}"
+        )
 
     @property
     def wants_with_messages(self) -> bool:
@@ -81,7 +91,9 @@ def uninstall(
     common = sql.statements(product.name, "common")
     known = sql.statements(product.name, "catalog")
     scope = queue.scope(product)
-    with database.transaction(f"uninstall the queue {queue.name!r}") as connection:
+    subject = audit.Subject.of(database, queue, "uninstall")
+    with audit.recorded(database, f"uninstall the queue {queue.name!r}", subject) as act:
+        connection = act.connection
         if queue.kind is Kind.INSTALLED:
             sql.run_script(connection, common["lock_all"], scope)
         planned = _plan(connection, database, queue, keep_archive=keep_archive)
@@ -102,6 +114,7 @@ def uninstall(
         else:
             sql.run_script(connection, common["drop_archive"], scope)
             sql.run_script(connection, known["erase"], scope)
+        act.detail = planned.detail
     return planned
 
 

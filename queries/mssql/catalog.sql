@@ -45,9 +45,168 @@ IF OBJECT_ID(N'dbq.setting', N'U') IS NULL
         CONSTRAINT setting_key PRIMARY KEY CLUSTERED (name)
     );
 
+-- What operators did by the console: counted in the transactions that did it; never a payload. session:
+-- who acts, as claimed_by has it; an action that is running ends with its session.
+IF OBJECT_ID(N'dbq.action', N'U') IS NULL
+    CREATE TABLE dbq.[action] (
+        action_id bigint IDENTITY(1, 1) NOT NULL,
+        schema_name nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+        queue_name nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+        verb nvarchar(30) NOT NULL,
+        started_at datetime2(7) NOT NULL CONSTRAINT action_started_at DEFAULT SYSUTCDATETIME(),
+        last_at datetime2(7) NOT NULL CONSTRAINT action_last_at DEFAULT SYSUTCDATETIME(),
+        ended_at datetime2(7) NULL,
+        operator nvarchar(400) NOT NULL,
+        database_user nvarchar(128) NOT NULL CONSTRAINT action_database_user DEFAULT ORIGINAL_LOGIN(),
+        session nvarchar(256) NOT NULL,
+        connection nvarchar(max) NOT NULL,
+        filters nvarchar(max) NOT NULL CONSTRAINT action_filters DEFAULT N'',
+        cutoff datetime2(7) NULL,
+        planned bigint NOT NULL CONSTRAINT action_planned DEFAULT 0,
+        selected bigint NOT NULL CONSTRAINT action_selected DEFAULT 0,
+        done bigint NOT NULL CONSTRAINT action_done DEFAULT 0,
+        skipped bigint NOT NULL CONSTRAINT action_skipped DEFAULT 0,
+        failed bigint NOT NULL CONSTRAINT action_failed DEFAULT 0,
+        outcome nvarchar(20) NOT NULL CONSTRAINT action_outcome DEFAULT N'running',
+        detail nvarchar(max) NOT NULL CONSTRAINT action_detail DEFAULT N'',
+        CONSTRAINT action_key PRIMARY KEY CLUSTERED (action_id) WITH (ALLOW_PAGE_LOCKS = OFF),
+        -- No key but an order: a queue's actions, its newest last. It spares a filtered index, which asks
+        -- more of a session's settings than every client has on.
+        INDEX action_queue NONCLUSTERED (queue_name, schema_name, action_id) WITH (ALLOW_PAGE_LOCKS = OFF)
+    );
+
 -- name: exists
--- one row: whether this database has a catalog at all (or one that this login may know of)
-SELECT CAST(CASE WHEN OBJECT_ID(N'dbq.queue', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS present;
+-- one row: whether this database has a catalog at all (or one that this login may know of), and whether that
+-- keeps an audit
+SELECT
+    CAST(CASE WHEN OBJECT_ID(N'dbq.queue', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS present,
+    CAST(CASE WHEN OBJECT_ID(N'dbq.action', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS audited;
+
+-- name: may_act
+-- one row: whether this login may write the audit
+SELECT
+    CAST(
+        CASE
+            WHEN HAS_PERMS_BY_NAME(N'dbq.action', N'OBJECT', N'INSERT') = 1
+                AND HAS_PERMS_BY_NAME(N'dbq.action', N'OBJECT', N'UPDATE') = 1 THEN 1
+            ELSE 0
+        END AS bit
+    ) AS present;
+
+-- name: action_begin
+-- one row: the number of an action that begins now
+DECLARE @schema nvarchar(128) = :schema;
+DECLARE @queue nvarchar(128) = :queue;
+DECLARE @verb nvarchar(30) = :verb;
+DECLARE @operator nvarchar(400) = :operator;
+DECLARE @place nvarchar(max) = :place;
+DECLARE @filters nvarchar(max) = :filters;
+DECLARE @cutoff datetime2(7) = :cutoff;
+DECLARE @planned bigint = :planned;
+DECLARE @detail nvarchar(max) = :detail;
+INSERT INTO dbq.[action] (
+    schema_name, queue_name, verb, operator, session, connection, filters, cutoff, planned, detail
+)
+OUTPUT inserted.action_id
+SELECT
+    @schema,
+    @queue,
+    @verb,
+    @operator,
+    -- As the procedures write claimed_by: the login time in UTC, which the server keeps in local time.
+    CONCAT(N'session=', s.session_id, N' login=', CONVERT(nvarchar(23), CAST(DATEADD(
+        minute, -DATEPART(tzoffset, SYSDATETIMEOFFSET()), s.login_time
+    ) AS datetime2(3)), 126), N'Z'),
+    @place,
+    @filters,
+    @cutoff,
+    @planned,
+    @detail
+FROM sys.dm_exec_sessions AS s WHERE s.session_id = @@SPID;
+
+-- name: action_batch
+-- one row: the action's number, its counts raised by one batch; none where it is no longer running
+DECLARE @action_id bigint = :action_id;
+DECLARE @selected bigint = :selected;
+DECLARE @done bigint = :done;
+DECLARE @skipped bigint = :skipped;
+DECLARE @failed bigint = :failed;
+UPDATE dbq.[action]
+SET
+    last_at = SYSUTCDATETIME(),
+    selected = selected + @selected,
+    done = done + @done,
+    skipped = skipped + @skipped,
+    failed = failed + @failed
+OUTPUT inserted.action_id
+WHERE action_id = @action_id AND ended_at IS NULL;
+
+-- name: action_end
+-- one row: the action's number; its outcome is kept
+DECLARE @action_id bigint = :action_id;
+DECLARE @outcome nvarchar(20) = :outcome;
+DECLARE @detail nvarchar(max) = :detail;
+UPDATE dbq.[action]
+SET last_at = SYSUTCDATETIME(), ended_at = SYSUTCDATETIME(), outcome = @outcome, detail = @detail
+OUTPUT inserted.action_id
+WHERE action_id = @action_id AND ended_at IS NULL;
+
+-- name: running
+-- what operators are doing now: each action that has not ended, unless its last batch is a day old
+-- READPAST: a batch that is not committed has its row locked, and shows in the next look.
+SELECT TOP (100)
+    a.schema_name AS [schema],
+    a.queue_name AS queue,
+    a.verb AS verb,
+    a.operator AS operator,
+    a.database_user AS database_user,
+    a.session AS session,
+    CAST(DATEDIFF_BIG(millisecond, a.started_at, SYSUTCDATETIME()) / 1e3 AS float) AS since_seconds,
+    a.planned AS planned,
+    a.done AS done
+FROM dbq.[action] AS a WITH (READPAST, READCOMMITTEDLOCK)
+WHERE a.ended_at IS NULL AND a.last_at > DATEADD(day, -1, SYSUTCDATETIME())
+ORDER BY a.last_at DESC;
+
+-- name: actions
+-- what operators did, the newest first, at most :n
+-- An action that is one transaction shows once it is committed: a look at the audit waits for nobody.
+DECLARE @n bigint = :n;
+DECLARE @schema nvarchar(128) = :schema;
+DECLARE @queue nvarchar(128) = :queue;
+DECLARE @verb nvarchar(30) = :verb;
+DECLARE @operator nvarchar(400) = :operator;
+DECLARE @since float = :since;
+DECLARE @running bit = :running;
+SELECT TOP (@n)
+    a.action_id AS action_id,
+    a.schema_name AS [schema],
+    a.queue_name AS queue,
+    a.verb AS verb,
+    a.started_at AS started_at,
+    a.last_at AS last_at,
+    a.ended_at AS ended_at,
+    a.operator AS operator,
+    a.database_user AS database_user,
+    a.session AS session,
+    a.connection AS connection,
+    a.filters AS filters,
+    a.cutoff AS cutoff,
+    a.planned AS planned,
+    a.selected AS selected,
+    a.done AS done,
+    a.skipped AS skipped,
+    a.failed AS failed,
+    a.outcome AS outcome,
+    a.detail AS detail
+FROM dbq.[action] AS a WITH (READPAST, READCOMMITTEDLOCK)
+WHERE (@schema IS NULL OR a.schema_name = @schema)
+AND (@queue IS NULL OR a.queue_name = @queue)
+AND (@verb IS NULL OR a.verb = @verb)
+AND (@operator IS NULL OR CHARINDEX(@operator, a.operator) > 0 OR a.database_user = @operator)
+AND (@since IS NULL OR a.started_at >= DATEADD(second, 0 - CAST(@since AS int), SYSUTCDATETIME()))
+AND (COALESCE(@running, 0) = 0 OR a.ended_at IS NULL)
+ORDER BY a.action_id DESC;
 
 -- name: queues
 -- all queues that the database holds, by schema and name; options and roles as JSON text
@@ -87,6 +246,10 @@ DELETE FROM dbq.[queue] WHERE schema_name = N'{schema}' AND queue_name = N'{queu
 -- name: keep_archive
 -- script: of this queue only the archive is left
 UPDATE dbq.[queue] SET kind = N'archive' WHERE schema_name = N'{schema}' AND queue_name = N'{queue}';
+
+-- name: renew
+-- script: the queue has what this console installs; the catalog says so
+UPDATE dbq.[queue] SET version = CAST(N'{version}' AS int) WHERE schema_name = N'{schema}' AND queue_name = N'{queue}';
 
 -- name: schema_exists
 -- one row: whether the schema is there (compared exactly; "=" alone does not see blanks at the end)

@@ -23,9 +23,22 @@ GRANT VIEW DEFINITION TO dbq_reader;
 GRANT VIEW DATABASE STATE TO dbq_reader;
 GRANT SELECT ON SCHEMA::dbq TO dbq_reader;
 
-GRANT INSERT, UPDATE, DELETE ON SCHEMA::dbq TO dbq_admin;
+GRANT INSERT, UPDATE, DELETE ON OBJECT::dbq.[queue] TO dbq_admin;
+GRANT INSERT, UPDATE, DELETE ON OBJECT::dbq.setting TO dbq_admin;
+-- The audit is written by whoever acts; only its owner can take something out of it.
+GRANT INSERT, UPDATE ON OBJECT::dbq.[action] TO dbq_operator;
 GRANT CREATE TABLE, CREATE PROCEDURE, CREATE QUEUE, CREATE MESSAGE TYPE, CREATE CONTRACT, CREATE SERVICE TO dbq_admin;
 GRANT ALTER, CONTROL ON SCHEMA::[{schema}] TO dbq_admin;
+
+-- name: catalog
+-- script: what the roles may do with a catalog that has grown, where they have been made in this database
+IF DATABASE_PRINCIPAL_ID(N'dbq_reader') IS NOT NULL
+BEGIN
+    GRANT SELECT ON SCHEMA::dbq TO dbq_reader;
+    GRANT INSERT, UPDATE, DELETE ON OBJECT::dbq.[queue] TO dbq_admin;
+    GRANT INSERT, UPDATE, DELETE ON OBJECT::dbq.setting TO dbq_admin;
+    GRANT INSERT, UPDATE ON OBJECT::dbq.[action] TO dbq_operator;
+END;
 
 -- name: queue
 -- script: what the roles may do with one queue, where they have been made in this database

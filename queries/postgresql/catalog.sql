@@ -63,12 +63,16 @@ COMMENT ON TABLE dbq.action IS
 COMMENT ON COLUMN dbq.action.session IS 'who acts, as claimed_by has it: an action that is running ends with its session';
 
 -- name: exists
--- one row: whether this database has a catalog at all
-SELECT to_regclass('dbq.queue') IS NOT NULL AS present;
+-- one row: whether this database has a catalog at all, and whether that keeps an audit (an old one does not)
+SELECT
+    to_regclass('dbq.queue') IS NOT NULL AS present,
+    to_regclass('dbq.action') IS NOT NULL AS audited;
 
--- name: audited
--- one row: whether the catalog keeps an audit; one that an older console made does not
-SELECT to_regclass('dbq.action') IS NOT NULL AS present;
+-- name: may_act
+-- one row: whether this login may write the audit
+SELECT
+    has_schema_privilege('dbq', 'USAGE') AND has_table_privilege('dbq.action', 'INSERT')
+    AND has_table_privilege('dbq.action', 'UPDATE') AS present;
 
 -- name: action_begin
 -- one row: the number of an action that begins now
@@ -105,6 +109,23 @@ UPDATE dbq.action AS a
 SET last_at = clock_timestamp(), ended_at = clock_timestamp(), outcome = CAST(:outcome AS text), detail = CAST(:detail AS text)
 WHERE a.action_id = CAST(:action_id AS bigint) AND a.ended_at IS NULL
 RETURNING a.action_id AS action_id;
+
+-- name: running
+-- what operators are doing now: each action that has not ended, unless its last batch is a day old
+SELECT
+    a.schema_name AS schema,
+    a.queue_name AS queue,
+    a.verb AS verb,
+    a.operator AS operator,
+    a.database_user AS database_user,
+    a.session AS session,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp() - a.started_at) AS double precision) AS since_seconds,
+    a.planned AS planned,
+    a.done AS done
+FROM dbq.action AS a
+WHERE a.ended_at IS NULL AND a.last_at > statement_timestamp() - interval '1 day'
+ORDER BY a.last_at DESC
+LIMIT 100;
 
 -- name: actions
 -- what operators did, the newest first, at most :n
@@ -177,6 +198,10 @@ DELETE FROM dbq.queue WHERE schema_name = '{schema}' AND queue_name = '{queue}';
 -- name: keep_archive
 -- script: of this queue only the archive is left
 UPDATE dbq.queue SET kind = 'archive' WHERE schema_name = '{schema}' AND queue_name = '{queue}';
+
+-- name: renew
+-- script: the queue has what this console installs; the catalog says so
+UPDATE dbq.queue SET version = CAST('{version}' AS integer) WHERE schema_name = '{schema}' AND queue_name = '{queue}';
 
 -- name: schema_exists
 -- one row: whether the schema is there (compared as text: a longer name is not cut off to fit)

@@ -28,7 +28,7 @@ CREATE INDEX ON "{schema}"."{queue}" (done_at) WHERE errors IS NOT NULL;
 
 -- name: functions
 -- script: push, push_many, pop, pop_many, complete, fail
-CREATE FUNCTION "{schema}"."{queue}_push"(
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push"(
     payload "{payload_type}", id uuid DEFAULT NULL, created_at timestamptz DEFAULT NULL
 ) RETURNS uuid
 LANGUAGE plpgsql AS $dbq$
@@ -58,7 +58,7 @@ BEGIN
 END
 $dbq$;
 
-CREATE FUNCTION "{schema}"."{queue}_push_many"(
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push_many"(
     payloads "{payload_type}"[], ids uuid[] DEFAULT NULL, created_at timestamptz DEFAULT NULL
 ) RETURNS SETOF uuid
 LANGUAGE plpgsql AS $dbq$
@@ -92,7 +92,7 @@ BEGIN
 END
 $dbq$;
 
-CREATE FUNCTION "{schema}"."{queue}_pop"(
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop"(
     consumer text DEFAULT NULL, bound boolean DEFAULT false, started_at timestamptz DEFAULT NULL
 )
 RETURNS TABLE (id uuid, payload "{payload_type}", pushed_at timestamptz, attempts integer)
@@ -119,7 +119,7 @@ BEGIN
 END
 $dbq$;
 
-CREATE FUNCTION "{schema}"."{queue}_pop_many"(
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(
     n integer, consumer text DEFAULT NULL, bound boolean DEFAULT false, started_at timestamptz DEFAULT NULL
 )
 RETURNS TABLE (id uuid, payload "{payload_type}", pushed_at timestamptz, attempts integer)
@@ -149,7 +149,7 @@ BEGIN
 END
 $dbq$;
 
-CREATE FUNCTION "{schema}"."{queue}_complete"(id uuid, attempts integer DEFAULT NULL) RETURNS boolean
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_complete"(id uuid, attempts integer DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 BEGIN
@@ -161,7 +161,7 @@ BEGIN
 END
 $dbq$;
 
-CREATE FUNCTION "{schema}"."{queue}_fail"(id uuid, error text, attempts integer DEFAULT NULL) RETURNS boolean
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_fail"(id uuid, error text, attempts integer DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 BEGIN

@@ -26,16 +26,18 @@ CREATE TABLE "{schema}"."{queue}_archive" (
 );
 
 -- name: waiting
--- script: notify=on: who waits for a message, and the functions that register a waiter
+-- script: notify=on: who waits for a message
 -- A registration is a hint and may be lost in a crash: a waiter looks again at least once a second.
 CREATE UNLOGGED TABLE "{schema}"."{queue}_waiting" (
     pid integer PRIMARY KEY,
     since timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
+-- name: wait_functions
+-- script: notify=on: the functions that register a waiter
 -- Registers this session and returns the channel to LISTEN on. Call it, commit, LISTEN, pop once
 -- more, then wait. Sessions that died registered are removed here, by the next one that waits.
-CREATE FUNCTION "{schema}"."{queue}_wait"() RETURNS text
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_wait"() RETURNS text
 LANGUAGE plpgsql AS $dbq$
 BEGIN
     DELETE FROM "{schema}"."{queue}_waiting" AS w USING (
@@ -48,7 +50,7 @@ BEGIN
 END
 $dbq$;
 
-CREATE FUNCTION "{schema}"."{queue}_wait_end"() RETURNS void
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_wait_end"() RETURNS void
 LANGUAGE plpgsql AS $dbq$
 BEGIN
     DELETE FROM "{schema}"."{queue}_waiting" AS w WHERE w.pid = pg_backend_pid();

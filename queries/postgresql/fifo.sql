@@ -21,7 +21,7 @@ WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
 
 -- name: functions
 -- script: push, push_many, pop, pop_many
-CREATE FUNCTION "{schema}"."{queue}_push"(payload "{payload_type}") RETURNS bigint
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push"(payload "{payload_type}") RETURNS bigint
 LANGUAGE plpgsql AS $dbq$
 DECLARE
     pushed bigint;
@@ -50,7 +50,7 @@ BEGIN
 END
 $dbq$;
 
-CREATE FUNCTION "{schema}"."{queue}_push_many"(payloads "{payload_type}"[]) RETURNS SETOF bigint
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push_many"(payloads "{payload_type}"[]) RETURNS SETOF bigint
 LANGUAGE plpgsql AS $dbq$
 BEGIN
     -- when limited=yes
@@ -78,7 +78,7 @@ BEGIN
 END
 $dbq$;
 
-CREATE FUNCTION "{schema}"."{queue}_pop"()
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop"()
 RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attempts integer)
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
@@ -107,7 +107,7 @@ BEGIN
 END
 $dbq$;
 
-CREATE FUNCTION "{schema}"."{queue}_pop_many"(n integer)
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(n integer)
 RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attempts integer)
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$

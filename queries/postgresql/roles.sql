@@ -41,6 +41,20 @@ GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dbq TO dbq_admin;
 REVOKE DELETE ON dbq.action FROM dbq_admin;
 GRANT INSERT, UPDATE ON dbq.action TO dbq_operator;
 
+-- name: catalog
+-- script: what the roles may do with a catalog that has grown, where they have been made in this database
+DO $dbq$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = 'dbq_reader')
+        OR NOT has_schema_privilege('dbq_reader', 'dbq', 'USAGE') THEN
+        RETURN;
+    END IF;
+    GRANT SELECT ON ALL TABLES IN SCHEMA dbq TO dbq_reader;
+    GRANT INSERT, UPDATE, DELETE ON dbq.queue, dbq.setting TO dbq_admin;
+    GRANT INSERT, UPDATE ON dbq.action TO dbq_operator;
+END
+$dbq$;
+
 -- name: queue
 -- script: what the roles may do with one queue, where they have been made in this database
 DO $dbq$

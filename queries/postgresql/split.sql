@@ -38,7 +38,7 @@ WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
 
 -- name: functions
 -- script: push, push_many, pop, pop_many, complete, fail
-CREATE FUNCTION "{schema}"."{queue}_push"(
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push"(
     payload "{payload_type}", title text DEFAULT '', queue_date_time timestamptz DEFAULT NULL
 ) RETURNS bigint
 LANGUAGE plpgsql AS $dbq$
@@ -73,7 +73,7 @@ BEGIN
 END
 $dbq$;
 
-CREATE FUNCTION "{schema}"."{queue}_push_many"(
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push_many"(
     payloads "{payload_type}"[], title text DEFAULT '', queue_date_time timestamptz DEFAULT NULL
 ) RETURNS SETOF bigint
 LANGUAGE plpgsql AS $dbq$
@@ -116,7 +116,7 @@ BEGIN
 END
 $dbq$;
 
-CREATE FUNCTION "{schema}"."{queue}_pop"(consumer text DEFAULT NULL, bound boolean DEFAULT false)
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop"(consumer text DEFAULT NULL, bound boolean DEFAULT false)
 RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attempts integer)
 LANGUAGE plpgsql AS $dbq$
 BEGIN
@@ -125,7 +125,7 @@ BEGIN
 END
 $dbq$;
 
-CREATE FUNCTION "{schema}"."{queue}_pop_many"(n integer, consumer text DEFAULT NULL, bound boolean DEFAULT false)
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(n integer, consumer text DEFAULT NULL, bound boolean DEFAULT false)
 RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attempts integer)
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $dbq$
@@ -193,7 +193,7 @@ END
 -- end
 $dbq$;
 
-CREATE FUNCTION "{schema}"."{queue}_complete"(id bigint, attempts integer DEFAULT NULL) RETURNS boolean
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_complete"(id bigint, attempts integer DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 BEGIN
@@ -206,7 +206,7 @@ BEGIN
 END
 $dbq$;
 
-CREATE FUNCTION "{schema}"."{queue}_fail"(id bigint, error text, attempts integer DEFAULT NULL) RETURNS boolean
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_fail"(id bigint, error text, attempts integer DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 BEGIN

@@ -32,7 +32,7 @@ CREATE INDEX ON "{schema}"."{queue}" (done_at) WHERE status = 4;
 
 -- name: functions
 -- script: push, push_many, pop, pop_many, complete, fail
-CREATE FUNCTION "{schema}"."{queue}_push"(
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push"(
     payload "{payload_type}", title text DEFAULT '', queue_date_time timestamptz DEFAULT NULL
 ) RETURNS bigint
 LANGUAGE plpgsql AS $dbq$
@@ -62,7 +62,7 @@ BEGIN
 END
 $dbq$;
 
-CREATE FUNCTION "{schema}"."{queue}_push_many"(
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push_many"(
     payloads "{payload_type}"[], title text DEFAULT '', queue_date_time timestamptz DEFAULT NULL
 ) RETURNS SETOF bigint
 LANGUAGE plpgsql AS $dbq$
@@ -95,7 +95,7 @@ BEGIN
 END
 $dbq$;
 
-CREATE FUNCTION "{schema}"."{queue}_pop"(consumer text DEFAULT NULL, bound boolean DEFAULT false)
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop"(consumer text DEFAULT NULL, bound boolean DEFAULT false)
 RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attempts integer)
 LANGUAGE plpgsql AS $dbq$
 BEGIN
@@ -104,7 +104,7 @@ BEGIN
 END
 $dbq$;
 
-CREATE FUNCTION "{schema}"."{queue}_pop_many"(n integer, consumer text DEFAULT NULL, bound boolean DEFAULT false)
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(n integer, consumer text DEFAULT NULL, bound boolean DEFAULT false)
 RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attempts integer)
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
@@ -145,7 +145,7 @@ BEGIN
 END
 $dbq$;
 
-CREATE FUNCTION "{schema}"."{queue}_complete"(id bigint, attempts integer DEFAULT NULL) RETURNS boolean
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_complete"(id bigint, attempts integer DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 BEGIN
@@ -158,7 +158,7 @@ BEGIN
 END
 $dbq$;
 
-CREATE FUNCTION "{schema}"."{queue}_fail"(id bigint, error text, attempts integer DEFAULT NULL) RETURNS boolean
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_fail"(id bigint, error text, attempts integer DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 BEGIN

@@ -7,6 +7,7 @@ import psycopg
 import pytest
 from psycopg import IsolationLevel
 
+from console.actions import insist
 from console.actions import relay as action
 from console.engines.embedded import EmbeddedServer
 from console.errors import BusyError, ConsoleError
@@ -31,7 +32,7 @@ def ring(database_url: str) -> Iterator[Ring]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The action tries again for half a second, not for half a minute."""
-    monkeypatch.setattr(action, "_ATTEMPTS_SECONDS", 0.5)
+    monkeypatch.setattr(insist, "_ATTEMPTS_SECONDS", 0.5)
 
 
 def _fill(ring: Ring) -> None:

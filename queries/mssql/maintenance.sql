@@ -1,0 +1,118 @@
+-- What a queue's tables and indexes have become by use, and what mends it.
+--
+-- LIMITED reads the pages above the leaves only, and of a heap its map of pages. A Service Broker queue is
+-- an internal table with indexes of its own: it is measured as that, and mended by ALTER QUEUE.
+
+-- name: tables
+-- a row for each table or broker queue of the given names (a JSON array): its size, and how much its statistics have missed
+-- fragmentation: in percent, of a heap; of an index it stands with the index.
+DECLARE @schema nvarchar(max) = :schema;
+DECLARE @names nvarchar(max) = :names;
+SELECT
+    CAST(COALESCE(i.object_id, o.object_id) AS bigint) AS id,
+    o.name AS name,
+    COALESCE(p.pages, CAST(0 AS bigint)) AS pages,
+    COALESCE(p.live_rows, CAST(0 AS bigint)) AS live_rows,
+    CAST(0 AS bigint) AS dead_rows,
+    COALESCE(st.changed_rows, CAST(0 AS bigint)) AS changed_rows,
+    CAST(NULL AS float) AS vacuumed_seconds,
+    CAST(DATEDIFF_BIG(second, st.analyzed, SYSDATETIME()) AS float) AS analyzed_seconds,
+    CAST(h.avg_fragmentation_in_percent AS float) AS fragmentation
+FROM sys.objects AS o
+INNER JOIN sys.schemas AS s ON o.schema_id = s.schema_id
+INNER JOIN OPENJSON(@names) AS given ON o.name = given.[value] COLLATE Latin1_General_100_BIN2
+LEFT JOIN sys.internal_tables AS i ON o.object_id = i.parent_id AND i.internal_type_desc = N'QUEUE_MESSAGES'
+OUTER APPLY (
+    SELECT
+        SUM(d.used_page_count) AS pages,
+        SUM(CASE WHEN d.index_id IN (0, 1) THEN d.row_count END) AS live_rows
+    FROM sys.dm_db_partition_stats AS d WHERE d.object_id = COALESCE(i.object_id, o.object_id)
+) AS p
+OUTER APPLY (
+    SELECT
+        MAX(q.modification_counter) AS changed_rows,
+        MIN(q.last_updated) AS analyzed
+    FROM sys.stats AS g
+    CROSS APPLY sys.dm_db_stats_properties(g.object_id, g.stats_id) AS q
+    -- A queue's own statistics are frozen: those of a moment when it was empty would make bad plans.
+    WHERE g.object_id = o.object_id AND o.type = N'U' AND g.no_recompute = 0
+) AS st
+OUTER APPLY (
+    SELECT f.avg_fragmentation_in_percent
+    FROM sys.dm_db_index_physical_stats(DB_ID(), COALESCE(i.object_id, o.object_id), 0, NULL, N'LIMITED') AS f
+    WHERE f.index_id = 0 AND f.alloc_unit_type_desc = N'IN_ROW_DATA'
+) AS h
+WHERE s.name = @schema COLLATE Latin1_General_100_BIN2 AND o.type IN (N'U', N'SQ')
+ORDER BY o.name;
+
+-- name: indexes
+-- a row for each index of the given tables (:tables, a JSON array of their ids): its size and its fragmentation in percent
+DECLARE @tables nvarchar(max) = :tables;
+SELECT
+    CAST(x.index_id AS bigint) AS id,
+    COALESCE(x.name, N'') AS name,
+    COALESCE(parent.name, o.name) AS table_name,
+    CAST(f.page_count AS bigint) AS pages,
+    CAST(1 AS bit) AS valid,
+    -- when installed=yes
+    -- Page locks that an interrupted REORGANIZE has let in: READPAST does not skip them.
+    CASE WHEN o.type = N'U' THEN x.allow_page_locks ELSE CAST(0 AS bit) END AS leftover,
+    -- end
+    -- when installed=no
+    CAST(0 AS bit) AS leftover,
+    -- end
+    CAST(0 AS bit) AS being_built,
+    COALESCE(g.no_recompute, CAST(0 AS bit)) AS frozen,
+    CAST(NULL AS bigint) AS entries,
+    CAST(NULL AS bigint) AS entry_bytes,
+    CAST(f.avg_fragmentation_in_percent AS float) AS fragmentation
+FROM OPENJSON(@tables) AS given
+INNER JOIN sys.objects AS o ON o.object_id = CAST(given.[value] AS int)
+LEFT JOIN sys.internal_tables AS i ON o.object_id = i.object_id
+LEFT JOIN sys.objects AS parent ON i.parent_id = parent.object_id
+INNER JOIN sys.indexes AS x ON o.object_id = x.object_id AND x.index_id > 0
+LEFT JOIN sys.stats AS g ON x.object_id = g.object_id AND x.index_id = g.stats_id
+CROSS APPLY sys.dm_db_index_physical_stats(DB_ID(), x.object_id, x.index_id, NULL, N'LIMITED') AS f
+WHERE f.alloc_unit_type_desc = N'IN_ROW_DATA' AND f.index_level = 0
+ORDER BY table_name, name;
+
+-- name: let_page_locks
+-- script: REORGANIZE cannot do without page locks, which the queue's indexes do not have: for as long as it takes
+ALTER INDEX [{index}] ON [{schema}].[{relation}] SET (ALLOW_PAGE_LOCKS = ON);
+
+-- name: no_page_locks
+-- script: row locks only, as every index of a queue has them
+ALTER INDEX [{index}] ON [{schema}].[{relation}] SET (ALLOW_PAGE_LOCKS = OFF);
+
+-- name: reorganize
+-- script: puts the leaves of an index in order, a few pages at a time; callers go on
+ALTER INDEX [{index}] ON [{schema}].[{relation}] REORGANIZE;
+
+-- name: rebuild
+-- script: a new index beside the old one, which it replaces; callers go on
+-- What is not said is as it was, but for frozen statistics. At its end it wants the table for a moment: it
+-- waits for that behind all others, and gives up rather than stop them.
+ALTER INDEX [{index}] ON [{schema}].[{relation}] REBUILD WITH (
+    -- when frozen=yes
+    STATISTICS_NORECOMPUTE = ON,
+    -- end
+    ONLINE = ON (WAIT_AT_LOW_PRIORITY (MAX_DURATION = 1 MINUTES, ABORT_AFTER_WAIT = SELF))
+);
+
+-- name: rebuild_table
+-- script: a heap without its empty pages and forwarded rows; callers go on
+ALTER TABLE [{schema}].[{relation}] REBUILD WITH (
+    ONLINE = ON (WAIT_AT_LOW_PRIORITY (MAX_DURATION = 1 MINUTES, ABORT_AFTER_WAIT = SELF))
+);
+
+-- name: rebuild_queue
+-- script: a broker queue's own indexes anew
+ALTER QUEUE [{schema}].[{relation}] REBUILD;
+
+-- name: reorganize_queue
+-- script: puts the leaves of a broker queue's own indexes in order
+ALTER QUEUE [{schema}].[{relation}] REORGANIZE;
+
+-- name: analyze
+-- script: statistics as they are now
+UPDATE STATISTICS [{schema}].[{relation}];

@@ -1,0 +1,94 @@
+-- What a queue's tables and indexes have become by use, and what mends it. Nothing here rewrites a table:
+-- VACUUM FULL would lock it, and a queue gives its room back to itself.
+
+-- name: tables
+-- a row for each table of the given names: its size, its dead rows, and how much its statistics have missed
+SELECT
+    CAST(c.oid AS bigint) AS id,
+    CAST(c.relname AS text) AS name,
+    pg_relation_size(c.oid) / CAST(current_setting('block_size') AS bigint) AS pages,
+    -- Counters are lost by a crash: then what the last VACUUM or ANALYZE found has to do.
+    CASE
+        WHEN pg_stat_get_tuples_inserted(c.oid) > 0 OR pg_stat_get_mod_since_analyze(c.oid) > 0
+            OR pg_stat_get_last_analyze_time(c.oid) IS NOT NULL OR pg_stat_get_last_autoanalyze_time(c.oid) IS NOT NULL
+            THEN pg_stat_get_live_tuples(c.oid)
+        ELSE CAST(greatest(c.reltuples, 0) AS bigint)
+    END AS live_rows,
+    pg_stat_get_dead_tuples(c.oid) AS dead_rows,
+    pg_stat_get_mod_since_analyze(c.oid) AS changed_rows,
+    CAST(EXTRACT(EPOCH FROM clock_timestamp() - greatest(
+        pg_stat_get_last_vacuum_time(c.oid), pg_stat_get_last_autovacuum_time(c.oid)
+    )) AS double precision) AS vacuumed_seconds,
+    CAST(EXTRACT(EPOCH FROM clock_timestamp() - greatest(
+        pg_stat_get_last_analyze_time(c.oid), pg_stat_get_last_autoanalyze_time(c.oid)
+    )) AS double precision) AS analyzed_seconds,
+    CAST(NULL AS double precision) AS fragmentation
+FROM pg_class AS c
+INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
+WHERE n.nspname = CAST(:schema AS text) AND c.relname = ANY(CAST(:names AS text[])) AND c.relkind IN ('r', 'm')
+ORDER BY c.relname;
+
+-- name: indexes
+-- a row for each index of the given tables (:tables, their ids as text): its size and what its live entries need
+-- An entry is its columns' mean width, rounded up to 8 bytes, with 8 of its own and 4 for its pointer. Of a
+-- partial index the last VACUUM or ANALYZE counted the entries, never more than the table has rows.
+SELECT
+    CAST(i.indexrelid AS bigint) AS id,
+    CAST(c.relname AS text) AS name,
+    CAST(t.relname AS text) AS table_name,
+    pg_relation_size(i.indexrelid) / CAST(current_setting('block_size') AS bigint) AS pages,
+    i.indisvalid AS valid,
+    -- What an interrupted REINDEX CONCURRENTLY leaves: the new index, or the old one that it had replaced.
+    NOT i.indisvalid AND c.relname ~ '_cc(new|old)[0-9]*$' AS leftover,
+    EXISTS(SELECT FROM pg_stat_progress_create_index AS p WHERE p.relid = t.oid) AS being_built,
+    false AS frozen,
+    CASE WHEN i.indpred IS NULL THEN CAST(NULL AS bigint) ELSE CAST(greatest(c.reltuples, 0) AS bigint) END AS entries,
+    (
+        SELECT CAST(ceil(sum(coalesce(s.avg_width, nullif(a.attlen, -1), 32)) / 8.0) * 8 + 12 AS bigint)
+        FROM pg_attribute AS a
+        -- An expression's width is known of the index itself, a column's of its table.
+        LEFT JOIN pg_stats AS s
+            ON n.nspname = s.schemaname
+            AND (
+                (c.relname = s.tablename AND a.attname = s.attname)
+                OR (
+                    t.relname = s.tablename
+                    AND s.attname = (
+                        SELECT o.attname FROM pg_attribute AS o
+                        WHERE o.attrelid = t.oid AND o.attnum = i.indkey[a.attnum - 1] AND o.attnum > 0
+                    )
+                )
+            )
+        WHERE a.attrelid = i.indexrelid AND a.attnum > 0
+    ) AS entry_bytes,
+    CAST(NULL AS double precision) AS fragmentation
+FROM pg_index AS i
+INNER JOIN pg_class AS c ON i.indexrelid = c.oid
+INNER JOIN pg_class AS t ON i.indrelid = t.oid
+INNER JOIN pg_namespace AS n ON t.relnamespace = n.oid
+WHERE i.indrelid = ANY(CAST(CAST(:tables AS text[]) AS oid[]))
+ORDER BY t.relname, c.relname;
+
+-- name: patient
+-- one row: no statement time-out for this session, whose work takes as long as it takes; locks keep theirs
+SELECT set_config('statement_timeout', '0', false) AS before;
+
+-- name: impatient
+-- script: the session's time-out as it was
+RESET statement_timeout;
+
+-- name: drop_leftover
+-- script: takes away what an interrupted REINDEX CONCURRENTLY left, without a lock that stops callers
+DROP INDEX CONCURRENTLY IF EXISTS "{schema}"."{index}";
+
+-- name: vacuum
+-- script: takes dead rows away; callers go on
+VACUUM "{schema}"."{relation}";
+
+-- name: analyze
+-- script: statistics as they are now
+ANALYZE "{schema}"."{relation}";
+
+-- name: reindex
+-- script: a new index beside the old one, which it replaces; callers go on
+REINDEX INDEX CONCURRENTLY "{schema}"."{index}";

@@ -1,0 +1,70 @@
+-- What is installed under a queue's names, to be compared with what this console would install; and
+-- what it takes to replace a function that callers see differently afterwards.
+
+-- name: installed_code
+-- a row for each function of the given names: how it is called, its settings and its body
+SELECT
+    CAST(p.proname AS text) AS name,
+    CAST(CAST(p.oid AS regprocedure) AS text) AS id,
+    -- A default's type is the argument's own.
+    format(
+        '(%s) RETURNS %s',
+        regexp_replace(pg_get_function_arguments(p.oid), '::[a-z ]+(\[\])?', '', 'g'), pg_get_function_result(p.oid)
+    ) AS signature,
+    concat_ws(
+        E'\n',
+        array_to_string(p.proconfig, E'\n'),
+        CASE WHEN p.prosecdef THEN 'security definer' END,
+        CASE WHEN p.provolatile <> 'v' THEN 'not volatile' END,
+        CASE WHEN l.lanname <> 'plpgsql' THEN 'language ' || l.lanname END
+    ) AS settings,
+    p.prosrc AS body
+FROM pg_proc AS p
+INNER JOIN pg_namespace AS n ON p.pronamespace = n.oid
+INNER JOIN pg_language AS l ON p.prolang = l.oid
+WHERE n.nspname = CAST(:schema AS text) AND p.proname = ANY(CAST(:names AS text[])) AND p.prokind = 'f'
+ORDER BY p.proname, id;
+
+-- name: callers
+-- a row for each right to call one of the given functions that is not its owner's; without a role: PUBLIC has none
+SELECT
+    CAST(p.proname AS text) AS name,
+    CAST(r.rolname AS text) AS role
+FROM pg_proc AS p
+INNER JOIN pg_namespace AS n ON p.pronamespace = n.oid
+CROSS JOIN LATERAL aclexplode(p.proacl) AS a
+INNER JOIN pg_roles AS r ON a.grantee = r.oid
+WHERE n.nspname = CAST(:schema AS text) AND p.proname = ANY(CAST(:names AS text[])) AND a.grantee <> p.proowner
+UNION
+SELECT
+    CAST(p.proname AS text),
+    NULL
+FROM pg_proc AS p
+INNER JOIN pg_namespace AS n ON p.pronamespace = n.oid
+WHERE
+    n.nspname = CAST(:schema AS text) AND p.proname = ANY(CAST(:names AS text[]))
+    AND p.proacl IS NOT NULL AND NOT EXISTS (SELECT FROM aclexplode(p.proacl) AS a WHERE a.grantee = 0);
+
+-- name: drop_code
+-- script: drops one function, by its name with the types of its arguments
+DO $dbq$
+BEGIN
+    EXECUTE format('DROP FUNCTION %s', CAST('{function}' AS regprocedure));
+END
+$dbq$;
+
+-- name: let_call
+-- script: gives a role the right to call a function
+DO $dbq$
+BEGIN
+    EXECUTE format('GRANT EXECUTE ON FUNCTION %I.%I TO %I', '{schema}', '{function}', '{role}');
+END
+$dbq$;
+
+-- name: close_code
+-- script: only its owner and who has the right may call a function
+DO $dbq$
+BEGIN
+    EXECUTE format('REVOKE EXECUTE ON FUNCTION %I.%I FROM PUBLIC', '{schema}', '{function}');
+END
+$dbq$;

@@ -1,0 +1,124 @@
+"""Verbs on whole queues: each leaves its row in the audit, in its own transaction, and a line."""
+
+import json
+
+import pytest
+from sqlalchemy import make_url
+
+from console.actions import audit
+from console.actions.adopt import adopt, forget
+from console.actions.install import install
+from console.actions.ledger import ImbalanceError
+from console.actions.relay import relay
+from console.actions.uninstall import uninstall
+from console.designs import DESIGNS
+from console.engines import Database, open_database
+from console.errors import RefusedError, UsageError
+from tests.contract.client import Client
+from tests.contract.variants import Variant
+from tests.servers import connect
+
+RING = Variant(DESIGNS["ring"], {"size": "10"})
+FIFO = Variant(DESIGNS["fifo"], {})
+
+
+def entries(database: Database) -> list[audit.Entry]:
+    """The oldest first."""
+    with database.transaction("read", read_only=True) as connection:
+        return audit.entries(connection, database.product, audit.Wanted())[::-1]
+
+
+def lines() -> list[dict[str, object]]:
+    return [json.loads(line) for line in audit.local_file().read_text().splitlines()]
+
+
+def test_each_verb_leaves_its_row_and_the_row_outlives_the_queue(virgin: Database) -> None:
+    client = Client(virgin, RING.queue("public", "ring", "postgresql"))
+    install(virgin, client.queue)
+    client.push_many(client.payloads(0, 1, 2))
+    relay(virgin, client.queue, None)
+    relay(virgin, client.queue, 20)
+    uninstall(virgin, client.queue, keep_archive=False, with_messages=True)
+    with connect(client.url) as connection:
+        connection.execute("CREATE TABLE theirs (id bigint, body text)")
+    adopted = adopt(virgin, "public", "theirs", DESIGNS["heap"], {"id": "id", "payload": "body"})
+    forget(virgin, adopted)
+
+    found = entries(virgin)
+    verbs = ["install", "relay", "resize", "uninstall", "adopt", "forget"]
+    assert [entry.verb for entry in found] == verbs
+    assert {entry.outcome for entry in found} == {"done"}
+    assert all(entry.ended_at is not None for entry in found)
+    assert [entry.done for entry in found] == [0, 3, 3, 0, 0, 0]
+    assert found[2].detail == "10 slots before, 20 after, 3 live"
+    assert "3 live" in found[3].detail
+    ours = [line for line in lines() if line["connection"] == virgin.label]
+    assert [(line["verb"], line["outcome"]) for line in ours] == [(verb, "done") for verb in verbs]
+    assert [line["action_id"] for line in ours] == [entry.action_id for entry in found]
+
+
+def test_what_was_undone_is_not_in_the_database(virgin: Database) -> None:
+    client = Client(virgin, RING.queue("public", "ring", "postgresql"))
+    install(virgin, client.queue)
+    client.push_many(client.payloads(*range(5)))
+    with pytest.raises(RefusedError, match="Drain 3 messages"):
+        relay(virgin, client.queue, 2)
+    with pytest.raises(UsageError):
+        install(virgin, client.queue)
+    assert [entry.verb for entry in entries(virgin)] == ["install"]
+    last = [line for line in lines() if line["connection"] == virgin.label][-1]
+    assert (last["verb"], last["outcome"]) == ("resize", "refused")
+
+
+def test_a_relay_that_does_not_balance_is_undone(virgin: Database) -> None:
+    """A trigger that swallows one message on its way to the new slot."""
+    client = Client(virgin, RING.queue("public", "ring", "postgresql"))
+    install(virgin, client.queue)
+    client.push_many(client.payloads(*range(5)))
+    with connect(client.url) as connection:
+        connection.execute(
+            """CREATE FUNCTION swallow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF NEW.first_id = 3 AND OLD.message_id IS DISTINCT FROM 3 THEN
+                NEW.reference_count := 0; NEW.message := NULL;
+            END IF;
+            RETURN NEW; END $$"""
+        )
+        connection.execute(
+            "CREATE TRIGGER swallow BEFORE UPDATE ON ring FOR EACH ROW EXECUTE FUNCTION swallow()"
+        )
+    with pytest.raises(ImbalanceError, match="DOES NOT BALANCE"):
+        relay(virgin, client.queue, None)
+    assert [entry.verb for entry in entries(virgin)] == ["install"]
+    assert len(client.drain()) == 5
+
+
+def other_login(virgin: Database, name: str) -> Database:
+    theirs = make_url(virgin.url.render_as_string(hide_password=False))
+    url = theirs.set(username=name, password="theirs")
+    return open_database(url.render_as_string(hide_password=False))
+
+
+@pytest.mark.parametrize("audited", [True, False])
+def test_a_login_that_cannot_be_audited_is_told_how(virgin: Database, audited: bool) -> None:
+    """Somebody else's catalog: without the right to write the audit, or without one at all."""
+    client = Client(virgin, FIFO.queue("public", "theirs", "postgresql"))
+    install(virgin, client.queue)
+    name = f"stranger_{virgin.url.database}"[:60]
+    with connect(client.url) as connection:
+        connection.execute(f"CREATE ROLE {name} LOGIN PASSWORD 'theirs'")
+        connection.execute(f"GRANT USAGE ON SCHEMA dbq TO {name}")
+        connection.execute(f"GRANT SELECT, INSERT ON dbq.queue, dbq.setting TO {name}")
+        connection.execute(f"GRANT CREATE ON SCHEMA public TO {name}")
+        if not audited:
+            connection.execute("DROP TABLE dbq.action")
+    stranger = other_login(virgin, name)
+    try:
+        with pytest.raises(RefusedError, match="audit") as refused:
+            install(stranger, FIFO.queue("public", "ours", "postgresql"))
+        assert "dbq-console upgrade" in refused.value.next_step
+        assert [entry.queue for entry in entries(virgin)] == (["theirs"] if audited else [])
+    finally:
+        stranger.close()
+        with connect(client.url) as connection:
+            connection.execute(f"DROP OWNED BY {name}")
+            connection.execute(f"DROP ROLE {name}")

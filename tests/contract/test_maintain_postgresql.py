@@ -1,0 +1,213 @@
+"""Maintain: real bloat is measured, what mends it is picked and says why, and the bloat is gone."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+from console.actions import audit
+from console.actions.execute import Control
+from console.actions.maintain import Done, IndexMeasure, Limits, MaintainPlan, maintain, plan
+from console.designs import DESIGNS
+from console.engines import Database, open_database
+from console.engines.product import Timeouts
+from tests.contract.client import Client
+from tests.contract.conftest import Use
+from tests.contract.variants import DEFAULTS, Variant, on
+from tests.servers import connect, wait_until
+
+FIFO = Variant(DESIGNS["fifo"], {})
+SMALL = Limits(pages=20, held_seconds=0.0, dead_least=100, stale_least=100)
+QUICK = Limits(pages=20, held_seconds=3600.0, dead_least=100, stale_least=100)
+"""What is large or old in a test that lasts a second."""
+
+
+def filled(client: Client, count: int) -> None:
+    """So many messages, without vacuum of the server's own, counted by it."""
+    name = client.queue.table
+    with connect(client.url) as connection:
+        connection.execute(f'ALTER TABLE "{name}" SET (autovacuum_enabled = off)')
+        connection.execute(
+            f"""INSERT INTO "{name}" (payload) SELECT repeat('x', 40)
+            FROM generate_series(1, {count})"""
+        )
+    # A session tells its counts when it ends: before VACUUM comes and counts the rows too.
+    counted(client, f"SELECT pg_stat_get_tuples_inserted('\"{name}\"'::regclass) >= {count}")
+    with connect(client.url) as connection:
+        connection.execute(f'VACUUM ANALYZE "{name}"')
+
+
+def deleted(client: Client, keep_every: int) -> None:
+    """All but each n-th: no page of the index is empty."""
+    name = client.queue.table
+    with connect(client.url) as connection:
+        gone = connection.execute(f'DELETE FROM "{name}" WHERE id % {keep_every} <> 0').rowcount
+    counted(client, f"SELECT pg_stat_get_dead_tuples('\"{name}\"'::regclass) >= {gone}")
+
+
+def counted(client: Client, question: str) -> None:
+    """The server's counters have come so far: sessions tell them with some delay."""
+
+    def yes() -> bool:
+        with connect(client.url) as connection:
+            return connection.execute(question.encode()).fetchone() == (True,)
+
+    wait_until(yes, question)
+
+
+def index_of(planned: MaintainPlan, client: Client) -> IndexMeasure:
+    (index,) = [i for i in planned.measures.indexes if i.table_name == client.queue.table]
+    return index
+
+
+@contextmanager
+def holding(url: str, *statements: str) -> Iterator[psycopg.Connection]:
+    """A transaction that stays open and sees the database as it was."""
+    with connect(url) as connection:
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        connection.execute("SELECT 1")
+        for statement in statements:
+            connection.execute(statement.encode())
+        yield connection
+
+
+@pytest.mark.parametrize("variant", on("postgresql", DEFAULTS), ids=str)
+def test_of_every_design_all_tables_are_measured(use_postgresql: Use, variant: Variant) -> None:
+    """And where nothing is needed, that is what it says."""
+    client = use_postgresql(variant)
+    planned = plan(client.database, client.queue)
+    names = {table.name for table in planned.measures.tables}
+    assert {client.queue.table, f"{client.queue.name}_archive"} <= names
+    assert {index.table_name for index in planned.measures.indexes} <= names
+    assert not planned.needed
+    assert "nothing needed" in planned.lines()[0]
+    done = maintain(client.database, planned)
+    assert (done.outcome, done.done, done.action_id) == (audit.Outcome.DONE, (), None)
+
+
+def test_dead_rows_and_a_bloated_index_are_mended(use_postgresql: Use) -> None:
+    client = use_postgresql(FIFO)
+    filled(client, 20_000)
+    deleted(client, 50)
+
+    planned = plan(client.database, client.queue, QUICK)
+
+    index = index_of(planned, client)
+    assert [(s.what, s.target) for s in planned.steps] == [
+        ("VACUUM", client.queue.table),
+        ("REINDEX", index.name),
+        ("ANALYZE", client.queue.table),
+    ]
+    assert "19,600 dead rows beside 400 live ones" in planned.steps[0].reason
+    assert f'REINDEX INDEX CONCURRENTLY "public"."{index.name}"' in planned.steps[1].sql
+    told = "\n".join(planned.lines())
+    assert all(step.reason in told and step.sql in told for step in planned.steps)
+
+    seen: list[Done] = []
+    done = maintain(client.database, planned, progress=seen.append)
+
+    assert [one.problem for one in done.done] == ["", "", ""]
+    assert tuple(seen) == done.done
+    (after,) = [i for i in done.after.indexes if i.name == index.name]
+    assert after.pages < index.pages / 10
+    assert done.after.dead_rows == 0
+    assert not plan(client.database, client.queue, QUICK).needed
+    assert len(client.drain()) == 400
+    entry = audited(client)
+    assert (entry.planned, entry.done, entry.failed, entry.outcome) == (3, 3, 0, "done")
+    assert index.name in entry.detail
+
+
+def audited(client: Client) -> audit.Entry:
+    with client.database.transaction("read", read_only=True) as connection:
+        wanted = audit.Wanted(queue=client.queue.name, verb="maintain")
+        (entry,) = audit.entries(connection, client.database.product, wanted)
+    return entry
+
+
+def test_an_estimate_is_near_what_a_fresh_index_is(use_postgresql: Use) -> None:
+    client = use_postgresql(FIFO)
+    filled(client, 30_000)
+    with connect(client.url) as connection:
+        connection.execute(f'REINDEX TABLE "{client.queue.table}"')
+    index = index_of(plan(client.database, client.queue), client)
+    needed = index.needed_pages(30_000)
+    assert needed is not None
+    assert index.pages * 0.8 <= needed <= index.pages * 1.3
+
+
+def test_who_keeps_dead_rows_is_named(use_postgresql: Use) -> None:
+    client = use_postgresql(FIFO)
+    filled(client, 2_000)
+    with holding(client.url) as holder:
+        pid = holder.info.backend_pid
+        deleted(client, 50)
+        first = plan(client.database, client.queue, SMALL)
+        assert [s.what for s in first.steps][:1] == ["VACUUM"]
+        (note,) = first.notes
+        assert f" {pid} of " in note
+        # What it could do is done, and it did not help.
+        maintain(client.database, first)
+        again = plan(client.database, client.queue, SMALL)
+        assert "VACUUM" not in [step.what for step in again.steps]
+        assert any(
+            f"VACUUM {client.queue.table}" in why and str(pid) in why for why in again.left_out
+        )
+    after = plan(client.database, client.queue, QUICK)
+    assert [step.what for step in after.steps] == ["VACUUM"]
+
+
+def test_what_an_interrupted_reindex_left_goes_first(use_postgresql: Use) -> None:
+    """It waits for an older transaction longer than locks may be waited for, and so leaves it."""
+    client = use_postgresql(FIFO)
+    filled(client, 20_000)
+    deleted(client, 50)
+    hasty = hasty_database(client)
+    planned = plan(hasty, client.queue, QUICK)
+    index = index_of(planned, client)
+    with holding(client.url, f'SELECT 1 FROM "{client.queue.table}"'):
+        done = maintain(hasty, planned)
+    failed = [one for one in done.done if one.problem]
+    assert [one.step.what for one in failed] == ["REINDEX"]
+    assert done.outcome is audit.Outcome.FAILED
+    assert "lock" in audited(client).detail
+
+    planned = plan(hasty, client.queue, QUICK)
+    assert planned.steps[0].what == "DROP INDEX"
+    assert planned.steps[0].target.startswith(index.name)
+    assert "interrupted" in planned.steps[0].reason
+    done = maintain(hasty, planned)
+    assert [one.problem for one in done.done] == [""] * len(done.done)
+    assert index_of(plan(hasty, client.queue, QUICK), client).pages < index.pages / 10
+    hasty.close()
+
+
+def hasty_database(client: Client) -> Database:
+    return open_database(client.url, timeouts=Timeouts(lock_seconds=0.3))
+
+
+def test_it_can_be_stopped_between_two_steps(use_postgresql: Use) -> None:
+    client = use_postgresql(FIFO)
+    filled(client, 20_000)
+    deleted(client, 50)
+    control = Control()
+    planned = plan(client.database, client.queue, QUICK)
+    done = maintain(client.database, planned, control=control, progress=lambda _: control.stop())
+    assert done.outcome is audit.Outcome.STOPPED
+    assert [one.step.what for one in done.done] == ["VACUUM"]
+    assert "not begun" in "\n".join(done.lines())
+    left = plan(client.database, client.queue, QUICK)
+    assert [step.what for step in left.steps][:1] == ["REINDEX"]
+
+
+def test_its_time_out_is_only_off_while_it_works(use_postgresql: Use) -> None:
+    """The connection goes back to the pool as it was."""
+    client = use_postgresql(FIFO)
+    filled(client, 2_000)
+    deleted(client, 50)
+    single = open_database(client.url, timeouts=Timeouts(statement_seconds=7.0))
+    maintain(single, plan(single, client.queue, QUICK))
+    with single.autocommit("look") as connection:
+        assert connection.exec_driver_sql("SHOW statement_timeout").scalar() == "7s"
+    single.close()

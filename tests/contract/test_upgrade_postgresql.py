@@ -1,0 +1,228 @@
+"""Upgrade: what was changed or is older becomes what is shipped; no message moves."""
+
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import psycopg
+import pytest
+
+from console import catalog
+from console.actions import audit
+from console.actions.install import install
+from console.actions.upgrade import How, differences, plan, upgrade
+from console.designs import DESIGNS
+from console.engines import Database
+from console.errors import RefusedError, UsageError
+from tests.contract.client import Client
+from tests.contract.conftest import Use
+from tests.contract.filled import fill
+from tests.contract.variants import ALL, DEFAULTS, Variant, on
+from tests.servers import connect
+
+CLAIM = Variant(DESIGNS["claim"], {"notify": "on"})
+FIFO = Variant(DESIGNS["fifo"], {})
+
+
+def known(client: Client) -> catalog.Queue:
+    """The queue as the catalog has it now."""
+    with client.database.transaction("look", read_only=True) as connection:
+        return catalog.find(connection, client.database.product, client.queue.name)
+
+
+def sql_of(client: Client) -> psycopg.Connection:
+    return connect(client.url)
+
+
+def found(client: Client) -> dict[str, How]:
+    return {d.name: d.how for d in differences(client.database, known(client))}
+
+
+@pytest.mark.parametrize("variant", on("postgresql", ALL), ids=str)
+def test_what_was_just_installed_is_what_is_shipped(use_postgresql: Use, variant: Variant) -> None:
+    client = use_postgresql(variant)
+    assert found(client) == {}
+    assert not plan(client.database, known(client)).needed
+
+
+@pytest.mark.parametrize("variant", DEFAULTS, ids=str)
+def test_an_older_queue_becomes_alike_and_keeps_its_messages(
+    use_postgresql: Use, variant: Variant
+) -> None:
+    if "postgresql" not in variant.engines:
+        pytest.skip("not on this engine")
+    client = use_postgresql(variant)
+    fill(client)
+    name = client.queue.name
+    with sql_of(client) as connection:
+        connection.execute(
+            f"""CREATE OR REPLACE FUNCTION "{name}_push"(payload text) RETURNS {_id(client)}
+            LANGUAGE sql AS 'SELECT NULL::{_id(client)}'"""
+            if variant.design.name not in {"claim", "status", "split", "pending"}
+            else f"""DROP FUNCTION "{name}_push" """
+        )
+        connection.execute(f'DROP FUNCTION "{name}_push_many"')
+        connection.execute(f'ALTER FUNCTION "{name}_pop" SET work_mem = 64')
+        connection.execute(f'ALTER TABLE "{name}_archive" DROP COLUMN action_id')
+        connection.execute("UPDATE dbq.queue SET version = 0 WHERE queue_name = %s", [name])
+        before = connection.execute(f'SELECT t FROM "{client.queue.table}" AS t').fetchall()
+    told = found(client)
+    assert told[f"{name}_push_many"] is How.MISSING
+    assert told[f"{name}_pop"] is How.OTHER
+    assert told[f"{name}_archive.action_id"] is How.MISSING
+    assert told[name] is How.OLDER
+    assert f"{name}_push" in told
+
+    done = upgrade(client.database, known(client))
+
+    assert {d.name for d in done.differences} == set(told)
+    assert found(client) == {}
+    assert known(client).version == catalog.INTERFACE_VERSION
+    with sql_of(client) as connection:
+        after = connection.execute(f'SELECT t FROM "{client.queue.table}" AS t').fetchall()
+    assert after == before
+    (entry,) = entries(client, "upgrade")
+    assert (entry.outcome, name in entry.detail) == ("done", True)
+    assert not upgrade(client.database, known(client)).needed
+    assert len(entries(client, "upgrade")) == 1, "nothing to do is no action"
+
+
+def _id(client: Client) -> str:
+    return "uuid" if client.queue.design.id_type == "uuid" else "bigint"
+
+
+def entries(client: Client, verb: str) -> list[audit.Entry]:
+    with client.database.transaction("read", read_only=True) as connection:
+        wanted = audit.Wanted(queue=client.queue.name, verb=verb)
+        return audit.entries(connection, client.database.product, wanted)
+
+
+def test_a_column_comes_back_with_the_indexes_that_it_was_in(use_postgresql: Use) -> None:
+    client = use_postgresql(CLAIM)
+    fill(client)
+    name = client.queue.name
+    indexes = "SELECT count(*) FROM pg_indexes WHERE tablename = %s AND indexdef LIKE '%%done_at%%'"
+    with sql_of(client) as connection:
+        assert connection.execute(indexes, [name]).fetchone() == (1,)
+        connection.execute(f'ALTER TABLE "{name}" DROP COLUMN done_at, DROP COLUMN attempts')
+        assert connection.execute(indexes, [name]).fetchone() == (0,)
+    planned = plan(client.database, known(client))
+    assert planned.changed_by_hand is False
+    assert any("done_at is missing" in line for line in planned.lines())
+    upgrade(client.database, known(client))
+    with sql_of(client) as connection:
+        assert connection.execute(indexes, [name]).fetchone() == (1,)
+    client.drain()
+
+
+def test_a_column_that_nothing_can_fill_is_refused(use_postgresql: Use) -> None:
+    client = use_postgresql(FIFO)
+    fill(client)
+    name = client.queue.name
+    with sql_of(client) as connection:
+        connection.execute(f'ALTER TABLE "{name}" DROP COLUMN payload')
+        connection.execute(f'ALTER FUNCTION "{name}_pop" RESET enable_seqscan')
+    with pytest.raises(RefusedError, match="cannot be upgraded") as refused:
+        upgrade(client.database, known(client))
+    assert "payload" in refused.value.why
+    assert found(client)[f"{name}_pop"] is How.OTHER, "all of it or nothing"
+
+
+def test_a_function_that_is_called_otherwise_keeps_who_may_call_it(use_postgresql: Use) -> None:
+    """An overload of an older version goes; rights that somebody gave stay."""
+    client = use_postgresql(FIFO)
+    name = client.queue.name
+    role = f"caller of {name}"
+    with sql_of(client) as connection:
+        connection.execute(f'CREATE ROLE "{role}"')
+        connection.execute(f'DROP FUNCTION "{name}_pop_many"')
+        for arguments in ("n bigint", "n integer, lax boolean"):
+            connection.execute(
+                f"""CREATE FUNCTION "{name}_pop_many"({arguments}) RETURNS text
+                LANGUAGE sql AS 'SELECT ''old'''"""
+            )
+            signature = f'"{name}_pop_many"({arguments})'
+            connection.execute(f"REVOKE EXECUTE ON FUNCTION {signature} FROM PUBLIC")
+            connection.execute(f'GRANT EXECUTE ON FUNCTION {signature} TO "{role}"')
+    try:
+        assert found(client) == {f"{name}_pop_many": How.CALLED_OTHERWISE}
+        upgrade(client.database, known(client))
+        assert found(client) == {}
+        with sql_of(client) as connection:
+            rights = connection.execute(
+                """SELECT has_function_privilege(%s, p.oid, 'EXECUTE'),
+                has_function_privilege('public', p.oid, 'EXECUTE')
+                FROM pg_proc AS p WHERE p.proname = %s""",
+                [role, f"{name}_pop_many"],
+            ).fetchall()
+            assert rights == [(True, False)]
+    finally:
+        with sql_of(client) as connection:
+            connection.execute(f'DROP OWNED BY "{role}"')
+            connection.execute(f'DROP ROLE "{role}"')
+
+
+def test_traffic_goes_on_meanwhile_and_nothing_is_lost(use_postgresql: Use) -> None:
+    """Code replaced and a column added, again and again, beside producers and consumers."""
+    client = use_postgresql(CLAIM)
+    name = client.queue.name
+    at_work = threading.Event()
+    no_more = threading.Event()
+
+    def produce(first: int) -> list[str | None]:
+        pushed = []
+        for number in range(first, first + 150):
+            pushed.append(client.push(client.payload(number)))
+            at_work.set()
+        return pushed
+
+    def consume() -> list[str]:
+        completed: list[str] = []
+        while True:
+            last = no_more.is_set()
+            messages = client.pop_many(5, "worker")
+            completed += [m.id for m in messages if client.complete(m)]
+            if last and not messages:
+                return completed
+
+    with ThreadPoolExecutor(4) as pool:
+        producers = [pool.submit(produce, first) for first in (0, 1000)]
+        consumers = [pool.submit(consume) for _ in range(2)]
+        try:
+            assert at_work.wait(60)
+            for _ in range(3):
+                with sql_of(client) as connection:
+                    connection.execute(f'ALTER FUNCTION "{name}_pop_many" SET work_mem = 64')
+                    connection.execute(f'ALTER TABLE "{name}_archive" DROP COLUMN action_id')
+                assert len(upgrade(client.database, known(client)).differences) == 2
+            pushed = [id_ for producer in producers for id_ in producer.result()]
+        finally:
+            no_more.set()
+        completed = [id_ for consumer in consumers for id_ in consumer.result()]
+    assert found(client) == {}
+    assert None not in pushed
+    assert Counter(completed) == Counter(pushed)
+
+
+def test_a_catalog_of_an_older_console_gets_its_audit(virgin: Database) -> None:
+    queue = FIFO.queue("public", "old", "postgresql")
+    install(virgin, queue)
+    client = Client(virgin, queue)
+    with sql_of(client) as connection:
+        connection.execute("DROP TABLE dbq.action")
+    assert found(client) == {"dbq.action": How.MISSING}
+    upgrade(virgin, known(client))
+    assert found(client) == {}
+    (entry,) = entries(client, "upgrade")
+    assert "dbq.action" in entry.detail
+
+
+def test_what_is_newer_or_somebody_elses_is_left_alone(use_postgresql: Use) -> None:
+    client = use_postgresql(FIFO)
+    newer = replace(client.queue, version=catalog.INTERFACE_VERSION + 1)
+    with pytest.raises(RefusedError, match="newer"):
+        upgrade(client.database, newer)
+    adopted = replace(client.queue, kind=catalog.Kind.ADOPTED)
+    with pytest.raises(UsageError, match="adopted"):
+        plan(client.database, adopted)

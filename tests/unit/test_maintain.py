@@ -1,0 +1,103 @@
+"""What measures of SQL Server call for, and why; no server is asked."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from console.actions.maintain import (
+    IndexMeasure,
+    Limits,
+    MaintainPlan,
+    Measures,
+    TableMeasure,
+    picked,
+)
+from console.catalog import Queue, installed_queue
+from console.designs import DESIGNS
+from console.engines import PRODUCTS
+
+TABLE = TableMeasure(1, "orders", 5_000, 100_000, 0, 0, None, 60.0, None)
+INDEX = IndexMeasure(2, "orders_key", "orders", 5_000, True, False, False, True, None, None, None)
+
+
+def queue_of(design: str) -> Queue:
+    of = DESIGNS[design]
+    return installed_queue("dbo", "orders", of, of.complete_options({}, "mssql"))
+
+
+def changed(measure: Any, **values: Any) -> Any:
+    return type(measure)(**{**vars(measure), **values})
+
+
+def plan_of(*measures: Any, design: str = "fifo", online: bool = True) -> MaintainPlan:
+    missing = {} if online else {"online_rebuild": "Express"}
+    database: Any = SimpleNamespace(
+        product=PRODUCTS["mssql"], capabilities=SimpleNamespace(missing=missing)
+    )
+    tables = tuple(m for m in measures if isinstance(m, TableMeasure)) or (TABLE,)
+    indexes = tuple(m for m in measures if isinstance(m, IndexMeasure))
+    return picked(database, queue_of(design), Measures(tables, indexes, ()), Limits())
+
+
+@pytest.mark.parametrize(
+    ("percent", "pages", "online", "what"),
+    [
+        (4.0, 5_000, True, None),
+        (29.0, 5_000, True, "REORGANIZE"),
+        (31.0, 5_000, True, "REBUILD"),
+        (31.0, 5_000, False, "REORGANIZE"),
+        (90.0, 1_000, True, None),
+    ],
+)
+def test_an_index_by_its_fragmentation(
+    percent: float, pages: int, online: bool, what: str | None
+) -> None:
+    index = changed(INDEX, fragmentation=percent, pages=pages)
+    planned = plan_of(index, online=online)
+    assert [step.what for step in planned.steps] == ([what] if what else [])
+    for step in planned.steps:
+        assert f"{percent:.0f} %" in step.reason
+        assert ("cannot rebuild" in step.reason) == (not online)
+        if what == "REORGANIZE":
+            # Without page locks there is no REORGANIZE; they never stay.
+            let, reorganize = step.statements
+            assert "ALLOW_PAGE_LOCKS = ON" in let
+            assert reorganize == "ALTER INDEX [orders_key] ON [dbo].[orders] REORGANIZE;"
+            assert "ALLOW_PAGE_LOCKS = OFF" in step.always
+        else:
+            assert "ONLINE = ON" in step.sql
+            assert "STATISTICS_NORECOMPUTE = ON" in step.sql
+
+
+def test_statistics_that_were_not_frozen_stay_so() -> None:
+    (step,) = plan_of(changed(INDEX, fragmentation=50.0, frozen=False)).steps
+    assert "STATISTICS_NORECOMPUTE" not in step.sql
+
+
+def test_page_locks_that_an_interrupted_one_left_go() -> None:
+    (step,) = plan_of(changed(INDEX, fragmentation=0.0, leftover=True)).steps
+    assert (step.what, "interrupted" in step.reason) == ("NO PAGE LOCKS", True)
+
+
+def test_a_heap_that_is_mostly_empty_is_rebuilt_online_or_not_at_all() -> None:
+    heap = changed(TABLE, live_rows=10, fragmentation=0.0)
+    (step,) = plan_of(heap, design="heap").steps
+    assert step.sql.startswith("ALTER TABLE [dbo].[orders] REBUILD WITH (")
+    assert "10 rows in 5,000 pages" in step.reason
+    planned = plan_of(heap, design="heap", online=False)
+    assert not planned.needed
+    assert "offline" in planned.left_out[0]
+    assert "nothing needed" in planned.lines()[0]
+
+
+@pytest.mark.parametrize(("percent", "what"), [(20.0, "REORGANIZE"), (60.0, "REBUILD")])
+def test_a_broker_queue_is_mended_once_as_what_it_is(percent: float, what: str) -> None:
+    inside = [changed(INDEX, name=f"queue_{n}", fragmentation=percent) for n in (1, 2)]
+    (step,) = plan_of(*inside, design="broker").steps
+    assert step.sql == f"ALTER QUEUE [dbo].[orders] {what};"
+
+
+def test_old_statistics() -> None:
+    (step,) = plan_of(changed(TABLE, changed_rows=50_000)).steps
+    assert step.sql == "UPDATE STATISTICS [dbo].[orders];"

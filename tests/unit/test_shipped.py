@@ -1,0 +1,85 @@
+"""What is shipped, read from the scripts: all of it, as each engine keeps it."""
+
+import re
+
+import pytest
+
+from console import sql
+from console.actions import shipped
+from console.actions.install import parts
+from console.engines import PRODUCTS
+from tests.contract.variants import ALL, Variant
+
+EACH = pytest.mark.parametrize(
+    ("engine", "variant"),
+    [(engine, variant) for variant in ALL for engine in variant.engines],
+    ids=str,
+)
+NAMES = ("orders", 'a "b" -- c', "x] [y.z", "it's {queue}")
+
+
+def scripts(engine: str, variant: Variant, name: str) -> str:
+    product = PRODUCTS[engine]
+    queue = variant.queue("sales", name, engine)
+    scope = queue.scope(product)
+    return "\n".join(sql.script(p, product.dialect, scope) for p in parts(product, queue))
+
+
+@EACH
+def test_every_function_is_found_whatever_the_queue_is_called(
+    engine: str, variant: Variant
+) -> None:
+    for name in NAMES:
+        made = re.findall(r"(?m)^CREATE OR (?:REPLACE|ALTER) ", scripts(engine, variant, name))
+        queue = variant.queue("sales", name, engine)
+        found = shipped.code(PRODUCTS[engine], queue)
+        assert len(found) == len(made) >= 4
+        assert {code.name.removeprefix(name) for code in found} >= {"_push", "_pop", "_pop_many"}
+        assert all(code.body.strip() for code in found)
+
+
+@EACH
+def test_every_column_is_found_and_the_payload_cannot_be_made_up(
+    engine: str, variant: Variant
+) -> None:
+    for name in NAMES:
+        queue = variant.queue("sales", name, engine)
+        columns = shipped.columns(PRODUCTS[engine], queue)
+        tables = len(
+            re.findall(r"(?m)^CREATE (?:UNLOGGED )?TABLE ", scripts(engine, variant, name))
+        )
+        assert len({column.table for column in columns}) == tables
+        archive = {c.name: c for c in columns if c.table == f"{name}_archive"}
+        assert archive["action_id"].mendable
+        assert not archive["payload"].mendable
+        assert not archive["archive_id"].mendable
+        assert archive["archived_at"].mendable, "it has a default"
+        assert "{" not in archive["payload"].definition
+
+
+@pytest.mark.parametrize("engine", PRODUCTS)
+def test_the_catalog_has_its_three_tables(engine: str) -> None:
+    columns = shipped.catalog_columns(PRODUCTS[engine])
+    assert {column.table for column in columns} == {"queue", "setting", "action"}
+    assert {"action_id", "detail", "cutoff"} <= {c.name for c in columns if c.table == "action"}
+
+
+def test_how_a_procedure_was_made_is_no_difference() -> None:
+    """SQL Server keeps the batch that made it, with our comment, as a CREATE."""
+    product = PRODUCTS["mssql"]
+    body = "[s].[q_pop]\n    @n int\nAS\nBEGIN\n    SELECT 1;\nEND;"
+    made = {
+        code
+        for head in (
+            "CREATE OR ALTER PROCEDURE",
+            "/* dbq x */\n-- y\nCREATE   PROCEDURE",
+            "create proc",
+        )
+        for end in ("", "\n", "\r\n")
+        for code in shipped.code_of(
+            product, f"{head} {body.replace(chr(10), chr(13) + chr(10))}{end}"
+        )
+    }
+    assert len(made) == 1
+    (other,) = shipped.code_of(product, f"CREATE PROCEDURE {body.replace('1', '2')}")
+    assert other not in made
