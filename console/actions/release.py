@@ -95,10 +95,10 @@ class Release(RowMover):
         old = (message.age_seconds or 0.0) >= self._stuck_after_seconds
         if evidence is Evidence.GONE:
             return "" if bound or old else YOUNG
-        if not old and not self._force:
-            return YOUNG
         if evidence is Evidence.ALIVE:
             return "" if self._force else ALIVE
+        if not old and not self._force:
+            return YOUNG
         return "" if self._unknown else UNKNOWN
 
     def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:

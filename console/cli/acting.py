@@ -337,6 +337,8 @@ def _act(
     made = plan.make(database, mover, filtering.parse(words), progress=_Counting().told)
     if not _confirmed(call, made, yes, dry_run):
         return
+    if not call.json:
+        narrate("\n".join(made.lines()))
     result = _execute(call, database, mover, made, Pace(**pace))
     call.answer(_answer(made, result), result.lines())
     if result.outcome is auditing.Outcome.STOPPED:
@@ -476,7 +478,7 @@ def _line(call: Call, entry: auditing.Entry, alive: bool | None) -> str:
     if outcome == auditing.Outcome.RUNNING.value and alive is False:
         outcome = "interrupted"
     took = duration((entry.last_at - entry.started_at).total_seconds())
-    counts = f"{entry.done:,} of {entry.planned:,}"
+    counts = f"{entry.done:,} of {entry.planned:,}" if entry.planned else f"{entry.done:,}"
     if entry.skipped or entry.failed:
         counts += f", {entry.skipped:,} skipped, {entry.failed:,} failed"
     started = moment(entry.started_at, call.zone)

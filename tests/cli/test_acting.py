@@ -214,10 +214,11 @@ def test_release_by_evidence(console: Console, install: Install) -> None:
         assert console.done("release", name, "--yes", "--json").json["result"]["done"] == 1
         assert states(console, name) == (3, 1, 0)
 
-        # The other one works on it: too young to be stuck, and told who and where with --force.
-        assert console.done("release", name, "--yes", "--json").json["result"]["done"] == 0
-        forced = console("release", name, "--force", "--filter", "older=0s")
-        assert f"session {alive} " in forced.text
+        # The other one works on it: it is left alone, and the plan says who and where that is.
+        refused = console.done("release", name, "--yes")
+        assert "0 of 0 done" in refused.text
+        assert "their owner is alive" in refused.err
+        assert f"session {alive} " in refused.err
         console.done("release", name, "--force", "--yes")
         assert states(console, name) == (4, 0, 0)
         late = f'SELECT "{name}_complete"(%s, %s)'
