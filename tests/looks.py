@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 from console.catalog import Kind, Queue
 from console.designs import DESIGNS
@@ -12,6 +13,7 @@ from console.monitor.walks import By, Key, Walk, walk_by_id, walks_of
 
 BIND = re.compile(r"(?<![:\w\\]):(\w+)")
 _TIME = "2026-11-21T19:07:45.123456"
+_CUTOFF = datetime(2026, 11, 21, 19, 8, tzinfo=UTC)
 _ROW_FILTERS = ("older=1h", "newer=2h", "error~no", "claimed_by=w")
 _PAYLOAD_FILTERS = ('payload.a[0]."b.c"=x', "payload.d=1")
 
@@ -33,6 +35,7 @@ def asks(source: Source) -> Iterator[Ask]:
                         exactly=exactly,
                         reverse=reverse,
                         filters=filters,
+                        moment=_CUTOFF if filters.narrowing and reverse else None,
                         payload_length=7 if filters.narrowing and source.payload else None,
                         stretch=(0, 5) if walk.stretches else None,
                         slots=10,

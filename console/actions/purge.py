@@ -4,12 +4,22 @@ Never a claimed one. Of a ring the slots are emptied where they are and their nu
 void, so that producers and consumers go on meanwhile.
 """
 
+from collections.abc import Sequence
+from datetime import datetime
+
+from sqlalchemy import Connection
+
+from console.actions import broker
+from console.actions.choosing import Candidates
+from console.actions.ledger import Ledger
 from console.actions.plan import Plan, require_verb
 from console.actions.rows import RowMover
 from console.catalog import Kind
 from console.designs import Flow
-from console.engines import Session
+from console.engines import Database, Session
 from console.errors import RefusedError
+from console.monitor.filters import Filters
+from console.monitor.message import Message
 from console.monitor.walked import Source
 
 _VOIDS_AT_ONCE = 1_000
@@ -39,11 +49,36 @@ class Purge(RowMover):
                 f"The ring {queue.name!r} was adopted: its slots are not emptied by this console.",
                 why="Its callers keep its numbers on their side.",
             )
+        if queue.kind is Kind.ADOPTED and queue.design.waits_itself:
+            raise RefusedError(
+                f"The queue {queue.name!r} was adopted: it is not received from by this console.",
+                why="Only its owner knows when one of its conversations is to be ended.",
+            )
         told = "deleted for good" if permanently else reason
         super().__init__(source, detail=told)
         self.statement = "destroy" if permanently else "put_away"
         self._permanently = permanently
         self._reason = f"purge: {reason}" if reason else "purge"
+
+    def choice(
+        self,
+        database: Database,
+        session: Session,
+        filters: Filters,
+        states: Sequence[str],
+        cutoff: datetime,
+    ) -> Candidates:
+        """Where the queue's messages lie, oldest first."""
+        if self.source.queue.design.waits_itself:
+            broker.require_from_the_front(self.verb, filters)
+        return super().choice(database, session, filters, states, cutoff)
+
+    def act(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
+        """One batch, in the caller's transaction."""
+        if self.source.queue.design.waits_itself:
+            bound = self.bound(action_id)
+            return broker.receive(connection, self.source, self._statement, chosen, **bound)
+        return super().act(connection, chosen, action_id)
 
     def bound(self, action_id: int) -> dict[str, object]:
         """Why the archive has it, and whose doing it was."""
@@ -57,6 +92,8 @@ class Purge(RowMover):
             lines = ["they are deleted: nothing brings them back"]
         else:
             lines = [f"they go into {queue.name}_archive; restore brings them back"]
+        if queue.design.waits_itself:
+            lines.append("a conversation waits meanwhile, for the length of a batch")
         if queue.design.flow is Flow.NUMBERS and plan.by_state.get("ready"):
             lines.append("their slots are free at once; pops step over their numbers")
             if plan.count > _VOIDS_AT_ONCE:

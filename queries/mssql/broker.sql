@@ -597,3 +597,49 @@ WHERE m.status = 1 AND m.message_type_name = N'{schema}.{queue}_message_type'
 FROM [{schema}].[{table}] AS m WITH (NOLOCK)
 WHERE m.status = 1 AND m.message_type_name NOT LIKE N'http://schemas.microsoft.com/SQL/ServiceBroker/%'
     -- end
+
+-- name: enable
+-- script: lets the queue give and take messages again, after poison messages (or somebody) switched it off
+ALTER QUEUE [{schema}].[{queue}] WITH STATUS = ON;
+
+-- name: over
+-- one row: how many conversations are over on the other side and hold nothing, of at most 10,001
+-- Ended there (DI) or broken (ER), with no message left in the queue and none to be sent.
+SELECT COUNT_BIG(*) AS conversations
+FROM (
+    SELECT TOP (10001) 1 AS one
+    FROM sys.conversation_endpoints AS e WITH (NOLOCK) INNER JOIN sys.services AS s ON e.service_id = s.service_id
+    WHERE s.name IN (N'{schema}.{queue}_service', N'{schema}.{queue}_initiator') AND e.state IN ('DI', 'ER')
+    AND NOT EXISTS (
+        SELECT 1 FROM [{schema}].[{queue}] AS m WITH (NOLOCK)
+        WHERE m.conversation_group_id = e.conversation_group_id AND m.conversation_handle = e.conversation_handle
+        AND m.message_type_name = N'{schema}.{queue}_message_type'
+    )
+    AND NOT EXISTS (SELECT 1 FROM sys.transmission_queue AS t WITH (NOLOCK) WHERE t.conversation_handle = e.conversation_handle)
+) AS bounded;
+
+-- name: end_over
+-- one row: how many of these conversations, at most :n, were ended on this side too
+-- Nothing can come to one of them any more, so what was seen without a lock is still so.
+SET NOCOUNT ON;
+DECLARE @n int = :n;
+DECLARE @ended bigint = 0, @conversation uniqueidentifier;
+DECLARE @over TABLE (conversation_handle uniqueidentifier NOT NULL PRIMARY KEY);
+INSERT INTO @over (conversation_handle)
+SELECT TOP (@n) e.conversation_handle
+FROM sys.conversation_endpoints AS e WITH (NOLOCK) INNER JOIN sys.services AS s ON e.service_id = s.service_id
+WHERE s.name IN (N'{schema}.{queue}_service', N'{schema}.{queue}_initiator') AND e.state IN ('DI', 'ER')
+AND NOT EXISTS (
+    SELECT 1 FROM [{schema}].[{queue}] AS m WITH (NOLOCK)
+    WHERE m.conversation_group_id = e.conversation_group_id AND m.conversation_handle = e.conversation_handle
+    AND m.message_type_name = N'{schema}.{queue}_message_type'
+)
+AND NOT EXISTS (SELECT 1 FROM sys.transmission_queue AS t WITH (NOLOCK) WHERE t.conversation_handle = e.conversation_handle);
+WHILE EXISTS (SELECT 1 FROM @over)
+BEGIN
+    SET @conversation = (SELECT TOP (1) o.conversation_handle FROM @over AS o);
+    END CONVERSATION @conversation;
+    SET @ended += 1;
+    DELETE FROM @over WHERE conversation_handle = @conversation;
+END;
+SELECT @ended AS ended;

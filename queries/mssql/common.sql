@@ -317,14 +317,17 @@ AND w.key_id = :after_id
 AND w.key_time = CAST(:after_time AS datetime2(7))
 -- end
 -- end
--- A filter by age ends the walk where the index is in the order of the age, and only there. DATEADD
--- takes whole numbers.
+-- A filter by age ends the walk where the index is in the order of the age, and only there. An action's
+-- ages are measured from its cut-off, however long it runs. DATEADD takes whole numbers.
 -- when by_age=walk
+-- when by_cutoff=yes
+AND w.key_time <= CAST(:moment AS datetime2(7))
+-- end
 -- when by_older=yes
-AND w.key_time < DATEADD(microsecond, 0 - CAST(:older_us AS int), DATEADD(second, 0 - CAST(:older_s AS int), SYSUTCDATETIME()))
+AND w.key_time < DATEADD(microsecond, 0 - CAST(:older_us AS int), DATEADD(second, 0 - CAST(:older_s AS int), COALESCE(CAST(:moment AS datetime2(7)), SYSUTCDATETIME())))
 -- end
 -- when by_newer=yes
-AND w.key_time >= DATEADD(microsecond, 0 - CAST(:newer_us AS int), DATEADD(second, 0 - CAST(:newer_s AS int), SYSUTCDATETIME()))
+AND w.key_time >= DATEADD(microsecond, 0 - CAST(:newer_us AS int), DATEADD(second, 0 - CAST(:newer_s AS int), COALESCE(CAST(:moment AS datetime2(7)), SYSUTCDATETIME())))
 -- end
 -- end
 -- when sorted=id_up
@@ -410,12 +413,15 @@ CROSS APPLY (
         CAST(CASE
             WHEN l.state IS NULL THEN 0
             -- when by_age=row
+            -- when by_cutoff=yes
+            WHEN s.since > CAST(:moment AS datetime2(7)) THEN 0
+            -- end
             -- when by_older=yes
-            WHEN s.since >= DATEADD(microsecond, 0 - CAST(:older_us AS int), DATEADD(second, 0 - CAST(:older_s AS int), SYSUTCDATETIME()))
+            WHEN s.since >= DATEADD(microsecond, 0 - CAST(:older_us AS int), DATEADD(second, 0 - CAST(:older_s AS int), COALESCE(CAST(:moment AS datetime2(7)), SYSUTCDATETIME())))
                 OR s.since IS NULL THEN 0
             -- end
             -- when by_newer=yes
-            WHEN s.since < DATEADD(microsecond, 0 - CAST(:newer_us AS int), DATEADD(second, 0 - CAST(:newer_s AS int), SYSUTCDATETIME()))
+            WHEN s.since < DATEADD(microsecond, 0 - CAST(:newer_us AS int), DATEADD(second, 0 - CAST(:newer_s AS int), COALESCE(CAST(:moment AS datetime2(7)), SYSUTCDATETIME())))
                 OR s.since IS NULL THEN 0
             -- end
             -- end

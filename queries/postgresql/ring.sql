@@ -112,7 +112,7 @@ CREATE INDEX ON "{schema}"."{queue}_in_hand" (done_at) WHERE done_at IS NOT NULL
 -- end
 -- name: functions
 -- script: push, push_many, pop, pop_many, relay, and with in_hand complete and fail
-CREATE FUNCTION "{schema}"."{queue}_push"(payload "{payload_type}") RETURNS bigint
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push"(payload "{payload_type}") RETURNS bigint
 LANGUAGE plpgsql
 SET enable_seqscan = off SET jit = off AS $dbq$
 DECLARE
@@ -178,7 +178,7 @@ BEGIN
 END
 $dbq$;
 
-CREATE FUNCTION "{schema}"."{queue}_push_many"(payloads "{payload_type}"[]) RETURNS SETOF bigint
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push_many"(payloads "{payload_type}"[]) RETURNS SETOF bigint
 LANGUAGE plpgsql
 SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $dbq$
 DECLARE
@@ -264,10 +264,10 @@ END
 $dbq$;
 
 -- when in_hand=on
-CREATE FUNCTION "{schema}"."{queue}_pop"(consumer text DEFAULT NULL, bound boolean DEFAULT false)
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop"(consumer text DEFAULT NULL, bound boolean DEFAULT false)
 -- end
 -- when in_hand=off
-CREATE FUNCTION "{schema}"."{queue}_pop"()
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop"()
 -- end
 RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attempts integer)
 LANGUAGE plpgsql
@@ -401,12 +401,12 @@ END
 $dbq$;
 
 -- when in_hand=on
-CREATE FUNCTION "{schema}"."{queue}_pop_many"(
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(
     n integer, consumer text DEFAULT NULL, bound boolean DEFAULT false
 )
 -- end
 -- when in_hand=off
-CREATE FUNCTION "{schema}"."{queue}_pop_many"(n integer)
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(n integer)
 -- end
 RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attempts integer)
 LANGUAGE plpgsql
@@ -574,7 +574,7 @@ $dbq$;
 
 -- when in_hand=on
 -- complete and fail wait for the row's lock (the one exception): what they answer must be true.
-CREATE FUNCTION "{schema}"."{queue}_complete"(id bigint, attempts integer DEFAULT NULL) RETURNS boolean
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_complete"(id bigint, attempts integer DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 BEGIN
@@ -591,7 +591,7 @@ BEGIN
 END
 $dbq$;
 
-CREATE FUNCTION "{schema}"."{queue}_fail"(id bigint, error text, attempts integer DEFAULT NULL) RETURNS boolean
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_fail"(id bigint, error text, attempts integer DEFAULT NULL) RETURNS boolean
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 BEGIN
@@ -616,7 +616,7 @@ $dbq$;
 -- and the one on parked may be the first. And no more: after ROLLBACK TO SAVEPOINT a caller still
 -- holds a sequence that it drew from but no longer parked, for which it may wait behind this relay.
 -- DELETE, INSERT and UPDATE, never TRUNCATE: a dump with an older snapshot must still see the messages.
-CREATE FUNCTION "{schema}"."{queue}_relay"(new_size bigint DEFAULT NULL)
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_relay"(new_size bigint DEFAULT NULL)
 RETURNS TABLE (size_before bigint, size_after bigint, live bigint, base bigint, next_push bigint)
 LANGUAGE plpgsql SET lock_timeout = '200ms' AS $dbq$
 DECLARE
@@ -1079,3 +1079,645 @@ WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL
 -- when walk=error
 WHERE h.done_at IS NOT NULL
 -- end
+
+-- name: next_numbers
+-- one row: the two next numbers; asked twice by who proves something by them, the lower ones count
+SELECT
+    (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s) AS next_push,
+    (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s) AS next_pop;
+
+-- name: drawers
+-- a row for each transaction that is open and has drawn from a sequence, prepared ones too: whose it is
+-- nextval keeps this lock to the end of its transaction, also over a rollback to a savepoint, and a commit
+-- is visible before it gives its locks back. So what was drawn before a look at these, and is not theirs,
+-- has come or will never come.
+SELECT DISTINCT
+    CASE WHEN l.relation = CAST(CAST('"{schema}"."{queue}_push_seq"' AS regclass) AS oid) THEN 'push' ELSE 'pop' END AS side,
+    l.virtualtransaction AS holder,
+    l.pid AS pid,
+    CAST(coalesce(a.usename, p.owner) AS text) AS user_name,
+    a.application_name AS application_name,
+    CAST(a.client_addr AS text) AS client_address,
+    a.state AS state,
+    CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp(), a.xact_start) - a.xact_start) AS double precision) AS transaction_seconds,
+    p.gid AS prepared_transaction
+FROM pg_locks AS l
+LEFT JOIN pg_stat_activity AS a ON l.pid = a.pid
+LEFT JOIN pg_locks AS own
+    ON l.virtualtransaction = own.virtualtransaction AND l.pid IS NULL AND own.pid IS NULL AND own.locktype = 'transactionid'
+LEFT JOIN pg_prepared_xacts AS p ON own.transactionid = p.transaction
+WHERE
+    l.locktype = 'relation' AND l.mode = 'RowExclusiveLock'
+    AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
+    AND l.relation IN (
+        CAST(CAST('"{schema}"."{queue}_push_seq"' AS regclass) AS oid),
+        CAST(CAST('"{schema}"."{queue}_pop_seq"' AS regclass) AS oid)
+    )
+ORDER BY transaction_seconds DESC NULLS FIRST;
+
+-- name: calm
+-- one row: no compiling of plans until the end of the transaction; statements that read a ring once do not pay for it
+SELECT set_config('jit', 'off', true) AS jit;
+
+-- name: lost
+-- a row for each run of numbers below :drawn_pop or :drawn_push that went astray, by kind; with the times around it
+--   orphan       a message whose pop number is spent and not parked
+--   parked_hole  a parked pop number whose push number is spent, without message and not void
+--   hole         the same before any pop has drawn it
+--   spent        a pop number that is spent, not parked, and not pushed yet
+--   void         a void number whose pop number is spent and not parked: nobody comes to drop it
+-- Proven where whoever had drawn is gone; else they may be in somebody's hands. The next numbers are read
+-- after the snapshot of this statement was taken, so they can only be further on than what it sees.
+-- Slot time is that of the push, and that of the pop once the slot is free.
+WITH numbers AS MATERIALIZED (
+    SELECT
+        (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s) AS next_push,
+        (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s) AS next_pop,
+        c.size,
+        c.base
+    FROM "{schema}"."{queue}_config" AS c
+    LIMIT 1 -- there is one: the planner expects thousands
+),
+
+held AS MATERIALIZED (
+    SELECT
+        r.message_id AS number,
+        r.slot,
+        r.time
+    FROM "{schema}"."{queue}" AS r WHERE r.message_id IS NOT NULL
+),
+
+waiting AS MATERIALIZED (
+    SELECT
+        p.number,
+        p.parked_at
+    FROM "{schema}"."{queue}_parked" AS p WHERE NOT p.void
+),
+
+voids AS MATERIALIZED (
+    SELECT
+        p.number,
+        p.parked_at
+    FROM "{schema}"."{queue}_parked" AS p WHERE p.void
+),
+
+single AS (
+    SELECT
+        'orphan' AS kind,
+        h.number,
+        h.time AS since
+    FROM held AS h CROSS JOIN numbers AS n
+    WHERE
+        h.number < CAST(:drawn_pop AS bigint) AND h.number >= n.base AND h.slot = h.number % n.size
+        AND NOT EXISTS (SELECT FROM waiting AS w WHERE w.number = h.number)
+    UNION ALL
+    SELECT
+        'parked_hole' AS kind,
+        w.number,
+        w.parked_at AS since
+    FROM waiting AS w
+    WHERE
+        w.number < CAST(:drawn_push AS bigint)
+        AND NOT EXISTS (SELECT FROM held AS h WHERE h.number = w.number)
+        AND NOT EXISTS (SELECT FROM voids AS v WHERE v.number = w.number)
+    UNION ALL
+    SELECT
+        'void' AS kind,
+        v.number,
+        v.parked_at AS since
+    FROM voids AS v
+    WHERE
+        v.number < CAST(:drawn_pop AS bigint)
+        AND NOT EXISTS (SELECT FROM waiting AS w WHERE w.number = v.number)
+),
+
+-- What is there, in order, with a number before the first and one behind the last: the gaps between are not.
+present AS (
+    SELECT
+        'hole' AS kind,
+        h.number
+    FROM held AS h CROSS JOIN numbers AS n
+    WHERE h.number >= greatest(n.next_pop, n.base) AND h.number < CAST(:drawn_push AS bigint)
+    UNION
+    SELECT
+        'hole' AS kind,
+        v.number
+    FROM voids AS v CROSS JOIN numbers AS n
+    WHERE v.number >= greatest(n.next_pop, n.base) AND v.number < CAST(:drawn_push AS bigint)
+    UNION
+    SELECT
+        'hole' AS kind,
+        greatest(n.next_pop, n.base) - 1 AS number
+    FROM numbers AS n
+    UNION
+    SELECT
+        'hole' AS kind,
+        greatest(n.next_pop, n.base, CAST(:drawn_push AS bigint)) AS number
+    FROM numbers AS n
+    UNION
+    SELECT
+        'spent' AS kind,
+        w.number
+    FROM waiting AS w CROSS JOIN numbers AS n
+    WHERE w.number >= greatest(n.next_push, n.base) AND w.number < CAST(:drawn_pop AS bigint)
+    UNION
+    SELECT
+        'spent' AS kind,
+        greatest(n.next_push, n.base) - 1 AS number
+    FROM numbers AS n
+    UNION
+    SELECT
+        'spent' AS kind,
+        greatest(n.next_push, n.base, CAST(:drawn_pop AS bigint)) AS number
+    FROM numbers AS n
+),
+
+runs AS (
+    SELECT
+        s.kind,
+        min(s.number) AS first,
+        max(s.number) AS last,
+        min(s.since) AS since
+    FROM (
+        SELECT
+            single.*,
+            single.number - row_number() OVER (PARTITION BY single.kind ORDER BY single.number) AS run
+        FROM single
+    ) AS s
+    GROUP BY s.kind, s.run
+    UNION ALL
+    SELECT
+        g.kind,
+        g.number + 1 AS first,
+        g.following - 1 AS last,
+        NULL AS since
+    FROM (
+        SELECT
+            present.*,
+            lead(present.number) OVER (PARTITION BY present.kind ORDER BY present.number) AS following
+        FROM present
+    ) AS g
+    WHERE g.following > g.number + 1
+)
+
+SELECT
+    r.kind AS kind,
+    r.first AS first,
+    r.last AS last,
+    r.since AS since,
+    CASE
+        WHEN r.kind IN ('orphan', 'spent', 'void') AND before.message_id IS NULL THEN before.time
+        WHEN r.kind IN ('hole', 'parked_hole') AND before.message_id = r.first - 1 THEN before.time
+    END AS before_at,
+    CASE
+        WHEN r.kind IN ('orphan', 'spent', 'void') AND after.message_id IS NULL AND r.last + 1 < n.next_pop THEN after.time
+        WHEN r.kind IN ('hole', 'parked_hole') AND (after.message_id = r.last + 1 OR after.message_id IS NULL AND r.last + 1 < n.next_pop)
+            THEN after.time
+    END AS after_at
+FROM runs AS r
+CROSS JOIN numbers AS n
+LEFT JOIN "{schema}"."{queue}" AS before ON before.slot = (r.first - 1) % n.size
+LEFT JOIN "{schema}"."{queue}" AS after ON after.slot = (r.last + 1) % n.size
+ORDER BY r.kind, r.first;
+
+-- name: structure
+-- one row: the ring's numbers, its slots and what contradicts itself in them; a scan of the ring
+SELECT
+    (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s) AS next_push,
+    (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s) AS next_pop,
+    c.size AS size,
+    c.base AS base,
+    t.slots AS slots,
+    t.outside AS outside,
+    t.live AS live,
+    t.misplaced AS misplaced,
+    t.miscounted AS miscounted,
+    t.below_base AS below_base,
+    t.highest AS highest,
+    p.parked AS parked,
+    p.voids AS voids,
+    p.voids_ahead AS voids_ahead,
+    p.highest_parked AS highest_parked,
+    p.highest_void AS highest_void,
+    p.parked_seconds AS parked_seconds
+FROM (
+    SELECT
+        config.size,
+        config.base,
+        (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s) AS pops
+    FROM "{schema}"."{queue}_config" AS config
+    LIMIT 1 -- see lost
+) AS c
+CROSS JOIN LATERAL (
+    SELECT
+        count(*) AS slots,
+        count(*) FILTER (WHERE r.slot < 0 OR r.slot >= c.size) AS outside,
+        count(*) FILTER (WHERE r.reference_count > 0) AS live,
+        count(*) FILTER (WHERE r.message_id % c.size <> r.slot) AS misplaced,
+        count(*) FILTER (
+            WHERE r.reference_count NOT IN (0, 1)
+            OR num_nulls(r.message_id, r.first_id, r.message) <> 3 * (1 - r.reference_count)
+        ) AS miscounted,
+        count(*) FILTER (WHERE r.message_id < c.base) AS below_base,
+        coalesce(max(greatest(r.message_id, r.first_id)), 0) AS highest
+    FROM "{schema}"."{queue}" AS r
+) AS t
+CROSS JOIN LATERAL (
+    SELECT
+        count(*) FILTER (WHERE NOT l.void) AS parked,
+        count(*) FILTER (WHERE l.void) AS voids,
+        count(*) FILTER (WHERE l.void AND l.number >= c.pops) AS voids_ahead,
+        coalesce(max(l.number) FILTER (WHERE NOT l.void), 0) AS highest_parked,
+        coalesce(max(l.number) FILTER (WHERE l.void), 0) AS highest_void,
+        CAST(EXTRACT(EPOCH FROM clock_timestamp() - min(l.parked_at) FILTER (WHERE NOT l.void)) AS double precision) AS parked_seconds
+    FROM "{schema}"."{queue}_parked" AS l
+) AS p;
+
+-- name: broken_slots
+-- the first 20 slots that contradict themselves: what is wrong with each
+SELECT
+    b.slot AS slot,
+    b.number AS number,
+    b.reference_count AS reference_count,
+    b.wrong AS wrong
+FROM (
+    SELECT
+        r.slot,
+        r.message_id AS number,
+        r.reference_count,
+        CASE
+            WHEN r.slot < 0 OR r.slot >= c.size THEN 'outside the ring'
+            WHEN r.message_id % c.size <> r.slot THEN 'its number belongs to another slot'
+            WHEN r.message_id < c.base THEN 'its number is older than the last relay'
+            WHEN r.reference_count NOT IN (0, 1) THEN 'its reference count is neither 0 nor 1'
+            WHEN r.reference_count = 0 AND num_nulls(r.message_id, r.first_id, r.message) < 3 THEN 'not empty, but counted as free'
+            WHEN r.reference_count = 1 AND num_nulls(r.message_id, r.first_id) > 0 THEN 'a message without its number'
+            WHEN r.reference_count = 1 AND r.message IS NULL THEN 'a number without a message'
+        END AS wrong
+    FROM "{schema}"."{queue}" AS r CROSS JOIN "{schema}"."{queue}_config" AS c
+) AS b
+WHERE b.wrong IS NOT NULL
+ORDER BY b.slot
+LIMIT 20;
+
+-- name: missing_slots
+-- a row for each run of slots that have no row
+SELECT
+    g.slot + 1 AS first,
+    g.following - 1 AS last
+FROM (
+    SELECT
+        s.slot,
+        lead(s.slot) OVER (ORDER BY s.slot) AS following
+    FROM (
+        SELECT r.slot FROM "{schema}"."{queue}" AS r
+        UNION
+        SELECT -1 AS slot
+        UNION
+        SELECT c.size AS slot FROM "{schema}"."{queue}_config" AS c
+    ) AS s
+) AS g
+WHERE g.following > g.slot + 1
+ORDER BY g.slot;
+
+-- name: sequence_settings
+-- two rows: what each sequence hands out at once, and its step
+SELECT
+    CAST(c.relname AS text) AS sequence,
+    s.seqcache AS cached,
+    s.seqincrement AS step,
+    s.seqcycle AS cycles
+FROM pg_sequence AS s
+INNER JOIN pg_class AS c ON s.seqrelid = c.oid
+WHERE s.seqrelid IN (
+    CAST(CAST('"{schema}"."{push_sequence}"' AS regclass) AS oid),
+    CAST(CAST('"{schema}"."{pop_sequence}"' AS regclass) AS oid)
+)
+ORDER BY c.relname;
+
+-- name: life
+-- one row: when the server and its checkpointer were started, since when it counts, and what ended badly since
+-- A crash takes the counters with it, and a crashed backend the checkpointer: see crash in doctor/ring_causes.py.
+SELECT
+    pg_postmaster_start_time() AS server_started,
+    (SELECT a.backend_start FROM pg_stat_activity AS a WHERE a.backend_type = 'checkpointer') AS checkpointer_started,
+    pg_stat_get_bgwriter_stat_reset_time() AS counts_since,
+    (SELECT k.timeline_id FROM pg_control_checkpoint() AS k) AS timeline,
+    d.xact_rollback AS rollbacks,
+    d.sessions_abandoned + d.sessions_fatal + d.sessions_killed AS sessions_lost,
+    pg_is_in_recovery() AS recovering
+FROM pg_stat_database AS d
+WHERE d.datname = current_database();
+
+-- name: park_orphans
+-- one row: how many orphans below :drawn_pop, which is proven, were there, and how many are parked now
+-- message_id = number makes it safe to be done again, or by two at once.
+WITH orphan AS MATERIALIZED (
+    SELECT r.message_id AS number
+    FROM "{schema}"."{queue}" AS r CROSS JOIN "{schema}"."{queue}_config" AS c
+    WHERE
+        r.message_id < CAST(:drawn_pop AS bigint) AND r.message_id >= c.base AND r.slot = r.message_id % c.size
+        AND NOT EXISTS (SELECT FROM "{schema}"."{queue}_parked" AS p WHERE p.number = r.message_id AND NOT p.void)
+),
+
+mended AS (
+    INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
+    SELECT
+        o.number,
+        false,
+        clock_timestamp()
+    FROM orphan AS o ORDER BY o.number
+    ON CONFLICT DO NOTHING
+    RETURNING number
+)
+
+SELECT
+    (SELECT count(*) FROM orphan) AS selected,
+    (SELECT count(*) FROM mended) AS done;
+
+-- name: drop_holes
+-- one row: how many parked numbers were below :drawn_push, which is proven, without message or void; how many are gone
+-- Rows of parked are never updated, so one that is locked is where it was seen.
+WITH hole AS MATERIALIZED (
+    SELECT w.number
+    FROM "{schema}"."{queue}_parked" AS w CROSS JOIN "{schema}"."{queue}_config" AS c
+    WHERE
+        NOT w.void AND w.number < CAST(:drawn_push AS bigint)
+        AND NOT EXISTS (SELECT FROM "{schema}"."{queue}_parked" AS v WHERE v.number = w.number AND v.void)
+        AND NOT EXISTS (SELECT FROM "{schema}"."{queue}" AS r WHERE r.slot = w.number % c.size AND r.message_id = w.number)
+),
+
+locked AS MATERIALIZED (
+    SELECT p.ctid AS place
+    FROM "{schema}"."{queue}_parked" AS p
+    WHERE p.number IN (SELECT h.number FROM hole AS h) AND NOT p.void
+    FOR UPDATE SKIP LOCKED
+),
+
+mended AS (
+    DELETE FROM "{schema}"."{queue}_parked" AS p
+    WHERE p.ctid = ANY(ARRAY(SELECT l.place FROM locked AS l))
+    RETURNING p.number
+)
+
+SELECT
+    (SELECT count(*) FROM hole) AS selected,
+    (SELECT count(*) FROM mended) AS done;
+
+-- name: void_holes
+-- one row: how many push numbers below :drawn_push, which is proven, have no message and no pop yet; how many are void now
+WITH numbers AS MATERIALIZED (
+    SELECT
+        greatest((SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s), c.base) AS start
+    FROM "{schema}"."{queue}_config" AS c
+    LIMIT 1 -- see lost
+),
+
+hole AS MATERIALIZED (
+    SELECT g.number
+    FROM numbers AS n
+    CROSS JOIN LATERAL generate_series(n.start, CAST(:drawn_push AS bigint) - 1) AS g (number)
+    WHERE
+        NOT EXISTS (SELECT FROM "{schema}"."{queue}" AS r WHERE r.message_id = g.number)
+        AND NOT EXISTS (SELECT FROM "{schema}"."{queue}_parked" AS v WHERE v.number = g.number AND v.void)
+),
+
+mended AS (
+    INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
+    SELECT
+        h.number,
+        true,
+        clock_timestamp()
+    FROM hole AS h ORDER BY h.number
+    ON CONFLICT DO NOTHING
+    RETURNING number
+)
+
+SELECT
+    (SELECT count(*) FROM hole) AS selected,
+    (SELECT count(*) FROM mended) AS done;
+
+-- name: park_spent
+-- one row: how many spent pop numbers below :drawn_pop, which is proven, are not pushed yet and not parked; how many are now
+WITH numbers AS MATERIALIZED (
+    SELECT
+        greatest((SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s), c.base) AS start
+    FROM "{schema}"."{queue}_config" AS c
+    LIMIT 1 -- see lost
+),
+
+spent AS MATERIALIZED (
+    SELECT g.number
+    FROM numbers AS n
+    CROSS JOIN LATERAL generate_series(n.start, CAST(:drawn_pop AS bigint) - 1) AS g (number)
+    WHERE NOT EXISTS (SELECT FROM "{schema}"."{queue}_parked" AS w WHERE w.number = g.number AND NOT w.void)
+),
+
+mended AS (
+    INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
+    SELECT
+        s.number,
+        false,
+        clock_timestamp()
+    FROM spent AS s ORDER BY s.number
+    ON CONFLICT DO NOTHING
+    RETURNING number
+)
+
+SELECT
+    (SELECT count(*) FROM spent) AS selected,
+    (SELECT count(*) FROM mended) AS done;
+
+-- name: drop_voids
+-- one row: how many void numbers below :drawn_pop, which is proven, nobody will drop; how many are gone
+WITH stale AS MATERIALIZED (
+    SELECT v.number
+    FROM "{schema}"."{queue}_parked" AS v
+    WHERE
+        v.void AND v.number < CAST(:drawn_pop AS bigint)
+        AND NOT EXISTS (SELECT FROM "{schema}"."{queue}_parked" AS w WHERE w.number = v.number AND NOT w.void)
+),
+
+locked AS MATERIALIZED (
+    SELECT p.ctid AS place
+    FROM "{schema}"."{queue}_parked" AS p
+    WHERE p.number IN (SELECT s.number FROM stale AS s) AND p.void
+    FOR UPDATE SKIP LOCKED
+),
+
+mended AS (
+    DELETE FROM "{schema}"."{queue}_parked" AS p
+    WHERE p.ctid = ANY(ARRAY(SELECT l.place FROM locked AS l))
+    RETURNING p.number
+)
+
+SELECT
+    (SELECT count(*) FROM stale) AS selected,
+    (SELECT count(*) FROM mended) AS done;
+
+-- name: add_slots
+-- a row for each slot that had no row and has one now, still at full payload width: `empty_slots` comes next
+INSERT INTO "{schema}"."{queue}" (slot, time, message, reference_count)
+SELECT
+    g.slot,
+    clock_timestamp(),
+    -- when payload=text
+    repeat('x', CAST('{max_bytes}' AS integer)),
+    -- end
+    -- when payload=json
+    to_jsonb(repeat('x', CAST('{max_bytes}' AS integer) - 2)),
+    -- end
+    -- when payload=bytes
+    decode(repeat('00', CAST('{max_bytes}' AS integer)), 'hex'),
+    -- end
+    0
+FROM "{schema}"."{queue}_config" AS c
+CROSS JOIN LATERAL generate_series(0, c.size - 1) AS g (slot)
+WHERE NOT EXISTS (SELECT FROM "{schema}"."{queue}" AS r WHERE r.slot = g.slot)
+ON CONFLICT DO NOTHING
+RETURNING slot AS slot;
+
+-- name: empty_slots
+-- a row for each of :slots, which this transaction has added: they are free
+UPDATE "{schema}"."{queue}" AS r SET message = NULL
+WHERE r.slot = ANY(CAST(:slots AS bigint[])) AND r.reference_count = 0 AND r.message_id IS NULL
+RETURNING r.slot AS slot;
+
+-- name: alone
+-- script: nobody else uses the ring until the end of the transaction: see relay, which locks as this does
+SET LOCAL lock_timeout = '200ms';
+LOCK TABLE "{schema}"."{queue}_parked" IN ACCESS EXCLUSIVE MODE;
+SET LOCAL lock_timeout = '10ms';
+
+-- name: uncache
+-- script: both sequences hand out one number after the other; what sessions have cached goes with a relay
+ALTER SEQUENCE "{schema}"."{queue}_push_seq" INCREMENT BY 1 CACHE 1 NO CYCLE;
+ALTER SEQUENCE "{schema}"."{queue}_pop_seq" INCREMENT BY 1 CACHE 1 NO CYCLE;
+
+-- name: lift
+-- one row: the next push number, which is above every number that the ring knows now
+SELECT setval('"{schema}"."{queue}_push_seq"', greatest(
+    (SELECT s.last_value + CAST(s.is_called AS integer) - 1 FROM "{schema}"."{queue}_push_seq" AS s),
+    (SELECT s.last_value + CAST(s.is_called AS integer) - 1 FROM "{schema}"."{queue}_pop_seq" AS s),
+    (SELECT c.base - 1 FROM "{schema}"."{queue}_config" AS c),
+    (SELECT max(greatest(r.message_id, r.first_id)) FROM "{schema}"."{queue}" AS r),
+    (SELECT max(p.number) FROM "{schema}"."{queue}_parked" AS p),
+    1
+)) + 1 AS next_push;
+
+-- name: straighten
+-- one row: how many slots contradicted themselves, how many of them are messages now, and how many are free
+-- A payload is a message, whatever stands beside it; without one there is nothing to be popped.
+WITH broken AS MATERIALIZED (
+    SELECT
+        r.slot,
+        r.message IS NOT NULL AS kept
+    FROM "{schema}"."{queue}" AS r
+    WHERE
+        r.reference_count NOT IN (0, 1)
+        OR num_nulls(r.message_id, r.first_id, r.message) <> 3 * (1 - r.reference_count)
+),
+
+mended AS (
+    UPDATE "{schema}"."{queue}" AS r
+    SET
+        message_id = CASE WHEN b.kept THEN coalesce(r.message_id, r.first_id, nextval('"{schema}"."{queue}_push_seq"')) END,
+        first_id = CASE WHEN b.kept THEN coalesce(r.first_id, r.message_id, nextval('"{schema}"."{queue}_push_seq"')) END,
+        reference_count = CAST(b.kept AS integer)
+    FROM broken AS b
+    WHERE r.slot = b.slot
+    RETURNING b.kept
+)
+
+SELECT
+    (SELECT count(*) FROM broken) AS selected,
+    count(*) FILTER (WHERE m.kept) AS kept,
+    count(*) FILTER (WHERE NOT m.kept) AS emptied
+FROM mended AS m;
+
+-- name: slot_map
+-- a row for each run of slots in one state, in their order, with the numbers that lie there or are expected there
+--   ready, parked (popped before the rest), popping (a pop has its number), orphan; free, awaited (by a parked number),
+--   pushing (a push has its number), hole, void; broken. Below :drawn_pop and :drawn_push is proven what is not under way.
+WITH numbers AS MATERIALIZED (
+    SELECT
+        (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s) AS next_push,
+        (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s) AS next_pop,
+        c.size
+    FROM "{schema}"."{queue}_config" AS c
+    LIMIT 1 -- see lost
+),
+
+waiting AS MATERIALIZED (
+    SELECT
+        p.number % n.size AS slot,
+        min(p.number) AS number,
+        array_agg(p.number) AS numbers
+    FROM "{schema}"."{queue}_parked" AS p CROSS JOIN numbers AS n
+    WHERE NOT p.void
+    GROUP BY 1
+),
+
+voids AS MATERIALIZED (
+    SELECT p.number FROM "{schema}"."{queue}_parked" AS p WHERE p.void
+),
+
+slots AS (
+    SELECT
+        r.slot,
+        coalesce(r.message_id, CASE WHEN e.number < n.next_push THEN e.number END, w.number) AS number,
+        CASE
+            WHEN
+                r.reference_count NOT IN (0, 1) OR (r.reference_count = 1) <> (r.message_id IS NOT NULL)
+                OR r.message_id % n.size <> r.slot THEN 'broken'
+            WHEN r.message_id >= n.next_pop THEN 'ready'
+            WHEN r.message_id = ANY(w.numbers) THEN 'parked'
+            WHEN r.message_id < CAST(:drawn_pop AS bigint) THEN 'orphan'
+            WHEN r.message_id IS NOT NULL THEN 'popping'
+            WHEN e.number < n.next_push AND v.number IS NOT NULL THEN 'void'
+            WHEN e.number < n.next_push AND e.number < CAST(:drawn_push AS bigint) THEN 'hole'
+            WHEN e.number < n.next_push THEN 'pushing'
+            WHEN w.number < CAST(:drawn_push AS bigint) THEN 'hole'
+            WHEN w.number < n.next_push THEN 'pushing'
+            WHEN w.number IS NOT NULL THEN 'awaited'
+            ELSE 'free'
+        END AS state
+    FROM "{schema}"."{queue}" AS r
+    CROSS JOIN numbers AS n
+    -- The number that a pop of this lap will look for here.
+    CROSS JOIN LATERAL (SELECT n.next_pop + ((r.slot - n.next_pop) % n.size + n.size) % n.size AS number) AS e
+    LEFT JOIN waiting AS w ON r.slot = w.slot
+    LEFT JOIN voids AS v ON e.number = v.number
+),
+
+marked AS (
+    SELECT
+        s.slot,
+        s.number,
+        s.state,
+        s.slot IS DISTINCT FROM lag(s.slot) OVER lap + 1
+        OR s.state IS DISTINCT FROM lag(s.state) OVER lap
+        OR s.number - s.slot IS DISTINCT FROM lag(s.number - s.slot) OVER lap AS begins
+    FROM slots AS s
+    WINDOW lap AS (ORDER BY s.slot)
+),
+
+counted AS (
+    SELECT
+        m.slot,
+        m.number,
+        m.state,
+        count(*) FILTER (WHERE m.begins) OVER (ORDER BY m.slot) AS run
+    FROM marked AS m
+)
+
+SELECT
+    min(r.slot) AS first_slot,
+    max(r.slot) AS last_slot,
+    min(r.state) AS state,
+    count(*) AS count,
+    min(r.number) AS first_number,
+    max(r.number) AS last_number
+FROM counted AS r
+GROUP BY r.run
+ORDER BY first_slot;

@@ -32,8 +32,9 @@ SHALLOW = 10_000
 """The most that is counted to the last row."""
 ESTIMATING = 700
 """What may come on top of that for a deeper queue: its estimate."""
-DEEP = 600
-"""What a look costs while it knows that the queue is deep: the estimate, and the ends."""
+DEEP = 700
+"""What a look costs while it knows that the queue is deep: the estimate, and the ends. With each
+doubling of the depth an estimate by ids looks at four stretches more."""
 LOOK = 1200
 """What any look may cost."""
 PAYLOAD = "0123456789abcdef"

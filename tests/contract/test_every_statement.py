@@ -15,7 +15,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.schema import CreateSequence, CreateTable
 
 from console import catalog, sql
-from console.actions import pop, push, relay
+from console.actions import maintain, pop, push, relay, upgrade
 from console.actions.adopt import adopt, forget
 from console.actions.install import install, lacking
 from console.actions.pop import Finish, Message
@@ -26,6 +26,7 @@ from console.errors import UsageError
 from console.monitor import take_sample
 from console.monitor.errors import error_groups
 from console.monitor.estimates import estimates
+from console.monitor.login import probe
 from console.monitor.messages import look
 from console.monitor.waits import watch
 from tests.contract.client import Client
@@ -114,6 +115,9 @@ def live(database: Database, variant: Variant) -> None:
     pop.pop(database, queue, taken.extend, count=9, wait_seconds=0.02)
     pop.pop(database, queue, taken.extend, wait_seconds=0.02)
     take_sample(database)
+    assert probe(database, [queue]) is not None
+    assert not upgrade.plan(database, queue).needed
+    assert maintain.plan(database, queue).measures.tables
     estimate_depths(client)
     keeps_archive = variant.options.get("archive_at_pop") == "on"
     uninstall(database, queue, keep_archive=keeps_archive, with_messages=True)
@@ -201,6 +205,11 @@ def test_every_statement_runs_and_fills_its_row_type(
     # The roles belong to the whole cluster: see test_rights_postgresql. Babelfish is only asked for
     # where the first question fails: see unit/test_mssql_capabilities.
     left_out = {"roles.roles", "server.babelfish"}
+    # What mends and ends has tests of its own: test_maintain_, test_upgrade_, test_end_session_.
+    mends = {"maintenance", "sessions", "upgrade"}
+    looked = {"maintenance.tables", "maintenance.indexes", "upgrade.installed_code"}
+    left_out |= {f for f in all_labels(engine) if f.partition(".")[0] in mends} - looked
+    left_out |= {"catalog.renew"}
     absent = {of.name for of in designs_on(engine).values() if lacking(database, of)}
     left_out |= {found for found in all_labels(engine) if found.partition(".")[0] in absent}
     if "waits" in database.capabilities.missing:
@@ -212,6 +221,7 @@ def test_every_statement_runs_and_fills_its_row_type(
 def test_every_file_belongs_to_a_design_or_to_the_house(database: Database) -> None:
     engine = database.product.name
     house = {"activity", "catalog", "common", "roles", "server"}
+    house |= {"maintenance", "sessions", "upgrade"}
     assert set(files(engine)) == set(designs_on(engine)) | house
 
 

@@ -15,18 +15,24 @@ from console.catalog import Kind, Queue
 from console.designs import DESIGNS
 from console.engines.mssql import PRODUCT
 from tests.contract.variants import ALL, Variant, on
+from tests.looks import adopted as somebody_elses
+from tests.moves import moves
 
 NAME = r"\[(?:[^\]]|\]\])+\]"
 OBJECT = rf"{NAME}\.{NAME}"
 VALUE = r"(?:@\w+|\d+)"
 RECEIVE = (
     rf"RECEIVE TOP \({VALUE}\) (?:@\w+ = )?\w+(?:, (?:@\w+ = )?\w+)*\s+FROM {OBJECT}(?: INTO @\w+)?"
+    r"(?: WHERE conversation_handle = @\w+)?"
 )
 BROKER = "of Service Broker it knows END CONVERSATION only"
 TEMPORAL = "of ALTER TABLE ... SET it knows temporal tables only"
 
 UNPARSED = {
     rf"ALTER TABLE {OBJECT} SET \(LOCK_ESCALATION = DISABLE\);": TEMPORAL,
+    rf"ALTER TABLE {OBJECT} REBUILD WITH \(\s+ONLINE = ON \(WAIT_AT_LOW_PRIORITY "
+    r"\(MAX_DURATION = 1 MINUTES, ABORT_AFTER_WAIT = SELF\)\)\s+\);": "of it it knows REBUILD",
+    rf"ALTER QUEUE {OBJECT} (?:REBUILD|REORGANIZE);": BROKER,
     rf"CREATE MESSAGE TYPE {NAME} VALIDATION = NONE;": BROKER,
     rf"CREATE CONTRACT {NAME} \({NAME} SENT BY INITIATOR\);": BROKER,
     rf"CREATE QUEUE {OBJECT} WITH STATUS = ON"
@@ -94,20 +100,31 @@ def scopes(queue: Queue) -> Iterator[sql.Scope]:
 def files(queue: Queue) -> list[str]:
     """The design's own, and those that belong to no design."""
     folder = Path(str(sql.queries_folder())) / "mssql"
-    house = sorted({path.stem for path in folder.glob("*.sql")} - DESIGNS.keys())
-    return [queue.design.name, *house]
+    house = {path.stem for path in folder.glob("*.sql")} - DESIGNS.keys()
+    return [queue.design.name, *sorted(house - {"actions"})]
 
 
 def rendered(queue: Queue, file: str) -> Iterator[Batch]:
     """Every statement of a file; what is bound is NULL."""
     for statement in sql.statements("mssql", file).values():
         for scope in scopes(queue):
-            texts = sql.batches(statement, PRODUCT.dialect, scope)
-            if not statement.comment.startswith("script: "):
-                assert len(texts) == 1, statement.label
-                texts = [BIND.sub("NULL", COMMENT.sub("", texts[0]))]
-            for text in texts:
-                yield Batch(statement.label, text)
+            yield from one(statement, scope)
+
+
+def acting(queue: Queue) -> Iterator[Batch]:
+    """Every statement that acts on the queue's messages."""
+    for statement, scope in moves(PRODUCT, queue):
+        yield from one(statement, scope)
+
+
+def one(statement: sql.Statement, scope: sql.Scope) -> Iterator[Batch]:
+    """What one statement sends."""
+    texts = sql.batches(statement, PRODUCT.dialect, scope)
+    if not statement.comment.startswith("script: "):
+        assert len(texts) == 1, statement.label
+        texts = [BIND.sub("NULL", COMMENT.sub("", texts[0]))]
+    for text in texts:
+        yield Batch(statement.label, text)
 
 
 def installed() -> Iterator[Batch]:
@@ -118,6 +135,7 @@ def installed() -> Iterator[Batch]:
             yield Batch(f"{variant} batch {number}", text)
         for file in files(queue):
             yield from rendered(queue, file)
+        yield from acting(queue)
 
 
 def adopted() -> Iterator[Batch]:
@@ -133,6 +151,8 @@ def adopted() -> Iterator[Batch]:
                         yield Batch(
                             looks[name].label, sql.script(looks[name], PRODUCT.dialect, scope)
                         )
+    for queue in somebody_elses(PRODUCT):
+        yield from acting(queue)
 
 
 @cache

@@ -16,6 +16,7 @@ from console.designs import DESIGNS, designs_on
 from console.engines import PRODUCTS
 from console.monitor.walked import CONDITIONS
 from tests.lint_sql import texts
+from tests.moves import CONDITIONS as MOVES
 
 DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
 BRACKETS = mssql.dialect()  # type: ignore[no-untyped-call]
@@ -166,15 +167,15 @@ def test_every_condition_asks_for_something_that_can_be(engine: str) -> None:
     known |= {name: {"yes", "no"} for name in ("installed", "limited", "finishes", "counters")}
     for option in (option for design in DESIGNS.values() for option in design.options):
         known[option.name] = set(option.choices)
-    known |= {name: set(values) for name, values in CONDITIONS.items()}
+    known |= {name: set(values) for name, values in {**CONDITIONS, **MOVES}.items()}
     for design in designs_on(engine).values():
         scope = installed_queue("s", "q", design, design.complete_options({})).scope(product)
-        for file in (design.name, "common"):
+        for file in (design.name, "common", "actions"):
             for found in sql.statements(engine, file).values():
                 for name, values in re.findall(r"-- when (\w+)=([\w|]+)", found.template):
                     assert set(values.split("|")) <= known[name], (found.label, name)
                     may_be_asked = {*scope.options, *CONDITIONS}
-                    assert name in may_be_asked or file == "common", (found.label, name)
+                    assert name in may_be_asked or file != design.name, (found.label, name)
 
 
 def test_every_file_is_listed_by_engine() -> None:
@@ -182,7 +183,8 @@ def test_every_file_is_listed_by_engine() -> None:
     assert {path.name for path in folder.iterdir()} == set(PRODUCTS)
     for engine in PRODUCTS:
         files = {path.stem for path in (folder / engine).glob("*.sql")}
-        house = {"activity", "common", "catalog", "server", "roles"}
+        house = {"actions", "activity", "catalog", "common", "maintenance"}
+        house |= {"roles", "server", "sessions", "upgrade"}
         assert files == set(designs_on(engine)) | house
 
 
