@@ -224,3 +224,33 @@ def test_release_by_evidence(console: Console, install: Install) -> None:
         late = f'SELECT "{name}_complete"(%s, %s)'
         assert living.execute(late.encode(), list(kept)).fetchone() == (False,)
         assert states(console, name) == (4, 0, 0)
+
+
+def test_archive_goes_on_until_it_is_stopped(console: Console, install: Install) -> None:
+    name = install("status")
+    every = ["archive", name, "--every", "100ms", "--older", "0s", "--yes"]
+    with console.process(*every) as running:
+        running.wait_for_session()
+        for count in (3, 5):
+            console.done("push", name, "-", "--lines", stdin=b"a\n" * count)
+            console.popped(name, "--count", str(count), "--complete")
+            wait_until(lambda: console.status(name)["done"] == 0, "an empty queue")
+        running.send_signal(signal.SIGTERM)
+        out, err = running.communicate(timeout=60)
+    assert running.returncode == 0, err
+    assert sum(int(line.split()[1]) for line in out.splitlines()) == 8
+
+
+def test_archive_waits_while_the_queue_is_hot(console: Console, install: Install) -> None:
+    name = install("status")
+    console.done("push", name, "-", "--lines", stdin=b"a\nb\nc\n")
+    console.popped(name, "--complete")
+    every = ["archive", name, "--every", "50ms", "--hot-above", "1", "--yes"]
+    with console.process(*every) as running:
+        assert running.stderr is not None
+        assert b"2 messages are ready, more than 1" in running.stderr.readline()
+        assert console.status(name)["done"] == 1
+        console.popped(name, "--complete")
+        wait_until(lambda: console.status(name)["done"] == 0, "an archive that goes on")
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=60)
