@@ -58,32 +58,47 @@ class Choice:
         self._cutoff = cutoff
         self._after: str | None = None
         self._met: set[str | None] = set()
+        self._beyond = 0
+        """So many more are looked at, where nothing gives an order."""
 
     def next(self, most: int) -> list[Message]:
         """The next ones, at most so many; none: that was all."""
         while self._left:
-            wanted = Looked(self._left[0], most, oldest_first=True, moment=self._cutoff)
+            limit = most + self._beyond
+            wanted = Looked(self._left[0], limit, oldest_first=True, moment=self._cutoff)
             search = Search(self._source, wanted, self._after)
             self._run(search)
-            found = search.found
+            found = self._not_met(search.found)
             if search.next is not None:
                 self._after = search.next.text
             elif search.complete:
                 self._next_state()
-            else:
+            elif found:
                 # Nothing gives an order to go on in: from the beginning, as long as others come.
-                found = [message for message in found if message.id not in self._met]
+                found = found[:most]
                 self._met.update(message.id for message in found)
-                if not found:
-                    self._next_state()
+            elif len(search.found) >= limit:
+                self._beyond += limit
+            else:
+                self._next_state()
             if found:
                 return found
         return []
+
+    def _not_met(self, found: Sequence[Message]) -> list[Message]:
+        if any(message.id is None and not message.key for message in found):
+            raise UsageError(
+                f"Messages of {self._source.queue.name!r} cannot be told apart.",
+                why="It was adopted without a column for the role id.",
+                next_step="Forget it, and adopt it with --map id=COLUMN.",
+            )
+        return [message for message in found if message.id not in self._met]
 
     def _next_state(self) -> None:
         self._left.pop(0)
         self._after = None
         self._met.clear()
+        self._beyond = 0
 
     def _run(self, search: Search) -> None:
         while not search.ended:

@@ -25,7 +25,7 @@ from console.monitor.walked import Source
 
 MANY_MESSAGES = 1_000
 """An action on more than these wants the queue's name as confirmation."""
-SAMPLE = 5
+SAMPLE = 3
 _AT_ONCE = 5_000
 
 

@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -253,7 +254,8 @@ def stopping() -> Iterator[Control]:
     def stop(number: int, _: FrameType | None) -> None:
         signal.signal(number, before[signal.Signals(number)])
         control.stop()
-        narrate("Stopping after this batch; once more cuts it off.")
+        on_a_line_of_its_own = "\n" if sys.stderr is not None and sys.stderr.isatty() else ""
+        narrate(f"{on_a_line_of_its_own}Stopping after this batch; once more cuts it off.")
 
     before = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}
     try:

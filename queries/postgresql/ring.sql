@@ -1655,7 +1655,7 @@ waiting AS MATERIALIZED (
         array_agg(p.number) AS numbers
     FROM "{schema}"."{queue}_parked" AS p CROSS JOIN numbers AS n
     WHERE NOT p.void
-    GROUP BY 1
+    GROUP BY p.number % n.size
 ),
 
 voids AS MATERIALIZED (
@@ -1695,11 +1695,10 @@ marked AS (
         s.slot,
         s.number,
         s.state,
-        s.slot IS DISTINCT FROM lag(s.slot) OVER lap + 1
-        OR s.state IS DISTINCT FROM lag(s.state) OVER lap
-        OR s.number - s.slot IS DISTINCT FROM lag(s.number - s.slot) OVER lap AS begins
+        lag(s.slot) OVER (ORDER BY s.slot) AS slot_before,
+        lag(s.number) OVER (ORDER BY s.slot) AS number_before,
+        lag(s.state) OVER (ORDER BY s.slot) AS state_before
     FROM slots AS s
-    WINDOW lap AS (ORDER BY s.slot)
 ),
 
 counted AS (
@@ -1707,7 +1706,11 @@ counted AS (
         m.slot,
         m.number,
         m.state,
-        count(*) FILTER (WHERE m.begins) OVER (ORDER BY m.slot) AS run
+        count(*) FILTER (
+            WHERE m.state IS DISTINCT FROM m.state_before
+            OR m.slot <> m.slot_before + 1
+            OR m.number <> m.number_before + 1
+        ) OVER (ORDER BY m.slot) AS run
     FROM marked AS m
 )
 

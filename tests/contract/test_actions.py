@@ -54,13 +54,13 @@ def archived(client: Client) -> int:
 
 
 def having() -> list[tuple[Variant, str]]:
-    """Each variant with each of the verbs that it has; release ends a session in some."""
+    """Each variant with each of the verbs that it has on messages: others release a session."""
     return [
         (variant, verb)
         for variant in ALL
         for verb in VERBS
         if verb in variant.design.verbs_with(variant.options)
-        and (verb != "release" or variant.finishes)
+        and (verb not in {"requeue", "release"} or variant.finishes)
     ]
 
 

@@ -15,10 +15,15 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.schema import CreateSequence, CreateTable
 
 from console import catalog, sql
-from console.actions import maintain, pop, push, relay, upgrade
+from console.actions import broker, execute, maintain, plan, pop, push, relay, upgrade
 from console.actions.adopt import adopt, forget
 from console.actions.install import install, lacking
+from console.actions.plan import Mover
 from console.actions.pop import Finish, Message
+from console.actions.purge import Purge
+from console.actions.release import Release
+from console.actions.requeue import RequeueTo
+from console.actions.restore import Restore
 from console.actions.uninstall import uninstall
 from console.designs import DESIGNS, Flow, Order, designs_on
 from console.engines import Database
@@ -29,8 +34,9 @@ from console.monitor.estimates import estimates
 from console.monitor.login import probe
 from console.monitor.messages import look
 from console.monitor.waits import watch
+from console.monitor.walked import Source
 from tests.contract.client import Client
-from tests.contract.variants import ALL, Variant, on
+from tests.contract.variants import ALL, DEFAULTS, Variant, on
 
 _HEAD = re.compile(r"\s*/\* dbq (?P<label>[\w.+]+) \*/")
 
@@ -119,12 +125,49 @@ def live(database: Database, variant: Variant) -> None:
     assert not upgrade.plan(database, queue).needed
     assert maintain.plan(database, queue).measures.tables
     estimate_depths(client)
+    if variant in DEFAULTS:
+        act(client)
     keeps_archive = variant.options.get("archive_at_pop") == "on"
     uninstall(database, queue, keep_archive=keeps_archive, with_messages=True)
     if keeps_archive:
         with database.transaction("look") as connection:
             left = catalog.find(connection, database.product, queue.name)
         uninstall(database, left, keep_archive=False, with_messages=True)
+
+
+def act(client: Client) -> None:
+    """Each verb on messages: away and back, to another queue, and for good."""
+    queue = client.queue
+    source = source_of(client)
+    client.push_many(client.payloads(*range(3)))
+    run(client, Purge(source))
+    run(client, Restore(source))
+    if queue.finishes:
+        beside = Variant(DESIGNS["fifo"], {}).queue(queue.schema, "other", source.product.name)
+        other = Client(client.database, beside)
+        install(other.database, other.queue)
+        for message in client.pop_many(2)[:1]:
+            client.fail(message, "no")
+        made = plan.make(client.database, Release(source, stuck_after_seconds=0.0))
+        assert any(line.startswith("alive: ") for line in made.consequences)
+        run(client, RequeueTo(source, to=source_of(other)))
+        run(client, Release(source, stuck_after_seconds=0.0, force=True))
+        uninstall(other.database, other.queue, keep_archive=False, with_messages=True)
+    if queue.design.waits_itself:
+        assert not broker.switch_on(client.database, queue).needed
+        broker.end_conversations(client.database, broker.plan_conversations(client.database, queue))
+    run(client, Purge(source, permanently=True))
+
+
+def source_of(client: Client) -> Source:
+    with client.database.transaction("look at the queue", read_only=True) as connection:
+        return Source.of(connection, client.database.product, client.queue)
+
+
+def run(client: Client, mover: Mover) -> None:
+    made = plan.make(client.database, mover)
+    done = execute.execute(client.database, mover, made)
+    assert done.ledger.out == made.count > 0
 
 
 def estimate_depths(client: Client) -> None:
@@ -209,7 +252,8 @@ def test_every_statement_runs_and_fills_its_row_type(
     mends = {"maintenance", "sessions", "upgrade"}
     looked = {"maintenance.tables", "maintenance.indexes", "upgrade.installed_code"}
     left_out |= {f for f in all_labels(engine) if f.partition(".")[0] in mends} - looked
-    left_out |= {"catalog.renew"}
+    # Of Service Broker, a queue is switched on that is off.
+    left_out |= {"catalog.renew", "broker.enable"}
     absent = {of.name for of in designs_on(engine).values() if lacking(database, of)}
     left_out |= {found for found in all_labels(engine) if found.partition(".")[0] in absent}
     if "waits" in database.capabilities.missing:
@@ -220,8 +264,8 @@ def test_every_statement_runs_and_fills_its_row_type(
 
 def test_every_file_belongs_to_a_design_or_to_the_house(database: Database) -> None:
     engine = database.product.name
-    house = {"activity", "catalog", "common", "roles", "server"}
-    house |= {"maintenance", "sessions", "upgrade"}
+    house = {"actions", "activity", "catalog", "common", "maintenance"}
+    house |= {"roles", "server", "sessions", "upgrade"}
     assert set(files(engine)) == set(designs_on(engine)) | house
 
 

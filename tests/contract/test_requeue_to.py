@@ -1,5 +1,6 @@
 """Requeue into another queue: what failed here is a new message there, once, or still in error."""
 
+import json
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -117,7 +118,9 @@ def test_of_text_only_json_goes_into_json(use: Use, variant: Variant, target: Va
     client = use(variant)
     other = use(replace(target, given={**target.given, "payload": "json"}))
     good = ['{"a": 1}', "17", '"x"', "[]", '{"ü": "\\u00e9"}']
-    bad = ["{", "", "{'a': 1}", '"\\u0000"', "NaN", "1 2"]
+    bad = ["{", "", "{'a': 1}", "[1,]", "NaN", "1 2"]
+    if client.database.product.name == "postgresql":
+        bad[3] = '"\\u0000"'  # JSON, and yet no jsonb
     failed(client, good[0], *bad[:3], *good[1:4], *bad[3:], good[4])
     mover = to(client, other)
     made = planned(client, mover)
@@ -129,8 +132,8 @@ def test_of_text_only_json_goes_into_json(use: Use, variant: Variant, target: Va
     done = execute.execute(client.database, mover, made, pace=Pace(batch=4))
     assert done.ledger == Ledger(5, 5, 5)
     assert in_state(client, "error") == Counter(bad)
-    came = [str(message.payload) for message in other.drain()]
-    assert [text.replace(" ", "") for text in came] == ['{"a":1}', "17", '"x"', "[]", '{"ü":"é"}']
+    came = [json.loads(str(message.payload)) for message in other.drain()]
+    assert came == [json.loads(text) for text in good]
 
 
 def acted(client: Client, mover: RequeueTo, cutoff: Any) -> Ledger:
@@ -146,14 +149,16 @@ def acted(client: Client, mover: RequeueTo, cutoff: Any) -> Ledger:
 
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
 def test_what_is_over_the_other_limit_stays(use: Use, variant: Variant) -> None:
-    client, other = use(variant), use(default("ring", max_bytes="10"))
+    client = use(variant)
+    limit = str(client.size_of("x" * 10))
+    other = use(default("ring", max_bytes=limit))
     failed(client, "short", "ü" * 11, "x" * 10, "x" * 11)
     mover = to(client, other)
     made = planned(client, mover)
-    reason = f"over {other.queue.name}'s limit of 10 bytes"
+    reason = f"over {other.queue.name}'s limit of {limit} bytes"
     assert (made.count, made.left_alone) == (2, {reason: 2})
     assert acted(client, mover, made.cutoff) == Ledger(4, 2, 2, failed={reason: 2})
-    other = use(default("ring", max_bytes="10"))
+    other = use(default("ring", max_bytes=limit))
     assert requeue(client, other).ledger.out == 2
     assert in_state(client, "error") == Counter(["ü" * 11, "x" * 11])
     assert in_state(other, "ready") == Counter(["short", "x" * 10])
@@ -254,4 +259,4 @@ def test_the_script_is_what_a_dba_reads(use: Use) -> None:
     client, other = use(default("split")), use(default("fifo"))
     fill(client)
     made = planned(client, to(client, other))
-    assert f"{other.queue.name}_push_many" in made.sql
+    assert f"{other.queue.name}_push" in made.sql

@@ -111,8 +111,9 @@ def alter(client: Client, archive_id: int, **values: Any) -> None:
     """Change a row of the archive."""
     table = archive_of(client)
     with client.database.transaction("alter") as connection:
-        changed = table.update().where(table.c.archive_id == archive_id).values(**values)
-        assert connection.execute(changed).rowcount == 1
+        row = table.c.archive_id == archive_id
+        assert connection.execute(select(table.c.archive_id).where(row)).scalar_one() == archive_id
+        connection.execute(table.update().where(row).values(**values))
 
 
 def all_payloads(client: Client) -> Counter[object]:
