@@ -12,6 +12,7 @@ import click
 from console.cli import (
     acting,
     config,
+    doctor,
     inspecting,
     looking,
     mending,
@@ -115,7 +116,7 @@ for command in (*looking.COMMANDS, *queues.COMMANDS, *messages.COMMANDS, *ring.C
     cli.add_command(command)
 for command in (*running.COMMANDS, *config.COMMANDS, *waits.COMMANDS, *inspecting.COMMANDS):
     cli.add_command(command)
-for command in (*acting.COMMANDS, *mending.COMMANDS):
+for command in (*acting.COMMANDS, *mending.COMMANDS, *doctor.COMMANDS):
     cli.add_command(command)
 
 

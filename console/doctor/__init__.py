@@ -1,0 +1,1 @@
+"""What is wrong with a queue, proven; and how it is mended without losing a message."""

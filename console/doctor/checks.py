@@ -1,0 +1,76 @@
+"""One check of a family: what it cannot see is told, and the others go on."""
+
+import shlex
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar
+
+from console import sql
+from console.catalog import Queue
+from console.doctor.finding import Finding
+from console.doctor.look import Look
+from console.errors import ConnectionFailedError, ConsoleError
+from console.monitor.asking import be_careful
+
+Row = TypeVar("Row")
+
+Check = Callable[[Look], Iterator[Finding]]
+
+STATEMENT_SECONDS = 5.0
+"""The time-out of one statement of the doctor; it takes milliseconds."""
+LOCK_SECONDS = 1.0
+MOST = 10_000
+"""Rows are counted up to here; one more says: there are more."""
+
+
+def checked(look: Look, what: str, check: Check) -> Iterator[Finding]:
+    """Its findings; where it cannot look, `what` is told in `unseen` with the reason."""
+    try:
+        yield from check(look)
+    except ConnectionFailedError:
+        raise
+    except ConsoleError as error:
+        look.unseen.append(f"{what}: {error.why or error.what}")
+
+
+def can_ask(look: Look, what: str, name: str) -> bool:
+    """Whether the engine has that statement of the doctor's; else `what` is unseen."""
+    product = look.database.product
+    try:
+        there = name in sql.statements(product.name, "doctor")
+    except KeyError:
+        there = False
+    if not there:
+        look.unseen.append(f"{what}: not looked for on {product.title} yet")
+    return there
+
+
+def ask(
+    look: Look, row_type: type[Row], name: str, scope: sql.Scope | None = None, **values: object
+) -> list[Row]:
+    """The rows of one statement of doctor.sql, read by indexes and within its time-out."""
+    product = look.database.product
+    statement = sql.statements(product.name, "doctor")[name]
+    with look.moment() as connection:
+        be_careful(connection, look.database, STATEMENT_SECONDS, LOCK_SECONDS)
+        return sql.fetch(
+            connection, row_type, statement, scope or look.queue.scope(product), **values
+        )
+
+
+def ago(seconds: float | None) -> datetime | None:
+    """The moment so many seconds ago."""
+    return None if seconds is None else datetime.now(UTC) - timedelta(seconds=seconds)
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 claim`, `17 claims`, `more than 10,000 claims`."""
+    if number > MOST:
+        return f"more than {MOST:,} {noun}s"
+    return f"{number:,} {noun}" + "s" * (number != 1)
+
+
+def command(queue: Queue, verb: str, *words: str) -> str:
+    """A verb on the queue as it is typed."""
+    schema = [] if queue.schema in {"public", "dbo"} else ["--schema", queue.schema]
+    return shlex.join(["dbq-console", verb, queue.name, *words, *schema])

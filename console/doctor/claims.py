@@ -1,0 +1,475 @@
+"""Queues that keep what was popped: claims and owners, illegal states, halves, poison, indexes."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from console import sql
+from console.actions import maintain
+from console.actions.rows import Shelf, scope
+from console.catalog import Kind, Queue
+from console.designs import Flow
+from console.doctor import indexes
+from console.doctor.checks import MOST, ago, ask, can_ask, checked, command, counted
+from console.doctor.finding import Code, Finding, Severity
+from console.doctor.look import Look
+from console.doctor.repairs import Maintain, MakeIndex, ReleaseClaims, SetAside
+from console.engines import Product
+from console.formats import duration
+from console.monitor.owners import Evidence, Owner, evidence_of, owner_of
+from console.monitor.walked import Source
+
+POISON_ATTEMPTS = 5
+"""A message that was tried so often is more likely to blame than its consumers."""
+_SHOWN = 10
+
+PAYLOAD_MISSING = Code(
+    "payload_missing",
+    Severity.CRITICAL,
+    "ready rows of a split queue without a payload: a pop that meets one returns nothing",
+)
+STATUS = Code(
+    "status_unknown", Severity.WARNING, "rows whose status is none of 0 to 4: no verb sees them"
+)
+GONE = Code("claims_gone", Severity.WARNING, "claims whose owner is gone")
+ALIVE = Code(
+    "claims_alive", Severity.WARNING, "claims for longer than the threshold, whose owner is alive"
+)
+UNKNOWN = Code(
+    "claims_unknown",
+    Severity.WARNING,
+    "claims for longer than the threshold, of whose owner nobody can tell",
+)
+NOBODY = Code("claims_nobody", Severity.WARNING, "claimed rows that name no claimant")
+ILLEGAL = Code(
+    "state_illegal",
+    Severity.WARNING,
+    "rows whose columns contradict their state: claimed or in error without a time, done with an "
+    "error",
+)
+POISON = Code(
+    "poison",
+    Severity.WARNING,
+    f"messages that were tried {POISON_ATTEMPTS} times or more and are not done",
+)
+INDEX_MISSING = Code(
+    "index_missing", Severity.WARNING, "an index of the queue is gone: pops or looks read all rows"
+)
+INDEX_INVALID = Code(
+    "index_invalid", Severity.WARNING, "an index of the queue is invalid: no search uses it"
+)
+PAYLOAD_LOST = Code(
+    "payload_lost", Severity.NOTE, "rows of a split queue that are not ready have no payload"
+)
+PAYLOAD_ALONE = Code(
+    "payload_alone", Severity.NOTE, "payloads of a split queue that belong to no message"
+)
+
+CODES: tuple[Code, ...] = (
+    *(PAYLOAD_MISSING, STATUS, GONE, ALIVE, UNKNOWN, NOBODY, ILLEGAL, POISON),
+    *(INDEX_MISSING, INDEX_INVALID, PAYLOAD_LOST, PAYLOAD_ALONE),
+)
+
+
+def applies(queue: Queue) -> bool:
+    """Whether it keeps what was popped."""
+    return "claimed" in queue.states and queue.finishes and queue.design.name != "broker"
+
+
+def examine(look: Look) -> Iterator[Finding]:
+    """Every finding; what cannot be told goes to `look.unseen`."""
+    if not applies(look.queue):
+        return
+    yield from checked(look, "claims and their owners", _claims)
+    yield from checked(look, "states of rows", _illegal)
+    yield from checked(look, "halves of messages", _halves)
+    yield from checked(look, "messages tried too often", _poison)
+    yield from checked(look, "indexes", _indexes)
+
+
+def scope_of(product: Product, queue: Queue) -> sql.Scope:
+    """Where the rows lie that are claimed: a ring's in its own table for that."""
+    if queue.design.flow is Flow.NUMBERS:
+        id_type = product.id_types[queue.design.id_type]
+        source = Source(product, queue, queue.options.get("payload", "text"), id_type)
+        return scope(source, Shelf.IN_HAND)
+    return queue.scope(product)
+
+
+@dataclass(frozen=True)
+class _OwnerRow:
+    claimed_by: str | None
+    claims: int
+    old: int
+    oldest_seconds: float | None
+    ids: Any
+
+
+@dataclass(frozen=True)
+class _Owned:
+    """The claims of one owner, after a look at him."""
+
+    row: _OwnerRow
+    owner: Owner | None
+    evidence: Evidence
+
+    @property
+    def count(self) -> int:
+        """How many of them `release` would let go, by its own rules."""
+        bound = self.owner is not None and self.owner.bound
+        if self.evidence is Evidence.GONE and bound:
+            return self.row.claims
+        return self.row.old
+
+    @property
+    def line(self) -> str:
+        """Who it is, in words."""
+        if self.owner is None:
+            return self.row.claimed_by or "nobody"
+        name = f" ({self.owner.consumer})" if self.owner.consumer else ""
+        return self.owner.session + name
+
+
+@dataclass(frozen=True)
+class _Living:
+    session: str
+    session_id: int
+    user_name: str | None
+    application_name: str | None
+    client_address: str | None
+    state: str | None
+
+
+def _claims(look: Look) -> Iterator[Finding]:
+    if not can_ask(look, "claims and their owners", "claims"):
+        return
+    if "claimed_at" not in look.queue.roles and look.queue.design.flow is not Flow.NUMBERS:
+        look.unseen.append("claims: no column tells since when they are")
+        return
+    owned = _owned(look)
+    named = [one for one in owned if one.row.claimed_by is not None or not _names(look.queue)]
+    gone = [one for one in named if one.evidence is Evidence.GONE and one.count]
+    alive = [one for one in named if one.evidence is Evidence.ALIVE and one.count]
+    unknown = [one for one in named if one.evidence is Evidence.UNKNOWN and one.count]
+    nobody = [one for one in owned if one not in named]
+    if gone:
+        yield _gone(look, gone)
+    if alive:
+        yield _alive(look, alive)
+    if unknown:
+        yield _unknown(look, unknown)
+    if nobody:
+        yield _nobody(look, nobody)
+
+
+def _names(queue: Queue) -> bool:
+    """Whether a claim has to name its claimant."""
+    return queue.kind is Kind.INSTALLED
+
+
+def _owned(look: Look) -> list[_Owned]:
+    """The claims by owner.
+
+    They are read again after the look at the owners: one who finished and left between the two
+    has no claims any more, and one who is gone does not come back.
+    """
+    product = look.database.product
+    owners = [owner_of(row.claimed_by) for row in _read(look)]
+    sessions = [None if owner is None else owner.session for owner in owners]
+    if not sessions:
+        return []
+    with look.moment() as connection:
+        told = evidence_of(connection, product, sessions)
+    found = []
+    for row in _read(look):
+        owner = owner_of(row.claimed_by)
+        session = None if owner is None else owner.session
+        if session is not None and session not in sessions:
+            continue
+        found.append(_Owned(row, owner, told.get(session or "", Evidence.UNKNOWN)))
+    return found
+
+
+def _read(look: Look) -> list[_OwnerRow]:
+    where = scope_of(look.database.product, look.queue)
+    stuck_after = look.thresholds.stuck_after_seconds
+    return ask(look, _OwnerRow, "claims", where, stuck_after=stuck_after)
+
+
+def _evidence(owned: Sequence[_Owned]) -> dict[str, object]:
+    shown = sorted(owned, key=lambda one: -(one.row.oldest_seconds or 0.0))[:_SHOWN]
+    return {
+        "claims": sum(one.count for one in owned),
+        "owners": len(owned),
+        "by_owner": [
+            {
+                "claimed_by": one.row.claimed_by,
+                "claims": one.count,
+                "oldest_seconds": one.row.oldest_seconds,
+                "ids": list(one.row.ids),
+            }
+            for one in shown
+        ],
+    }
+
+
+def _oldest(owned: Sequence[_Owned]) -> float:
+    return max((one.row.oldest_seconds or 0.0 for one in owned), default=0.0)
+
+
+def _repair(look: Look, owned: Sequence[_Owned], how: str) -> ReleaseClaims:
+    count = sum(one.count for one in owned)
+    return ReleaseClaims(look.queue, count, look.thresholds.stuck_after_seconds, how)
+
+
+def _gone(look: Look, owned: Sequence[_Owned]) -> Finding:
+    count, oldest = sum(one.count for one in owned), _oldest(owned)
+    bound = sum(one.count for one in owned if one.owner is not None and one.owner.bound)
+    limit = duration(look.thresholds.stuck_after_seconds)
+    return Finding(
+        GONE,
+        f"{counted(count, 'claim')} whose owner is gone, the oldest for {duration(oldest)}",
+        evidence=_evidence(owned) | {"bound": bound},
+        cause="their consumers died or left without complete or fail; a claim counts if it was "
+        f"bound to its session, or is older than {limit}",
+        consequence="nobody works on these messages, and no pop returns them",
+        since=ago(oldest),
+        repair=_repair(look, owned, "gone"),
+    )
+
+
+def _alive(look: Look, owned: Sequence[_Owned]) -> Finding:
+    count, oldest = sum(one.count for one in owned), _oldest(owned)
+    who = _living(look, owned)
+    return Finding(
+        ALIVE,
+        f"{counted(count, 'claim')} for longer than "
+        f"{duration(look.thresholds.stuck_after_seconds)}, by {who or 'sessions that are there'}",
+        evidence=_evidence(owned) | {"sessions": who},
+        cause="their consumers still work on them, hang, or took them and forgot them",
+        consequence="no pop returns these messages until they are completed, failed or released",
+        since=ago(oldest),
+        repair=_repair(look, owned, "alive"),
+    )
+
+
+def _living(look: Look, owned: Sequence[_Owned]) -> str:
+    """Who and where they are."""
+    product = look.database.product
+    sessions = sorted({one.owner.session for one in owned if one.owner is not None})
+    with look.moment() as connection:
+        rows = sql.fetch(
+            connection,
+            _Living,
+            sql.statements(product.name, "actions")["living"],
+            sql.Scope(),
+            sessions=product.array(sessions[:_SHOWN]),
+        )
+    return "; ".join(
+        f"session {row.session_id} ({row.user_name or '?'}, {row.application_name or '?'}) from "
+        f"{row.client_address or 'this host'}, {row.state or '?'}"
+        for row in rows
+    )
+
+
+def _unknown(look: Look, owned: Sequence[_Owned]) -> Finding:
+    count, oldest = sum(one.count for one in owned), _oldest(owned)
+    return Finding(
+        UNKNOWN,
+        f"{counted(count, 'claim')} for longer than "
+        f"{duration(look.thresholds.stuck_after_seconds)}; nobody can tell whether their owners "
+        "live",
+        evidence=_evidence(owned),
+        cause="who claimed them is not known to the server, or hidden from this login",
+        consequence="no pop returns these messages until they are completed, failed or released",
+        since=ago(oldest),
+        repair=_repair(look, owned, "unknown"),
+    )
+
+
+def _nobody(look: Look, owned: Sequence[_Owned]) -> Finding:
+    rows = sum(one.row.claims for one in owned)
+    return Finding(
+        NOBODY,
+        f"{counted(rows, 'claimed row')} that name no claimant",
+        evidence={"count": rows, "ids": [id_ for one in owned for id_ in one.row.ids][:_SHOWN]},
+        cause="something else than the queue's own functions claimed them",
+        consequence="nobody can tell whether somebody works on them",
+        since=ago(_oldest(owned)),
+        repair=_repair(look, owned, "unknown"),
+    )
+
+
+@dataclass(frozen=True)
+class _IllegalRow:
+    wrong: str
+    found: int
+    ids: Any
+
+
+_WRONG: Mapping[str, tuple[str, str]] = {
+    "claimed_undated": (
+        "claimed, and no time says since when",
+        "they never count as stuck, so no release takes them",
+    ),
+    "error_undated": ("in error without a time", "no look at errors by their age finds them"),
+    "done_undated": ("done without a time", "no archive by age takes them"),
+    "done_with_error": ("done with an error", "one of the two is not true"),
+    "error_unclaimed": (
+        "in error and not claimed",
+        "a pop takes them, and they count as error and as ready",
+    ),
+}
+"""A contradiction of doctor.sql -> what it is, and what comes of it."""
+
+
+def _illegal(look: Look) -> Iterator[Finding]:
+    queue = look.queue
+    rowed = queue.design.name in {"status", "split"} or (
+        queue.design.name == "claim" and queue.kind is Kind.INSTALLED
+    )
+    if not rowed or not can_ask(look, "states of rows", "illegal"):
+        return
+    rows = {row.wrong: row for row in ask(look, _IllegalRow, "illegal")}
+    if row := rows.pop("status", None):
+        yield Finding(
+            STATUS,
+            f"{counted(row.found, 'row')} with a status that is none of 0 to 4",
+            evidence={"count": row.found, "ids": list(row.ids)},
+            cause="something else than the queue's own functions wrote it",
+            consequence="no pop returns them, and no verb of the console takes them",
+        )
+    if rows:
+        words = [f"{counted(row.found, 'row')} {_WRONG[name][0]}" for name, row in rows.items()]
+        yield Finding(
+            ILLEGAL,
+            "; ".join(words),
+            evidence={
+                name: {"count": row.found, "ids": list(row.ids)} for name, row in rows.items()
+            },
+            cause="something else than the queue's own functions changed them",
+            consequence="; ".join(_WRONG[name][1] for name in rows),
+        )
+
+
+@dataclass(frozen=True)
+class _HalfRow:
+    half: str
+    found: int
+    ids: Any
+
+
+def _halves(look: Look) -> Iterator[Finding]:
+    queue = look.queue
+    if queue.design.name != "split" or queue.kind is not Kind.INSTALLED:
+        return
+    if not can_ask(look, "halves of messages", "halves"):
+        return
+    rows = {row.half: row for row in ask(look, _HalfRow, "halves")}
+    cause = "a row of one of the two tables was deleted by hand, or only one of them was restored"
+    if row := rows.get("ready"):
+        single = queue.options.get("dequeue") == "single"
+        yield Finding(
+            PAYLOAD_MISSING,
+            f"{counted(row.found, 'ready row')} without a payload: {', '.join(row.ids)}",
+            evidence={"count": row.found, "ids": list(row.ids)},
+            cause=cause,
+            consequence="a pop that meets one at the head returns nothing, as if the queue were "
+            "empty, and all behind it wait; the payload is lost unless a backup has it"
+            if single
+            else "a pop claims it and returns no row for it; the payload is lost unless a backup "
+            "has it",
+            repair=SetAside(queue, row.found),
+        )
+    if row := rows.get("kept"):
+        yield Finding(
+            PAYLOAD_LOST,
+            f"{counted(row.found, 'row')} that are not ready have no payload",
+            evidence={"count": row.found, "ids": list(row.ids)},
+            cause=cause,
+            consequence="they cannot be archived or requeued: there is nothing to move. Insert "
+            f'the payload into "{queue.name}_data" from a backup, or delete the rows',
+        )
+    if row := rows.get("payload"):
+        yield Finding(
+            PAYLOAD_ALONE,
+            f"{counted(row.found, 'payload')} belong to no message",
+            evidence={"count": row.found, "ids": list(row.ids)},
+            cause=cause,
+            consequence="they take room and no verb sees them",
+        )
+
+
+@dataclass(frozen=True)
+class _PoisonRow:
+    state: str
+    found: int
+    most: int
+    ids: Any
+
+
+def _poison(look: Look) -> Iterator[Finding]:
+    queue = look.queue
+    if "attempts" not in queue.roles and queue.design.flow is not Flow.NUMBERS:
+        look.unseen.append("messages tried too often: no column counts the attempts")
+        return
+    if not can_ask(look, "messages tried too often", "poison"):
+        return
+    where = scope_of(look.database.product, queue)
+    rows = ask(look, _PoisonRow, "poison", where, least=POISON_ATTEMPTS)
+    if not rows:
+        return
+    total = sum(row.found for row in rows)
+    most = max(row.most for row in rows)
+    by_state = ", ".join(f"{row.found:,} {row.state}" for row in rows)
+    yield Finding(
+        POISON,
+        f"{counted(min(total, MOST + 1), 'message')} tried {POISON_ATTEMPTS} times or more, one "
+        f"{most} times ({by_state})",
+        evidence={
+            row.state: {"count": row.found, "most_attempts": row.most, "ids": list(row.ids)}
+            for row in rows
+        },
+        cause="each try ended with a death, a release or an error: the message, most likely",
+        consequence="they take a consumer's time again and again; requeue them to another queue "
+        f"({command(queue, 'requeue', '--to', 'OTHER', '--filter', 'id=ID')}), or purge them",
+    )
+
+
+def _indexes(look: Look) -> Iterator[Finding]:
+    queue = look.queue
+    if queue.kind is not Kind.INSTALLED or not can_ask(look, "indexes", "indexes"):
+        return
+    wanted = [one for one in indexes.wanted(look.database.product, queue) if not one.is_key]
+    there = indexes.there(look, [one.table for one in wanted])
+    same = {one: [index for index in there if index.is_wanted(one)] for one in wanted}
+    missing = [one for one, found in same.items() if not found]
+    broken = [
+        found[0]
+        for found in same.values()
+        if found and not any(index.valid for index in found) and not found[0].being_built
+    ]
+    if missing:
+        yield Finding(
+            INDEX_MISSING,
+            "missing: " + "; ".join(one.label for one in missing),
+            evidence={"missing": [one.statement for one in missing]},
+            cause="dropped, or the table was made anew without them",
+            consequence="pops and looks of that state read all rows, slower the deeper the queue",
+            repair=MakeIndex(queue, tuple(_step(one) for one in missing)),
+        )
+    if broken:
+        names = ", ".join(index.name for index in broken)
+        yield Finding(
+            INDEX_INVALID,
+            f"invalid: {names}",
+            evidence={"invalid": [index.name for index in broken]},
+            cause="an interrupted CREATE INDEX or REINDEX CONCURRENTLY left it so",
+            consequence="every write pays for it and no search may use it",
+            repair=Maintain(queue, f"rebuild {names}"),
+        )
+
+
+def _step(one: indexes.Wanted) -> maintain.Step:
+    statement = one.statement.replace("CREATE INDEX ON", "CREATE INDEX CONCURRENTLY ON", 1)
+    return maintain.Step("CREATE INDEX", one.table, f"it is missing: {one.label}", (statement,))

@@ -1,0 +1,112 @@
+"""The indexes and keys that a queue's tables are made with, and which of them are not there.
+
+What is wanted is read from the very script that makes the tables.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from console import sql
+from console.catalog import Queue
+from console.doctor.checks import ask
+from console.doctor.look import Look
+from console.engines import Product
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One index, or one key, as the script makes it."""
+
+    table: str
+    columns: tuple[str, ...]
+    condition: str
+    is_key: bool
+    statement: str
+    """Makes it; empty: a key, which is made with its table."""
+
+    @property
+    def label(self) -> str:
+        """What it is on."""
+        where = f" where {self.condition}" if self.condition else ""
+        return f"{self.table} ({', '.join(self.columns)}){where}"
+
+
+@dataclass(frozen=True)
+class Index:
+    """One index that is there."""
+
+    table_name: str
+    name: str
+    columns: Any
+    condition: str | None
+    is_unique: bool
+    valid: bool
+    being_built: bool
+
+    def is_wanted(self, wanted: Wanted) -> bool:
+        """Whether it does what that one is for."""
+        return (
+            self.table_name == wanted.table
+            and [_bare(column) for column in self.columns] == [_bare(c) for c in wanted.columns]
+            and _bare(self.condition or "") == _bare(wanted.condition)
+            and (self.is_unique or not wanted.is_key)
+        )
+
+
+_IDENT = r'"(?:[^"]|"")*"'
+_TABLE = re.compile(
+    rf"CREATE (?:UNLOGGED )?TABLE {_IDENT}\.(?P<name>{_IDENT}) \(\n(?P<columns>.*?)\n\)",
+    re.DOTALL,
+)
+_COLUMN_KEY = re.compile(r"^\s*(?P<name>[a-z]\w*) .*\b(?:PRIMARY KEY|UNIQUE)\b", re.MULTILINE)
+_TABLE_KEY = re.compile(r"^\s*PRIMARY KEY \((?P<columns>[^)]+)\)", re.MULTILINE)
+_INDEX = re.compile(
+    rf"^CREATE INDEX ON {_IDENT}\.(?P<name>{_IDENT}) "
+    r"\((?P<columns>.*?)\)(?: WHERE (?P<condition>.*?))?;$",
+    re.MULTILINE,
+)
+
+
+def wanted(product: Product, queue: Queue) -> list[Wanted]:
+    """All that the design's script makes; PostgreSQL's own way to write them."""
+    script = sql.statements(product.name, queue.design.name)["tables"]
+    text = "\n".join(sql.batches(script, product.dialect, queue.scope(product)))
+    return list(_keys(text)) + [
+        Wanted(
+            _unquoted(found["name"]),
+            tuple(found["columns"].split(", ")),
+            found["condition"] or "",
+            is_key=False,
+            statement=found[0],
+        )
+        for found in _INDEX.finditer(text)
+    ]
+
+
+def _keys(text: str) -> Iterator[Wanted]:
+    for table in _TABLE.finditer(text):
+        name = _unquoted(table["name"])
+        own = [(found["name"],) for found in _COLUMN_KEY.finditer(table["columns"])]
+        own += [
+            tuple(found["columns"].split(", ")) for found in _TABLE_KEY.finditer(table["columns"])
+        ]
+        for columns in own:
+            yield Wanted(name, columns, "", is_key=True, statement="")
+
+
+def there(look: Look, tables: Sequence[str]) -> list[Index]:
+    """The indexes of those tables."""
+    product = look.database.product
+    names = product.array(sorted(set(tables)))
+    return ask(look, Index, "indexes", schema=look.queue.schema, tables=names)
+
+
+def _bare(text: str) -> str:
+    """Without what the server writes otherwise than the script: brackets, quotes, blanks."""
+    return re.sub(r'[\s()"]', "", text).lower()
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace('""', '"')

@@ -1,0 +1,119 @@
+"""A queue for the ticket: its figures, what is wrong with it, what was done to it, as Markdown."""
+
+from collections.abc import Iterator, Sequence
+from datetime import tzinfo
+
+from console.actions.audit import Entry
+from console.doctor.finding import Diagnosis
+from console.formats import NOT_APPLICABLE, UNKNOWN, count, duration, moment, rate
+from console.monitor import QueueSnapshot
+
+_FIGURES = (
+    ("ready", "ready"),
+    ("scheduled", "scheduled"),
+    ("age_seconds", "age of the oldest"),
+    ("push_per_second", "push/s"),
+    ("pop_per_second", "pop/s"),
+    ("gap", "push/pop sequence gap"),
+    ("capacity", "slots"),
+    ("claimed", "claimed"),
+    ("stuck", "stuck"),
+    ("errors", "errors"),
+    ("done", "done"),
+)
+
+
+def markdown(
+    diagnosis: Diagnosis,
+    figures: QueueSnapshot | None,
+    actions: Sequence[Entry],
+    zone: tzinfo | None,
+) -> str:
+    """The report. It holds no payload."""
+    return "\n".join(
+        (
+            *_head(diagnosis),
+            *_figures(figures),
+            *_findings(diagnosis, zone),
+            *_actions(actions, zone),
+        )
+    )
+
+
+def _head(diagnosis: Diagnosis) -> Iterator[str]:
+    queue = diagnosis.queue
+    yield f"# {_text(queue.label)}"
+    yield ""
+    options = ", ".join(f"{name}={value}" for name, value in sorted(queue.options.items()))
+    yield f"Design {queue.design.name} ({_text(options)}). Verdict: **{diagnosis.verdict}**."
+    yield ""
+
+
+def _figures(figures: QueueSnapshot | None) -> Iterator[str]:
+    if figures is None:
+        return
+    shown = [(words, _figure(figures, name)) for name, words in _FIGURES]
+    yield "| figure | value |"
+    yield "| --- | ---: |"
+    yield from (f"| {words} | {value} |" for words, value in shown if value != NOT_APPLICABLE)
+    yield ""
+
+
+def _figure(figures: QueueSnapshot, name: str) -> str:
+    value = getattr(figures, name)
+    if value is None:
+        return UNKNOWN if name in figures.unknown else NOT_APPLICABLE
+    if name.endswith("_per_second"):
+        return rate(value)
+    if name.endswith("_seconds"):
+        return duration(value)
+    return count(value, estimated=name in figures.estimated)
+
+
+def _findings(diagnosis: Diagnosis, zone: tzinfo | None) -> Iterator[str]:
+    yield "## Findings"
+    yield ""
+    if not diagnosis.findings:
+        yield "None." if diagnosis.unseen else "None: all clear."
+        yield ""
+    for finding in diagnosis.findings:
+        since = "" if finding.since is None else f", since {moment(finding.since, zone)}"
+        yield f"### {finding.code.severity.word}: {_text(finding.summary)}"
+        yield ""
+        yield f"`{finding.code.name}`{since}"
+        yield ""
+        for head, words in (("Cause", finding.cause), ("Consequence", finding.consequence)):
+            if words:
+                yield f"- {head}: {_text(words)}"
+        for name, value in finding.evidence.items():
+            yield f"- {_text(name)}: {_text(str(value))}"
+        if finding.repair is not None:
+            command = f" (`{finding.repair.command}`)" if finding.repair.command else ""
+            yield f"- Repair: {_text(finding.repair.summary)}{command}"
+        yield ""
+    for why in diagnosis.unseen:
+        yield f"Not looked at: {_text(why)}"
+        yield ""
+
+
+def _actions(actions: Sequence[Entry], zone: tzinfo | None) -> Iterator[str]:
+    yield "## Last actions"
+    yield ""
+    if not actions:
+        yield "None."
+        return
+    yield "| when | verb | outcome | done | by | filters |"
+    yield "| --- | --- | --- | ---: | --- | --- |"
+    for one in actions:
+        when = moment(one.started_at, zone)
+        counts = f"{one.done:,} of {one.planned:,}"
+        yield (
+            f"| {when} | {one.verb} | {one.outcome} | {counts} | {_text(one.operator)} "
+            f"| {_text(one.filters)} |"
+        )
+
+
+def _text(text: str) -> str:
+    """Data is never markup: nor a second line, nor a column of its own."""
+    one_line = " ".join(text.split())
+    return "".join(f"\\{sign}" if sign in "\\`*_[]<>#|" else sign for sign in one_line)

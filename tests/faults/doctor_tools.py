@@ -1,0 +1,53 @@
+"""Asking the doctor about a ring, and letting him mend it, for tests."""
+
+from console.doctor.finding import Finding
+from console.doctor.look import looking
+from console.doctor.ring import CODES, examine
+from tests.faults.ring_tools import Ring
+
+
+def look_at(ring: Ring, patience_seconds: float = 10.0) -> tuple[list[Finding], list[str]]:
+    """What the doctor finds, and what it could not see."""
+    with looking(ring.database, ring.queue, patience_seconds=patience_seconds) as look:
+        found = list(examine(look))
+    assert {finding.code for finding in found} <= set(CODES)
+    assert found == sorted(found, key=lambda finding: finding.code.severity)
+    return found, look.unseen
+
+
+def found_at(ring: Ring) -> dict[str, Finding]:
+    """The findings by their codes; everything was seen."""
+    found, unseen = look_at(ring)
+    assert unseen == []
+    codes = [finding.code.name for finding in found]
+    assert len(codes) == len(set(codes))
+    return dict(zip(codes, found, strict=True))
+
+
+def numbers(finding: Finding) -> list[int]:
+    """The numbers that a finding names."""
+    runs = finding.evidence["numbers"]
+    assert isinstance(runs, list)
+    named = [number for first, last in runs for number in range(first, last + 1)]
+    assert finding.evidence["count"] == len(named)
+    return named
+
+
+def mend(ring: Ring) -> list[str]:
+    """Run every repair that may run unattended; what they say."""
+    told: list[str] = []
+    for finding in found_at(ring).values():
+        if finding.repair is not None and finding.repair.unattended:
+            assert finding.repair.summary
+            assert finding.repair.plan(ring.database)
+            told += finding.repair.run(ring.database)
+    return told
+
+
+def mend_by(ring: Ring, finding: Finding) -> None:
+    """Run the repair of one finding, then what may run unattended; then nothing is wrong."""
+    assert finding.repair is not None
+    assert finding.repair.plan(ring.database)
+    assert finding.repair.run(ring.database)
+    mend(ring)
+    assert found_at(ring) == {}
