@@ -67,7 +67,6 @@ def doctor(call: Call, names: Sequence[str], fix: bool, yes: str | None, dry_run
         if not repairs or not confirm_by_name(yes, dry_run, names[0]):
             _end(found)
         for repair in repairs:
-            narrate(repair.summary)
             for line in repair.run(database):
                 narrate(line)
         found = _examined(call, database, queues)
