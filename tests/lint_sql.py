@@ -15,8 +15,10 @@ from sqlfluff.core import FluffConfig, Linter
 from console import sql
 from console.catalog import Queue, installed_queue
 from console.designs import Design, designs_on
+from console.doctor.claims import IN_HAND, scope_of
 from console.engines import PRODUCTS, Product
 from tests.looks import BIND, samples
+from tests.moves import moves
 
 DIALECTS = {"postgresql": "postgres", "mssql": "tsql"}
 """Engine -> sqlfluff's name for it."""
@@ -71,6 +73,38 @@ def texts(product: Product) -> Iterator[tuple[str, str]]:
     for file in ("server", "activity", "maintenance", "sessions", "upgrade"):
         yield from _file(product, queue, file, done)
     yield from _looks(product)
+    yield from _moves(product)
+    yield from _doctors(product)
+
+
+def _doctors(product: Product) -> Iterator[tuple[str, str]]:
+    """What the doctor asks of each design, as far as the engine has it."""
+    if not (sql.queries_folder() / product.name / "doctor.sql").is_file():
+        return
+    for design in designs_on(product.name).values():
+        for options in variants(design, product.name):
+            queue = installed_queue("sales", "orders", design, options)
+            for statement in sql.statements(product.name, "doctor").values():
+                scope = queue.scope(product)
+                if statement.name in IN_HAND and queue.finishes:
+                    scope = scope_of(product, queue)
+                text = BIND.sub("1", sql.script(statement, product.dialect, scope).strip())
+                # Of some designs nothing is asked: a comment is left, and the end.
+                if any(not line.startswith("--") and line != ";" for line in text.split("\n")):
+                    yield f"{product.name}/doctor.sql {statement.name} {dict(options)}", text
+
+
+def _moves(product: Product) -> Iterator[tuple[str, str]]:
+    """What acts on messages, which each verb puts together in its way."""
+    met: set[str] = set()
+    for design in designs_on(product.name).values():
+        *_, options = variants(design, product.name)
+        queue = installed_queue("sales", "orders", design, options | {"payload": "json"})
+        for statement, scope in moves(product, queue):
+            text = BIND.sub("1", sql.script(statement, product.dialect, scope).strip())
+            if text not in met:
+                met.add(text)
+                yield f"{product.name}/actions.sql {statement.name} {design.name}", text
 
 
 def _looks(product: Product) -> Iterator[tuple[str, str]]:

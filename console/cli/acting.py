@@ -21,13 +21,13 @@ from console.actions.requeue import Requeue, RequeueTo
 from console.actions.restore import Restore
 from console.catalog import STUCK_AFTER_SECONDS, Queue
 from console.cli.context import (
-    BARE_YES,
     DURATION,
     Call,
     ConfirmedVerb,
     Rights,
-    confirm_by_name,
     confirmation,
+    confirms,
+    require_confirmation,
     stopping,
     verb_options,
 )
@@ -354,31 +354,20 @@ def _answer(made: Plan, result: Result | None = None) -> dict[str, object]:
 def _confirmed(call: Call, made: Plan, yes: str | None, dry_run: bool) -> bool:
     """Whether to go on. Where not, the plan is the answer; RefusedError for anything but a dry run.
 
-    Where there is nothing to do a confirmation is as good as any other.
+    Where there is nothing to do any confirmation is as good as another.
     """
-    name = made.queue.name
-    good = yes == name or (yes == BARE_YES and (not made.wants_queue_name or not made.count))
-    if dry_run or not good:
+    name, by_name = made.queue.name, made.wants_queue_name and made.count > 0
+    if dry_run or not confirms(yes, name, by_name=by_name):
         call.answer(_answer(made), made.lines())
     if dry_run:
         return False
     try:
         plan.require_possible(made)
-        if not good:
-            _refuse(made, yes)
+        require_confirmation(yes, name, by_name=by_name)
     except RefusedError as error:
         auditing.note(made.subject, auditing.Outcome.REFUSED, detail=error.what)
         raise
     return True
-
-
-def _refuse(made: Plan, yes: str | None) -> None:
-    if made.wants_queue_name or yes not in {None, BARE_YES}:
-        confirm_by_name(yes, dry_run=False, name=made.queue.name)
-        return
-    raise RefusedError(
-        "Nothing was changed: this was only the plan.", next_step="To do it, confirm with: --yes"
-    )
 
 
 def _execute(call: Call, database: Database, mover: Mover, made: Plan, pace: Pace) -> Result:

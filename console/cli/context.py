@@ -37,7 +37,9 @@ __all__ = [
     "Rights",
     "confirm_by_name",
     "confirmation",
+    "confirms",
     "place",
+    "require_confirmation",
     "stopping",
     "verb_options",
 ]
@@ -240,6 +242,22 @@ def confirm_by_name(yes: str | None, dry_run: bool, name: str) -> bool:
             next_step="Confirm with: " + _yes(name),
         )
     return True
+
+
+def confirms(yes: str | None, name: str, *, by_name: bool) -> bool:
+    """Whether the word of `--yes` will do; `by_name`: only the queue's name will."""
+    return yes == name or (yes == BARE_YES and not by_name)
+
+
+def require_confirmation(yes: str | None, name: str, *, by_name: bool) -> None:
+    """RefusedError, with the word that is wanted, where `--yes` will not do."""
+    if confirms(yes, name, by_name=by_name):
+        return
+    if by_name or yes is not None:
+        confirm_by_name(yes, dry_run=False, name=name)
+    raise RefusedError(
+        "Nothing was changed: this was only the plan.", next_step="To do it, confirm with: --yes"
+    )
 
 
 def _yes(name: str) -> str:

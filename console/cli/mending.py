@@ -10,18 +10,17 @@ from console.actions import maintain as maintaining
 from console.actions import upgrade as upgrading
 from console.actions.audit import Outcome
 from console.cli.context import (
-    BARE_YES,
     Call,
     ConfirmedVerb,
     Rights,
-    confirm_by_name,
     confirmation,
+    confirms,
+    require_confirmation,
     stopping,
     verb_options,
 )
 from console.cli.streams import narrate
 from console.engines import Database
-from console.errors import RefusedError
 
 
 @click.command(cls=ConfirmedVerb)
@@ -110,21 +109,13 @@ def _confirmed(
 ) -> bool:
     """Whether to go on: a bare --yes will do, but for a production database."""
     production = call.production(database)
-    good = yes == name or (yes == BARE_YES and not production)
-    if dry_run or not good:
+    if dry_run or not confirms(yes, name, by_name=production):
         more = ["  PRODUCTION database"] if production else []
         where = {"queue": name, "schema": plan["schema"]}
         call.answer({**where, "plan": plan, "done": False}, [*lines, *more])
-    if dry_run:
-        return False
-    if not good and (production or yes not in {None, BARE_YES}):
-        return confirm_by_name(yes, dry_run=False, name=name)
-    if not good:
-        raise RefusedError(
-            "Nothing was changed: this was only the plan.",
-            next_step="To do it, confirm with: --yes",
-        )
-    return True
+    if not dry_run:
+        require_confirmation(yes, name, by_name=production)
+    return not dry_run
 
 
 def _answer(

@@ -1606,3 +1606,816 @@ WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL
 -- when walk=error
 WHERE h.done_at IS NOT NULL
 -- end
+
+-- From here on: what the doctor asks of the ring, and what it mends. Its looks are under NOLOCK: they wait
+-- for nobody, and no caller meets a lock of theirs and skips a row for it. So they see what is not committed
+-- yet, which can hide a loss for a moment and never makes one of a number that is on its way: tables and
+-- numbers are read one after the other, in the order that keeps it so, the sequences last. What is changed
+-- is looked at again under its lock.
+
+-- name: next_numbers
+-- one row: the two next numbers; an error, and never "empty", where this login does not see the sequences
+DECLARE @next_push bigint, @next_pop bigint;
+SELECT @next_push = CAST(s.current_value AS bigint) + 1
+FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
+SELECT @next_pop = CAST(s.current_value AS bigint) + 1
+FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]');
+IF @next_push IS NULL OR @next_pop IS NULL
+    THROW 51004, N'The ring''s numbers cannot be read.|This login does not see its sequences, or they are gone.|Grant VIEW DEFINITION on them.', 1;
+SELECT
+    @next_push AS next_push,
+    @next_pop AS next_pop;
+
+-- name: lost
+-- a row for each run of numbers below :drawn_pop or :drawn_push that went astray, by kind; with the times around it
+--   orphan       a message whose pop number is spent and not parked
+--   parked_hole  a parked pop number whose push number is spent, without message and not void
+--   hole         the same before any pop has drawn it
+--   spent        a pop number that is spent, not parked, and not pushed yet
+--   void         a void number whose pop number is spent and not parked: nobody comes to drop it
+-- Proven where it is so in two looks, between which whoever had drawn has ended; else they may be in
+-- somebody's hands. Parked numbers are read before the slots and after them: a pop that takes a parked
+-- number between the two is no loss. Slot time is that of the push, and that of the pop once the slot is free.
+SET NOCOUNT ON;
+DECLARE @drawn_push bigint = :drawn_push;
+DECLARE @drawn_pop bigint = :drawn_pop;
+DECLARE @size bigint, @base bigint, @next_push bigint, @next_pop bigint;
+DECLARE @first_pop bigint, @first_push bigint, @behind_holes bigint, @behind_spent bigint;
+DECLARE @slots TABLE (slot bigint NOT NULL PRIMARY KEY, number bigint NULL, time datetime2(7) NOT NULL);
+DECLARE @before TABLE (number bigint NOT NULL PRIMARY KEY);
+DECLARE @waiting TABLE (number bigint NOT NULL PRIMARY KEY, parked_at datetime2(7) NOT NULL);
+DECLARE @voids TABLE (number bigint NOT NULL PRIMARY KEY, parked_at datetime2(7) NOT NULL);
+DECLARE @live TABLE (number bigint NOT NULL PRIMARY KEY);
+
+SELECT
+    @size = c.size,
+    @base = c.base
+FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
+
+-- GROUP BY: where its pages split, a look under NOLOCK may meet a row twice.
+INSERT INTO @before (number)
+SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0 GROUP BY p.number;
+
+INSERT INTO @voids (number, parked_at)
+SELECT
+    p.number,
+    MIN(p.parked_at)
+FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK)
+WHERE p.void = 1
+GROUP BY p.number;
+
+INSERT INTO @slots (slot, number, time)
+SELECT
+    r.slot,
+    r.message_id,
+    r.time
+FROM [{schema}].[{queue}] AS r WITH (NOLOCK);
+
+INSERT INTO @live (number)
+SELECT DISTINCT s.number FROM @slots AS s WHERE s.number IS NOT NULL;
+
+INSERT INTO @waiting (number, parked_at)
+SELECT
+    p.number,
+    MIN(p.parked_at)
+FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK)
+WHERE p.void = 0
+GROUP BY p.number;
+
+SELECT @next_push = CAST(s.current_value AS bigint) + 1
+FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
+SELECT @next_pop = CAST(s.current_value AS bigint) + 1
+FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]');
+IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
+    THROW 51004, N'The ring''s numbers or its size cannot be read.|This login does not see its sequences, or its configuration is empty.|Grant VIEW DEFINITION on them.', 1;
+
+SET @first_pop = CASE WHEN @next_pop > @base THEN @next_pop ELSE @base END;
+SET @first_push = CASE WHEN @next_push > @base THEN @next_push ELSE @base END;
+SET @behind_holes = CASE WHEN @drawn_push > @first_pop THEN @drawn_push ELSE @first_pop END;
+SET @behind_spent = CASE WHEN @drawn_pop > @first_push THEN @drawn_pop ELSE @first_push END;
+
+WITH single AS (
+    SELECT
+        N'orphan' AS kind,
+        s.number AS number,
+        s.time AS since
+    FROM @slots AS s
+    WHERE
+        s.number < @drawn_pop AND s.number >= @base AND s.slot = s.number % @size
+        AND NOT EXISTS (SELECT 1 FROM @before AS b WHERE b.number = s.number)
+        AND NOT EXISTS (SELECT 1 FROM @waiting AS w WHERE w.number = s.number)
+    UNION ALL
+    SELECT
+        N'parked_hole' AS kind,
+        w.number AS number,
+        w.parked_at AS since
+    FROM @waiting AS w
+    WHERE
+        w.number < @drawn_push
+        AND NOT EXISTS (SELECT 1 FROM @live AS l WHERE l.number = w.number)
+        AND NOT EXISTS (SELECT 1 FROM @voids AS v WHERE v.number = w.number)
+    UNION ALL
+    SELECT
+        N'void' AS kind,
+        v.number AS number,
+        v.parked_at AS since
+    FROM @voids AS v
+    WHERE
+        v.number < @drawn_pop
+        AND NOT EXISTS (SELECT 1 FROM @before AS b WHERE b.number = v.number)
+        AND NOT EXISTS (SELECT 1 FROM @waiting AS w WHERE w.number = v.number)
+),
+
+-- What is there, in order, with a number before the first and one behind the last: the gaps between are not.
+present AS (
+    SELECT
+        N'hole' AS kind,
+        l.number AS number
+    FROM @live AS l WHERE l.number >= @first_pop AND l.number < @drawn_push
+    UNION
+    SELECT
+        N'hole' AS kind,
+        v.number AS number
+    FROM @voids AS v WHERE v.number >= @first_pop AND v.number < @drawn_push
+    UNION
+    SELECT
+        ends.kind AS kind,
+        ends.number AS number
+    FROM (
+        VALUES
+        (N'hole', @first_pop - 1),
+        (N'hole', @behind_holes),
+        (N'spent', @first_push - 1),
+        (N'spent', @behind_spent)
+    ) AS ends (kind, number)
+    UNION
+    SELECT
+        N'spent' AS kind,
+        w.number AS number
+    FROM @waiting AS w WHERE w.number >= @first_push AND w.number < @drawn_pop
+),
+
+runs AS (
+    SELECT
+        s.kind AS kind,
+        MIN(s.number) AS first,
+        MAX(s.number) AS last,
+        MIN(s.since) AS since
+    FROM (
+        SELECT
+            single.kind,
+            single.number,
+            single.since,
+            single.number - ROW_NUMBER() OVER (PARTITION BY single.kind ORDER BY single.number) AS run
+        FROM single
+    ) AS s
+    GROUP BY s.kind, s.run
+    UNION ALL
+    SELECT
+        g.kind AS kind,
+        g.number + 1 AS first,
+        g.following - 1 AS last,
+        CAST(NULL AS datetime2(7)) AS since
+    FROM (
+        SELECT
+            present.kind,
+            present.number,
+            LEAD(present.number) OVER (PARTITION BY present.kind ORDER BY present.number) AS following
+        FROM present
+    ) AS g
+    WHERE g.following > g.number + 1
+)
+
+SELECT
+    r.kind AS kind,
+    r.first AS first,
+    r.last AS last,
+    r.since AS since,
+    CASE
+        WHEN r.kind IN (N'orphan', N'spent', N'void') AND b.number IS NULL THEN b.time
+        WHEN r.kind IN (N'hole', N'parked_hole') AND b.number = r.first - 1 THEN b.time
+    END AS before_at,
+    CASE
+        WHEN r.kind IN (N'orphan', N'spent', N'void') AND a.number IS NULL AND r.last + 1 < @next_pop THEN a.time
+        WHEN r.kind IN (N'hole', N'parked_hole') AND (a.number = r.last + 1 OR a.number IS NULL AND r.last + 1 < @next_pop)
+            THEN a.time
+    END AS after_at
+FROM runs AS r
+LEFT JOIN @slots AS b ON b.slot = (r.first - 1) % @size
+LEFT JOIN @slots AS a ON a.slot = (r.last + 1) % @size
+ORDER BY r.kind, r.first
+OPTION (RECOMPILE); -- else it is planned for tables of one row
+
+-- name: structure
+-- one row: the ring's numbers, its slots and what contradicts itself in them; a scan of the ring
+-- The numbers come last: what lies in the ring was drawn before, so a sequence that is behind it is behind.
+SET NOCOUNT ON;
+DECLARE @size bigint, @base bigint, @next_push bigint, @next_pop bigint, @pops bigint;
+DECLARE @slots bigint, @outside bigint, @live bigint, @misplaced bigint, @miscounted bigint, @below_base bigint;
+DECLARE @highest bigint, @parked bigint, @voids bigint, @voids_ahead bigint, @highest_parked bigint;
+DECLARE @highest_void bigint, @parked_seconds float;
+
+SELECT
+    @size = c.size,
+    @base = c.base
+FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
+SELECT @pops = CAST(s.current_value AS bigint) + 1
+FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]');
+
+SELECT
+    @slots = COUNT_BIG(*),
+    @outside = COUNT_BIG(CASE WHEN r.slot < 0 OR r.slot >= @size THEN 1 END),
+    @live = COUNT_BIG(CASE WHEN r.reference_count > 0 THEN 1 END),
+    @misplaced = COUNT_BIG(CASE WHEN r.message_id % @size <> r.slot THEN 1 END),
+    @miscounted = COUNT_BIG(CASE
+        WHEN r.reference_count NOT IN (0, 1) THEN 1
+        WHEN r.reference_count = 0 AND (r.message_id IS NOT NULL OR r.first_id IS NOT NULL OR r.message IS NOT NULL) THEN 1
+        WHEN r.reference_count = 1 AND (r.message_id IS NULL OR r.first_id IS NULL OR r.message IS NULL) THEN 1
+    END),
+    @below_base = COUNT_BIG(CASE WHEN r.message_id < @base THEN 1 END),
+    @highest = COALESCE(MAX(CASE WHEN r.first_id > r.message_id OR r.message_id IS NULL THEN r.first_id ELSE r.message_id END), 0)
+FROM [{schema}].[{queue}] AS r WITH (NOLOCK);
+
+SELECT
+    @parked = COUNT_BIG(CASE WHEN p.void = 0 THEN 1 END),
+    @voids = COUNT_BIG(CASE WHEN p.void = 1 THEN 1 END),
+    @voids_ahead = COUNT_BIG(CASE WHEN p.void = 1 AND p.number >= @pops THEN 1 END),
+    @highest_parked = COALESCE(MAX(CASE WHEN p.void = 0 THEN p.number END), 0),
+    @highest_void = COALESCE(MAX(CASE WHEN p.void = 1 THEN p.number END), 0),
+    @parked_seconds = CAST(
+        DATEDIFF_BIG(microsecond, MIN(CASE WHEN p.void = 0 THEN p.parked_at END), SYSUTCDATETIME()) / 1e6 AS float
+    )
+FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK);
+
+SELECT @next_push = CAST(s.current_value AS bigint) + 1
+FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
+SELECT @next_pop = CAST(s.current_value AS bigint) + 1
+FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]');
+IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
+    THROW 51004, N'The ring''s numbers or its size cannot be read.|This login does not see its sequences, or its configuration is empty.|Grant VIEW DEFINITION on them.', 1;
+
+SELECT
+    @next_push AS next_push,
+    @next_pop AS next_pop,
+    @size AS size,
+    @base AS base,
+    @slots AS slots,
+    @outside AS outside,
+    @live AS live,
+    @misplaced AS misplaced,
+    @miscounted AS miscounted,
+    @below_base AS below_base,
+    @highest AS highest,
+    @parked AS parked,
+    @voids AS voids,
+    @voids_ahead AS voids_ahead,
+    @highest_parked AS highest_parked,
+    @highest_void AS highest_void,
+    @parked_seconds AS parked_seconds;
+
+-- name: broken_slots
+-- the first 20 slots that contradict themselves: what is wrong with each
+SELECT TOP (20)
+    b.slot AS slot,
+    b.number AS number,
+    b.reference_count AS reference_count,
+    b.wrong AS wrong
+FROM (
+    SELECT
+        r.slot,
+        r.message_id AS number,
+        CAST(r.reference_count AS int) AS reference_count,
+        CASE
+            WHEN r.slot < 0 OR r.slot >= c.size THEN N'outside the ring'
+            WHEN r.message_id % c.size <> r.slot THEN N'its number belongs to another slot'
+            WHEN r.message_id < c.base THEN N'its number is older than the last relay'
+            WHEN r.reference_count NOT IN (0, 1) THEN N'its reference count is neither 0 nor 1'
+            WHEN r.reference_count = 0 AND (r.message_id IS NOT NULL OR r.first_id IS NOT NULL OR r.message IS NOT NULL)
+                THEN N'not empty, but counted as free'
+            WHEN r.reference_count = 1 AND (r.message_id IS NULL OR r.first_id IS NULL) THEN N'a message without its number'
+            WHEN r.reference_count = 1 AND r.message IS NULL THEN N'a number without a message'
+        END AS wrong
+    FROM [{schema}].[{queue}] AS r WITH (NOLOCK)
+    CROSS JOIN [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
+) AS b
+WHERE b.wrong IS NOT NULL
+ORDER BY b.slot;
+
+-- name: missing_slots
+-- a row for each run of slots that have no row
+SELECT
+    g.slot + 1 AS first,
+    g.following - 1 AS last
+FROM (
+    SELECT
+        s.slot,
+        LEAD(s.slot) OVER (ORDER BY s.slot) AS following
+    FROM (
+        SELECT r.slot FROM [{schema}].[{queue}] AS r WITH (NOLOCK)
+        UNION
+        SELECT -1 AS slot
+        UNION
+        SELECT c.size AS slot FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
+    ) AS s
+) AS g
+WHERE g.following > g.slot + 1
+ORDER BY g.slot;
+
+-- name: sequence_settings
+-- two rows: what each sequence hands out at once, and its step
+-- A cache is the server's, for all sessions: whatever its size, numbers come one after the other.
+IF (
+    SELECT COUNT(*) FROM sys.sequences AS s
+    WHERE s.object_id IN (OBJECT_ID(N'[{schema}].[{push_sequence}]'), OBJECT_ID(N'[{schema}].[{pop_sequence}]'))
+) < 2
+    THROW 51004, N'The ring''s sequences cannot be looked at.|This login does not see them, or they are gone.|Grant VIEW DEFINITION on them.', 1;
+SELECT
+    CAST(s.name AS nvarchar(128)) AS sequence,
+    1 AS cached,
+    CAST(s.increment AS bigint) AS step,
+    s.is_cycling AS cycles
+FROM sys.sequences AS s
+WHERE s.object_id IN (OBJECT_ID(N'[{schema}].[{push_sequence}]'), OBJECT_ID(N'[{schema}].[{pop_sequence}]'))
+ORDER BY s.name;
+
+-- name: life
+-- one row: when the server was started, and how many numbers a crash of it may lose at a time
+-- A server that is stopped in good order writes down where its sequences stand, and one that crashes skips
+-- what is left of their caches: so its start, together with numbers lost around that time, tells a crash,
+-- and its start alone tells nothing. Rollbacks and lost sessions are counted nowhere. Without the right to
+-- see the server's state its start is that of tempdb; in Azure SQL Database that is not shown either.
+DECLARE @started datetime;
+IF COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE'), 0) = 1
+    OR COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER PERFORMANCE STATE'), 0) = 1
+    OR (
+        CAST(SERVERPROPERTY(N'EngineEdition') AS int) = 5
+        AND COALESCE(HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'VIEW DATABASE STATE'), 0) = 1
+    )
+    SELECT @started = i.sqlserver_start_time FROM sys.dm_os_sys_info AS i;
+ELSE
+    SELECT @started = d.create_date FROM sys.databases AS d WHERE d.name = N'tempdb';
+SELECT
+    CAST(DATEADD(minute, -DATEPART(tzoffset, SYSDATETIMEOFFSET()), COALESCE(@started, d.create_date)) AS datetime2(3))
+        AS server_started,
+    CAST(NULL AS datetime2(3)) AS checkpointer_started,
+    CAST(DATEADD(minute, -DATEPART(tzoffset, SYSDATETIMEOFFSET()), @started) AS datetime2(3)) AS counts_since,
+    CAST(NULL AS int) AS timeline,
+    CAST(0 AS bigint) AS rollbacks,
+    CAST(0 AS bigint) AS sessions_lost,
+    CAST(CASE WHEN DATABASEPROPERTYEX(DB_NAME(), N'Updateability') = N'READ_ONLY' THEN 1 ELSE 0 END AS bit) AS recovering,
+    COALESCE((
+        SELECT MAX(CAST(CASE WHEN s.is_cached = 1 THEN COALESCE(s.cache_size, 50) ELSE 1 END AS bigint))
+        FROM sys.sequences AS s
+        WHERE s.object_id IN (OBJECT_ID(N'[{schema}].[{queue}_push_seq]'), OBJECT_ID(N'[{schema}].[{queue}_pop_seq]'))
+    ), 1) AS ahead
+FROM sys.databases AS d WHERE d.database_id = DB_ID();
+
+-- name: park_orphans
+-- one row: how many orphans below :drawn_pop, which is proven, were there, and how many are parked now
+-- Under the lock of its slot: whoever pops it right now has that lock, and it is skipped. message_id = number
+-- makes it safe to be done again, or by two at once.
+SET NOCOUNT ON;
+DECLARE @drawn_pop bigint = :drawn_pop;
+DECLARE @size bigint, @base bigint, @selected bigint;
+DECLARE @orphan TABLE (number bigint NOT NULL PRIMARY KEY);
+DECLARE @held TABLE (number bigint NOT NULL PRIMARY KEY);
+
+SELECT
+    @size = c.size,
+    @base = c.base
+FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
+
+INSERT INTO @orphan (number)
+SELECT r.message_id
+FROM [{schema}].[{queue}] AS r WITH (NOLOCK)
+WHERE
+    r.message_id < @drawn_pop AND r.message_id >= @base AND r.slot = r.message_id % @size
+    AND NOT EXISTS (
+        SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0 AND p.number = r.message_id
+    )
+GROUP BY r.message_id;
+SET @selected = @@ROWCOUNT;
+
+INSERT INTO @held (number)
+SELECT o.number
+FROM @orphan AS o
+INNER JOIN [{schema}].[{queue}] AS r WITH (UPDLOCK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    ON r.slot = o.number % @size AND r.message_id = o.number
+OPTION (LOOP JOIN, FORCE ORDER);
+
+INSERT INTO [{schema}].[{queue}_parked] (number, void, parked_at)
+SELECT
+    h.number,
+    0,
+    SYSUTCDATETIME()
+FROM @held AS h
+WHERE NOT EXISTS (
+    SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0 AND p.number = h.number
+);
+SELECT
+    @selected AS selected,
+    CAST(@@ROWCOUNT AS bigint) AS done;
+
+-- name: drop_holes
+-- one row: how many parked numbers were below :drawn_push, which is proven, without message or void; how many are gone
+-- Under the lock of its row: whoever pops its message has that lock before he empties the slot.
+SET NOCOUNT ON;
+DECLARE @drawn_push bigint = :drawn_push;
+DECLARE @size bigint, @selected bigint;
+DECLARE @hole TABLE (number bigint NOT NULL PRIMARY KEY);
+DECLARE @held TABLE (number bigint NOT NULL PRIMARY KEY);
+
+SELECT @size = c.size FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
+
+INSERT INTO @hole (number)
+SELECT w.number
+FROM [{schema}].[{queue}_parked] AS w WITH (NOLOCK)
+WHERE
+    w.void = 0 AND w.number < @drawn_push
+    AND NOT EXISTS (
+        SELECT 1 FROM [{schema}].[{queue}_parked] AS v WITH (NOLOCK) WHERE v.void = 1 AND v.number = w.number
+    )
+    AND NOT EXISTS (
+        SELECT 1 FROM [{schema}].[{queue}] AS r WITH (NOLOCK) WHERE r.slot = w.number % @size AND r.message_id = w.number
+    )
+GROUP BY w.number;
+SET @selected = @@ROWCOUNT;
+
+INSERT INTO @held (number)
+SELECT p.number
+FROM @hole AS h
+INNER JOIN [{schema}].[{queue}_parked] AS p WITH (UPDLOCK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    ON p.void = 0 AND p.number = h.number
+OPTION (LOOP JOIN, FORCE ORDER);
+
+DELETE p
+FROM @held AS h
+INNER JOIN [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    ON p.void = 0 AND p.number = h.number
+WHERE NOT EXISTS (
+    SELECT 1 FROM [{schema}].[{queue}] AS r WITH (NOLOCK) WHERE r.slot = h.number % @size AND r.message_id = h.number
+)
+AND NOT EXISTS (
+    SELECT 1 FROM [{schema}].[{queue}_parked] AS v WITH (NOLOCK) WHERE v.void = 1 AND v.number = h.number
+)
+OPTION (LOOP JOIN, FORCE ORDER);
+SELECT
+    @selected AS selected,
+    CAST(@@ROWCOUNT AS bigint) AS done;
+
+-- name: void_holes
+-- one row: how many push numbers below :drawn_push, which is proven, have no message and no pop yet; how many are void now
+-- The next pop number is read after the messages: one that is popped meanwhile is not taken for a hole.
+SET NOCOUNT ON;
+DECLARE @drawn_push bigint = :drawn_push;
+DECLARE @base bigint, @next_pop bigint, @first bigint, @selected bigint;
+DECLARE @there TABLE (number bigint NOT NULL PRIMARY KEY);
+DECLARE @hole TABLE (number bigint NOT NULL PRIMARY KEY);
+
+SELECT @base = c.base FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
+INSERT INTO @there (number)
+SELECT t.number
+FROM (
+    SELECT r.message_id AS number FROM [{schema}].[{queue}] AS r WITH (NOLOCK) WHERE r.message_id < @drawn_push
+    UNION
+    SELECT v.number FROM [{schema}].[{queue}_parked] AS v WITH (NOLOCK) WHERE v.void = 1
+) AS t;
+SELECT @next_pop = CAST(s.current_value AS bigint) + 1
+FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]');
+IF @next_pop IS NULL OR @base IS NULL
+    THROW 51004, N'The ring''s numbers cannot be read.|This login does not see its sequences, or its configuration is empty.|Grant VIEW DEFINITION on them.', 1;
+SET @first = CASE WHEN @next_pop > @base THEN @next_pop ELSE @base END;
+
+WITH ten AS (
+    SELECT d.n FROM (VALUES (0), (0), (0), (0), (0), (0), (0), (0), (0), (0)) AS d (n)
+), many AS (
+    SELECT ROW_NUMBER() OVER (ORDER BY (SELECT NULL)) AS n
+    FROM ten AS a CROSS JOIN ten AS b CROSS JOIN ten AS c CROSS JOIN ten AS d
+    CROSS JOIN ten AS e CROSS JOIN ten AS f CROSS JOIN ten AS g CROSS JOIN ten AS h
+), drawn AS (
+    SELECT TOP (CASE WHEN @drawn_push > @first THEN @drawn_push - @first ELSE 0 END)
+        @first + many.n - 1 AS number
+    FROM many
+    ORDER BY many.n
+)
+
+INSERT INTO @hole (number)
+SELECT d.number FROM drawn AS d WHERE NOT EXISTS (SELECT 1 FROM @there AS t WHERE t.number = d.number);
+SET @selected = @@ROWCOUNT;
+
+INSERT INTO [{schema}].[{queue}_parked] (number, void, parked_at)
+SELECT
+    h.number,
+    1,
+    SYSUTCDATETIME()
+FROM @hole AS h;
+SELECT
+    @selected AS selected,
+    CAST(@@ROWCOUNT AS bigint) AS done;
+
+-- name: park_spent
+-- one row: how many spent pop numbers below :drawn_pop, which is proven, are not pushed yet and not parked; how many are now
+-- The next push number is read last: one that is pushed meanwhile is left alone, and may be an orphan then.
+SET NOCOUNT ON;
+DECLARE @drawn_pop bigint = :drawn_pop;
+DECLARE @base bigint, @next_push bigint, @first bigint, @selected bigint;
+DECLARE @there TABLE (number bigint NOT NULL PRIMARY KEY);
+DECLARE @spent TABLE (number bigint NOT NULL PRIMARY KEY);
+
+SELECT @base = c.base FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
+INSERT INTO @there (number)
+SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0 GROUP BY p.number;
+SELECT @next_push = CAST(s.current_value AS bigint) + 1
+FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
+IF @next_push IS NULL OR @base IS NULL
+    THROW 51004, N'The ring''s numbers cannot be read.|This login does not see its sequences, or its configuration is empty.|Grant VIEW DEFINITION on them.', 1;
+SET @first = CASE WHEN @next_push > @base THEN @next_push ELSE @base END;
+
+WITH ten AS (
+    SELECT d.n FROM (VALUES (0), (0), (0), (0), (0), (0), (0), (0), (0), (0)) AS d (n)
+), many AS (
+    SELECT ROW_NUMBER() OVER (ORDER BY (SELECT NULL)) AS n
+    FROM ten AS a CROSS JOIN ten AS b CROSS JOIN ten AS c CROSS JOIN ten AS d
+    CROSS JOIN ten AS e CROSS JOIN ten AS f CROSS JOIN ten AS g CROSS JOIN ten AS h
+), drawn AS (
+    SELECT TOP (CASE WHEN @drawn_pop > @first THEN @drawn_pop - @first ELSE 0 END)
+        @first + many.n - 1 AS number
+    FROM many
+    ORDER BY many.n
+)
+
+INSERT INTO @spent (number)
+SELECT d.number FROM drawn AS d WHERE NOT EXISTS (SELECT 1 FROM @there AS t WHERE t.number = d.number);
+SET @selected = @@ROWCOUNT;
+
+INSERT INTO [{schema}].[{queue}_parked] (number, void, parked_at)
+SELECT
+    s.number,
+    0,
+    SYSUTCDATETIME()
+FROM @spent AS s;
+SELECT
+    @selected AS selected,
+    CAST(@@ROWCOUNT AS bigint) AS done;
+
+-- name: drop_voids
+-- one row: how many void numbers below :drawn_pop, which is proven, nobody will drop; how many are gone
+SET NOCOUNT ON;
+DECLARE @drawn_pop bigint = :drawn_pop;
+DECLARE @selected bigint;
+DECLARE @stale TABLE (number bigint NOT NULL PRIMARY KEY);
+
+INSERT INTO @stale (number)
+SELECT v.number
+FROM [{schema}].[{queue}_parked] AS v WITH (NOLOCK)
+WHERE
+    v.void = 1 AND v.number < @drawn_pop
+    AND NOT EXISTS (
+        SELECT 1 FROM [{schema}].[{queue}_parked] AS w WITH (NOLOCK) WHERE w.void = 0 AND w.number = v.number
+    )
+GROUP BY v.number;
+SET @selected = @@ROWCOUNT;
+
+DELETE p
+FROM @stale AS s
+INNER JOIN [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    ON p.void = 1 AND p.number = s.number
+OPTION (LOOP JOIN, FORCE ORDER);
+SELECT
+    @selected AS selected,
+    CAST(@@ROWCOUNT AS bigint) AS done;
+
+-- name: add_slots
+-- a row for each slot that had no row and has one now, still at full payload width: `empty_slots` comes next
+WITH ten AS (
+    SELECT d.n FROM (VALUES (0), (0), (0), (0), (0), (0), (0), (0), (0), (0)) AS d (n)
+), many AS (
+    SELECT ROW_NUMBER() OVER (ORDER BY (SELECT NULL)) AS n
+    FROM ten AS a CROSS JOIN ten AS b CROSS JOIN ten AS c CROSS JOIN ten AS d
+    CROSS JOIN ten AS e CROSS JOIN ten AS f CROSS JOIN ten AS g CROSS JOIN ten AS h
+), wanted AS (
+    SELECT TOP (SELECT c.size FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK))
+        many.n - 1 AS slot
+    FROM many
+    ORDER BY many.n
+)
+
+INSERT INTO [{schema}].[{queue}] (slot, time, message, reference_count)
+OUTPUT inserted.slot AS slot
+SELECT
+    w.slot,
+    SYSUTCDATETIME(),
+    -- when payload=text|json
+    REPLICATE(N'x', CAST(N'{max_bytes}' AS int) / 2 + 8),
+    -- end
+    -- when payload=bytes
+    CAST(REPLICATE('x', CAST(N'{max_bytes}' AS int) + 16) AS varbinary(7016)),
+    -- end
+    0
+FROM wanted AS w
+WHERE NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}] AS r WITH (NOLOCK) WHERE r.slot = w.slot);
+
+-- name: empty_slots
+-- a row for each of :slots (a JSON array), which this transaction has added: they are free
+DECLARE @slots nvarchar(max) = :slots;
+UPDATE r
+SET message = NULL
+OUTPUT inserted.slot AS slot
+FROM OPENJSON(@slots) AS given
+INNER JOIN [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    ON r.slot = CAST(given.[value] AS bigint) AND r.reference_count = 0 AND r.message_id IS NULL
+OPTION (LOOP JOIN, FORCE ORDER);
+
+-- name: alone
+-- script: nobody else uses the ring until the end of the transaction: see relay, which locks as this does
+DECLARE @found bigint;
+SELECT @found = COUNT_BIG(*) FROM [{schema}].[{queue}_config] AS c WITH (TABLOCKX, HOLDLOCK);
+SELECT @found = COUNT_BIG(*) FROM [{schema}].[{queue}_parked] AS p WITH (TABLOCKX, HOLDLOCK);
+
+-- name: uncache
+-- script: both sequences hand out one number after the other, and are cached as they were made
+ALTER SEQUENCE [{schema}].[{queue}_push_seq] INCREMENT BY 1 NO CYCLE CACHE 100000;
+ALTER SEQUENCE [{schema}].[{queue}_pop_seq] INCREMENT BY 1 NO CYCLE CACHE 100000;
+
+-- name: lift
+-- one row: the next push number, which is above every number that the ring knows now
+-- What is drawn is not undone with the transaction: then the sequence is as before or higher.
+SET NOCOUNT ON;
+DECLARE @next_push bigint, @next_pop bigint, @last bigint, @drawn bigint, @restart nvarchar(max);
+SELECT @next_push = CAST(s.current_value AS bigint) + 1
+FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
+SELECT @next_pop = CAST(s.current_value AS bigint) + 1
+FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]');
+IF @next_push IS NULL OR @next_pop IS NULL
+    THROW 51004, N'The ring''s numbers cannot be read.|This login does not see its sequences, or they are gone.|Grant VIEW DEFINITION on them.', 1;
+SELECT @last = MAX(known.number)
+FROM (
+    SELECT @next_push - 1 AS number
+    UNION ALL
+    SELECT @next_pop - 1
+    UNION ALL
+    SELECT c.base - 1 FROM [{schema}].[{queue}_config] AS c
+    UNION ALL
+    SELECT r.message_id FROM [{schema}].[{queue}] AS r
+    UNION ALL
+    SELECT r.first_id FROM [{schema}].[{queue}] AS r
+    UNION ALL
+    SELECT p.number FROM [{schema}].[{queue}_parked] AS p
+) AS known;
+SET @restart = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_push_seq] RESTART WITH ', @last);
+EXEC (@restart);
+SET @drawn = NEXT VALUE FOR [{schema}].[{queue}_push_seq];
+SELECT @drawn + 1 AS next_push;
+
+-- name: straighten
+-- one row: how many slots contradicted themselves, how many of them are messages now, and how many are free
+-- A payload is a message, whatever stands beside it; without one there is nothing to be popped.
+SET NOCOUNT ON;
+DECLARE @numberless bigint, @range sql_variant, @first bigint = 0, @selected bigint;
+DECLARE @broken TABLE (slot bigint NOT NULL PRIMARY KEY, kept bit NOT NULL, number bigint NULL);
+DECLARE @mended TABLE (kept bit NOT NULL);
+
+INSERT INTO @broken (slot, kept, number)
+SELECT
+    r.slot,
+    CASE WHEN r.message IS NOT NULL THEN 1 ELSE 0 END,
+    COALESCE(r.message_id, r.first_id)
+FROM [{schema}].[{queue}] AS r
+WHERE
+    r.reference_count NOT IN (0, 1)
+    OR (r.reference_count = 0 AND (r.message_id IS NOT NULL OR r.first_id IS NOT NULL OR r.message IS NOT NULL))
+    OR (r.reference_count = 1 AND (r.message_id IS NULL OR r.first_id IS NULL OR r.message IS NULL));
+SET @selected = @@ROWCOUNT;
+
+SET @numberless = (SELECT COUNT_BIG(*) FROM @broken AS b WHERE b.kept = 1 AND b.number IS NULL);
+IF @numberless > 0
+BEGIN
+    EXEC sys.sp_sequence_get_range
+        @sequence_name = N'[{schema}].[{queue}_push_seq]', @range_size = @numberless, @range_first_value = @range OUTPUT;
+    SET @first = CAST(@range AS bigint);
+END;
+
+WITH numbered AS (
+    SELECT
+        b.slot,
+        b.number,
+        @first + ROW_NUMBER() OVER (ORDER BY b.slot) - 1 AS given
+    FROM @broken AS b
+    WHERE b.kept = 1 AND b.number IS NULL
+)
+
+UPDATE numbered SET number = given;
+
+UPDATE r
+SET message_id = CASE WHEN b.kept = 1 THEN COALESCE(r.message_id, b.number) END,
+    first_id = CASE WHEN b.kept = 1 THEN COALESCE(r.first_id, b.number) END,
+    reference_count = b.kept
+OUTPUT b.kept INTO @mended (kept)
+FROM @broken AS b
+INNER JOIN [{schema}].[{queue}] AS r ON r.slot = b.slot;
+
+SELECT
+    @selected AS selected,
+    COUNT_BIG(CASE WHEN m.kept = 1 THEN 1 END) AS kept,
+    COUNT_BIG(CASE WHEN m.kept = 0 THEN 1 END) AS emptied
+FROM @mended AS m;
+
+-- name: slot_map
+-- a row for each run of slots in one state, in their order, with the numbers that lie there or are expected there
+--   ready, parked (popped before the rest), popping (a pop has its number), orphan; free, awaited (by a parked number),
+--   pushing (a push has its number), hole, void; broken. Below :drawn_pop and :drawn_push is proven what is not under way.
+SET NOCOUNT ON;
+DECLARE @drawn_push bigint = :drawn_push;
+DECLARE @drawn_pop bigint = :drawn_pop;
+DECLARE @size bigint, @next_push bigint, @next_pop bigint;
+DECLARE @slots TABLE (slot bigint NOT NULL PRIMARY KEY, number bigint NULL, reference_count tinyint NOT NULL);
+DECLARE @parked TABLE (number bigint NOT NULL PRIMARY KEY);
+DECLARE @waiting TABLE (slot bigint NOT NULL PRIMARY KEY, number bigint NOT NULL);
+DECLARE @voids TABLE (number bigint NOT NULL PRIMARY KEY);
+
+SELECT @size = c.size FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
+INSERT INTO @parked (number)
+SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0 GROUP BY p.number;
+INSERT INTO @voids (number)
+SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 1 GROUP BY p.number;
+INSERT INTO @waiting (slot, number)
+SELECT
+    p.number % @size,
+    MIN(p.number)
+FROM @parked AS p
+GROUP BY p.number % @size;
+INSERT INTO @slots (slot, number, reference_count)
+SELECT
+    r.slot,
+    r.message_id,
+    r.reference_count
+FROM [{schema}].[{queue}] AS r WITH (NOLOCK);
+SELECT @next_push = CAST(s.current_value AS bigint) + 1
+FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
+SELECT @next_pop = CAST(s.current_value AS bigint) + 1
+FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]');
+IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
+    THROW 51004, N'The ring''s numbers or its size cannot be read.|This login does not see its sequences, or its configuration is empty.|Grant VIEW DEFINITION on them.', 1;
+
+WITH slots AS (
+    SELECT
+        r.slot,
+        COALESCE(r.number, CASE WHEN e.number < @next_push THEN e.number END, w.number) AS number,
+        CASE
+            WHEN
+                r.reference_count NOT IN (0, 1) OR (r.reference_count = 1 AND r.number IS NULL)
+                OR (r.reference_count = 0 AND r.number IS NOT NULL) OR r.number % @size <> r.slot THEN N'broken'
+            WHEN r.number >= @next_pop THEN N'ready'
+            WHEN EXISTS (SELECT 1 FROM @parked AS p WHERE p.number = r.number) THEN N'parked'
+            WHEN r.number < @drawn_pop THEN N'orphan'
+            WHEN r.number IS NOT NULL THEN N'popping'
+            WHEN e.number < @next_push AND v.number IS NOT NULL THEN N'void'
+            WHEN e.number < @next_push AND e.number < @drawn_push THEN N'hole'
+            WHEN e.number < @next_push THEN N'pushing'
+            WHEN w.number < @drawn_push THEN N'hole'
+            WHEN w.number < @next_push THEN N'pushing'
+            WHEN w.number IS NOT NULL THEN N'awaited'
+            ELSE N'free'
+        END AS state
+    FROM @slots AS r
+    -- The number that a pop of this lap will look for here.
+    CROSS APPLY (SELECT @next_pop + ((r.slot - @next_pop) % @size + @size) % @size AS number) AS e
+    LEFT JOIN @waiting AS w ON r.slot = w.slot
+    LEFT JOIN @voids AS v ON e.number = v.number
+),
+
+marked AS (
+    SELECT
+        s.slot,
+        s.number,
+        s.state,
+        LAG(s.slot) OVER (ORDER BY s.slot) AS slot_before,
+        LAG(s.number) OVER (ORDER BY s.slot) AS number_before,
+        LAG(s.state) OVER (ORDER BY s.slot) AS state_before
+    FROM slots AS s
+),
+
+counted AS (
+    SELECT
+        m.slot,
+        m.number,
+        m.state,
+        SUM(CASE
+            WHEN m.state = m.state_before AND m.slot = m.slot_before + 1 AND m.number = m.number_before + 1 THEN 0
+            WHEN m.state = m.state_before AND m.slot = m.slot_before + 1 AND (m.number IS NULL OR m.number_before IS NULL) THEN 0
+            ELSE 1
+        END) OVER (ORDER BY m.slot ROWS UNBOUNDED PRECEDING) AS run
+    FROM marked AS m
+)
+
+SELECT
+    MIN(r.slot) AS first_slot,
+    MAX(r.slot) AS last_slot,
+    MIN(r.state) AS state,
+    COUNT_BIG(*) AS count,
+    MIN(r.number) AS first_number,
+    MAX(r.number) AS last_number
+FROM counted AS r
+GROUP BY r.run
+ORDER BY MIN(r.slot)
+OPTION (RECOMPILE); -- see lost

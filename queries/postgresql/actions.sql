@@ -57,7 +57,7 @@ SELECT
 -- when design=pending
 -- Its key begins with the due time: by its id alone a message is found by a look at all of them.
 FROM unnest(CAST(:due AS timestamptz[]), CAST(:keys AS "{key_type}"[])) AS chosen (due, id)
-INNER JOIN "{schema}"."{table}" AS m ON m."{due_at}" = chosen.due AND m."{id}" = chosen.id
+INNER JOIN "{schema}"."{table}" AS m ON chosen.due = m."{due_at}" AND chosen.id = m."{id}"
 WHERE true
 -- end
 -- when design=naive|heap|fifo|stack|claim|status|split|ring
@@ -80,7 +80,7 @@ AND EXISTS (SELECT FROM "{schema}"."{queue}_data" AS d WHERE d.id = m.id)
     CAST(NULL AS bigint) AS attempts
 FROM "{schema}"."{queue}_config" AS c
 CROSS JOIN unnest(CAST(:keys AS bigint[])) AS chosen (number)
-INNER JOIN "{schema}"."{queue}" AS m ON m.slot = chosen.number % c.size AND m.message_id = chosen.number
+INNER JOIN "{schema}"."{queue}" AS m ON chosen.number % c.size = m.slot AND chosen.number = m.message_id
 WHERE m.reference_count > 0
 -- end
 FOR UPDATE OF m SKIP LOCKED;

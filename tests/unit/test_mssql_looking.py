@@ -95,10 +95,11 @@ def test_what_cannot_be_undone_after_a_cancel_is_closed(odbc: Odbc) -> None:
 
 def test_a_lock_is_waited_for_as_long_as_a_look_has_time(odbc: Odbc) -> None:
     database = opened()
+    patient = Timeouts(statement_seconds=60.0, lock_seconds=QUICK.lock_seconds)
     with database.session("look") as session:
         for _ in range(2):
             with session.transaction("look") as connection:
-                connection.execution_options(dbq_timeouts=QUICK)
+                connection.execution_options(dbq_timeouts=patient)
                 connection.execute(text("SELECT 2"), {})
     sent = odbc.sent[1:]
     assert sent == [
@@ -256,7 +257,7 @@ def looked_at(odbc: Odbc, *, writers: bool, counters: bool) -> tuple[Any, list[s
     estimate = ("dbo", "orders", 50_000.0 if counters else None, None, None, None, None)
     labels = answering(
         odbc,
-        catalog_exists=[("present",), (True,)],
+        catalog_exists=[("present", "audited"), (True, False)],
         catalog_queues=[(*QUEUES, "installed_from", "installed_at"), queue],
         catalog_settings=[("name", "value")],
         server_capabilities=[tuple(told), tuple(told.values())],

@@ -1,6 +1,7 @@
 """Transactions of the engine `mssql`: what is sent to the server, and when."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from console.engines.mssql.drivers import Family
-from console.engines.mssql.session import Sizes, with_nulls
+from console.engines.mssql.session import Sizes, as_sent, with_nulls
 from console.errors import BusyError, ConnectionFailedError, ConsoleError, UsageError
 from tests.unit.mssql_tools import (
     SECRET,
@@ -266,6 +267,26 @@ def test_values_are_bound_with_few_types_and_nulls_are_written(odbc: Odbc) -> No
         (1.5, None),
     ]
     database.close()
+
+
+AT = datetime(2026, 11, 21, 23, 0, 0, 123456, tzinfo=timezone(timedelta(hours=5, minutes=30)))
+
+
+@pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=-8)), AT.tzinfo])
+def test_a_time_is_sent_in_utc_whole_and_as_text(odbc: Odbc, zone: tzinfo) -> None:
+    """A driver may lose its zone, and all but three of its digits."""
+    database = opened()
+    with database.autocommit("look") as connection:
+        odbc.bound.clear()
+        connection.execute(text("SELECT :at"), {"at": AT.astimezone(zone)})
+    ((sent, kind),) = odbc.bound[0]
+    assert (sent, kind) == ("2026-11-21T17:30:00.123456", (odbc.SQL_WVARCHAR, 4000, 0))
+    database.close()
+
+
+def test_a_time_without_a_zone_is_utc() -> None:
+    assert as_sent(datetime(2026, 1, 2)) == "2026-01-02T00:00:00.000000"  # noqa: DTZ001
+    assert [as_sent(value) for value in (None, 1, "x", b"x")] == [None, 1, "x", b"x"]
 
 
 def test_freetds_has_other_types_for_what_is_long(odbc: Odbc) -> None:

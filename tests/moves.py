@@ -1,0 +1,112 @@
+"""Every statement that acts on messages, as it is put together for each kind of queue and verb."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from console import sql
+from console.actions.rows import Shelf, scope
+from console.catalog import Kind, Queue
+from console.designs import Flow
+from console.engines import Product
+from console.monitor.filters import NOTHING, parse
+from console.monitor.walked import Ask, Source, scope_of
+from console.monitor.walks import By, Key, Walk
+from tests.looks import sources
+
+CONDITIONS: dict[str, tuple[str, ...]] = {
+    "shelf": ("table", "slots", "in_hand"),
+    "ids": ("kept", "new"),
+    "rows": ("kept", "pushed"),
+    "target_payload": ("text", "json", "bytes"),
+    **dict.fromkeys(("payload_beside", "titled", "titles", "to_back", "lock"), ("yes", "no")),
+    **dict.fromkeys(("popped", "by_state", "by_action", "by_reason"), ("yes", "no")),
+}
+"""What the statements of actions.sql may ask for in `-- when`, beside those over a walk."""
+_CUTOFF = datetime(2026, 11, 21, 19, 8, tzinfo=UTC)
+_NARROW = ("older=1h", "newer=2h", "error~no", "claimed_by=w", "id=3")
+_NARROW_PAYLOAD = ('payload.a[0]."b.c"=x', "payload.d=1")
+_TARGETS = {"text": ("text", "json"), "json": ("json", "text"), "bytes": ("bytes",)}
+_TARGET = {
+    **dict.fromkeys(("target_schema", "target"), "other"),
+    "target_payload_type": "text",
+    "target_max_bytes": "5",
+}
+
+
+def shelves(queue: Queue) -> Iterator[Shelf]:
+    """Where its messages lie that a verb may hold."""
+    if queue.design.flow is not Flow.NUMBERS:
+        yield Shelf.TABLE
+    elif queue.kind is Kind.INSTALLED:
+        yield Shelf.SLOTS
+        if queue.options["in_hand"] == "on":
+            yield Shelf.IN_HAND
+
+
+def moves(product: Product, queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
+    """Each statement with each scope that a verb of this queue gives it."""
+    actions = sql.statements(product.name, "actions")
+    for source in sources(product, queue):
+        for name, within in _scopes(source):
+            yield actions[name], within
+    for name in ("moment", "living"):
+        yield actions[name], sql.Scope()
+
+
+def _scopes(source: Source) -> Iterator[tuple[str, sql.Scope]]:
+    queue = source.queue
+    installed = queue.kind is Kind.INSTALLED
+    # Without the role nothing finds a message again.
+    for shelf in shelves(queue) if "id" in queue.roles else ():
+        yield "hold", scope(source, shelf)
+        yield "destroy", scope(source, shelf)
+        if installed:
+            yield "put_away", scope(source, shelf)
+        if shelf is Shelf.IN_HAND or queue.design.keeps_row:
+            back = "pushed_at" in queue.roles and shelf is Shelf.TABLE
+            for to_back in ("no", "yes") if back else ("no",):
+                yield "make_ready", scope(source, shelf, to_back=to_back)
+            yield from _to_another(source, shelf)
+    if installed:
+        yield from _of_the_archive(source)
+
+
+def _to_another(source: Source, shelf: Shelf) -> Iterator[tuple[str, sql.Scope]]:
+    titled = source.queue.kind is Kind.INSTALLED and "status" in source.queue.roles
+    for target in _TARGETS.get(source.payload, ()):
+        for titles in ("no", "yes") if titled else ("no",):
+            plain = scope(source, shelf, target_payload=target, titles=titles)
+            within = replace(plain, values={**plain.values, **_TARGET})
+            yield "weigh", within
+            yield "push_to", within
+
+
+def _of_the_archive(source: Source) -> Iterator[tuple[str, sql.Scope]]:
+    queue = source.queue
+    if queue.design.flow is Flow.NUMBERS:
+        yield "gate", scope(source, Shelf.SLOTS)
+    in_hand = queue.options.get("in_hand") == "on"
+    kept = queue.design.keeps_row or in_hand
+    shelf = Shelf.IN_HAND if in_hand else Shelf.TABLE
+    for lock in ("no", "yes"):
+        rows = "kept" if kept else "pushed"
+        yield "hold_archived", scope(source, shelf, lock=lock, rows=rows)
+    if kept:
+        for ids in ("kept", "new"):
+            yield "put_back", scope(source, shelf, ids=ids)
+    if not queue.design.keeps_row:
+        yield "push_back", scope(source, shelf)
+    yield "standing", scope(source, Shelf.TABLE)
+    yield "purges", queue.scope(source.product)
+    payload = _NARROW_PAYLOAD if source.payload == "json" else ()
+    for narrow in ("no", "yes"):
+        ask = Ask(
+            Walk("archive", By.ID),
+            after=Key("archive", id="5"),
+            filters=parse([*_NARROW, *payload]) if narrow == "yes" else NOTHING,
+            moment=_CUTOFF,
+        )
+        told = dict.fromkeys(("by_state", "by_action", "by_reason", "popped"), narrow)
+        plain = scope_of(source, ask)
+        yield "in_archive", replace(plain, options={**plain.options, **told})

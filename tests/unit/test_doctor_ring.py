@@ -1,0 +1,231 @@
+"""The doctor's words on a ring, without a server: causes, proofs that wait, plans, gaps."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from unittest.mock import Mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.catalog import Queue, installed_queue
+from console.designs import DESIGNS
+from console.doctor import ring_map, ring_proof
+from console.doctor.finding import Repair, Severity
+from console.doctor.look import Look
+from console.doctor.ring import CODES
+from console.doctor.ring_causes import AHEAD, Life, Loss, causes, loss_of, told
+from console.doctor.ring_map import SlotRange
+from console.doctor.ring_proof import (
+    Astray,
+    Drawer,
+    Losses,
+    Proof,
+    Run,
+    Side,
+    as_evidence,
+    spelled,
+    total,
+)
+from console.doctor.ring_repairs import AddSlots, Mend, Renumber
+
+START = datetime(2026, 11, 21, 1, 58, 11, tzinfo=UTC)
+QUEUE = installed_queue("public", "orders", DESIGNS["ring"], {})
+
+
+def seconds(n: float) -> timedelta:
+    return timedelta(seconds=n)
+
+
+def life(
+    *,
+    checkpointer: float | None = 0.1,
+    counts: float | None = -9999,
+    rollbacks: int = 0,
+    lost: int = 0,
+) -> Life:
+    """A server that started at START; its counters began so many seconds later."""
+    return Life(
+        START,
+        None if checkpointer is None else START + seconds(checkpointer),
+        None if counts is None else START + seconds(counts),
+        1,
+        rollbacks,
+        lost,
+    )
+
+
+def run(first: int, last: int, before: float | None = None, after: float | None = None) -> Run:
+    """Lost numbers; the ones around them used so many seconds after START."""
+    times = (None if at is None else START + seconds(at) for at in (before, after))
+    return Run("orphan", first, last, None, *times)
+
+
+@pytest.mark.parametrize(
+    ("server", "crashed_at"),
+    [
+        (life(), None),  # a clean start keeps the counters
+        (life(counts=0.5), 0.1),  # recovery begins them anew
+        (life(checkpointer=None, counts=0.5), 0.0),  # where the login sees no checkpointer
+        (life(checkpointer=None, counts=None), None),
+        (life(counts=3600), None),  # somebody reset them later
+        (life(checkpointer=500, counts=500.2), 500),  # a backend crashed, the postmaster stayed
+        (life(checkpointer=500, counts=-9999), 500),
+    ],
+)
+def test_when_the_server_crashed(server: Life, crashed_at: float | None) -> None:
+    expected = None if crashed_at is None else START + seconds(crashed_at)
+    assert server.crashed_at == expected
+
+
+@pytest.mark.parametrize(
+    ("lost", "server", "loss"),
+    [
+        (run(507, 527, before=-5), life(counts=0.5), Loss.CRASH),
+        (run(507, 527, before=-5, after=9), life(counts=0.5), Loss.CRASH),
+        (run(507, 527), life(counts=0.5), Loss.CRASH),
+        (run(507, 507, before=-5), life(counts=0.5), Loss.UNKNOWN),  # or a rollback before it
+        (run(507, 527, before=5), life(counts=0.5, rollbacks=2), Loss.ROLLBACK),
+        (run(507, 527, after=-5), life(counts=0.5, rollbacks=2), Loss.ROLLBACK),
+        (run(507, 507), life(rollbacks=2), Loss.ROLLBACK),
+        (run(507, 507), life(rollbacks=2, lost=1), Loss.EITHER),
+        (run(507, 507), life(rollbacks=1, lost=1), Loss.DEATH),
+        (run(507, 507), life(), Loss.UNKNOWN),
+        (run(1, AHEAD + 1, before=-5), life(counts=0.5, rollbacks=2), Loss.BATCH),
+    ],
+)
+def test_the_class_of_a_loss(lost: Run, server: Life, loss: Loss) -> None:
+    assert loss_of(lost, server) is loss
+
+
+def test_causes_are_told_with_their_numbers() -> None:
+    server = life(counts=0.5, rollbacks=3)
+    found = causes([run(507, 527, before=-5), run(600, 600, before=5)], server)
+    assert list(found) == [Loss.CRASH, Loss.ROLLBACK]
+    words = told(found, server)
+    assert "21 (507-527): the server crashed before 2026-11-21 01:58:11 UTC" in words
+    assert "1 (600): their callers rolled back (3 transactions" in words
+    assert "timeline" not in words
+
+
+def test_a_promoted_server_says_so() -> None:
+    promoted = Life(START, START, None, 2, 0, 0)
+    assert "timeline 2" in told(causes([run(1, 99)], promoted), promoted)
+
+
+RUNS = st.lists(st.tuples(st.integers(1, 50), st.integers(0, 5)), max_size=150)
+
+
+@given(RUNS)
+def test_evidence_counts_all_and_names_a_hundred(lengths: list[tuple[int, int]]) -> None:
+    runs, at = [], 0
+    for skipped, more in lengths:
+        at += skipped + 1
+        runs.append(run(at, at + more))
+        at += more
+    evidence = as_evidence(runs)
+    shown = evidence["numbers"]
+    assert isinstance(shown, list)
+    assert evidence["count"] == total(runs) == sum(more + 1 for _, more in lengths)
+    assert shown == [[r.first, r.last] for r in runs][:100]
+    assert evidence.get("runs_not_shown", 0) == len(runs) - len(shown)
+
+
+def test_runs_are_spelled_up_to_a_few() -> None:
+    assert spelled([run(507, 527), run(530, 530)]) == "507-527, 530"
+    assert spelled([run(n, n + 1) for n in range(0, 30, 3)], most=2) == "0-1, 3-4, and 16 more"
+
+
+def drawer(holder: str, side: str = "pop") -> Drawer:
+    return Drawer(side, holder, 7, "anna", "worker", None, "active", 2.5, None)
+
+
+def answers(*looks: Sequence[Drawer]) -> Callable[[], Sequence[Drawer]]:
+    """What each look sees; the last one stays."""
+    left = list(looks)
+    return lambda: left.pop(0) if len(left) > 1 else left[0]
+
+
+def test_whoever_came_later_is_not_waited_for() -> None:
+    one, two, late = drawer("1/1"), drawer("2/2"), drawer("3/3")
+    other_side = drawer("1/1", "push")
+    seen = answers([one, two], [late, two], [late, two, other_side, one], [late, other_side])
+    # One that was gone does not count again, whoever has its number by then.
+    assert ring_proof._outwait(seen, 60) == []
+
+
+def test_patience_ends() -> None:
+    one = drawer("1/1")
+    assert ring_proof._outwait(lambda: [one], 0.02) == [one]
+    assert ring_proof._outwait(list, 60) == []
+
+
+def test_what_is_in_progress_names_its_holder() -> None:
+    held = Proof(100, 50, (drawer("1/1"),))
+    assert held.in_the_way(Side.PUSH) == ()
+    lost = Losses(held, {}, {Side.POP: (run(7, 9),), Side.PUSH: ()})
+    (line,) = lost.unseen()
+    assert line.startswith("3 pop numbers (7-9) may be in the hands of pid 7 (anna, worker, local)")
+
+
+def test_a_side_that_was_not_waited_for_is_not_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it keep the other one: at the first look it had nothing to be proven."""
+    orphan, hole = run(7, 9), replace(run(40, 40), kind="hole")
+    looks = [[orphan], [orphan, hole]]
+    asked: list[set[Side]] = []
+
+    def prove(_: Look, sides: set[Side]) -> Proof:
+        asked.append(sides)
+        return Proof(100, 50)
+
+    monkeypatch.setattr(ring_proof, "next_numbers", lambda _: ring_proof.Numbers(90, 40))
+    monkeypatch.setattr(ring_proof, "_read", lambda *_: looks.pop(0))
+    monkeypatch.setattr(ring_proof, "prove", prove)
+    found = ring_proof.losses(Mock(spec=Look))
+    assert asked == [{Side.POP}]
+    assert {kind: runs for kind, runs in found.proven.items() if runs} == {Astray.ORPHAN: (orphan,)}
+    assert found.unseen() == []
+
+
+def test_each_kind_is_proven_by_its_own_side() -> None:
+    of_pushes = {kind for kind in Astray if kind.side is Side.PUSH}
+    assert of_pushes == {Astray.HOLE, Astray.PARKED_HOLE}
+
+
+def test_repairs_say_what_they_do() -> None:
+    mend = Mend(QUEUE, {Astray.ORPHAN: 21, Astray.HOLE: 1_000})
+    assert mend.summary == "park 21 orphans, make 1,000 holes void"
+    relay, straighten = Renumber(QUEUE), Renumber(QUEUE, straighten=True)
+    assert relay.command == "dbq-console relay orders --yes orders"
+    assert straighten.command == ""
+    assert "relay" in straighten.summary
+    repairs: list[Repair] = [mend, AddSlots(QUEUE, 4), relay, straighten]
+    assert [repair.unattended for repair in repairs] == [True, True, False, False]
+    assert [repair.wants_name for repair in repairs] == [False, False, True, True]
+    assert repairs[1].summary == "add 4 empty slots"
+
+
+def test_a_name_is_quoted_for_the_shell() -> None:
+    odd = Queue("public", "my orders; rm", QUEUE.design, {}, QUEUE.roles)
+    assert Renumber(odd).command == "dbq-console relay 'my orders; rm' --yes 'my orders; rm'"
+
+
+@given(st.sets(st.integers(0, 20)), st.integers(1, 20))
+def test_slots_without_a_row_are_missing(present: set[int], size: int) -> None:
+    inside = sorted(slot for slot in present if slot < size)
+    rows = [SlotRange(slot, slot, "free", 1, None, None) for slot in inside]
+    whole = list(ring_map._with_gaps(rows, size))
+    slots = [slot for r in whole for slot in range(r.first_slot, r.last_slot + 1)]
+    assert slots == list(range(size))
+    missing = sum(r.count for r in whole if r.state == "missing")
+    assert missing == size - len(inside)
+
+
+def test_codes_are_their_own_and_in_order_of_gravity() -> None:
+    names = [code.name for code in CODES]
+    assert len(set(names)) == len(names)
+    assert all(name.isidentifier() and name.islower() for name in names)
+    assert [code.severity for code in CODES] == sorted(code.severity for code in CODES)
+    assert {code.severity for code in CODES} == set(Severity)
+    assert names[0] == "spent_beyond_ring"

@@ -1,0 +1,156 @@
+"""Service Broker's own ways of purge, requeue and release, without a server."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from console import catalog
+from console.actions import audit, broker
+from console.actions.ledger import Ledger
+from console.actions.purge import Purge
+from console.actions.rows import CHANGED
+from console.catalog import Kind, Queue, installed_queue
+from console.designs import DESIGNS
+from console.engines import Database
+from console.engines.mssql import PRODUCT
+from console.errors import RefusedError, UsageError
+from console.monitor.broker import BrokerHealth
+from console.monitor.filters import parse
+from console.monitor.message import Message
+from console.monitor.walked import Source
+from tests.unit.mssql_tools import Odbc, opened, stand_in_for_pyodbc
+
+BROKER = DESIGNS["broker"]
+QUEUE = installed_queue("dbo", "orders", BROKER, BROKER.complete_options({}, "mssql"))
+SOURCE = Source(PRODUCT, QUEUE, "text", "uniqueidentifier")
+ON = BrokerHealth(True, True, True, 0, 0, None)
+
+
+@pytest.fixture
+def odbc(monkeypatch: pytest.MonkeyPatch) -> Odbc:
+    return stand_in_for_pyodbc(monkeypatch)
+
+
+@pytest.fixture
+def database(odbc: Odbc) -> Iterator[Database]:
+    del odbc
+    database = opened()
+    yield database
+    database.close()
+
+
+def message(number: int) -> Message:
+    nothing: dict[str, Any] = dict.fromkeys(Message.__dataclass_fields__)
+    told = {"key": f"ready,,{number}", "id": f"id {number}", "state": "ready"}
+    return Message(**{**nothing, **told, "error_cut": False, "payload_cut": False})
+
+
+@pytest.mark.parametrize(("out", "permanently"), [(3, False), (2, False), (0, True)])
+def test_what_is_no_longer_there_is_skipped(
+    odbc: Odbc, database: Database, out: int, permanently: bool
+) -> None:
+    mover = Purge(SOURCE, permanently=permanently)
+    odbc.answer = lambda batch: (
+        [(("taken_out", "put_in"), (out, out))] if "RECEIVE" in batch else [None]
+    )
+    with database.transaction("purge") as connection:
+        odbc.bound.clear()
+        ledger = mover.act(connection, [message(n) for n in (7, 8, 9)], 5).require_balance()
+    skipped = {CHANGED: 3 - out} if out < 3 else {}
+    assert ledger == Ledger(3, out, out, skipped=skipped)
+    sent = [value for values in odbc.bound for value, _ in values]
+    assert '["7", "8", "9"]' in sent
+    assert (5 in sent) is not permanently
+
+
+@pytest.mark.parametrize("word", ["id=3", "newer=1h", "payload.a=1"])
+def test_nothing_is_taken_from_the_middle(database: Database, word: str) -> None:
+    mover = Purge(replace(SOURCE, payload="json"))
+    with database.session("plan") as session, pytest.raises(UsageError, match="does not apply"):
+        mover.choice(
+            database, session, parse([word]), mover.states, datetime.max.replace(tzinfo=UTC)
+        )
+
+
+@pytest.mark.parametrize("options", [{}, {"conversation": "each"}])
+def test_what_is_received_is_archived_and_checked(options: dict[str, str]) -> None:
+    """Where too much was received the transaction is undone, and a message is never just lost."""
+    queue = installed_queue("dbo", "orders", BROKER, BROKER.complete_options(options, "mssql"))
+    for permanently in (False, True):
+        text = Purge(replace(SOURCE, queue=queue), permanently=permanently).script()
+        received, thrown = text.index("RECEIVE TOP"), text.index("THROW 51003")
+        assert received < thrown
+        assert ("INSERT INTO [dbo].[orders_archive]" in text[thrown:]) is not permanently
+        assert ("END CONVERSATION" in text) is bool(options)
+
+
+def test_a_queue_that_is_on_is_left_on(
+    odbc: Odbc, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker, "health", lambda *_: ON)
+    monkeypatch.setattr(catalog, "is_production", lambda *_: False)
+    planned = broker.switch_on(database, QUEUE)
+    assert not planned.needed
+    assert planned.lines() == ["requeue dbo.orders: the queue is on, there is nothing to do"]
+    assert planned.as_json()["needed"] is False
+    assert not any("ALTER QUEUE" in batch for batch in odbc.sent)
+
+
+def test_a_queue_that_stays_off_is_told(
+    odbc: Odbc, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    off = replace(ON, is_receive_enabled=False)
+    monkeypatch.setattr(broker, "health", lambda *_: off)
+    monkeypatch.setattr(catalog, "is_production", lambda *_: True)
+    monkeypatch.setattr(audit, "prepare", lambda *_: None)
+    monkeypatch.setattr(audit, "note", lambda *_, **__: None)
+    odbc.answer = lambda batch: [(("action_id",), (4,))] if "dbq.[action]" in batch else [None]
+    assert broker.plan_switch(database, QUEUE).wants_queue_name
+    with pytest.raises(RefusedError, match="still off"):
+        broker.switch_on(database, QUEUE)
+    assert any("ALTER QUEUE [dbo].[orders] WITH STATUS = ON" in batch for batch in odbc.sent)
+    assert not any("COMMIT" in batch for batch in odbc.sent[-2:])
+
+
+def test_conversations_are_ended_until_none_is_over(
+    odbc: Odbc, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(catalog, "is_production", lambda *_: False)
+    monkeypatch.setattr(audit, "prepare", lambda *_: None)
+    told: list[tuple[object, ...]] = []
+    monkeypatch.setattr(audit, "note", lambda *given, **_: told.append(given))
+    left = [2, 2, 1]
+
+    def answer(batch: str) -> list[object]:
+        if "broker.over" in batch:
+            return [(("conversations",), (5,))]
+        if "broker.end_over" in batch:
+            return [(("ended",), (left.pop(0),))]
+        return [(("action_id",), (4,))] if "dbq.[action]" in batch else [None]
+
+    odbc.answer = answer
+    planned = broker.plan_conversations(database, QUEUE)
+    assert "5 conversations" in planned.lines()[0]
+    assert planned.as_json()["count"] == 5
+    ended = broker.end_conversations(database, planned, batch=2)
+    assert ended == Ledger(5, 5, 5)
+    assert left == []
+    assert sum("action_batch" in batch for batch in odbc.sent) == 3
+    ((_, outcome, ledger, _),) = told
+    assert (outcome, ledger) == (audit.Outcome.DONE, ended)
+
+
+def test_only_broker_queues_of_ours() -> None:
+    database: Any = None
+    fifo = installed_queue("dbo", "q", DESIGNS["fifo"], {})
+    theirs = Queue("dbo", "q", BROKER, {}, dict(BROKER.roles), kind=Kind.ADOPTED)
+    for call in (broker.plan_switch, broker.plan_conversations):
+        with pytest.raises(UsageError):
+            call(database, fifo)
+        with pytest.raises(RefusedError, match="adopted"):
+            call(database, theirs)
+    with pytest.raises(RefusedError, match="adopted"):
+        Purge(replace(SOURCE, queue=theirs), permanently=True)
