@@ -20,6 +20,7 @@ from console.actions.release import Release
 from console.actions.requeue import Requeue, RequeueTo
 from console.actions.restore import Restore
 from console.catalog import STUCK_AFTER_SECONDS, Queue
+from console.cli import broker
 from console.cli.context import (
     DURATION,
     Call,
@@ -102,6 +103,9 @@ def requeue(
       dbq-console requeue mail --to mail-slow --yes
     """
     database, source = _source(call, "requeue", name, Rights.OPERATOR)
+    if source.queue.design.waits_itself:
+        broker.switch_on(call, database, source.queue, yes, dry_run=dry_run)
+        return
     mover: Mover
     if other is None:
         mover = Requeue(source, to_back=back)
@@ -139,6 +143,9 @@ def release(
       dbq-console release mail --filter claimed_by=worker-7 --force --yes mail
     """
     database, source = _source(call, "release", name, Rights.OPERATOR)
+    if source.queue.design.waits_itself:
+        broker.end_conversations(call, database, source.queue, yes, dry_run=dry_run)
+        return
     if "end-session" in source.queue.verbs:
         _show_holders(call, database, source.queue)
         return

@@ -6,7 +6,7 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
@@ -114,6 +114,34 @@ class Call:
             return True
         with database.transaction("read the catalog", read_only=True) as connection:
             return catalog.is_production(connection, database.product)
+
+    def confirmed(
+        self,
+        plan: Mapping[str, object],
+        lines: Sequence[str],
+        yes: str | None,
+        *,
+        dry_run: bool,
+        by_name: bool,
+    ) -> bool:
+        """Whether to go on with a plan of one queue. Where not, it is the answer.
+
+        False: only the plan was wanted. RefusedError where `yes` does not do.
+        """
+        name = str(plan["queue"])
+        if dry_run or not confirms(yes, name, by_name=by_name):
+            where = {"queue": name, "schema": plan["schema"]}
+            self.answer({**where, "plan": plan, "done": False}, lines)
+        if not dry_run:
+            require_confirmation(yes, name, by_name=by_name)
+        return not dry_run
+
+    def acted(
+        self, plan: Mapping[str, object], result: Mapping[str, object], lines: Sequence[str]
+    ) -> None:
+        """What came of a plan that was confirmed, as the answer."""
+        where = {"queue": plan["queue"], "schema": plan["schema"]}
+        self.answer({**where, "plan": plan, "done": True, "result": result}, lines)
 
     def schema_for(self, database: Database) -> str:
         """Where new queues go."""

@@ -1,7 +1,6 @@
 """Verbs on a queue's tables, code and sessions: maintain, upgrade, end-session."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
@@ -14,8 +13,6 @@ from console.cli.context import (
     ConfirmedVerb,
     Rights,
     confirmation,
-    confirms,
-    require_confirmation,
     stopping,
     verb_options,
 )
@@ -38,7 +35,7 @@ def maintain(call: Call, name: str, yes: str | None, dry_run: bool) -> None:
     database = call.database(Rights.OPERATOR, "maintain")
     planned = maintaining.plan(database, call.find(database, name))
     plan = planned.as_json()
-    confirmed = _confirmed(call, database, name, yes, dry_run, plan, planned.lines())
+    confirmed = _confirmed(call, database, yes, dry_run, plan, planned.lines())
     if not confirmed:
         return
     with stopping() as control:
@@ -48,7 +45,7 @@ def maintain(call: Call, name: str, yes: str | None, dry_run: bool) -> None:
             control=control,
             progress=lambda one: narrate(f"{one.step.what} {one.step.target}"),
         )
-    _answer(call, name, plan, done.as_json(), done.lines())
+    call.acted(plan, done.as_json(), done.lines())
     if done.outcome is Outcome.STOPPED:
         raise KeyboardInterrupt
 
@@ -70,10 +67,10 @@ def upgrade(call: Call, name: str, yes: str | None, dry_run: bool) -> None:
     queue = call.find(database, name)
     planned = upgrading.plan(database, queue)
     plan = planned.as_json()
-    if _confirmed(call, database, name, yes, dry_run, plan, planned.lines()):
+    if _confirmed(call, database, yes, dry_run, plan, planned.lines()):
         done = upgrading.upgrade(database, queue)
         lines = [f"upgraded {queue.label}" if done.needed else done.lines()[0]]
-        _answer(call, name, plan, done.as_json(), lines)
+        call.acted(plan, done.as_json(), lines)
 
 
 @click.command(cls=ConfirmedVerb, name="end-session")
@@ -93,36 +90,23 @@ def end_session(call: Call, name: str, session: str, yes: str | None, dry_run: b
     database = call.database(Rights.OPERATOR, "end-session")
     planned = ending.plan(database, call.find(database, name), session)
     plan = planned.as_json()
-    if _confirmed(call, database, name, yes, dry_run, plan, planned.lines()):
+    if _confirmed(call, database, yes, dry_run, plan, planned.lines()):
         done = ending.end_session(database, planned)
-        _answer(call, name, plan, done.as_json(), done.lines())
+        call.acted(plan, done.as_json(), done.lines())
 
 
 def _confirmed(
     call: Call,
     database: Database,
-    name: str,
     yes: str | None,
     dry_run: bool,
-    plan: dict[str, Any],
+    plan: dict[str, object],
     lines: Sequence[str],
 ) -> bool:
     """Whether to go on: a bare --yes will do, but for a production database."""
     production = call.production(database)
-    if dry_run or not confirms(yes, name, by_name=production):
-        more = ["  PRODUCTION database"] if production else []
-        where = {"queue": name, "schema": plan["schema"]}
-        call.answer({**where, "plan": plan, "done": False}, [*lines, *more])
-    if not dry_run:
-        require_confirmation(yes, name, by_name=production)
-    return not dry_run
-
-
-def _answer(
-    call: Call, name: str, plan: dict[str, Any], result: dict[str, Any], lines: Sequence[str]
-) -> None:
-    where = {"queue": name, "schema": plan["schema"]}
-    call.answer({**where, "plan": plan, "done": True, "result": result}, lines)
+    more = ["  PRODUCTION database"] if production else []
+    return call.confirmed(plan, [*lines, *more], yes, dry_run=dry_run, by_name=production)
 
 
 COMMANDS = (maintain, upgrade, end_session)
