@@ -17,10 +17,7 @@ from console.cli.context import (
     verb_options,
 )
 from console.cli.streams import narrate
-from console.doctor.codes import CODES
-from console.doctor.examine import examine
 from console.doctor.finding import Diagnosis, Finding, Repair
-from console.doctor.report import markdown
 from console.engines import Database
 from console.errors import UsageError
 from console.formats import moment, plain
@@ -28,13 +25,22 @@ from console.monitor import snapshot, take_sample
 
 _ACTIONS = 10
 
-_CODES = "\n".join(f"  {code.name}: {code.severity.word}. {code.meaning}" for code in CODES)
+
+class _WithCodes(ConfirmedVerb):
+    """The families of findings are loaded when they are asked for: other verbs shall start soon."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """All codes, the gravest first."""
+        del ctx
+        from console.doctor.codes import CODES  # noqa: PLC0415
+
+        with formatter.section("Findings"):
+            formatter.write_dl(
+                [(code.name, f"{code.severity.word}: {code.meaning}") for code in CODES]
+            )
 
 
-@click.command(
-    cls=ConfirmedVerb,
-    epilog=f"\b\nFindings:\n{_CODES}",
-)
+@click.command(cls=_WithCodes)
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @click.option("--fix", is_flag=True, help="Mend what can be mended without judgement. One NAME.")
 @confirmation
@@ -81,6 +87,8 @@ def _all(call: Call, database: Database) -> list[Queue]:
 
 
 def _examined(call: Call, database: Database, queues: Sequence[Queue]) -> list[Diagnosis]:
+    from console.doctor.examine import examine  # noqa: PLC0415
+
     if call.profile is None:
         return examine(database, queues)
     return examine(database, queues, thresholds_of=call.profile.thresholds)
@@ -142,6 +150,8 @@ def report(call: Call, name: str) -> None:
     \b
     Example: dbq-console report orders > ticket.md
     """
+    from console.doctor.report import markdown  # noqa: PLC0415
+
     database = call.database(Rights.READ_ONLY, "report")
     queue = call.find(database, name)
     (diagnosis,) = _examined(call, database, [queue])
