@@ -102,7 +102,7 @@ def test_the_product_is_named(version: str, edition: int, product: str) -> None:
     assert of(server_version=version, engine_edition=edition).facts["product"] == product
 
 
-@pytest.mark.parametrize("version", ["12.0.6024.0", "11.0.7001.0"])
+@pytest.mark.parametrize("version", ["12.0.6024.0", "11.0.7001.0", "13.0.1601.5"])
 def test_a_server_that_is_too_old_is_refused(version: str) -> None:
     with pytest.raises(UsageError, match="too old") as refused:
         of(server_version=version)

@@ -12,9 +12,9 @@ from console.engines.mssql.drivers import load_pyodbc
 from console.engines.product import Capabilities
 from console.errors import BusyError, ConnectionFailedError, UsageError
 
-OLDEST_MAJOR = 13
+OLDEST = (13, 0, 4001)
 OLDEST_LEVEL = 130
-"""SQL Server 2016, and what its databases are set to."""
+"""SQL Server 2016 with its first service pack (CREATE OR ALTER), and its databases' level."""
 
 _NAMES = {13: "2016", 14: "2017", 15: "2019", 16: "2022", 17: "2025"}
 
@@ -92,11 +92,11 @@ def told(row: Probe) -> Capabilities:
 
 
 def _check_age(row: Probe) -> None:
-    major = _major(row.server_version)
-    if row.engine_edition not in _CLOUD and major is not None and major < OLDEST_MAJOR:
+    version = _version(row.server_version)
+    if row.engine_edition not in _CLOUD and version is not None and version < OLDEST:
         raise UsageError(
             f"SQL Server {row.server_version} is too old for this console.",
-            why="The queue procedures need SQL Server 2016 or newer.",
+            why="The queue procedures need SQL Server 2016 SP1 or newer.",
             next_step="Connect to a newer server.",
         )
     if row.compatibility_level < OLDEST_LEVEL:
@@ -208,6 +208,12 @@ def _product(row: Probe) -> str:
 def _major(version: str) -> int | None:
     first = version.partition(".")[0]
     return int(first) if first.isdecimal() else None
+
+
+def _version(version: str) -> tuple[int, ...] | None:
+    """Its first three numbers; None where it is not written in numbers."""
+    parts = version.split(".")[:3]
+    return tuple(map(int, parts)) if all(part.isdecimal() for part in parts) else None
 
 
 def _on(flag: Any) -> str:
