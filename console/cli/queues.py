@@ -115,7 +115,7 @@ def uninstall(
 )
 @verb_options
 def adopt(call: Call, table: str, design: str, roles: Sequence[str]) -> None:
-    """Record an existing TABLE as a queue, to be looked at; nothing in it is touched.
+    """Record an existing TABLE as a queue: to be looked at, and acted on when you say so.
 
     Roles: id pushed_at due_at claimed_at claimed_by status error attempts payload done_at; for a
     ring also slot reference_count push_sequence pop_sequence size. What a missing role would tell
