@@ -20,8 +20,13 @@ from console.monitor.filters import parse
 from console.monitor.walked import Source
 
 CLAIM = {
-    "id": "job id", "pushed_at": "made", "claimed_at": "started", "error": "err",
-    "attempts": "tries", "done_at": "finished", "payload": "body",
+    "id": "job id",
+    "pushed_at": "made",
+    "claimed_at": "started",
+    "error": "err",
+    "attempts": "tries",
+    "done_at": "finished",
+    "payload": "body",
 }
 TYPES = {
     "uuid": "gen_random_uuid()",

@@ -35,16 +35,10 @@ from tests.contract.calls_postgresql import call
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import fill, seen
-from tests.contract.variants import ALL, BEHAVIOURS, DEFAULTS, Variant
+from tests.contract.variants import ALL, DEFAULTS, TELLING, Variant
 from tests.servers import connect
 
-HERE = [
-    variant
-    for variant in ALL
-    if variant.design.name != "broker"
-    and (variant in BEHAVIOURS or (len(variant.given) > 2 and variant.only_on != "mssql"))
-]
-"""Each behaviour, and everything together with each kind of payload."""
+HERE = [variant for variant in TELLING if variant.design.name != "broker"]
 SMALL = [variant for variant in DEFAULTS if variant.design.name != "broker"]
 KEEPING = [v for v in SMALL if v.finishes] + [
     v for v in ALL if v.given == {"size": "300", "in_hand": "on"}

@@ -7,7 +7,7 @@ from console.errors import RefusedError
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import seen
-from tests.contract.variants import BEHAVIOURS, Variant
+from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant
 
 
 @pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
@@ -29,7 +29,7 @@ def states(client: Client) -> list[str]:
     return [message.state for message in seen(client, limit=1000).messages]
 
 
-@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+@pytest.mark.parametrize("variant", DEFAULTS, ids=str)
 def test_a_queue_with_messages_is_not_touched(use: Use, variant: Variant) -> None:
     client = use(variant)
     client.push_many(client.payloads(1, 2))

@@ -151,3 +151,6 @@ BEHAVIOURS = DEFAULTS + [
     for value in other_values(option)
 ]
 """One variant for each way to push and to pop."""
+
+TELLING = BEHAVIOURS + [variant for variant in ALL if variant.only_on]
+"""Each behaviour, and as many options as go together with each kind of payload."""

@@ -25,15 +25,18 @@ from tests.servers import Server, fresh_database
 MESSAGES = 400
 _DEADLINE_SECONDS = 60.0
 CASES = [
-    ("fifo", {}, "purge"),
-    ("heap", {}, "purge"),
     ("ring", {"size": "1000"}, "purge"),
     ("ring", {"size": "1000", "in_hand": "on"}, "requeue"),
-    ("claim", {}, "requeue"),
     ("claim", {}, "release"),
-    ("status", {}, "archive"),
     ("split", {}, "archive"),
 ]
+MORE = [
+    ("fifo", {}, "purge"),
+    ("heap", {}, "purge"),
+    ("claim", {}, "requeue"),
+    ("status", {}, "archive"),
+]
+"""With --long only."""
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +47,7 @@ def database(server: Server) -> Iterator[Database]:
         opened.close()
 
 
-@pytest.mark.parametrize(("name", "options", "verb"), CASES, ids=str)
+@pytest.mark.parametrize(("name", "options", "verb"), [*CASES, *MORE], ids=str)
 def test_killed_and_run_again(
     database: Database,
     name: str,
@@ -53,6 +56,8 @@ def test_killed_and_run_again(
     long: bool,
     tmp_path: Path,
 ) -> None:
+    if not long and (name, options, verb) in MORE:
+        pytest.skip("with --long only")
     for seed in range(20 if long else 1):
         dice = random.Random(f"{name} {verb} {seed}")
         of = design(name)
