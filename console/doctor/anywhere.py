@@ -4,11 +4,12 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from console.actions import maintain, upgrade
 from console.actions.upgrade import Difference, How
 from console.catalog import INTERFACE_VERSION, Kind
-from console.designs import Flow
+from console.designs import Flow, Order
 from console.doctor.checks import MOST, ago, ask, can_ask, checked, counted
 from console.doctor.claims import scope_of
 from console.doctor.finding import Code, Finding, Severity
@@ -26,6 +27,8 @@ FULL_CRITICAL_SECONDS = 300.0
 FULL_WARNING_SECONDS = 3600.0
 FULL_SHARE = 0.5
 """Less of a ring than this in use is no backlog yet: its rates are those of a burst."""
+FULL_LEAST = 0.1
+"""So much more is pushed than popped, as a part of what is pushed, or it may be chance."""
 BURST_SECONDS = 600.0
 BURST_LEAST = 10
 BURST_TIMES = 3.0
@@ -34,8 +37,8 @@ XMIN_NOTE_SECONDS = 3600.0
 XMIN_WARNING_SECONDS = 86_400.0
 XMIN_WARNING_TRANSACTIONS = 100_000_000
 _DAY_SECONDS = 86_400.0
-_STILL_SECONDS = 1.0
-"""How long a queue is looked at that seems to stand still."""
+_STILL_SECONDS = 3.0
+"""How long a queue is looked at that seems to stand still: who waits for messages looks sooner."""
 _WAITED_SECONDS = 1.0
 _IDLE_SECONDS = 10.0
 _FREQUENT = 3
@@ -129,7 +132,8 @@ def _code(look: Look) -> Iterator[Finding]:
     repair = Upgrade(queue, plan.changed_by_hand)
     mendable = all(one.mendable for one in found)
     gone = [one for one in found if _is_grave(one, older=queue.version != INTERFACE_VERSION)]
-    changed = [one for one in found if one not in gone and plan.changed_by_hand]
+    by_hand = plan.changed_by_hand
+    changed = [one for one in found if one not in gone and by_hand and one.kind == "function"]
     older = [one for one in found if one not in gone and one not in changed]
     for code, some, cause, consequence in (
         (
@@ -170,7 +174,7 @@ def _is_grave(one: Difference, *, older: bool) -> bool:
 def _difference(one: Difference) -> dict[str, object]:
     """Code is no payload: it is shown, as far as it differs."""
     found: dict[str, object] = {"kind": one.kind, "name": one.name, "how": one.how.value}
-    if one.installed or one.shipped:
+    if one.installed:
         found |= {"installed": one.installed[:_TEXT], "shipped": one.shipped[:_TEXT]}
     return found
 
@@ -207,15 +211,24 @@ def _consequence(one: Exceeded) -> str:
     return "messages come late"
 
 
+def fills(seen: QueueSnapshot) -> bool:
+    """Whether the ring is full within an hour by the whole range of its rates, not by chance."""
+    if seen.gap is None or not seen.capacity or not FULL_SHARE <= seen.gap / seen.capacity < 1:
+        return False
+    slowest = seen.filling_per_second[0] if seen.filling_per_second else 0.0
+    if slowest <= 0 or slowest < FULL_LEAST * (seen.push_per_second or 0.0):
+        return False
+    latest = seen.full_in_range_seconds[1]
+    return latest is not None and latest < FULL_WARNING_SECONDS
+
+
 def full_of(seen: QueueSnapshot) -> Iterator[Finding]:
-    """When a ring is full, if the whole range of its rates says so: a burst alone does not."""
+    """When a ring is full, if it fills."""
     soonest, latest = seen.full_in_range_seconds
     middle = seen.full_in_seconds
-    if seen.gap is None or not seen.capacity or not FULL_SHARE <= seen.gap / seen.capacity < 1:
+    if not fills(seen) or soonest is None or latest is None or middle is None:
         return
-    if soonest is None or middle is None or latest is None or latest >= FULL_WARNING_SECONDS:
-        return
-    buys = seen.resize_buys_seconds(2 * seen.capacity)
+    buys = None if seen.capacity is None else seen.resize_buys_seconds(2 * seen.capacity)
     yield Finding(
         FULL_SOON if latest < FULL_CRITICAL_SECONDS else FULL_TODAY,
         f"full in {duration(middle)} ({duration(soonest)} to {duration(latest)})",
@@ -236,31 +249,39 @@ def full_of(seen: QueueSnapshot) -> Iterator[Finding]:
 
 
 @dataclass(frozen=True)
-class _Pops:
+class Pops:
+    """What `pops` tells."""
+
     popped_seconds: float | None
     next: str | None
     popped: int | None
     counted_seconds: float | None
 
+    @property
+    def overdue_seconds(self) -> float:
+        """For how long what is next is due, by our own clock; 0 where it is not, or not known."""
+        try:
+            due = datetime.fromisoformat(self.next or "")
+        except ValueError:
+            return 0.0
+        due = due if due.tzinfo is not None else due.replace(tzinfo=UTC)
+        return max(0.0, (datetime.now(UTC) - due).total_seconds())
+
 
 def _stopped(look: Look) -> Iterator[Finding]:
     """Nothing is popped while messages wait. What cannot be told is no finding."""
-    seen, limits = look.snapshot, look.thresholds
-    limit = limits.age_seconds.warning or limits.stuck_after_seconds
-    if seen is None or not seen.ready or (seen.age_seconds or 0.0) < limit:
+    limit = look.thresholds.age_seconds.warning or look.thresholds.stuck_after_seconds
+    seen = _backlog(look, limit)
+    if seen is None or not can_ask(look, "consumers", "pops"):
         return
-    if seen.pop_per_second or look.queue.kind is not Kind.INSTALLED:
-        return
-    if not can_ask(look, "consumers", "pops"):
-        return
-    (before,) = ask(look, _Pops, "pops")
+    (before,) = ask(look, Pops, "pops")
     idle = _idle_seconds(look, seen, before)
-    if seen.holders or (idle is None and seen.pop_per_second is None):
-        return  # somebody may be popping in a transaction, or nobody can tell
-    if idle is not None and idle < limit:
+    fresh = look.queue.design.order is Order.DUE and before.overdue_seconds < limit
+    unknown = idle is None and seen.pop_per_second is None
+    if fresh or unknown or (idle is not None and idle < limit):
         return
     time.sleep(min(_STILL_SECONDS, look.patience_seconds))
-    (after,) = ask(look, _Pops, "pops")
+    (after,) = ask(look, Pops, "pops")
     if (after.next, after.popped) != (before.next, before.popped):
         return
     since = "lately" if idle is None else f"for {duration(idle)}"
@@ -281,18 +302,30 @@ def _stopped(look: Look) -> Iterator[Finding]:
     )
 
 
-def _idle_seconds(look: Look, seen: QueueSnapshot, pops: _Pops) -> float | None:
+def _backlog(look: Look, limit: float) -> QueueSnapshot | None:
+    """The figures, where messages wait for so long and nobody is seen to take one."""
+    seen = look.snapshot
+    if seen is None or not seen.ready or (seen.age_seconds or 0.0) < limit:
+        return None
+    # Who has a transaction open may be popping in it: see the sessions.
+    quiet = not seen.pop_per_second and not seen.holders
+    return seen if quiet and look.queue.kind is Kind.INSTALLED else None
+
+
+def _idle_seconds(look: Look, seen: QueueSnapshot, pops: Pops) -> float | None:
     """For how long nothing was popped, at least; None: that left no trace."""
     if pops.popped_seconds is not None:
         return pops.popped_seconds
-    never = pops.popped == 0 and look.database.capabilities.counts_rows
+    never = pops.popped == 0 and not seen.claimed and look.database.capabilities.counts_rows
     if never and pops.counted_seconds is not None and seen.age_seconds is not None:
         return min(pops.counted_seconds, seen.age_seconds)
     return None
 
 
 @dataclass(frozen=True)
-class _Errors:
+class Errors:
+    """What `errors_lately` tells: of 10 minutes, and of the newest of a day."""
+
     recent: int
     day: int
     span_seconds: float | None
@@ -323,7 +356,7 @@ def _burst(look: Look) -> Iterator[Finding]:
     if not can_ask(look, "errors", "errors_lately"):
         return
     where = scope_of(look.database.product, queue)
-    (found,) = ask(look, _Errors, "errors_lately", where, recent=BURST_SECONDS)
+    (found,) = ask(look, Errors, "errors_lately", where, recent=BURST_SECONDS)
     if found.is_burst:
         yield Finding(
             BURST,

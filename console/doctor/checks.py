@@ -1,9 +1,11 @@
 """One check of a family: what it cannot see is told, and the others go on."""
 
+import json
 import shlex
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from console import sql
 from console.catalog import Queue
@@ -56,6 +58,27 @@ def ask(
         return sql.fetch(
             connection, row_type, statement, scope or look.queue.scope(product), **values
         )
+
+
+@dataclass(frozen=True)
+class _Recovering:
+    recovering: bool
+
+
+def follows(look: Look, what: str) -> bool:
+    """Whether this server follows another, which alone knows its sessions: `what` is unseen."""
+    if not look.database.capabilities.read_only:
+        return False
+    (found,) = ask(look, _Recovering, "recovering")
+    if found.recovering:
+        look.unseen.append(f"{what}: a standby does not know its primary's sessions")
+    return found.recovering
+
+
+def texts(value: Any) -> list[str]:
+    """An array of a row: a list, or the JSON text of an engine that has no arrays."""
+    found = json.loads(value) if isinstance(value, str) else value
+    return [str(next(iter(it.values()))) if isinstance(it, dict) else str(it) for it in found or []]
 
 
 def ago(seconds: float | None) -> datetime | None:

@@ -10,7 +10,7 @@ from console.actions.rows import Shelf, scope
 from console.catalog import Kind, Queue
 from console.designs import Flow
 from console.doctor import indexes
-from console.doctor.checks import MOST, ago, ask, can_ask, checked, command, counted
+from console.doctor.checks import MOST, ago, ask, can_ask, checked, command, counted, follows, texts
 from console.doctor.finding import Code, Finding, Severity
 from console.doctor.look import Look
 from console.doctor.repairs import Maintain, MakeIndex, ReleaseClaims, SetAside
@@ -87,6 +87,10 @@ def examine(look: Look) -> Iterator[Finding]:
     yield from checked(look, "indexes", _indexes)
 
 
+IN_HAND = {"claims", "poison", "errors_lately"}
+"""The statements of doctor.sql that are about claimed rows, wherever these lie."""
+
+
 def scope_of(product: Product, queue: Queue) -> sql.Scope:
     """Where the rows lie that are claimed: a ring's in its own table for that."""
     if queue.design.flow is Flow.NUMBERS:
@@ -141,7 +145,8 @@ class _Living:
 
 
 def _claims(look: Look) -> Iterator[Finding]:
-    if not can_ask(look, "claims and their owners", "claims"):
+    what = "claims and their owners"
+    if not can_ask(look, what, "claims") or follows(look, what):
         return
     if "claimed_at" not in look.queue.roles and look.queue.design.flow is not Flow.NUMBERS:
         look.unseen.append("claims: no column tells since when they are")
@@ -206,7 +211,7 @@ def _evidence(owned: Sequence[_Owned]) -> dict[str, object]:
                 "claimed_by": one.row.claimed_by,
                 "claims": one.count,
                 "oldest_seconds": one.row.oldest_seconds,
-                "ids": list(one.row.ids),
+                "ids": texts(one.row.ids),
             }
             for one in shown
         ],
@@ -289,10 +294,11 @@ def _unknown(look: Look, owned: Sequence[_Owned]) -> Finding:
 
 def _nobody(look: Look, owned: Sequence[_Owned]) -> Finding:
     rows = sum(one.row.claims for one in owned)
+    ids = [id_ for one in owned for id_ in texts(one.row.ids)]
     return Finding(
         NOBODY,
-        f"{counted(rows, 'claimed row')} that name no claimant",
-        evidence={"count": rows, "ids": [id_ for one in owned for id_ in one.row.ids][:_SHOWN]},
+        f"{counted(rows, 'claimed row')} without a claimant",
+        evidence={"count": rows, "ids": ids[:_SHOWN]},
         cause="something else than the queue's own functions claimed them",
         consequence="nobody can tell whether somebody works on them",
         since=ago(_oldest(owned)),
@@ -335,7 +341,7 @@ def _illegal(look: Look) -> Iterator[Finding]:
         yield Finding(
             STATUS,
             f"{counted(row.found, 'row')} with a status that is none of 0 to 4",
-            evidence={"count": row.found, "ids": list(row.ids)},
+            evidence={"count": row.found, "ids": texts(row.ids)},
             cause="something else than the queue's own functions wrote it",
             consequence="no pop returns them, and no verb of the console takes them",
         )
@@ -345,7 +351,7 @@ def _illegal(look: Look) -> Iterator[Finding]:
             ILLEGAL,
             "; ".join(words),
             evidence={
-                name: {"count": row.found, "ids": list(row.ids)} for name, row in rows.items()
+                name: {"count": row.found, "ids": texts(row.ids)} for name, row in rows.items()
             },
             cause="something else than the queue's own functions changed them",
             consequence="; ".join(_WRONG[name][1] for name in rows),
@@ -371,8 +377,8 @@ def _halves(look: Look) -> Iterator[Finding]:
         single = queue.options.get("dequeue") == "single"
         yield Finding(
             PAYLOAD_MISSING,
-            f"{counted(row.found, 'ready row')} without a payload: {', '.join(row.ids)}",
-            evidence={"count": row.found, "ids": list(row.ids)},
+            f"{counted(row.found, 'ready row')} without a payload: {', '.join(texts(row.ids))}",
+            evidence={"count": row.found, "ids": texts(row.ids)},
             cause=cause,
             consequence="a pop that meets one at the head returns nothing, as if the queue were "
             "empty, and all behind it wait; the payload is lost unless a backup has it"
@@ -384,8 +390,8 @@ def _halves(look: Look) -> Iterator[Finding]:
     if row := rows.get("kept"):
         yield Finding(
             PAYLOAD_LOST,
-            f"{counted(row.found, 'row')} that are not ready have no payload",
-            evidence={"count": row.found, "ids": list(row.ids)},
+            f"{counted(row.found, 'row')} without a payload, in other states than ready",
+            evidence={"count": row.found, "ids": texts(row.ids)},
             cause=cause,
             consequence="they cannot be archived or requeued: there is nothing to move. Insert "
             f'the payload into "{queue.name}_data" from a backup, or delete the rows',
@@ -393,8 +399,8 @@ def _halves(look: Look) -> Iterator[Finding]:
     if row := rows.get("payload"):
         yield Finding(
             PAYLOAD_ALONE,
-            f"{counted(row.found, 'payload')} belong to no message",
-            evidence={"count": row.found, "ids": list(row.ids)},
+            f"{counted(row.found, 'payload')} without a message",
+            evidence={"count": row.found, "ids": texts(row.ids)},
             cause=cause,
             consequence="they take room and no verb sees them",
         )
@@ -427,7 +433,7 @@ def _poison(look: Look) -> Iterator[Finding]:
         f"{counted(min(total, MOST + 1), 'message')} tried {POISON_ATTEMPTS} times or more, one "
         f"{most} times ({by_state})",
         evidence={
-            row.state: {"count": row.found, "most_attempts": row.most, "ids": list(row.ids)}
+            row.state: {"count": row.found, "most_attempts": row.most, "ids": texts(row.ids)}
             for row in rows
         },
         cause="each try ended with a death, a release or an error: the message, most likely",

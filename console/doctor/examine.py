@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from console.catalog import Queue
 from console.designs import Flow
-from console.doctor import anywhere, claims, ring, sessions
-from console.doctor.anywhere import FULL_SHARE
+from console.doctor import anywhere, broker, claims, ring, sessions
+from console.doctor.anywhere import FULL_SHARE, fills
 from console.doctor.checks import checked
 from console.doctor.finding import Diagnosis, Finding
 from console.doctor.look import PATIENCE_SECONDS, Look, looking
@@ -23,10 +23,11 @@ from console.monitor.sample import DatabaseSample
 _FAMILIES: tuple[tuple[str, Callable[[Queue], bool], Callable[[Look], Iterator[Finding]]], ...] = (
     ("the ring", lambda queue: queue.design.flow is Flow.NUMBERS, ring.examine),
     ("claims", claims.applies, claims.examine),
+    ("Service Broker", broker.applies, broker.examine),
     ("sessions", lambda _: True, sessions.examine),
     ("what any queue may have", lambda _: True, anywhere.examine),
 )
-_RATE_LOOKS = 4
+_RATE_STEPS = 4
 _RATE_SECONDS = 1.5
 """A ring that may be full soon is looked at so often within this, for the range of its rates."""
 
@@ -77,21 +78,27 @@ def _rated(
                 pop_per_second=before.pop_per_second,
                 filling_per_second=before.filling_per_second,
             )
-    filling = [one for one in first.queues if _may_fill(found[key_of(one.queue)])]
-    windows = {key_of(one.queue): RateWindow(Flow.NUMBERS) for one in filling}
-    looks = [first] if filling else []
-    for _ in range(_RATE_LOOKS - 1 if filling else 0):
-        time.sleep(seconds / (_RATE_LOOKS - 1))
-        looks.append(sampled([one.queue for one in filling]))
-    for at in looks:
+    filling = [one.queue for one in first.queues if may_fill(found[key_of(one.queue)])]
+    windows = {key_of(queue): RateWindow(Flow.NUMBERS) for queue in filling}
+
+    def add(at: DatabaseSample) -> None:
         for one in at.queues:
             if window := windows.get(key_of(one.queue)):
                 rates = window.add(one.taken_at or at.taken_at, one.row, counts_rows=at.counts_rows)
                 found[key_of(one.queue)] = snapshot(one, at.connection, rates)
+
+    add(first)
+    # Twice, where the first time says that it fills: what is so by chance is not so for long.
+    for _ in range(2):
+        for _ in range(_RATE_STEPS if filling else 0):
+            time.sleep(seconds / _RATE_STEPS)
+            add(sampled(filling))
+        filling = [queue for queue in filling if fills(found[key_of(queue)])]
     return found
 
 
-def _may_fill(seen: QueueSnapshot) -> bool:
+def may_fill(seen: QueueSnapshot) -> bool:
+    """Whether it is worth a look at the rates of a ring."""
     if seen.push_per_second is not None or seen.gap is None or not seen.capacity:
         return False
     return FULL_SHARE <= seen.gap / seen.capacity < 1

@@ -10,7 +10,7 @@ from typing import Any
 
 from console import sql
 from console.catalog import Queue
-from console.doctor.checks import ask
+from console.doctor.checks import ask, texts
 from console.doctor.look import Look
 from console.engines import Product
 
@@ -49,28 +49,34 @@ class Index:
         """Whether it does what that one is for."""
         return (
             self.table_name == wanted.table
-            and [_bare(column) for column in self.columns] == [_bare(c) for c in wanted.columns]
+            and [_bare(column) for column in texts(self.columns)]
+            == [_bare(c) for c in wanted.columns]
             and _bare(self.condition or "") == _bare(wanted.condition)
             and (self.is_unique or not wanted.is_key)
         )
 
 
-_IDENT = r'"(?:[^"]|"")*"'
+# Names as either engine quotes them, and what only one of them writes.
+_IDENT = r'(?:"(?:[^"]|"")*"|\[(?:[^\]]|\]\])*\])'
 _TABLE = re.compile(
     rf"CREATE (?:UNLOGGED )?TABLE {_IDENT}\.(?P<name>{_IDENT}) \(\n(?P<columns>.*?)\n\)",
     re.DOTALL,
 )
 _COLUMN_KEY = re.compile(r"^\s*(?P<name>[a-z]\w*) .*\b(?:PRIMARY KEY|UNIQUE)\b", re.MULTILINE)
-_TABLE_KEY = re.compile(r"^\s*PRIMARY KEY \((?P<columns>[^)]+)\)", re.MULTILINE)
+_TABLE_KEY = re.compile(
+    rf"^\s*(?:CONSTRAINT {_IDENT} )?(?:PRIMARY KEY|UNIQUE)(?: CLUSTERED)? \((?P<columns>[^)]+)\)",
+    re.MULTILINE,
+)
 _INDEX = re.compile(
-    rf"^CREATE INDEX ON {_IDENT}\.(?P<name>{_IDENT}) "
-    r"\((?P<columns>.*?)\)(?: WHERE (?P<condition>.*?))?;$",
+    rf"^CREATE (?:NONCLUSTERED )?INDEX (?:{_IDENT} )?ON {_IDENT}\.(?P<name>{_IDENT}) "
+    r"\((?P<columns>.*?)\)(?:\s+INCLUDE \([^)]*\))?(?:\s+WHERE (?P<condition>[^;]*?))?"
+    r"(?:\s+WITH \([^)]*\))?;$",
     re.MULTILINE,
 )
 
 
 def wanted(product: Product, queue: Queue) -> list[Wanted]:
-    """All that the design's script makes; PostgreSQL's own way to write them."""
+    """All that the design's script makes."""
     script = sql.statements(product.name, queue.design.name)["tables"]
     text = "\n".join(sql.batches(script, product.dialect, queue.scope(product)))
     return list(_keys(text)) + [
@@ -105,8 +111,8 @@ def there(look: Look, tables: Sequence[str]) -> list[Index]:
 
 def _bare(text: str) -> str:
     """Without what the server writes otherwise than the script: brackets, quotes, blanks."""
-    return re.sub(r'[\s()"]', "", text).lower()
+    return re.sub(r'[\s()"\[\]]', "", text).lower()
 
 
 def _unquoted(name: str) -> str:
-    return name[1:-1].replace('""', '"')
+    return name[1:-1].replace(name[-1] * 2, name[-1])

@@ -13,7 +13,7 @@ from console.actions.ledger import Ledger
 from console.actions.plan import MANY_MESSAGES, Mover
 from console.actions.release import Release
 from console.catalog import Queue
-from console.doctor.checks import MOST, command
+from console.doctor.checks import MOST, command, counted
 from console.engines import Database
 from console.monitor.activity import Key
 from console.monitor.filters import NOTHING, Filters
@@ -225,7 +225,7 @@ class MakeIndex:
     @property
     def summary(self) -> str:
         """What it does."""
-        return f"make {len(self.steps)} missing indexes, while callers go on"
+        return f"make what is missing ({len(self.steps)}), while callers go on"
 
     def plan(self, database: Database) -> Sequence[str]:
         """The statements."""
@@ -269,7 +269,7 @@ class SetAside:
     @property
     def summary(self) -> str:
         """What it does."""
-        return f"mark {self.count:,} ready rows without a payload as errors"
+        return f"mark {counted(self.count, 'ready row')} without a payload as errors"
 
     def plan(self, database: Database) -> Sequence[str]:  # noqa: ARG002  # of the protocol
         """What it would do."""
@@ -296,4 +296,4 @@ class SetAside:
             aside += n.done
             if n.selected <= MOST:
                 break
-        return [f"{aside:,} rows without a payload are errors"]
+        return [f"errors now: {counted(aside, 'row')} without a payload"]

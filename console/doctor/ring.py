@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime
 
 from console import sql
 from console.catalog import Kind
@@ -11,6 +11,7 @@ from console.doctor import ring_causes as causes
 from console.doctor.finding import Code, Finding, Severity
 from console.doctor.look import Look
 from console.doctor.ring_causes import Life, Loss
+from console.doctor.ring_grace import losses
 from console.doctor.ring_map import Missing
 from console.doctor.ring_proof import (
     Astray,
@@ -18,7 +19,6 @@ from console.doctor.ring_proof import (
     Run,
     as_evidence,
     gated,
-    losses,
     next_numbers,
     spelled,
     total,
@@ -137,6 +137,11 @@ class _Broken:
     number: int | None
     reference_count: int
     wrong: str
+
+
+@dataclass(frozen=True)
+class _Moment:
+    moment: datetime
 
 
 @dataclass(frozen=True)
@@ -349,6 +354,10 @@ def _sequences_of(ring: _Ring) -> Iterator[Finding]:
 
 def _room(ring: _Ring) -> Iterator[Finding]:
     look, now = ring.look, ring.now
+    if now.gap < now.size and not look.thresholds.gap_share.exceeded(now.gap / now.size):
+        return
+    # Of a plain look at a sequence up to 32 may be too much: much in a small ring.
+    now = replace(now, **vars(next_numbers(look)))
     share = now.gap / now.size
     exceeded = look.thresholds.gap_share.exceeded(share)
     if exceeded is None and share < 1:
@@ -437,11 +446,11 @@ def _holes(ring: _Ring) -> Iterator[Finding]:
     runs = sorted([*parked, *ahead], key=lambda run: run.first)
     if not runs:
         return
-    oldest = min((run.since for run in parked if run.since is not None), default=None)
-    old = oldest is not None and datetime.now(UTC) - oldest >= timedelta(seconds=OLD_SECONDS)
+    age_seconds = _oldest_seconds(ring, parked)
+    old = age_seconds >= OLD_SECONDS
     pile = old or total(parked) > now.size
     told = _told(ring.life, runs)
-    age = f", the oldest parked for {_age(oldest)}" if old and oldest is not None else ""
+    age = f", the oldest parked for {duration(age_seconds)}" if old else ""
     yield Finding(
         PILE if pile else HOLE,
         f"{_counted(runs, 'hole')}: {spelled(runs)}{age}",
@@ -456,8 +465,13 @@ def _holes(ring: _Ring) -> Iterator[Finding]:
     )
 
 
-def _age(since: datetime) -> str:
-    return duration((datetime.now(UTC) - since).total_seconds())
+def _oldest_seconds(ring: _Ring, parked: Sequence[Run]) -> float:
+    """How long the oldest hole is parked, by the server's clock; 0 where it cannot be long."""
+    ages = [run.since for run in parked if run.since is not None]
+    if not ages or (ring.now.parked_seconds or 0.0) < OLD_SECONDS:
+        return 0.0
+    (now,) = ring.look.ask(_Moment, "moment", "actions")
+    return (now.moment - min(ages)).total_seconds()
 
 
 def _voids(ring: _Ring) -> Iterator[Finding]:

@@ -29,6 +29,8 @@ class Life:
     """Ended by their client's death, an error or an administrator, in this database."""
     recovering: bool = False
     """A standby, which does not know where its primary's sequences stand."""
+    ahead: int = AHEAD
+    """A crash loses at most so many numbers of a sequence at once."""
 
     @property
     def crashed_at(self) -> datetime | None:
@@ -61,9 +63,9 @@ class Loss(StrEnum):
 def loss_of(run: Run, life: Life) -> Loss:
     """The class of one run of lost numbers, by its length and the times around it."""
     crash = life.crashed_at
-    if crash is not None and run.count <= AHEAD and _may_be_of(run, crash):
+    if crash is not None and run.count <= life.ahead and _may_be_of(run, crash):
         return Loss.CRASH if run.count > 1 else Loss.UNKNOWN
-    if run.count > AHEAD:
+    if run.count > life.ahead:
         return Loss.BATCH
     if life.sessions_lost == 0:
         return Loss.ROLLBACK if life.rollbacks else Loss.UNKNOWN
@@ -92,7 +94,7 @@ def told(found: dict[Loss, list[Run]], life: Life) -> str:
     lost = f"{life.sessions_lost:,} sessions were lost in this database"
     counted = f"{life.rollbacks:,} transactions were rolled back in this database"
     words = {
-        Loss.CRASH: f"the server crashed{at}; a sequence skips what it had logged ahead",
+        Loss.CRASH: f"the server crashed{at}; a sequence skips what it had logged or cached ahead",
         Loss.ROLLBACK: f"their callers rolled back ({counted}); a sequence never does",
         Loss.DEATH: f"their callers died ({lost}); a sequence keeps what they had drawn",
         Loss.EITHER: f"their callers rolled back or died ({counted}, {lost})",

@@ -5,8 +5,11 @@ from dataclasses import dataclass
 
 from console.catalog import Queue
 from console.doctor.look import looking
-from console.doctor.ring_proof import Side, gated, prove
+from console.doctor.ring_causes import Life
+from console.doctor.ring_grace import prove
+from console.doctor.ring_proof import Side, gated
 from console.engines import Database
+from console.errors import RefusedError
 
 
 @dataclass(frozen=True)
@@ -40,9 +43,17 @@ class SlotRange:
 def slot_map(database: Database, queue: Queue, *, patience_seconds: float = 0.5) -> list[SlotRange]:
     """The ring's slots, in their order; a slot without a row is `missing`.
 
-    Numbers whose callers are still open after `patience_seconds` count as under way.
+    Numbers whose callers are still open after `patience_seconds` count as under way. RefusedError
+    on a standby.
     """
     with looking(database, queue, patience_seconds=patience_seconds) as look:
+        (life,) = look.ask(Life, "life")
+        if life.recovering:
+            raise RefusedError(
+                f"Could not map the slots of {queue.name!r}.",
+                why="A standby does not know where its primary's sequences stand.",
+                next_step="Ask the primary.",
+            )
         proof = prove(look)
         with gated(look) as connection:
             found = look.fetch(

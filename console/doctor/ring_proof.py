@@ -14,6 +14,7 @@ from enum import StrEnum
 
 from sqlalchemy import Connection
 
+from console import sql
 from console.actions.relay import Blocker
 from console.doctor.look import Look
 
@@ -65,6 +66,7 @@ class Drawer:
 
     side: str
     holder: str
+    """Its own name; empty: it stands for all that are hidden from this login."""
     pid: int | None
     user_name: str | None
     application_name: str | None
@@ -76,6 +78,8 @@ class Drawer:
     @property
     def line(self) -> str:
         """Who it is, in words."""
+        if not self.holder:
+            return "transactions that this login may not see"
         words = {name: value for name, value in vars(self).items() if name not in _KEY}
         return Blocker(**words).line
 
@@ -135,9 +139,9 @@ class Losses:
 
 
 def next_numbers(look: Look) -> Numbers:
-    """Twice read, the lower ones: once in millions of reads a sequence shows too much."""
-    (one,), (two,) = (look.ask(Numbers, "next_numbers") for _ in range(2))
-    return Numbers(min(one.next_push, two.next_push), min(one.next_pop, two.next_pop))
+    """Where they stand, exactly."""
+    (now,) = look.ask(Numbers, "next_numbers")
+    return now
 
 
 def prove(look: Look, sides: Iterable[Side] = tuple(Side)) -> Proof:
@@ -170,9 +174,16 @@ def losses(look: Look) -> Losses:
     drawn = next_numbers(look)
     proof = Proof(drawn.next_push, drawn.next_pop)
     seen = _read(look, proof)
+    # What a side shows only in the second look was not drawn in time to be waited for.
+    sides = {Astray(run.kind).side for run in seen}
     if seen:
-        proof = prove(look, {Astray(run.kind).side for run in seen})
-        seen = _read(look, proof)
+        proof = prove(look, sides)
+        seen = [run for run in _read(look, proof) if Astray(run.kind).side in sides]
+    return sorted_out(proof, seen)
+
+
+def sorted_out(proof: Proof, seen: Sequence[Run]) -> Losses:
+    """What looks lost: proven where nobody is in the way, else in progress."""
     proven: dict[Astray, tuple[Run, ...]] = {}
     in_progress: dict[Side, tuple[Run, ...]] = {}
     for kind in Astray:
@@ -194,7 +205,8 @@ def gated(look: Look) -> Iterator[Connection]:
     """A transaction that no relay comes into, for statements that read the whole ring."""
     with look.moment() as connection:
         look.fetch(connection, Gate, "gate")
-        look.fetch(connection, _Setting, "calm")
+        if "calm" in sql.statements(look.database.product.name, look.queue.design.name):
+            look.fetch(connection, _Setting, "calm")
         yield connection
 
 

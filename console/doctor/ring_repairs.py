@@ -4,7 +4,6 @@ Each repair proves again right before it acts, in the same words as the finding,
 transaction with its audit. None ever takes a message away.
 """
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,18 +13,10 @@ from console.actions import relay as relaying
 from console.actions.insist import insist
 from console.actions.ledger import Ledger
 from console.catalog import Queue
+from console.doctor.checks import command
 from console.doctor.look import PATIENCE_SECONDS, looking
-from console.doctor.ring_proof import (
-    Astray,
-    Gate,
-    Losses,
-    Proof,
-    Side,
-    losses,
-    prove,
-    spelled,
-    total,
-)
+from console.doctor.ring_grace import losses, prove
+from console.doctor.ring_proof import Astray, Gate, Losses, Proof, Side, spelled, total
 from console.engines import Database
 from console.errors import BusyError
 
@@ -141,7 +132,8 @@ def add_slots(database: Database, queue: Queue, act: audit.Act) -> int:
     product = database.product
     ring, scope = sql.statements(product.name, "ring"), queue.scope(product)
     added = [row.slot for row in sql.fetch(act.connection, _Slot, ring["add_slots"], scope)]
-    emptied = sql.fetch(act.connection, _Slot, ring["empty_slots"], scope, slots=added)
+    slots = product.array([str(slot) for slot in added])
+    emptied = sql.fetch(act.connection, _Slot, ring["empty_slots"], scope, slots=slots)
     count = len(added)
     act.record.batch(act.connection, Ledger(count, count, len(emptied)).require_balance())
     return count
@@ -211,8 +203,9 @@ class Renumber:
     @property
     def command(self) -> str:
         """The relay; what has to be put straight before it, only the doctor does."""
-        name = shlex.quote(self.queue.name)
-        return "" if self.straighten else f"dbq-console relay {name} --yes {name}"
+        if self.straighten:
+            return ""
+        return command(self.queue, "relay", "--yes", self.queue.name)
 
     def plan(self, database: Database) -> Sequence[str]:
         """What it would do, and whom it would wait for."""

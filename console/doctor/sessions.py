@@ -7,7 +7,7 @@ from console.actions import end_session, maintain
 from console.catalog import Kind
 from console.designs import Order
 from console.doctor import indexes
-from console.doctor.checks import ago, ask, can_ask, checked, counted
+from console.doctor.checks import ago, ask, can_ask, checked, counted, follows
 from console.doctor.finding import Code, Finding, Severity
 from console.doctor.look import Look
 from console.doctor.repairs import EndSession, Maintain
@@ -63,6 +63,9 @@ def _holders(look: Look) -> Iterator[Finding]:
     missing = look.database.capabilities.missing
     if why := missing.get("waits") or missing.get("sessions"):
         look.unseen.append(f"sessions that hold rows: {why}")
+        return
+    what = "sessions that hold rows"
+    if can_ask(look, what, "recovering") and follows(look, what):
         return
     limit = look.thresholds.stuck_after_seconds
     for session in end_session.holding(look.database, look.queue, limit):

@@ -27,7 +27,7 @@
 --     second one can only have grown meanwhile, so neither answer is given without its reason.
 --     (Once in millions of reads a sequence shows up to 32 too much, while nextval writes its WAL
 --     record. Then a caller hears "full" or "empty" a moment too soon, or spends a number that is
---     void or parked. Whoever proves something by a next number reads it twice, the lower one counts.)
+--     void or parked. Whoever proves something by a next number asks as `next_numbers` does.)
 
 -- name: tables
 -- script: the ring, its configuration, the parked numbers, the two sequences, the archive
@@ -1081,10 +1081,18 @@ WHERE h.done_at IS NOT NULL
 -- end
 
 -- name: next_numbers
--- one row: the two next numbers; asked twice by who proves something by them, the lower ones count
+-- one row: the two next numbers exactly, for who proves something by them
+-- pg_sequence_last_value looks when no nextval is half done; a plain look may see up to 32 too much. It is null
+-- before the first number. It takes the lock that nextval takes: alone in its transaction, please.
 SELECT
-    (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s) AS next_push,
-    (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s) AS next_pop;
+    (
+        SELECT coalesce(pg_sequence_last_value(CAST('"{schema}"."{queue}_push_seq"' AS regclass)) + 1, s.last_value)
+        FROM "{schema}"."{queue}_push_seq" AS s
+    ) AS next_push,
+    (
+        SELECT coalesce(pg_sequence_last_value(CAST('"{schema}"."{queue}_pop_seq"' AS regclass)) + 1, s.last_value)
+        FROM "{schema}"."{queue}_pop_seq" AS s
+    ) AS next_pop;
 
 -- name: drawers
 -- a row for each transaction that is open and has drawn from a sequence, prepared ones too: whose it is
@@ -1402,10 +1410,15 @@ SELECT
     pg_postmaster_start_time() AS server_started,
     (SELECT a.backend_start FROM pg_stat_activity AS a WHERE a.backend_type = 'checkpointer') AS checkpointer_started,
     pg_stat_get_bgwriter_stat_reset_time() AS counts_since,
-    (SELECT k.timeline_id FROM pg_control_checkpoint() AS k) AS timeline,
+    -- The control file has a new timeline only from the next checkpoint on.
+    CASE
+        WHEN NOT pg_is_in_recovery() THEN CAST(CAST('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8) AS bit(32)) AS integer)
+    END AS timeline,
     d.xact_rollback AS rollbacks,
     d.sessions_abandoned + d.sessions_fatal + d.sessions_killed AS sessions_lost,
-    pg_is_in_recovery() AS recovering
+    pg_is_in_recovery() AS recovering,
+    -- What a sequence logs ahead, and the one number whose commit was not there yet.
+    33 AS ahead
 FROM pg_stat_database AS d
 WHERE d.datname = current_database();
 

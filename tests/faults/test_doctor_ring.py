@@ -19,15 +19,17 @@ from hypothesis import strategies as st
 from psycopg import IsolationLevel
 from psycopg.conninfo import make_conninfo
 
+from console import sql
 from console.actions.audit import Wanted, entries
 from console.doctor import ring as doctor
 from console.doctor.look import looking
 from console.doctor.ring_map import SlotRange, slot_map
 from console.doctor.ring_proof import Astray, losses
-from console.doctor.ring_repairs import Mend
+from console.doctor.ring_repairs import AddSlots, Mend
 from console.engines import open_database
 from console.engines.embedded import EmbeddedServer
-from console.errors import BusyError
+from console.errors import BusyError, RefusedError
+from tests.contract.test_every_statement import rows_checked, running
 from tests.faults.doctor_tools import found_at, look_at, mend, mend_by, numbers
 from tests.faults.ring_tools import Ring, make_ring, wait_for_server
 from tests.servers import connect, wait_until
@@ -163,6 +165,35 @@ def test_a_backend_that_is_killed_takes_its_pop_and_the_caches_with_it(
     assert found_at(ring) == {}
 
 
+def test_a_fail_over_is_told_and_a_standby_says_nothing(
+    own_server: EmbeddedServer, make: Make
+) -> None:
+    """A standby has the numbers up to 32 ahead of what was drawn, and keeps them when promoted."""
+    ring = make()
+    with ring.connect() as connection:
+        left = fill(ring, connection, 40, 10)
+    own_server.kill()
+    assert own_server.folder is not None
+    standby = own_server.folder / "data" / "standby.signal"
+    standby.touch()
+    standby.chmod(0o644)
+    own_server.restart()
+    found, unseen = look_at(ring)
+    assert (found, len(unseen)) == ([], 1)
+    with pytest.raises(RefusedError, match="standby"):
+        slot_map(ring.database, ring.queue)
+    with ring.connect() as connection:
+        connection.execute("SELECT pg_promote()")
+    orphans, holes = lost_by_sequences(ring)
+    promoted = found_at(ring)
+    assert numbers(promoted["orphan"]) == orphans
+    assert numbers(promoted["hole"]) == holes
+    assert "the server is on timeline 2" in promoted["orphan"].cause
+    mend(ring)
+    assert payloads(ring) == left
+    assert found_at(ring) == {}
+
+
 def test_rollbacks_leave_orphans_and_holes_that_are_told_apart_from_a_crash(make: Make) -> None:
     """A pop that was rolled back, a push drawn by a pop since, a push that no pop has come to."""
     ring = make()
@@ -289,6 +320,21 @@ def test_more_spent_numbers_than_slots_want_a_relay_at_once(make: Make) -> None:
         assert first.repair.command == f"dbq-console relay '{name}' --yes '{name}'"
         mend_by(ring, first)
         assert payloads(ring) == ["message 4", "message 5"]
+
+
+def test_pops_more_than_a_lap_ahead_want_a_relay(make: Make) -> None:
+    """Though each of their numbers is parked: a sequence was moved, callers do not get that far."""
+    ring = make(size=5)
+    with ring.connect() as connection:
+        for _ in range(3):
+            assert found_at(ring) == {}
+            connection.execute(ring.sql("SELECT nextval({pop_name}) FROM generate_series(1, 2)"))
+            assert mend(ring) == ["park 2 spent pop numbers"]
+        found = found_at(ring)
+        assert list(found) == ["pop_ahead"]
+        mend_by(ring, found["pop_ahead"])
+        sent = fill_more(ring, connection, 5)
+        assert payloads(ring) == sent
 
 
 @pytest.mark.usefixtures("hasty")
@@ -660,3 +706,51 @@ def check_map(ranges: Sequence[SlotRange], state: Laid) -> None:
         for number in range(r.first_number, r.first_number + r.count)
     }
     assert orphans == state.lost()[Astray.ORPHAN]
+
+
+def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of ring.sql from the first that only the doctor asks."""
+    names = list(sql.statements("postgresql", "ring"))
+    wanted = {f"ring.{name}" for name in names[names.index("next_numbers") :]}
+    ring = make(size=20)
+    with ring.connect() as connection:
+        left = fill(ring, connection, 12, 4)
+        connection.execute(ring.sql("UPDATE {ring} SET reference_count = 0 WHERE slot = 6"))
+        connection.execute(ring.sql("DELETE FROM {ring} WHERE slot = 19"))
+        connection.execute(ring.sql("SELECT nextval({push_name}), nextval({pop_name})"))
+        with running() as labels, rows_checked(monkeypatch):
+            found = found_at(ring)
+            assert set(found) == {"slot_mismatch", "slot_count", "orphan", "hole"}
+            assert slot_map(ring.database, ring.queue)
+            connection.execute("BEGIN")
+            assert ring.pop(connection)
+            look_at(ring, patience_seconds=0.01)
+            connection.execute("ROLLBACK")
+            Mend(ring.queue, dict.fromkeys(Astray, 1)).run(ring.database)
+            AddSlots(ring.queue, 1).run(ring.database)
+            mend_by(ring, found["slot_mismatch"])
+        assert wanted <= labels
+    assert payloads(ring) == left
+
+
+def test_the_map_of_a_large_ring_reads_it_once(make: Make) -> None:
+    """100,000 slots are one scan, and as many ranges as there are differences."""
+    ring = make(size=100_000, max_bytes=1)
+    with ring.connect() as connection:
+        assert None not in ring.push_many(connection, ["x"] * 5_000)
+        assert len(ring.pop_many(connection, 1_000)) == 1_000
+        whole = slot_map(ring.database, ring.queue)
+        assert [(r.first_slot, r.last_slot, r.state, r.count) for r in whole] == [
+            (0, 1_000, "free", 1_001),
+            (1_001, 5_000, "ready", 4_000),
+            (5_001, 99_999, "free", 94_999),
+        ]
+        product = ring.database.product
+        statement = sql.statements(product.name, "ring")["slot_map"]
+        text = sql.script(statement, product.dialect, ring.queue.scope(product))
+        asked = re.sub(r":drawn_\w+", "1", text)
+        plan = [line for (line,) in connection.execute(f"EXPLAIN {asked}".encode()).fetchall()]
+        scans = [line for line in plan if f'on "{ring.queue.name}" r' in line]
+        assert len(scans) == 1, plan

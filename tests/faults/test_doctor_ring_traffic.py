@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 import psycopg
 import pytest
@@ -66,7 +66,7 @@ def backlog(ring: Ring, connection: psycopg.Connection, batches: int) -> None:
 
 
 def test_silence_under_heavy_healthy_traffic(busy_server: EmbeddedServer, long: bool) -> None:
-    """A backlog, late commits, prepared transactions, poppers that wait on an idle ring."""
+    """A backlog, late commits, prepared transactions, poppers that wait, an idle ring resized."""
     url = busy_server.create_database("silence")
     rings = [make_ring(url, name, size=20_000, max_bytes=300) for name in ("busy", "idle")]
     busy, idle = rings
@@ -102,7 +102,12 @@ def test_silence_under_heavy_healthy_traffic(busy_server: EmbeddedServer, long: 
         def wait_for_more(_: int) -> None:
             idle.pop_many(sessions[2], 50)
 
-        with repeated(commit_late, prepare, wait_for_more):
+        def resize(_: int) -> None:
+            with suppress(BusyError):
+                idle.relay(chance.randint(18_000, 22_000))
+            time.sleep(0.5)  # a relay now and then: callers are to get on
+
+        with repeated(commit_late, prepare, wait_for_more, resize):
             until = time.monotonic() + (600 if long else 2)
             while time.monotonic() < until:
                 for ring in rings:

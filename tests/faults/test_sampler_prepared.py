@@ -2,14 +2,19 @@
 
 import importlib.util
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
+from console.doctor.examine import examine
+from console.doctor.finding import Finding
+from console.doctor.sessions import PREPARED
 from console.engines import open_database
 from console.engines.embedded import EmbeddedServer
 from console.monitor import snapshot, take_sample
+from console.monitor.limits import DEFAULTS
 from tests.faults.test_sampler import install_some, push
-from tests.servers import connect
+from tests.servers import connect, wait_until
 
 
 @pytest.mark.skipif(
@@ -29,8 +34,29 @@ def test_a_prepared_transaction_is_a_holder() -> None:
         server.kill()
         server.restart()
         check(url)
+        mend(url)
         with connect(url) as connection:
-            connection.execute("ROLLBACK PREPARED 'left ''behind'")
+            assert connection.execute("SELECT gid FROM pg_prepared_xacts").fetchall() == []
+
+
+def mend(url: str) -> None:
+    """The doctor finds it once it is older than the threshold, and rolls it back when told to."""
+
+    def forgotten(stuck_after_seconds: float) -> list[Finding]:
+        thresholds = replace(DEFAULTS, stuck_after_seconds=stuck_after_seconds)
+        found = examine(database, thresholds_of=lambda _: thresholds, patience_seconds=0.1)
+        findings = [finding for one in found for finding in one.findings]
+        return [finding for finding in findings if finding.code is PREPARED]
+
+    with closing(open_database(url)) as database:
+        assert not forgotten(3600.0)
+        wait_until(lambda: bool(forgotten(0.01)), "it is old")
+        (finding,) = forgotten(0.01)
+        assert finding.evidence["session"] == "left 'behind"
+        assert finding.repair is not None
+        assert not finding.repair.unattended
+        finding.repair.run(database)
+        assert not forgotten(0.01)
 
 
 def check(url: str) -> None:

@@ -2,15 +2,18 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
 from console.actions.install import install
 from console.catalog import installed_queue
 from console.designs.pinter import CLAIM
+from console.doctor.examine import examine
 from console.engines import Database, open_database
 from console.engines.embedded import EmbeddedServer
 from console.monitor import QueueSnapshot, Sampler
+from console.monitor.limits import DEFAULTS
 from tests.contract.client import Client
 from tests.faults.test_sampler import TIMEOUTS, install_some, push
 from tests.servers import connect, fresh_database, wait_until
@@ -61,6 +64,9 @@ def test_a_standby_tells_what_it_can(standby: Database) -> None:
         assert claim.claims is not None
         assert [one.owner for one in claim.claims] == ["unknown"]  # a session of the primary's
     assert "rates" in standby.capabilities.missing
+    for one in examine(standby, thresholds_of=lambda _: replace(DEFAULTS, stuck_after_seconds=0)):
+        assert one.verdict == "unknown", one.findings
+        assert "its primary's" in "\n".join(one.unseen)
 
 
 def unknown(seen: QueueSnapshot) -> set[str]:

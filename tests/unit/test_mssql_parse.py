@@ -13,6 +13,7 @@ from console import sql
 from console.actions import install
 from console.catalog import Kind, Queue
 from console.designs import DESIGNS
+from console.doctor.claims import IN_HAND, scope_of
 from console.engines.mssql import PRODUCT
 from tests.contract.variants import ALL, Variant, on
 from tests.looks import adopted as somebody_elses
@@ -101,7 +102,7 @@ def files(queue: Queue) -> list[str]:
     """The design's own, and those that belong to no design."""
     folder = Path(str(sql.queries_folder())) / "mssql"
     house = {path.stem for path in folder.glob("*.sql")} - DESIGNS.keys()
-    return [queue.design.name, *sorted(house - {"actions"})]
+    return [queue.design.name, *sorted(house - {"actions", "doctor"})]
 
 
 def rendered(queue: Queue, file: str) -> Iterator[Batch]:
@@ -115,6 +116,13 @@ def acting(queue: Queue) -> Iterator[Batch]:
     """Every statement that acts on the queue's messages."""
     for statement, scope in moves(PRODUCT, queue):
         yield from one(statement, scope)
+
+
+def doctoring(queue: Queue) -> Iterator[Batch]:
+    """What the doctor asks of it: of a ring's claims, where those lie."""
+    for statement in sql.statements("mssql", "doctor").values():
+        in_hand = statement.name in IN_HAND and queue.finishes
+        yield from one(statement, scope_of(PRODUCT, queue) if in_hand else queue.scope(PRODUCT))
 
 
 def one(statement: sql.Statement, scope: sql.Scope) -> Iterator[Batch]:
@@ -136,6 +144,7 @@ def installed() -> Iterator[Batch]:
         for file in files(queue):
             yield from rendered(queue, file)
         yield from acting(queue)
+        yield from doctoring(queue)
 
 
 def adopted() -> Iterator[Batch]:

@@ -1,0 +1,730 @@
+-- What the doctor asks of any queue, besides what monitoring asks: each statement reads a bounded number of
+-- rows by an index and returns keys, never a payload. What a statement says of claims is for queues that
+-- keep what was popped. Of a ring with in_hand the table is <queue>_in_hand.
+-- Rows that open transactions hold are skipped (READPAST), not waited for: they are somebody's work. Where
+-- a row is looked for that should be there, locked ones are looked at too (NOLOCK): a locked row is there.
+-- ids: an array as JSON text, [{"id": "1"}, ...].
+
+-- name: recovering
+-- one row: whether this server follows another one, which is where transactions and claims are
+SELECT CAST(CASE WHEN DATABASEPROPERTYEX(DB_NAME(), N'Updateability') = N'READ_ONLY' THEN 1 ELSE 0 END AS bit) AS recovering;
+
+-- name: claims
+-- a row for each owner among the oldest 10,001 claims: how many, how many for :stuck_after seconds, the oldest ten
+-- when finishes=yes
+SET NOCOUNT ON;
+DECLARE @stuck_after float = :stuck_after;
+DECLARE @claims TABLE (
+    id nvarchar(450) COLLATE DATABASE_DEFAULT NULL,
+    claimed_by nvarchar(450) COLLATE Latin1_General_100_BIN2 NULL,
+    seconds float NULL
+);
+INSERT INTO @claims (id, claimed_by, seconds)
+SELECT TOP (10001)
+    CAST(m.[{id}] AS nvarchar(450)) COLLATE DATABASE_DEFAULT AS id,
+    -- when role claimed_by
+    CAST(m.[{claimed_by}] AS nvarchar(450)) COLLATE Latin1_General_100_BIN2 AS claimed_by,
+    -- end
+    -- when no role claimed_by
+    CAST(NULL AS nvarchar(450)) AS claimed_by,
+    -- end
+    -- when role claimed_at
+    CAST(DATEDIFF_BIG(microsecond, m.[{claimed_at}], SYSUTCDATETIME()) / 1e6 AS float) AS seconds
+    -- end
+    -- when no role claimed_at
+    CAST(NULL AS float) AS seconds
+    -- end
+FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+-- when design=claim
+WHERE m.[{claimed_at}] IS NOT NULL
+-- when installed=yes
+-- It is set with errors, and it is what the index is filtered by.
+AND m.[{done_at}] IS NULL
+-- end
+-- when installed=no
+-- when role error
+AND m.[{error}] IS NULL
+-- end
+-- end
+-- end
+-- when design=status|split
+WHERE m.[{status}] = 1
+-- end
+-- when design=ring
+WHERE m.[{claimed_at}] IS NOT NULL AND m.[{done_at}] IS NULL
+-- end
+-- when role claimed_at
+ORDER BY m.[{claimed_at}]
+-- end
+;
+SELECT
+    g.claimed_by AS claimed_by,
+    g.claims AS claims,
+    g.old AS old,
+    g.oldest_seconds AS oldest_seconds,
+    (
+        SELECT TOP (10) c.id AS id FROM @claims AS c
+        WHERE c.claimed_by = g.claimed_by OR (c.claimed_by IS NULL AND g.claimed_by IS NULL)
+        ORDER BY c.seconds DESC
+        FOR JSON PATH
+    ) AS ids
+FROM (
+    SELECT
+        c.claimed_by,
+        COUNT_BIG(*) AS claims,
+        COUNT_BIG(CASE WHEN c.seconds >= @stuck_after THEN 1 END) AS old,
+        MAX(c.seconds) AS oldest_seconds
+    FROM @claims AS c
+    GROUP BY c.claimed_by
+) AS g
+-- end
+;
+
+-- name: illegal
+-- a row for each contradiction in rows of a status or claim queue: how many there are, of at most 10,001, and the first ten
+-- What a CHECK of the table rules out is not looked for; else the first and the last 10,001 rows are.
+-- when design=claim|status|split
+SET NOCOUNT ON;
+DECLARE @wrong TABLE (wrong nvarchar(20) NOT NULL, id nvarchar(450) COLLATE DATABASE_DEFAULT NULL);
+-- when design=status|split
+-- Ruled out: no row is looked at.
+DECLARE @looked_at int = 10001;
+IF EXISTS (
+    SELECT 1 FROM sys.check_constraints AS k
+    WHERE k.parent_object_id = OBJECT_ID(N'[{schema}].[{table}]') AND k.is_disabled = 0 AND k.is_not_trusted = 0
+    AND k.[definition] LIKE N'%status_>=(0)%status_<=(4)%'
+)
+    SET @looked_at = 0;
+INSERT INTO @wrong (wrong, id)
+SELECT
+    N'status',
+    CAST(o.id AS nvarchar(450)) COLLATE DATABASE_DEFAULT
+FROM (
+    SELECT
+        w.id,
+        w.state
+    FROM (
+        SELECT TOP (@looked_at)
+            m.[{id}] AS id,
+            m.[{status}] AS state
+        FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+        -- when installed=yes
+        ORDER BY m.[{id}]
+        -- end
+    ) AS w
+    -- when installed=yes
+    UNION
+    SELECT
+        w.id,
+        w.state
+    FROM (
+        SELECT TOP (@looked_at)
+            m.[{id}] AS id,
+            m.[{status}] AS state
+        FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+        ORDER BY m.[{id}] DESC
+    ) AS w
+    -- end
+) AS o
+WHERE o.state NOT BETWEEN 0 AND 4;
+-- when installed=yes
+INSERT INTO @wrong (wrong, id)
+SELECT TOP (10001)
+    N'claimed_undated',
+    CAST(m.id AS nvarchar(450))
+FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+WHERE m.status = 1 AND m.claimed_at IS NULL;
+INSERT INTO @wrong (wrong, id)
+SELECT TOP (10001)
+    N'error_undated',
+    CAST(m.id AS nvarchar(450))
+FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+WHERE m.status = 4 AND m.done_at IS NULL;
+INSERT INTO @wrong (wrong, id)
+SELECT TOP (10001)
+    N'done_undated',
+    CAST(m.id AS nvarchar(450))
+FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+WHERE m.status = 2 AND m.done_at IS NULL;
+INSERT INTO @wrong (wrong, id)
+SELECT
+    N'done_with_error',
+    CAST(d.id AS nvarchar(450))
+FROM (
+    SELECT TOP (10001)
+        m.id,
+        CASE WHEN m.errors IS NOT NULL THEN 1 ELSE 0 END AS has_error
+    FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    WHERE m.status = 2
+    ORDER BY m.done_at DESC
+) AS d
+WHERE d.has_error = 1;
+-- end
+-- end
+-- when design=claim
+-- The index of errors is filtered by done_at: without one they are looked for among what is claimed.
+INSERT INTO @wrong (wrong, id)
+SELECT
+    N'error_undated',
+    CAST(c.id AS nvarchar(450))
+FROM (
+    SELECT TOP (10001)
+        m.id,
+        CASE WHEN m.errors IS NOT NULL THEN 1 ELSE 0 END AS has_error
+    FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    WHERE m.processing_started_at IS NOT NULL AND m.done_at IS NULL
+    ORDER BY m.processing_started_at
+) AS c
+WHERE c.has_error = 1;
+INSERT INTO @wrong (wrong, id)
+SELECT
+    N'error_unclaimed',
+    CAST(r.id AS nvarchar(450))
+FROM (
+    SELECT TOP (10001)
+        m.id,
+        m.processing_started_at
+    FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    WHERE m.done_at IS NOT NULL
+    ORDER BY m.done_at DESC
+) AS r
+WHERE r.processing_started_at IS NULL;
+-- end
+SELECT
+    g.wrong AS wrong,
+    g.found AS found,
+    (SELECT TOP (10) w.id AS id FROM @wrong AS w WHERE w.wrong = g.wrong FOR JSON PATH) AS ids
+FROM (
+    SELECT
+        w.wrong,
+        COUNT_BIG(*) AS found
+    FROM @wrong AS w
+    GROUP BY w.wrong
+) AS g
+-- end
+;
+
+-- name: halves
+-- a row for each kind of half message of a split queue: how many there are, of at most 10,001, and the first ten
+-- ready: no payload, among the next 20,000 to be popped; kept: no payload, in another state; payload: nothing but
+-- one. Of these two the first and the last 20,000 are looked at. What looks like a half is looked at twice: by
+-- then whoever was taking both away has ended, or holds the row.
+-- when design=split
+SET NOCOUNT ON;
+DECLARE @halves TABLE (half nvarchar(10) NOT NULL, id bigint NOT NULL);
+INSERT INTO @halves (half, id)
+SELECT
+    N'ready',
+    w.id
+FROM (
+    SELECT TOP (20000) m.id FROM [{schema}].[{queue}_meta] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    WHERE m.status = 0
+    ORDER BY m.queue_date_time, m.id
+) AS w
+WHERE NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (NOLOCK) WHERE d.id = w.id);
+INSERT INTO @halves (half, id)
+SELECT
+    N'kept',
+    w.id
+FROM (
+    SELECT
+        f.id,
+        f.status
+    FROM (
+        SELECT TOP (20000)
+            m.id,
+            m.status
+        FROM [{schema}].[{queue}_meta] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+        ORDER BY m.id
+    ) AS f
+    UNION
+    SELECT
+        l.id,
+        l.status
+    FROM (
+        SELECT TOP (20000)
+            m.id,
+            m.status
+        FROM [{schema}].[{queue}_meta] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+        ORDER BY m.id DESC
+    ) AS l
+) AS w
+WHERE w.status <> 0
+AND NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (NOLOCK) WHERE d.id = w.id);
+INSERT INTO @halves (half, id)
+SELECT
+    N'payload',
+    w.id
+FROM (
+    SELECT f.id FROM (
+        SELECT TOP (20000) d.id FROM [{schema}].[{queue}_data] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+        ORDER BY d.id
+    ) AS f
+    UNION
+    SELECT l.id FROM (
+        SELECT TOP (20000) d.id FROM [{schema}].[{queue}_data] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+        ORDER BY d.id DESC
+    ) AS l
+) AS w
+WHERE NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}_meta] AS m WITH (NOLOCK) WHERE m.id = w.id);
+DELETE h
+FROM @halves AS h
+WHERE
+    (
+        h.half <> N'payload'
+        AND (
+            NOT EXISTS (
+                SELECT 1 FROM [{schema}].[{queue}_meta] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE m.id = h.id
+            )
+            OR EXISTS (SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (NOLOCK) WHERE d.id = h.id)
+        )
+    )
+    OR (
+        h.half = N'payload'
+        AND (
+            NOT EXISTS (
+                SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE d.id = h.id
+            )
+            OR EXISTS (SELECT 1 FROM [{schema}].[{queue}_meta] AS m WITH (NOLOCK) WHERE m.id = h.id)
+        )
+    );
+SELECT
+    g.half AS half,
+    g.found AS found,
+    (
+        SELECT TOP (10) CAST(h.id AS nvarchar(20)) AS id FROM @halves AS h WHERE h.half = g.half
+        ORDER BY h.id
+        FOR JSON PATH
+    ) AS ids
+FROM (
+    SELECT
+        h.half,
+        CASE WHEN COUNT_BIG(*) < 10001 THEN COUNT_BIG(*) ELSE 10001 END AS found
+    FROM @halves AS h
+    GROUP BY h.half
+) AS g
+-- end
+;
+
+-- name: set_aside
+-- one row: how many of the next ready rows of a split queue have no payload, and how many of those are in error now
+-- when design=split
+SET NOCOUNT ON;
+DECLARE @error nvarchar(max) = :error;
+DECLARE @selected bigint;
+DECLARE @held TABLE (id bigint NOT NULL PRIMARY KEY);
+-- Locked before it is looked for: nobody takes the two away together.
+INSERT INTO @held (id)
+SELECT TOP (10001) m.id
+FROM (
+    SELECT TOP (20000) n.id FROM [{schema}].[{queue}_meta] AS n WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    WHERE n.status = 0
+    ORDER BY n.queue_date_time, n.id
+) AS w
+INNER JOIN [{schema}].[{queue}_meta] AS m WITH (UPDLOCK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    ON w.id = m.id AND m.status = 0
+WHERE NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (NOLOCK) WHERE d.id = w.id)
+OPTION (LOOP JOIN, FORCE ORDER);
+SET @selected = @@ROWCOUNT;
+UPDATE m
+SET status = 4,
+    errors = @error,
+    done_at = SYSUTCDATETIME()
+FROM @held AS h
+INNER JOIN [{schema}].[{queue}_meta] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON m.id = h.id
+WHERE m.status = 0
+AND NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (NOLOCK) WHERE d.id = h.id)
+OPTION (LOOP JOIN, FORCE ORDER);
+SELECT
+    @selected AS selected,
+    CAST(@@ROWCOUNT AS bigint) AS done
+-- end
+;
+
+-- name: poison
+-- a row for each state in which messages were tried :least times or more: how many of the 10,001 looked at, the most tries, the first ten
+-- Looked at are the first that would be popped, the oldest claims, the newest errors.
+-- when finishes=yes
+-- when role attempts
+SET NOCOUNT ON;
+DECLARE @least int = :least;
+DECLARE @tried TABLE (state nvarchar(10) NOT NULL, id nvarchar(450) COLLATE DATABASE_DEFAULT NULL, attempts bigint NULL);
+INSERT INTO @tried (state, id, attempts)
+SELECT TOP (10001)
+    N'ready',
+    CAST(m.[{id}] AS nvarchar(450)) COLLATE DATABASE_DEFAULT,
+    m.[{attempts}]
+FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+-- when design=claim
+WHERE m.[{claimed_at}] IS NULL
+-- end
+-- when design=status|split
+WHERE m.[{status}] = 0
+-- end
+-- when design=ring
+WHERE m.[{claimed_at}] IS NULL AND m.[{done_at}] IS NULL
+ORDER BY m.[{id}]
+-- end
+-- when design=claim|status|split
+-- when installed=yes
+ORDER BY m.[{pushed_at}], m.[{id}]
+-- end
+-- end
+;
+INSERT INTO @tried (state, id, attempts)
+SELECT TOP (10001)
+    N'claimed',
+    CAST(m.[{id}] AS nvarchar(450)) COLLATE DATABASE_DEFAULT,
+    m.[{attempts}]
+FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+-- when design=claim
+WHERE m.[{claimed_at}] IS NOT NULL
+-- when installed=yes
+AND m.[{done_at}] IS NULL
+-- end
+-- when installed=no
+-- when role error
+AND m.[{error}] IS NULL
+-- end
+-- end
+-- end
+-- when design=status|split
+WHERE m.[{status}] = 1
+-- end
+-- when design=ring
+WHERE m.[{claimed_at}] IS NOT NULL AND m.[{done_at}] IS NULL
+-- end
+-- when installed=yes
+ORDER BY m.[{claimed_at}]
+-- end
+;
+-- when role error
+INSERT INTO @tried (state, id, attempts)
+SELECT TOP (10001)
+    N'error',
+    CAST(m.[{id}] AS nvarchar(450)) COLLATE DATABASE_DEFAULT,
+    m.[{attempts}]
+FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+-- when design=claim
+-- when installed=yes
+WHERE m.[{done_at}] IS NOT NULL
+-- end
+-- when installed=no
+WHERE m.[{error}] IS NOT NULL
+-- end
+-- end
+-- when design=status|split
+WHERE m.[{status}] = 4
+-- end
+-- when design=ring
+WHERE m.[{done_at}] IS NOT NULL
+-- end
+-- when installed=yes
+ORDER BY m.[{done_at}] DESC
+-- end
+;
+-- end
+SELECT
+    g.state AS state,
+    g.found AS found,
+    g.most AS most,
+    (
+        SELECT TOP (10) t.id AS id FROM @tried AS t WHERE t.state = g.state AND t.attempts >= @least
+        ORDER BY t.attempts DESC
+        FOR JSON PATH
+    ) AS ids
+FROM (
+    SELECT
+        t.state,
+        COUNT_BIG(*) AS found,
+        MAX(t.attempts) AS most
+    FROM @tried AS t
+    WHERE t.attempts >= @least
+    GROUP BY t.state
+) AS g
+-- end
+-- end
+;
+
+-- name: indexes
+-- a row for each index of the given tables (:tables, a JSON array): what it is on, under what condition, and whether it can be used
+-- columns: an array as JSON text, as ids. READUNCOMMITTED: never behind somebody's DDL.
+DECLARE @schema nvarchar(max) = :schema;
+DECLARE @tables nvarchar(max) = :tables;
+SELECT
+    CAST(t.name AS nvarchar(128)) AS table_name,
+    CAST(i.name AS nvarchar(128)) AS name,
+    (
+        SELECT c.name AS name
+        FROM sys.index_columns AS k WITH (READUNCOMMITTED)
+        INNER JOIN sys.columns AS c WITH (READUNCOMMITTED) ON k.object_id = c.object_id AND k.column_id = c.column_id
+        WHERE k.object_id = i.object_id AND k.index_id = i.index_id AND k.is_included_column = 0
+        ORDER BY k.key_ordinal
+        FOR JSON PATH
+    ) AS columns,
+    i.filter_definition AS condition,
+    i.is_unique AS is_unique,
+    CAST(CASE WHEN i.is_disabled = 1 THEN 0 ELSE 1 END AS bit) AS valid,
+    CAST(0 AS bit) AS being_built
+FROM sys.indexes AS i WITH (READUNCOMMITTED)
+INNER JOIN sys.tables AS t WITH (READUNCOMMITTED) ON i.object_id = t.object_id
+INNER JOIN sys.schemas AS s WITH (READUNCOMMITTED) ON t.schema_id = s.schema_id
+INNER JOIN OPENJSON(@tables) AS given ON t.name = given.[value] COLLATE Latin1_General_100_BIN2
+WHERE s.name = @schema COLLATE Latin1_General_100_BIN2 AND i.index_id > 0;
+
+-- name: ghosts
+-- a row for each table of the queue: how many rows are deleted and not cleared away yet, of which some are kept for old row versions
+-- A ghost is cleared away by the server itself, unless a transaction may still read its version. Of a table of
+-- 10,000 pages or more the server looks at one page in a hundred. An error without VIEW DATABASE STATE.
+SELECT
+    CAST(o.name AS nvarchar(128)) AS name,
+    CAST(COALESCE(SUM(g.ghost_record_count + g.version_ghost_record_count), 0) AS bigint) AS dead_rows
+FROM sys.objects AS o
+CROSS APPLY sys.dm_db_index_physical_stats(DB_ID(), o.object_id, NULL, NULL, N'SAMPLED') AS g
+WHERE o.object_id IN (OBJECT_ID(N'[{schema}].[{table}]'), OBJECT_ID(N'[{schema}].[{queue}_data]'))
+AND g.alloc_unit_type_desc = N'IN_ROW_DATA' AND g.index_level = 0
+GROUP BY o.name;
+
+-- name: pops
+-- one row: when something was popped last, where that leaves a trace; what would be popped next; how many were, and since when that is counted
+-- Of installed queues. A trace: done rows and the last one that was archived, what archive_at_pop wrote, the times of a ring's free
+-- slots (of those up to 100,000). What a complete deletes leaves none, so of claims there is no last pop. The
+-- counters begin anew when the table leaves the metadata cache, and nobody tells when that was.
+SET NOCOUNT ON;
+DECLARE @popped bigint, @last_pop datetime2(7), @next nvarchar(450);
+-- when design=naive|heap|fifo|stack|pending|claim|status|split
+IF COALESCE(HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'VIEW DATABASE STATE'), 0) = 1
+    OR COALESCE(HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'VIEW DATABASE PERFORMANCE STATE'), 0) = 1
+    SELECT
+        -- when design=naive|heap|fifo|stack|pending
+        @popped = SUM(o.leaf_delete_count + o.leaf_ghost_count)
+        -- end
+        -- when design=claim|status|split
+        @popped = SUM(o.leaf_update_count)
+        -- end
+    FROM sys.dm_db_index_operational_stats(DB_ID(), OBJECT_ID(N'[{schema}].[{table}]'), NULL, NULL) AS o
+    WHERE o.object_id = OBJECT_ID(N'[{schema}].[{table}]') AND o.index_id IN (0, 1);
+-- end
+-- when design=status|split
+SELECT @last_pop = MAX(l.popped_at)
+FROM (
+    SELECT MAX(m.claimed_at) AS popped_at FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    WHERE m.status = 1
+    UNION ALL
+    SELECT MAX(m.done_at) FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE m.status = 2
+    UNION ALL
+    SELECT MAX(m.done_at) FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE m.status = 4
+    UNION ALL
+    SELECT MAX(a.archived_at) FROM (
+        SELECT TOP (1) e.archived_at FROM [{schema}].[{queue}_archive] AS e WITH (READPAST, READCOMMITTEDLOCK)
+        ORDER BY e.archive_id DESC
+    ) AS a
+) AS l;
+-- end
+-- when design=ring
+IF CAST(N'{size}' AS bigint) <= 100000
+    SELECT @last_pop = MAX(r.time) FROM [{schema}].[{queue}] AS r WITH (NOLOCK) WHERE r.reference_count = 0;
+-- end
+-- when archive_at_pop=on
+-- when design=naive|heap|fifo|stack|pending|broker
+SELECT TOP (1) @last_pop = a.archived_at FROM [{schema}].[{queue}_archive] AS a WITH (READPAST, READCOMMITTEDLOCK)
+ORDER BY a.archive_id DESC;
+-- end
+-- end
+-- when design=naive|fifo
+SELECT TOP (1) @next = CAST(m.[{id}] AS nvarchar(450))
+FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ORDER BY m.[{id}];
+-- end
+-- when design=stack
+SELECT TOP (1) @next = CAST(m.[{id}] AS nvarchar(450))
+FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ORDER BY m.[{id}] DESC;
+-- end
+-- when design=pending
+SELECT TOP (1) @next = CONVERT(nvarchar(30), m.[{due_at}], 126)
+FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ORDER BY m.[{due_at}];
+-- end
+-- when design=claim
+SELECT TOP (1) @next = CAST(m.[{id}] AS nvarchar(450))
+FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+WHERE m.[{claimed_at}] IS NULL
+ORDER BY m.[{pushed_at}], m.[{id}];
+-- end
+-- when design=status|split
+SELECT TOP (1) @next = CAST(m.[{id}] AS nvarchar(450))
+FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+WHERE m.[{status}] = 0
+ORDER BY m.[{pushed_at}], m.[{id}];
+-- end
+-- when design=ring
+SELECT @next = CAST(s.current_value AS nvarchar(450)) FROM sys.sequences AS s
+WHERE s.object_id = OBJECT_ID(N'[{schema}].[{pop_sequence}]');
+-- end
+-- when design=broker
+SELECT TOP (1) @next = CAST(m.queuing_order AS nvarchar(450)) FROM [{schema}].[{table}] AS m WITH (NOLOCK)
+WHERE m.status = 1
+ORDER BY m.priority, m.queuing_order;
+-- end
+SELECT
+    CAST(DATEDIFF_BIG(microsecond, @last_pop, SYSUTCDATETIME()) / 1e6 AS float) AS popped_seconds,
+    @next AS next,
+    @popped AS popped,
+    CAST(NULL AS float) AS counted_seconds;
+
+-- name: bottom
+-- one row: the oldest message of a stack, and how many that came later went before it, among the ids of the newest 10,001
+-- when design=stack
+SELECT
+    CAST(b.id AS nvarchar(20)) AS id,
+    b.seconds AS seconds,
+    newest.overtaking AS overtaking
+FROM (
+    SELECT TOP (1)
+        m.id,
+        CAST(DATEDIFF_BIG(microsecond, m.pushed_at, SYSUTCDATETIME()) / 1e6 AS float) AS seconds
+    FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    ORDER BY m.id
+) AS b
+CROSS JOIN (
+    -- NOLOCK: a message that is being popped has not gone before anybody yet.
+    SELECT COALESCE(MAX(n.id) - MIN(n.id) + 1 - COUNT_BIG(*), 0) AS overtaking FROM (
+        SELECT TOP (10001) m.id FROM [{schema}].[{queue}] AS m WITH (NOLOCK)
+        ORDER BY m.id DESC
+    ) AS n
+) AS newest
+-- end
+;
+
+-- name: errors_lately
+-- one row: of the newest 10,001 error rows of the last day, how many are of the last :recent seconds; how far back they go; the first of those
+-- when finishes=yes
+-- when role done_at
+SET NOCOUNT ON;
+DECLARE @recent float = :recent;
+DECLARE @errors TABLE (id nvarchar(450) COLLATE DATABASE_DEFAULT NULL, error nvarchar(200) COLLATE DATABASE_DEFAULT NULL, seconds float NOT NULL);
+INSERT INTO @errors (id, error, seconds)
+SELECT TOP (10001)
+    CAST(m.[{id}] AS nvarchar(450)) COLLATE DATABASE_DEFAULT,
+    -- when role error
+    LEFT(CAST(m.[{error}] AS nvarchar(max)), 200) COLLATE DATABASE_DEFAULT,
+    -- end
+    -- when no role error
+    CAST(NULL AS nvarchar(200)),
+    -- end
+    CAST(DATEDIFF_BIG(microsecond, m.[{done_at}], SYSUTCDATETIME()) / 1e6 AS float)
+FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+WHERE m.[{done_at}] >= DATEADD(day, -1, SYSUTCDATETIME())
+-- when design=claim
+-- when role error
+AND m.[{error}] IS NOT NULL
+-- end
+-- end
+-- when design=status|split
+AND m.[{status}] = 4
+-- end
+ORDER BY m.[{done_at}] DESC;
+SELECT
+    COUNT_BIG(CASE WHEN e.seconds < @recent THEN 1 END) AS recent,
+    COUNT_BIG(*) AS day,
+    MAX(e.seconds) AS span_seconds,
+    (SELECT TOP (1) f.id FROM @errors AS f WHERE f.seconds < @recent ORDER BY f.seconds DESC) AS first_id,
+    (SELECT TOP (1) f.error FROM @errors AS f WHERE f.seconds < @recent ORDER BY f.seconds DESC) AS first_error,
+    MAX(CASE WHEN e.seconds < @recent THEN e.seconds END) AS first_seconds
+FROM @errors AS e
+-- end
+-- end
+;
+
+-- name: done_lag
+-- one row: how many done rows are older than a day, of at most 10,001, and since when the oldest is done
+-- when design=status|split
+SELECT
+    COUNT_BIG(*) AS found,
+    MAX(d.seconds) AS oldest_seconds
+FROM (
+    SELECT TOP (10001)
+        CAST(DATEDIFF_BIG(microsecond, m.done_at, SYSUTCDATETIME()) / 1e6 AS float) AS seconds
+    FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    WHERE m.status = 2 AND m.done_at < DATEADD(day, -1, SYSUTCDATETIME())
+    ORDER BY m.done_at
+) AS d
+-- end
+;
+
+-- name: conversations
+-- a row for each state in which the broker queue's conversations are, of either side: how many there are, of at most 10,001
+-- CO, SO, SI, DI, DO, ER, CD: see sys.conversation_endpoints. One that both sides have ended (CD) is kept by the
+-- engine for half an hour.
+-- when design=broker
+SELECT
+    RTRIM(b.state) AS state,
+    COUNT_BIG(*) AS found
+FROM (
+    SELECT TOP (10001) e.state
+    FROM sys.conversation_endpoints AS e WITH (NOLOCK) INNER JOIN sys.services AS s ON e.service_id = s.service_id
+    WHERE s.service_queue_id IN (OBJECT_ID(N'[{schema}].[{table}]'), OBJECT_ID(N'[{schema}].[{table}_initiator]'))
+) AS b
+GROUP BY b.state
+ORDER BY b.state
+-- end
+;
+
+-- name: undelivered
+-- one row: how many messages to and from the broker queue wait in sys.transmission_queue, of at most 10,001, since when, and why the oldest does
+-- when design=broker
+SELECT
+    COUNT_BIG(*) AS found,
+    CAST(DATEDIFF_BIG(millisecond, MIN(b.enqueue_time), SYSUTCDATETIME()) / 1e3 AS float) AS oldest_seconds,
+    (
+        SELECT TOP (1) t.transmission_status
+        FROM sys.transmission_queue AS t WITH (NOLOCK)
+        WHERE t.transmission_status <> N''
+        AND (
+            t.to_service_name IN (
+                SELECT s.name FROM sys.services AS s WHERE s.service_queue_id = OBJECT_ID(N'[{schema}].[{table}]')
+            )
+            OR t.from_service_name IN (
+                SELECT s.name FROM sys.services AS s WHERE s.service_queue_id = OBJECT_ID(N'[{schema}].[{table}]')
+            )
+        )
+        ORDER BY t.enqueue_time
+    ) AS status
+FROM (
+    SELECT TOP (10001) t.enqueue_time
+    FROM sys.transmission_queue AS t WITH (NOLOCK)
+    WHERE
+        t.to_service_name IN (
+            SELECT s.name FROM sys.services AS s WHERE s.service_queue_id = OBJECT_ID(N'[{schema}].[{table}]')
+        )
+        OR t.from_service_name IN (
+            SELECT s.name FROM sys.services AS s WHERE s.service_queue_id = OBJECT_ID(N'[{schema}].[{table}]')
+        )
+    ORDER BY t.enqueue_time
+) AS b
+-- end
+;
+
+-- name: activation
+-- one row: the procedure that the broker queue starts (null: none), whether it may, and what its monitor does
+-- monitored: whether this login sees monitors at all (VIEW SERVER STATE). state: INACTIVE, NOTIFIED (it was
+-- started, and has not received yet), RECEIVES_OCCURRING; null: there is no monitor.
+-- when design=broker
+SET NOCOUNT ON;
+DECLARE @monitored bit = 0, @state nvarchar(32), @activated datetime;
+IF COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE'), 0) = 1
+    OR COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER PERFORMANCE STATE'), 0) = 1
+    SET @monitored = 1;
+IF @monitored = 1
+    SELECT
+        @state = m.state,
+        @activated = m.last_activated_time
+    FROM sys.dm_broker_queue_monitors AS m
+    WHERE m.database_id = DB_ID() AND m.queue_id = OBJECT_ID(N'[{schema}].[{table}]');
+SELECT
+    q.activation_procedure AS activated,
+    q.is_activation_enabled AS enabled,
+    @monitored AS monitored,
+    @state AS state,
+    CAST(DATEDIFF_BIG(millisecond, @activated, SYSDATETIME()) / 1e3 AS float) AS activated_seconds
+FROM sys.service_queues AS q WHERE q.object_id = OBJECT_ID(N'[{schema}].[{table}]')
+-- end
+;

@@ -1,0 +1,874 @@
+"""The doctor on every design but the ring's numbers: faults made for real, and no false alarm.
+
+Each fault is made by SQL or by a session that is left open or ended; each repair is run, and the
+doctor looks again.
+"""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Identifier
+from sqlalchemy import text
+
+from console import sql
+from console.actions import maintain
+from console.actions.adopt import adopt, forget
+from console.catalog import Queue
+from console.designs import DESIGNS
+from console.doctor import anywhere, claims, sessions
+from console.doctor.codes import CODES
+from console.doctor.examine import examine
+from console.doctor.finding import Diagnosis, Finding, Severity
+from console.doctor.repairs import NO_PAYLOAD
+from console.engines import Database, open_database
+from console.monitor.asking import be_careful
+from console.monitor.limits import DEFAULTS, Limits, Thresholds
+from tests.contract.client import Client
+from tests.contract.conftest import TIMEOUTS, Use, use_of
+from tests.contract.filled import fill
+from tests.contract.installs import known
+from tests.contract.test_every_statement import rows_checked, running
+from tests.contract.variants import SMALL_RING, Variant
+from tests.servers import Server, connect, fresh_database, wait_until
+
+SOON = 0.05
+"""A threshold that is over at once."""
+PATIENCE = 2.0
+IMPATIENT = replace(DEFAULTS, stuck_after_seconds=SOON)
+MANY_ERRORS = replace(DEFAULTS, errors=Limits())
+
+
+def variant(design: str, **options: str) -> Variant:
+    return Variant(DESIGNS[design], options)
+
+
+IN_HAND = variant("ring", size=SMALL_RING, in_hand="on")
+CLAIMING = [
+    *(variant(name) for name in ("claim", "status", "split")),
+    *(variant("split", dequeue="two_step"), IN_HAND),
+]
+SOME = [variant("claim"), IN_HAND]
+DELETING = [variant(name) for name in ("naive", "heap", "fifo", "stack", "pending")]
+HERE = [*DELETING, *CLAIMING, variant("ring", size=SMALL_RING), variant("fifo", order="strict")]
+"""Each way to push and to pop on PostgreSQL, but for archive_at_pop."""
+
+
+@pytest.fixture(scope="module")
+def postgresql(server: Server) -> Iterator[Database]:
+    with fresh_database(server.url) as url:
+        database = open_database(url, timeouts=TIMEOUTS)
+        yield database
+        database.close()
+
+
+@pytest.fixture
+def use(postgresql: Database) -> Iterator[Use]:
+    yield from use_of(postgresql)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What stands still here stands still at once."""
+    monkeypatch.setattr(anywhere, "_STILL_SECONDS", SOON)
+
+
+def diagnosed(
+    client: Client,
+    thresholds: Thresholds = DEFAULTS,
+    queue: Queue | None = None,
+    patience_seconds: float = PATIENCE,
+) -> Diagnosis:
+    (found,) = examine(
+        client.database,
+        [queue or client.queue],
+        thresholds_of=lambda _: thresholds,
+        patience_seconds=patience_seconds,
+    )
+    return found
+
+
+def names(diagnosis: Diagnosis) -> list[str]:
+    return [finding.code.name for finding in diagnosis.findings]
+
+
+def grave(diagnosis: Diagnosis) -> list[Finding]:
+    return [one for one in diagnosis.findings if one.code.severity is not Severity.NOTE]
+
+
+def the(diagnosis: Diagnosis, code: str) -> Finding:
+    """The one finding of that code, with all that a finding has to say."""
+    (found,) = [finding for finding in diagnosis.findings if finding.code.name == code]
+    assert found.summary
+    assert found.evidence
+    assert found.cause
+    assert found.consequence
+    assert "payload 0" not in str(found.as_json())
+    return found
+
+
+def evidence_of(finding: Finding) -> dict[str, Any]:
+    return dict(finding.evidence)
+
+
+def mend(client: Client, finding: Finding) -> Sequence[str]:
+    assert finding.repair is not None
+    assert finding.repair.summary
+    assert finding.repair.plan(client.database)
+    return finding.repair.run(client.database)
+
+
+def run(client: Client, statement: LiteralString, *values: object) -> None:
+    """`{table}` is the queue's main table, `{queue}` its name, `{x_suffix}` its other tables."""
+    queue = client.queue
+    table = f"{queue.name}_in_hand" if queue.design.name == "ring" else queue.table
+    with connect(client.url) as connection:
+        made = SQL(statement).format(
+            table=Identifier(queue.schema, table),
+            data=Identifier(queue.schema, f"{queue.name}_data"),
+            pop=Identifier(queue.schema, f"{queue.name}_pop"),
+        )
+        connection.execute(made, values)
+
+
+def popped_by(connection: psycopg.Connection, client: Client, *, bound: bool = False) -> str:
+    """The id of one message that the session has popped."""
+    arguments = SQL("'worker-7', {}").format(bound) if client.queue.finishes else SQL("")
+    pop = Identifier(client.queue.schema, f"{client.queue.name}_pop")
+    row = connection.execute(SQL("SELECT id FROM {}({})").format(pop, arguments)).fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def filled(use: Use, of: Variant, count: int = 5) -> Client:
+    client = use(of)
+    assert None not in client.push_many(client.payloads(*range(count)))
+    return client
+
+
+def test_every_code_is_named_once() -> None:
+    assert len({code.name for code in CODES}) == len(CODES)
+
+
+# ------------------------------------------------------------------------------------ all clear
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Two producers, two consumers who finish what they take, and one more who commits late."""
+
+    client: Client
+    over: threading.Event = field(default_factory=threading.Event)
+    room: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(30))
+    """For so many more batches, or a small ring is rightly said to be full."""
+
+    def produce(self) -> None:
+        while not self.over.wait(0.005):
+            if self.room.acquire(timeout=0.05):
+                self.client.push_many(self.client.payloads(*range(5)))
+
+    def consume(self) -> None:
+        while not self.over.is_set():
+            for message in self.client.pop_many(5, "worker"):
+                if self.client.queue.finishes:
+                    self.client.complete(message)
+            self.room.release()
+
+    def commit_late(self) -> None:
+        name = self.client.queue.name
+        pop = SQL("SELECT id FROM {}()").format(Identifier(f"{name}_pop"))
+        complete = SQL("SELECT {}(%s)").format(Identifier(f"{name}_complete"))
+        with closing(connect(self.client.url)) as connection:
+            while not self.over.is_set():
+                with connection.transaction():
+                    rows = connection.execute(pop).fetchall()
+                    self.over.wait(0.1)
+                for row in rows if self.client.queue.finishes else ():
+                    connection.execute(complete, row)
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        calls = (self.produce, self.produce, self.consume, self.consume, self.commit_late)
+        with ThreadPoolExecutor(len(calls)) as pool:
+            running = [pool.submit(call) for call in calls]
+            try:
+                yield
+                assert not any(one.done() for one in running), "the traffic stopped"
+            finally:
+                self.over.set()
+            for one in running:
+                one.result()
+
+
+@pytest.mark.parametrize("of", HERE, ids=str)
+def test_healthy_traffic_raises_no_alarm(use: Use, of: Variant, long: bool) -> None:
+    client = filled(use, of, 50)
+    ends_at = time.monotonic() + (600 / len(HERE) if long else 0)
+    with Traffic(client).going_on():
+        looks = 0
+        while looks < 2 or time.monotonic() < ends_at:
+            diagnosis = diagnosed(client)
+            looks += 1
+            assert [one.summary for one in grave(diagnosis)] == []
+            assert diagnosis.unseen == ()
+
+
+def test_all_queues_are_looked_at(use: Use) -> None:
+    clients = [filled(use, one, 1) for one in DELETING]
+    found = examine(clients[0].database, patience_seconds=PATIENCE)
+    assert {one.queue.name for one in found} >= {client.queue.name for client in clients}
+
+
+# --------------------------------------------------------------------------------------- claims
+
+
+@pytest.mark.parametrize("of", CLAIMING, ids=str)
+def test_a_claim_whose_owner_died_is_released(use: Use, of: Variant) -> None:
+    client = filled(use, of)
+    with closing(connect(client.url)) as consumer:
+        id_ = popped_by(consumer, client, bound=True)
+        assert diagnosed(client).verdict == "all clear"
+        with connect(client.url) as other:
+            other.execute("SELECT pg_terminate_backend(%s, 30000)", [consumer.info.backend_pid])
+    finding = the(diagnosed(client), "claims_gone")
+    assert [owner["ids"] for owner in evidence_of(finding)["by_owner"]] == [[id_]]
+    assert finding.repair is not None
+    assert finding.repair.unattended
+    mend(client, finding)
+    assert diagnosed(client).verdict == "all clear"
+    assert id_ in [message.id for message in client.drain()]
+
+
+@pytest.mark.parametrize("of", [variant("split"), IN_HAND], ids=str)
+def test_the_dead_are_released_while_others_work(use: Use, of: Variant) -> None:
+    client = filled(use, of, 20)
+    with Traffic(client).going_on():
+        with closing(connect(client.url)) as consumer:
+            id_ = popped_by(consumer, client, bound=True)
+        wait_until(lambda: "claims_gone" in names(diagnosed(client)), "the session is gone")
+        finding = the(diagnosed(client), "claims_gone")
+        assert [owner["ids"] for owner in evidence_of(finding)["by_owner"]] == [[id_]]
+        told = mend(client, finding)
+        assert "1 of 1 done" in "\n".join(told)
+        assert grave(diagnosed(client)) == []
+
+
+def test_who_left_without_being_bound_is_gone_only_beyond_the_threshold(use: Use) -> None:
+    client = filled(use, variant("claim"))
+    with closing(connect(client.url)) as consumer:
+        popped_by(consumer, client)
+    assert diagnosed(client).verdict == "all clear"
+
+    def seen() -> bool:
+        return "claims_gone" in names(diagnosed(client, IMPATIENT))
+
+    wait_until(seen, "the claim is old, and its session is gone")
+
+
+@pytest.mark.parametrize("of", [variant("claim"), IN_HAND], ids=str)
+def test_who_is_alive_is_named_and_not_released_by_itself(use: Use, of: Variant) -> None:
+    client = filled(use, of)
+    with closing(connect(client.url)) as consumer:
+        consumer.execute("SET application_name = 'slow-worker'")
+        popped_by(consumer, client)
+        wait_until(lambda: bool(client.status(SOON).stuck), "it is old")
+        finding = the(diagnosed(client, IMPATIENT), "claims_alive")
+        assert f"session {consumer.info.backend_pid}" in finding.summary
+        assert "slow-worker" in finding.summary
+        assert finding.repair is not None
+        assert not finding.repair.unattended
+        assert "--force" in finding.repair.command
+        mend(client, finding)
+        assert "claims_alive" not in names(diagnosed(client, IMPATIENT))
+    assert len(client.drain()) == 5
+
+
+def test_a_claim_of_somebody_whom_nobody_knows_wants_a_word(use: Use) -> None:
+    client = filled(use, variant("claim"))
+    client.pop_many(1)
+    run(client, "UPDATE {table} SET claimed_by = 'the pooler' WHERE claimed_by IS NOT NULL")
+    assert diagnosed(client).verdict == "all clear"
+    wait_until(lambda: bool(client.status(SOON).stuck), "it is old")
+    finding = the(diagnosed(client, IMPATIENT), "claims_unknown")
+    assert finding.repair is not None
+    assert not finding.repair.unattended
+    assert "--unknown" in finding.repair.command
+    mend(client, finding)
+    assert "claims_unknown" not in names(diagnosed(client, IMPATIENT))
+
+
+@pytest.mark.parametrize("of", SOME, ids=str)
+def test_claimed_rows_without_a_claimant(use: Use, of: Variant) -> None:
+    client = filled(use, of)
+    (message,) = client.pop_many(1)
+    run(client, "UPDATE {table} SET claimed_by = NULL")
+    finding = the(diagnosed(client), "claims_nobody")
+    assert finding.evidence["ids"] == [message.id]
+    assert client.complete(message)
+    assert not grave(diagnosed(client))
+
+
+_OF_STATUS: dict[str, LiteralString] = {
+    "claimed_undated": "SET claimed_at = NULL WHERE status = 1",
+    "done_undated": "SET done_at = NULL WHERE status = 2",
+    "done_with_error": "SET errors = 'late' WHERE status = 2",
+    "error_undated": "SET done_at = NULL WHERE status = 4",
+}
+ILLEGAL: dict[str, dict[str, LiteralString]] = {
+    "status": _OF_STATUS,
+    "split": _OF_STATUS,
+    "claim": {
+        "error_undated": "SET done_at = NULL WHERE errors IS NOT NULL",
+        "error_unclaimed": "SET processing_started_at = NULL WHERE errors IS NOT NULL",
+    },
+}
+"""What `illegal` tells -> what makes it."""
+
+
+@pytest.mark.parametrize("design", ILLEGAL)
+def test_rows_that_contradict_their_state(use: Use, design: str) -> None:
+    client = use(variant(design))
+    fill(client)
+    assert not grave(diagnosed(client, MANY_ERRORS))
+    made: set[str] = set()
+    for wrong, change in ILLEGAL[design].items():
+        run(client, "UPDATE {table} " + change)
+        made.add(wrong)
+        assert set(the(diagnosed(client, MANY_ERRORS), "state_illegal").evidence) == made
+
+
+@pytest.mark.parametrize("design", ["status", "split"])
+def test_a_status_that_nobody_knows(use: Use, design: str) -> None:
+    client = filled(use, variant(design))
+    with connect(client.url) as connection:
+        row = connection.execute(
+            "SELECT conname FROM pg_constraint WHERE contype = 'c' AND conrelid = %s::regclass",
+            [f'"{client.queue.table}"'],
+        ).fetchone()
+        assert row is not None
+        table = Identifier(client.queue.table)
+        connection.execute(
+            SQL("ALTER TABLE {} DROP CONSTRAINT {}").format(table, Identifier(row[0]))
+        )
+    assert diagnosed(client).verdict == "all clear"
+    run(client, "UPDATE {table} SET status = 7 WHERE id = 3")
+    assert the(diagnosed(client), "status_unknown").evidence["ids"] == ["3"]
+
+
+@pytest.mark.parametrize("of", CLAIMING[2:4], ids=str)
+def test_a_message_without_its_payload_stops_no_pop_for_long(use: Use, of: Variant) -> None:
+    client = filled(use, of)
+    run(client, "DELETE FROM {data} WHERE id = 1")
+    finding = the(diagnosed(client), "payload_missing")
+    assert finding.evidence["ids"] == ["1"]
+    assert client.pop() is None, "as the finding says"
+    with connect(client.url) as connection:  # two_step has claimed it
+        table = Identifier(client.queue.table)
+        connection.execute(SQL("UPDATE {} SET status = 0, claimed_at = NULL").format(table))
+    mend(client, finding)
+    assert [message.id for message in client.drain()] == ["2", "3", "4", "5"]
+    after = diagnosed(client, MANY_ERRORS)
+    assert not grave(after)
+    assert the(after, "payload_lost").evidence["ids"] == ["1"]
+    with connect(client.url) as connection:
+        query = SQL("SELECT errors FROM {} WHERE status = 4").format(Identifier(client.queue.table))
+        assert connection.execute(query).fetchall() == [(NO_PAYLOAD,)]
+
+
+def test_a_payload_without_its_message(use: Use) -> None:
+    client = filled(use, variant("split"))
+    run(client, "DELETE FROM {table} WHERE id = 2")
+    diagnosis = diagnosed(client)
+    assert the(diagnosis, "payload_alone").evidence["ids"] == ["2"]
+    assert diagnosis.verdict == "notes"
+
+
+@pytest.mark.parametrize("of", [*SOME, variant("status")], ids=str)
+def test_a_message_that_was_tried_too_often(use: Use, of: Variant) -> None:
+    client = filled(use, of)
+    first, second = client.pop_many(2)
+    assert client.fail(first, "no")
+    run(client, "UPDATE {table} SET attempts = 4")
+    assert "poison" not in names(diagnosed(client, MANY_ERRORS))
+    run(client, "UPDATE {table} SET attempts = 5 WHERE claimed_by IS NOT NULL")
+    found = the(diagnosed(client, MANY_ERRORS), "poison").evidence
+    assert {state: kind["ids"] for state, kind in found.items()} == {  # type: ignore[index]
+        "error": [first.id],
+        "claimed": [second.id],
+    }
+
+
+@pytest.mark.parametrize("of", [*SOME, variant("status")], ids=str)
+def test_an_index_that_is_gone_is_made_again(use: Use, of: Variant) -> None:
+    client = filled(use, of)
+    for index in secondary_indexes(client):
+        with connect(client.url) as connection:
+            connection.execute(SQL("DROP INDEX {}").format(Identifier(index)))
+    finding = the(diagnosed(client), "index_missing")
+    assert len(finding.evidence["missing"]) >= 3  # type: ignore[arg-type]
+    mend(client, finding)
+    assert diagnosed(client).verdict == "all clear"
+
+
+def test_an_invalid_index_is_made_anew(use: Use) -> None:
+    client = filled(use, variant("claim"))
+    index, *_ = secondary_indexes(client)
+    invalidate(client, index)
+    finding = the(diagnosed(client), "index_invalid")
+    assert finding.evidence["invalid"] == [index]
+    mend(client, finding)
+    assert diagnosed(client).verdict == "all clear"
+
+
+def secondary_indexes(client: Client) -> list[str]:
+    with connect(client.url) as connection:
+        rows = connection.execute(
+            "SELECT i.indexrelid::regclass::text FROM pg_index AS i "
+            "JOIN pg_class AS t ON i.indrelid = t.oid "
+            "WHERE starts_with(t.relname, %s) AND NOT i.indisunique ORDER BY 1",
+            [client.queue.name],
+        ).fetchall()
+    return [str(row[0]).strip('"') for row in rows]
+
+
+def invalidate(client: Client, index: str) -> None:
+    """As an interrupted CREATE INDEX CONCURRENTLY leaves it."""
+    with connect(client.url) as connection:
+        connection.execute(
+            "UPDATE pg_index SET indisvalid = false WHERE indexrelid = %s::regclass", [f'"{index}"']
+        )
+
+
+# ------------------------------------------------------------------------------------- sessions
+
+
+@pytest.mark.parametrize("of", DELETING, ids=str)
+def test_a_session_that_holds_rows_is_named_and_ended(use: Use, of: Variant) -> None:
+    client = filled(use, of)
+    with closing(connect(client.url)) as holder:
+        holder.execute("SET application_name = 'worker-7'")
+        holder.execute("BEGIN")
+        popped_by(holder, client)
+        assert "rows_held" not in names(diagnosed(client))
+        wait_until(lambda: "rows_held" in names(diagnosed(client, IMPATIENT)), "it is old")
+        finding = the(diagnosed(client, IMPATIENT), "rows_held")
+        assert finding.evidence["session"] == holder.info.backend_pid
+        assert "worker-7" in finding.summary
+        assert "sends nothing" in finding.cause
+        assert finding.repair is not None
+        assert not finding.repair.unattended
+        mend(client, finding)
+    assert "rows_held" not in names(diagnosed(client, IMPATIENT))
+    assert len(client.drain()) == 5
+
+
+def test_another_transaction_of_the_session_is_left_alone(use: Use) -> None:
+    client = filled(use, variant("fifo"))
+    with closing(connect(client.url)) as holder:
+        holder.execute("BEGIN")
+        popped_by(holder, client)
+        wait_until(lambda: "rows_held" in names(diagnosed(client, IMPATIENT)), "it is old")
+        finding = the(diagnosed(client, IMPATIENT), "rows_held")
+        holder.execute("COMMIT")
+        holder.execute("BEGIN")
+        popped_by(holder, client)
+        assert finding.repair is not None
+        told = replace(finding.repair, older_seconds=3600.0).run(client.database)  # type: ignore[type-var]
+        assert "left alone" in told[0]
+        holder.execute("COMMIT")
+
+
+def test_the_bottom_of_a_stack_starves(use: Use) -> None:
+    client = filled(use, variant("stack"))
+    run(client, "UPDATE {table} SET pushed_at = pushed_at - interval '2 hours' WHERE id = 1")
+    assert "starved" not in names(diagnosed(client)), "nothing was popped"
+    assert client.pop()
+    client.push(client.payload(9))
+    finding = the(diagnosed(client), "starved")
+    assert finding.evidence["id"] == "1"
+    run(client, "UPDATE {table} SET pushed_at = clock_timestamp()")
+    assert diagnosed(client).verdict == "all clear"
+
+
+def test_dead_rows_at_the_head_that_somebody_keeps(
+    use: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "DEAD_ROWS", 100)
+    client = filled(use, variant("fifo"), 300)
+    with closing(connect(client.url)) as keeper:
+        keeper.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        keeper.execute("SELECT pg_current_xact_id()")
+        assert len(client.pop_many(250)) == 250
+
+        def dead() -> bool:
+            return maintain.measure(client.database, client.queue).dead_rows >= 250
+
+        wait_until(dead, "the server has counted the dead rows")
+        assert "dead_head" not in names(diagnosed(client)), "nobody keeps them for long"
+        finding = the(diagnosed(client, IMPATIENT), "dead_head")
+        assert str(keeper.info.backend_pid) in finding.summary
+    wait_until(lambda: "dead_head" not in names(diagnosed(client, IMPATIENT)), "the keeper is gone")
+
+
+KEYED = [variant("naive"), variant("pending"), variant("split"), IN_HAND]
+
+
+@pytest.mark.parametrize("of", KEYED, ids=str)
+def test_a_key_that_is_gone(use: Use, of: Variant) -> None:
+    client = filled(use, of)
+    with connect(client.url) as connection:
+        query = (
+            "SELECT conname FROM pg_constraint WHERE contype IN ('p', 'u') "
+            "AND conrelid = %s::regclass"
+        )
+        row = connection.execute(query, [f'"{client.queue.table}"']).fetchone()
+        assert row is not None
+        table, key = Identifier(client.queue.table), Identifier(row[0])
+        connection.execute(SQL("ALTER TABLE {} DROP CONSTRAINT {}").format(table, key))
+    finding = the(diagnosed(client), "key_missing")
+    assert client.queue.table in finding.summary
+
+
+# ------------------------------------------------------------------------------------- anywhere
+
+
+@pytest.mark.parametrize("of", [*SOME, variant("fifo")], ids=str)
+def test_a_function_that_is_missing_is_put_back(use: Use, of: Variant) -> None:
+    client = filled(use, of, 1)
+    run(client, "DROP FUNCTION {pop}")
+    finding = the(diagnosed(client), "code_missing")
+    assert finding.code.severity is Severity.CRITICAL
+    assert finding.repair is not None
+    assert finding.repair.unattended
+    mend(client, finding)
+    assert diagnosed(client).verdict == "all clear"
+    assert client.pop() is not None
+
+
+def test_code_that_was_changed_by_hand_is_shown_and_wants_a_word(use: Use) -> None:
+    client = filled(use, variant("fifo"))
+    with connect(client.url) as connection:
+        row = connection.execute(
+            "SELECT pg_get_functiondef(%s::regproc)", [f'"{client.queue.name}_pop"']
+        ).fetchone()
+        assert row is not None
+        assert "SKIP LOCKED" in row[0]
+        connection.execute(row[0].replace(" SKIP LOCKED", "").encode())
+    finding = the(diagnosed(client), "code_changed")
+    (difference,) = evidence_of(finding)["differences"]
+    assert "SKIP LOCKED" in difference["shipped"]
+    assert "SKIP LOCKED" not in difference["installed"]
+    assert finding.repair is not None
+    assert not finding.repair.unattended
+    mend(client, finding)
+    assert diagnosed(client).verdict == "all clear"
+
+
+def test_an_older_version_is_a_note(use: Use) -> None:
+    client = filled(use, variant("fifo"))
+    run(client, "UPDATE dbq.queue SET version = 0 WHERE queue_name = %s", client.queue.name)
+    older = known(client.database, client.queue)
+    diagnosis = diagnosed(client, queue=older)
+    assert diagnosis.healthy
+    mend(client, the(diagnosis, "code_older"))
+    assert diagnosed(client, queue=known(client.database, client.queue)).verdict == "all clear"
+
+
+def test_limits_that_are_reached(use: Use) -> None:
+    client = filled(use, variant("claim"))
+    deep = replace(DEFAULTS, depth=Limits(3, 5))
+    assert the(diagnosed(client, deep), "limit_critical").evidence["value"] == 5
+    (taken,) = client.pop_many(1)
+    assert the(diagnosed(client, deep), "limit_reached").evidence["figure"] == "depth"
+    assert client.fail(taken, "no")
+    assert the(diagnosed(client), "limit_reached").evidence["figure"] == "errors"
+    client.drain()
+    assert not grave(diagnosed(client, replace(deep, errors=Limits())))
+
+
+def test_a_ring_that_fills_is_told_with_its_range(use: Use) -> None:
+    client = use(variant("ring", size="5000"))
+    client.push_many(client.payloads(*range(3000)))
+    still = diagnosed(client, patience_seconds=0.5)
+    assert "full_soon" not in names(still), "it does not fill"
+    over = threading.Event()
+
+    def push() -> None:
+        while not over.wait(0.02):
+            client.push_many(client.payloads(1, 2, 3))
+
+    with ThreadPoolExecutor(1) as pool:
+        pushing = pool.submit(push)
+        try:
+            evidence = the(diagnosed(client, patience_seconds=0.8), "full_soon").evidence
+        finally:
+            over.set()
+        pushing.result()
+    soonest, middle, latest = (
+        evidence[f"full_in_{which}"] for which in ("soonest_seconds", "seconds", "latest_seconds")
+    )
+    assert soonest <= middle <= latest  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("of", [variant("fifo"), variant("pending"), variant("claim")], ids=str)
+def test_a_consumer_that_never_came(use: Use, of: Variant) -> None:
+    client = filled(use, of)
+    assert diagnosed(client).verdict == "all clear", "they do not wait for long"
+    finding = the(diagnosed(client, IMPATIENT), "consumer_stopped")
+    assert finding.evidence["ready"] == 5
+    assert client.pop()
+
+    def is_told() -> bool:
+        return "consumer_stopped" in names(diagnosed(client, IMPATIENT))
+
+    wait_until(lambda: not is_told(), "the server has counted the pop")
+
+
+def test_what_was_not_due_for_long_does_not_wait_for_long(use: Use) -> None:
+    client = filled(use, variant("pending"))
+    run(
+        client,
+        "UPDATE {table} SET pushed_at = pushed_at - interval '2 days', "
+        "due_time = clock_timestamp() - interval '1 minute'",
+    )
+    wait = replace(DEFAULTS, age_seconds=Limits(1800.0, None))
+    assert "consumer_stopped" not in names(diagnosed(client, wait))
+    soon = replace(DEFAULTS, age_seconds=Limits(0.01, None))
+    assert "consumer_stopped" in names(diagnosed(client, soon))
+
+
+@pytest.mark.parametrize("design", ["status", "split", "ring"])
+def test_a_consumer_that_stopped_leaves_a_trace(use: Use, design: str) -> None:
+    options = {"size": SMALL_RING} if design == "ring" else {}
+    client = filled(use, variant(design, **options))
+    wait = replace(DEFAULTS, age_seconds=Limits(1800.0))
+    times: dict[str, LiteralString] = {
+        "ring": "UPDATE {table} SET time = time - interval '2 hours'",
+        "status": "UPDATE {table} SET queue_date_time = queue_date_time - interval '2 hours'",
+        "split": "UPDATE {table} SET queue_date_time = queue_date_time - interval '2 hours'",
+    }
+    with connect(client.url) as connection:
+        table = Identifier(client.queue.table)
+        connection.execute(SQL(times[design]).format(table=table))
+    message = client.pop()
+    assert message is not None
+    assert "consumer_stopped" not in names(diagnosed(client, wait)), "something was popped"
+    with connect(client.url) as connection:
+        past: LiteralString = (
+            times["ring"]
+            if design == "ring"
+            else "UPDATE {table} SET claimed_at = claimed_at - interval '1 hour'"
+        )
+        connection.execute(SQL(past).format(table=table))
+    told = the(diagnosed(client, wait), "consumer_stopped")
+    assert told.evidence["idle_seconds"] > 3000  # type: ignore[operator]
+
+
+def test_the_rates_of_a_sampler_tell_that_nothing_is_popped(use: Use) -> None:
+    client = filled(use, variant("fifo"))
+    assert client.pop()
+    seen = replace(client.snapshot(), push_per_second=1.0, pop_per_second=0.0)
+
+    def found(pops: float) -> list[str]:
+        (one,) = examine(
+            client.database,
+            [client.queue],
+            thresholds_of=lambda _: IMPATIENT,
+            patience_seconds=0.1,
+            snapshots=[replace(seen, pop_per_second=pops)],
+        )
+        return names(one)
+
+    assert "consumer_stopped" not in found(3.0)
+    assert "consumer_stopped" in found(0.0)
+
+
+@pytest.mark.parametrize("of", SOME, ids=str)
+def test_a_burst_of_errors_with_its_first_message(use: Use, of: Variant) -> None:
+    client = filled(use, of, 12)
+    for number, message in enumerate(client.pop_many(12)):
+        assert client.fail(message, f"no answer, try {number}")
+    finding = the(diagnosed(client, MANY_ERRORS), "error_burst")
+    assert finding.evidence["recent"] == 12
+    assert "no answer, try 0" in finding.summary
+    # The same all day long is no burst.
+    client.push_many(client.payloads(*range(200)))
+    for message in client.pop_many(200):
+        assert client.fail(message, "as ever")
+    run(
+        client,
+        "UPDATE {table} AS m SET done_at = clock_timestamp() - n.number * interval '100 seconds' "
+        "FROM (SELECT id, row_number() OVER () AS number FROM {table}) AS n WHERE m.id = n.id",
+    )
+    assert not grave(diagnosed(client, MANY_ERRORS))
+
+
+@pytest.mark.parametrize("design", ["status", "split"])
+def test_an_archive_that_lags(use: Use, design: str) -> None:
+    client = filled(use, variant(design))
+    for message in client.drain():
+        assert client.complete(message)
+    assert diagnosed(client).verdict == "all clear"
+    run(client, "UPDATE {table} SET done_at = done_at - interval '2 days' WHERE id < 4")
+    diagnosis = diagnosed(client)
+    assert diagnosis.healthy
+    finding = the(diagnosis, "archive_lags")
+    assert finding.evidence["count"] == 3
+    mend(client, finding)
+    assert diagnosed(client).verdict == "all clear"
+
+
+def test_bloat_is_a_note_and_is_mended(use: Use) -> None:
+    client = filled(use, variant("fifo"))
+    invalidate(client, f"{client.queue.name}_pkey")
+    diagnosis = diagnosed(client)
+    assert diagnosis.verdict == "notes"
+    mend(client, the(diagnosis, "bloat"))
+    assert diagnosed(client).verdict == "all clear"
+
+
+def test_who_keeps_dead_rows_of_the_whole_database(
+    use: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = filled(use, variant("fifo"))
+    with closing(connect(client.url)) as keeper:
+        keeper.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+        keeper.execute("SELECT pg_current_xact_id()")
+        assert "xmin_held" not in names(diagnosed(client))
+        monkeypatch.setattr(anywhere, "XMIN_NOTE_SECONDS", SOON)
+        finding = the(diagnosed(client), "xmin_held")
+        assert finding.evidence["session_id"] == keeper.info.backend_pid
+        monkeypatch.setattr(anywhere, "XMIN_WARNING_SECONDS", SOON)
+        assert the(diagnosed(client), "xmin_held_long").code.severity is Severity.WARNING
+
+
+def test_a_wait_is_explained(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(anywhere, "_WAITED_SECONDS", SOON)
+    client = filled(use, variant("naive"))
+    with closing(connect(client.url)) as holder, closing(connect(client.url)) as waiter:
+        holder.execute("BEGIN")
+        popped_by(holder, client)
+        assert "waits" not in names(diagnosed(client))
+        waiter.pgconn.send_query(f'SELECT id FROM "{client.queue.name}_pop"()'.encode())
+
+        def told() -> list[Finding]:
+            return [one for one in diagnosed(client).findings if one.code.name == "waits"]
+
+        wait_until(lambda: bool(told()), "the pop waits")
+        (finding,) = told()
+        assert finding.evidence["sessions"] == [waiter.info.backend_pid]
+        assert "Part of the design" in finding.cause
+        holder.execute("ROLLBACK")
+
+
+def test_somebody_elses_table_is_looked_at_by_what_is_mapped(use: Use) -> None:
+    client = filled(use, variant("fifo"), 1)
+    database = client.database
+    with connect(client.url) as connection:
+        connection.execute("DROP TABLE IF EXISTS jobs")
+        connection.execute(
+            "CREATE TABLE jobs (n int PRIMARY KEY, state int, body text, who text, "
+            "at timestamptz, tries int)"
+        )
+        connection.execute("INSERT INTO jobs SELECT i, 0, 'x' FROM generate_series(1, 5) AS s (i)")
+    roles = {"id": "n", "status": "state", "payload": "body"}
+    bare = adopt(database, "public", "jobs", DESIGNS["status"], roles)
+    seen = diagnosed(client, queue=bare)
+    assert (seen.findings, seen.verdict) == ((), "unknown")
+    assert "since when" in "\n".join(seen.unseen)
+    forget(database, bare)
+
+    roles |= {"claimed_by": "who", "claimed_at": "at", "attempts": "tries"}
+    theirs = adopt(database, "public", "jobs", DESIGNS["status"], roles)
+    assert diagnosed(client, queue=theirs).verdict == "all clear"
+    with connect(client.url) as connection:
+        connection.execute("UPDATE jobs SET state = 9 WHERE n = 1")
+        connection.execute(
+            "UPDATE jobs SET state = 1, who = 'me', at = now() - interval '1 day', "
+            "tries = 6 WHERE n = 2"
+        )
+    found = diagnosed(client, queue=theirs)
+    assert set(names(found)) == {"status_unknown", "claims_unknown", "poison"}
+    forget(database, theirs)
+
+
+# --------------------------------------------------------------------------------------- unseen
+
+
+def test_what_cannot_be_looked_at_is_told_and_never_all_clear(use: Use, server: Server) -> None:
+    client = filled(use, variant("split"))
+    with connect(client.url) as connection:
+        connection.execute("DROP ROLE IF EXISTS dbq_test_blind")
+        connection.execute("CREATE ROLE dbq_test_blind LOGIN PASSWORD 'blind'")
+        connection.execute("GRANT USAGE ON SCHEMA dbq TO dbq_test_blind")
+        connection.execute("GRANT SELECT ON ALL TABLES IN SCHEMA dbq TO dbq_test_blind")
+    url = client.database.url.set(username="dbq_test_blind", password="blind")
+    blind = open_database(url.render_as_string(hide_password=False))
+    try:
+        diagnosis = diagnosed(Client(blind, client.queue))
+        assert diagnosis.verdict == "unknown"
+        assert not diagnosis.healthy
+        told = "\n".join(diagnosis.unseen)
+        for what in ("its figures", "claims and their owners", "halves", "permission denied"):
+            assert what in told
+    finally:
+        blind.close()
+        with connect(client.url) as connection:
+            connection.execute("DROP OWNED BY dbq_test_blind")
+            connection.execute("DROP ROLE dbq_test_blind")
+
+
+def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
+    use: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running() as labels, rows_checked(monkeypatch):
+        for of in (*CLAIMING, variant("stack")):
+            client = use(of)
+            fill(client)
+            diagnosed(client, replace(DEFAULTS, stuck_after_seconds=0.0))
+        client = filled(use, variant("split"))
+        run(client, "DELETE FROM {data} WHERE id = 1")
+        mend(client, the(diagnosed(client), "payload_missing"))
+    asked = {one.label for one in sql.statements("postgresql", "doctor").values()}
+    # Of a standby alone.
+    assert asked - labels <= {"doctor.recovering"}
+
+
+@pytest.mark.parametrize("of", [*CLAIMING, variant("stack"), variant("fifo")], ids=str)
+def test_no_statement_of_the_doctor_reads_a_whole_table(use: Use, of: Variant) -> None:
+    """Whatever a planner thinks of a queue of which it has no statistics."""
+    client = filled(use, of, 200)
+    product, queue = client.database.product, client.queue
+    bound = {
+        "stuck_after": 300.0,
+        "least": 5,
+        "recent": 600.0,
+        "error": "none",
+        "schema": queue.schema,
+        "tables": [queue.table],
+    }
+    explained = 0
+    with client.database.session("explain", read_only=True) as session:
+        for name, statement in sql.statements("postgresql", "doctor").items():
+            scope = queue.scope(product)
+            if name in claims.IN_HAND and queue.finishes:
+                scope = claims.scope_of(product, queue)
+            asked = sql.query(statement, product.dialect, scope).text.partition("*/")[2]
+            if asked.strip() == ";" or name in {"indexes", "set_aside"}:
+                continue
+            values = {word: value for word, value in bound.items() if f":{word}" in asked}
+            with session.transaction("explain") as connection:
+                be_careful(connection, client.database, 5.0)
+                lines = connection.execute(text(f"EXPLAIN {asked}"), values).scalars().all()
+            whole = [line for line in lines if "Seq Scan on" in line and queue.name in line]
+            # A ring's slots are as many as ever, and its parked numbers are few.
+            allowed = queue.design.name == "ring" and name == "pops"
+            assert whole == [] or allowed, name
+            explained += 1
+    assert explained >= 2

@@ -1,0 +1,159 @@
+"""What the doctor makes of Service Broker's figures, without a server."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.catalog import Kind, Queue, installed_queue
+from console.designs import DESIGNS
+from console.doctor import broker, examine
+from console.doctor.broker import (
+    CODES,
+    MANY_CONVERSATIONS,
+    Activation,
+    EndConversations,
+    SwitchOn,
+    Undelivered,
+    activation_of,
+    leak_of,
+    switches_of,
+    undelivered_of,
+)
+from console.doctor.finding import Finding, Repair
+from console.monitor.broker import BrokerHealth
+
+QUEUE = installed_queue("dbo", "orders", DESIGNS["broker"], {})
+ADOPTED = Queue("dbo", "orders", DESIGNS["broker"], {}, {}, kind=Kind.ADOPTED)
+ON = BrokerHealth(True, True, True, 0, 0, None)
+LIMIT = 300.0
+
+
+def codes(found: Iterable[Finding]) -> list[str]:
+    return [finding.code.name for finding in found]
+
+
+def test_it_is_asked_of_broker_queues_only() -> None:
+    asked = {name for name, design in DESIGNS.items() if broker.applies(of(design.name))}
+    assert asked == {"broker"}
+    assert any(family is broker.examine for _, _, family in examine._FAMILIES)
+
+
+def of(design: str) -> Queue:
+    return installed_queue("dbo", "orders", DESIGNS[design], {})
+
+
+@pytest.mark.parametrize(
+    ("health", "code"),
+    [
+        (ON, []),
+        (replace(ON, is_receive_enabled=False), ["broker_queue_off"]),
+        (replace(ON, is_enqueue_enabled=False), ["broker_queue_off"]),
+        # With the database's switch off, the queue's own says nothing.
+        (replace(ON, broker_enabled=False, is_receive_enabled=False), ["broker_off"]),
+    ],
+)
+def test_switches(health: BrokerHealth, code: list[str]) -> None:
+    assert codes(switches_of(QUEUE, health)) == code
+
+
+def test_a_queue_that_is_off_is_switched_on_by_somebody() -> None:
+    """The poison message is at its head still."""
+    off = replace(ON, is_receive_enabled=False, transmission=3)
+    (found,) = switches_of(QUEUE, off)
+    assert found.repair == SwitchOn(QUEUE)
+    assert not SwitchOn(QUEUE).unattended
+    assert SwitchOn(QUEUE).command == "dbq-console requeue orders"
+    assert "3 messages not delivered" in found.summary
+    (found,) = switches_of(ADOPTED, off)
+    assert found.repair is None
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        (Undelivered(0, None, None), False),
+        (Undelivered(4, 0.2, None), False),  # on their way
+        (Undelivered(4, 0.2, ""), False),
+        (Undelivered(4, 0.2, "The target queue is disabled"), True),
+        (Undelivered(4, LIMIT, None), True),
+    ],
+)
+def test_a_message_on_its_way_is_not_stuck(row: Undelivered, *, told: bool) -> None:
+    found = list(undelivered_of(row, LIMIT))
+    assert codes(found) == ["broker_undelivered"] * told
+    if told:
+        assert (row.status or "no reason") in found[0].summary
+
+
+STATES = st.dictionaries(
+    st.sampled_from(["CO", "SO", "SI", "DI", "DO", "ER", "CD"]), st.integers(1, 3_000)
+)
+
+
+@given(STATES, st.none() | st.integers(0, 5_000))
+def test_conversations_leak_where_messages_do_not_account_for_them(
+    states: dict[str, int], ready: int | None
+) -> None:
+    still_open = sum(n for state, n in states.items() if state != "CD")
+    leaks = still_open > MANY_CONVERSATIONS + 2 * (ready or 0)
+    found = list(leak_of(QUEUE, states, ready))
+    assert codes(found) == ["broker_conversations"] * leaks
+    over = states.get("DI", 0) + states.get("ER", 0)
+    for finding in found:
+        assert finding.repair == (EndConversations(QUEUE, over) if over else None)
+    for finding in leak_of(ADOPTED, states, ready):
+        assert finding.repair is None
+
+
+def test_ended_ones_are_the_engines_own_up_to_a_bound() -> None:
+    assert codes(leak_of(QUEUE, {"CD": 10_000}, 0)) == []
+    (found,) = leak_of(QUEUE, {"CD": 10_001}, 0)
+    assert found.summary == "more than 10,000 conversations ended and not taken away yet"
+    assert found.repair is None
+
+
+def test_many_are_ended_by_name_only() -> None:
+    few, many = EndConversations(QUEUE, 3), EndConversations(QUEUE, 5_000)
+    assert (few.wants_name, many.wants_name) == (False, True)
+    assert few.command == "dbq-console release orders"
+    repairs: list[Repair] = [few, SwitchOn(QUEUE)]
+    assert all(repair.summary for repair in repairs)
+
+
+STARTED = Activation("[dbo].[orders_activated]", True, True, "RECEIVES_OCCURRING", 9_999.0)
+
+
+@pytest.mark.parametrize(
+    ("row", "ready", "code"),
+    [
+        (STARTED, 7, []),
+        (replace(STARTED, state="INACTIVE"), 7, []),
+        (replace(STARTED, state=None), 7, ["broker_activation"]),
+        (replace(STARTED, state="NOTIFIED", activated_seconds=LIMIT), 7, ["broker_activation"]),
+        (replace(STARTED, state="NOTIFIED", activated_seconds=1.0), 7, []),
+        (replace(STARTED, state="NOTIFIED", activated_seconds=None), 7, []),
+        (replace(STARTED, enabled=False, state=None), 7, ["broker_activation_off"]),
+        # Nobody waits for anything, or nobody knows whether.
+        (replace(STARTED, state=None), 0, []),
+        (replace(STARTED, enabled=False), None, []),
+        (replace(STARTED, activated=None, state=None), 7, []),
+    ],
+)
+def test_activation(row: Activation, ready: int | None, code: list[str]) -> None:
+    assert codes(activation_of(row, ready, LIMIT)) == code
+
+
+def test_every_code_can_be_found() -> None:
+    found = [
+        *switches_of(QUEUE, replace(ON, broker_enabled=False)),
+        *switches_of(QUEUE, replace(ON, is_receive_enabled=False)),
+        *undelivered_of(Undelivered(4, LIMIT, None), LIMIT),
+        *leak_of(QUEUE, {"DI": 2_000}, 0),
+        *activation_of(replace(STARTED, state=None), 7, LIMIT),
+        *activation_of(replace(STARTED, enabled=False), 7, LIMIT),
+    ]
+    assert [finding.code for finding in found] == list(CODES)
+    assert all(finding.cause and finding.consequence for finding in found)

@@ -1,0 +1,292 @@
+"""Verdicts of the doctor, and what its families judge from figures alone."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.designs import DESIGNS
+from console.doctor import anywhere, claims, examine, indexes
+from console.doctor.checks import checked, command, counted, texts
+from console.doctor.codes import CODES
+from console.doctor.finding import Code, Diagnosis, Finding, Severity
+from console.doctor.look import Look
+from console.engines import PRODUCTS, Database, Session
+from console.errors import ConnectionFailedError, RefusedError
+from console.monitor import QueueSample, QueueSnapshot, snapshot
+from tests.unit.test_snapshot import NOTHING, RING, queue
+
+QUEUE = queue("fifo")
+POSTGRESQL = PRODUCTS["postgresql"]
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """A repair that does nothing."""
+
+    summary: str = "sing"
+    command: str = ""
+    unattended: bool = True
+    wants_name: bool = False
+
+    def plan(self, database: Database) -> Sequence[str]:  # noqa: ARG002  # of the protocol
+        return []
+
+    def run(self, database: Database) -> Sequence[str]:  # noqa: ARG002  # of the protocol
+        return []
+
+
+FINDINGS = st.builds(
+    Finding,
+    code=st.builds(Code, st.text(min_size=1), st.sampled_from(Severity), st.text()),
+    summary=st.text(),
+    evidence=st.dictionaries(st.text(), st.integers() | st.text() | st.lists(st.integers())),
+    since=st.none() | st.datetimes(timezones=st.just(UTC)),
+    repair=st.none() | st.just(Nothing()),
+)
+
+
+@given(st.lists(FINDINGS, max_size=4), st.lists(st.text(min_size=1), max_size=2))
+def test_the_verdict_is_the_gravest_and_all_clear_wants_a_look_at_everything(
+    findings: list[Finding], unseen: list[str]
+) -> None:
+    one = Diagnosis(QUEUE, tuple(findings), tuple(unseen))
+    severities = {finding.code.severity for finding in findings}
+    assert (one.verdict == "all clear") == (not findings and not unseen)
+    assert (one.verdict == "critical") == (Severity.CRITICAL in severities)
+    assert (one.verdict == "warning") == (min(severities, default=None) is Severity.WARNING)
+    assert one.healthy == (one.verdict in {"all clear", "notes"})
+    assert not (one.healthy and unseen)
+
+
+@given(FINDINGS)
+def test_what_is_told_as_json_can_be_read_again(finding: Finding) -> None:
+    told = json.loads(json.dumps(finding.as_json()))
+    assert set(told) == {
+        *("code", "severity", "since", "summary", "evidence", "cause", "consequence", "repair")
+    }
+    assert told["severity"] in {"critical", "warning", "note"}
+    assert (told["repair"] is None) == (finding.repair is None)
+    if told["since"] is not None:
+        assert datetime.fromisoformat(told["since"]) == finding.since
+
+
+def test_codes_are_words_that_stay_and_the_gravest_come_first() -> None:
+    assert [code.severity for code in CODES] == sorted(code.severity for code in CODES)
+    assert len({code.name for code in CODES}) == len(CODES)
+    for code in CODES:
+        assert code.name.isidentifier(), code
+        assert code.name.islower(), code
+        assert 0 < len(code.meaning) < 110, code
+
+
+# ---------------------------------------------------------------------------------- what is seen
+
+
+def a_look() -> Look:
+    nobody: Session = None  # type: ignore[assignment]
+    nowhere: Database = None  # type: ignore[assignment]
+    return Look(nowhere, nobody, QUEUE)
+
+
+def test_a_check_that_may_not_look_is_told_and_keeps_what_it_found() -> None:
+    found = Finding(CODES[0], "something")
+    look = a_look()
+
+    def check(_: Look) -> Iterator[Finding]:
+        yield found
+        raise RefusedError("Could not look.", why="permission denied")
+
+    assert list(checked(look, "the moon", check)) == [found]
+    assert look.unseen == ["the moon: permission denied"]
+
+
+def test_a_lost_connection_is_no_finding() -> None:
+    def check(look: Look) -> Iterator[Finding]:
+        yield Finding(CODES[0], "something")
+        raise ConnectionFailedError("Gone.")
+
+    with pytest.raises(ConnectionFailedError):
+        list(checked(a_look(), "the moon", check))
+
+
+def test_a_command_is_what_could_be_typed() -> None:
+    assert command(QUEUE, "upgrade") == "dbq-console upgrade q"
+    odd = replace(QUEUE, name="it's -- mine", schema="sales")
+    assert command(odd, "release", "--force") == (
+        "dbq-console release 'it'\"'\"'s -- mine' --force --schema sales"
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "words"), [(1, "1 row"), (2, "2 rows"), (10_000, "10,000 rows")]
+)
+def test_a_count_that_was_cut_off_says_so(number: int, words: str) -> None:
+    assert counted(number, "row") == words
+    assert counted(10_001, "row") == "more than 10,000 rows"
+
+
+# ---------------------------------------------------------------------------------------- a ring
+
+
+def ring(gap: int, push: float, pop: float, net: tuple[float, float] | None) -> QueueSnapshot:
+    row = replace(RING, next_push=1 + gap, next_pop=1, capacity=10_000)
+    seen = snapshot(QueueSample(queue("ring"), row), "c")
+    return replace(seen, push_per_second=push, pop_per_second=pop, filling_per_second=net)
+
+
+def codes_of(seen: QueueSnapshot) -> list[str]:
+    return [finding.code.name for finding in anywhere.full_of(seen)]
+
+
+@pytest.mark.parametrize(
+    ("seen", "codes"),
+    [
+        (ring(9_000, 100.0, 50.0, (45.0, 55.0)), ["full_soon"]),
+        (ring(6_000, 10.0, 5.0, (4.0, 6.0)), ["full_within_hour"]),
+        (ring(6_000, 10.0, 9.99, (0.009, 0.011)), []),
+        (ring(9_000, 100.0, 50.0, (-5.0, 105.0)), []),
+        (ring(9_000, 1000.0, 950.0, (20.0, 80.0)), []),
+        (ring(9_000, 50.0, 100.0, (-55.0, -45.0)), []),
+        (ring(1_000, 100.0, 50.0, (45.0, 55.0)), []),
+        (ring(10_000, 100.0, 50.0, (45.0, 55.0)), []),
+        (ring(9_000, 100.0, 50.0, None), []),
+    ],
+    ids=[
+        *("in minutes", "in half an hour", "in days", "perhaps", "by chance"),
+        *("it empties", "a burst", "it is full", "nobody knows"),
+    ],
+)
+def test_a_ring_fills_only_if_the_whole_range_says_so(
+    seen: QueueSnapshot, codes: list[str]
+) -> None:
+    assert codes_of(seen) == codes
+
+
+@given(
+    st.integers(0, 12_000),
+    st.floats(0, 1e4),
+    st.floats(0, 1e4),
+    st.none() | st.tuples(st.floats(-1e4, 1e4), st.floats(-1e4, 1e4)),
+)
+def test_no_ring_is_said_to_be_full_soon_that_may_never_be(
+    gap: int, push: float, pop: float, net: tuple[float, float] | None
+) -> None:
+    ordered = None if net is None else (min(net), max(net))
+    for finding in anywhere.full_of(ring(gap, push, pop, ordered)):
+        assert ordered is not None
+        assert ordered[0] > 0
+        latest = finding.evidence["full_in_latest_seconds"]
+        assert isinstance(latest, float)
+        limit = 300.0 if finding.code is anywhere.FULL_SOON else 3600.0
+        assert latest < limit
+
+
+# ---------------------------------------------------------------------------------------- errors
+
+
+def errors(recent: int, day: int, span: float = 80_000.0) -> anywhere.Errors:
+    return anywhere.Errors(recent, day, span, "1", "no", 60.0)
+
+
+@pytest.mark.parametrize(
+    ("seen", "is_burst"),
+    [
+        (errors(0, 0), False),
+        (errors(9, 9), False),
+        (errors(10, 10), True),
+        (errors(10, 1_440), False),
+        (errors(70, 1_440), True),
+        (errors(2_000, 10_001, 3_000.0), False),
+        (errors(9_000, 10_001, 3_000.0), True),
+    ],
+)
+def test_a_burst_is_many_and_many_more_than_usual(seen: anywhere.Errors, is_burst: bool) -> None:
+    assert seen.is_burst == is_burst
+
+
+@given(st.integers(0, 50))
+def test_errors_that_come_evenly_are_no_burst(in_ten_minutes: int) -> None:
+    assert not errors(in_ten_minutes, 144 * in_ten_minutes).is_burst
+
+
+# --------------------------------------------------------------------------------- what engines say
+
+
+def test_an_array_is_a_list_or_its_json() -> None:
+    assert texts(["1", "2"]) == texts('[{"id": "1"}, {"id": "2"}]') == ["1", "2"]
+    assert texts(None) == []
+
+
+@pytest.mark.parametrize(
+    ("next_", "overdue"),
+    [
+        ("2026-01-01 00:00:00.5+00", True),
+        ("2026-01-01 05:30:00+05:30", True),
+        ("2026-01-01T00:00:00.1234567", True),
+        ("2999-01-01 00:00:00+00", False),
+        ("infinity", False),
+        (None, False),
+    ],
+)
+def test_since_when_a_message_is_due(next_: str | None, overdue: bool) -> None:
+    assert (anywhere.Pops(None, next_, 0, 1.0).overdue_seconds > 86_400) == overdue
+
+
+# --------------------------------------------------------------------------------------- indexes
+
+
+@pytest.mark.parametrize("design", [name for name in DESIGNS if name != "broker"])
+def test_the_keys_of_every_design_are_read_from_its_script(design: str) -> None:
+    wanted = indexes.wanted(POSTGRESQL, queue(design))
+    keys = {one.columns for one in wanted if one.is_key}
+    expected: dict[str, set[tuple[str, ...]]] = {
+        "naive": {("message_id",)},
+        "ring": {("slot",), ("void", "number")},
+        "heap": set(),
+        "pending": {("due_time", "id")},
+    }
+    assert expected.get(design, {("id",)}) <= keys
+    assert bool(keys) == (design != "heap")
+    assert sum(not one.is_key for one in wanted) == {"claim": 3, "status": 4, "split": 4}.get(
+        design, 0
+    )
+
+
+def test_an_index_is_known_however_the_server_writes_it() -> None:
+    named = replace(queue("claim"), name='odd "name')
+    (ready, *_) = [one for one in indexes.wanted(POSTGRESQL, named) if not one.is_key]
+    there = indexes.Index(
+        'odd "name',
+        "any",
+        ["created_at", "id"],
+        "(processing_started_at IS NULL)",
+        is_unique=False,
+        valid=True,
+        being_built=False,
+    )
+    assert there.is_wanted(ready)
+    assert not replace(there, condition=None).is_wanted(ready)
+    assert not replace(there, columns=["id", "created_at"]).is_wanted(ready)
+    assert not replace(there, table_name="other").is_wanted(ready)
+
+
+# ------------------------------------------------------------------------------- which families
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_claims_are_looked_at_wherever_a_message_can_be_claimed(design: str) -> None:
+    keeps = {"claim", "status", "split"}
+    assert claims.applies(queue(design)) == (design in keeps)
+    assert claims.applies(queue("ring", in_hand="on"))
+
+
+def test_a_ring_that_is_empty_is_not_looked_at_for_its_rates() -> None:
+    assert not examine.may_fill(ring(100, 1.0, 1.0, None))
+    unrated = replace(ring(9_000, 0.0, 0.0, None), push_per_second=None)
+    assert examine.may_fill(unrated)
+    assert not examine.may_fill(snapshot(QueueSample(QUEUE, NOTHING), "c"))

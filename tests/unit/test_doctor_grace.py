@@ -1,0 +1,192 @@
+"""The proof by two looks, without a server: who is waited for, and what both looks show."""
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.actions.relay import Blocker
+from console.catalog import Queue, installed_queue
+from console.designs import DESIGNS
+from console.doctor import ring_grace, ring_proof
+from console.doctor.look import Look
+from console.doctor.ring_grace import in_both, was_open
+from console.doctor.ring_proof import Astray, Losses, Numbers, Proof, Run, Side
+from console.engines import PRODUCTS
+
+AT = datetime(2026, 11, 21, 1, 58, 11, tzinfo=UTC)
+HIDDEN = Blocker(None, None, None, None, None, None, None)
+"""What stands for all that this login may not see: see `blockers` in queries/mssql/ring.sql."""
+
+
+def run(kind: Astray, first: int, last: int) -> Run:
+    return Run(kind.value, first, last, AT, AT - timedelta(seconds=1), AT + timedelta(seconds=1))
+
+
+def blocker(seconds: float | None, pid: int | None = 7, prepared: str | None = None) -> Blocker:
+    return Blocker(pid, "anna", "worker", None, "running", seconds, prepared)
+
+
+@pytest.fixture(autouse=True)
+def without_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ring_grace, "GRACE_SECONDS", 0.0)
+
+
+def answers(*looks: Sequence[Blocker]) -> Callable[[], Sequence[Blocker]]:
+    """What each look sees; the last one stays."""
+    left = list(looks)
+    return lambda: left.pop(0) if len(left) > 1 else left[0]
+
+
+RUNS = st.lists(
+    st.builds(
+        lambda kind, first, more: run(kind, first, first + more),
+        st.sampled_from(Astray),
+        st.integers(0, 60),
+        st.integers(0, 12),
+    ),
+    max_size=8,
+)
+
+
+def numbers(runs: Sequence[Run], side: Side) -> set[int]:
+    return {n for r in runs if Astray(r.kind).side is side for n in range(r.first, r.last + 1)}
+
+
+@given(RUNS, RUNS)
+def test_only_what_both_looks_show_is_proven(first: list[Run], second: list[Run]) -> None:
+    both = in_both(first, second)
+    for side in Side:
+        assert numbers(both, side) == numbers(first, side) & numbers(second, side)
+    for kept in both:
+        of = [r for r in second if r.kind == kept.kind]
+        assert any(r.first <= kept.first and kept.last <= r.last for r in of)
+
+
+@given(RUNS)
+def test_what_has_not_changed_is_kept_as_it_is(seen: list[Run]) -> None:
+    assert in_both(seen, seen) == sorted(seen, key=lambda r: (r.kind, r.first))
+
+
+def test_a_number_may_be_another_kind_of_the_same_loss() -> None:
+    hole, parked = run(Astray.HOLE, 10, 12), run(Astray.PARKED_HOLE, 10, 10)
+    rest = run(Astray.HOLE, 11, 12)
+    assert in_both([hole], [parked, rest]) == [rest, parked]
+    spent, orphan = run(Astray.SPENT, 30, 31), run(Astray.ORPHAN, 30, 30)
+    assert in_both([spent], [orphan]) == [orphan]
+    assert in_both([hole], [run(Astray.ORPHAN, 10, 12)]) == []
+
+
+def test_times_around_a_run_are_not_those_around_a_part_of_it() -> None:
+    (part,) = in_both([run(Astray.ORPHAN, 5, 6)], [run(Astray.ORPHAN, 5, 9)])
+    assert (part.first, part.last) == (5, 6)
+    assert part.before_at is not None
+    assert part.after_at is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "waited", "counts"),
+    [
+        (5.0, 1.0, True),
+        (1.0, 1.0, True),  # it may have begun right before
+        (0.5, 1.0, False),  # it began after the first look, so it has drawn after it
+        (None, 1.0, True),  # of unknown age
+    ],
+)
+def test_who_was_open_at_the_first_look(
+    seconds: float | None, waited: float, *, counts: bool
+) -> None:
+    assert was_open(blocker(seconds), waited) is counts
+
+
+def test_whoever_ends_is_not_waited_for_any_longer() -> None:
+    seen = answers([blocker(9.0)], [blocker(9.0)], [blocker(0.0)])
+    assert ring_grace._outwait(seen, 60) == []
+
+
+def test_the_looks_are_a_grace_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where nobody is to be seen: one look may have missed him."""
+    monkeypatch.setattr(ring_grace, "GRACE_SECONDS", 0.05)
+    looks: list[int] = []
+    assert ring_grace._outwait(lambda: looks.append(1) or [], 0.0) == []
+    assert len(looks) > 1
+
+
+def test_patience_ends_and_names_who_is_left() -> None:
+    old = blocker(9.0)
+    assert ring_grace._outwait(lambda: [old], 0.02) == [old]
+    prepared = blocker(None, pid=-2, prepared="6F9619FF")
+    assert ring_grace._outwait(lambda: [prepared], 0.02) == [prepared]
+
+
+def test_what_is_hidden_is_not_waited_for() -> None:
+    """Its patience would last for hours."""
+    assert ring_grace._outwait(lambda: [HIDDEN], 9_999) == [HIDDEN]
+
+
+class Fake:
+    """A look at a ring of one engine: what each statement answers, one after the other."""
+
+    def __init__(self, engine: str, blockers: Sequence[Blocker], *lost: Sequence[Run]) -> None:
+        self.database = SimpleNamespace(product=PRODUCTS[engine])
+        self.queue: Queue = installed_queue("dbo", "orders", DESIGNS["ring"], {})
+        self.patience_seconds = 0.02
+        self.asked: list[str] = []
+        self.blockers = blockers
+        self.lost = list(lost)
+
+    def ask(self, _: Any, name: str) -> list[Any]:
+        self.asked.append(name)
+        return [Numbers(100, 90)] if name == "next_numbers" else list(self.blockers)
+
+
+def losses_of(fake: Fake, patch: pytest.MonkeyPatch) -> Losses:
+    patch.setattr(ring_grace, "_read", lambda look, _: look.lost.pop(0))
+    return ring_grace.losses(cast("Look", fake))
+
+
+def test_two_looks_with_nobody_between_are_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = [run(Astray.ORPHAN, 5, 9), run(Astray.HOLE, 95, 95)]
+    fake = Fake("mssql", [], seen, [run(Astray.ORPHAN, 5, 7)])
+    found = losses_of(fake, monkeypatch)
+    assert [(r.first, r.last) for r in found.proven[Astray.ORPHAN]] == [(5, 7)]
+    assert found.proven[Astray.HOLE] == ()
+    assert found.unseen() == []
+
+
+def test_nothing_is_proven_over_an_open_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = [run(Astray.ORPHAN, 5, 9)]
+    found = losses_of(Fake("mssql", [blocker(99.0)], seen, seen), monkeypatch)
+    assert not any(found.proven.values())
+    (line,) = found.unseen()
+    assert line.startswith("5 pop numbers (5-9) may be in the hands of pid 7 (anna, worker")
+
+
+def test_without_the_right_to_see_them_nothing_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = [run(Astray.PARKED_HOLE, 5, 5)]
+    found = losses_of(Fake("mssql", [HIDDEN], seen, seen), monkeypatch)
+    assert not any(found.proven.values())
+    (line,) = found.unseen()
+    assert line.endswith("in the hands of transactions that this login may not see")
+
+
+def test_where_nothing_looks_lost_nobody_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake("mssql", [blocker(99.0)], [])
+    found = losses_of(fake, monkeypatch)
+    assert fake.asked == ["next_numbers"]
+    assert not any(found.proven.values())
+    assert found.unseen() == []
+
+
+def test_an_engine_that_tells_who_has_drawn_needs_no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake("postgresql", [])
+    expected = Losses(Proof(1, 2))
+    monkeypatch.setattr(ring_proof, "losses", lambda _: expected)
+    monkeypatch.setattr(ring_proof, "prove", lambda _, __: expected.proof)
+    assert losses_of(fake, monkeypatch) is expected
+    assert ring_grace.prove(cast("Look", fake)) is expected.proof
+    assert fake.asked == []
