@@ -449,7 +449,7 @@ def _indexes(look: Look) -> Iterator[Finding]:
     wanted = [one for one in indexes.wanted(look.database.product, queue) if not one.is_key]
     there = indexes.there(look, [one.table for one in wanted])
     same = {one: [index for index in there if index.is_wanted(one)] for one in wanted}
-    missing = [one for one, found in same.items() if not found]
+    missing = indexes.on_tables(look, [one for one, found in same.items() if not found])
     broken = [
         found[0]
         for found in same.values()
@@ -462,7 +462,7 @@ def _indexes(look: Look) -> Iterator[Finding]:
             evidence={"missing": [one.statement for one in missing]},
             cause="dropped, or the table was made anew without them",
             consequence="pops and looks of that state read all rows, slower the deeper the queue",
-            repair=MakeIndex(queue, tuple(_step(one) for one in missing)),
+            repair=MakeIndex(queue, tuple(_step(look, one) for one in missing)),
         )
     if broken:
         names = ", ".join(index.name for index in broken)
@@ -476,6 +476,10 @@ def _indexes(look: Look) -> Iterator[Finding]:
         )
 
 
-def _step(one: indexes.Wanted) -> maintain.Step:
+def _step(look: Look, one: indexes.Wanted) -> maintain.Step:
+    """Beside the traffic, in the words of either engine, as far as the server can."""
     statement = one.statement.replace("CREATE INDEX ON", "CREATE INDEX CONCURRENTLY ON", 1)
+    if "online_rebuild" not in look.database.capabilities.missing:
+        options = "WITH (ALLOW_PAGE_LOCKS"
+        statement = statement.replace(options, options.replace("(", "(ONLINE = ON, "), 1)
     return maintain.Step("CREATE INDEX", one.table, f"it is missing: {one.label}", (statement,))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from console import sql
+from console.actions import maintain
 from console.catalog import Queue
 from console.doctor.checks import ask, texts
 from console.doctor.look import Look
@@ -107,6 +108,14 @@ def there(look: Look, tables: Sequence[str]) -> list[Index]:
     product = look.database.product
     names = product.array(sorted(set(tables)))
     return ask(look, Index, "indexes", schema=look.queue.schema, tables=names)
+
+
+def on_tables(look: Look, missing: Sequence[Wanted]) -> list[Wanted]:
+    """Those whose table is there: one that is not is a finding of its own."""
+    if not missing:
+        return []
+    tables = {table.name for table in maintain.measure(look.database, look.queue).tables}
+    return [one for one in missing if one.table in tables]
 
 
 def _bare(text: str) -> str:

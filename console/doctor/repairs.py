@@ -218,14 +218,20 @@ class MakeIndex:
     queue: Queue
     steps: tuple[maintain.Step, ...]
 
-    unattended: bool = True
     wants_name: bool = False
     command: str = ""
 
     @property
+    def unattended(self) -> bool:
+        """Not where the server can only make an index with its table locked."""
+        texts = [text for step in self.steps for text in step.statements]
+        return all("CONCURRENTLY" in text or "ONLINE = ON" in text for text in texts)
+
+    @property
     def summary(self) -> str:
         """What it does."""
-        return f"make what is missing ({len(self.steps)}), while callers go on"
+        callers = "go on" if self.unattended else "wait"
+        return f"make what is missing ({len(self.steps)}), while callers {callers}"
 
     def plan(self, database: Database) -> Sequence[str]:
         """The statements."""

@@ -2053,10 +2053,10 @@ FROM @held AS h
 INNER JOIN [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
     ON p.void = 0 AND p.number = h.number
 WHERE NOT EXISTS (
-    SELECT 1 FROM [{schema}].[{queue}] AS r WITH (NOLOCK) WHERE r.slot = h.number % @size AND r.message_id = h.number
+    SELECT 1 FROM [{schema}].[{queue}] AS r WITH (NOLOCK) WHERE r.slot = p.number % @size AND r.message_id = p.number
 )
 AND NOT EXISTS (
-    SELECT 1 FROM [{schema}].[{queue}_parked] AS v WITH (NOLOCK) WHERE v.void = 1 AND v.number = h.number
+    SELECT 1 FROM [{schema}].[{queue}_parked] AS v WITH (NOLOCK) WHERE v.void = 1 AND v.number = p.number
 )
 OPTION (LOOP JOIN, FORCE ORDER);
 SELECT

@@ -24,13 +24,13 @@ from tests.servers import Server, fresh_database
 
 MESSAGES = 400
 _DEADLINE_SECONDS = 60.0
-CASES = [
+CASES: list[tuple[str, dict[str, str], str]] = [
     ("ring", {"size": "1000"}, "purge"),
     ("ring", {"size": "1000", "in_hand": "on"}, "requeue"),
     ("claim", {}, "release"),
     ("split", {}, "archive"),
 ]
-MORE = [
+MORE: list[tuple[str, dict[str, str], str]] = [
     ("fifo", {}, "purge"),
     ("heap", {}, "purge"),
     ("claim", {}, "requeue"),

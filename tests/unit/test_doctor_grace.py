@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +13,6 @@ from console.actions.relay import Blocker
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS
 from console.doctor import ring_grace, ring_proof
-from console.doctor.look import Look
 from console.doctor.ring_grace import in_both, was_open
 from console.doctor.ring_proof import Astray, Losses, Numbers, Proof, Run, Side
 from console.engines import PRODUCTS
@@ -111,8 +110,13 @@ def test_whoever_ends_is_not_waited_for_any_longer() -> None:
 def test_the_looks_are_a_grace_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where nobody is to be seen: one look may have missed him."""
     monkeypatch.setattr(ring_grace, "GRACE_SECONDS", 0.05)
-    looks: list[int] = []
-    assert ring_grace._outwait(lambda: looks.append(1) or [], 0.0) == []
+    looks = []
+
+    def nobody() -> list[Blocker]:
+        looks.append(1)
+        return []
+
+    assert ring_grace._outwait(nobody, 0.0) == []
     assert len(looks) > 1
 
 
@@ -144,9 +148,9 @@ class Fake:
         return [Numbers(100, 90)] if name == "next_numbers" else list(self.blockers)
 
 
-def losses_of(fake: Fake, patch: pytest.MonkeyPatch) -> Losses:
+def losses_of(fake: Any, patch: pytest.MonkeyPatch) -> Losses:
     patch.setattr(ring_grace, "_read", lambda look, _: look.lost.pop(0))
-    return ring_grace.losses(cast("Look", fake))
+    return ring_grace.losses(fake)
 
 
 def test_two_looks_with_nobody_between_are_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,10 +187,10 @@ def test_where_nothing_looks_lost_nobody_is_waited_for(monkeypatch: pytest.Monke
 
 
 def test_an_engine_that_tells_who_has_drawn_needs_no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = Fake("postgresql", [])
+    fake: Any = Fake("postgresql", [])
     expected = Losses(Proof(1, 2))
     monkeypatch.setattr(ring_proof, "losses", lambda _: expected)
     monkeypatch.setattr(ring_proof, "prove", lambda _, __: expected.proof)
     assert losses_of(fake, monkeypatch) is expected
-    assert ring_grace.prove(cast("Look", fake)) is expected.proof
+    assert ring_grace.prove(fake) is expected.proof
     assert fake.asked == []
