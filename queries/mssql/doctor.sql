@@ -333,7 +333,7 @@ SET status = 4,
 FROM @held AS h
 INNER JOIN [{schema}].[{queue}_meta] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON m.id = h.id
 WHERE m.status = 0
-AND NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (NOLOCK) WHERE d.id = h.id)
+AND NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (NOLOCK) WHERE d.id = m.id)
 OPTION (LOOP JOIN, FORCE ORDER);
 SELECT
     @selected AS selected,
