@@ -68,7 +68,7 @@ def doctor(call: Call, names: Sequence[str], fix: bool, yes: str | None, dry_run
     found = _examined(call, database, queues)
     if fix:
         (before,) = found
-        repairs = _repairs(before)
+        repairs = _repairs(call, before)
         _plan(call, database, before, repairs, shown=dry_run or yes != names[0])
         if not repairs or not confirm_by_name(yes, dry_run, names[0]):
             _end(found)
@@ -94,10 +94,10 @@ def _examined(call: Call, database: Database, queues: Sequence[Queue]) -> list[D
     return examine(database, queues, thresholds_of=call.profile.thresholds)
 
 
-def _repairs(diagnosis: Diagnosis) -> list[Repair]:
-    """Those that run by themselves, the gravest finding's first; each once."""
+def _repairs(call: Call, diagnosis: Diagnosis) -> list[Repair]:
+    """Those that run by themselves and that the connection may, the gravest finding's first."""
     found = [finding.repair for finding in diagnosis.findings if finding.repair is not None]
-    return [repair for repair in found if repair.unattended]
+    return [repair for repair in found if repair.unattended and repair.rights <= call.rights]
 
 
 def _plan(

@@ -13,6 +13,7 @@ from console.doctor.look import Look
 from console.engines import Database
 from console.formats import duration
 from console.monitor.broker import BrokerHealth, health
+from console.rights import Rights
 
 MANY_CONVERSATIONS = 1_000
 """One a session, or two a message on its way, are normal; so many more are not."""
@@ -83,6 +84,7 @@ class SwitchOn:
     unattended: bool = False
     """A poison message would switch it off again: somebody looks at its head first."""
     wants_name: bool = False
+    rights: Rights = Rights.ADMIN
 
     @property
     def command(self) -> str:
@@ -108,6 +110,11 @@ class EndConversations:
 
     summary: str = "end the conversations that are over and hold nothing"
     unattended: bool = True
+
+    @property
+    def rights(self) -> Rights:
+        """What the connection must be allowed."""
+        return Rights.OPERATOR
 
     @property
     def wants_name(self) -> bool:

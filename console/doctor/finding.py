@@ -8,6 +8,7 @@ from typing import Protocol
 
 from console.catalog import Queue
 from console.engines import Database
+from console.rights import Rights
 
 
 class Severity(IntEnum):
@@ -51,6 +52,11 @@ class Repair(Protocol):
     @property
     def unattended(self) -> bool:
         """Whether `--fix` runs it: it needs no lock that stops traffic and no judgement."""
+        ...
+
+    @property
+    def rights(self) -> Rights:
+        """What the connection must be allowed."""
         ...
 
     @property

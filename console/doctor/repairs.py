@@ -18,6 +18,7 @@ from console.engines import Database
 from console.monitor.activity import Key
 from console.monitor.filters import NOTHING, Filters
 from console.monitor.walked import Source
+from console.rights import Rights
 
 
 def _source(database: Database, queue: Queue) -> Source:
@@ -65,6 +66,11 @@ class ReleaseClaims:
         return self.how == "gone"
 
     @property
+    def rights(self) -> Rights:
+        """What the connection must be allowed."""
+        return Rights.OPERATOR
+
+    @property
     def wants_name(self) -> bool:
         """As the verb does."""
         return self.count > MANY_MESSAGES
@@ -97,6 +103,7 @@ class ArchiveDone:
     unattended: bool = False
     """It may be millions of rows: somebody chooses the hour and the rate."""
     wants_name: bool = False
+    rights: Rights = Rights.OPERATOR
 
     @property
     def command(self) -> str:
@@ -126,6 +133,7 @@ class EndSession:
 
     unattended: bool = False
     wants_name: bool = False
+    rights: Rights = Rights.OPERATOR
 
     @property
     def summary(self) -> str:
@@ -161,6 +169,7 @@ class Upgrade:
 
     summary: str = "put the code in place that this console ships (upgrade)"
     wants_name: bool = False
+    rights: Rights = Rights.ADMIN
 
     @property
     def command(self) -> str:
@@ -191,6 +200,7 @@ class Maintain:
 
     unattended: bool = True
     wants_name: bool = False
+    rights: Rights = Rights.OPERATOR
 
     @property
     def summary(self) -> str:
@@ -219,6 +229,7 @@ class MakeIndex:
     steps: tuple[maintain.Step, ...]
 
     wants_name: bool = False
+    rights: Rights = Rights.ADMIN
     command: str = ""
 
     @property
@@ -270,6 +281,7 @@ class SetAside:
 
     unattended: bool = True
     wants_name: bool = False
+    rights: Rights = Rights.OPERATOR
     command: str = ""
 
     @property

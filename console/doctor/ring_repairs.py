@@ -19,6 +19,7 @@ from console.doctor.ring_grace import losses, prove
 from console.doctor.ring_proof import Astray, Gate, Losses, Proof, Side, spelled, total
 from console.engines import Database
 from console.errors import BusyError
+from console.rights import Rights
 
 VERB = "mend"
 """As the audit has it."""
@@ -60,6 +61,7 @@ class Mend:
 
     unattended: bool = True
     wants_name: bool = False
+    rights: Rights = Rights.OPERATOR
     command: str = ""
 
     @property
@@ -148,6 +150,7 @@ class AddSlots:
 
     unattended: bool = True
     wants_name: bool = False
+    rights: Rights = Rights.ADMIN
     command: str = ""
 
     @property
@@ -193,6 +196,7 @@ class Renumber:
 
     unattended: bool = False
     wants_name: bool = True
+    rights: Rights = Rights.ADMIN
 
     @property
     def summary(self) -> str:

@@ -1,7 +1,10 @@
 """What the doctor makes of Service Broker's figures, without a server."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 from hypothesis import given
@@ -23,12 +26,16 @@ from console.doctor.broker import (
     undelivered_of,
 )
 from console.doctor.finding import Finding, Repair
+from console.doctor.look import looking
+from console.engines import Database
 from console.monitor.broker import BrokerHealth
+from tests.unit.mssql_tools import Error, Odbc, opened, stand_in_for_pyodbc
 
 QUEUE = installed_queue("dbo", "orders", DESIGNS["broker"], {})
 ADOPTED = Queue("dbo", "orders", DESIGNS["broker"], {}, {}, kind=Kind.ADOPTED)
 ON = BrokerHealth(True, True, True, 0, 0, None)
 LIMIT = 300.0
+LABEL = re.compile(r"/\* dbq ([\w.+]+) \*/")
 
 
 def codes(found: Iterable[Finding]) -> list[str]:
@@ -144,6 +151,72 @@ STARTED = Activation("[dbo].[orders_activated]", True, True, "RECEIVES_OCCURRING
 )
 def test_activation(row: Activation, ready: int | None, code: list[str]) -> None:
     assert codes(activation_of(row, ready, LIMIT)) == code
+
+
+ANSWERS: dict[str, list[tuple[Any, ...]]] = {
+    "broker.health": [
+        ("is_receive_enabled", "is_enqueue_enabled", "broker_enabled")
+        + ("conversations", "transmission", "transmission_status"),
+        (False, True, True, 7, 3, "The queue is off"),
+    ],
+    "doctor.undelivered": [("found", "oldest_seconds", "status"), (3, 2.0, "The queue is off")],
+    "doctor.conversations": [("state", "found"), ("CO", 4), ("DI", 1_500)],
+    "doctor.activation": [
+        ("activated", "enabled", "monitored", "state", "activated_seconds"),
+        ("[dbo].[orders_activated]", True, False, None, None),
+    ],
+}
+"""Label of a statement -> its columns and rows."""
+DENIED = Error("42000", "[42000] [Microsoft][SQL Server]VIEW SERVER STATE was denied (300) (SQL)")
+
+
+@pytest.fixture
+def odbc(monkeypatch: pytest.MonkeyPatch) -> Odbc:
+    return stand_in_for_pyodbc(monkeypatch)
+
+
+@pytest.fixture
+def database(odbc: Odbc) -> Iterator[Database]:
+    del odbc
+    database = opened()
+    capabilities = Mock(missing={"sessions": "somebody lacks VIEW SERVER STATE"})
+    with patch.object(Database, "capabilities", capabilities):
+        yield database
+    database.close()
+
+
+def looked_at(database: Database) -> tuple[list[Finding], list[str]]:
+    with looking(database, QUEUE) as look:
+        return list(broker.examine(look)), look.unseen
+
+
+def test_all_statements_together(odbc: Odbc, database: Database) -> None:
+    def answer(statement: str) -> list[Any]:
+        label = LABEL.match(statement)
+        return [tuple(ANSWERS[label[1]])] if label else []
+
+    odbc.answer = answer
+    found, unseen = looked_at(database)
+    expected = ["broker_queue_off", "broker_undelivered", "broker_conversations"]
+    assert codes(found) == expected
+    assert found[2].repair == EndConversations(QUEUE, 1_500)
+    assert unseen == ["activation: its monitor is hidden: somebody lacks VIEW SERVER STATE"]
+    begun = [text for text in odbc.sent if text == "BEGIN TRANSACTION"]
+    assert len(begun) == len(ANSWERS), "each statement alone, and no transaction is left open"
+
+
+def test_what_is_denied_is_unseen_and_the_rest_is_told(odbc: Odbc, database: Database) -> None:
+    def answer(statement: str) -> list[Any]:
+        label = LABEL.match(statement)
+        if not label:
+            return []
+        return [DENIED if label[1] == "doctor.conversations" else tuple(ANSWERS[label[1]])]
+
+    odbc.answer = answer
+    found, unseen = looked_at(database)
+    assert codes(found) == ["broker_queue_off", "broker_undelivered"]
+    assert unseen[0].startswith("conversations: ")
+    assert "denied" in unseen[0]
 
 
 def test_every_code_can_be_found() -> None:
