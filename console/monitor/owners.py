@@ -147,9 +147,7 @@ def evidence_of(
     return {row.session: Evidence(row.owner) for row in rows}
 
 
-def still_there(
-    connection: Connection, product: Product, acting: Sequence[Acting]
-) -> list[Acting]:
+def still_there(connection: Connection, product: Product, acting: Sequence[Acting]) -> list[Acting]:
     """Those whose session is not gone: what was cut off is no longer going on."""
     if not acting:
         return []

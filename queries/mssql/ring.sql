@@ -2272,14 +2272,19 @@ SELECT @drawn + 1 AS next_push;
 -- A payload is a message, whatever stands beside it; without one there is nothing to be popped.
 SET NOCOUNT ON;
 DECLARE @numberless bigint, @range sql_variant, @first bigint = 0, @selected bigint;
-DECLARE @broken TABLE (slot bigint NOT NULL PRIMARY KEY, kept bit NOT NULL, number bigint NULL);
-DECLARE @mended TABLE (kept bit NOT NULL);
+-- place: the how-manieth of those that have a payload and no number.
+DECLARE @broken TABLE (slot bigint NOT NULL PRIMARY KEY, kept bit NOT NULL, number bigint NULL, place bigint NOT NULL);
+DECLARE @mended TABLE (kept tinyint NOT NULL);
 
-INSERT INTO @broken (slot, kept, number)
+INSERT INTO @broken (slot, kept, number, place)
 SELECT
     r.slot,
     CASE WHEN r.message IS NOT NULL THEN 1 ELSE 0 END,
-    COALESCE(r.message_id, r.first_id)
+    COALESCE(r.message_id, r.first_id),
+    ROW_NUMBER() OVER (
+        PARTITION BY CASE WHEN r.message IS NOT NULL AND r.message_id IS NULL AND r.first_id IS NULL THEN 1 ELSE 0 END
+        ORDER BY r.slot
+    )
 FROM [{schema}].[{queue}] AS r
 WHERE
     r.reference_count NOT IN (0, 1)
@@ -2295,24 +2300,13 @@ BEGIN
     SET @first = CAST(@range AS bigint);
 END;
 
-WITH numbered AS (
-    SELECT
-        b.slot,
-        b.number,
-        @first + ROW_NUMBER() OVER (ORDER BY b.slot) - 1 AS given
-    FROM @broken AS b
-    WHERE b.kept = 1 AND b.number IS NULL
-)
-
-UPDATE numbered SET number = given;
-
 UPDATE r
-SET message_id = CASE WHEN b.kept = 1 THEN COALESCE(r.message_id, b.number) END,
-    first_id = CASE WHEN b.kept = 1 THEN COALESCE(r.first_id, b.number) END,
+SET message_id = CASE WHEN b.kept = 1 THEN COALESCE(r.message_id, b.number, @first + b.place - 1) END,
+    first_id = CASE WHEN b.kept = 1 THEN COALESCE(r.first_id, b.number, @first + b.place - 1) END,
     reference_count = b.kept
-OUTPUT b.kept INTO @mended (kept)
-FROM @broken AS b
-INNER JOIN [{schema}].[{queue}] AS r ON r.slot = b.slot;
+OUTPUT inserted.reference_count INTO @mended (kept)
+FROM [{schema}].[{queue}] AS r
+INNER JOIN @broken AS b ON r.slot = b.slot;
 
 SELECT
     @selected AS selected,

@@ -1,6 +1,8 @@
 """The proof by two looks, without a server: who is waited for, and what both looks show."""
 
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +14,14 @@ from hypothesis import strategies as st
 from console.actions.relay import Blocker
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS
-from console.doctor import ring_grace, ring_proof
+from console.doctor import ring, ring_grace, ring_proof
+from console.doctor.look import looking
+from console.doctor.ring import Structure, _Settings
+from console.doctor.ring_causes import Life
 from console.doctor.ring_grace import in_both, was_open
-from console.doctor.ring_proof import Astray, Losses, Numbers, Proof, Run, Side
+from console.doctor.ring_proof import Astray, Gate, Losses, Numbers, Proof, Run, Side
 from console.engines import PRODUCTS
+from tests.unit.mssql_tools import opened, stand_in_for_pyodbc
 
 AT = datetime(2026, 11, 21, 1, 58, 11, tzinfo=UTC)
 HIDDEN = Blocker(None, None, None, None, None, None, None)
@@ -194,3 +200,60 @@ def test_an_engine_that_tells_who_has_drawn_needs_no_grace(monkeypatch: pytest.M
     assert losses_of(fake, monkeypatch) is expected
     assert ring_grace.prove(fake) is expected.proof
     assert fake.asked == []
+
+
+LABEL = re.compile(r"/\* dbq ([\w.+]+) \*/")
+NUMBERS = {"next_push": 60_000, "next_pop": 528, "size": 100_000, "base": 1, "slots": 100_000}
+STRUCTURE = {
+    **dict.fromkeys((field.name for field in fields(Structure)), 0),
+    **NUMBERS,
+    "live": 493,
+    "highest": 999,
+    "parked_seconds": None,
+}
+LIFE = Life(AT, None, AT, None, 0, 0, False, 100_000)
+
+
+def rows(*found: Any) -> list[Any]:
+    """What a server answers, of row types."""
+    names = tuple(field.name for field in fields(found[0]))
+    return [(names, *(tuple(getattr(row, name) for name in names) for row in found))]
+
+
+def test_a_crash_of_sql_server_is_told_with_what_it_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through the engine, with a server's answers: two looks, with nobody between."""
+    odbc = stand_in_for_pyodbc(monkeypatch)
+    early, late = AT - timedelta(hours=1), AT + timedelta(hours=1)
+    told = {
+        "ring.life": rows(LIFE),
+        "ring.gate": rows(Gate(1)),
+        "ring.structure": [(tuple(STRUCTURE), tuple(STRUCTURE.values()))],
+        "ring.next_numbers": rows(Numbers(60_000, 528)),
+        "ring.lost": rows(
+            Run("hole", 1_000, 59_999, None, early, late),
+            Run("orphan", 507, 527, early, early, late),
+        ),
+        "ring.blockers": rows(blocker(0.0)),
+        "ring.sequence_settings": rows(_Settings("orders_push_seq", 1, 1, False)),
+    }
+    asked = []
+
+    def answer(statement: str) -> list[Any]:
+        if not (label := LABEL.match(statement)):
+            return []
+        asked.append(label[1])
+        return told[label[1]]
+
+    odbc.answer = answer
+    database = opened()
+    with looking(database, Fake("mssql", []).queue, patience_seconds=0.02) as look:
+        found = {finding.code.name: finding for finding in ring.examine(look)}
+    database.close()
+    assert look.unseen == []
+    assert found["orphan"].summary == "21 orphans: 507-527"
+    assert found["hole"].summary == "59,000 holes: 1000-59999"
+    assert found["orphan"].since == found["hole"].since == AT
+    assert "the server crashed before 2026-11-21 01:58:11 UTC" in found["hole"].cause
+    assert asked.count("ring.lost") == 2
+    assert "ring.blockers" in asked[asked.index("ring.lost") :]
+    assert "ring.calm" not in asked
