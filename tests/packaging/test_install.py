@@ -67,7 +67,9 @@ def test_a_wheel_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> No
     assert '"orders_pop_seq"' in sql
 
 
-def test_an_editable_checkout_runs(tmp_path: Path) -> None:
+def test_an_editable_checkout_runs(tmp_path: Path, long: bool) -> None:
+    if not long:
+        pytest.skip("pytest --long: the suite itself runs in one")
     programs = environment(tmp_path / "environment")
     run(programs / "pip", "install", "--quiet", "-e", ROOT, folder=tmp_path)
     assert '"orders_pop_seq"' in run(programs / "dbq-console", *VERB, folder=tmp_path)
