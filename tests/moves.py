@@ -84,8 +84,6 @@ def _to_another(source: Source, shelf: Shelf) -> Iterator[tuple[str, sql.Scope]]
 
 def _of_the_archive(source: Source) -> Iterator[tuple[str, sql.Scope]]:
     queue = source.queue
-    if queue.design.flow is Flow.NUMBERS:
-        yield "gate", scope(source, Shelf.SLOTS)
     in_hand = queue.options.get("in_hand") == "on"
     kept = queue.design.keeps_row or in_hand
     shelf = Shelf.IN_HAND if in_hand else Shelf.TABLE

@@ -1,8 +1,6 @@
 """Install a queue: its tables, its functions and its line in the catalog, in one transaction."""
 
-import getpass
 import json
-import socket
 from dataclasses import dataclass
 
 from sqlalchemy import Connection
@@ -100,7 +98,7 @@ def recording_scope(product: Product, queue: Queue) -> sql.Scope:
         options_json=json.dumps(dict(queue.options), sort_keys=True),
         roles_json=json.dumps(dict(queue.roles), sort_keys=True),
         version=str(queue.version),
-        installed_from=_here(),
+        installed_from=audit.operator(),
     )
 
 
@@ -153,12 +151,3 @@ def _why_taken(known: Queue) -> str:
     if known.kind is Kind.ARCHIVE:
         return "It was uninstalled with --keep-archive: its archive is still there."
     return f"It is {known.kind.value}, of the design {known.design.name}."
-
-
-def _here() -> str:
-    """Who installs, from where: for the next operator who wonders."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"

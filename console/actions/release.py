@@ -5,13 +5,15 @@ says something only of a claim that was bound to it, or that is older than the q
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+from sqlalchemy import Connection
 
 from console import sql
 from console.actions.plan import Plan, require_verb
-from console.actions.rows import RowMover, statement
-from console.engines import Session
+from console.actions.rows import RowMover
+from console.engines import Product, Session
 from console.errors import UsageError
 from console.formats import duration
 from console.monitor.message import Message
@@ -24,7 +26,7 @@ UNKNOWN = "nobody can tell whether their owner is alive"
 
 
 @dataclass(frozen=True)
-class _Living:
+class Living:
     """An owner that is there: who, and from where."""
 
     session: str
@@ -39,6 +41,17 @@ class _Living:
         who = f"{self.user_name or '?'}, {self.application_name or '?'}"
         where = self.client_address or "this host"
         return f"session {self.session_id} ({who}) from {where}, {self.state or '?'}"
+
+
+def living(connection: Connection, product: Product, sessions: Iterable[str]) -> list[Living]:
+    """Those of the sessions, as `claimed_by` names them, that are there."""
+    return sql.fetch(
+        connection,
+        Living,
+        sql.statements(product.name, "actions")["living"],
+        sql.Scope(),
+        sessions=product.array(sorted(sessions)),
+    )
 
 
 class Release(RowMover):
@@ -117,11 +130,5 @@ class Release(RowMover):
         if not self._alive:
             return []
         with session.transaction("look at the owners of claims") as connection:
-            rows = sql.fetch(
-                connection,
-                _Living,
-                statement(self.source, "living"),
-                sql.Scope(),
-                sessions=self.source.product.array(sorted(self._alive)),
-            )
+            rows = living(connection, self.source.product, self._alive)
         return [f"alive: {row.line}" for row in rows]

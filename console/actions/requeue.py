@@ -16,7 +16,6 @@ from console.actions.rows import (
     Moved,
     RowMover,
     Shelf,
-    begin,
     by_shelf,
     scope,
     standing,
@@ -123,7 +122,7 @@ class RequeueTo(RowMover):
         """Leaves alone what the other queue could not take."""
         left: dict[str, list[Message]] = defaultdict(list)
         with session.transaction("weigh messages") as connection:
-            begin(connection, self.source)
+            self.source.pass_gate(connection)
             for shelf, messages in by_shelf(self.source.queue, chosen):
                 unfit = self._weigh(connection, shelf, [message.id for message in messages])
                 for message in messages:
@@ -135,7 +134,7 @@ class RequeueTo(RowMover):
         """Where they come there, and whether there is room."""
         target = self._to.queue
         with session.transaction("look at the other queue") as connection:
-            begin(connection, self._to)
+            self._to.pass_gate(connection)
             now = standing(connection, self._to)
         lines = [
             f"they go into {target.label} as new messages, where {now.count} are ready; "

@@ -22,7 +22,7 @@ from console import sql
 from console.actions.choosing import ArchiveChoice, Candidates, Taken, last_purge
 from console.actions.ledger import Ledger
 from console.actions.plan import Plan, require_verb
-from console.actions.rows import Moved, Shelf, begin, scope, standing, statement
+from console.actions.rows import Moved, Shelf, scope, standing, statement
 from console.catalog import Kind
 from console.designs import Order
 from console.engines import Database, Session
@@ -172,7 +172,7 @@ class Restore:
             lines.append("those that were claimed come back as errors")
         if pushed:
             with session.transaction("look at the queue") as connection:
-                begin(connection, self._source)
+                self._source.pass_gate(connection)
                 now = standing(connection, self._source)
             lines.append(f"{pushed:,} are pushed again and get a new id; {self._place(now.count)}")
             needs, obstacles = now.needs(pushed)
@@ -203,7 +203,7 @@ class Restore:
     def act(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
         """One batch, in the caller's transaction."""
         del action_id
-        begin(connection, self._source)
+        self._source.pass_gate(connection)
         rows = self._rows(connection, chosen, lock="yes")
         held = [message for message in chosen if message.key in rows]
         fit = [message for message in held if not rows[message.key].too_long]

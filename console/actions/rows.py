@@ -150,13 +150,6 @@ def standing(connection: Connection, source: Source) -> Standing:
     return found
 
 
-def begin(connection: Connection, source: Source) -> None:
-    """What comes first in a transaction that acts on rows: a ring's gate."""
-    if source.queue.design.flow is Flow.NUMBERS and source.queue.kind is Kind.INSTALLED:
-        gate = statement(source, "gate")
-        connection.execute(sql.query(gate, connection.dialect, scope(source, Shelf.SLOTS)))
-
-
 def hold(
     connection: Connection, source: Source, chosen: Sequence[Message]
 ) -> tuple[list[Held], int]:
@@ -284,7 +277,7 @@ class RowMover:
 
     def act(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
         """One batch, in the caller's transaction."""
-        begin(connection, self._source)
+        self._source.pass_gate(connection)
         held, skipped = hold(connection, self._source, chosen)
         ledger = Ledger(selected=skipped, skipped={CHANGED: skipped} if skipped else {})
         for some in held:

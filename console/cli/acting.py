@@ -19,7 +19,7 @@ from console.actions.purge import Purge
 from console.actions.release import Release
 from console.actions.requeue import Requeue, RequeueTo
 from console.actions.restore import Restore
-from console.catalog import STUCK_AFTER_SECONDS, Queue
+from console.catalog import Queue
 from console.cli import broker
 from console.cli.context import (
     DURATION,
@@ -149,10 +149,7 @@ def release(
     if "end-session" in source.queue.verbs:
         _show_holders(call, database, source.queue)
         return
-    thresholds = None if call.profile is None else call.profile.thresholds(name)
-    stuck_after = STUCK_AFTER_SECONDS
-    if thresholds is not None:
-        stuck_after = thresholds.stuck_after_seconds
+    stuck_after = call.thresholds(name).stuck_after_seconds
     mover = Release(source, stuck_after_seconds=stuck_after, force=force, unknown=unknown)
     _act(call, database, mover, yes, dry_run, **how)
 

@@ -26,6 +26,7 @@ from console.config import RIGHTS, Configuration, Profile, Said
 from console.engines import Database, Product
 from console.errors import RefusedError, UsageError
 from console.formats import parse_duration
+from console.monitor.limits import DEFAULTS, Thresholds
 from console.rights import Rights
 
 __all__ = [
@@ -84,6 +85,10 @@ class Call:
     def zone(self) -> tzinfo | None:
         """In which times of day are written, for `console.formats`."""
         return UTC if self.profile is None else self.profile.display_zone
+
+    def thresholds(self, queue: str) -> Thresholds:
+        """What is too much for the queue of that name."""
+        return DEFAULTS if self.profile is None else self.profile.thresholds(queue)
 
     def database(self, needs: Rights, verb: str) -> Database:
         """The database that the call names. RefusedError where its rights do not reach."""

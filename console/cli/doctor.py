@@ -89,9 +89,7 @@ def _all(call: Call, database: Database) -> list[Queue]:
 def _examined(call: Call, database: Database, queues: Sequence[Queue]) -> list[Diagnosis]:
     from console.doctor.examine import examine  # noqa: PLC0415
 
-    if call.profile is None:
-        return examine(database, queues)
-    return examine(database, queues, thresholds_of=call.profile.thresholds)
+    return examine(database, queues, thresholds_of=call.thresholds)
 
 
 def _repairs(call: Call, diagnosis: Diagnosis) -> list[Repair]:

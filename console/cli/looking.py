@@ -136,7 +136,7 @@ def _show(
     call: Call, database: Database, queues: Sequence[QueueSnapshot], login: Login | None
 ) -> None:
     """`login`: what the connection's login could do, if that is known."""
-    thresholds_of = defaults_of if call.profile is None else call.profile.thresholds
+    thresholds_of = call.thresholds
     standing = Standing(call.rights, login, transactions=bool(database.product.read_only_options))
     seen = [queue for queue in queues if call.schema in (None, queue.schema)]
     where = "this database" if call.schema is None else f"schema {call.schema!r}"

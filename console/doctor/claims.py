@@ -6,6 +6,7 @@ from typing import Any
 
 from console import sql
 from console.actions import maintain
+from console.actions.release import living
 from console.actions.rows import Shelf, scope
 from console.catalog import Kind, Queue
 from console.designs import Flow
@@ -134,16 +135,6 @@ class _Owned:
         return self.owner.session + name
 
 
-@dataclass(frozen=True)
-class _Living:
-    session: str
-    session_id: int
-    user_name: str | None
-    application_name: str | None
-    client_address: str | None
-    state: str | None
-
-
 def _claims(look: Look) -> Iterator[Finding]:
     what = "claims and their owners"
     if not can_ask(look, what, "claims") or follows(look, what):
@@ -260,21 +251,10 @@ def _alive(look: Look, owned: Sequence[_Owned]) -> Finding:
 
 def _living(look: Look, owned: Sequence[_Owned]) -> str:
     """Who and where they are."""
-    product = look.database.product
     sessions = sorted({one.owner.session for one in owned if one.owner is not None})
     with look.moment() as connection:
-        rows = sql.fetch(
-            connection,
-            _Living,
-            sql.statements(product.name, "actions")["living"],
-            sql.Scope(),
-            sessions=product.array(sessions[:_SHOWN]),
-        )
-    return "; ".join(
-        f"session {row.session_id} ({row.user_name or '?'}, {row.application_name or '?'}) from "
-        f"{row.client_address or 'this host'}, {row.state or '?'}"
-        for row in rows
-    )
+        rows = living(connection, look.database.product, sessions[:_SHOWN])
+    return "; ".join(row.line for row in rows)
 
 
 def _unknown(look: Look, owned: Sequence[_Owned]) -> Finding:

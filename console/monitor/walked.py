@@ -100,6 +100,10 @@ class Source:
     def begin(self, connection: Connection, database: Database) -> None:
         """What comes first in a transaction that looks at messages."""
         be_careful(connection, database, STATEMENT_SECONDS)
+        self.pass_gate(connection)
+
+    def pass_gate(self, connection: Connection) -> None:
+        """What comes first in any transaction at a ring: it waits while a relay runs."""
         if "gate" in self.statements and self.queue.kind is Kind.INSTALLED:
             gate = sql.query(self.statements["gate"], connection.dialect, self._scope())
             connection.execute(gate)

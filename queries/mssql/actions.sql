@@ -21,10 +21,6 @@
 -- Rounded up to the microseconds that a client keeps: what was pushed within this tick of the clock was before.
 SELECT CAST(DATEADD(nanosecond, 400, SYSUTCDATETIME()) AS datetime2(6)) AS moment;
 
--- name: gate
--- one row: read before anything else of a ring; it waits while a relay runs, and a relay waits until its transaction ends
-SELECT c.base AS number FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
-
 -- name: hold
 -- a row for each of the chosen that is there and in nobody's hands: locked now, with its place and its state
 -- :keys is a JSON array: ids, a ring's numbers, the broker's order numbers; :due, beside it, the due times.

@@ -10,10 +10,6 @@
 -- one row: the server's clock, which an action's cut-off is taken from
 SELECT clock_timestamp() AS moment;
 
--- name: gate
--- no row: read before anything else of a ring, it waits while a relay runs
-SELECT p.number AS number FROM "{schema}"."{queue}_parked" AS p LIMIT 0;
-
 -- name: hold
 -- a row for each of the chosen that is there and in nobody's hands: locked now, with its place and its state
 SELECT
