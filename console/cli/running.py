@@ -96,7 +96,6 @@ def demo(call: Call, headless: bool, seconds: float) -> None:
             [database],
             stuck_after_seconds=stuck_after,
             banner="a PostgreSQL of its own: everything goes when you quit",
-            rights="admin",
         )
 
 

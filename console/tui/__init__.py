@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, tzinfo
 from pathlib import Path
 
@@ -9,9 +10,11 @@ from console.catalog import STUCK_AFTER_SECONDS
 from console.config import Profile
 from console.engines import Database
 from console.errors import ConsoleError, UsageError
-from console.rights import Login, Standing
+from console.monitor.limits import DEFAULTS
+from console.rights import Login, Rights, Standing
 from console.tui.app import ConsoleApp
 from console.tui.feed import Clock, Feed, SamplerFeed
+from console.tui.places import Place, place_of, url_words
 
 __all__ = [
     "Clock",
@@ -39,13 +42,19 @@ def run(
     interval_seconds: float = 1.0,
     stuck_after_seconds: float = STUCK_AFTER_SECONDS,
     banner: str = "",
-    rights: str = "",
+    rights: Rights = Rights.ADMIN,
 ) -> None:
     """Open the console on these databases and return when the operator quits.
 
-    `rights` is the word on each connection's line. UsageError without a terminal.
+    UsageError without a terminal.
     """
     require_terminal()
+    names = _names(databases)
+    limits = replace(DEFAULTS, stuck_after_seconds=stuck_after_seconds)
+    places = [
+        Place(name, database, rights, lambda _: limits, words=url_words(database))
+        for database, name in zip(databases, names, strict=True)
+    ]
     feeds = [
         SamplerFeed(
             database,
@@ -53,9 +62,10 @@ def run(
             stuck_after_seconds=stuck_after_seconds,
             name=name,
         )
-        for database, name in zip(databases, _names(databases), strict=True)
+        for database, name in zip(databases, names, strict=True)
     ]
-    _run(ConsoleApp(feeds, banner=banner, rights=rights))
+    thresholds = {place.name: place.thresholds_of for place in places}
+    _run(ConsoleApp(feeds, places=places, banner=banner, rights=rights.word, thresholds=thresholds))
 
 
 def run_profiles(
@@ -83,6 +93,7 @@ def run_profiles(
     zones = {profile.display_zone for profile in profiles}
     app = ConsoleApp(
         feeds,
+        places=[place_of(profile, database, name) for profile, database, name in each],
         rights={name: _rights_words(profile, database) for profile, database, name in each},
         production={name for profile, _, name in each if profile.production},
         thresholds={name: profile.thresholds for profile, _, name in each},

@@ -1,0 +1,1 @@
+"""What is asked over a screen: forms, plans, confirmations."""

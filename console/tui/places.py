@@ -1,0 +1,57 @@
+"""A connection as screens work with it: its database, what may be done there, what is hidden."""
+
+from dataclasses import dataclass
+from datetime import UTC, tzinfo
+
+from sqlalchemy import URL
+
+from console import catalog
+from console.catalog import Queue
+from console.config import Profile
+from console.engines import Database
+from console.monitor.limits import ThresholdsOf, defaults_of
+from console.monitor.message import Masks
+from console.rights import Rights
+
+
+@dataclass(frozen=True)
+class Place:
+    """One connection. Whatever asks its database waits: only jobs do that."""
+
+    name: str
+    """As the screen and the board call it."""
+    database: Database
+    rights: Rights = Rights.READ_ONLY
+    thresholds_of: ThresholdsOf = defaults_of
+    masks: Masks = ()
+    zone: tzinfo | None = UTC
+    production: bool = False
+    """Marked so where it is configured; its catalog may do so too."""
+    words: tuple[str, ...] = ()
+    """How the command line names it: `--profile NAME` or `--url URL`, never with a password."""
+
+    def find(self, schema: str, name: str) -> Queue:
+        """The queue of that name, as the catalog has it now. Waits; ConsoleError."""
+        with self.database.transaction("read the catalog", read_only=True) as connection:
+            return catalog.find(connection, self.database.product, name, schema)
+
+
+def place_of(profile: Profile, database: Database, name: str) -> Place:
+    """The place that a profile describes."""
+    return Place(
+        name,
+        database,
+        profile.rights,
+        profile.thresholds,
+        profile.masks,
+        profile.display_zone,
+        profile.production,
+        ("--profile", profile.name) if profile.name else url_words(database),
+    )
+
+
+def url_words(database: Database) -> tuple[str, ...]:
+    """A database named by its URL, without its password."""
+    url = database.url
+    bare = URL.create(url.drivername, url.username, None, url.host, url.port, url.database)
+    return ("--url", bare.update_query_dict(url.query).render_as_string())
