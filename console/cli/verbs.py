@@ -13,6 +13,7 @@ from console.cli import (
     acting,
     config,
     doctor,
+    history,
     inspecting,
     looking,
     mending,
@@ -116,7 +117,7 @@ for command in (*looking.COMMANDS, *queues.COMMANDS, *messages.COMMANDS, *ring.C
     cli.add_command(command)
 for command in (*running.COMMANDS, *config.COMMANDS, *waits.COMMANDS, *inspecting.COMMANDS):
     cli.add_command(command)
-for command in (*acting.COMMANDS, *mending.COMMANDS, *doctor.COMMANDS):
+for command in (*acting.COMMANDS, *mending.COMMANDS, *doctor.COMMANDS, *history.COMMANDS):
     cli.add_command(command)
 
 

@@ -120,6 +120,11 @@ class Profile:
         return self.thresholds(queue.name).stuck_after_seconds
 
     @property
+    def label(self) -> str:
+        """How the connection is called. ConnectionFailedError, UsageError."""
+        return self.name or label_of(self._url.public)
+
+    @property
     def product(self) -> Product:
         """The engine that its URL names. ConnectionFailedError, UsageError."""
         return product(self._url.public.get_backend_name())
@@ -129,8 +134,7 @@ class Profile:
 
         Only a password that a person must type is asked for now.
         """
-        url = self._url
-        label = self.name or label_of(url.public)
+        url, label = self._url, self.label
         source = self.settings[keys.PASSWORD]
         credentials = Credentials(label, url, source, self._environment)
         credentials.ask()

@@ -1,0 +1,214 @@
+"""A queue over time, from its recording: as many points as are wanted, whatever the span.
+
+A point is a stretch of time. Nothing is made up: where nothing was seen there is no point.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from console.errors import ConsoleError, UsageError
+from console.monitor.recording.reading import Reader, Span
+from console.monitor.recording.records import ACTIONS, FINDINGS, SAMPLES
+
+STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
+"""How long a point may be, in seconds."""
+MOST_POINTS = 10_000
+
+_HIGHEST = ("ready", "scheduled", "claimed", "stuck", "errors", "done", "age_seconds", "gap")
+_MEAN = ("push_per_second", "pop_per_second", "latency_seconds")
+
+
+class NothingRecordedError(ConsoleError):
+    """The answer is no: there is nothing there."""
+
+    exit_status = 1
+
+
+@dataclass(frozen=True)
+class Point:
+    """One stretch. Counts, ages and gap: the highest that was seen; rates: their mean.
+
+    None: the design has it not, or nobody knew it at any look.
+    """
+
+    at: datetime
+    """Its beginning."""
+    looks: int
+    ready: int | None
+    scheduled: int | None
+    claimed: int | None
+    stuck: int | None
+    errors: int | None
+    done: int | None
+    age_seconds: float | None
+    gap: int | None
+    push_per_second: float | None
+    pop_per_second: float | None
+    latency_seconds: float | None
+
+    def as_json(self) -> dict[str, object]:
+        """The stable object of `history --json`."""
+        return {**asdict(self), "at": self.at.isoformat()}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Something that happened: a finding that came, an action."""
+
+    at: datetime
+    until: datetime | None
+    """When it was over; None: it was not, as far as was seen."""
+    kind: str
+    """`finding` or `action`."""
+    name: str
+    """Its code, or its verb."""
+    words: str
+
+    def as_json(self) -> dict[str, object]:
+        """The stable object of `history --json`."""
+        until = None if self.until is None else self.until.isoformat()
+        return {**asdict(self), "at": self.at.isoformat(), "until": until}
+
+
+@dataclass(frozen=True)
+class History:
+    """What is known of a queue in a span."""
+
+    connection: str
+    schema: str
+    queue: str
+    span: Span
+    step_seconds: int
+    points: tuple[Point, ...]
+    marks: tuple[Mark, ...]
+    skipped: str = ""
+    """What of the recording could not be read."""
+
+    def as_json(self) -> dict[str, object]:
+        """The stable object of `history --json`."""
+        return {
+            "connection": self.connection,
+            "schema": self.schema,
+            "queue": self.queue,
+            "since": self.span.begin.isoformat(),
+            "until": self.span.end.isoformat(),
+            "step_seconds": self.step_seconds,
+            "points": [point.as_json() for point in self.points],
+            "marks": [mark.as_json() for mark in self.marks],
+            "skipped": self.skipped,
+        }
+
+
+def step_for(span: Span, most_points: int) -> int:
+    """The shortest step with which the span has at most so many points."""
+    seconds = (span.end - span.begin).total_seconds()
+    return next((step for step in STEPS if seconds / step <= most_points), STEPS[-1])
+
+
+def history(
+    root: Path,
+    connection: str,
+    queue: str,
+    span: Span,
+    *,
+    schema: str | None = None,
+    most_points: int = MOST_POINTS,
+) -> History:
+    """Read it. NothingRecordedError; UsageError where several queues have the name."""
+    reader = Reader(root, connection)
+    equal = {"queue": queue} if schema is None else {"queue": queue, "schema": schema}
+    rows = reader.rows(SAMPLES, span, None, **equal)
+    if not rows:
+        raise NothingRecordedError(
+            f"Nothing is recorded of {queue!r} on {connection!r} in that time.",
+            why=reader.skipped.words or f"Looked in {root}.",
+            next_step="The console records while it is open; dbq-console record does so always.",
+        )
+    schemas = sorted({row["schema"] for row in rows})
+    if len(schemas) > 1:
+        raise UsageError(
+            f"There are several queues {queue!r}.",
+            why=f"In the schemas {', '.join(schemas)}.",
+            next_step="Say which with --schema.",
+        )
+    step = step_for(span, most_points)
+    marks = [
+        *_findings(reader.rows(FINDINGS, span, None, **equal)),
+        *_actions(reader.rows(ACTIONS, span, None, **equal)),
+    ]
+    return History(
+        connection,
+        schemas[0],
+        queue,
+        span,
+        step,
+        tuple(points(rows, step)),
+        tuple(sorted(marks, key=lambda mark: mark.at)),
+        reader.skipped.words,
+    )
+
+
+def points(rows: Iterable[Mapping[str, Any]], step_seconds: int) -> list[Point]:
+    """Samples of one queue, in order of time, as points."""
+    stretches: dict[int, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        stretches.setdefault(int(row["at"].timestamp() // step_seconds), []).append(row)
+    return [_point(place * step_seconds, seen) for place, seen in sorted(stretches.items())]
+
+
+def _point(begin: int, seen: Sequence[Mapping[str, Any]]) -> Point:
+    values: dict[str, Any] = {}
+    for names, taken in ((_HIGHEST, max), (_MEAN, _mean)):
+        for name in names:
+            known = [row[name] for row in seen if row[name] is not None]
+            taker: Callable[[list[Any]], Any] = taken
+            values[name] = taker(known) if known else None
+    return Point(at=datetime.fromtimestamp(begin, UTC), looks=len(seen), **values)
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _findings(rows: Sequence[Mapping[str, Any]]) -> list[Mark]:
+    """From the look at which a finding was first seen to the first at which it was not."""
+    marks: list[Mark] = []
+    looks = sorted({row["at"] for row in rows})
+    seen: dict[str, dict[datetime, Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["code"]:
+            seen.setdefault(row["code"], {})[row["at"]] = row
+    for code, at in seen.items():
+        begin: datetime | None = None
+        for look in looks:
+            if look in at and begin is None:
+                begin = look
+            elif look not in at and begin is not None:
+                marks.append(Mark(begin, look, "finding", code, at[begin]["summary"] or ""))
+                begin = None
+        if begin is not None:
+            marks.append(Mark(begin, None, "finding", code, at[begin]["summary"] or ""))
+    return marks
+
+
+def _actions(rows: Sequence[Mapping[str, Any]]) -> list[Mark]:
+    # As it ended, where it has.
+    last = {row["action_id"]: row for row in sorted(rows, key=lambda row: bool(row["ended_at"]))}
+    return [
+        Mark(
+            row["at"],
+            row["ended_at"],
+            "action",
+            row["verb"] or "",
+            f"{row['outcome']}, {row['done'] or 0:,} of {row['planned'] or 0:,}, {row['operator']}",
+        )
+        for row in last.values()
+    ]
+
+
+def since(now: datetime, seconds: float) -> Span:
+    """The last so many seconds, the moment of now included."""
+    return Span(now - timedelta(seconds=seconds), now + timedelta(microseconds=1))

@@ -1,0 +1,212 @@
+"""Segments: JSON lines while they are written, Parquet when they are closed.
+
+    <folder>/open/connection=NAME/<segment>.jsonl
+    <folder>/<kind>/connection=NAME/date=2026-03-29/<segment>.parquet
+
+A line is whole or, at a crash, torn: then it is the last, and is dropped and counted. Closing a
+segment twice gives the same files, so a crash between the two steps of closing costs nothing.
+"""
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+from urllib.parse import quote, unquote
+
+from console.monitor.recording.records import COUNT, KINDS, NUMBER, TEXT, TIME, VERSION, Kind, Row
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_OPEN = ".jsonl"
+_CLOSED = ".parquet"
+_FORMAT = "dbq-console recording"
+
+
+def part(connection: str) -> str:
+    """The folder's name of a connection: whatever its name is, one name of a file."""
+    return f"connection={quote(connection, safe='')}"
+
+
+def connection_of(folder: Path) -> str:
+    """The connection whose folder it is."""
+    return unquote(folder.name.removeprefix("connection="))
+
+
+def open_folder(root: Path, connection: str) -> Path:
+    """Where the segments of a connection are while they are open."""
+    return root / "open" / part(connection)
+
+
+@dataclass
+class Lines:
+    """What the lines of a segment say, in their order."""
+
+    rows: list[tuple[Kind, dict[str, Any]]] = field(default_factory=list)
+    torn: int = 0
+    """Lines that are no record: cut off by a crash, or damaged."""
+    newer: int = 0
+    """Lines of a version that this console does not know."""
+
+
+class Segment:
+    """An open segment. In the hands of one thread."""
+
+    def __init__(self, root: Path, connection: str, started_at: datetime) -> None:
+        folder = open_folder(root, connection)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._root = root
+        self._connection = connection
+        stamp = f"{started_at:%Y%m%dT%H%M%S}.{started_at.microsecond:06}Z"
+        self.path = folder / f"{stamp}-{os.urandom(4).hex()}{_OPEN}"
+        self._file: BinaryIO = self.path.open("xb", buffering=0)
+        self.bytes = 0
+
+    def write(self, kind: Kind, rows: Iterable[Row]) -> None:
+        """Append rows: in one write, so that they are there when this returns. OSError."""
+        head = {"v": VERSION, "of": kind.name}
+        lines = [json.dumps(head | _told(kind, row), ensure_ascii=False) for row in rows]
+        data = "".join(f"{line}\n" for line in lines).encode()
+        if not data:
+            return
+        before = self.bytes
+        written = 0
+        try:
+            while written < len(data):
+                written += self._file.write(data[written:])
+        except OSError:
+            # A part of a line would spoil the next one.
+            with suppress(OSError):
+                os.ftruncate(self._file.fileno(), before)
+                self._file.seek(before)
+            raise
+        self.bytes += len(data)
+
+    def close(self) -> Lines:
+        """Make it Parquet, then remove it. OSError: it stays as it is."""
+        self._file.close()
+        return seal(self._root, self._connection, self.path)
+
+
+def leftovers(root: Path, connection: str) -> list[Path]:
+    """Segments that nobody closed. Only whoever holds the connection's lock may ask."""
+    return sorted(open_folder(root, connection).glob(f"*{_OPEN}"))
+
+
+def seal(root: Path, connection: str, path: Path) -> Lines:
+    """Write an open segment's Parquet files, each whole or not at all; then remove it. OSError."""
+    lines = read_lines(path)
+    parts: defaultdict[tuple[Kind, date], list[dict[str, Any]]] = defaultdict(list)
+    for kind, row in lines.rows:
+        parts[kind, row["at"].date()].append(row)
+    for (kind, day), rows in parts.items():
+        folder = root / kind.name / part(connection) / f"date={day}"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _write(folder / path.with_suffix(_CLOSED).name, kind, rows)
+    path.unlink()
+    return lines
+
+
+def read_lines(path: Path) -> Lines:
+    """The records of an open segment, also while it is written. OSError."""
+    found = Lines()
+    with path.open("rb") as file:
+        for line in file:
+            if not line.endswith(b"\n"):
+                found.torn += 1  # or somebody is writing it just now
+                break
+            _read(line, found)
+    return found
+
+
+def _read(line: bytes, found: Lines) -> None:
+    try:
+        record = json.loads(line)
+        if int(record["v"]) > VERSION:
+            found.newer += 1
+            return
+        kind = KINDS[record["of"]]
+        row = {name: _meant(of, record.get(name)) for name, of in kind.columns.items()}
+        row["at"] = _meant(TIME, record["at"])
+    except (ValueError, KeyError, TypeError):
+        found.torn += 1
+    else:
+        found.rows.append((kind, row))
+
+
+def _told(kind: Kind, row: Row) -> dict[str, object]:
+    """A row as a line has it: without what is null."""
+    shown: dict[str, object] = {}
+    for name in kind.columns:
+        value = row.get(name)
+        if value is not None and value != "":
+            shown[name] = value.isoformat() if isinstance(value, datetime) else value
+    return shown
+
+
+def _meant(of: str, value: object) -> object:
+    """The value of a line in its column's type. ValueError, TypeError."""
+    if value is None:
+        return None
+    if of == TIME:
+        return datetime.fromisoformat(str(value)).astimezone(UTC)
+    readers: Mapping[str, Any] = {TEXT: str, COUNT: int, NUMBER: float}
+    return readers[of](value)
+
+
+def schema(kind: Kind) -> "pa.Schema":
+    """The columns of a kind in Arrow's types."""
+    import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
+
+    types = {
+        TIME: pa.timestamp("us", tz="UTC"),
+        TEXT: pa.string(),
+        COUNT: pa.int64(),
+        NUMBER: pa.float64(),
+    }
+    metadata = {"format": _FORMAT, "version": str(VERSION)}
+    return pa.schema([(name, types[of]) for name, of in kind.columns.items()], metadata=metadata)
+
+
+def _write(path: Path, kind: Kind, rows: list[dict[str, Any]]) -> None:
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    table = pa.Table.from_pylist(rows, schema=schema(kind))
+    # Readers pass over names that begin with a dot.
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with draft.open("xb") as file:
+            pq.write_table(table, file, compression="zstd")  # type: ignore[no-untyped-call]
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def closed(root: Path, kind: Kind, connection: str) -> Iterator[tuple[date, Path]]:
+    """The Parquet files of a kind, the oldest day first; drafts and strangers passed over."""
+    for folder in sorted((root / kind.name / part(connection)).glob("date=*")):
+        try:
+            day = date.fromisoformat(folder.name.removeprefix("date="))
+        except ValueError:
+            continue
+        for path in sorted(folder.glob(f"[!._]*{_CLOSED}")):
+            yield day, path
+
+
+def connections(root: Path) -> list[str]:
+    """Every connection of which there is a record."""
+    folders = (folder for kind in ("open", *KINDS) for folder in (root / kind).glob("connection=*"))
+    return sorted({connection_of(folder) for folder in folders if folder.is_dir()})

@@ -1,0 +1,122 @@
+"""A recording as points: nothing is made up, and nothing that was high is lost."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.errors import UsageError
+from console.monitor.recording import segments
+from console.monitor.recording.history import (
+    STEPS,
+    NothingRecordedError,
+    history,
+    points,
+    since,
+    step_for,
+)
+from console.monitor.recording.reading import Span
+from console.monitor.recording.records import ACTIONS, FINDINGS, SAMPLES, Kind
+
+BEGIN = datetime(2026, 3, 29, 0, 30, tzinfo=UTC)
+HOURS = Span(BEGIN, BEGIN + timedelta(hours=3))
+
+
+def sample(seconds: float, **figures: Any) -> dict[str, Any]:
+    blank = dict.fromkeys(SAMPLES.columns)
+    at = BEGIN + timedelta(seconds=seconds)
+    return {**blank, "at": at, "schema": "public", "queue": "orders", "design": "ring", **figures}
+
+
+def write(root: Path, kind: Kind, *rows: dict[str, Any], connection: str = "prod") -> None:
+    segment = segments.Segment(root, connection, BEGIN)
+    segment.write(kind, rows)
+    segment.close()
+
+
+counts = st.none() | st.integers(0, 10**12)
+
+
+@given(st.lists(st.tuples(st.integers(0, 10_000), counts)), st.sampled_from(STEPS))
+def test_the_highest_of_each_stretch_is_kept_and_gaps_stay_gaps(
+    seen: list[tuple[int, int | None]], step: int
+) -> None:
+    rows = [
+        sample(at, ready=ready, push_per_second=None)
+        for at, ready in sorted(seen, key=lambda s: s[0])
+    ]
+    found = points(rows, step)
+    assert sum(point.looks for point in found) == len(rows)
+    begins = [point.at.timestamp() for point in found]
+    assert begins == sorted(set(begins))
+    for point in found:
+        begin = point.at.timestamp()
+        inside = [r["ready"] for r in rows if begin <= r["at"].timestamp() < begin + step]
+        assert inside
+        assert point.ready == max((r for r in inside if r is not None), default=None)
+        assert point.push_per_second is None
+
+
+@given(st.lists(st.floats(0, 1e9), min_size=1))
+def test_a_rate_is_the_mean_and_between_its_ends(rates: list[float]) -> None:
+    (point,) = points([sample(0, pop_per_second=rate) for rate in rates], 60)
+    assert point.pop_per_second is not None
+    assert min(rates) * (1 - 1e-9) <= point.pop_per_second <= max(rates) * (1 + 1e-9)
+
+
+@given(st.integers(1, 400 * 86_400), st.integers(1, 10_000))
+def test_the_step_is_the_shortest_that_fits(seconds: int, most: int) -> None:
+    step = step_for(since(BEGIN, seconds), most)
+    assert step == STEPS[-1] or seconds / step <= most * (1 + 1e-6)
+    shorter = [one for one in STEPS if one < step]
+    assert not shorter or seconds / shorter[-1] > most * (1 - 1e-6)
+
+
+def test_a_finding_lasts_from_the_look_that_found_it_to_the_one_that_did_not(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, SAMPLES, sample(0, ready=1))
+    looks: list[dict[str, Any]] = []
+    for minute, codes in enumerate(([], ["orphan"], ["orphan", "hole"], ["hole"], [], ["orphan"])):
+        at = BEGIN + timedelta(minutes=minute)
+        one = {"at": at, "schema": "public", "queue": "orders", "verdict": "critical"}
+        looks += [{**one, "code": code, "summary": f"{code} {minute}"} for code in codes] or [one]
+    write(tmp_path, FINDINGS, *looks)
+    found = history(tmp_path, "prod", "orders", HOURS)
+    minutes = [
+        (
+            mark.name,
+            (mark.at - BEGIN).seconds // 60,
+            None if mark.until is None else (mark.until - BEGIN).seconds // 60,
+        )
+        for mark in found.marks
+    ]
+    assert minutes == [("orphan", 1, 3), ("hole", 2, 4), ("orphan", 5, None)]
+
+
+def test_an_action_is_told_once_as_it_ended(tmp_path: Path) -> None:
+    write(tmp_path, SAMPLES, sample(0, ready=1))
+    one = {"at": BEGIN, "schema": "public", "queue": "orders", "action_id": 7, "verb": "purge"}
+    ended = {"ended_at": BEGIN + timedelta(seconds=9), "outcome": "done", "done": 30, "planned": 30}
+    write(tmp_path, ACTIONS, {**one, "outcome": "running"})
+    write(tmp_path, ACTIONS, {**one, **ended, "operator": "ann@host"})
+    (mark,) = history(tmp_path, "prod", "orders", HOURS).marks
+    assert (mark.name, mark.words, mark.until) == (
+        "purge",
+        "done, 30 of 30, ann@host",
+        BEGIN + timedelta(seconds=9),
+    )
+
+
+def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+    write(tmp_path, SAMPLES, sample(0, ready=1), sample(0, schema="other"))
+    with pytest.raises(NothingRecordedError):
+        history(tmp_path, "prod", "nope", HOURS)
+    with pytest.raises(NothingRecordedError):
+        history(tmp_path, "stage", "orders", HOURS)
+    with pytest.raises(UsageError, match="several"):
+        history(tmp_path, "prod", "orders", HOURS)
+    assert history(tmp_path, "prod", "orders", HOURS, schema="other").points[0].ready is None

@@ -1,0 +1,287 @@
+"""Segments and the recorder: what is written is read again, whatever is cut off in between."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.errors import ConnectionFailedError, RefusedError
+from console.monitor import Reading
+from console.monitor.recording import records, segments
+from console.monitor.recording.reading import Reader, Span
+from console.monitor.recording.recorder import Bounds, Recorder, make_room
+from console.monitor.recording.records import ACTIONS, FINDINGS, KINDS, LINKS, SAMPLES, Kind
+from tests.tui.feeds import nine, queue
+
+NOW = datetime(2026, 3, 29, 0, 59, 58, 123456, tzinfo=UTC)
+ALWAYS = Span(datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))
+BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
+    records.TEXT: st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
+    records.COUNT: st.integers(-(2**63), 2**63 - 1),
+    records.NUMBER: st.floats(allow_nan=False, allow_infinity=False),
+    records.TIME: st.timedeltas(timedelta(0), timedelta(days=40_000)).map(
+        lambda since: datetime(1990, 1, 1, tzinfo=UTC) + since
+    ),
+}
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.02)
+
+
+@st.composite
+def row(draw: st.DrawFn, kind: Kind) -> dict[str, Any]:
+    values = {
+        name: draw(st.none() | BY_TYPE[of]) for name, of in kind.columns.items() if name != "at"
+    }
+    return {"at": draw(BY_TYPE[records.TIME]), **values}
+
+
+@st.composite
+def some_rows(draw: st.DrawFn) -> tuple[Kind, list[dict[str, Any]]]:
+    kind = draw(st.sampled_from(sorted(KINDS.values(), key=lambda kind: kind.name)))
+    return kind, draw(st.lists(row(kind), max_size=5))
+
+
+@given(st.lists(some_rows(), max_size=4), st.text(min_size=1, max_size=20), st.booleans())
+def test_what_is_written_is_read_again_open_or_closed(
+    tmp_path_factory: pytest.TempPathFactory,
+    batches: list[tuple[Kind, list[dict[str, Any]]]],
+    connection: str,
+    close: bool,
+) -> None:
+    root = tmp_path_factory.mktemp("recordings")
+    segment = segments.Segment(root, connection, NOW)
+    for kind, rows in batches:
+        segment.write(kind, rows)
+    if close:
+        assert not segment.close().torn
+    for kind in KINDS.values():
+        reader = Reader(root, connection)
+        written = [one for of, rows in batches for one in rows if of is kind]
+        assert reader.rows(kind, ALWAYS) == sorted(written, key=lambda one: one["at"])
+        assert reader.skipped.words == ""
+    if not close:
+        segment.close()
+
+
+@given(st.integers(0, 400))
+def test_a_torn_segment_keeps_every_whole_line(
+    tmp_path_factory: pytest.TempPathFactory, cut: int
+) -> None:
+    root = tmp_path_factory.mktemp("recordings")
+    segment = segments.Segment(root, "prod", NOW)
+    rows = [{"at": NOW, "latency_seconds": 0.5, "queues": number} for number in range(4)]
+    segment.write(LINKS, rows)
+    data = segment.path.read_bytes()
+    segment.path.write_bytes(data[: min(cut, len(data))])
+    whole = data[:cut].count(b"\n")
+    lines = segment.close()
+    assert len(lines.rows) == whole
+    assert lines.torn == (0 if data[:cut].endswith(b"\n") or not data[:cut] else 1)
+    read = Reader(root, "prod").rows(LINKS, ALWAYS)
+    assert [one["queues"] for one in read] == list(range(whole))
+
+
+def test_a_crash_between_the_steps_of_closing_doubles_nothing(tmp_path: Path) -> None:
+    segment = segments.Segment(tmp_path, "prod", NOW)
+    segment.write(LINKS, [{"at": NOW, "queues": 1}])
+    copy = segment.path.read_bytes()
+    segment.close()
+    segment.path.write_bytes(copy)  # as if the last step, removing it, had not come
+    assert len(Reader(tmp_path, "prod").rows(LINKS, ALWAYS)) == 1
+    Recorder(tmp_path, "prod", now=lambda: NOW).close()
+    assert not segments.leftovers(tmp_path, "prod")
+    assert len(Reader(tmp_path, "prod").rows(LINKS, ALWAYS)) == 1
+
+
+def test_lines_of_a_newer_console_and_damaged_files_are_skipped_and_counted(tmp_path: Path) -> None:
+    segment = segments.Segment(tmp_path, "prod", NOW)
+    segment.write(LINKS, [{"at": NOW, "queues": 1}])
+    newer = {"v": records.VERSION + 1, "of": "links", "at": NOW.isoformat()}
+    with segment.path.open("a") as file:
+        file.write(json.dumps(newer) + "\n" + "{]\n" + '{"v": 1, "of": "links"}\n')
+    lines = segment.close()
+    assert (len(lines.rows), lines.newer, lines.torn) == (1, 1, 2)
+    folder = tmp_path / "links" / "connection=prod" / "date=2026-03-29"
+    (folder / "half.parquet").write_bytes(b"PAR1 and then nothing")
+    (folder / ".draft.parquet").write_bytes(b"nobody reads this")
+    reader = Reader(tmp_path, "prod")
+    assert [one["queues"] for one in reader.rows(LINKS, ALWAYS)] == [1]
+    assert reader.skipped.words == "skipped: 1 damaged files"
+
+
+def test_a_segment_over_midnight_goes_to_both_days(tmp_path: Path) -> None:
+    segment = segments.Segment(tmp_path, "prod", NOW)
+    late = datetime(2026, 3, 29, 23, 59, 59, 999999, tzinfo=UTC)
+    segment.write(LINKS, [{"at": late}, {"at": late + timedelta(microseconds=1)}])
+    segment.close()
+    days = [f"{day}" for day, _ in segments.closed(tmp_path, LINKS, "prod")]
+    assert days == ["2026-03-29", "2026-03-30"]
+
+
+def test_an_older_file_lacks_a_column_and_the_rest_is_read(tmp_path: Path) -> None:
+    segment = segments.Segment(tmp_path, "prod", NOW)
+    segment.write(LINKS, [{"at": NOW, "queues": 3}])
+    segment.close()
+    ((_, path),) = segments.closed(tmp_path, LINKS, "prod")
+    table = pq.read_table(path, partitioning=None)  # type: ignore[no-untyped-call]
+    pq.write_table(table.drop_columns(["error"]), path)  # type: ignore[no-untyped-call]
+    (read,) = Reader(tmp_path, "prod").rows(LINKS, ALWAYS)
+    assert (read["queues"], read["error"]) == (3, None)
+
+
+def test_the_recorder_writes_looks_and_failures(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path, "prod")
+    recorder.reading(Reading("prod", tuple(nine()), latency_seconds=0.004))
+    error = ConnectionFailedError("Could not look at the queues.", why="password=secret")
+    recorder.reading(Reading("prod", error=error))
+    recorder.close()
+    reader = Reader(tmp_path, "prod")
+    links = reader.rows(LINKS, ALWAYS)
+    assert [one["error"] for one in links] == [None, "Could not look at the queues."]
+    seen = [records.snapshot_of(one, "") for one in reader.rows(SAMPLES, ALWAYS)]
+    kept = [replace(one, claims=None, held_by=(), slow=()) for one in nine()]
+    assert seen == kept
+    assert recorder.problem == ""
+
+
+def test_one_recorder_a_connection(tmp_path: Path) -> None:
+    first = Recorder(tmp_path, "prod")
+    other = Recorder(tmp_path, "stage")
+    with pytest.raises(RefusedError, match="recorded already"):
+        Recorder(tmp_path, "prod")
+    first.close()
+    Recorder(tmp_path, "prod").close()
+    other.close()
+
+
+_KILLED = """
+import sys
+from pathlib import Path
+from console.monitor import Reading
+from console.monitor.recording import Recorder
+recorder = Recorder(Path(sys.argv[1]), "prod")
+for number in range(10**9):
+    recorder.reading(Reading("prod", latency_seconds=float(number)))
+    print(number, flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_recorder_that_is_killed_loses_nothing_that_was_flushed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _KILLED, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for _ in range(5):
+            process.stdout.readline()
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+        wait_for(lambda: len(Reader(tmp_path, "prod").rows(LINKS, ALWAYS)) >= 5)
+        process.kill()
+    before = Reader(tmp_path, "prod").rows(LINKS, ALWAYS)
+    Recorder(tmp_path, "prod").close()
+    assert not segments.leftovers(tmp_path, "prod")
+    assert Reader(tmp_path, "prod").rows(LINKS, ALWAYS) == before
+    assert [one["latency_seconds"] for one in before] == [float(n) for n in range(len(before))]
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    place.write_text("no folder")
+    with pytest.raises(Exception, match="Could not record"):
+        Recorder(place, "prod")
+
+
+def test_a_disk_that_fails_is_told_and_recording_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = [True]
+    write = segments.Segment.write
+
+    def sometimes(self: segments.Segment, kind: Kind, rows: Any) -> None:
+        if failing[0]:
+            raise OSError(28, "No space left on device")
+        write(self, kind, rows)
+
+    monkeypatch.setattr(segments.Segment, "write", sometimes)
+    monkeypatch.setattr("console.monitor.recording.recorder._RETRY_SECONDS", 0.0)
+    recorder = Recorder(tmp_path, "prod", now=lambda: NOW)
+    recorder.reading(Reading("prod", (queue("orders"),)))
+    wait_for(lambda: "No space left" in recorder.problem)
+    failing[0] = False
+    recorder.add(LINKS, [{"at": NOW}])
+    wait_for(lambda: recorder.problem == "")
+    recorder.close()
+    assert recorder.dropped == 2
+    assert len(Reader(tmp_path, "prod").rows(LINKS, ALWAYS)) == 1
+
+
+def test_a_write_that_fails_in_the_middle_leaves_no_half_line(tmp_path: Path) -> None:
+    segment = segments.Segment(tmp_path, "prod", NOW)
+    segment.write(LINKS, [{"at": NOW, "queues": 1}])
+    file = segment._file
+
+    class Half:
+        def write(self, data: bytes) -> int:
+            if len(data) < 20:
+                raise OSError(28, "No space left on device")
+            return file.write(data[: len(data) // 2])
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(file, name)
+
+    segment._file = Half()  # type: ignore[assignment]
+    with pytest.raises(OSError, match="No space"):
+        segment.write(LINKS, [{"at": NOW, "queues": 2}])
+    segment._file = file
+    segment.write(LINKS, [{"at": NOW, "queues": 3}])
+    assert [one["queues"] for _, one in segment.close().rows] == [1, 3]
+
+
+def test_the_oldest_goes_first_within_days_and_bytes(tmp_path: Path) -> None:
+    for days in range(6):
+        at = NOW - timedelta(days=days)
+        segment = segments.Segment(tmp_path, "prod", at)
+        segment.write(LINKS, [{"at": at, "queues": days}])
+        segment.write(FINDINGS, [{"at": at, "verdict": "all clear"}])
+        segment.close()
+    files = [
+        path for kind in (LINKS, FINDINGS) for _, path in segments.closed(tmp_path, kind, "prod")
+    ]
+    size = max(path.stat().st_size for path in files)
+    assert make_room(tmp_path, "prod", Bounds(keep_seconds=3.5 * 86400), NOW) == 2
+    left = [one["queues"] for one in Reader(tmp_path, "prod").rows(LINKS, ALWAYS)]
+    assert left == [4, 3, 2, 1, 0]
+    make_room(tmp_path, "prod", Bounds(most_bytes=4 * size), NOW)
+    left = [one["queues"] for one in Reader(tmp_path, "prod").rows(LINKS, ALWAYS)]
+    assert left == [1, 0]
+    assert not list(tmp_path.glob("*/connection=prod/date=2026-03-24"))
+
+
+def test_no_kind_has_room_for_payloads() -> None:
+    columns = {name for kind in KINDS.values() for name in kind.columns}
+    assert not columns & {"payload", "title", "filters", "detail", "claimed_by", "error_text"}
+    assert set(ACTIONS.columns) >= {"verb", "outcome", "done"}
+
+
+def test_records_are_for_their_owner_only(tmp_path: Path) -> None:
+    root = tmp_path / "new"
+    segment = segments.Segment(root, "prod", NOW)
+    segment.write(LINKS, [{"at": NOW}])
+    assert segment.path.parent.stat().st_mode & 0o077 == 0
+    segment.close()
