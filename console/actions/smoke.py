@@ -4,18 +4,19 @@ import secrets
 import statistics
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
 
+from console.actions.execute import Control
 from console.actions.install import install
 from console.actions.pop import Message, complete, pop_many
 from console.actions.push import Payload, push, push_many, signals_held
 from console.actions.uninstall import uninstall
 from console.catalog import Queue, installed_queue
 from console.designs import Design, Order
+from console.designs.pops import Pop, judge
 from console.engines import Database
 from console.errors import ConsoleError
 
@@ -31,6 +32,7 @@ _SMALLEST_PAYLOAD = 8
 _SMALLEST_RING = _SEQUENTIAL
 _LARGEST_RING = 100
 _TIMEOUT_SECONDS = 60.0
+_TELL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,33 @@ class SmokeResult:
         return not any(bad) and not self.errors
 
 
+@dataclass(frozen=True)
+class Progress:
+    """How far a smoke test is."""
+
+    pushed: int
+    popped: int
+    total: int
+    seconds: float
+    """Since it began."""
+    push_ms: Latency
+    pop_ms: Latency
+    """Of the calls so far that were measured."""
+
+
+Tell = Callable[[Progress], None]
+
+
+class StoppedError(ConsoleError):
+    """The operator stopped the test: nothing was judged, and nothing is left of it."""
+
+    def __init__(self, pushed: int) -> None:
+        super().__init__(
+            "The smoke test was stopped.",
+            why=f"{pushed:,} messages had been pushed. Nothing was judged, nothing is left of it.",
+        )
+
+
 @dataclass
 class _Log:
     """What the threads saw; appended under the lock."""
@@ -78,20 +107,40 @@ class _Log:
     pushed: int = 0
     unfinished: int = 0
     errors: list[str] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+    control: Control = field(default_factory=Control)
+    tell: Tell = lambda _: None
+
+    def go_on(self) -> None:
+        """Tell how far it is; StoppedError where it is to stop."""
+        with self.lock:
+            pushing, popping = list(self.push_seconds), list(self.pop_seconds)
+            pushed, popped = self.pushed, len(self.popped)
+        seconds = time.monotonic() - self.began
+        push_ms, pop_ms = latency_of(pushing), latency_of(popping)
+        self.tell(Progress(pushed, popped, _EXPECTED, seconds, push_ms, pop_ms))
+        if self.control.stopped:
+            raise StoppedError(pushed)
 
 
-def smoke_queue(database: Database, queue: Queue) -> SmokeResult:
-    """Smoke-test a queue's design and options beside it; the queue itself is not touched."""
-    return _smoke(database, queue.schema, queue.design, dict(queue.options), queue.name)
+def smoke_queue(
+    database: Database, queue: Queue, *, control: Control | None = None, tell: Tell = lambda _: None
+) -> SmokeResult:
+    """Smoke-test a queue's design and options beside it; the queue itself is not touched.
+
+    `tell` hears several times a second how far it is. StoppedError where `control` stops it.
+    """
+    log = _Log(control=control or Control(), tell=tell)
+    return _smoke(database, queue.schema, queue.design, dict(queue.options), queue.name, log)
 
 
 def smoke_design(database: Database, schema: str, of: Design) -> SmokeResult:
     """Smoke-test a design with its default options."""
-    return _smoke(database, schema, of, {}, "")
+    return _smoke(database, schema, of, {}, "", _Log())
 
 
 def _smoke(
-    database: Database, schema: str, of: Design, options: dict[str, str], name: str
+    database: Database, schema: str, of: Design, options: dict[str, str], name: str, log: _Log
 ) -> SmokeResult:
     options = of.complete_options(options, database.product.name)
     limit = options["max_bytes"]
@@ -101,7 +150,6 @@ def _smoke(
         # Smaller than the traffic is long: the test goes round the ring and meets its end.
         options["size"] = str(max(min(int(options["size"]), _LARGEST_RING), _SMALLEST_RING))
     scratch = installed_queue(schema, PREFIX + secrets.token_hex(4), of, options)
-    log = _Log()
     with _scratch(database, scratch):
         out_of_order = _sequential(database, scratch, log)
         _concurrent(database, scratch, log)
@@ -164,6 +212,7 @@ def _sequential(database: Database, queue: Queue, log: _Log) -> int:
     log.pushed += _SEQUENTIAL
     seen: list[int] = []
     while len(seen) < _SEQUENTIAL:
+        log.go_on()
         with database.transaction("pop from the scratch queue") as connection:
             messages = pop_many(connection, product, queue, 7, "smoke")
         if not messages:
@@ -203,7 +252,9 @@ def _concurrent(database: Database, queue: Queue, log: _Log) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join()
+            while thread.is_alive():
+                thread.join(_TELL_SECONDS)
+                log.go_on()
     finally:
         # An interrupt comes here, while they still run: the queue goes only after they ended.
         stop.set()
@@ -293,10 +344,10 @@ def _judge(queue: Queue, name: str, log: _Log, out_of_order: int) -> SmokeResult
 def _inversions(log: _Log, numbers: list[int], order: Order) -> int:
     """Pops of the concurrent part that break the promise.
 
-    Strict: any id below one popped before it. Otherwise, where an order is promised at all: what
-    one consumer got of one producer must be in the order in which that producer pushed. Of a ring
-    only the sequential part tells (a number whose push commits late is popped late), and where each
-    session has its order too: a producer here takes any session of the pool.
+    Strict: any that came after one with a higher id. Otherwise, where an order is promised at all:
+    what one consumer got of one producer must be in the order in which that producer pushed. Of a
+    ring only the sequential part tells (a number whose push commits late is popped late), and where
+    each session has its order too: a producer here takes any session of the pool.
     """
     concurrent = [
         (consumer, message, number)
@@ -304,17 +355,17 @@ def _inversions(log: _Log, numbers: list[int], order: Order) -> int:
         if consumer >= 0
     ]
     if order is Order.STRICT:
-        ids = [int(message.id) for _, message, _ in concurrent]
-        return sum(after < before for before, after in pairwise(ids))
+        return _overtaken(int(message.id) for _, message, _ in concurrent)
     if order in {Order.NONE, Order.LIFO, Order.NUMBERS, Order.SESSIONS}:
         return 0
-    last: dict[tuple[int, int], int] = {}
-    broken = 0
+    of_one: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for consumer, _, number in concurrent:
-        pair = (consumer, (number - _SEQUENTIAL) // _MESSAGES_EACH)
-        broken += number < last.get(pair, -1)
-        last[pair] = number
-    return broken
+        of_one[consumer, (number - _SEQUENTIAL) // _MESSAGES_EACH].append(number)
+    return sum(map(_overtaken, of_one.values()))
+
+
+def _overtaken(numbers: Iterable[int]) -> int:
+    return len(judge(map(Pop, numbers), Order.STRICT).overtaken)
 
 
 def latency_of(seconds: list[float]) -> Latency:

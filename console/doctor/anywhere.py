@@ -1,4 +1,4 @@
-"""What any queue may suffer from: other code, limits, stopped consumers, errors, bloat, waits."""
+"""What any queue may suffer from: limits, stopped consumers, errors, bloat, waits."""
 
 import time
 from collections import defaultdict
@@ -6,15 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from console.actions import maintain, upgrade
-from console.actions.upgrade import Difference, How
-from console.catalog import INTERFACE_VERSION, Kind
+from console.actions import maintain
+from console.catalog import Kind
 from console.designs import Flow, Order
-from console.doctor.checks import MOST, ago, ask, can_ask, checked, counted
+from console.doctor.checks import MOST, ago, ask, can_ask, checked, clearer, counted
 from console.doctor.claims import scope_of
 from console.doctor.finding import Code, Finding, Severity
 from console.doctor.look import Look
-from console.doctor.repairs import ArchiveDone, Maintain, Upgrade
+from console.doctor.repairs import ArchiveDone, Maintain
 from console.doctor.sessions import holder
 from console.formats import duration
 from console.monitor.activity import Session, find_objects
@@ -43,24 +42,12 @@ _WAITED_SECONDS = 1.0
 _IDLE_SECONDS = 10.0
 _FREQUENT = 3
 """So many sessions in one wait at a time are many."""
-_TEXT = 2_000
-"""Of a text that differs so much is shown."""
 
-CODE_MISSING = Code(
-    "code_missing",
-    Severity.CRITICAL,
-    "a function or table of the queue is missing, or a function is called otherwise",
-)
 LIMIT_CRITICAL = Code(
     "limit_critical", Severity.CRITICAL, "a figure has reached its critical limit"
 )
 FULL_SOON = Code(
     "full_soon", Severity.CRITICAL, "at its present rates the ring is full within 5 minutes"
-)
-CODE_CHANGED = Code(
-    "code_changed",
-    Severity.WARNING,
-    "installed code was changed by hand: it is not what is shipped",
 )
 LIMIT = Code("limit_reached", Severity.WARNING, "a figure has reached its limit")
 FULL_TODAY = Code(
@@ -77,30 +64,26 @@ BURST = Code(
 XMIN_LONG = Code(
     "xmin_held_long",
     Severity.WARNING,
-    "somebody keeps dead rows of the whole database from vacuum for more than a day",
-)
-CODE_OLDER = Code(
-    "code_older", Severity.NOTE, "the queue is of another version than this console's"
+    "somebody has kept dead rows of the whole database from being cleared away for over a day",
 )
 ARCHIVE_LAGS = Code("archive_lags", Severity.NOTE, "done rows that are older than a day")
 BLOAT = Code("bloat", Severity.NOTE, "dead rows, bloated indexes or old statistics: see maintain")
 XMIN = Code(
     "xmin_held",
     Severity.NOTE,
-    "somebody keeps dead rows of the whole database from vacuum for more than an hour",
+    "somebody has kept dead rows of the whole database from being cleared away for over an hour",
 )
 WAITS = Code("waits", Severity.NOTE, "what sessions at the queue wait for now, and what that means")
 
 CODES: tuple[Code, ...] = (
-    *(CODE_MISSING, LIMIT_CRITICAL, FULL_SOON),
-    *(CODE_CHANGED, LIMIT, FULL_TODAY, STOPPED, BURST, XMIN_LONG),
-    *(CODE_OLDER, ARCHIVE_LAGS, BLOAT, XMIN, WAITS),
+    *(LIMIT_CRITICAL, FULL_SOON),
+    *(LIMIT, FULL_TODAY, STOPPED, BURST, XMIN_LONG),
+    *(ARCHIVE_LAGS, BLOAT, XMIN, WAITS),
 )
 
 
 def examine(look: Look) -> Iterator[Finding]:
     """Every finding; what cannot be told goes to `look.unseen`."""
-    yield from checked(look, "installed code", _code)
     if look.snapshot is not None:
         yield from limits_of(look, look.snapshot)
         yield from full_of(look.snapshot)
@@ -109,74 +92,6 @@ def examine(look: Look) -> Iterator[Finding]:
     yield from checked(look, "archive", _archive)
     yield from checked(look, "bloat", _bloat)
     yield from checked(look, "waits", waits_of)
-
-
-def _code(look: Look) -> Iterator[Finding]:
-    queue = look.queue
-    if queue.kind is not Kind.INSTALLED:
-        return
-    found = upgrade.differences(look.database, queue)
-    if queue.version > INTERFACE_VERSION:
-        yield Finding(
-            CODE_OLDER,
-            f"its version is {queue.version}, this console's is {INTERFACE_VERSION}",
-            evidence={"version": queue.version, "shipped_version": INTERFACE_VERSION},
-            cause="a newer console installed it",
-            consequence="this console may not know all of it: use the newer one",
-        )
-        return
-    hidden = [one for one in found if one.how is How.HIDDEN]
-    look.unseen.extend(one.line for one in hidden)
-    found = [one for one in found if one not in hidden]
-    plan = upgrade.UpgradePlan(queue, tuple(found))
-    repair = Upgrade(queue, plan.changed_by_hand)
-    mendable = all(one.mendable for one in found)
-    gone = [one for one in found if _is_grave(one, older=queue.version != INTERFACE_VERSION)]
-    by_hand = plan.changed_by_hand
-    changed = [one for one in found if one not in gone and by_hand and one.kind == "function"]
-    older = [one for one in found if one not in gone and one not in changed]
-    for code, some, cause, consequence in (
-        (
-            CODE_MISSING,
-            gone,
-            "dropped or replaced by hand, or lost in a restore",
-            "callers of it fail, or get something else than they expect",
-        ),
-        (
-            CODE_CHANGED,
-            changed,
-            "somebody changed it after it was installed",
-            "what this console knows of the design may not hold: order, locks, what a pop skips",
-        ),
-        (CODE_OLDER, older, "an older console installed it", "its functions work as they did then"),
-    ):
-        if some:
-            yield Finding(
-                code,
-                "; ".join(one.line for one in some[:5])
-                + (f"; and {len(some) - 5} more" if len(some) > 5 else ""),
-                evidence={"differences": [_difference(one) for one in some]},
-                cause=cause,
-                consequence=consequence,
-                repair=repair if mendable else None,
-            )
-
-
-def _is_grave(one: Difference, *, older: bool) -> bool:
-    """An older version may lack what a newer one has, and call it otherwise."""
-    if one.kind in {"catalog", "version"}:
-        return False
-    if one.how is How.MISSING:
-        return not older or not one.mendable
-    return one.how is How.CALLED_OTHERWISE and not older
-
-
-def _difference(one: Difference) -> dict[str, object]:
-    """Code is no payload: it is shown, as far as it differs."""
-    found: dict[str, object] = {"kind": one.kind, "name": one.name, "how": one.how.value}
-    if one.installed:
-        found |= {"installed": one.installed[:_TEXT], "shipped": one.shipped[:_TEXT]}
-    return found
 
 
 def limits_of(look: Look, seen: QueueSnapshot) -> Iterator[Finding]:
@@ -404,7 +319,7 @@ def _archive(look: Look) -> Iterator[Finding]:
 def _bloat(look: Look) -> Iterator[Finding]:
     measures = maintain.measure(look.database, look.queue)
     planned = maintain.picked(look.database, look.queue, measures, maintain.Limits())
-    # What a queue that is in use leaves behind is vacuum's daily work.
+    # What a queue that is in use leaves behind is daily work of the server's own.
     steps = [step for step in planned.steps if not _daily(step)]
     if steps:
         words = "; ".join(f"{step.what} {step.target}: {step.reason}" for step in steps)
@@ -428,7 +343,8 @@ def _bloat(look: Look) -> Iterator[Finding]:
                 f"{holder(row)} keeps dead rows of all queues",
                 evidence=dict(vars(row)),
                 cause="a transaction that does not end, or a replica that does not catch up",
-                consequence="no vacuum clears away what died since; every queue here gets slower",
+                consequence=f"no {clearer(look.database.product)} takes away what died since; "
+                "every queue here gets slower",
                 since=ago(row.seconds),
             )
 

@@ -11,6 +11,7 @@ from console import sql
 from console.catalog import Queue
 from console.doctor.finding import Finding
 from console.doctor.look import Look
+from console.engines import Product
 from console.errors import ConnectionFailedError, ConsoleError
 from console.monitor.asking import be_careful
 
@@ -84,6 +85,11 @@ def texts(value: Any) -> list[str]:
 def ago(seconds: float | None) -> datetime | None:
     """The moment so many seconds ago."""
     return None if seconds is None else datetime.now(UTC) - timedelta(seconds=seconds)
+
+
+def clearer(product: Product) -> str:
+    """What clears dead rows away, as that engine calls it."""
+    return "vacuum" if product.name == "postgresql" else "ghost cleanup"
 
 
 def counted(number: int, noun: str) -> str:

@@ -1,34 +1,25 @@
-"""Queues that keep what was popped: claims and owners, illegal states, halves, poison, indexes."""
+"""Queues that keep what was popped: claims and their owners, and states that are contradictory."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from console import sql
-from console.actions import maintain
 from console.actions.release import living
 from console.actions.rows import Shelf, scope
 from console.catalog import Kind, Queue
 from console.designs import Flow
-from console.doctor import indexes
-from console.doctor.checks import MOST, ago, ask, can_ask, checked, command, counted, follows, texts
+from console.doctor.checks import ago, ask, can_ask, checked, counted, follows, texts
 from console.doctor.finding import Code, Finding, Severity
 from console.doctor.look import Look
-from console.doctor.repairs import Maintain, MakeIndex, ReleaseClaims, SetAside
+from console.doctor.repairs import ReleaseClaims
 from console.engines import Product
 from console.formats import duration
 from console.monitor.owners import Evidence, Owner, evidence_of, owner_of
 from console.monitor.walked import Source
 
-POISON_ATTEMPTS = 5
-"""A message that was tried so often is more likely to blame than its consumers."""
 _SHOWN = 10
 
-PAYLOAD_MISSING = Code(
-    "payload_missing",
-    Severity.CRITICAL,
-    "ready rows of a split queue without a payload: a pop that meets one returns nothing",
-)
 STATUS = Code(
     "status_unknown", Severity.WARNING, "rows whose status is none of 0 to 4: no verb sees them"
 )
@@ -48,28 +39,8 @@ ILLEGAL = Code(
     "rows whose columns contradict their state: claimed or in error without a time, done with an "
     "error",
 )
-POISON = Code(
-    "poison",
-    Severity.WARNING,
-    f"messages that were tried {POISON_ATTEMPTS} times or more and are not done",
-)
-INDEX_MISSING = Code(
-    "index_missing", Severity.WARNING, "an index of the queue is gone: pops or looks read all rows"
-)
-INDEX_INVALID = Code(
-    "index_invalid", Severity.WARNING, "an index of the queue is invalid: no search uses it"
-)
-PAYLOAD_LOST = Code(
-    "payload_lost", Severity.NOTE, "rows of a split queue that are not ready have no payload"
-)
-PAYLOAD_ALONE = Code(
-    "payload_alone", Severity.NOTE, "payloads of a split queue that belong to no message"
-)
 
-CODES: tuple[Code, ...] = (
-    *(PAYLOAD_MISSING, STATUS, GONE, ALIVE, UNKNOWN, NOBODY, ILLEGAL, POISON),
-    *(INDEX_MISSING, INDEX_INVALID, PAYLOAD_LOST, PAYLOAD_ALONE),
-)
+CODES: tuple[Code, ...] = (STATUS, GONE, ALIVE, UNKNOWN, NOBODY, ILLEGAL)
 
 
 def applies(queue: Queue) -> bool:
@@ -83,12 +54,9 @@ def examine(look: Look) -> Iterator[Finding]:
         return
     yield from checked(look, "claims and their owners", _claims)
     yield from checked(look, "states of rows", _illegal)
-    yield from checked(look, "halves of messages", _halves)
-    yield from checked(look, "messages tried too often", _poison)
-    yield from checked(look, "indexes", _indexes)
 
 
-IN_HAND = {"claims", "poison", "errors_lately"}
+IN_HAND = {"claims", "errors_lately"}
 """The statements of doctor.sql that are about claimed rows, wherever these lie."""
 
 
@@ -336,130 +304,3 @@ def _illegal(look: Look) -> Iterator[Finding]:
             cause="something else than the queue's own functions changed them",
             consequence="; ".join(_WRONG[name][1] for name in rows),
         )
-
-
-@dataclass(frozen=True)
-class _HalfRow:
-    half: str
-    found: int
-    ids: Any
-
-
-def _halves(look: Look) -> Iterator[Finding]:
-    queue = look.queue
-    if queue.design.name != "split" or queue.kind is not Kind.INSTALLED:
-        return
-    if not can_ask(look, "halves of messages", "halves"):
-        return
-    rows = {row.half: row for row in ask(look, _HalfRow, "halves")}
-    cause = "a row of one of the two tables was deleted by hand, or only one of them was restored"
-    if row := rows.get("ready"):
-        single = queue.options.get("dequeue") == "single"
-        yield Finding(
-            PAYLOAD_MISSING,
-            f"{counted(row.found, 'ready row')} without a payload: {', '.join(texts(row.ids))}",
-            evidence={"count": row.found, "ids": texts(row.ids)},
-            cause=cause,
-            consequence="a pop that meets one at the head returns nothing, as if the queue were "
-            "empty, and all behind it wait; the payload is lost unless a backup has it"
-            if single
-            else "a pop claims it and returns no row for it; the payload is lost unless a backup "
-            "has it",
-            repair=SetAside(queue, row.found),
-        )
-    if row := rows.get("kept"):
-        yield Finding(
-            PAYLOAD_LOST,
-            f"{counted(row.found, 'row')} without a payload, in other states than ready",
-            evidence={"count": row.found, "ids": texts(row.ids)},
-            cause=cause,
-            consequence="they cannot be archived or requeued: there is nothing to move. Insert "
-            f'the payload into "{queue.name}_data" from a backup, or delete the rows',
-        )
-    if row := rows.get("payload"):
-        yield Finding(
-            PAYLOAD_ALONE,
-            f"{counted(row.found, 'payload')} without a message",
-            evidence={"count": row.found, "ids": texts(row.ids)},
-            cause=cause,
-            consequence="they take room and no verb sees them",
-        )
-
-
-@dataclass(frozen=True)
-class _PoisonRow:
-    state: str
-    found: int
-    most: int
-    ids: Any
-
-
-def _poison(look: Look) -> Iterator[Finding]:
-    queue = look.queue
-    if "attempts" not in queue.roles and queue.design.flow is not Flow.NUMBERS:
-        look.unseen.append("messages tried too often: no column counts the attempts")
-        return
-    if not can_ask(look, "messages tried too often", "poison"):
-        return
-    where = scope_of(look.database.product, queue)
-    rows = ask(look, _PoisonRow, "poison", where, least=POISON_ATTEMPTS)
-    if not rows:
-        return
-    total = sum(row.found for row in rows)
-    most = max(row.most for row in rows)
-    by_state = ", ".join(f"{row.found:,} {row.state}" for row in rows)
-    yield Finding(
-        POISON,
-        f"{counted(min(total, MOST + 1), 'message')} tried {POISON_ATTEMPTS} times or more, one "
-        f"{most} times ({by_state})",
-        evidence={
-            row.state: {"count": row.found, "most_attempts": row.most, "ids": texts(row.ids)}
-            for row in rows
-        },
-        cause="each try ended with a death, a release or an error: the message, most likely",
-        consequence="they take a consumer's time again and again; requeue them to another queue "
-        f"({command(queue, 'requeue', '--to', 'OTHER', '--filter', 'id=ID')}), or purge them",
-    )
-
-
-def _indexes(look: Look) -> Iterator[Finding]:
-    queue = look.queue
-    if queue.kind is not Kind.INSTALLED or not can_ask(look, "indexes", "indexes"):
-        return
-    wanted = [one for one in indexes.wanted(look.database.product, queue) if not one.is_key]
-    there = indexes.there(look, [one.table for one in wanted])
-    same = {one: [index for index in there if index.is_wanted(one)] for one in wanted}
-    missing = indexes.on_tables(look, [one for one, found in same.items() if not found])
-    broken = [
-        found[0]
-        for found in same.values()
-        if found and not any(index.valid for index in found) and not found[0].being_built
-    ]
-    if missing:
-        yield Finding(
-            INDEX_MISSING,
-            "missing: " + "; ".join(one.label for one in missing),
-            evidence={"missing": [one.statement for one in missing]},
-            cause="dropped, or the table was made anew without them",
-            consequence="pops and looks of that state read all rows, slower the deeper the queue",
-            repair=MakeIndex(queue, tuple(_step(look, one) for one in missing)),
-        )
-    if broken:
-        names = ", ".join(index.name for index in broken)
-        yield Finding(
-            INDEX_INVALID,
-            f"invalid: {names}",
-            evidence={"invalid": [index.name for index in broken]},
-            cause="an interrupted CREATE INDEX or REINDEX CONCURRENTLY left it so",
-            consequence="every write pays for it and no search may use it",
-            repair=Maintain(queue, f"rebuild {names}"),
-        )
-
-
-def _step(look: Look, one: indexes.Wanted) -> maintain.Step:
-    """Beside the traffic, in the words of either engine, as far as the server can."""
-    statement = one.statement.replace("CREATE INDEX ON", "CREATE INDEX CONCURRENTLY ON", 1)
-    if "online_rebuild" not in look.database.capabilities.missing:
-        options = "WITH (ALLOW_PAGE_LOCKS"
-        statement = statement.replace(options, options.replace("(", "(ONLINE = ON, "), 1)
-    return maintain.Step("CREATE INDEX", one.table, f"it is missing: {one.label}", (statement,))

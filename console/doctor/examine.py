@@ -9,7 +9,18 @@ from dataclasses import replace
 
 from console.catalog import Queue
 from console.designs import Flow
-from console.doctor import anywhere, broker, claims, ring, sessions
+from console.doctor import (
+    anywhere,
+    broker,
+    claims,
+    halves,
+    installed,
+    order,
+    poison,
+    ring,
+    searches,
+    sessions,
+)
 from console.doctor.anywhere import FULL_SHARE, fills
 from console.doctor.checks import checked
 from console.doctor.finding import Diagnosis, Finding
@@ -24,7 +35,12 @@ _FAMILIES: tuple[tuple[str, Callable[[Queue], bool], Callable[[Look], Iterator[F
     ("the ring", lambda queue: queue.design.flow is Flow.NUMBERS, ring.examine),
     ("claims", claims.applies, claims.examine),
     ("Service Broker", broker.applies, broker.examine),
+    ("halves of messages", halves.applies, halves.examine),
+    ("messages tried too often", claims.applies, poison.examine),
+    ("indexes", searches.applies, searches.examine),
+    ("order of pops", order.applies, order.examine),
     ("sessions", lambda _: True, sessions.examine),
+    ("installed code", installed.applies, installed.examine),
     ("what any queue may have", lambda _: True, anywhere.examine),
 )
 _RATE_STEPS = 4

@@ -1,75 +1,161 @@
-"""The order in which messages were popped, judged by what their design promises.
+"""The order of the last pops, where pops are archived: judged by what the design promises.
 
-From a log of pops: the archive of a queue with `archive_at_pop=on`, or a smoke or trial run.
+Looked at are the pops of the last day among the newest rows of the archive. Its numbers are drawn
+as pops run, so that two which commit the other way round are none the worse. What comes back by a
+restore is pushed anew. Messages from before the queue was installed are left out: a kept archive
+may be of a queue with another promise.
 """
 
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
+from console.catalog import Kind, Queue
 from console.designs import Order
+from console.designs.pops import Overtaken, Pop, Verdict, judge
+from console.doctor.checks import ask, can_ask, checked, counted
+from console.doctor.finding import Code, Finding, Severity
+from console.doctor.look import Look
+from console.formats import duration
+
+FAR = 1_000
+"""Who works in larger batches than this is overtaken by whole batches."""
+LATE_SECONDS = 300.0
+"""A message that so many overtook is told if it came so much later than the first of them."""
+_TOLERANCE = timedelta(seconds=1)
+"""A server's clock may be set back in the middle of a pop."""
+_SHOWN = 10
+
+BROKEN = Code(
+    "order_broken",
+    Severity.WARNING,
+    "a strict fifo: messages were popped after others that were pushed later",
+)
+EARLY = Code("popped_early", Severity.WARNING, "messages were popped before they were due")
+OVERTAKEN = Code(
+    "overtaken",
+    Severity.NOTE,
+    f"a message came minutes after {FAR:,} or more that were pushed later",
+)
+
+CODES: tuple[Code, ...] = (BROKEN, EARLY, OVERTAKEN)
+
+_JUDGED = {Order.STRICT, Order.LAX, Order.NUMBERS, Order.DUE}
+
+
+def applies(queue: Queue) -> bool:
+    """Whether its pops are kept, in an order that means something."""
+    kept = queue.options.get("archive_at_pop") == "on" and queue.kind is Kind.INSTALLED
+    return kept and queue.design.order_with(queue.options) in _JUDGED
+
+
+def examine(look: Look) -> Iterator[Finding]:
+    """Every finding; what cannot be told goes to `look.unseen`."""
+    if applies(look.queue):
+        yield from checked(look, "order of pops", _order)
 
 
 @dataclass(frozen=True)
-class Pop:
-    """One pop, in the order of the log. `number`: what rises with each push."""
+class PoppedRow:
+    """What the statement `popped` returns, in the order of the pops."""
 
-    number: int
-    popped_at: datetime | None = None
-    due_at: datetime | None = None
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What a log says. An inversion: a message that came after one that was pushed later."""
-
-    order: Order
-    pops: int
-    inversions: int
-    """Messages that were overtaken by at least one."""
-    farthest: int
-    """The most that overtook one message."""
-    early: int
-    """Popped before they were due."""
-    first: int | None
-    """The number of the first message that the promise was broken with."""
-
-    @property
-    def kept(self) -> bool:
-        """Whether the promise was kept. A lax order is overtaken while a row is held: that is
-        told, and no breach."""
-        if self.order is Order.STRICT:
-            return not self.inversions
-        return not self.early
+    id: int
+    pushed_at: datetime | None
+    popped_at: datetime | None
+    due_at: datetime | None
 
 
-def judge(pops: Iterable[Pop], order: Order) -> Verdict:
-    """Judge a log of pops; of a stack, which has no such order, only that it was read."""
-    log = list(pops)
-    early = [pop for pop in log if _is_early(pop)] if order is Order.DUE else []
-    overtaken = _overtaken(log) if order not in {Order.LIFO, Order.NONE, Order.DUE} else []
-    broken = early or [pop for pop, _ in overtaken if order is Order.STRICT]
-    return Verdict(
-        order=order,
-        pops=len(log),
-        inversions=len(overtaken),
-        farthest=max((by for _, by in overtaken), default=0),
-        early=len(early),
-        first=broken[0].number if broken else None,
+def _order(look: Look) -> Iterator[Finding]:
+    queue = look.queue
+    if not can_ask(look, "order of pops", "popped"):
+        return
+    since = queue.installed_at
+    log = [
+        Pop(row.id, row.pushed_at, row.popped_at, row.due_at)
+        for row in ask(look, PoppedRow, "popped")
+        if since is None or row.pushed_at is None or row.pushed_at >= since
+    ]
+    yield from findings(judge(log, queue.design.order_with(queue.options), _TOLERANCE))
+
+
+def findings(verdict: Verdict) -> Iterator[Finding]:
+    """What is worth telling of a verdict on a log of pops, whoever wrote it."""
+    if verdict.early:
+        yield _early(verdict)
+    if verdict.order is Order.STRICT and verdict.overtaken:
+        yield _broken(verdict)
+    far = [one for one in verdict.overtaken if one.by >= FAR and one.late_seconds >= LATE_SECONDS]
+    if verdict.order is not Order.STRICT and far:
+        yield _far(verdict, far)
+
+
+def _broken(verdict: Verdict) -> Finding:
+    late = verdict.overtaken
+    return Finding(
+        BROKEN,
+        f"{counted(len(late), 'message')} popped after others that were pushed later: "
+        f"{late[0].pop.number} after {late[0].first.number}",
+        evidence={
+            "pops": verdict.pops,
+            "count": len(late),
+            "farthest": verdict.farthest,
+            "messages": [_told(one) for one in late[:_SHOWN]],
+        },
+        cause="something else than the queue's own functions took or put in messages, or its code "
+        "was changed",
+        consequence="who relies on the exact order worked on messages in a wrong one: look at "
+        "what came of these",
+        since=late[0].pop.popped_at,
     )
 
 
-def _is_early(pop: Pop) -> bool:
-    return pop.due_at is not None and pop.popped_at is not None and pop.popped_at < pop.due_at
+def _told(one: Overtaken) -> dict[str, object]:
+    return {
+        "id": one.pop.number,
+        "after": one.first.number,
+        "overtaken_by": one.by,
+        **_times(one.pop),
+    }
 
 
-def _overtaken(log: Sequence[Pop]) -> list[tuple[Pop, int]]:
-    """Each pop that came after later pushes, and how many of these."""
-    seen: list[int] = []
-    found = []
-    for pop in log:
-        if by := len(seen) - bisect_left(seen, pop.number):
-            found.append((pop, by))
-        insort(seen, pop.number)
-    return found
+def _times(pop: Pop) -> dict[str, object]:
+    times = {"pushed_at": pop.pushed_at, "due_at": pop.due_at, "popped_at": pop.popped_at}
+    return {name: at.isoformat() for name, at in times.items() if at is not None}
+
+
+def _early(verdict: Verdict) -> Finding:
+    early = verdict.early
+    return Finding(
+        EARLY,
+        f"{counted(len(early), 'message')} popped before due: "
+        + ", ".join(str(pop.number) for pop in early[:_SHOWN]),
+        evidence={
+            "pops": verdict.pops,
+            "count": len(early),
+            "messages": [{"id": pop.number, **_times(pop)} for pop in early[:_SHOWN]],
+        },
+        cause="something else than the queue's own functions took them, or its code was changed",
+        consequence="somebody worked on them before their time",
+        since=early[0].popped_at,
+    )
+
+
+def _far(verdict: Verdict, far: list[Overtaken]) -> Finding:
+    worst = max(far, key=lambda one: one.by)
+    return Finding(
+        OVERTAKEN,
+        f"{counted(len(far), 'message')} overtaken by {FAR:,} or more; {worst.pop.number} came "
+        f"{duration(worst.late_seconds)} after {worst.first.number}, and after {worst.by:,} that "
+        "were pushed later",
+        evidence={
+            "pops": verdict.pops,
+            "count": len(far),
+            "farthest": worst.by,
+            "messages": [_told(one) for one in far[:_SHOWN]],
+        },
+        cause="their push committed late, or a pop that held them was rolled back or died"
+        if verdict.order is Order.LAX
+        else "their push committed late, or a repair gave their numbers back to the pops",
+        consequence="the design allows it; who needs the exact order wants fifo with order=strict",
+        since=far[0].pop.popped_at,
+    )

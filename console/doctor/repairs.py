@@ -3,8 +3,12 @@
 What is alike for all designs; a ring's numbers have repairs of their own. All implement `Repair`.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
 
 from console import sql
 from console.actions import audit, end_session, execute, maintain, plan, upgrade
@@ -13,7 +17,9 @@ from console.actions.ledger import Ledger
 from console.actions.plan import MANY_MESSAGES, Mover
 from console.actions.release import Release
 from console.catalog import Queue
-from console.doctor.checks import MOST, command, counted
+from console.doctor import stretches
+from console.doctor.checks import command, counted
+from console.doctor.stretches import NEWEST
 from console.engines import Database
 from console.monitor.activity import Key
 from console.monitor.filters import NOTHING, Filters
@@ -259,13 +265,26 @@ class MakeIndex:
 
 NO_PAYLOAD = "the payload is missing: its row in the table of payloads is gone"
 """The error of a message that is set aside."""
-_MOST_BATCHES = 1_000
+_TRIES = 100
+_TRY_AGAIN_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
 class _Aside:
     selected: int
     done: int
+
+
+@dataclass(frozen=True)
+class Halves:
+    """What the statement `halves` tells of a stretch of a split queue's messages."""
+
+    looked: int
+    lowest: int | None
+    ready: int
+    ready_ids: Any
+    kept: int
+    kept_ids: Any
 
 
 @dataclass(frozen=True)
@@ -278,6 +297,8 @@ class SetAside:
 
     queue: Queue
     count: int
+    stretches: tuple[int, ...] = (NEWEST,)
+    """Where they are: the newest id of each stretch that has some."""
 
     unattended: bool = True
     wants_name: bool = False
@@ -294,24 +315,39 @@ class SetAside:
         return [f"{self.summary}; with a payload from a backup they can be requeued"]
 
     def run(self, database: Database) -> Sequence[str]:
-        """Each batch its own transaction, with its audit."""
-        product = database.product
-        statement = sql.statements(product.name, "doctor")["set_aside"]
-        aside = 0
+        """Each stretch its own transaction, with its audit."""
+        aside = left = 0
         subject = audit.Subject.of(database, self.queue, "mend", self.summary)
-        for _ in range(_MOST_BATCHES):
+        for newest in self.stretches:
             with audit.recorded(database, f"mend {self.queue.name!r}", subject) as act:
-                (n,) = sql.fetch(
-                    act.connection,
-                    _Aside,
-                    statement,
-                    self.queue.scope(product),
-                    error=NO_PAYLOAD,
-                )
+                n, held = self._stretch(act.connection, database, newest)
                 ledger = Ledger(n.selected, n.done, n.done)
                 act.record.batch(act.connection, ledger.require_balance())
                 act.detail = f"{n.done} rows without a payload are errors"
-            aside += n.done
-            if n.selected <= MOST:
+            aside, left = aside + n.done, left + held
+        told = f"errors now: {counted(aside, 'row')} without a payload"
+        held_by_others = f"; {counted(left, 'row')} left, which sessions hold" if left else ""
+        return [told + held_by_others]
+
+    def _stretch(
+        self, connection: Connection, database: Database, newest: int
+    ) -> tuple[_Aside, int]:
+        """What was set aside, and how many are left.
+
+        A pop that meets such a row holds it for a moment, and pops meet it again and again: what
+        they hold is skipped, and tried once more.
+        """
+        statements = sql.statements(database.product.name, "doctor")
+        scope = self.queue.scope(database.product)
+        where = {"newest": newest, "most": stretches.STRETCH}
+        selected = done = left = 0
+        for _ in range(_TRIES):
+            aside, halves = statements["set_aside"], statements["halves"]
+            (n,) = sql.fetch(connection, _Aside, aside, scope, error=NO_PAYLOAD, **where)
+            selected, done = selected + n.selected, done + n.done
+            (found,) = sql.fetch(connection, Halves, halves, scope, **where)
+            left = found.ready
+            if not left:
                 break
-        return [f"errors now: {counted(aside, 'row')} without a payload"]
+            time.sleep(_TRY_AGAIN_SECONDS)
+        return _Aside(selected, done), left

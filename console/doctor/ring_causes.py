@@ -64,7 +64,10 @@ def loss_of(run: Run, life: Life) -> Loss:
     """The class of one run of lost numbers, by its length and the times around it."""
     crash = life.crashed_at
     if crash is not None and run.count <= life.ahead and _may_be_of(run, crash):
-        return Loss.CRASH if run.count > 1 else Loss.UNKNOWN
+        # A batch that was rolled back since looks alike, unless what came before it is known.
+        alone = not life.rollbacks and not life.sessions_lost
+        sure = run.count > 1 and (run.before_at is not None or alone)
+        return Loss.CRASH if sure else Loss.UNKNOWN
     if run.count > life.ahead:
         return Loss.BATCH
     if life.sessions_lost == 0:

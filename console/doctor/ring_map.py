@@ -22,8 +22,8 @@ class Missing:
 
 @dataclass(frozen=True)
 class _Extent:
-    first: int
-    last: int
+    first: int | None
+    last: int | None
     slots: int
 
 
@@ -40,7 +40,23 @@ class SlotRange:
     last_number: int | None
 
 
+@dataclass(frozen=True)
+class SlotMap:
+    """A whole ring: its slots in their order, and where its two sequences stand."""
+
+    ranges: tuple[SlotRange, ...]
+    capacity: int
+    next_pop: int | None
+    """The number that the next pop draws; None: hidden from this login."""
+    next_push: int | None
+
+
 def slot_map(database: Database, queue: Queue, *, patience_seconds: float = 0.5) -> list[SlotRange]:
+    """The ranges of `whole_map`."""
+    return list(whole_map(database, queue, patience_seconds=patience_seconds).ranges)
+
+
+def whole_map(database: Database, queue: Queue, *, patience_seconds: float = 0.5) -> SlotMap:
     """The ring's slots, in their order; a slot without a row is `missing`.
 
     Numbers whose callers are still open after `patience_seconds` count as under way. RefusedError
@@ -64,16 +80,19 @@ def slot_map(database: Database, queue: Queue, *, patience_seconds: float = 0.5)
                 drawn_push=0 if proof.in_the_way(Side.PUSH) else proof.drawn_push,
             )
             (extent,) = look.fetch(connection, _Extent, "extent")
-    return list(_with_gaps(found, extent.slots))
+    next_push = None if extent.last is None else extent.last + 1
+    ranges = tuple(_with_gaps(found, extent.slots))
+    return SlotMap(ranges, extent.slots, extent.first, next_push)
 
 
 def _with_gaps(found: list[SlotRange], size: int) -> Iterator[SlotRange]:
     following = 0
     for slots in found:
-        if slots.first_slot > following:
+        if following < min(slots.first_slot, size):
             yield _missing(following, min(slots.first_slot, size) - 1)
         yield slots
-        following = slots.last_slot + 1
+        # Slots outside the ring are shown, but between them nothing is missing.
+        following = max(following, slots.last_slot + 1)
     if following < size:
         yield _missing(following, size - 1)
 

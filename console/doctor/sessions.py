@@ -39,7 +39,7 @@ STARVED = Code(
 DEAD_HEAD = Code(
     "dead_head",
     Severity.WARNING,
-    "the head of the queue lies behind dead rows that somebody keeps from vacuum",
+    "the head of the queue lies behind dead rows that somebody keeps from being cleared away",
 )
 KEY_MISSING = Code(
     "key_missing",
@@ -166,7 +166,7 @@ def _starved(look: Look) -> Iterator[Finding]:
 
 
 def _dead_head(look: Look) -> Iterator[Finding]:
-    """Dead rows of a moment are healthy; those that somebody keeps from vacuum only grow."""
+    """Dead rows of a moment are healthy; those that somebody keeps only grow."""
     if not look.database.capabilities.counts_rows:
         look.unseen.append("dead rows at the head: this server does not count them")
         return
@@ -231,6 +231,14 @@ def holder(row: HorizonRow | None) -> str:
     return f"{row.kind} {row.session_id} of {row.name or '?'}{since}"
 
 
+MAKE_KEY = {
+    "postgresql": "Make it again beside the traffic: CREATE UNIQUE INDEX CONCURRENTLY, then ALTER "
+    "TABLE ... ADD PRIMARY KEY USING INDEX",
+    "mssql": "Make it again as the design's script has it (dbq-console install ... --print "
+    "--engine mssql): callers wait meanwhile, unless the edition takes ONLINE = ON",
+}
+
+
 def _keys(look: Look) -> Iterator[Finding]:
     queue = look.queue
     if queue.kind is not Kind.INSTALLED or not can_ask(look, "keys", "indexes"):
@@ -246,6 +254,5 @@ def _keys(look: Look) -> Iterator[Finding]:
             evidence={"missing": [[one.table, list(one.columns)] for one in missing]},
             cause="dropped, or the table was made anew without it",
             consequence="two rows may get one id, and what finds a row by its key or in its order "
-            "reads the whole table. Make it again beside the traffic: CREATE UNIQUE INDEX "
-            "CONCURRENTLY, then ALTER TABLE ... ADD PRIMARY KEY USING INDEX",
+            f"reads the whole table. {MAKE_KEY[look.database.product.name]}",
         )

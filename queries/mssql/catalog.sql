@@ -341,3 +341,18 @@ WHERE s.name = @schema COLLATE Latin1_General_100_BIN2 AND DATALENGTH(s.name) = 
 AND o.name = @table COLLATE Latin1_General_100_BIN2 AND DATALENGTH(o.name) = DATALENGTH(@table)
 AND o.type IN (N'U', N'V')
 ORDER BY c.column_id;
+
+-- name: tables
+-- the tables that this login may see, by schema and name, at most :n; rows as the metadata have them, null: not known
+DECLARE @n bigint = :n;
+SELECT TOP (@n)
+    s.name AS [schema],
+    t.name AS name,
+    (
+        SELECT CAST(SUM(p.[rows]) AS bigint) FROM sys.partitions AS p
+        WHERE p.object_id = t.object_id AND p.index_id IN (0, 1)
+    ) AS rows_estimated
+FROM sys.tables AS t
+INNER JOIN sys.schemas AS s ON t.schema_id = s.schema_id
+WHERE t.is_ms_shipped = 0 AND s.name <> N'dbq'
+ORDER BY s.name, t.name;

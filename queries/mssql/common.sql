@@ -503,3 +503,31 @@ SELECT
     l.done_at AS done_at,
     l.attempts AS attempts
 FROM looked AS l
+
+-- name: tried
+-- of those looked at, in no order: who was tried :least times or more, and the last one; and how many were looked at
+SELECT
+    -- when sorted=time_up|time_down
+    CONVERT(nvarchar(27), t.key_time, 126) AS key_time,
+    -- end
+    -- when sorted=id_up|id_down|undated_up|undated_down
+    CAST(NULL AS nvarchar(27)) AS key_time,
+    -- end
+    CAST(t.key_id AS nvarchar(450)) AS key_id,
+    t.position AS position,
+    t.looked AS looked,
+    t.id AS id,
+    t.attempts AS attempts
+FROM (
+    SELECT
+        -- when sorted=time_up|time_down
+        l.key_time,
+        -- end
+        l.key_id,
+        l.position,
+        l.id,
+        l.attempts,
+        COUNT_BIG(*) OVER () AS looked
+    FROM looked AS l
+) AS t
+WHERE t.attempts >= CAST(:least AS bigint) OR t.position = t.looked

@@ -205,121 +205,96 @@ FROM (
 ;
 
 -- name: halves
--- a row for each kind of half message of a split queue: how many there are, of at most 10,001, and the first ten
--- ready: no payload, among the next 20,000 to be popped; kept: no payload, in another state; payload: nothing but
--- one. Of these two the first and the last 20,000 are looked at. What looks like a half is looked at twice: by
--- then whoever was taking both away has ended, or holds the row.
+-- one row: of the next :most messages of a split queue from the id :newest down, how many there are, the lowest, and how many have no payload; the first ten
+-- ready: those that are to be popped; kept: in another state. What looks like a half is looked at twice: by then
+-- whoever was taking both away has ended, or holds the row.
 -- when design=split
 SET NOCOUNT ON;
-DECLARE @halves TABLE (half nvarchar(10) NOT NULL, id bigint NOT NULL);
-INSERT INTO @halves (half, id)
+DECLARE @newest bigint = :newest, @most bigint = :most;
+DECLARE @looked TABLE (id bigint NOT NULL PRIMARY KEY);
+DECLARE @halves TABLE (id bigint NOT NULL PRIMARY KEY, ready bit NOT NULL);
+INSERT INTO @looked (id)
+SELECT TOP (@most) m.id FROM [{schema}].[{queue}_meta] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+WHERE m.id <= @newest
+ORDER BY m.id DESC;
+INSERT INTO @halves (id, ready)
 SELECT
-    N'ready',
-    w.id
-FROM (
-    SELECT TOP (20000) m.id FROM [{schema}].[{queue}_meta] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-    WHERE m.status = 0
-    ORDER BY m.queue_date_time, m.id
-) AS w
-WHERE NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (NOLOCK) WHERE d.id = w.id);
-INSERT INTO @halves (half, id)
-SELECT
-    N'kept',
-    w.id
-FROM (
-    SELECT
-        f.id,
-        f.status
-    FROM (
-        SELECT TOP (20000)
-            m.id,
-            m.status
-        FROM [{schema}].[{queue}_meta] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-        ORDER BY m.id
-    ) AS f
-    UNION
-    SELECT
-        l.id,
-        l.status
-    FROM (
-        SELECT TOP (20000)
-            m.id,
-            m.status
-        FROM [{schema}].[{queue}_meta] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-        ORDER BY m.id DESC
-    ) AS l
-) AS w
-WHERE w.status <> 0
-AND NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (NOLOCK) WHERE d.id = w.id);
-INSERT INTO @halves (half, id)
-SELECT
-    N'payload',
-    w.id
-FROM (
-    SELECT f.id FROM (
-        SELECT TOP (20000) d.id FROM [{schema}].[{queue}_data] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-        ORDER BY d.id
-    ) AS f
-    UNION
-    SELECT l.id FROM (
-        SELECT TOP (20000) d.id FROM [{schema}].[{queue}_data] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-        ORDER BY d.id DESC
-    ) AS l
-) AS w
-WHERE NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}_meta] AS m WITH (NOLOCK) WHERE m.id = w.id);
+    m.id,
+    CASE WHEN m.status = 0 THEN 1 ELSE 0 END
+FROM @looked AS l
+INNER JOIN [{schema}].[{queue}_meta] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON l.id = m.id
+WHERE NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (NOLOCK) WHERE d.id = l.id)
+OPTION (LOOP JOIN, FORCE ORDER);
 DELETE h
 FROM @halves AS h
 WHERE
-    (
-        h.half <> N'payload'
-        AND (
-            NOT EXISTS (
-                SELECT 1 FROM [{schema}].[{queue}_meta] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE m.id = h.id
-            )
-            OR EXISTS (SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (NOLOCK) WHERE d.id = h.id)
-        )
+    NOT EXISTS (
+        SELECT 1 FROM [{schema}].[{queue}_meta] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE m.id = h.id
     )
-    OR (
-        h.half = N'payload'
-        AND (
-            NOT EXISTS (
-                SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE d.id = h.id
-            )
-            OR EXISTS (SELECT 1 FROM [{schema}].[{queue}_meta] AS m WITH (NOLOCK) WHERE m.id = h.id)
-        )
-    );
+    OR EXISTS (SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (NOLOCK) WHERE d.id = h.id);
 SELECT
-    g.half AS half,
-    g.found AS found,
+    (SELECT COUNT_BIG(*) FROM @looked AS l) AS looked,
+    (SELECT MIN(l.id) FROM @looked AS l) AS lowest,
+    (SELECT COUNT_BIG(*) FROM @halves AS h WHERE h.ready = 1) AS ready,
     (
-        SELECT TOP (10) CAST(h.id AS nvarchar(20)) AS id FROM @halves AS h WHERE h.half = g.half
+        SELECT TOP (10) CAST(h.id AS nvarchar(20)) AS id FROM @halves AS h WHERE h.ready = 1
         ORDER BY h.id
         FOR JSON PATH
-    ) AS ids
-FROM (
-    SELECT
-        h.half,
-        CASE WHEN COUNT_BIG(*) < 10001 THEN COUNT_BIG(*) ELSE 10001 END AS found
-    FROM @halves AS h
-    GROUP BY h.half
-) AS g
+    ) AS ready_ids,
+    (SELECT COUNT_BIG(*) FROM @halves AS h WHERE h.ready = 0) AS kept,
+    (
+        SELECT TOP (10) CAST(h.id AS nvarchar(20)) AS id FROM @halves AS h WHERE h.ready = 0
+        ORDER BY h.id
+        FOR JSON PATH
+    ) AS kept_ids
+-- end
+;
+
+-- name: alone
+-- one row: of the next :most payloads of a split queue from the id :newest down, how many there are, the lowest, and how many belong to no message; the first ten
+-- when design=split
+SET NOCOUNT ON;
+DECLARE @newest bigint = :newest, @most bigint = :most;
+DECLARE @looked TABLE (id bigint NOT NULL PRIMARY KEY);
+DECLARE @alone TABLE (id bigint NOT NULL PRIMARY KEY);
+INSERT INTO @looked (id)
+SELECT TOP (@most) d.id FROM [{schema}].[{queue}_data] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+WHERE d.id <= @newest
+ORDER BY d.id DESC;
+INSERT INTO @alone (id)
+SELECT l.id FROM @looked AS l
+WHERE NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}_meta] AS m WITH (NOLOCK) WHERE m.id = l.id)
+OPTION (LOOP JOIN);
+DELETE a
+FROM @alone AS a
+WHERE
+    NOT EXISTS (
+        SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE d.id = a.id
+    )
+    OR EXISTS (SELECT 1 FROM [{schema}].[{queue}_meta] AS m WITH (NOLOCK) WHERE m.id = a.id);
+SELECT
+    (SELECT COUNT_BIG(*) FROM @looked AS l) AS looked,
+    (SELECT MIN(l.id) FROM @looked AS l) AS lowest,
+    (SELECT COUNT_BIG(*) FROM @alone AS a) AS alone,
+    (SELECT TOP (10) CAST(a.id AS nvarchar(20)) AS id FROM @alone AS a ORDER BY a.id FOR JSON PATH) AS alone_ids
 -- end
 ;
 
 -- name: set_aside
--- one row: how many of the next ready rows of a split queue have no payload, and how many of those are in error now
+-- one row: how many ready rows without a payload there are among the next :most from the id :newest down, and how many of those are in error now
 -- when design=split
 SET NOCOUNT ON;
 DECLARE @error nvarchar(max) = :error;
+DECLARE @newest bigint = :newest, @most bigint = :most;
 DECLARE @selected bigint;
 DECLARE @held TABLE (id bigint NOT NULL PRIMARY KEY);
 -- Locked before it is looked for: nobody takes the two away together.
 INSERT INTO @held (id)
-SELECT TOP (10001) m.id
+SELECT m.id
 FROM (
-    SELECT TOP (20000) n.id FROM [{schema}].[{queue}_meta] AS n WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-    WHERE n.status = 0
-    ORDER BY n.queue_date_time, n.id
+    SELECT TOP (@most) n.id FROM [{schema}].[{queue}_meta] AS n WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    WHERE n.id <= @newest
+    ORDER BY n.id DESC
 ) AS w
 INNER JOIN [{schema}].[{queue}_meta] AS m WITH (UPDLOCK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
     ON w.id = m.id AND m.status = 0
@@ -338,111 +313,6 @@ OPTION (LOOP JOIN, FORCE ORDER);
 SELECT
     @selected AS selected,
     CAST(@@ROWCOUNT AS bigint) AS done
--- end
-;
-
--- name: poison
--- a row for each state in which messages were tried :least times or more: how many of the 10,001 looked at, the most tries, the first ten
--- Looked at are the first that would be popped, the oldest claims, the newest errors.
--- when finishes=yes
--- when role attempts
-SET NOCOUNT ON;
-DECLARE @least int = :least;
-DECLARE @tried TABLE (state nvarchar(10) NOT NULL, id nvarchar(450) COLLATE DATABASE_DEFAULT NULL, attempts bigint NULL);
-INSERT INTO @tried (state, id, attempts)
-SELECT TOP (10001)
-    N'ready',
-    CAST(m.[{id}] AS nvarchar(450)) COLLATE DATABASE_DEFAULT,
-    m.[{attempts}]
-FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
--- when design=claim
-WHERE m.[{claimed_at}] IS NULL
--- end
--- when design=status|split
-WHERE m.[{status}] = 0
--- end
--- when design=ring
-WHERE m.[{claimed_at}] IS NULL AND m.[{done_at}] IS NULL
-ORDER BY m.[{id}]
--- end
--- when design=claim|status|split
--- when installed=yes
-ORDER BY m.[{pushed_at}], m.[{id}]
--- end
--- end
-;
-INSERT INTO @tried (state, id, attempts)
-SELECT TOP (10001)
-    N'claimed',
-    CAST(m.[{id}] AS nvarchar(450)) COLLATE DATABASE_DEFAULT,
-    m.[{attempts}]
-FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
--- when design=claim
-WHERE m.[{claimed_at}] IS NOT NULL
--- when installed=yes
-AND m.[{done_at}] IS NULL
--- end
--- when installed=no
--- when role error
-AND m.[{error}] IS NULL
--- end
--- end
--- end
--- when design=status|split
-WHERE m.[{status}] = 1
--- end
--- when design=ring
-WHERE m.[{claimed_at}] IS NOT NULL AND m.[{done_at}] IS NULL
--- end
--- when installed=yes
-ORDER BY m.[{claimed_at}]
--- end
-;
--- when role error
-INSERT INTO @tried (state, id, attempts)
-SELECT TOP (10001)
-    N'error',
-    CAST(m.[{id}] AS nvarchar(450)) COLLATE DATABASE_DEFAULT,
-    m.[{attempts}]
-FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
--- when design=claim
--- when installed=yes
-WHERE m.[{done_at}] IS NOT NULL
--- end
--- when installed=no
-WHERE m.[{error}] IS NOT NULL
--- end
--- end
--- when design=status|split
-WHERE m.[{status}] = 4
--- end
--- when design=ring
-WHERE m.[{done_at}] IS NOT NULL
--- end
--- when installed=yes
-ORDER BY m.[{done_at}] DESC
--- end
-;
--- end
-SELECT
-    g.state AS state,
-    g.found AS found,
-    g.most AS most,
-    (
-        SELECT TOP (10) t.id AS id FROM @tried AS t WHERE t.state = g.state AND t.attempts >= @least
-        ORDER BY t.attempts DESC
-        FOR JSON PATH
-    ) AS ids
-FROM (
-    SELECT
-        t.state,
-        COUNT_BIG(*) AS found,
-        MAX(t.attempts) AS most
-    FROM @tried AS t
-    WHERE t.attempts >= @least
-    GROUP BY t.state
-) AS g
--- end
 -- end
 ;
 
@@ -569,6 +439,40 @@ SELECT
     @next AS next,
     @popped AS popped,
     CAST(NULL AS float) AS counted_seconds;
+
+-- name: popped
+-- a row for each pop of the last day among the newest 10,000 rows of the archive, in the order in which they ran
+-- The archive's own numbers are drawn as pops run.
+-- when archive_at_pop=on
+-- when design=naive|ring|fifo|pending
+SELECT
+    a.id AS id,
+    a.pushed_at AS pushed_at,
+    a.done_at AS popped_at,
+    -- when design=pending
+    a.due_at AS due_at
+    -- end
+    -- when design=naive|ring|fifo
+    CAST(NULL AS datetime2(7)) AS due_at
+    -- end
+FROM (
+    SELECT TOP (10000)
+        n.archive_id,
+        n.id,
+        n.pushed_at,
+        n.done_at,
+        -- when design=pending
+        n.due_at,
+        -- end
+        n.reason
+    FROM [{schema}].[{queue}_archive] AS n WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    ORDER BY n.archive_id DESC
+) AS a
+WHERE a.reason = N'pop' AND a.done_at >= DATEADD(day, -1, SYSUTCDATETIME())
+ORDER BY a.archive_id
+-- end
+-- end
+;
 
 -- name: bottom
 -- one row: the oldest message of a stack, and how many that came later went before it, among the ids of the newest 10,001

@@ -1113,7 +1113,7 @@ BEGIN
     LEFT JOIN live AS l ON r.slot = l.number % @size
     WHERE r.slot < @size AND (r.reference_count > 0 OR r.message IS NOT NULL OR l.number IS NOT NULL);
 
-    DELETE FROM [{schema}].[{queue}] WITH (TABLOCKX) WHERE slot >= @size;
+    DELETE FROM [{schema}].[{queue}] WITH (TABLOCKX) WHERE slot >= @size OR slot < 0;
     DELETE FROM [{schema}].[{queue}_parked] WITH (TABLOCKX);
     UPDATE [{schema}].[{queue}_config] SET size = @size, base = @base;
 
@@ -1902,7 +1902,7 @@ WHERE b.wrong IS NOT NULL
 ORDER BY b.slot;
 
 -- name: missing_slots
--- a row for each run of slots that have no row
+-- a row for each run of the ring's slots that have no row
 SELECT
     g.slot + 1 AS first,
     g.following - 1 AS last
@@ -1912,6 +1912,8 @@ FROM (
         LEAD(s.slot) OVER (ORDER BY s.slot) AS following
     FROM (
         SELECT r.slot FROM [{schema}].[{queue}] AS r WITH (NOLOCK)
+        CROSS JOIN [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
+        WHERE r.slot >= 0 AND r.slot < c.size
         UNION
         SELECT -1 AS slot
         UNION

@@ -240,3 +240,17 @@ INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
 WHERE n.nspname = CAST(:schema AS text) AND c.relname = CAST(:table AS text)
 AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum;
+
+-- name: tables
+-- the tables that this login may read, by schema and name, at most :n; rows as the statistics have them, null: not known
+SELECT
+    n.nspname AS schema,
+    c.relname AS name,
+    CAST(CASE WHEN c.reltuples >= 0 THEN c.reltuples END AS bigint) AS rows_estimated
+FROM pg_class AS c
+INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition
+AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'dbq') AND NOT starts_with(n.nspname, 'pg_')
+AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
+ORDER BY n.nspname, c.relname
+LIMIT CAST(:n AS bigint);

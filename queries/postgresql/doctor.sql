@@ -127,67 +127,66 @@ GROUP BY w.wrong
 ;
 
 -- name: halves
--- a row for each kind of half message of a split queue: how many there are, of at most 10,001, and the first ten
--- ready: no payload, among the next 20,000 to be popped; kept: no payload, in another state; payload: nothing but
--- one. Of these two the first and the last 20,000 are looked at. OFFSET 0: one look by the key for each row.
+-- one row: of the next :most messages of a split queue from the id :newest down, how many there are, the lowest, and how many have no payload; the first ten
+-- ready: those that are to be popped; kept: in another state. OFFSET 0: one look by the key for each row.
 -- when design=split
 SELECT
-    h.half AS half,
-    count(*) AS found,
-    (array_agg(CAST(h.id AS text) ORDER BY h.id))[1:10] AS ids
+    count(*) AS looked,
+    min(w.id) AS lowest,
+    count(*) FILTER (WHERE w.half AND w.status = 0) AS ready,
+    (array_agg(CAST(w.id AS text) ORDER BY w.id) FILTER (WHERE w.half AND w.status = 0))[1:10] AS ready_ids,
+    count(*) FILTER (WHERE w.half AND w.status <> 0) AS kept,
+    (array_agg(CAST(w.id AS text) ORDER BY w.id) FILTER (WHERE w.half AND w.status <> 0))[1:10] AS kept_ids
 FROM (
-    (
-        SELECT
-            'ready' AS half,
-            w.id AS id
-        FROM (
-            SELECT m.id FROM "{schema}"."{queue}_meta" AS m
-            WHERE m.status = 0 ORDER BY m.queue_date_time, m.id LIMIT 20000
-        ) AS w
-        WHERE NOT EXISTS (SELECT FROM "{schema}"."{queue}_data" AS d WHERE d.id = w.id OFFSET 0) LIMIT 10001
-    )
-    UNION ALL
-    (
-        SELECT
-            'kept',
-            w.id
-        FROM (
-            (SELECT m.id, m.status FROM "{schema}"."{queue}_meta" AS m ORDER BY m.id LIMIT 20000)
-            UNION
-            (SELECT m.id, m.status FROM "{schema}"."{queue}_meta" AS m ORDER BY m.id DESC LIMIT 20000)
-        ) AS w
-        WHERE w.status <> 0 AND NOT EXISTS (SELECT FROM "{schema}"."{queue}_data" AS d WHERE d.id = w.id OFFSET 0) LIMIT 10001
-    )
-    UNION ALL
-    (
-        SELECT
-            'payload',
-            w.id
-        FROM (
-            (SELECT d.id FROM "{schema}"."{queue}_data" AS d ORDER BY d.id LIMIT 20000)
-            UNION
-            (SELECT d.id FROM "{schema}"."{queue}_data" AS d ORDER BY d.id DESC LIMIT 20000)
-        ) AS w
-        WHERE NOT EXISTS (SELECT FROM "{schema}"."{queue}_meta" AS m WHERE m.id = w.id OFFSET 0) LIMIT 10001
-    )
-) AS h
-GROUP BY h.half
+    SELECT
+        m.id,
+        m.status,
+        NOT EXISTS (SELECT FROM "{schema}"."{queue}_data" AS d WHERE d.id = m.id OFFSET 0) AS half
+    FROM "{schema}"."{queue}_meta" AS m
+    WHERE m.id <= CAST(:newest AS bigint)
+    ORDER BY m.id DESC LIMIT CAST(:most AS bigint)
+) AS w
+-- end
+;
+
+-- name: alone
+-- one row: of the next :most payloads of a split queue from the id :newest down, how many there are, the lowest, and how many belong to no message; the first ten
+-- when design=split
+SELECT
+    count(*) AS looked,
+    min(w.id) AS lowest,
+    count(*) FILTER (WHERE w.half) AS alone,
+    (array_agg(CAST(w.id AS text) ORDER BY w.id) FILTER (WHERE w.half))[1:10] AS alone_ids
+FROM (
+    SELECT
+        d.id,
+        NOT EXISTS (SELECT FROM "{schema}"."{queue}_meta" AS m WHERE m.id = d.id OFFSET 0) AS half
+    FROM "{schema}"."{queue}_data" AS d
+    WHERE d.id <= CAST(:newest AS bigint)
+    ORDER BY d.id DESC LIMIT CAST(:most AS bigint)
+) AS w
 -- end
 ;
 
 -- name: set_aside
--- one row: how many of the next ready rows of a split queue have no payload, and how many of those are in error now
+-- one row: how many ready rows without a payload there are among the next :most from the id :newest down, and how many of those are in error now
 -- when design=split
 WITH held AS MATERIALIZED (
     SELECT m.id FROM "{schema}"."{queue}_meta" AS m
     WHERE
-        m.status = 0
+        m.status + 0 = 0 -- "+ 0": found by its key
         AND m.id = ANY(ARRAY(
             SELECT w.id FROM (
-                SELECT n.id FROM "{schema}"."{queue}_meta" AS n
-                WHERE n.status = 0 ORDER BY n.queue_date_time, n.id LIMIT 20000
+                SELECT
+                    n.id,
+                    n.status
+                FROM "{schema}"."{queue}_meta" AS n
+                WHERE n.id <= CAST(:newest AS bigint)
+                ORDER BY n.id DESC LIMIT CAST(:most AS bigint)
             ) AS w
-            WHERE NOT EXISTS (SELECT FROM "{schema}"."{queue}_data" AS d WHERE d.id = w.id OFFSET 0) LIMIT 10001
+            WHERE
+                w.status = 0
+                AND NOT EXISTS (SELECT FROM "{schema}"."{queue}_data" AS d WHERE d.id = w.id OFFSET 0)
         ))
     FOR UPDATE OF m SKIP LOCKED
 ),
@@ -202,93 +201,6 @@ aside AS (
 SELECT
     (SELECT count(*) FROM held) AS selected,
     (SELECT count(*) FROM aside) AS done
--- end
-;
-
--- name: poison
--- a row for each state in which messages were tried :least times or more: how many of the 10,001 looked at, the most tries, the first ten
--- Looked at are the first that would be popped, the oldest claims, the newest errors.
--- when finishes=yes
--- when role attempts
-SELECT
-    w.state AS state,
-    count(*) AS found,
-    CAST(max(w.attempts) AS bigint) AS most,
-    (array_agg(w.id))[1:10] AS ids
-FROM (
-    (
-        SELECT
-            'ready' AS state,
-            CAST(m."{id}" AS text) AS id,
-            m."{attempts}" AS attempts
-        FROM "{schema}"."{table}" AS m
-        -- when design=claim
-        WHERE m."{claimed_at}" IS NULL
-        -- end
-        -- when design=status|split
-        WHERE m."{status}" = 0
-        -- end
-        -- when design=ring
-        WHERE m."{claimed_at}" IS NULL AND m."{done_at}" IS NULL ORDER BY m."{id}" + 0
-        -- end
-        -- when design=claim|status|split
-        -- when installed=yes
-        ORDER BY m."{pushed_at}", m."{id}"
-        -- end
-        -- end
-        LIMIT 10001
-    )
-    UNION ALL
-    (
-        SELECT
-            'claimed',
-            CAST(m."{id}" AS text),
-            m."{attempts}"
-        FROM "{schema}"."{table}" AS m
-        -- when design=claim
-        WHERE m."{claimed_at}" IS NOT NULL
-        -- when role error
-        AND m."{error}" IS NULL
-        -- end
-        -- end
-        -- when design=status|split
-        WHERE m."{status}" = 1
-        -- end
-        -- when design=ring
-        WHERE m."{claimed_at}" IS NOT NULL AND m."{done_at}" IS NULL
-        -- end
-        -- when installed=yes
-        ORDER BY m."{claimed_at}"
-        -- end
-        LIMIT 10001
-    )
-    -- when role error
-    UNION ALL
-    (
-        SELECT
-            'error',
-            CAST(m."{id}" AS text),
-            m."{attempts}"
-        FROM "{schema}"."{table}" AS m
-        -- when design=claim
-        WHERE m."{error}" IS NOT NULL
-        -- end
-        -- when design=status|split
-        WHERE m."{status}" = 4
-        -- end
-        -- when design=ring
-        WHERE m."{done_at}" IS NOT NULL
-        -- end
-        -- when installed=yes
-        ORDER BY m."{done_at}" DESC
-        -- end
-        LIMIT 10001
-    )
-    -- end
-) AS w
-WHERE w.attempts >= CAST(:least AS integer)
-GROUP BY w.state
--- end
 -- end
 ;
 
@@ -310,6 +222,46 @@ INNER JOIN pg_class AS c ON i.indexrelid = c.oid
 INNER JOIN pg_class AS t ON i.indrelid = t.oid
 INNER JOIN pg_namespace AS n ON t.relnamespace = n.oid
 WHERE n.nspname = CAST(:schema AS text) AND t.relname = ANY(CAST(:tables AS text[]));
+
+-- name: pop_plan
+-- one row: the planner's way to the row that a pop takes next, as JSON; nothing is read
+-- The pop's own choice but for its lock, which wants rights to write; ctid, which a lock wants too, is in no
+-- index. Under the settings of `careful`, which are those of the pop's function.
+-- when installed=yes
+-- when design=naive|fifo|stack|pending|claim|status|split
+EXPLAIN (SETTINGS, FORMAT JSON)
+-- when design=naive
+SELECT head.message_id, head.ctid FROM "{schema}"."{queue}" AS head
+ORDER BY head.message_id LIMIT 1
+-- end
+-- when design=fifo
+SELECT head.id, head.ctid FROM "{schema}"."{queue}" AS head
+ORDER BY head.id LIMIT 1
+-- end
+-- when design=stack
+SELECT head.id, head.ctid FROM "{schema}"."{queue}" AS head
+ORDER BY head.id DESC LIMIT 1
+-- end
+-- when design=pending
+SELECT head.due_time, head.id, head.ctid FROM "{schema}"."{queue}" AS head
+WHERE head.due_time <= statement_timestamp()
+ORDER BY head.due_time, head.id LIMIT 1
+-- end
+-- when design=claim
+SELECT head.id, head.ctid FROM "{schema}"."{queue}" AS head WHERE head.processing_started_at IS NULL
+ORDER BY head.created_at, head.id LIMIT 1
+-- end
+-- when design=status
+SELECT head.id, head.ctid FROM "{schema}"."{queue}" AS head WHERE head.status = 0
+ORDER BY head.queue_date_time, head.id LIMIT 1
+-- end
+-- when design=split
+SELECT head.id, head.ctid FROM "{schema}"."{queue}_meta" AS head WHERE head.status = 0
+ORDER BY head.queue_date_time, head.id LIMIT 1
+-- end
+-- end
+-- end
+;
 
 -- name: pops
 -- one row: when something was popped last, where that leaves a trace; what would be popped next; how many were, and since when that is counted
@@ -379,6 +331,39 @@ FROM (
         pg_stat_get_tuples_updated(CAST('"{schema}"."{table}"' AS regclass)) AS popped
         -- end
 ) AS t;
+
+-- name: popped
+-- a row for each pop of the last day among the newest 10,000 rows of the archive, in the order in which they ran
+-- The archive's own numbers are drawn as pops run. A message that was never due has the time "infinity".
+-- when archive_at_pop=on
+-- when design=naive|ring|fifo|pending
+SELECT
+    a.id AS id,
+    a.pushed_at AS pushed_at,
+    a.done_at AS popped_at,
+    -- when design=pending
+    least(a.due_at, timestamptz '9999-01-01 00:00+00') AS due_at
+    -- end
+    -- when design=naive|ring|fifo
+    CAST(NULL AS timestamptz) AS due_at
+    -- end
+FROM (
+    SELECT
+        n.archive_id,
+        n.id,
+        n.pushed_at,
+        n.done_at,
+        -- when design=pending
+        n.due_at,
+        -- end
+        n.reason
+    FROM "{schema}"."{queue}_archive" AS n ORDER BY n.archive_id DESC LIMIT 10000
+) AS a
+WHERE a.reason = 'pop' AND a.done_at >= statement_timestamp() - interval '1 day'
+ORDER BY a.archive_id
+-- end
+-- end
+;
 
 -- name: bottom
 -- one row: the oldest message of a stack, and how many that came later went before it, among the ids of the newest 10,001

@@ -685,7 +685,7 @@ BEGIN
     FROM "{schema}"."{queue}" AS old LEFT JOIN live AS laid ON laid.number % wanted = old.slot
     WHERE r.slot = old.slot AND (r.reference_count > 0 OR r.message IS NOT NULL OR laid.number IS NOT NULL);
 
-    DELETE FROM "{schema}"."{queue}" AS r WHERE r.slot >= wanted;
+    DELETE FROM "{schema}"."{queue}" AS r WHERE r.slot >= wanted OR r.slot < 0;
     DELETE FROM "{schema}"."{queue}_parked";
     UPDATE "{schema}"."{queue}_config" AS c SET size = wanted, base = new_base;
     -- Changes nothing, but makes sessions plan anew: for a ring of a few pages they read them all, and
@@ -1369,7 +1369,7 @@ ORDER BY b.slot
 LIMIT 20;
 
 -- name: missing_slots
--- a row for each run of slots that have no row
+-- a row for each run of the ring's slots that have no row
 SELECT
     g.slot + 1 AS first,
     g.following - 1 AS last
@@ -1378,7 +1378,8 @@ FROM (
         s.slot,
         lead(s.slot) OVER (ORDER BY s.slot) AS following
     FROM (
-        SELECT r.slot FROM "{schema}"."{queue}" AS r
+        SELECT r.slot FROM "{schema}"."{queue}" AS r CROSS JOIN "{schema}"."{queue}_config" AS c
+        WHERE r.slot >= 0 AND r.slot < c.size
         UNION
         SELECT -1 AS slot
         UNION

@@ -130,11 +130,13 @@ class Transaction:
         return bool(gone)
 
     def savepoint(self) -> Callable[[], None]:
-        """How to roll back to this moment."""
+        """How to roll back to this moment. Locks on rows that were taken since are given back."""
         kept = dict(self._slots), set(self._parked), set(self._unparked)
+        held = self._held()
 
         def roll_back() -> None:
             self._slots, self._parked, self._unparked = kept
+            self._give_back(self._held() - held)
 
         return roll_back
 
@@ -153,10 +155,15 @@ class Transaction:
         self._end()
 
     def _end(self) -> None:
-        locks = self.store.locks
-        for key in [key for key, holder in locks.items() if holder is self]:
-            del locks[key]
+        self._give_back(self._held())
         self.store.open.remove(self)
+
+    def _held(self) -> set[Key]:
+        return {key for key, holder in self.store.locks.items() if holder is self}
+
+    def _give_back(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            del self.store.locks[key]
 
 
 def push(tx: Transaction, payload: str) -> Steps[int | None]:

@@ -415,6 +415,32 @@ def test_deleted_slots_are_counted_and_come_back_empty(make: Make) -> None:
     assert payloads(ring) == [*kept, *(f"new {number}" for number in range(12))]
 
 
+def test_slots_outside_the_ring_do_not_hide_what_is_missing(make: Make) -> None:
+    """Nor does what lies between them and the ring count as missing; a payload in one is kept."""
+    ring = make(size=20)
+    with ring.connect() as connection:
+        left = fill(ring, connection, 12, 4)
+        connection.execute(ring.sql("DELETE FROM {ring} WHERE slot IN (0, 14, 15, 19)"))
+        connection.execute(
+            ring.sql(
+                "INSERT INTO {ring} VALUES (-3, NULL, NULL, now(), NULL, 0),"
+                " (24, NULL, NULL, now(), NULL, 0), (27, 13, 13, now(), 'message 13', 1)"
+            )
+        )
+        found = found_at(ring)
+        slots = found["slot_count"]
+        assert slots.summary == "16 slots of 20, and 3 outside the ring"
+        assert slots.evidence["missing"] == [[0, 0], [14, 15], [19, 19]]
+        missing = [
+            (r.first_slot, r.last_slot, r.count)
+            for r in slot_map(ring.database, ring.queue)
+            if r.state == "missing"
+        ]
+        assert missing == [(0, 0, 1), (14, 15, 2), (19, 19, 1)]
+        mend_by(ring, slots)
+    assert sorted(payloads(ring)) == sorted([*left, "message 13"])
+
+
 def test_slots_that_contradict_themselves_are_put_straight(make: Make) -> None:
     """Whatever has a payload is kept; what cannot be popped by its number gets a new one."""
     ring = make(size=20)

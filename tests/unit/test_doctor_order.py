@@ -6,39 +6,76 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.designs import Order
-from console.doctor.order import Pop, judge
+from console.designs.pops import Pop, judge
 
 NOW = datetime(2026, 3, 29, 1, 0, tzinfo=UTC)
 NUMBERS = st.lists(st.integers(0, 1000), unique=True)
+PUSHES = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)))
+"""Numbers, which may come twice, and the seconds of their pushes."""
+
+
+def second(after: float) -> datetime:
+    return NOW + timedelta(seconds=after)
 
 
 @given(NUMBERS)
 def test_what_is_in_order_has_no_inversion(numbers: list[int]) -> None:
     verdict = judge([Pop(n) for n in sorted(numbers)], Order.STRICT)
-    assert (verdict.inversions, verdict.farthest, verdict.kept) == (0, 0, True)
+    assert (verdict.overtaken, verdict.farthest, verdict.kept) == ((), 0, True)
     assert verdict.pops == len(numbers)
 
 
+@given(PUSHES)
+def test_inversions_are_those_that_a_look_at_all_pairs_finds(pushes: list[tuple[int, int]]) -> None:
+    log = [Pop(n, second(at)) for n, at in pushes]
+    verdict = judge(log, Order.STRICT)
+    overtakers = [
+        [b for b in log[:at] if b.number > a.number and b.pushed_at >= a.pushed_at]  # type: ignore[operator]
+        for at, a in enumerate(log)
+    ]
+    expected = [(a, len(by), by[0]) for a, by in zip(log, overtakers, strict=True) if by]
+    assert [(one.pop, one.by, one.first) for one in verdict.overtaken] == expected
+    assert verdict.farthest == max(map(len, overtakers), default=0)
+    assert verdict.kept == (not expected)
+
+
 @given(NUMBERS)
-def test_inversions_are_those_that_a_look_at_all_pairs_finds(numbers: list[int]) -> None:
-    verdict = judge([Pop(n) for n in numbers], Order.STRICT)
-    by = [sum(before > n for before in numbers[:at]) for at, n in enumerate(numbers)]
-    assert verdict.inversions == sum(overtaken > 0 for overtaken in by)
-    assert verdict.farthest == max(by, default=0)
-    assert verdict.kept == (numbers == sorted(numbers))
-    broken = [n for n, overtaken in zip(numbers, by, strict=True) if overtaken]
-    assert verdict.first == (broken[0] if broken else None)
+def test_without_times_the_numbers_alone_tell(numbers: list[int]) -> None:
+    assert judge([Pop(n) for n in numbers], Order.STRICT).kept == (numbers == sorted(numbers))
 
 
 @given(NUMBERS)
 def test_a_lax_order_is_told_and_no_breach(numbers: list[int]) -> None:
-    assert judge([Pop(n) for n in numbers], Order.LAX).kept
-    assert judge([Pop(n) for n in numbers], Order.LIFO).inversions == 0
+    log = [Pop(n) for n in numbers]
+    for order in (Order.LAX, Order.NUMBERS):
+        assert judge(log, order).kept
+        assert judge(log, order).overtaken == judge(log, Order.STRICT).overtaken
+    for order in (Order.LIFO, Order.NONE, Order.SESSIONS, Order.DUE):
+        assert judge(log, order).overtaken == ()
 
 
-@given(st.lists(st.tuples(st.integers(0, 100), st.integers(-100, 100))))
-def test_a_message_is_never_popped_before_it_is_due(pops: list[tuple[int, int]]) -> None:
-    log = [Pop(n, NOW, NOW + timedelta(seconds=late)) for n, late in pops]
-    verdict = judge(log, Order.DUE)
-    assert verdict.early == sum(late > 0 for _, late in pops)
-    assert verdict.kept == (verdict.early == 0)
+def test_a_numbering_that_began_again_is_no_inversion() -> None:
+    old = [Pop(n, second(n)) for n in range(100, 110)]
+    new = [Pop(n, second(200 + n)) for n in range(10)]
+    assert judge([*old, *new], Order.STRICT).kept
+    assert not judge([*new, *old], Order.NUMBERS).overtaken
+    assert not judge([*old[1:], *new, old[0]], Order.STRICT).kept
+
+
+def test_how_late_one_came() -> None:
+    log = [Pop(5, popped_at=second(1)), Pop(6, popped_at=second(2)), Pop(4, popped_at=second(9))]
+    (one,) = judge(log, Order.LAX).overtaken
+    assert (one.pop.number, one.by, one.first.number, one.late_seconds) == (4, 2, 5, 8.0)
+    (untold,) = judge([Pop(5), Pop(4)], Order.LAX).overtaken
+    assert untold.late_seconds == 0
+
+
+@given(st.lists(st.tuples(st.integers(0, 100), st.integers(-100, 100))), st.integers(0, 50))
+def test_a_message_is_never_popped_before_it_is_due(
+    pops: list[tuple[int, int]], tolerance: int
+) -> None:
+    log = [Pop(n, None, NOW, second(late)) for n, late in pops]
+    verdict = judge(log, Order.DUE, timedelta(seconds=tolerance))
+    assert len(verdict.early) == sum(late > tolerance for _, late in pops)
+    assert verdict.kept == (not verdict.early)
+    assert not judge(log, Order.STRICT).early

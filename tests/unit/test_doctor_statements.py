@@ -11,16 +11,18 @@ import pytest
 
 from console import sql
 from console.catalog import Queue
+from console.designs import DESIGNS
 from console.doctor import broker, sessions
 from console.doctor.claims import IN_HAND, scope_of
 from console.engines import PRODUCTS, Product
-from tests.contract.variants import DEFAULTS, Variant, on
+from tests.contract.variants import ALL, DEFAULTS, Variant, on
 
 RING = {"next_numbers", "lost", "structure", "broken_slots", "missing_slots", "sequence_settings"}
 RING |= {"life", "park_orphans", "drop_holes", "void_holes", "park_spent", "drop_voids"}
 RING |= {"add_slots", "empty_slots", "lift", "straighten", "slot_map"}
-ONLY_HERE = {"postgresql": {"drawers", "calm"}, "mssql": set[str]()}
-"""What one engine's ring alone is asked: who has drawn, which the other tells by two looks."""
+ONLY_HERE = {"postgresql": {"drawers", "calm", "pop_plan"}, "mssql": set[str]()}
+"""What one engine alone is asked: who has drawn from a ring, which the other tells by two looks;
+and the way of a pop to its row."""
 ROW_TYPES = {
     "conversations": broker._States,
     "undelivered": broker.Undelivered,
@@ -64,7 +66,7 @@ def asked(product: Product, queue: Queue) -> Iterator[tuple[str, list[str]]]:
         in_hand = statement.name in IN_HAND and queue.finishes
         scope = scope_of(product, queue) if in_hand else queue.scope(product)
         text = sql.script(statement, product.dialect, scope)
-        if text.strip(" \n;"):
+        if text.strip(" \n;") and statement.name not in ONLY_HERE[product.name]:
             yield statement.label, columns(text)
 
 
@@ -72,7 +74,14 @@ def _of_any(product: Product) -> list[sql.Statement]:
     return list(sql.statements(product.name, "doctor").values())
 
 
-@pytest.mark.parametrize("variant", on("postgresql", DEFAULTS), ids=str)
+ARCHIVING = [
+    Variant(of, {"archive_at_pop": "on"})
+    for of in DESIGNS.values()
+    if "archive_at_pop" in {option.name for option in of.options}
+]
+
+
+@pytest.mark.parametrize("variant", on("postgresql", [*DEFAULTS, *ARCHIVING]), ids=str)
 def test_both_engines_return_the_same(variant: Variant) -> None:
     here, there = (
         dict(asked(product, variant.queue("s", "q", product.name)))
@@ -104,3 +113,39 @@ def test_columns_are_read_from_the_last_list() -> None:
     assert columns("INSERT INTO t (a) OUTPUT inserted.a AS slot SELECT 1 AS b") == ["slot"]
     assert columns("UPDATE t SET a = 1 OUTPUT b.c AS c INTO @d (c); SELECT 2 AS e;") == ["e"]
     assert columns("INSERT INTO t SELECT 1 RETURNING slot AS slot;") == ["slot"]
+
+
+_CHOICE = re.compile(
+    r"SELECT (?P<keys>head\.[\w, .]+?) FROM (?P<from>.*?) LIMIT (?:1|greatest\(n, 0\)) FOR UPDATE",
+    re.DOTALL,
+)
+
+
+@pytest.mark.parametrize(
+    "variant", [v for v in on("postgresql", ALL) if v.design.name not in {"heap", "ring"}], ids=str
+)
+def test_the_plan_that_is_asked_for_is_that_of_the_pops_own_choice(variant: Variant) -> None:
+    product, queue = PRODUCTS["postgresql"], variant.queue("s", "q", "postgresql")
+    scope = queue.scope(product)
+    functions = sql.script(
+        sql.statements("postgresql", queue.design.name)["functions"], product.dialect, scope
+    )
+    choices = {
+        f"SELECT {found['keys']}, head.ctid FROM {found['from']} LIMIT 1"
+        for found in _CHOICE.finditer(re.sub(r"\s+", " ", re.sub(r"--[^\n]*", "", functions)))
+    }
+    asked = sql.query(sql.statements("postgresql", "doctor")["pop_plan"], product.dialect, scope)
+    text = re.sub(r"\s+", " ", asked.text.partition("*/")[2]).strip(" ;")
+    text = text.replace("statement_timestamp()", "now_due")
+    assert {text} == {f"EXPLAIN (SETTINGS, FORMAT JSON) {choice}" for choice in choices}
+
+
+def test_a_pop_and_the_doctor_plan_under_the_same_settings() -> None:
+    careful = sql.statements("postgresql", "server")["careful"].template
+    for design in ("naive", "fifo", "stack", "pending", "claim", "status", "split"):
+        functions = sql.statements("postgresql", design)["functions"].template
+        pop = functions.partition('FUNCTION "{schema}"."{queue}_pop_many"(')[2].partition("$dbq$")[
+            0
+        ]
+        off = set(re.findall(r"SET (\w+) = off", pop)) - {"enable_hashjoin", "enable_mergejoin"}
+        assert off == set(re.findall(r"set_config\('(\w+)', 'off'", careful)), design

@@ -1,0 +1,134 @@
+"""Half messages of a split queue: a row without its payload, a payload without its row.
+
+Both tables are looked at from the newest id down, so that what waits to be popped comes first.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from console.catalog import Kind, Queue
+from console.doctor import stretches
+from console.doctor.checks import ask, can_ask, checked, counted, texts
+from console.doctor.finding import Code, Finding, Severity
+from console.doctor.look import Look
+from console.doctor.repairs import Halves, SetAside
+from console.doctor.stretches import NEWEST, Bound
+
+Row = TypeVar("Row", Halves, "AloneRow")
+
+_SHOWN = 10
+_CAUSE = "a row of one of the two tables was deleted by hand, or only one of them was restored"
+
+PAYLOAD_MISSING = Code(
+    "payload_missing",
+    Severity.CRITICAL,
+    "ready rows of a split queue without a payload: a pop that meets one returns nothing",
+)
+PAYLOAD_LOST = Code(
+    "payload_lost", Severity.NOTE, "rows of a split queue that are not ready have no payload"
+)
+PAYLOAD_ALONE = Code(
+    "payload_alone", Severity.NOTE, "payloads of a split queue that belong to no message"
+)
+
+CODES: tuple[Code, ...] = (PAYLOAD_MISSING, PAYLOAD_LOST, PAYLOAD_ALONE)
+
+
+def applies(queue: Queue) -> bool:
+    """Whether its messages have two halves."""
+    return queue.design.name == "split" and queue.kind is Kind.INSTALLED
+
+
+def examine(look: Look) -> Iterator[Finding]:
+    """Every finding; what cannot be told goes to `look.unseen`."""
+    if applies(look.queue):
+        yield from checked(look, "halves of messages", _without_payload)
+        yield from checked(look, "payloads without a message", _alone)
+
+
+@dataclass(frozen=True)
+class AloneRow:
+    """What the statement `alone` returns."""
+
+    looked: int
+    lowest: int | None
+    alone: int
+    alone_ids: Any
+
+
+@dataclass
+class _Found:
+    count: int = 0
+    ids: list[str] = field(default_factory=list)
+    stretches: list[int] = field(default_factory=list)
+    """The newest id of each stretch that has some."""
+
+    def add(self, count: int, ids: Any, newest: int) -> None:
+        if count:
+            self.count += count
+            self.ids = (self.ids + texts(ids))[:_SHOWN]
+            self.stretches.append(newest)
+
+
+def _without_payload(look: Look) -> Iterator[Finding]:
+    queue = look.queue
+    if not can_ask(look, "halves of messages", "halves"):
+        return
+    ready, kept = _Found(), _Found()
+    for newest, row in _walk(look, Halves, "halves", "halves of messages"):
+        ready.add(row.ready, row.ready_ids, newest)
+        kept.add(row.kept, row.kept_ids, newest)
+    if ready.count:
+        single = queue.options.get("dequeue") == "single"
+        yield Finding(
+            PAYLOAD_MISSING,
+            f"{counted(ready.count, 'ready row')} without a payload: {', '.join(ready.ids)}",
+            evidence={"count": ready.count, "ids": ready.ids},
+            cause=_CAUSE,
+            consequence="a pop that meets one at the head returns nothing, as if the queue were "
+            "empty, and all behind it wait; the payload is lost unless a backup has it"
+            if single
+            else "a pop claims it and returns no row for it; the payload is lost unless a backup "
+            "has it",
+            repair=SetAside(queue, ready.count, tuple(ready.stretches)),
+        )
+    if kept.count:
+        yield Finding(
+            PAYLOAD_LOST,
+            f"{counted(kept.count, 'row')} without a payload, in other states than ready",
+            evidence={"count": kept.count, "ids": kept.ids},
+            cause=_CAUSE,
+            consequence="they cannot be archived or requeued: there is nothing to move. Insert "
+            f'the payload into "{queue.name}_data" from a backup, or delete the rows',
+        )
+
+
+def _alone(look: Look) -> Iterator[Finding]:
+    if not can_ask(look, "payloads without a message", "alone"):
+        return
+    alone = _Found()
+    for newest, row in _walk(look, AloneRow, "alone", "payloads without a message"):
+        alone.add(row.alone, row.alone_ids, newest)
+    if alone.count:
+        yield Finding(
+            PAYLOAD_ALONE,
+            f"{counted(alone.count, 'payload')} without a message",
+            evidence={"count": alone.count, "ids": alone.ids},
+            cause=_CAUSE,
+            consequence="they take room and no verb sees them",
+        )
+
+
+def _walk(look: Look, row_type: type[Row], name: str, what: str) -> Iterator[tuple[int, Row]]:
+    """Each stretch with the id that it began at."""
+    bound, newest = Bound(look.patience_seconds), NEWEST
+    while True:
+        (row,) = ask(look, row_type, name, newest=newest, most=stretches.STRETCH)
+        yield newest, row
+        if row.looked < stretches.STRETCH or row.lowest is None:
+            return
+        newest = row.lowest - 1
+        if not bound.goes_on(row.looked):
+            look.unseen.append(f"{what}: {bound.told} looked at, those up to id {newest} not")
+            return

@@ -1,0 +1,339 @@
+"""The order of archived pops: broken for real, and no alarm under healthy traffic."""
+
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Identifier
+
+from console.actions import execute, plan, pop, push
+from console.actions.purge import Purge
+from console.actions.restore import Restore
+from console.catalog import Kind, installed_queue
+from console.designs import DESIGNS
+from console.designs.pops import judge
+from console.doctor import order, ring
+from console.doctor.finding import Finding
+from console.doctor.look import looking
+from console.engines import Database, open_database
+from console.errors import TooSlowError
+from console.monitor.asking import be_careful
+from console.monitor.walked import Source
+from tests.contract.client import Client
+from tests.contract.conftest import TIMEOUTS, Use, use_of
+from tests.contract.installs import known
+from tests.contract.plans import Recorder
+from tests.contract.variants import SMALL_RING, Variant
+from tests.servers import Server, connect, fresh_database
+
+
+def variant(design: str, **options: str) -> Variant:
+    return Variant(DESIGNS[design], {"archive_at_pop": "on", **options})
+
+
+STRICT = variant("fifo", order="strict")
+PENDING = variant("pending")
+LAX = variant("fifo")
+RING = variant("ring", size=SMALL_RING)
+JUDGED = [STRICT, PENDING, LAX, RING, variant("naive")]
+
+
+@pytest.fixture(scope="module")
+def postgresql(server: Server) -> Iterator[Database]:
+    with fresh_database(server.url) as url:
+        database = open_database(url, timeouts=TIMEOUTS)
+        yield database
+        database.close()
+
+
+@pytest.fixture
+def use(postgresql: Database) -> Iterator[Use]:
+    yield from use_of(postgresql)
+
+
+def filled(use: Use, of: Variant, count: int) -> Client:
+    client = use(of)
+    assert None not in client.push_many(client.payloads(*range(count)))
+    return client
+
+
+def found(client: Client) -> list[Finding]:
+    queue = known(client.database, client.queue)
+    assert queue is not None
+    with looking(client.database, queue) as look:
+        findings = list(order.examine(look))
+        assert look.unseen == []
+    return findings
+
+
+def the(client: Client, code: str) -> dict[str, Any]:
+    (finding,) = found(client)
+    assert finding.code.name == code
+    assert finding.cause
+    assert finding.consequence
+    assert finding.since is not None
+    assert "payload" not in str(finding.evidence)
+    return dict(finding.evidence)
+
+
+def ids(evidence: dict[str, Any]) -> list[int]:
+    return [message["id"] for message in evidence["messages"]]
+
+
+def run(client: Client, statement: LiteralString, *values: object) -> None:
+    """`{table}` is the queue's main table, `{archive}` its archive."""
+    queue = client.queue
+    names = {"table": queue.table, "archive": f"{queue.name}_archive"}
+    made = SQL(statement).format(**{k: Identifier(queue.schema, v) for k, v in names.items()})
+    with connect(client.url) as connection:
+        connection.execute(made, values)
+
+
+POP_BY_HAND: LiteralString = (
+    "WITH popped AS (DELETE FROM {table} WHERE id = %s RETURNING *) "
+    "INSERT INTO {archive} (id, payload, pushed_at, done_at, state, attempts, reason) "
+    "SELECT id, payload, pushed_at, clock_timestamp(), 'done', 1, 'pop' FROM popped"
+)
+POP_EARLY: LiteralString = (
+    "WITH popped AS (DELETE FROM {table} WHERE due_time > clock_timestamp() RETURNING *) "
+    "INSERT INTO {archive} (id, payload, pushed_at, due_at, done_at, state, attempts, reason) "
+    "SELECT id, payload, pushed_at, due_time, clock_timestamp(), 'done', 1, 'pop' FROM popped"
+)
+
+
+# --------------------------------------------------------------------------------------- faults
+
+
+def test_a_strict_order_that_somebody_broke(use: Use) -> None:
+    client = filled(use, STRICT, 5)
+    assert client.pop()
+    run(client, POP_BY_HAND, 5)
+    assert found(client) == [], "nobody has come after it yet"
+    assert client.pop()
+    evidence = the(client, "order_broken")
+    assert (evidence["count"], ids(evidence)) == (1, [2])
+    assert evidence["messages"][0]["after"] == 5
+    assert len(client.drain()) == 2
+    evidence = the(client, "order_broken")
+    assert (evidence["pops"], ids(evidence), evidence["farthest"]) == (5, [2, 3, 4], 1)
+
+
+def test_a_strict_queue_whose_code_was_made_lax(use: Use) -> None:
+    """The pop skips what another one holds, and that one is rolled back."""
+    client = filled(use, STRICT, 3)
+    queue = installed_queue(client.queue.schema, client.queue.name, DESIGNS["fifo"], LAX.options)
+    lax = Client(client.database, queue)
+    with connect(client.url) as connection:
+        row = connection.execute(
+            "SELECT pg_get_functiondef(%s::regproc)", [f'"{queue.name}_pop_many"']
+        ).fetchone()
+        assert row is not None
+        text = row[0].replace("FOR UPDATE", "FOR UPDATE SKIP LOCKED")
+        connection.execute(text.replace("PERFORM pg_advisory", "PERFORM 1; -- ").encode())
+    with client.database.transaction("pop") as connection:
+        assert pop.pop_many(connection, client.database.product, queue, 1)
+        assert [message.id for message in lax.pop_many(1)] == ["2"]
+        connection.rollback()
+    assert len(lax.drain()) == 2
+    assert ids(the(client, "order_broken")) == [1]
+
+
+@pytest.mark.parametrize("due", ["now() + interval '1 hour'", "'infinity'"])
+def test_a_message_that_was_popped_before_it_was_due(use: Use, due: LiteralString) -> None:
+    client = filled(use, PENDING, 3)
+    run(client, "UPDATE {table} SET due_time = " + due + " WHERE id = 2")
+    assert len(client.drain()) == 2
+    assert found(client) == []
+    run(client, POP_EARLY)
+    evidence = the(client, "popped_early")
+    assert (evidence["pops"], ids(evidence)) == (3, [2])
+
+
+@pytest.mark.parametrize("of", [LAX, RING], ids=str)
+def test_a_lax_order_that_was_left_far_behind_is_a_note(
+    use: Use, of: Variant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(order, "FAR", 20)
+    client = filled(use, of, 40)
+    with client.database.transaction("pop") as connection:
+        (held,) = pop.pop_many(connection, client.database.product, client.queue, 1)
+        assert len(client.drain()) == 39
+        connection.rollback()
+    if of is RING:  # its number is spent: a repair gives it back
+        run_repairs(client)
+    assert [message.id for message in client.drain()] == [held.id]
+    assert found(client) == [], "a moment late"
+    monkeypatch.setattr(order, "LATE_SECONDS", 0.0)
+    evidence = the(client, "overtaken")
+    assert (evidence["count"], evidence["farthest"], ids(evidence)) == (1, 39, [int(held.id)])
+
+
+def run_repairs(client: Client) -> None:
+    with looking(client.database, client.queue) as look:
+        repairs = [one.repair for one in ring.examine(look)]
+    for repair in repairs:
+        assert repair is not None
+        assert repair.run(client.database)
+
+
+# -------------------------------------------------------------------------------------- silence
+
+
+class Traffic:
+    """Producers and consumers, some of whom roll back or commit late."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self.room = threading.Semaphore(40)
+        self.over = threading.Event()
+
+    def produce(self, seed: int) -> None:
+        dice = random.Random(seed)
+        for _ in range(60):
+            if not self.room.acquire(timeout=20):
+                raise TimeoutError("nobody pops")
+            many = self.client.payloads(*range(dice.randint(1, 5)))
+            product, queue = self.client.database.product, self.client.queue
+            with self.client.database.transaction("push") as connection:
+                push.push_many(connection, product, queue, many)
+                if dice.random() < 0.1:
+                    connection.rollback()
+
+    def consume(self, seed: int) -> None:
+        dice = random.Random(seed)
+        while not self.over.is_set():
+            with self.client.database.transaction("pop") as connection:
+                product, queue = self.client.database.product, self.client.queue
+                came = pop.pop_many(connection, product, queue, dice.randint(1, 5))
+                if dice.random() < 0.2:
+                    self.over.wait(0.01)
+                if dice.random() < 0.1:
+                    connection.rollback()
+            self.room.release()
+            if not came:
+                self.over.wait(0.005)
+
+    def act(self) -> None:
+        """Purge what is ready and restore it, as operators do."""
+        with self.client.database.transaction("look", read_only=True) as connection:
+            source = Source.of(connection, self.client.database.product, self.client.queue)
+        for mover in (Purge(source), Restore(source)):
+            made = plan.make(self.client.database, mover)
+            execute.execute(self.client.database, mover, made)
+
+
+@pytest.mark.parametrize("of", JUDGED, ids=str)
+def test_healthy_traffic_raises_no_alarm(use: Use, of: Variant) -> None:
+    client = filled(use, of, 30)
+    traffic = Traffic(client)
+    acting = of is not RING  # a purge of a ring is a drain, by the pops themselves
+    with ThreadPoolExecutor(6) as pool:
+        consumers = [pool.submit(traffic.consume, seed) for seed in range(3)]
+        producers = [pool.submit(traffic.produce, seed) for seed in range(2)]
+        try:
+            while not all(one.done() for one in producers):
+                if acting:
+                    with suppress(TooSlowError):
+                        traffic.act()
+                assert found(client) == []
+            for one in producers:
+                one.result()
+        finally:
+            traffic.over.set()
+        for one in consumers:
+            one.result()
+    assert found(client) == []
+    assert pops_of(client) > 100
+
+
+def pops_of(client: Client) -> int:
+    with connect(client.url) as connection:
+        archive = Identifier(client.queue.schema, f"{client.queue.name}_archive")
+        query = SQL("SELECT count(*) FROM {} WHERE reason = 'pop'").format(archive)
+        row = connection.execute(query).fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+def test_what_was_popped_and_is_restored_comes_as_a_new_message(use: Use) -> None:
+    client = filled(use, STRICT, 20)
+    assert len(client.pop_many(10)) == 10
+    with client.database.transaction("look", read_only=True) as connection:
+        source = Source.of(connection, client.database.product, client.queue)
+    restore = Restore(source, popped=True)
+    made = plan.make(client.database, restore)
+    assert execute.execute(client.database, restore, made).ledger.out == 10
+    assert len(client.drain(3)) == 20
+    assert found(client) == []
+
+
+def test_numbers_that_begin_again_are_no_inversion(use: Use) -> None:
+    client = filled(use, STRICT, 10)
+    assert len(client.drain()) == 10
+    run(client, "ALTER TABLE {table} ALTER COLUMN id RESTART WITH 1")
+    client.push_many(client.payloads(*range(5)))
+    assert len(client.drain()) == 5
+    assert found(client) == []
+
+
+def test_what_a_queue_of_the_same_name_popped_before_is_not_its_fault(use: Use) -> None:
+    client = filled(use, STRICT, 3)
+    run(client, POP_BY_HAND, 3)
+    assert len(client.drain()) == 2
+    assert the(client, "order_broken")
+    with connect(client.url) as connection:
+        connection.execute(
+            "UPDATE dbq.queue SET installed_at = clock_timestamp() WHERE queue_name = %s",
+            [client.queue.name],
+        )
+    assert found(client) == []
+
+
+def test_what_was_popped_long_ago_is_no_news(use: Use) -> None:
+    client = filled(use, STRICT, 3)
+    run(client, POP_BY_HAND, 3)
+    assert len(client.drain()) == 2
+    run(client, "UPDATE {archive} SET done_at = done_at - interval '25 hours'")
+    assert found(client) == []
+
+
+# ----------------------------------------------------------------------------------------- cost
+
+
+def test_only_the_newest_rows_of_the_archive_are_read(use: Use) -> None:
+    client = filled(use, STRICT, 1)
+    run(
+        client,
+        "INSERT INTO {archive} (id, payload, pushed_at, done_at, state, attempts, reason) "
+        "SELECT n, 'x', clock_timestamp(), clock_timestamp(), 'done', 1, 'pop' "
+        "FROM generate_series(1, 30000) AS s (n)",
+    )
+    with looking(client.database, client.queue) as look, look.moment() as connection:
+        be_careful(connection, client.database, 5.0)
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        recorder = Recorder(driver)
+        rows = look.fetch(connection, order.PoppedRow, "popped", "doctor")
+        (statement,) = recorder.take()
+    assert [row.id for row in rows] == list(range(20_001, 30_001))
+    assert not statement.sequential()
+    assert statement.buffers < 600
+
+
+def test_of_whom_it_is_looked_for() -> None:
+    for of in JUDGED:
+        assert order.applies(of.queue("s", "q"))
+        assert not order.applies(replace(of.queue("s", "q"), kind=Kind.ADOPTED))
+    others = [variant("heap"), variant("stack"), Variant(DESIGNS["fifo"], {"order": "strict"})]
+    assert not any(order.applies(of.queue("s", "q")) for of in others)
+
+
+def test_any_log_of_pops_can_be_judged() -> None:
+    verdict = judge([], STRICT.order)
+    assert list(order.findings(verdict)) == []

@@ -1,0 +1,274 @@
+"""What the doctor looks for in whole tables: in their middle too, a bounded stretch at a time."""
+
+import re
+from collections.abc import Iterator
+from contextlib import closing
+from typing import LiteralString
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Identifier
+
+from console.designs import DESIGNS
+from console.doctor import halves, poison, stretches
+from console.doctor.checks import ask
+from console.doctor.examine import examine
+from console.doctor.finding import Diagnosis, Finding
+from console.doctor.look import Look, looking
+from console.doctor.repairs import Halves
+from console.engines import Database, open_database
+from tests.contract.client import Client
+from tests.contract.conftest import TIMEOUTS, Use, use_of
+from tests.contract.filled import fill
+from tests.contract.plans import Recorder, Statement
+from tests.contract.variants import SMALL_RING, Variant
+from tests.servers import Server, connect, fresh_database
+
+SPLIT = Variant(DESIGNS["split"], {})
+IN_HAND = Variant(DESIGNS["ring"], {"size": SMALL_RING, "in_hand": "on"})
+KEEPING = [Variant(DESIGNS[name], {}) for name in ("claim", "status")] + [SPLIT, IN_HAND]
+
+
+@pytest.fixture(scope="module")
+def postgresql(server: Server) -> Iterator[Database]:
+    with fresh_database(server.url) as url:
+        database = open_database(url, timeouts=TIMEOUTS)
+        yield database
+        database.close()
+
+
+@pytest.fixture
+def use(postgresql: Database) -> Iterator[Use]:
+    yield from use_of(postgresql)
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many stretches in few rows."""
+    monkeypatch.setattr(stretches, "STRETCH", 20)
+
+
+def run(client: Client, statement: LiteralString) -> int:
+    """`{table}` is the table of the states, `{data}` that of the payloads."""
+    queue = client.queue
+    table = f"{queue.name}_in_hand" if queue.design.name == "ring" else queue.table
+    names = {"table": table, "data": f"{queue.name}_data"}
+    made = SQL(statement).format(**{k: Identifier(queue.schema, v) for k, v in names.items()})
+    with connect(client.url) as connection:
+        return connection.execute(made).rowcount
+
+
+def found(client: Client, patience_seconds: float = 60.0) -> tuple[dict[str, Finding], list[str]]:
+    with looking(client.database, client.queue, patience_seconds=patience_seconds) as look:
+        families = (*halves.examine(look), *poison.examine(look))
+        return {one.code.name: one for one in families}, look.unseen
+
+
+def filled(use: Use, of: Variant, count: int) -> Client:
+    client = use(of)
+    assert None not in client.push_many(client.payloads(*range(count)))
+    return client
+
+
+# --------------------------------------------------------------------------------------- halves
+
+
+@pytest.mark.usefixtures("short")
+def test_a_half_in_the_middle_is_found_and_set_aside(use: Use) -> None:
+    client = filled(use, SPLIT, 100)
+    assert run(client, "DELETE FROM {data} WHERE id IN (1, 37, 38, 77)") == 4
+    assert run(client, "DELETE FROM {table} WHERE id IN (20, 55)") == 2
+    findings, unseen = found(client)
+    assert unseen == []
+    assert findings.keys() == {"payload_missing", "payload_alone"}
+    assert findings["payload_missing"].evidence == {"count": 4, "ids": ["77", "37", "38", "1"]}
+    assert findings["payload_alone"].evidence == {"count": 2, "ids": ["55", "20"]}
+    repair = findings["payload_missing"].repair
+    assert repair is not None
+    assert "4 rows" in repair.run(client.database)[0]
+    after, _ = found(client)
+    assert after.keys() == {"payload_lost", "payload_alone"}
+    assert sorted(after["payload_lost"].evidence["ids"]) == ["1", "37", "38", "77"]  # type: ignore[call-overload]
+    assert len(client.drain()) == 94
+
+
+@pytest.mark.usefixtures("short")
+def test_what_comes_and_goes_meanwhile_is_no_half(use: Use) -> None:
+    client = filled(use, SPLIT, 100)
+    with closing(connect(client.url)) as other:
+        push = SQL("SELECT {}('x')").format(Identifier(f"{client.queue.name}_push"))
+        pop = SQL("SELECT id FROM {}()").format(Identifier(f"{client.queue.name}_pop"))
+        other.execute("BEGIN")
+        other.execute(push)
+        other.execute(pop)
+        assert found(client) == ({}, [])
+        other.execute("COMMIT")
+    assert found(client) == ({}, [])
+
+
+# --------------------------------------------------------------------------------------- poison
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("of", KEEPING, ids=str)
+def test_a_message_that_was_tried_too_often_in_the_middle(use: Use, of: Variant) -> None:
+    client = filled(use, of, 200)
+    taken = client.pop_many(130)
+    for message in taken[:60]:
+        assert client.fail(message, "no")
+    if of is IN_HAND:  # what is ready there came back
+        with connect(client.url) as connection:
+            table = Identifier(f"{client.queue.name}_in_hand")
+            connection.execute(
+                SQL("UPDATE {} SET claimed_at = NULL WHERE id >= %s").format(table), [taken[95].id]
+            )
+    assert found(client) == ({}, [])
+    tried: LiteralString = (
+        "UPDATE {table} AS m SET attempts = 5 + n.place FROM (SELECT id, row_number() OVER "
+        "(ORDER BY id) % 4 AS place FROM {table}) AS n WHERE m.id = n.id"
+    )
+    everybody = run(client, tried)
+    findings, unseen = found(client)
+    assert unseen == []
+    evidence = findings["poison"].evidence
+    assert evidence.keys() == {"ready", "claimed", "error"}
+    assert sum(state["count"] for state in evidence.values()) == everybody  # type: ignore[index]
+    assert {state["most_attempts"] for state in evidence.values()} == {8}  # type: ignore[index]
+    assert run(client, "UPDATE {table} SET attempts = 4") == everybody
+    assert found(client) == ({}, [])
+    middle = taken[30].id
+    with connect(client.url) as connection:
+        name = f"{client.queue.name}_in_hand" if of is IN_HAND else client.queue.table
+        connection.execute(
+            SQL("UPDATE {} SET attempts = 9 WHERE id = %s").format(Identifier(name)), [middle]
+        )
+    findings, _ = found(client)
+    assert findings["poison"].evidence == {
+        "error": {"count": 1, "most_attempts": 9, "ids": [middle]}
+    }
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("design", ["claim", "status"])
+def test_a_state_without_its_time_is_looked_at_too(use: Use, design: str) -> None:
+    client = use(Variant(DESIGNS[design], {}))
+    fill(client, 60)
+    assert (
+        run(client, "UPDATE {table} SET done_at = NULL, attempts = 9 WHERE errors IS NOT NULL") == 2
+    )
+    findings, unseen = found(client)
+    assert unseen == []
+    assert findings["poison"].evidence["error"]["count"] == 2  # type: ignore[index]
+
+
+# ---------------------------------------------------------------------------------------- bounds
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("bound", ["rows", "seconds"])
+def test_what_was_not_looked_at_is_told(
+    use: Use, bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = filled(use, SPLIT, 100)
+    run(client, "DELETE FROM {data} WHERE id IN (10, 90)")
+    run(client, "UPDATE {table} SET attempts = 7 WHERE id IN (5, 95)")
+    if bound == "rows":
+        monkeypatch.setattr(stretches, "MOST_ROWS", 40)
+    patience = 0.0 if bound == "seconds" else 60.0
+    findings, unseen = found(client, patience)
+    assert findings["payload_missing"].evidence["ids"] == ["90"], "the newest come first"
+    assert findings["poison"].evidence["ready"]["ids"] == ["5"], "what is popped first"  # type: ignore[index]
+    looked = 40 if bound == "rows" else 20
+    told = "\n".join(unseen)
+    assert f"halves of messages: {looked} rows" in told
+    assert f"up to id {100 - looked} not" in told
+    assert "payloads without a message" in told
+    assert re.search(rf"tried too often: {looked} rows .* those that are ready", told)
+    assert not diagnosed(client, patience).healthy
+
+
+def diagnosed(client: Client, patience_seconds: float) -> Diagnosis:
+    (diagnosis,) = examine(client.database, [client.queue], patience_seconds=patience_seconds)
+    return diagnosis
+
+
+# ----------------------------------------------------------------------------------------- plans
+
+
+def load(client: Client) -> None:
+    """Many messages, every other done where that is kept, and no statistics of them."""
+    run(client, "ALTER TABLE {table} SET (autovacuum_enabled = off)")
+    run(client, _LOAD[client.queue.design.name])
+
+
+_LOAD: dict[str, LiteralString] = {
+    "claim": "INSERT INTO {table} (payload) SELECT 'x' FROM generate_series(1, 50000)",
+    "status": "INSERT INTO {table} (text_data, status, done_at) SELECT 'x', 2 * (n % 2), "
+    "CASE WHEN n % 2 = 1 THEN now() END FROM generate_series(1, 50000) AS s (n)",
+    "split": "WITH meta AS (INSERT INTO {table} (status, done_at) SELECT 2 * (n % 2), "
+    "CASE WHEN n % 2 = 1 THEN now() END FROM generate_series(1, 50000) AS s (n) RETURNING id) "
+    "INSERT INTO {data} (id, text_data) SELECT id, 'x' FROM meta",
+}
+
+
+def recorded(look: Look) -> Recorder:
+    with look.moment() as connection:
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        return Recorder(driver)
+
+
+def of(label: str, recorder: Recorder) -> list[Statement]:
+    return [one for one in recorder.take() if label in one.text]
+
+
+def rows_read(statement: Statement, relation: str) -> float:
+    nodes = [node for node in statement.nodes() if node.get("Relation Name") == relation]
+    return sum(
+        float(node["Actual Rows"]) * int(node["Actual Loops"])
+        + int(node.get("Rows Removed by Filter", 0))
+        for node in nodes
+    )
+
+
+@pytest.mark.parametrize("design", ["claim", "status", "split"])
+def test_each_stretch_reads_its_rows_and_no_more(use: Use, design: str) -> None:
+    client = use(Variant(DESIGNS[design], {}))
+    load(client)
+    queue = client.queue
+    with looking(client.database, queue, patience_seconds=600.0) as look:
+        recorder = recorded(look)
+        assert list(poison.examine(look)) == []
+        walked = of("common.tried", recorder)
+        assert list(halves.examine(look)) == []
+        pieces = of("doctor.halves", recorder)
+        assert look.unseen == []
+    check(walked, queue.table, buffers=11_000)
+    full = [one for one in walked if rows_read(one, queue.table) == stretches.STRETCH]
+    assert len(full) == (5 if design == "claim" else 2)
+    if design == "split":
+        assert len(pieces) == 6
+        check(pieces, queue.table, buffers=45_000)
+        check(pieces, f"{queue.name}_data", buffers=45_000)
+
+
+def check(statements: list[Statement], table: str, buffers: int) -> None:
+    assert statements
+    for one in statements:
+        assert rows_read(one, table) <= stretches.STRETCH
+        assert not one.sequential()
+        assert one.buffers <= buffers
+
+
+def test_halves_says_how_far_it_went(use: Use) -> None:
+    client = filled(use, SPLIT, 10)
+    with looking(client.database, client.queue) as look:
+        (row,) = ask(look, Halves, "halves", newest=7, most=3)
+        assert (row.looked, row.lowest, row.ready) == (3, 5, 0)
+        (row,) = ask(look, Halves, "halves", newest=0, most=3)
+        assert (row.looked, row.lowest) == (0, None)
+
+
+def test_of_whom_halves_are_looked_for() -> None:
+    assert halves.applies(SPLIT.queue("s", "q"))
+    assert not halves.applies(KEEPING[1].queue("s", "q"))
