@@ -17,7 +17,7 @@ from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.installs import all_designs, default_of, known, together
 from tests.contract.leftovers import objects_of
-from tests.contract.variants import ALL, BEHAVIOURS, DEFAULTS, Variant
+from tests.contract.variants import BEHAVIOURS, DEFAULTS, TELLING, Variant, mostly
 
 ARCHIVING = [v for v in BEHAVIOURS if v.options.get("archive_at_pop") == "on"]
 
@@ -29,7 +29,7 @@ def make_table(database: Database, name: str) -> Table:
     return table
 
 
-@pytest.mark.parametrize("variant", ALL, ids=str)
+@pytest.mark.parametrize("variant", mostly(TELLING), ids=str)
 def test_the_catalog_knows_what_was_installed(use: Use, variant: Variant) -> None:
     client = use(variant)
     database, queue = client.database, client.queue
@@ -44,7 +44,7 @@ def test_the_catalog_knows_what_was_installed(use: Use, variant: Variant) -> Non
         assert catalog.find(connection, database.product, queue.name).label == queue.label
 
 
-@pytest.mark.parametrize("variant", ALL, ids=str)
+@pytest.mark.parametrize("variant", mostly(TELLING), ids=str)
 def test_uninstall_leaves_nothing(database: Database, use: Use, variant: Variant) -> None:
     before = objects_of(database)
     client = use(variant)

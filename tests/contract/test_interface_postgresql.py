@@ -14,7 +14,7 @@ from console.designs import DESIGNS, Order, designs_on
 from tests.contract.calls_postgresql import call, call_in
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.variants import ALL, BEHAVIOURS, Variant
+from tests.contract.variants import BEHAVIOURS, TELLING, Variant, mostly
 from tests.servers import connect
 
 THEN = datetime(2020, 2, 29, 12, 0, tzinfo=UTC)
@@ -38,7 +38,7 @@ def payloads(rows: Sequence[tuple[Any, ...]]) -> list[str]:
     return [row[1] for row in rows]
 
 
-@pytest.mark.parametrize("variant", ALL, ids=str)
+@pytest.mark.parametrize("variant", mostly(TELLING), ids=str)
 def test_the_functions_that_a_queue_has(use_postgresql: Use, variant: Variant) -> None:
     client = use_postgresql(variant)
     expected = set(EVERYONE_HAS)

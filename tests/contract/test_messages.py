@@ -15,12 +15,12 @@ from console.monitor.filters import NOTHING
 from console.monitor.messages import look, message
 from tests.contract.conftest import Use
 from tests.contract.filled import ERROR, all_pages, fill, ids_of, paged, seen
-from tests.contract.variants import ALL, BEHAVIOURS, DEFAULTS, SMALL_RING, Variant
+from tests.contract.variants import BEHAVIOURS, DEFAULTS, SMALL_RING, TELLING, Variant, mostly
 
 KEPT = [variant for variant in BEHAVIOURS if variant.finishes]
 
 
-@pytest.mark.parametrize("variant", ALL, ids=str)
+@pytest.mark.parametrize("variant", mostly(BEHAVIOURS), ids=str)
 def test_pages_show_every_message_once(use: Use, variant: Variant) -> None:
     filled = fill(use(variant))
     client = filled.client
@@ -93,7 +93,7 @@ def test_a_message_is_shown_as_it_is(use: Use, variant: Variant) -> None:
             assert shown.slot == (shown.number or 0) % int(SMALL_RING)
 
 
-@pytest.mark.parametrize("variant", ALL, ids=str)
+@pytest.mark.parametrize("variant", mostly(BEHAVIOURS), ids=str)
 def test_payloads_on_demand_are_cut_and_whole_as_a_pop_returns_them(
     use: Use, variant: Variant
 ) -> None:
@@ -126,7 +126,7 @@ def test_sizes_are_told_without_the_payload_where_that_costs_nothing(use: Use) -
             assert shown.payload_bytes == client.size_of(client.payload(2))
 
 
-@pytest.mark.parametrize("variant", ALL, ids=str)
+@pytest.mark.parametrize("variant", mostly(TELLING), ids=str)
 def test_one_message_by_its_key(use: Use, variant: Variant) -> None:
     filled = fill(use(variant))
     client = filled.client

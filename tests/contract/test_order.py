@@ -18,6 +18,7 @@ from tests.contract.variants import BEHAVIOURS, Variant
 
 STRICT = [v for v in BEHAVIOURS if v.order is Order.STRICT]
 OVERTAKEN = [v for v in BEHAVIOURS if v.order not in {Order.STRICT, Order.NUMBERS}]
+LONG = pytest.mark.long
 NUMBERED = [v for v in BEHAVIOURS if v.order is Order.NUMBERS]
 
 
@@ -47,7 +48,9 @@ def payloads_of(messages: list[Message]) -> list[Payload]:
     return [message.payload for message in messages]
 
 
-@pytest.mark.parametrize("batch", [0, 1, 7, 1000])
+@pytest.mark.parametrize(
+    "batch", [0, 7, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 1000))]
+)
 @pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
 def test_a_filled_queue_is_emptied_in_its_order(
     use: Use, single: Database, variant: Variant, batch: int

@@ -198,16 +198,16 @@ def test_text_that_is_no_unicode_is_refused_clearly(use: Use, variant: Variant) 
 
 
 @pytest.mark.parametrize("variant", [v for v in TYPED if v.payload == "json"], ids=str)
-@pytest.mark.parametrize("payload", ["", " ", "{", "{'a': 1}", '{"a": 01}', "NaN", '"x" "y"'])
-def test_invalid_json_is_refused_whole(use: Use, variant: Variant, payload: str) -> None:
+def test_invalid_json_is_refused_whole(use: Use, variant: Variant) -> None:
     client = use(variant)
     empty = numbers(client)
-    with pytest.raises(UsageError, match="Could not push") as caught:
-        client.push(payload)
-    assert "payload" in caught.value.next_step
-    with pytest.raises(UsageError, match="Could not push"):
-        client.push_many([client.payload(0), payload, client.payload(1)])
-    assert numbers(client) == empty
+    for payload in ("", " ", "{", "{'a': 1}", '{"a": 01}', "NaN", '"x" "y"'):
+        with pytest.raises(UsageError, match="Could not push") as caught:
+            client.push(payload)
+        assert "payload" in caught.value.next_step
+        with pytest.raises(UsageError, match="Could not push"):
+            client.push_many([client.payload(0), payload, client.payload(1)])
+        assert numbers(client) == empty
 
 
 @pytest.mark.parametrize("variant", TYPED, ids=str)

@@ -10,12 +10,13 @@ from console.designs import Flow, Order
 from console.errors import UsageError
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant
+from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant, mostly
 from tests.contract.workers import killed
 from tests.servers import wait_until
 
 DELETING = [v for v in BEHAVIOURS if not v.finishes]
 KEEPING = [v for v in BEHAVIOURS if v.finishes]
+KILLED = DEFAULTS + [v for v in KEEPING if v not in DEFAULTS]
 
 
 def gives_numbers(client: Client) -> bool:
@@ -137,7 +138,7 @@ def test_a_design_that_deletes_has_nothing_to_finish(use: Use, variant: Variant)
     assert client.status().ready == 1
 
 
-@pytest.mark.parametrize("variant", [*DEFAULTS, *KEEPING], ids=str)
+@pytest.mark.parametrize("variant", mostly(DEFAULTS, KILLED), ids=str)
 def test_a_client_that_is_killed_in_mid_transaction(use: Use, variant: Variant) -> None:
     client = use(variant)
     ids = client.push_many(client.payloads(*range(5)))
@@ -161,7 +162,7 @@ def test_a_client_that_is_killed_in_mid_transaction(use: Use, variant: Variant) 
     assert [message.payload for message in client.drain()] == client.payloads(5)
 
 
-@pytest.mark.parametrize("variant", KEEPING, ids=str)
+@pytest.mark.parametrize("variant", mostly((v for v in DEFAULTS if v.finishes), KEEPING), ids=str)
 def test_a_consumer_that_is_killed_after_its_commit_leaves_its_claims(
     use: Use, variant: Variant
 ) -> None:

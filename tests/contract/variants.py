@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+import pytest
+
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS, Design, Option, Order
 from console.errors import UsageError
@@ -154,3 +156,9 @@ BEHAVIOURS = DEFAULTS + [
 
 TELLING = BEHAVIOURS + [variant for variant in ALL if variant.only_on]
 """Each behaviour, and as many options as go together with each kind of payload."""
+
+
+def mostly(short: Iterable[Variant], everything: Iterable[Variant] = ALL) -> list[object]:
+    """For parametrize: all of them with `--long`, these in the short tier."""
+    kept = list(short)
+    return [v if v in kept else pytest.param(v, marks=pytest.mark.long) for v in everything]
