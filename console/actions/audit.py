@@ -292,8 +292,8 @@ def note(
     detail: str = "",
     *,
     action_id: int | None = None,
-) -> None:
-    """Write the local line. What cannot be written is not: the database's row is the audit."""
+) -> bool:
+    """Write the local line; whether it could be. Else the database's row is the audit."""
     counts = ledger or Ledger()
     line: Mapping[str, object] = {
         "at": datetime.now(UTC).isoformat(),
@@ -323,3 +323,5 @@ def note(
             os.write(descriptor, data)
         finally:
             os.close(descriptor)
+        return True
+    return False

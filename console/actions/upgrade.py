@@ -103,7 +103,9 @@ class UpgradePlan:
 
 
 @dataclass(frozen=True)
-class _Installed:
+class Installed:
+    """One function (procedure) as the server has it; `body`: None where that is hidden."""
+
     name: str
     id: str
     signature: str
@@ -173,8 +175,8 @@ def _differences(connection: Connection, product: Product, queue: Queue) -> list
 
 def _code(connection: Connection, product: Product, queue: Queue) -> list[Difference]:
     wanted = {code.name: code for code in shipped.code(product, queue)}
-    there: dict[str, list[_Installed]] = {name: [] for name in wanted}
-    for row in _installed(connection, product, queue, list(wanted)):
+    there: dict[str, list[Installed]] = {name: [] for name in wanted}
+    for row in installed_code(connection, product, queue, list(wanted)):
         there[row.name].append(row)
     found = []
     for name, code in wanted.items():
@@ -184,27 +186,35 @@ def _code(connection: Connection, product: Product, queue: Queue) -> list[Differ
     return found
 
 
-def _compared(product: Product, row: _Installed, code: shipped.Code) -> Difference | None:
+def _compared(product: Product, row: Installed, code: shipped.Code) -> Difference | None:
     if row.body is None:
         return Difference("function", row.name, How.HIDDEN)
     if row.signature != code.signature:
         texts = (row.signature, code.signature)
         return Difference("function", row.name, How.CALLED_OTHERWISE, *texts)
-    body = shipped.body_of(row.settings.split("\n") if row.settings else [], row.body)
-    if product.name == "mssql":
-        made = shipped.code_of(product, row.body)
-        body = made[0].body if made else row.body
+    body = body_of(product, row)
     if body == code.body:
         return None
-    return Difference("function", row.name, How.OTHER, body, code.body)
+    return Difference("function", row.name, How.OTHER, body or "", code.body)
 
 
-def _installed(
+def body_of(product: Product, row: Installed) -> str | None:
+    """What it does, as `shipped.Code` has it."""
+    if row.body is None:
+        return None
+    if product.name == "mssql":
+        made = shipped.code_of(product, row.body)
+        return made[0].body if made else row.body
+    return shipped.body_of(row.settings.split("\n") if row.settings else [], row.body)
+
+
+def installed_code(
     connection: Connection, product: Product, queue: Queue, names: Sequence[str]
-) -> list[_Installed]:
+) -> list[Installed]:
+    """What the server has under these names."""
     return sql.fetch(
         connection,
-        _Installed,
+        Installed,
         sql.statements(product.name, "upgrade")["installed_code"],
         sql.Scope(),
         schema=queue.schema,
@@ -330,7 +340,7 @@ def _replace_code(
     if names:
         where = {"schema": queue.schema, "names": product.array(names)}
         callers = sql.fetch(connection, _Caller, scripts["callers"], sql.Scope(), **where)
-        for row in _installed(connection, product, queue, names):
+        for row in installed_code(connection, product, queue, names):
             sql.run_script(connection, scripts["drop_code"], sql.Scope({"function": row.id}))
     for script in _functions(product, queue):
         sql.run_script(connection, script, queue.scope(product))

@@ -3,27 +3,28 @@
 import base64
 import shlex
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
 
 import click
 from rich.cells import cell_len, set_cell_size
 
+from console.actions.reveal import reveal as unmask
 from console.catalog import Queue
 from console.cli.context import Call, Rights, verb_options
 from console.cli.streams import narrate
-from console.designs import Flow, Order
+from console.engines import Database
 from console.errors import UsageError
 from console.formats import (
     ESTIMATE,
-    NOT_APPLICABLE,
     UNKNOWN,
     bare_moment,
     count,
-    duration,
     moment,
     offset,
     plain,
 )
+from console.monitor import message_words as words
 from console.monitor.errors import ErrorGroup, ErrorGroups, error_groups
 from console.monitor.filters import parse
 from console.monitor.message import Masks, Message
@@ -70,6 +71,7 @@ _MOST_KINDS = 50
     metavar="N",
     help=f"So much of each payload; {_PAYLOAD_BYTES:,} unless said.",
 )
+@click.option("--reveal", is_flag=True, help="Without the masks; the audit has each message.")
 @verb_options
 def messages(  # noqa: PLR0913  # the options of the command line, by name
     call: Call,
@@ -82,6 +84,7 @@ def messages(  # noqa: PLR0913  # the options of the command line, by name
     reverse: bool,
     payload: bool,
     payload_bytes: int | None,
+    reveal: bool,
 ) -> None:
     """The messages of a queue, state by state, without their payloads unless asked.
 
@@ -95,8 +98,9 @@ def messages(  # noqa: PLR0913  # the options of the command line, by name
     50,000 messages, for at most 5 s, to find those that match, and says where to go on: --after
     takes that, which is "next" in --json. Times are in the profile's display_zone, in --json UTC.
 
-    What the profile's masks match is *** in payloads, titles and errors, in --json too. The verb
-    pop masks nothing: it gives the message away.
+    What the profile's masks match is *** in payloads, titles and errors, in --json too. --reveal
+    shows messages that are named by --filter id= without masks; it wants the rights of an operator,
+    and the audit has it. The verb pop masks nothing: it gives the message away.
 
     \b
     Examples:
@@ -110,7 +114,12 @@ def messages(  # noqa: PLR0913  # the options of the command line, by name
             f"{limit:,} payloads of up to {size:,} bytes are too much at once.",
             next_step=f"Ask for at most {_MOST_BYTES // size:,}, with --limit.",
         )
-    database = call.database(Rights.READ_ONLY, "messages")
+    if reveal and not wanted.ids:
+        raise UsageError(
+            "--reveal wants to know which messages.", next_step="Name them: --filter id=17"
+        )
+    rights = Rights.OPERATOR if reveal else Rights.READ_ONLY
+    database = call.database(rights, "messages --reveal" if reveal else "messages")
     queue = call.find(database, name)
     page = look(
         database,
@@ -122,11 +131,24 @@ def messages(  # noqa: PLR0913  # the options of the command line, by name
         payload_bytes=size,
         masks=_masks(call),
     )
+    if reveal:
+        page = _revealed(call, database, page, size)
     with_payload = size is not None
     lines = list(_lines(page, call.zone, with_payload=with_payload))
     call.answer(_page(page, with_payload=with_payload), lines)
     if not call.json:
         _tell_of_the_rest(page)
+
+
+def _revealed(call: Call, database: Database, page: Page, size: int | None) -> Page:
+    """The same messages with nothing hidden, as far as they are still there."""
+    found = []
+    for one in page.messages:
+        shown = unmask(database, page.queue, one.key, rights=call.rights, payload_bytes=size)
+        if shown.only_locally:
+            narrate("Only this machine's audit has it: the database's could not be written.")
+        found += [] if shown.message is None else [shown.message]
+    return replace(page, messages=tuple(found))
 
 
 def _tell_of_the_rest(page: Page) -> None:
@@ -174,7 +196,7 @@ def _lines(page: Page, zone: Zone, *, with_payload: bool) -> Iterator[str]:
         yield "No messages." if page.complete else "No messages so far."
         return
     shared = _shared_offset(page.messages, zone)
-    heads = [f"{c} {shared}" if c in _TIMES and shared else c for c in _columns(page.queue)]
+    heads = [f"{c} {shared}" if c in _TIMES and shared else c for c in words.columns(page.queue)]
     rows = [heads, *(_cells(page.queue, message, zone, shared) for message in page.messages)]
     widths = [max(cell_len(cell) for cell in column) for column in zip(*rows, strict=True)]
     # The last columns are those that can be missed where an id is long.
@@ -198,13 +220,6 @@ def _shared_offset(messages: Sequence[Message], zone: Zone) -> str:
     return offsets.pop() if len(offsets) == 1 else ""
 
 
-def _columns(queue: Queue) -> list[str]:
-    ring = ["number", "slot"] if queue.design.flow is Flow.NUMBERS else []
-    due = ["due"] if queue.design.order is Order.DUE else []
-    tries = ["tries"] if queue.finishes else []
-    return ["id", *ring, "state", "age", *tries, "bytes", *due, "pushed"]
-
-
 def _cells(queue: Queue, message: Message, zone: Zone, shared: str) -> list[str]:
     time = bare_moment if shared else moment
     due, pushed = (
@@ -212,23 +227,12 @@ def _cells(queue: Queue, message: Message, zone: Zone, shared: str) -> list[str]
     )
     told = {
         "id": UNKNOWN if message.id is None else _cut(plain(message.id), _LONGEST_ID),
-        "number": NOT_APPLICABLE if message.number is None else str(message.number),
-        "slot": NOT_APPLICABLE if message.slot is None else str(message.slot),
         "state": message.state,
-        "age": UNKNOWN if message.age_seconds is None else duration(message.age_seconds),
-        "tries": _tries(message),
-        "bytes": UNKNOWN if message.payload_bytes is None else count(message.payload_bytes),
         "due": due,
         "pushed": pushed,
     }
-    return [told[column] for column in _columns(queue)]
-
-
-def _tries(message: Message) -> str:
-    if message.attempts is not None:
-        return str(message.attempts)
-    in_its_slot = message.number is not None
-    return NOT_APPLICABLE if in_its_slot else UNKNOWN
+    names = words.columns(queue)
+    return [told[name] if name in told else words.figure(message, name) for name in names]
 
 
 def _time(at: datetime | None, zone: Zone) -> str:
@@ -241,19 +245,11 @@ def _below(message: Message, zone: Zone, *, with_payload: bool) -> Iterator[str]
         yield _indented(f"title {plain(message.title)}")
     if message.claimed_at is not None or message.claimed_by is not None:
         since = _time(message.claimed_at, zone)
-        yield _indented(f"claimed {since} by {_owner(message.claimed_by)}")
+        yield _indented(f"claimed {since} by {plain(words.owner(message.claimed_by))}")
     if message.error is not None:
         yield _indented(f"error {plain(message.error)}")
     if with_payload:
         yield from _payload(message)
-
-
-def _owner(claimed_by: str | None) -> str:
-    """Who claimed: the name that the consumer gave first, for lines are short."""
-    if claimed_by is None:
-        return UNKNOWN
-    session, named, consumer = claimed_by.partition(" consumer=")
-    return plain(f"{consumer} ({session})" if named else claimed_by)
 
 
 def _payload(message: Message) -> Iterator[str]:
@@ -351,9 +347,8 @@ def _numbered(number: int, noun: str) -> str:
 
 def _kind(group: ErrorGroup, zone: Zone) -> Iterator[str]:
     yield plain(group.wording) or "(no text)"
-    tries = [UNKNOWN if n is None else str(n) for n in (group.attempts_least, group.attempts_most)]
-    tried = tries[0] if tries[0] == tries[1] else f"{tries[0]} to {tries[1]}"
-    yield f"{_time(group.first_at, zone)} to {_time(group.last_at, zone)}, tries: {tried}"
+    times = f"{_time(group.first_at, zone)} to {_time(group.last_at, zone)}"
+    yield f"{times}, tries: {words.tried(group)}"
     sample_id = UNKNOWN if group.sample_id is None else plain(group.sample_id)
     yield f"sample {sample_id}: {plain(group.sample)}"
 

@@ -14,8 +14,9 @@ from console.catalog import Kind, Queue
 from console.cli.context import Call, Rights, verb_options
 from console.cli.streams import narrate
 from console.engines import Database
-from console.formats import UNKNOWN, count, duration, plain
-from console.monitor.activity import Activity, Key, Session
+from console.formats import count, duration, plain
+from console.monitor import wait_words as words
+from console.monitor.activity import Activity, Key
 from console.monitor.forest import Node
 from console.monitor.waits import Wait, WaitReport, watch
 
@@ -105,8 +106,8 @@ def _all(call: Call, database: Database) -> list[Queue]:
 
 def lines(report: WaitReport, queues: Sequence[Queue], *, everything: bool) -> Iterator[str]:
     """For a person. `everything`: not one queue was named, so the database is told about too."""
-    whom = _numbered(len(queues), "queue") if everything else f"{_name(queues[0])}"
-    looks = _numbered(report.samples, "look")
+    whom = words.numbered(len(queues), "queue") if everything else f"{_name(queues[0])}"
+    looks = words.numbered(report.samples, "look")
     yield from _wrapped("", "", f"{whom}, {looks} in {duration(report.seconds)}")
     if report.samples:
         yield from _tree_lines(report)
@@ -120,17 +121,14 @@ def lines(report: WaitReport, queues: Sequence[Queue], *, everything: bool) -> I
         yield from _wait_lines("Waits in the whole database", found, told)
     if report.samples:
         yield ""
-        yield from _horizon_lines(report)
+        for line in words.horizon(report):
+            yield from _wrapped("", "  ", line)
     for why in report.missing.values():
         yield from _wrapped("Not seen: ", "  ", why)
 
 
 def _name(queue: Queue) -> str:
     return f"{queue.name} ({queue.design.name})"
-
-
-def _numbered(number: int, noun: str) -> str:
-    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 
 def _tree_lines(report: WaitReport) -> Iterator[str]:
@@ -140,12 +138,12 @@ def _tree_lines(report: WaitReport) -> Iterator[str]:
     if not activity.trees:
         yield "Nobody waits for another session."
         return
-    looks = f"{count(report.samples_with_waiters)} of {_numbered(report.samples, 'look')}"
+    looks = f"{count(report.samples_with_waiters)} of {words.numbered(report.samples, 'look')}"
     yield f"Who waits for whom (so in {looks}):"
     for tree in activity.trees[:_MOST]:
         yield from _node_lines(tree, activity, "", "", ())
     if (more := len(activity.trees) - _MOST) > 0:
-        yield f"and {_numbered(more, 'tree')} more"
+        yield f"and {words.numbered(more, 'tree')} more"
 
 
 def _node_lines(
@@ -153,17 +151,17 @@ def _node_lines(
 ) -> Iterator[str]:
     """`head` stands before its first line, `below` before all others; `told`: whom it is under."""
     session = activity.by_key[node.key]
-    doing = _doing(session)
+    doing = words.doing(session)
     others = [str(key) for key in session.blocked_by if key not in told]
     if node.cut:
         doing = f"in a DEADLOCK: {doing}"
     elif others and told:
-        doing += f", and for {_some(others)}"
+        doing += f", and for {words.some(others)}"
     line = below + ("│ " if node.waiters else "  ")
-    yield from _wrapped(head, line + "  ", f"{_title(session)}  {doing}")
-    yield from _wrapped(line, line + "  ", _who(session))
+    yield from _wrapped(head, line + "  ", f"{words.title(session)}  {doing}")
+    yield from _wrapped(line, line + "  ", words.who(session))
     if session.query:
-        yield from _wrapped(line, line + "  ", _statement(session))
+        yield from _wrapped(line, line + "  ", words.statement(session))
     shown = _MOST if len(below) < _DEEPEST else 0
     hidden = node.waiters[shown:]
     for number, waiter in enumerate(node.waiters[:shown], 1):
@@ -176,7 +174,7 @@ def _node_lines(
             (node.key,),
         )
     if hidden:
-        yield f"{below}└─ and {_numbered(sum(it.size for it in hidden), 'session')} more"
+        yield f"{below}└─ and {words.numbered(sum(it.size for it in hidden), 'session')} more"
 
 
 def _other_lines(activity: Activity) -> Iterator[str]:
@@ -188,68 +186,12 @@ def _other_lines(activity: Activity) -> Iterator[str]:
     yield ""
     yield "Others that have locks there:"
     for session in others[:_MOST]:
-        yield from _wrapped("", "    ", f"{_title(session)}  {_doing(session)}")
-        yield from _wrapped("  ", "    ", f"{_who(session)}; {_locks(session)}")
+        yield from _wrapped("", "    ", f"{words.title(session)}  {words.doing(session)}")
+        yield from _wrapped("  ", "    ", f"{words.who(session)}; {words.locks(session)}")
         if session.query:
-            yield from _wrapped("  ", "    ", _statement(session))
+            yield from _wrapped("  ", "    ", words.statement(session))
     if (more := len(others) - _MOST) > 0:
-        yield f"and {_numbered(more, 'session')} more"
-
-
-def _title(session: Session) -> str:
-    if isinstance(session.key, str):
-        return f"prepared transaction {session.key}"
-    return f"session {session.key}"
-
-
-def _doing(session: Session) -> str:
-    """What it does, and for how long."""
-    if session.waits_for is not None:
-        doing = f"waits{_for(session.wait_seconds)} for {session.waits_for}"
-    elif session.state is None:
-        doing = "? (its state is not known)"
-    else:
-        doing = f"{session.state}{_for(session.state_seconds)}"
-        if session.wait not in {None, session.state, "running"}:
-            doing += f" ({session.wait_kind}/{session.wait})"
-    so_long = (session.wait_seconds if session.waits_for else session.state_seconds) or 0.0
-    if session.transaction_seconds is not None and session.transaction_seconds > so_long + 1.0:
-        doing += f", transaction{_for(session.transaction_seconds)}"
-    return doing
-
-
-def _for(seconds: float | None) -> str:
-    return f" for {duration(max(seconds, 0.0))}" if seconds is not None else ""
-
-
-def _who(session: Session) -> str:
-    """Whose it is; all of that is the client's own word."""
-    if session.kind is None and session.user is None:
-        return "ended meanwhile"
-    names = [session.application] if session.application else []
-    if session.kind not in {None, "client backend", "prepared transaction"}:
-        names.append(str(session.kind))
-    names.append(f"user {session.user if session.user else UNKNOWN}")
-    if session.client:
-        names.append(f"from {session.client}")
-    return ", ".join(names)
-
-
-def _statement(session: Session) -> str:
-    text = session.query or ""
-    return text if session.state == "active" else f"last: {text}"
-
-
-def _locks(session: Session) -> str:
-    modes: dict[str, list[str]] = {}
-    for lock in session.locks:
-        modes.setdefault(lock.object, []).append(lock.mode)
-    return _some([f"{', '.join(dict.fromkeys(found))} on {name}" for name, found in modes.items()])
-
-
-def _some(words: Sequence[str]) -> str:
-    more = f" and {count(len(words) - 3)} more" if len(words) > 3 else ""
-    return ", ".join(words[:3]) + more
+        yield f"and {words.numbered(more, 'session')} more"
 
 
 def _wait_lines(
@@ -261,40 +203,11 @@ def _wait_lines(
     yield ""
     yield from _wrapped("", "", f"{heading}:")
     for wait in waits[:_MOST]:
-        name = f"{wait.kind}/{wait.wait}" if wait.wait is not None else f"{UNKNOWN} (hidden)"
-        yield from _wrapped("  ", "    ", f"{name}  {_amount(wait)}")
+        yield from _wrapped("  ", "    ", f"{words.name_of(wait)}  {words.amount(wait)}")
         if wait.meaning and (wait.kind, wait.wait) not in told:
             yield from _wrapped("    ", "    ", wait.meaning)
     if (more := len(waits) - _MOST) > 0:
-        yield f"  and {_numbered(more, 'wait')} more"
-
-
-def _amount(wait: Wait) -> str:
-    if wait.share is not None:
-        sessions = _numbered(wait.sessions or 0, "session")
-        return f"in {wait.share:.0%} of the looks, {sessions}, {wait.average:.1f} at a time"
-    return f"{duration((wait.ms or 0) / 1000)} in {_numbered(wait.count or 0, 'wait')}"
-
-
-def _horizon_lines(report: WaitReport) -> Iterator[str]:
-    """What keeps dead rows, and how many there are."""
-    for row in report.horizon[:1]:
-        whose = f"{row.kind} {row.name}".strip()
-        whose += f", session {row.session_id}" if row.session_id is not None else ""
-        since = [duration(max(row.seconds, 0.0))] if row.seconds is not None else []
-        if row.transactions is not None:
-            since.append(_numbered(row.transactions, "transaction"))
-        text = (
-            f"Oldest snapshot: {whose}, {' and '.join(since)} ago; rows that died since are kept."
-        )
-        yield from _wrapped("", "  ", text)
-    dead = [
-        f"{name} {count(rows, estimated=True)}"
-        for (_, name), rows in report.dead_rows.items()
-        if rows
-    ]
-    if dead:
-        yield from _wrapped("", "  ", f"Dead rows: {_some(dead)}")
+        yield f"  and {words.numbered(more, 'wait')} more"
 
 
 def _wrapped(head: str, below: str, text: str) -> Iterator[str]:

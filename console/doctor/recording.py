@@ -36,57 +36,48 @@ class _Due:
     at: float = 0.0
 
 
-class Recording:
-    """Samples one database into a recorder until stopped. A lost connection costs only its time."""
+class Rounds:
+    """What is looked at in longer steps, in a thread of its own: waits, actions, findings.
+
+    It looks only while samples come: those tell whether the connection is there.
+    """
 
     def __init__(
         self,
         database: Database,
         recorder: Recorder,
         *,
-        interval_seconds: float,
-        stuck_after_seconds: StuckAfter,
         thresholds_of: ThresholdsOf = defaults_of,
-        told: Callable[[Reading], None] = lambda _: None,
+        findings: bool = True,
     ) -> None:
-        """`told`: gets each reading too, in the sampler's thread."""
+        """`findings`: let the doctor look; not where somebody else does and hands them on."""
         self._database = database
         self._recorder = recorder
         self._thresholds_of = thresholds_of
-        self._told = told
+        self._with_findings = findings
         self._last: Reading | None = None
-        self._stop = threading.Event()
-        self._sampler = Sampler(
-            database,
-            self._sampled,
-            interval_seconds=interval_seconds,
-            stuck_after_seconds=stuck_after_seconds,
-        )
         self._seen_actions: dict[int, str] = {}
+        self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recording", daemon=True)
 
     def start(self) -> None:
         """Begin."""
-        self._sampler.start()
         self._thread.start()
 
-    def stop(self, timeout_seconds: float) -> None:
+    def stop(self, timeout_seconds: float = 0.0) -> None:
         """End what is under way and wait for it, so long at most."""
         self._stop.set()
-        self._sampler.stop(timeout_seconds)
         self._thread.join(timeout_seconds)
 
-    def _sampled(self, reading: Reading) -> None:
+    def sampled(self, reading: Reading) -> None:
+        """Record a reading too, in any thread."""
         self._last = reading
         self._recorder.reading(reading)
-        self._told(reading)
 
     def _run(self) -> None:
-        due = [
-            _Due(WAITS_SECONDS, self._waits),
-            _Due(ACTIONS_SECONDS, self._actions),
-            _Due(FINDINGS_SECONDS, self._findings),
-        ]
+        due = [_Due(WAITS_SECONDS, self._waits), _Due(ACTIONS_SECONDS, self._actions)]
+        if self._with_findings:
+            due.append(_Due(FINDINGS_SECONDS, self._findings))
         while not self._stop.wait(1.0):
             if self._last is None or self._last.error is not None:
                 continue  # the sampler is the one that tries to connect again
@@ -121,6 +112,44 @@ class Recording:
         news = [one for one in found if self._seen_actions.get(one.action_id) != one.outcome]
         self._seen_actions = {one.action_id: one.outcome for one in found}
         self._recorder.add(ACTIONS, map(action, reversed(news)))
+
+
+class Recording:
+    """Samples one database into a recorder until stopped. A lost connection costs only its time."""
+
+    def __init__(
+        self,
+        database: Database,
+        recorder: Recorder,
+        *,
+        interval_seconds: float,
+        stuck_after_seconds: StuckAfter,
+        thresholds_of: ThresholdsOf = defaults_of,
+        told: Callable[[Reading], None] = lambda _: None,
+    ) -> None:
+        """`told`: gets each reading too, in the sampler's thread."""
+        self._told = told
+        self._rounds = Rounds(database, recorder, thresholds_of=thresholds_of)
+        self._sampler = Sampler(
+            database,
+            self._sampled,
+            interval_seconds=interval_seconds,
+            stuck_after_seconds=stuck_after_seconds,
+        )
+
+    def start(self) -> None:
+        """Begin."""
+        self._sampler.start()
+        self._rounds.start()
+
+    def stop(self, timeout_seconds: float) -> None:
+        """End what is under way and wait for it, so long at most."""
+        self._sampler.stop(timeout_seconds)
+        self._rounds.stop(timeout_seconds)
+
+    def _sampled(self, reading: Reading) -> None:
+        self._rounds.sampled(reading)
+        self._told(reading)
 
 
 def findings(found: Iterable[Diagnosis], at: datetime) -> Iterator[Row]:

@@ -4,8 +4,9 @@ The rows come page after page, newest first, with the beginning of their texts; 
 here. A server would have to do it for every row just the same, and SQL Server has no means to.
 """
 
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,7 +16,7 @@ from console.catalog import Queue
 from console.engines import Database
 from console.errors import UsageError
 from console.monitor.filters import Filters
-from console.monitor.message import Masks, masked
+from console.monitor.message import MASKED, Masks, masked
 from console.monitor.messages import check, doing, looking
 from console.monitor.walked import Ask, Source, fetch
 from console.monitor.walks import Key, Walk, walks_of
@@ -204,3 +205,30 @@ class _Grouping:
             sample_id=None if sample is None else sample.id,
             sample=text[:_SAMPLE_LENGTH],
         )
+
+
+_HOLES = re.compile(r"<(?:n|text|uuid|time|ip)>|" + re.escape(MASKED))
+_MOST_PIECES = 4
+
+
+def filters_of(group: ErrorGroup) -> Filters:
+    """Filters that the group's messages match: by the longest pieces of the wording.
+
+    Of another kind that has all of these pieces the messages match too: see `also_matching`.
+    """
+    sample = group.sample.casefold()
+    pieces = (piece.strip() for piece in _HOLES.split(group.wording))
+    # A wording has one blank where a text may have many, and it may be cut off anywhere.
+    found = [piece for piece in pieces if len(piece) > 1 and piece.casefold() in sample]
+    longest = sorted(found, key=len, reverse=True)[:_MOST_PIECES]
+    return Filters(state="error", errors=tuple(dict.fromkeys(p for p in found if p in longest)))
+
+
+def also_matching(group: ErrorGroup, groups: Sequence[ErrorGroup]) -> tuple[ErrorGroup, ...]:
+    """The other groups whose messages match the group's filters too, as far as samples tell."""
+    wanted = [piece.casefold() for piece in filters_of(group).errors]
+    return tuple(
+        other
+        for other in groups
+        if other != group and all(piece in other.sample.casefold() for piece in wanted)
+    )

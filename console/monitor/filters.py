@@ -3,7 +3,7 @@
     state=error  older=10m  newer=1h  error~text  id=17  claimed_by=worker-1
     payload.customer.id=42  payload.items[0].sku=A1  payload."a.b"=x  limit=100  keep-newest=1000
 
-All that are given must hold. Nothing here knows a queue, an engine or the command line: who uses
+All that are given must hold; of several `id=` any one. Nothing here knows a queue, an engine or the command line: who uses
 a filter binds its values and says which of them do not apply there.
 """
 
@@ -79,7 +79,8 @@ class Filters:
     newer: float | None = None
     errors: tuple[str, ...] = ()
     """Texts that the error holds, all of them; capitals or not."""
-    id: str | None = None
+    ids: tuple[str, ...] = ()
+    """Any of these; none: whichever it has."""
     claimed_by: str | None = None
     """The whole text, the name that the consumer gave, or its session (`pid=4711`)."""
     payload: tuple[PayloadEquals, ...] = ()
@@ -95,16 +96,28 @@ class Filters:
             ("state", self.state),
             ("older", None if self.older is None else _duration(self.older)),
             ("newer", None if self.newer is None else _duration(self.newer)),
-            ("id", self.id),
             ("claimed_by", self.claimed_by),
             ("limit", self.limit),
             ("keep-newest", self.keep_newest),
         )
         return (
             *(f"{name}={value}" for name, value in named if value is not None),
+            *(f"id={one}" for one in self.ids),
             *(f"error~{text}" for text in self.errors),
             *(equals.word for equals in self.payload),
         )
+
+    @property
+    def id(self) -> str | None:
+        """The only id that is meant; None where none is given, or several are."""
+        return self.ids[0] if len(self.ids) == 1 else None
+
+    @property
+    def each(self) -> tuple["Filters", ...]:
+        """The same for each id by itself: by its key a message is found, and no other looked at."""
+        if len(self.ids) < 2:
+            return (self,)
+        return tuple(replace(self, ids=(one,)) for one in self.ids)
 
     @property
     def narrowing(self) -> bool:
@@ -115,9 +128,8 @@ class Filters:
         """The same; UsageError where one of the fields named is given, with its reason."""
         for field, why in refused.items():
             if getattr(self, field) != getattr(NOTHING, field):
-                raise UsageError(
-                    f"The filter {field.replace('_', '-')}= does not apply to {verb}.", why=why
-                )
+                name = {"ids": "id"}.get(field, field.replace("_", "-"))
+                raise UsageError(f"The filter {name}= does not apply to {verb}.", why=why)
         return self
 
 
@@ -181,7 +193,7 @@ _READERS = {
     "older=": lambda value: Filters(older=_seconds("older", value)),
     "newer=": lambda value: Filters(newer=_seconds("newer", value)),
     "error~": lambda value: Filters(errors=(value,)),
-    "id=": lambda value: Filters(id=value),
+    "id=": lambda value: Filters(ids=(value,)),
     "claimed_by=": lambda value: Filters(claimed_by=value),
     "limit=": lambda value: Filters(limit=_number("limit", value)),
     "keep-newest=": lambda value: Filters(keep_newest=_number("keep-newest", value)),
@@ -226,7 +238,7 @@ def _both(one: Filters, other: Filters) -> Filters:
         older=_chosen(max, one.older, other.older),
         newer=_chosen(min, one.newer, other.newer),
         errors=_united(one.errors, other.errors),
-        id=_same("id", one.id, other.id),
+        ids=_united(one.ids, other.ids),
         claimed_by=_same("claimed_by", one.claimed_by, other.claimed_by),
         payload=_united(one.payload, other.payload),
         limit=_chosen(min, one.limit, other.limit),

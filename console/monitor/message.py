@@ -15,7 +15,7 @@ WHOLE_ERROR_LENGTH = 100_000
 """Where one message is asked for."""
 _MASK_MARGIN = 200
 """Read beyond the end of a text that is cut, so that what is to be masked is seen whole."""
-_MASKED = "***"
+MASKED = "***"
 
 Masks = Sequence[re.Pattern[str]]
 
@@ -128,7 +128,7 @@ class Wanted:
 
     @property
     def _error_length(self) -> int:
-        whole = self.whole_error or self.filters.id is not None
+        whole = self.whole_error or len(self.filters.ids) == 1
         return WHOLE_ERROR_LENGTH if whole else ERROR_LENGTH
 
     def _payload(self, payload: str | bytes | None) -> tuple[str | bytes | None, bool]:
@@ -146,5 +146,5 @@ class Wanted:
 def masked(text: str, masks: Masks) -> str:
     """The text without what the masks hide."""
     for mask in masks:
-        text = mask.sub(_MASKED, text)
+        text = mask.sub(MASKED, text)
     return text

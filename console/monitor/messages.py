@@ -16,7 +16,7 @@ from console.monitor.filters import NOTHING, Filters
 from console.monitor.message import Masks, Message, MessageRow, Wanted
 from console.monitor.search import Search, number_of, walks_for
 from console.monitor.walked import Source, fetch
-from console.monitor.walks import SINCE, Key, read_key, walks_of
+from console.monitor.walks import SINCE, By, Key, Walk, read_key, walk_by_id, walks_of
 
 DEFAULT_LIMIT = 50
 MOST_MESSAGES = 1_000
@@ -58,14 +58,40 @@ def look(
         with session.transaction(doing(queue)) as connection:
             source = Source.of(connection, database.product, queue)
         check_payload(source, filters)
+        wanted = replace(wanted, filters=source.known(filters))
+        if len(wanted.filters.ids) > 1:
+            return _look_at_each(database, session, source, wanted, after)
         search = Search(source, wanted, after)
-        while not search.ended:
-            with session.transaction(doing(queue)) as connection:
-                source.begin(connection, database)
-                started = time.monotonic()
-                while not search.ended and time.monotonic() - started < _TRANSACTION_SECONDS:
-                    search.step(connection)
+        _run(database, session, source, search)
     return Page(queue, tuple(search.found), search.next, search.complete)
+
+
+def _look_at_each(
+    database: Database, session: Session, source: Source, wanted: Wanted, after: str | None
+) -> Page:
+    """Several ids, in the order in which they are asked for: that has no place to go on from."""
+    if after is not None:
+        raise UsageError("A list of several ids has no order to go on in.")
+    found: list[Message] = []
+    complete = True
+    for filters in wanted.filters.each:
+        if len(found) >= wanted.limit:
+            return Page(source.queue, tuple(found), None, complete=False)
+        one = replace(wanted, filters=filters, limit=wanted.limit - len(found))
+        search = Search(source, one, None)
+        _run(database, session, source, search)
+        found += search.found
+        complete = complete and search.complete and search.next is None
+    return Page(source.queue, tuple(found), None, complete)
+
+
+def _run(database: Database, session: Session, source: Source, search: Search) -> None:
+    while not search.ended:
+        with session.transaction(doing(source.queue)) as connection:
+            source.begin(connection, database)
+            started = time.monotonic()
+            while not search.ended and time.monotonic() - started < _TRANSACTION_SECONDS:
+                search.step(connection)
 
 
 def message(
@@ -78,10 +104,9 @@ def message(
 ) -> Message | None:
     """The message at the key that a page gave; None where it is no longer there in that state."""
     check(queue, NOTHING)
-    at, place = read_key(key, walks_of(queue))
+    walk, place = _place(queue, key)
     if not place.id:
         raise UsageError(f"{key!r} is no message's place in the queue {queue.name!r}.")
-    walk = walks_of(queue)[at]
     wanted = Wanted(NOTHING, 1, payload_bytes=payload_bytes, masks=tuple(masks), whole_error=True)
     with looking(database, queue) as session, session.transaction(doing(queue)) as connection:
         source = Source.of(connection, database.product, queue)
@@ -94,6 +119,37 @@ def message(
             ask = replace(ask, stretch=(number, number), slots=slots)
         rows = fetch(connection, source, ask, MessageRow, "matching")
     return next((wanted.message(row, walk) for row in rows if row.matches), None)
+
+
+def follow(
+    database: Database,
+    queue: Queue,
+    key: str,
+    *,
+    payload_bytes: int | None = None,
+    masks: Masks = (),
+) -> Message | None:
+    """The message at the key, or wherever it is by now, if an index finds it by its id.
+
+    None where it is gone, or where nobody can tell.
+    """
+    found = message(database, queue, key, payload_bytes=payload_bytes, masks=masks)
+    walk, place = _place(queue, key)
+    by_id = walk_by_id(queue)
+    if found is not None or by_id in {None, walk} or walk.by not in {By.ID, By.TIME}:
+        return found
+    there = Key(by_id.name, id=place.id).text if by_id else key
+    return message(database, queue, there, payload_bytes=payload_bytes, masks=masks)
+
+
+def _place(queue: Queue, key: str) -> tuple[Walk, Key]:
+    """The walk that a key is a place in, and the key. A page that was asked for by an id has keys
+    of the walk in which an id alone finds its message."""
+    walks = walks_of(queue)
+    by_id = walk_by_id(queue)
+    walks = walks if by_id is None or by_id in walks else (*walks, by_id)
+    at, place = read_key(key, walks)
+    return walks[at], place
 
 
 def check(queue: Queue, filters: Filters) -> None:
@@ -117,7 +173,7 @@ def check(queue: Queue, filters: Filters) -> None:
         needed.append("error")
     if filters.claimed_by is not None:
         needed.append("claimed_by")
-    if filters.id is not None:
+    if filters.ids:
         needed.append("id")
     if filters.older is not None or filters.newer is not None:
         needed += [SINCE[walk.state] for walk in walks if walk.state]

@@ -27,9 +27,9 @@ class Search:
     """The messages for one page, found a step at a time."""
 
     def __init__(self, source: Source, wanted: Wanted, after: str | None) -> None:
-        filters = wanted.filters
-        if filters.id is not None:
-            filters = replace(filters, id=source.id_of(filters.id))
+        filters = source.known(wanted.filters)
+        if len(filters.ids) > 1:
+            raise ValueError("one search is for one id")
         self.found: list[Message] = []
         self.next: Key | None = None
         """Where to go on; None: there is nothing more, or no order to go on in."""

@@ -7,7 +7,7 @@ asked for; every value is bound.
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
 from uuid import UUID
@@ -132,6 +132,10 @@ class Source:
             return text
         raise UsageError(f"{text!r} is no id of the queue {self.queue.name!r}: these are {wanted}.")
 
+    def known(self, filters: Filters) -> Filters:
+        """The same with ids in the form that they have here, each once."""
+        return replace(filters, ids=tuple(dict.fromkeys(map(self.id_of, filters.ids))))
+
     def check(self, walk: Walk, key: Key) -> None:
         """UsageError where the key can be no message's of the walk."""
         if not key.id:
@@ -224,7 +228,7 @@ def scope_of(source: Source, ask: Ask) -> sql.Scope:
         "by_cutoff": _yes(ask.moment is not None),
         "by_older": _yes(filters.older is not None),
         "by_newer": _yes(filters.newer is not None),
-        "by_id": _yes(filters.id is not None and not ask.exactly),
+        "by_id": _yes(bool(filters.ids) and not ask.exactly),
         "by_error": _yes(bool(filters.errors)),
         "by_claimed_by": _yes(filters.claimed_by is not None),
         "by_payload": _yes(bool(filters.payload)),

@@ -3,115 +3,80 @@
 Screens draw the views that the board gives; they are frozen, so a paused screen just keeps them.
 """
 
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 
+from console.doctor.finding import Diagnosis
 from console.errors import ConnectionFailedError, ConsoleError
 from console.monitor import QueueSnapshot, Reading
-from console.monitor.limits import ThresholdsOf, defaults_of
+from console.monitor.limits import ThresholdsOf, defaults_of, judge
 from console.rights import Login
+from console.tui.findings import CONNECTION, PROBLEM, FindingKey, FindingView, Key, of_queue
 from console.tui.health import Health, Level, assess, full_in_seconds
-from console.tui.text import first_line, plain
+from console.tui.series import Series
+from console.tui.text import first_line, plain, whole_seconds
+from console.tui.views import (
+    BUCKET_SECONDS,
+    TREND_CELLS,
+    Calm,
+    ConnectionView,
+    Link,
+    QueueView,
+    Trend,
+)
+
+__all__ = [
+    "BUCKET_SECONDS",
+    "TREND_CELLS",
+    "Board",
+    "Calm",
+    "ConnectionView",
+    "Key",
+    "Link",
+    "QueueView",
+    "RightsWords",
+    "Trend",
+]
 
 SILENT_AFTER_SECONDS = 5.0
 """A connection that is this much later than its interval says nothing: its figures are old."""
-BUCKET_SECONDS = 5.0
-"""One cell of a trend: the most that were ready in that time."""
-TREND_CELLS = 60
 
-Key = tuple[str, str, str]
-"""Connection, schema and name: one queue, whatever the screen does."""
+LATE_SECONDS = 60.0
+"""The doctor's word is old when his next look is so late."""
 
+EXPLAINED_SECONDS = 4.0
+"""The doctor is asked no sooner again about what he had no word for."""
+
+_BLIND = 0
 
 RightsWords = str | Callable[[Login | None], str]
 """What may be done by a connection: in words, or once it is known what its login could do."""
 
 
-class Link(Enum):
-    """How a connection is."""
+@dataclass(frozen=True)
+class _Examined:
+    """What the doctor said of one queue."""
 
-    OPENING = "connecting"
-    ALIVE = "alive"
-    SILENT = "no answer"
-    FAILING = "cannot look"
-    LOST = "lost"
+    diagnosis: Diagnosis
+    at: float
+    moment: datetime
+    """The same by the clock of days, in which findings say since when."""
 
 
 @dataclass(frozen=True)
-class ConnectionView:
-    """One connection at one moment."""
-
-    name: str
-    link: Link
-    since_seconds: float
-    """How long it has been without an answer; 0 while alive."""
-    ever_answered: bool = False
-    latency_seconds: float | None = None
-    retry_in_seconds: float | None = None
-    production: bool = False
-    rights: str = ""
-    """What may be done by it, and who enforces that, in words."""
-    why: str = ""
-
-    @property
-    def level(self) -> Level:
-        """Alive and opening are fine."""
-        if self.link in {Link.ALIVE, Link.OPENING}:
-            return Level.OK
-        return Level.WARNING if self.link is Link.SILENT else Level.CRITICAL
-
-
-@dataclass(frozen=True)
-class QueueView:
-    """One queue at one moment."""
+class _Row:
+    """What of a queue stays the same until there is something new of it."""
 
     key: Key
     label: str
-    """Its name, with the schema where the name alone would not do; safe to show."""
     snapshot: QueueSnapshot
     health: Health
     full_in_seconds: float | None
-    trend: tuple[int | None, ...]
-    """The most that were ready in each of the last buckets, the newest last; None: not seen."""
-    place: str = ""
-    """Its connection, where there are several; safe to show."""
-    stale_seconds: float | None = None
-    """How old the figures are, where the connection gives no new ones."""
-    unreachable: bool = False
-
-    @property
-    def connection(self) -> str:
-        """The connection's name, as the board calls it."""
-        return self.key[0]
-
-    @property
-    def level(self) -> Level:
-        """A queue that cannot be reached is critical, whatever its last figures said."""
-        return Level.CRITICAL if self.unreachable else self.health.level
-
-
-class Trend:
-    """The most that were ready, in buckets of time."""
-
-    def __init__(self) -> None:
-        self._seen: deque[tuple[int, int | None]] = deque(maxlen=TREND_CELLS)
-
-    def add(self, at: float, ready: int | None) -> None:
-        """Take in what was ready at a moment."""
-        bucket = int(at // BUCKET_SECONDS)
-        if self._seen and self._seen[-1][0] == bucket:
-            before = self._seen.pop()[1]
-            known = [count for count in (before, ready) if count is not None]
-            ready = max(known, default=None)
-        self._seen.append((bucket, ready))
-
-    def cells(self, now: float) -> tuple[int | None, ...]:
-        """The last TREND_CELLS buckets, up to the one of now."""
-        last = int(now // BUCKET_SECONDS)
-        by_bucket = dict(self._seen)
-        return tuple(by_bucket.get(bucket) for bucket in range(last - TREND_CELLS + 1, last + 1))
+    findings: tuple[FindingView, ...] = ()
+    since: tuple[tuple[float, bool], ...] = ()
+    """Of each finding: since when by our clock, and whether perhaps for longer."""
 
 
 @dataclass
@@ -126,6 +91,13 @@ class _Connection:
     failed_at: float = 0.0
     retry_at: float | None = None
     trends: dict[Key, Trend] = field(default_factory=dict)
+    rows: tuple[_Row, ...] = ()
+    examined: dict[Key, _Examined] = field(default_factory=dict)
+    seen: dict[FindingKey, tuple[float, bool]] = field(default_factory=dict)
+    """Finding -> when it was seen first, and whether that was at the first look of all."""
+    has_doctor: bool = False
+    doctor_due_at: float | None = None
+    doctor_error: ConsoleError | None = None
 
 
 class Board:
@@ -144,19 +116,42 @@ class Board:
         self._connections = {name: _Connection(name, now) for name in intervals}
         self.intervals = dict(intervals)
         """Connection -> the pause between two looks, in seconds."""
+        self.series = Series()
+        """How the figures went, for charts."""
         self._rights = rights or {}
         self._production = frozenset(production)
         self._thresholds = thresholds or {}
 
+    def add(
+        self,
+        name: str,
+        interval_seconds: float,
+        now: float,
+        *,
+        rights: RightsWords = "",
+        production: bool = False,
+        thresholds: ThresholdsOf = defaults_of,
+    ) -> None:
+        """One more connection, behind the others."""
+        self._connections[name] = _Connection(name, now)
+        self.intervals[name] = interval_seconds
+        self._rights = {**self._rights, name: rights}
+        self._production = self._production | ({name} if production else set())
+        self._thresholds = {**self._thresholds, name: thresholds}
+
+    # What comes in.
+
     def take(self, name: str, reading: Reading, at: float) -> None:
         """Take a reading of a connection in, as it came at `at`."""
         connection = self._connections[name]
+        self.series.take(name, reading, at, self.intervals[name])
         if reading.error is not None:
             if connection.error is None:
                 connection.failed_at = at
             connection.error = reading.error
             connection.retry_at = at + (reading.retry_seconds or 0.0)
             return
+        first = connection.answer is None
         connection.answer, connection.answered_at = reading, at
         connection.error = connection.retry_at = None
         trends = {}
@@ -165,6 +160,81 @@ class Board:
             trends[key] = connection.trends.get(key) or Trend()
             trends[key].add(at, snapshot.ready)
         connection.trends = trends
+        connection.examined = {k: one for k, one in connection.examined.items() if k in trends}
+        self._judge(connection, at, first=first)
+
+    def expect_doctor(self, name: str) -> None:
+        """Somebody will look at this connection's queues and tell."""
+        self._connections[name].has_doctor = True
+
+    def take_diagnoses(
+        self,
+        name: str,
+        diagnoses: Sequence[Diagnosis],
+        at: float,
+        moment: datetime,
+        *,
+        next_seconds: float | None = None,
+        error: ConsoleError | None = None,
+    ) -> None:
+        """Take in what the doctor said at `at`, which was `moment` by the clock of days.
+
+        `next_seconds`: until he looks at all of them again; None: he is still at it.
+        """
+        connection = self._connections[name]
+        connection.has_doctor = True
+        connection.doctor_error = error
+        connection.doctor_due_at = None if next_seconds is None else at + next_seconds
+        firsts = set()
+        for one in diagnoses:
+            key = (name, one.queue.schema, one.queue.name)
+            if key not in connection.examined:
+                firsts.add(key)
+            connection.examined[key] = _Examined(one, at, moment)
+        if diagnoses:
+            self._judge(connection, at, first=False, first_of=firsts)
+
+    def _judge(
+        self, one: _Connection, at: float, *, first: bool, first_of: Collection[Key] = ()
+    ) -> None:
+        """What its figures and the doctor say, of each queue."""
+        if one.answer is None:
+            return
+        names = Counter(snapshot.queue for snapshot in one.answer.queues)
+        rows = []
+        seen: dict[FindingKey, tuple[float, bool]] = {}
+        for snapshot in one.answer.queues:
+            key = _key(one.name, snapshot)
+            thresholds = self._thresholds.get(one.name, defaults_of)(snapshot.queue)
+            examined = one.examined.get(key)
+            judged = judge(snapshot, thresholds)
+            found = of_queue(
+                key, snapshot, judged, None if examined is None else examined.diagnosis
+            )
+            for view in found:
+                seen[view.key] = one.seen.get(view.key) or (at, first or key in first_of)
+            found, since = _in_order(
+                (view, _since(view, examined, at, seen[view.key])) for view in found
+            )
+            twice = names[snapshot.queue] > 1
+            label = f"{snapshot.schema}.{snapshot.queue}" if twice else snapshot.queue
+            health = assess(snapshot, thresholds, judged)
+            full_in = full_in_seconds(snapshot)
+            rows.append(_Row(key, plain(label), snapshot, health, full_in, found, since))
+        one.rows, one.seen = tuple(rows), seen
+
+    # What is known now.
+
+    def unexplained(self, name: str, now: float) -> list[Key]:
+        """Queues of which figures say something that the doctor has not looked into yet."""
+        one = self._connections[name]
+        return [
+            row.key
+            for row in one.rows
+            if (examined := one.examined.get(row.key))
+            and now - examined.at > EXPLAINED_SECONDS
+            and any(one.finding is None and one.code != PROBLEM for one in row.findings)
+        ]
 
     def connections(self, now: float) -> tuple[ConnectionView, ...]:
         """Every connection as it is now."""
@@ -217,27 +287,135 @@ class Board:
         link = self._link(one, now)
         stale = None if link is Link.ALIVE else max(0.0, now - one.answered_at)
         place = plain(one.name) if len(self._connections) > 1 else ""
-        names = Counter(snapshot.queue for snapshot in one.answer.queues)
-        thresholds_of = self._thresholds.get(one.name, defaults_of)
         return [
             QueueView(
-                key=_key(one.name, snapshot),
-                label=plain(
-                    snapshot.queue
-                    if names[snapshot.queue] == 1
-                    else f"{snapshot.schema}.{snapshot.queue}"
-                ),
-                snapshot=snapshot,
-                health=assess(snapshot, thresholds_of(snapshot.queue)),
-                full_in_seconds=full_in_seconds(snapshot),
-                trend=one.trends[_key(one.name, snapshot)].cells(now),
+                key=row.key,
+                label=row.label,
+                snapshot=row.snapshot,
+                health=row.health,
+                full_in_seconds=row.full_in_seconds,
+                trend=one.trends[row.key].cells(now),
                 place=place,
                 stale_seconds=stale,
                 unreachable=link in {Link.LOST, Link.FAILING},
+                diagnosis=examined.diagnosis if examined else None,
+                examined_seconds=max(0.0, now - examined.at) if examined else None,
+                findings=_dated(row, place, stale, now),
             )
-            for snapshot in one.answer.queues
+            for row, examined in ((row, one.examined.get(row.key)) for row in one.rows)
         ]
+
+    def findings(self, now: float) -> tuple[FindingView, ...]:
+        """What is wrong anywhere, notes left out: the gravest first; of those as grave what can be
+        mended from here, then the oldest."""
+        found = [
+            view
+            for one in self._connections.values()
+            for view in self._findings_of(one, now)
+            if view.level > Level.OK
+        ]
+        return tuple(sorted(found, key=_rank))
+
+    def _findings_of(self, one: _Connection, now: float) -> list[FindingView]:
+        link = self._link(one, now)
+        place = plain(one.name) if len(self._connections) > 1 else ""
+        stale = None if link is Link.ALIVE else max(0.0, now - one.answered_at)
+        found = [
+            view for row in one.rows if row.findings for view in _dated(row, place, stale, now)
+        ]
+        connection = self._connection(one, now)
+        if connection.level > Level.OK:
+            found.append(_of_connection(one.name, connection))
+        return found
+
+    def calm(self, now: float) -> Calm:
+        """What is said of all of them where nothing is found."""
+        looks = []
+        for one in self._connections.values():
+            if self._link(one, now) is not Link.ALIVE:
+                return Calm("")
+            if one.rows and (why := self._not_looked(one, now)):
+                looks.append(why)
+        if not looks:
+            return Calm("all clear", clear=True)
+        rank, words = min(looks)
+        return Calm(words, blind=rank == _BLIND)
+
+    def _not_looked(self, one: _Connection, now: float) -> tuple[int, str] | None:
+        """Why it is not all clear at a connection; the gravest reason has the lowest number."""
+        figures = "nothing wrong in the figures"
+        if not one.has_doctor:
+            return 3, figures
+        if one.doctor_error is not None:
+            why = first_line(one.doctor_error.why or one.doctor_error.what)
+            return _BLIND, f"the doctor could not look: {why}"
+        unseen = [
+            (row.label, examined.diagnosis.unseen[0])
+            for row in one.rows
+            if (examined := one.examined.get(row.key)) and examined.diagnosis.unseen
+        ]
+        if unseen:
+            label, why = unseen[0]
+            more = f" (+{len(unseen) - 1} more)" if len(unseen) > 1 else ""
+            return 1, f"not looked at: {label}: {first_line(why)}{more}"
+        if any(row.key not in one.examined for row in one.rows):
+            return 2, f"{figures}; the doctor looks ..."
+        if one.doctor_due_at is not None and now > one.doctor_due_at + LATE_SECONDS:
+            late = whole_seconds(now - min(it.at for it in one.examined.values()))
+            return _BLIND, f"the doctor has not looked for {late}"
+        return None
 
 
 def _key(connection: str, snapshot: QueueSnapshot) -> Key:
     return (connection, snapshot.schema, snapshot.queue)
+
+
+def _rank(view: FindingView) -> tuple[object, ...]:
+    return (-view.level, not view.mends, -(view.since_seconds or 0.0), view.key)
+
+
+def _since(
+    view: FindingView, examined: _Examined | None, at: float, seen: tuple[float, bool]
+) -> tuple[float, bool]:
+    """Since when by our clock, and whether perhaps for longer."""
+    if view.since_seconds is not None:
+        return at - view.since_seconds, False
+    if view.finding is not None and view.finding.since is not None and examined is not None:
+        ago = (examined.moment - view.finding.since).total_seconds()
+        return examined.at - max(0.0, ago), False
+    return seen
+
+
+def _in_order(
+    found: Iterable[tuple[FindingView, tuple[float, bool]]],
+) -> tuple[tuple[FindingView, ...], tuple[tuple[float, bool], ...]]:
+    """As all findings are shown."""
+    ordered = sorted(found, key=lambda one: (-one[0].level, not one[0].mends, one[1][0]))
+    return tuple(view for view, _ in ordered), tuple(since for _, since in ordered)
+
+
+def _dated(row: _Row, place: str, stale: float | None, now: float) -> tuple[FindingView, ...]:
+    """A queue's findings as they are at a moment."""
+    return tuple(
+        replace(
+            view,
+            since_seconds=max(0.0, now - since),
+            longer=longer,
+            label=row.label,
+            place=place,
+            stale_seconds=stale,
+        )
+        for view, (since, longer) in zip(row.findings, row.since, strict=True)
+    )
+
+
+def _of_connection(name: str, view: ConnectionView) -> FindingView:
+    words = view.link.value if view.ever_answered else "no connection"
+    if view.link is Link.FAILING:
+        words = view.link.value
+    if view.retry_in_seconds is not None:
+        again = f"in {whole_seconds(view.retry_in_seconds)}" if view.retry_in_seconds else "now"
+        words += f", again {again}"
+    summary = f"{words}: {view.why}" if view.why else words
+    key = (name, "", "", CONNECTION, "")
+    return FindingView(key, view.level, summary, view.since_seconds, label=view.name)

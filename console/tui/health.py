@@ -1,12 +1,13 @@
 """How a queue is, in one mark and in words, from its figures alone. The doctor proves more."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from console import formats
 from console.monitor import QueueSnapshot
-from console.monitor.limits import DEFAULTS, Level, Thresholds, judge
+from console.monitor.limits import DEFAULTS, Exceeded, Level, Thresholds, judge
 
-__all__ = ["Health", "Level", "assess", "full_in_seconds"]
+__all__ = ["Health", "Level", "assess", "full_in_seconds", "stuck_words"]
 
 
 @dataclass(frozen=True)
@@ -17,18 +18,28 @@ class Health:
     reasons: tuple[str, ...] = ()
 
 
-def assess(snapshot: QueueSnapshot, thresholds: Thresholds = DEFAULTS) -> Health:
-    """What the figures of one queue say."""
+def assess(
+    snapshot: QueueSnapshot,
+    thresholds: Thresholds = DEFAULTS,
+    exceeded: Sequence[Exceeded] | None = None,
+) -> Health:
+    """What the figures of one queue say. `exceeded`: what they were judged to be already."""
     if snapshot.problem:
         return Health(Level.WARNING, (snapshot.problem,))
+    judged = judge(snapshot, thresholds) if exceeded is None else exceeded
     found: list[tuple[Level, str]] = []
     if snapshot.stuck:
-        stuck = formats.count(snapshot.stuck, estimated="stuck" in snapshot.estimated)
-        found.append((Level.CRITICAL, f"{stuck} stuck"))
-    found += [(one.level, one.reason) for one in judge(snapshot, thresholds)]
+        found.append((Level.WARNING, stuck_words(snapshot)))
+    found += [(one.level, one.reason) for one in judged]
     found.sort(key=lambda one: -one[0])
     level = max((level for level, _ in found), default=Level.OK)
     return Health(level, tuple(reason for _, reason in found))
+
+
+def stuck_words(snapshot: QueueSnapshot) -> str:
+    """How many claims are stuck."""
+    stuck = formats.count(snapshot.stuck or 0, estimated="stuck" in snapshot.estimated)
+    return f"{stuck} stuck"
 
 
 def full_in_seconds(snapshot: QueueSnapshot) -> float | None:

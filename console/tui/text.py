@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len, set_cell_size
 
 from console import formats
+from console.errors import ConsoleError
 from console.monitor import QueueSnapshot
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -15,6 +16,11 @@ plain = formats.plain
 def first_line(text: str) -> str:
     """The first line of a message of several, safe to show."""
     return plain(text.strip().partition("\n")[0].strip())
+
+
+def said(error: ConsoleError) -> str:
+    """What could not be done, why, and what to do next; safe to show."""
+    return "\n".join(map(plain, str(error).splitlines()))
 
 
 def shorten(text: str, width: int) -> str:

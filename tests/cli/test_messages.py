@@ -284,6 +284,14 @@ def test_the_configured_masks_hide_what_payloads_and_errors_say(
             answer = console.done(verb, name, *options).text
             assert "4111" not in answer
             assert "***" in answer
+    named = (f"--filter=id={shown['id']}", "--reveal")
+    (revealed,) = listed(console, name, "--payload", *named)
+    assert revealed["payload"] == "card 4111111111111111 of somebody"
+    assert revealed["error"] == "card 4111111111111111 refused"
+    entries = json.loads(console.done("audit", name, "--verb", "reveal", "--json").out)["actions"]
+    assert [(entry["verb"], entry["outcome"]) for entry in entries] == [("reveal", "done")]
+    assert console.run("messages", name, *named, "--rights", "read-only").status == 4
+    assert console.run("messages", name, "--reveal").status == 2
 
 
 def test_times_are_in_the_zone_that_is_configured_and_say_so(

@@ -1,5 +1,6 @@
 """A console under test: its feeds, its clock, and what it shows."""
 
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -87,6 +88,13 @@ class Opened:
         await self.pilot.pause()
 
 
+def ended() -> None:
+    """Wait for the threads of consoles that have ended: they hold connections."""
+    for thread in threading.enumerate():
+        if thread.name.startswith(("doctor ", "sampler ")):
+            thread.join(20)
+
+
 @asynccontextmanager
 async def opened(
     *names: str, size: tuple[int, int] = (80, 24), **options: Any
@@ -98,3 +106,4 @@ async def opened(
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         yield Opened(pilot, feeds, clock)
+    ended()

@@ -1,9 +1,30 @@
-"""What opens when nothing is configured."""
+"""The connections: how they are, a new one written to the file, a password that is typed."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+from textual.widgets import Input
+
+from console.config import load
+from console.config.passwords import Secret
+from console.errors import ConnectionFailedError
 from console.tui import ConsoleApp
-from tests.tui.opened import picture
+from console.tui.dialogs.connection_form import ConnectionFormDialog
+from console.tui.dialogs.password import PasswordDialog
+from console.tui.opening import open_profile
+from console.tui.screens.connections import ConnectionsScreen
+from console.tui.screens.overview import OverviewScreen
+from console.tui.widgets.field import Field
+from console.tui.widgets.list_table import ListTable
+from tests.tui.alone import alone, is_at, place, until
+from tests.tui.opened import Opened, picture
+
+PROMPT = """\
+[profiles.prod]
+url = "postgresql+psycopg://app@127.0.0.1:1/orders"
+password = "prompt"
+"""
 
 
 async def test_it_shows_how_to_get_something_to_look_at() -> None:
@@ -17,3 +38,115 @@ async def test_it_shows_how_to_get_something_to_look_at() -> None:
         await pilot.press("escape", "q", "question_mark", "escape", "r", "j")
         assert app.is_running
         await pilot.press("ctrl+q")
+
+
+@pytest.mark.parametrize("size", [(50, 14), (160, 48)])
+async def test_each_has_a_line_and_the_chosen_one_is_told_whole(size: tuple[int, int]) -> None:
+    here = replace(place(), url="postgresql+psycopg://u@h/[x]", origin="/etc/dbq.toml:3")
+    options = {"rights": "read-only by this session only", "config_path": Path("/etc/dbq.toml")}
+    async with alone("prod", "stage", places=[here], size=size, **options) as console:
+        console.feeds[0].give(production=True)
+        console.feeds[1].fail()
+        console.app.open_connections()
+        await console.pilot.pause()
+        assert "PRODUCTION" in console.picture
+        assert "connection refused" in console.picture
+        assert "postgresql+psycopg://u@h/[x]" in console.picture
+        table = console.app.screen.query_one("#connection-table", ListTable)
+        assert table.cells("stage")["state"].text == "lost"
+        assert table.cells("prod")["production"].text == "PRODUCTION"
+
+
+async def test_a_test_says_what_the_login_can_do_or_why_it_failed() -> None:
+    async with alone(places=[place()]) as console:
+        console.app.open_connections()
+        await console.pilot.pause()
+        screen = console.app.screen
+        assert isinstance(screen, ConnectionsScreen)
+        error = ConnectionFailedError("Could not connect.", why="refused", next_step="Start it.")
+        screen.show_tested("prod", error)
+        await console.pilot.pause()
+        for part in ("Could not connect.", "refused", "Start it."):
+            assert part in console.picture
+
+
+def form(console: Opened, name: str, value: str) -> Field:
+    """As if it was typed, without a key for each letter."""
+    field = console.app.screen.query_one(f"#field-{name}", Field)
+    field.value = value
+    field.touched = True
+    field.post_message(Field.Changed(field))
+    return field
+
+
+async def test_a_password_in_clear_is_never_written(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    async with alone(places=[place()], config_path=path) as console:
+        console.app.open_connections()
+        await console.pilot.pause()
+        await console.press("n")
+        assert is_at(console, ConnectionFormDialog)
+        form(console, "name", "prod")
+        url = form(console, "url", "postgresql+psycopg://u:secret@h/x")
+        await console.pilot.pause()
+        assert url.is_wrong
+        await console.press("enter")
+        assert not path.exists()
+        form(console, "url", "postgresql+psycopg://u@h/x")
+        source = form(console, "password", "env")
+        form(console, "source", "no name")
+        await console.press("enter")
+        assert not path.exists()
+        assert source.display
+        form(console, "source", "ORDERS_PASSWORD")
+        await console.press("enter")
+        assert 'password = "${env:ORDERS_PASSWORD}"' in path.read_text()
+        assert 'rights = "read-only"' in path.read_text()
+
+
+async def test_a_new_connection_opens_without_a_restart(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("A_TEST_URL", database_url)
+    path = tmp_path / "new" / "config.toml"
+    app = ConsoleApp(config_path=path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        console = Opened(pilot, [], None)  # type: ignore[arg-type]
+        await console.press("n")
+        form(console, "name", "prod")
+        form(console, "url", "${env:A_TEST_URL}")
+        await console.press("enter")
+        await until(console, lambda: isinstance(app.screen, OverviewScreen))
+        await until(console, lambda: "● prod" in console.picture)
+        app.open_connections()
+        await until(console, lambda: "alive" in console.picture)
+        await console.press("t")
+        await until(console, lambda: "it answers" in console.picture)
+        assert "superuser" in console.picture
+        assert database_url not in path.read_text()
+        place = app.desk.places["prod"]
+    place.database.close()
+
+
+async def test_a_password_that_is_typed_is_taken_in_the_console(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(PROMPT)
+    configuration = load({"DBQ_CONFIG": str(path), "HOME": str(tmp_path)})
+    opening = open_profile(configuration.profiles()[0])
+    credentials = opening.place.credentials
+    assert credentials is not None
+    with pytest.raises(ConnectionFailedError) as caught:
+        credentials()
+    assert "typed" in caught.value.why
+    async with alone("prod", places=[opening.place]) as console:
+        assert is_at(console, PasswordDialog)
+        console.app.screen.query_one(Input).value = "s3cret"
+        await console.pilot.pause()
+        assert "s3cret" not in console.picture
+        await console.press("enter")
+        assert not is_at(console, PasswordDialog)
+        assert console.feed.looks == 1
+    assert credentials().password == "s3cret"
+    assert not credentials.wants_typing
+    credentials.give(Secret("other"))
+    assert credentials().password == "other"

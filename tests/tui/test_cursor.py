@@ -1,4 +1,7 @@
-"""Whatever refreshes, sorts, filters and sizes come, the cursor stays on its queue."""
+"""Whatever refreshes, sorts, filters, groups and sizes come, the cursor stays on its queue.
+
+So a key hits the queue that the operator has seen under it.
+"""
 
 import asyncio
 from dataclasses import replace
@@ -9,6 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from textual.widgets import Input
 
+from console.catalog import installed_queue
+from console.designs import design
+from console.doctor.finding import Code, Diagnosis, Finding, Severity
 from tests.tui.feeds import queue
 from tests.tui.opened import Opened, opened
 
@@ -33,6 +39,8 @@ steps = st.one_of(
     ),
     st.tuples(st.just("sort"), st.none()),
     st.tuples(st.just("reverse"), st.none()),
+    st.tuples(st.just("group"), st.none()),
+    st.tuples(st.just("examine"), st.sampled_from(NAMES)),
     st.tuples(st.just("fail"), st.none()),
     st.tuples(st.just("pause"), st.none()),
     st.tuples(st.just("filter"), st.sampled_from(["", "a", "beta", "errors:>0", "schema:pub"])),
@@ -40,6 +48,7 @@ steps = st.one_of(
     st.tuples(st.just("move"), st.sampled_from(["j", "k", "g", "G", "pagedown"])),
 )
 
+_GRAVE = Code("grave", Severity.CRITICAL, "")
 _ALWAYS_SHOWN = 4
 """Characters of a name that stay, however narrow its column."""
 _PAINTS_WITHIN_PAUSES = 250
@@ -54,11 +63,14 @@ _PAINTS_WITHIN_PAUSES = 250
 def test_the_cursor_stays_on_its_queue_while_it_is_in_the_table(
     done: list[tuple[str, Any]],
 ) -> None:
-    asyncio.run(_walk(done))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        asyncio.run(_walk(done, monkeypatch))
 
 
-async def _walk(done: list[tuple[str, Any]]) -> None:
-    async with opened() as console:
+async def _walk(done: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened("a", "b", places=[]) as console:
+        hit: list[object] = []
+        monkeypatch.setattr(console.app, "open_actions", hit.append)
         await console.give(*(queue(name) for name in NAMES))
         for step, value in done:
             before = console.table.queue_key
@@ -67,9 +79,13 @@ async def _walk(done: list[tuple[str, Any]]) -> None:
             shown = [view.key for view in console.table.shown]
             if step != "move" and before in shown:
                 assert after == before, f"{step} {value} moved the cursor"
-            assert (after in shown) if shown else (after is None)
+            on_a_head = console.table.grouped and after is None
+            assert on_a_head or ((after in shown) if shown else (after is None))
             _agrees(console)
             await _is_painted(console)
+            console.overview.action_actions()
+            assert hit == ([after] if after is not None else [])
+            hit.clear()
 
 
 async def _do(console: Opened, step: str, value: Any) -> None:
@@ -84,16 +100,31 @@ async def _do(console: Opened, step: str, value: Any) -> None:
     elif step == "fail":
         console.feed.fail()
         await console.pilot.pause()
+    elif step == "examine":
+        board, now = console.app.desk.board, console.clock.now
+        board.take_diagnoses("a", _diagnosed(value), now, console.clock.clock.utc())
+        console.overview.draw()
+        await console.pilot.pause()
     else:
-        await console.press({"sort": "s", "reverse": "S", "pause": "space"}.get(step, value))
+        keys = {"sort": "s", "reverse": "S", "pause": "space", "group": "v"}
+        await console.press(keys.get(step, value))
+
+
+def _diagnosed(name: str) -> list[Diagnosis]:
+    fifo = design("fifo", "postgresql")
+    options = fifo.complete_options({})
+    queues = [installed_queue(schema, name, fifo, options) for schema in ("public", "other")]
+    return [Diagnosis(one, (Finding(_GRAVE, "something"),)) for one in queues]
 
 
 def _agrees(console: Opened) -> None:
     """The row that is drawn under the cursor is the queue that an action would hit."""
     table = console.table
-    assert [repr(view.key) for view in table.shown] == list(table.keys)
-    if table.keys:
-        assert table.view is not None
+    shown = [repr(view.key) for view in table.shown]
+    assert shown == [key for key in table.keys if key in shown]
+    heads = [key for key in table.keys if key not in shown]
+    assert len(heads) == (len({view.connection for view in table.shown}) if table.grouped else 0)
+    if table.view is not None:
         assert repr(table.view.key) == table.cursor_key
         line = table.cursor_row - table.scroll_offset.y + 1
         drawn = table.render_line(line).text

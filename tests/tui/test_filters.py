@@ -26,8 +26,7 @@ def found(text: str) -> set[str]:
         ("design:ring", {"orders"}),
         ("queue:re", {"reminders", "reports"}),
         ("re stat", {"reports"}),
-        ("state:critical", {"mail"}),
-        ("state:warning", {"orders", "reports"}),
+        ("state:warning", {"mail", "orders", "reports"}),
         ("errors:>0", {"mail", "reports"}),
         ("errors:>0 errors:<6", {"reports"}),
         ("ready:>=9412", {"mail", "orders"}),
@@ -42,6 +41,14 @@ def found(text: str) -> set[str]:
 )
 def test_what_a_filter_finds(text: str, names: set[str]) -> None:
     assert found(text) == names
+
+
+def test_a_critical_queue_is_found_by_its_state() -> None:
+    board = Board({"prod": 1.0}, now=0)
+    full = queue("full", "ring", gap=10, capacity=10)
+    board.take("prod", Reading("prod", (full, *nine())), at=0)
+    wanted = parse("state:critical")
+    assert [view.label for view in board.queues(0) if wanted.matches(view)] == ["full"]
 
 
 def test_no_filter_hides_nothing() -> None:

@@ -17,7 +17,7 @@ def test_a_quiet_queue_is_fine() -> None:
 @pytest.mark.parametrize(
     ("figures", "level", "reason"),
     [
-        ({"stuck": 14}, Level.CRITICAL, "14 stuck"),
+        ({"stuck": 14}, Level.WARNING, "14 stuck"),
         ({"errors": 6}, Level.WARNING, "6 in error"),
         ({"gap": 89, "capacity": 100}, Level.OK, None),
         ({"gap": 90, "capacity": 100}, Level.WARNING, "90 % full"),
@@ -32,8 +32,8 @@ def test_one_reason(figures: dict[str, Any], level: Level, reason: str | None) -
 
 
 def test_the_gravest_reason_comes_first() -> None:
-    health = assess(queue("q", errors=2, stuck=1))
-    assert health.reasons == ("1 stuck", "2 in error")
+    health = assess(queue("q", errors=2, stuck=1, gap=100, capacity=100))
+    assert health.reasons == ("full: it takes no more pushes", "1 stuck", "2 in error")
     assert health.level is Level.CRITICAL
 
 

@@ -2,12 +2,14 @@
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from zoneinfo import ZoneInfo
 
 import pytest
 from textual.widgets import Input
 
+from console.catalog import Acting
 from console.errors import ConnectionFailedError
 from console.monitor.limits import Limits, Thresholds, ThresholdsOf
 from console.rights import Login, Rights, Standing
@@ -29,7 +31,7 @@ async def test_the_first_reading_is_drawn_as_soon_as_it_comes() -> None:
         await console.give(*nine())
         assert console.order[:3] == ["mail", "orders", "reports"]
         assert console.row("mail") == {
-            "state": "✖",
+            "state": "!",
             "queue": "mail",
             "design": "claim",
             "ready": "≈12 k",
@@ -157,18 +159,6 @@ async def test_no_queues_says_how_to_get_one() -> None:
         await console.give(queue("first"))
         assert console.order == ["first"]
         assert console.cursor == "first"
-
-
-async def test_all_clear_only_when_everything_was_seen() -> None:
-    async with opened("a", "b") as console:
-        await console.give(queue("q"))
-        assert "all clear" not in console.words("#summary")
-        console.feeds[1].give(queue("r"))
-        await console.pilot.pause()
-        assert "all clear" in console.words("#summary")
-        console.feeds[1].fail()
-        await console.pilot.pause()
-        assert "all clear" not in console.words("#summary")
 
 
 async def test_a_queue_that_cannot_be_looked_at_says_why_and_is_never_zero() -> None:
@@ -470,3 +460,66 @@ async def test_figures_of_one_queue_change_only_its_row() -> None:
         )
         assert console.row("undo")["ready"] == "77"
         assert console.row("scans")["ready"] == "40"
+
+
+async def test_a_key_is_about_the_queue_or_the_finding_under_the_cursor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    went: list[tuple[object, ...]] = []
+
+    def note(name: str) -> Callable[..., None]:
+        return lambda *given: went.append((name, *given))
+
+    async with opened("prod", "stage") as console:
+        names = ("open_queue", "open_actions", "open_waits", "open_audit", "open_install")
+        for name in (*names, "open_connections", "examine"):
+            monkeypatch.setattr(console.app, name, note(name))
+        await console.give(queue("orders"))
+        console.feeds[1].give(queue("mail", errors=1))
+        await console.pilot.pause()
+        await console.press("G", "enter", "a", "d", "D", "w", "A", "i", "c")
+        orders, mail = ("prod", "public", "orders"), ("stage", "public", "mail")
+        assert went == [
+            ("open_queue", orders),
+            ("open_actions", orders),
+            ("examine", orders),
+            ("examine",),
+            ("open_waits", "prod"),
+            ("open_audit", "prod"),
+            ("open_install", "prod"),
+            ("open_connections",),
+        ]
+        assert "the doctor looks at" in console.words("#summary")
+        went.clear()
+        await console.press("tab", "a", "d", "w")
+        assert went == [("open_actions", mail), ("examine", mail), ("open_waits", "stage")]
+
+
+async def test_queues_of_a_connection_stand_together_under_what_adds_up() -> None:
+    async with opened("prod", "stage", size=(160, 48)) as console:
+        await console.give(queue("a", ready=2), queue("b", ready=3, unknown=("age_seconds",)))
+        console.feeds[1].give(queue("c", ready=None, unknown=("ready",)))
+        await console.pilot.pause()
+        await console.press("s", "j", "v")
+        assert console.cursor == "b"
+        assert console.order == ["prod: 2 queues", "  a", "  b", "stage: 1 queue", "  c"]
+        assert console.row("prod: 2 queues")["ready"] == "5"
+        assert console.row("prod: 2 queues")["push"] == "8.0"
+        assert console.row("stage: 1 queue")["ready"] == "?"
+        await console.press("k", "k")
+        assert console.cursor == ""
+        await console.press("a")
+        assert "choose a queue" in console.words("#summary")
+        await console.press("v")
+        assert len(console.order) == 3
+
+
+async def test_rows_that_sessions_hold_and_who_acts_on_a_queue() -> None:
+    acting = Acting("public", "mail", "requeue", "ann@etl01", "u", "pid=1 start=x", 64.0, 9, 4)
+    async with opened(size=(160, 48)) as console:
+        await console.give(queue("bills", holders=3), queue("mail", "claim", acting=(acting,)))
+        assert console.row("bills")["claimed"] == "3 held"
+        assert "mail » requeue by ann@etl01, 1 m 04 s" in console.picture
+        await console.pilot.resize_terminal(80, 24)
+        await console.pilot.pause()
+        assert "mail » requeue" in console.picture

@@ -3,15 +3,17 @@
 A point is a stretch of time. Nothing is made up: where nothing was seen there is no point.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from console.errors import ConsoleError, UsageError
+from console.monitor.recording import rollups
 from console.monitor.recording.reading import Reader, Span
-from console.monitor.recording.records import ACTIONS, FINDINGS, SAMPLES
+from console.monitor.recording.records import ACTIONS, FINDINGS, SAMPLES, Kind
+from console.monitor.recording.rollups import Rollups, Sources
 
 STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 """How long a point may be, in seconds."""
@@ -86,6 +88,8 @@ class History:
     marks: tuple[Mark, ...]
     skipped: str = ""
     """What of the recording could not be read."""
+    tables: tuple[str, ...] = (rollups.RAW,)
+    """Where the points are from: `raw`, `minute`, `hour`, `day`."""
 
     def as_json(self) -> dict[str, object]:
         """The stable object of `history --json`."""
@@ -99,6 +103,7 @@ class History:
             "points": [point.as_json() for point in self.points],
             "marks": [mark.as_json() for mark in self.marks],
             "skipped": self.skipped,
+            "tables": list(self.tables),
         }
 
 
@@ -116,15 +121,19 @@ def history(
     *,
     schema: str | None = None,
     most_points: int = MOST_POINTS,
+    lake: str | None = None,
 ) -> History:
-    """Read it. NothingRecordedError; UsageError where several queues have the name."""
-    reader = Reader(root, connection)
+    """Read it, from the rollups of a lake too where one is named.
+
+    NothingRecordedError; UsageError where several queues have the name.
+    """
+    told = _Told(root, connection, span, step_for(span, most_points), lake)
     equal = {"queue": queue} if schema is None else {"queue": queue, "schema": schema}
-    rows = reader.rows(SAMPLES, span, None, **equal)
+    rows = told.rows(SAMPLES, equal)
     if not rows:
         raise NothingRecordedError(
             f"Nothing is recorded of {queue!r} on {connection!r} in that time.",
-            why=reader.skipped.words or f"Looked in {root}.",
+            why=told.skipped or f"Looked in {' and '.join(filter(None, (str(root), lake)))}.",
             next_step="The console records while it is open; dbq-console record does so always.",
         )
     schemas = sorted({row["schema"] for row in rows})
@@ -134,21 +143,54 @@ def history(
             why=f"In the schemas {', '.join(schemas)}.",
             next_step="Say which with --schema.",
         )
-    step = step_for(span, most_points)
     marks = [
-        *_findings(reader.rows(FINDINGS, span, None, **equal)),
-        *_actions(reader.rows(ACTIONS, span, None, **equal)),
+        *_findings(told.rows(FINDINGS, equal)),
+        *_actions(told.reader.rows(ACTIONS, span, None, **equal)),
     ]
     return History(
         connection,
         schemas[0],
         queue,
         span,
-        step,
-        tuple(points(rows, step)),
+        told.sources.step_seconds,
+        tuple(points(rows, told.sources.step_seconds)),
         tuple(sorted(marks, key=lambda mark: mark.at)),
-        reader.skipped.words,
+        told.skipped,
+        told.sources.words,
     )
+
+
+class _Told:
+    """What the recordings and the rollups of a connection say of a span, each day once."""
+
+    def __init__(
+        self, root: Path, connection: str, span: Span, step_seconds: int, lake: str | None
+    ) -> None:
+        self.reader = Reader(root, connection)
+        self._span = span
+        self._rollups: Rollups | None = None
+        self.sources = Sources({}, frozenset(span.days()), frozenset(), step_seconds)
+        if lake is not None:
+            self._rollups = Rollups(lake, connection, self.reader.skipped)
+            made = self._rollups.days()
+            self.sources = rollups.choose(root, connection, made, span, step_seconds)
+
+    @property
+    def skipped(self) -> str:
+        return self.reader.skipped.words
+
+    def rows(self, kind: Kind, equal: Mapping[str, str]) -> list[Mapping[str, Any]]:
+        """In order of time. Those of a table begin where their stretch does."""
+        raw = self.reader.rows(kind, self._span, None, **equal) if self.sources.raw else []
+        found: list[Mapping[str, Any]] = [r for r in raw if r["at"].date() in self.sources.raw]
+        seen = [row["at"] for row in found]
+        for width, days in self.sources.by_width.items():
+            if self._rollups is None or not days:
+                continue
+            table = self._rollups.rows(kind.name, width, days, self._span, **equal)
+            rows = rollups.unseen(table, seen, self.sources.both)
+            found += rollups.looks(rows) if kind is SAMPLES else rollups.findings(rows)
+        return sorted(found, key=lambda row: row["at"])
 
 
 def points(rows: Iterable[Mapping[str, Any]], step_seconds: int) -> list[Point]:
@@ -161,16 +203,22 @@ def points(rows: Iterable[Mapping[str, Any]], step_seconds: int) -> list[Point]:
 
 def _point(begin: int, seen: Sequence[Mapping[str, Any]]) -> Point:
     values: dict[str, Any] = {}
-    for names, taken in ((_HIGHEST, max), (_MEAN, _mean)):
-        for name in names:
-            known = [row[name] for row in seen if row[name] is not None]
-            taker: Callable[[list[Any]], Any] = taken
-            values[name] = taker(known) if known else None
-    return Point(at=datetime.fromtimestamp(begin, UTC), looks=len(seen), **values)
+    for name in _HIGHEST:
+        values[name] = max((row[name] for row in seen if row[name] is not None), default=None)
+    for name in _MEAN:
+        known = [(row[name], _looks(row)) for row in seen if row[name] is not None]
+        values[name] = _mean(known) if known else None
+    looks = sum(_looks(row) for row in seen)
+    return Point(at=datetime.fromtimestamp(begin, UTC), looks=looks, **values)
 
 
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
+def _looks(row: Mapping[str, Any]) -> int:
+    """For how many looks a row stands: a sample for one."""
+    return int(row.get("looks", 1))
+
+
+def _mean(values: Sequence[tuple[float, int]]) -> float:
+    return sum(value * weight for value, weight in values) / sum(w for _, w in values)
 
 
 def _findings(rows: Sequence[Mapping[str, Any]]) -> list[Mark]:
@@ -187,11 +235,16 @@ def _findings(rows: Sequence[Mapping[str, Any]]) -> list[Mark]:
             if look in at and begin is None:
                 begin = look
             elif look not in at and begin is not None:
-                marks.append(Mark(begin, look, "finding", code, at[begin]["summary"] or ""))
+                marks.append(_mark(code, at[begin], look))
                 begin = None
         if begin is not None:
-            marks.append(Mark(begin, None, "finding", code, at[begin]["summary"] or ""))
+            marks.append(_mark(code, at[begin], None))
     return marks
+
+
+def _mark(code: str, row: Mapping[str, Any], until: datetime | None) -> Mark:
+    began = row.get("first_at") or row["at"]
+    return Mark(began, until, "finding", code, row["summary"] or "")
 
 
 def _actions(rows: Sequence[Mapping[str, Any]]) -> list[Mark]:

@@ -8,6 +8,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Footer
 
 from console.tui.desk import Desk, Ways
+from console.tui.widgets.background_line import BackgroundLine
 from console.tui.widgets.connection_lines import ConnectionLines
 
 
@@ -33,6 +34,7 @@ class LiveScreen(Screen[None]):
             show=False,
             tooltip="times in UTC, or in the display zone (else local)",
         ),
+        Binding("b", "running", "what runs", show=False, tooltip="the actions that run here"),
         Binding("escape,q", "out", "out", show=False, tooltip="one level out; never quits"),
     ]
 
@@ -51,6 +53,7 @@ class LiveScreen(Screen[None]):
         """Connections on top, the keys at the bottom, `body` between them."""
         yield ConnectionLines(id="connections")
         yield from self.body()
+        yield BackgroundLine(id="background")
         yield Footer(show_command_palette=False)
 
     def body(self) -> ComposeResult:
@@ -78,6 +81,8 @@ class LiveScreen(Screen[None]):
         lines = self.query_one(ConnectionLines)
         lines.draw(self.desk.board.connections(now), self.desk.corner, most)
         self.draw_body(now, paused=self.paused_at is not None)
+        runs = [one for one in self.desk.running.all if one.number != self.followed]
+        self.query_one(BackgroundLine).draw(runs)
 
     def draw_body(self, now: float, *, paused: bool) -> None:
         """What is this screen's own; figures stay as they are while it is paused."""
@@ -99,6 +104,15 @@ class LiveScreen(Screen[None]):
         """Another size has other columns and other room for words."""
         if self.is_mounted:
             self.draw()
+
+    @property
+    def followed(self) -> int:
+        """The number of the action that a screen shows itself; 0: none."""
+        return 0
+
+    def action_running(self) -> None:
+        """Go to the action that runs here."""
+        self.ways.open_running()
 
     def action_pause(self) -> None:
         """Hold the screen still, or let it go on."""

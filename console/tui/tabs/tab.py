@@ -31,6 +31,11 @@ class QueueTab(Vertical):
         return True
 
     @property
+    def is_whole(self) -> bool:
+        """Whether its parts are there: not before it is made, nor while its screen is closed."""
+        return self.is_mounted and bool(self.children)
+
+    @property
     def place(self) -> Place | None:
         """The queue's connection."""
         return self.desk.place(self.key)

@@ -21,6 +21,9 @@ class ConnectionLines(Words):
 
     def draw(self, views: Sequence[ConnectionView], right: str, most: int) -> None:
         """`right` is written at the end of the first line: the interval and the time."""
+        if not views:
+            self.say(Text())
+            return
         width = max(20, self.app.size.width - 2)
         worst_first = sorted(views, key=lambda view: -view.level)
         shown = list(views) if len(views) <= most else worst_first[: most - 1]

@@ -62,6 +62,9 @@ class KeyedTable(ScrollView, can_focus=True, inherit_bindings=False):
         Binding("right,l", "scroll_right", "scroll to the right", show=False),
     ]
 
+    HEAD: ClassVar[int] = 1
+    """Lines of titles."""
+
     class CursorMoved(Message):
         """The operator has gone to another row."""
 
@@ -115,7 +118,7 @@ class KeyedTable(ScrollView, can_focus=True, inherit_bindings=False):
         if self._cursor not in self._places:
             self._cursor = self.keys[min(at, len(self.keys) - 1)] if self.keys else None
         self.virtual_size = Size(
-            sum(column.width + 2 for column in self.columns), len(self.keys) + 1
+            sum(column.width + 2 for column in self.columns), len(self.keys) + self.HEAD
         )
         if top and self.cursor_row != at:
             # What is above it may come and go: the row stays at its line on the screen.
@@ -135,7 +138,7 @@ class KeyedTable(ScrollView, can_focus=True, inherit_bindings=False):
         if columns != self.columns or keys != self.keys or top != self.scroll_offset.y:
             self.refresh()
             return
-        for line, key in enumerate(self.keys[top : top + self._rows_in_sight], start=1):
+        for line, key in enumerate(self.keys[top : top + self._rows_in_sight], start=self.HEAD):
             if in_sight.get(key) != self._cells(key):
                 self.refresh(Region(0, line, self.size.width, 1))
 
@@ -146,7 +149,7 @@ class KeyedTable(ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def _rows_in_sight(self) -> int:
-        return max(1, self.scrollable_content_region.height - 1)
+        return max(1, self.scrollable_content_region.height - self.HEAD)
 
     # How it is drawn.
 
@@ -155,11 +158,11 @@ class KeyedTable(ScrollView, can_focus=True, inherit_bindings=False):
         left, top = self.scroll_offset
         width = self.scrollable_content_region.width
         base = self.rich_style
-        if y == 0:
+        if y < self.HEAD:
             base += self.get_component_rich_style("keyed-table--header", partial=True)
             cells = tuple(Cell(c.title, "sorted" if c.sorted else "") for c in self.columns)
             return self._strip(cells, base, left, width)
-        place = top + y - 1
+        place = top + y - self.HEAD
         if place >= len(self.keys):
             return Strip.blank(width, base)
         key = self.keys[place]
@@ -187,10 +190,17 @@ class KeyedTable(ScrollView, can_focus=True, inherit_bindings=False):
             return
         key = self.keys[max(0, min(row, len(self.keys) - 1))]
         if key != self._cursor:
+            self._refresh_row(self.cursor_row)
             self._cursor = key
-            self.refresh()
+            self._refresh_row(self.cursor_row)
             self.post_message(self.CursorMoved())
         self._scroll_to_cursor()
+
+    def _refresh_row(self, row: int) -> None:
+        """A key paints two lines and no more."""
+        line = row - self.scroll_offset.y + self.HEAD
+        if self.HEAD <= line < self.size.height:
+            self.refresh(Region(0, line, self.size.width, 1))
 
     def _scroll_to_cursor(self) -> None:
         row, top, rows = self.cursor_row, self.scroll_offset.y, self._rows_in_sight
@@ -204,8 +214,8 @@ class KeyedTable(ScrollView, can_focus=True, inherit_bindings=False):
 
     def on_click(self, event: events.Click) -> None:
         """A click goes to a row, or names a column."""
-        if event.y > 0:
-            place = self.scroll_offset.y + event.y - 1
+        if event.y >= self.HEAD:
+            place = self.scroll_offset.y + event.y - self.HEAD
             if place < len(self.keys):
                 self.move_cursor(place)
             return

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from console import formats
 from console.tui.board import BUCKET_SECONDS, TREND_CELLS, QueueView
 from console.tui.health import Level
-from console.tui.text import figure, shorten, sparkline, whole_seconds
+from console.tui.text import figure, plain, shorten, sparkline, whole_seconds
 from console.tui.widgets.keyed_table import Cell, TableColumn
 
 _TONES = {Level.OK: "", Level.WARNING: "warning", Level.CRITICAL: "critical"}
@@ -60,6 +60,20 @@ def _alarming(name: str, tone: str) -> Callable[[QueueView, int], Cell]:
     return cell
 
 
+def _claimed(view: QueueView, width: int) -> Cell:
+    """Where a pop deletes, what is worked on is held by an open transaction: `3 held`."""
+    snapshot = view.snapshot
+    if snapshot.claimed is None and "claimed" not in snapshot.unknown and snapshot.holders:
+        held = f"{formats.count(snapshot.holders)} held"
+        return Cell(held, "stale" if view.stale_seconds is not None else "")
+    return _figure("claimed")(view, width)
+
+
+def _claims(view: QueueView) -> Value:
+    found = view.snapshot.claimed
+    return found if found is not None else view.snapshot.holders or None
+
+
 def _value(name: str) -> Callable[[QueueView], Value]:
     def value(view: QueueView) -> Value:
         found: float | None = getattr(view.snapshot, name)
@@ -69,15 +83,31 @@ def _value(name: str) -> Callable[[QueueView], Value]:
 
 
 def _mark(view: QueueView, _: int) -> Cell:
-    return Cell(view.level.mark, _TONES[view.level])
+    return _mark_of(view.level)
+
+
+def _mark_of(level: Level) -> Cell:
+    return Cell(level.mark, _TONES[level])
 
 
 def _name(view: QueueView, width: int) -> Cell:
     """The queue's name; what is stale says here how old it is, for this column is never lost."""
     if view.stale_seconds is None:
-        return Cell(_in_place(view, width))
+        return _acted_on(view, width) if view.snapshot.acting else Cell(_in_place(view, width))
     age = f" · {whole_seconds(view.stale_seconds)}" + (" old" if width >= 24 else "")
     return Cell(_in_place(view, max(4, width - cell_len(age))) + age, "stale")
+
+
+def _acted_on(view: QueueView, width: int) -> Cell:
+    """Who does what to it, in as many words as there is room for behind its name."""
+    one = view.snapshot.acting[0]
+    since = whole_seconds(one.since_seconds)
+    name = f"{view.place}{_INSIDE}{view.label}" if view.place else view.label
+    for words in (f"{one.verb} by {one.operator}, {since}", f"{one.verb} {since}", one.verb):
+        told = plain(f" » {words}")
+        if cell_len(name) + cell_len(told) <= width:
+            return Cell(name + told, "strong")
+    return Cell(_in_place(view, width - 2) + " »", "strong")
 
 
 def _in_place(view: QueueView, width: int) -> str:
@@ -140,7 +170,7 @@ COLUMNS: tuple[QueueColumn, ...] = (
     QueueColumn("push", "push/s", 8, _figure("push_per_second"), _value("push_per_second"), "push"),
     QueueColumn("pop", "pop/s", 8, _figure("pop_per_second"), _value("pop_per_second"), "pop"),
     QueueColumn("gap", "gap", 7, _figure("gap"), _value("gap"), "gap"),
-    QueueColumn("claimed", "claimed", 7, _figure("claimed"), _value("claimed"), "claimed"),
+    QueueColumn("claimed", "claimed", 7, _claimed, _claims, "claimed"),
     QueueColumn("stuck", "stuck", 5, _alarming("stuck", "critical"), _value("stuck"), "stuck"),
     QueueColumn("errors", "errors", 6, _alarming("errors", "warning"), _value("errors"), "errors"),
     _TREND,
@@ -159,6 +189,33 @@ LOST_FIRST = ("trend", "full_in", "claimed", "pop", "push")
 SORTABLE = tuple(column for column in COLUMNS if column is not _TREND)
 
 
+def group_cell(column: QueueColumn, name: str, views: Sequence[QueueView]) -> Cell:
+    """What the line over the queues of one connection shows: its worst, and what adds up."""
+    if column.name == "state":
+        return _mark_of(max((view.level for view in views), default=Level.OK))
+    if column.name == "queue":
+        return Cell(f"{name}: {len(views)} queue{'s' * (len(views) != 1)}", "group")
+    return Cell(_summed(_FIELDS[column.name], views) if column.name in _FIELDS else "", "group")
+
+
+def _summed(name: str, views: Sequence[QueueView]) -> str:
+    """The sum of a figure, where it is known of all that have it."""
+    if any(name in view.snapshot.unknown for view in views):
+        return formats.UNKNOWN
+    values = [getattr(view.snapshot, name) for view in views]
+    known = [value for value in values if value is not None]
+    if not known:
+        return ""
+    if name.endswith("_per_second"):
+        return formats.rate(sum(known))
+    return formats.count(sum(known), estimated=any(name in v.snapshot.estimated for v in views))
+
+
+_FIELDS = {name: name for name in ("ready", "claimed", "stuck", "errors")}
+_FIELDS |= {"push": "push_per_second", "pop": "pop_per_second"}
+"""Column -> the figure that adds up."""
+
+
 def layout(
     width: int, widest: Mapping[str, int], sorted_by: str, *, descending: bool
 ) -> list[tuple[QueueColumn, TableColumn]]:
@@ -175,6 +232,9 @@ def layout(
             break
         shown.remove(lost)
     spare = width - _total(shown, needed)
+    if "trend" in shown and spare < natural - needed["queue"]:
+        needed["trend"] -= _TREND_STEP
+        spare += _TREND_STEP
     needed["queue"] = max(16, needed["queue"] + min(spare, natural - needed["queue"]))
     spare = width - _total(shown, needed)
     if "trend" in shown:

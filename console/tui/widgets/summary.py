@@ -1,34 +1,80 @@
-"""One line on all queues: how many are in what state, and what the table below shows of them."""
+"""One line on all: how much is wrong and how grave, and what the tables below show of it."""
 
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from rich.text import Text
 
+from console.tui.board import Calm
+from console.tui.findings import FindingView
 from console.tui.health import Level
-from console.tui.text import plain, whole_seconds
+from console.tui.text import plain, shorten, whole_seconds
 from console.tui.widgets.queue_table import QueueTable
 from console.tui.widgets.tones import tone
 from console.tui.widgets.words import Words
 
 
-class Summary(Words):
-    """Worst first; `all clear` only where every queue was seen just now."""
+@dataclass(frozen=True)
+class Said:
+    """What the line is made from, besides the table."""
 
-    def draw(
-        self,
-        table: QueueTable,
-        shown: int,
-        *,
-        all_answer: bool,
-        paused_seconds: float | None = None,
-        hint: str = "",
-    ) -> None:
-        """Say it of the table's queues; `all_answer`: no connection is without an answer."""
+    findings: Sequence[FindingView]
+    calm: Calm
+    out_of_sight: int = 0
+    """Findings that the panel has no line for."""
+    paused_seconds: float | None = None
+    hint: str = ""
+
+
+class Summary(Words):
+    """The gravest first; `all clear` only where everything was looked at just now."""
+
+    def draw(self, table: QueueTable, shown: int, said: Said) -> None:
+        """Say it; `shown`: how many queues the table has after its filter."""
         line = Text(no_wrap=True)
-        if paused_seconds is not None:
-            line.append(f" PAUSED {whole_seconds(paused_seconds)} ", tone(self, "paused"))
+        if said.paused_seconds is not None:
+            line.append(f" PAUSED {whole_seconds(said.paused_seconds)} ", tone(self, "paused"))
             line.append("  ")
-        self._say_states(line, table, all_answer=all_answer)
+        if said.hint:
+            line.append(f"{plain(said.hint)}   ", tone(self, "strong"))
+        end = self._table_words(table, shown)
+        room = max(20, self.app.size.width - 2) - line.cell_len - end.cell_len
+        self._say_findings(line, said, bool(table.views), room)
+        line.append_text(end)
+        self.say(line)
+
+    def _say_findings(self, line: Text, said: Said, any_queues: bool, room: int) -> None:  # noqa: FBT001
+        if not said.findings:
+            if any_queues and said.calm.words:
+                mood = "good" if said.calm.clear else "quiet"
+                line.append(shorten(said.calm.words, room - 3), tone(self, mood))
+                line.append("   ")
+            return
+        start = line.cell_len
+        line.append("FINDINGS  ", tone(self, "quiet"))
+        levels = Counter(view.level for view in said.findings)
+        if critical := levels[Level.CRITICAL]:
+            line.append(f"✖ {critical} critical", tone(self, "critical"))
+            line.append("  ")
+        if warnings := levels[Level.WARNING]:
+            words = f"! {warnings} warning{'s' * (warnings > 1)}"
+            line.append(words, tone(self, "warning"))
+            line.append("  ")
+        if said.out_of_sight:
+            line.append(f"+{said.out_of_sight} more", tone(self, "strong"))
+            line.append("  ")
+        line.append(" ")
+        if said.calm.blind:
+            left = room - (line.cell_len - start)
+            line.append(shorten(said.calm.words, max(20, left - 3)), tone(self, "warning"))
+            line.append("   ")
+
+    def _table_words(self, table: QueueTable, shown: int) -> Text:
+        line = Text(no_wrap=True)
+        if stale := sum(view.stale_seconds is not None for view in table.views):
+            line.append(f"{stale} stale", tone(self, "stale"))
+            line.append("   ")
         total = len(table.views)
         if table.filter:
             words = f"{shown} of {total} match {plain(table.filter.text)}"
@@ -38,22 +84,4 @@ class Summary(Words):
         if total:
             arrow = "▼" if table.descending else "▲"
             line.append(f"   by {table.sort_column.words} {arrow}", tone(self, "quiet"))
-        if hint:
-            line.append(f"   {hint}", tone(self, "strong"))
-        self.say(line)
-
-    def _say_states(self, line: Text, table: QueueTable, *, all_answer: bool) -> None:
-        levels = Counter(view.level for view in table.views)
-        stale = sum(view.stale_seconds is not None for view in table.views)
-        if critical := levels[Level.CRITICAL]:
-            line.append(f"✖ {critical} critical", tone(self, "critical"))
-            line.append("   ")
-        if warnings := levels[Level.WARNING]:
-            line.append(f"! {warnings} warning{'s' * (warnings > 1)}", tone(self, "warning"))
-            line.append("   ")
-        if table.views and all_answer and not critical and not warnings:
-            line.append("all clear", tone(self, "good"))
-            line.append("   ")
-        if stale:
-            line.append(f"{stale} stale", tone(self, "stale"))
-            line.append("   ")
+        return line

@@ -14,6 +14,7 @@ NAMES = (
     "strong",
     "production",
     "paused",
+    "group",
 )
 TONE_CLASSES = {f"tone--{name}" for name in NAMES}
 """The COMPONENT_CLASSES of a widget that styles text of its own."""

@@ -1,28 +1,12 @@
-"""A few lines of text that are drawn again only when they say something else."""
+"""Lines in the colours of what they mean."""
 
 from typing import ClassVar
 
-from rich.text import Text
-from textual.widgets import Static
-
+from console.tui.widgets.lines import Lines
 from console.tui.widgets.tones import TONE_CLASSES
 
 
-class Words(Static):
-    """Data, never markup. Only another number of lines lays the whole screen out again."""
+class Words(Lines):
+    """Each tone costs a look into the style sheet at every restyling: not all lines have any."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = TONE_CLASSES
-
-    _said = Text()
-
-    def say(self, text: Text) -> None:
-        """Show this from now on."""
-        if text != self._said:
-            lines = (text.plain.count("\n"), self._said.plain.count("\n"))
-            self._said = text
-            self.update(text, layout=lines[0] != lines[1])
-
-    @property
-    def said(self) -> str:
-        """What is shown, without its colours."""
-        return self._said.plain

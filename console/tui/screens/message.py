@@ -1,0 +1,397 @@
+"""One message: what is known of it, its error, and its payload when it is asked for."""
+
+import base64
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.widgets import Input
+
+from console.actions.reveal import Revealed, reveal
+from console.errors import ConsoleError, UsageError
+from console.formats import UNKNOWN, count
+from console.monitor.message import Masks, Message
+from console.monitor.messages import follow
+from console.monitor.owners import Evidence
+from console.monitor.stuck import evidence
+from console.tui.board import Key
+from console.tui.desk import Desk
+from console.tui.dialogs.reveal import RevealDialog
+from console.tui.jobs import Question, start
+from console.tui.payloads import Form
+from console.tui.places import Place
+from console.tui.saving import save, suggestion
+from console.tui.screens.live import LiveScreen
+from console.tui.tabs.pace import Pace
+from console.tui.text import plain
+from console.tui.twin import twin
+from console.tui.widgets.message_head import MessageHead
+from console.tui.widgets.payload_view import PayloadView
+from console.tui.widgets.telling import say, told
+from console.tui.widgets.tones import tone
+from console.tui.widgets.words import Words
+
+FIRST_BYTES = 64 * 1024
+"""So much of a payload is read at first; each time that more is wanted, eight times as much."""
+MOST_BYTES = 32 * 1024 * 1024
+"""So much is shown at most."""
+_MOST_TO_SAVE = 256 * 1024 * 1024
+_MOST_TO_COPY = 64 * 1024
+"""Terminals take no more of it."""
+_ENDINGS = {Form.JSON: "json", Form.TEXT: "txt", Form.HEX: "bin"}
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What a look found. `message` None: it is gone."""
+
+    message: Message | None
+    owner: Evidence | None = None
+    """What the server says of whoever claimed it; None: nobody has."""
+    payload_bytes: int | None = None
+    """So much of the payload was asked for, if anything."""
+    revealed: bool = False
+    only_locally: bool = False
+
+
+class MessageScreen(LiveScreen):
+    """Follows its message from state to state. The payload is read when one asks for it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter,p", "load", "payload", key_display="⏎", tooltip="read the payload"),
+        Binding("m", "more", "more", tooltip="read more of the payload"),
+        Binding("R", "reveal", "reveal", tooltip="show what the masks hide; the audit has it"),
+        Binding("a", "act", "actions", tooltip="what can be done with this message"),
+        Binding("y", "copy", "copy", tooltip="copy the payload, or the id until it is loaded"),
+        Binding("i", "copy_id", "copy id", show=False, tooltip="copy the id"),
+        Binding("w,Y", "save", "to file", show=False, tooltip="write the whole payload to a file"),
+        Binding("o", "twin", "command", show=False, tooltip="the command line that shows the same"),
+    ]
+
+    def __init__(self, desk: Desk, key: Key, message_key: str) -> None:
+        """`message_key`: as a page of messages gave it."""
+        super().__init__(desk)
+        self.key = key
+        self.message_key = message_key
+        """Where the message is now, or was last seen."""
+        self.message: Message | None = None
+        """As it was seen last."""
+        self.gone = False
+        self.revealed = False
+        self.payload_bytes = 0
+        """So much of the payload was asked for."""
+        self._owner: Evidence | None = None
+        self._wants_payload = False
+        self._note = ""
+        self._error: ConsoleError | None = None
+        self._pace = Pace(desk.clock.monotonic, 2.0)
+        self._question: Question[Looked] = Question(self, self.show_look, self.fail)
+
+    def body(self) -> ComposeResult:
+        """What is known, the error, the payload, what was said last."""
+        yield MessageHead()
+        with VerticalScroll(id="message-error"):
+            yield Words(id="message-error-text")
+        yield PayloadView(id="payload")
+        yield Words(id="message-foot")
+        yield Input(id="message-file", classes="pane-filter")
+
+    def on_mount(self) -> None:
+        """Ask for everything but the payload."""
+        self.query_one("#message-file").display = False
+        self.query_one("#message-error").display = False
+        self.set_focus(self.view)
+        super().on_mount()
+        self._ask()
+
+    @property
+    def view(self) -> PayloadView:
+        """The payload."""
+        return self.query_one(PayloadView)
+
+    @property
+    def place(self) -> Place | None:
+        """The connection of its queue."""
+        return self.desk.place(self.key)
+
+    @property
+    def masks(self) -> Masks:
+        """What is hidden now."""
+        return () if self.revealed or self.place is None else self.place.masks
+
+    # What is asked, and what comes of it.
+
+    def _ask(self, payload_bytes: int | None = None, *, wait: bool = True) -> None:
+        place = self.place
+        if place is None or (not wait and self._question.under_way):
+            return
+        _, schema, name = self.key
+        key, masks = self.message_key, self.masks
+
+        def work() -> Looked:
+            queue = place.find(schema, name)
+            found = follow(place.database, queue, key, payload_bytes=payload_bytes, masks=masks)
+            return Looked(found, _owner(place, found), payload_bytes)
+
+        self._pace.asked()
+        self._question.ask(work, wait=wait)
+        self._draw_foot()
+
+    def show_look(self, looked: Looked) -> None:
+        """What was found: it goes on from state to state, and one day it is gone."""
+        self._pace.answered()
+        self._error = None
+        found = looked.message
+        self.gone = found is None
+        if looked.revealed:
+            self.revealed = True
+            local = " Only this machine's audit has it: the database's could not be written."
+            self._note = "Revealed." + (local if looked.only_locally else " The audit has it.")
+        if found is not None:
+            if found.payload_bytes is None and self.message is not None:
+                # Of JSON it is known only while the payload is read.
+                found = replace(found, payload_bytes=self.message.payload_bytes)
+            self.message, self._owner = found, looked.owner
+            self.message_key = found.key or self.message_key
+            if looked.payload_bytes is not None:
+                self.payload_bytes = looked.payload_bytes
+                self._show_payload(found)
+        self.draw()
+        self.refresh_bindings()
+
+    def _show_payload(self, found: Message) -> None:
+        if found.payload is None:
+            self._note = "Nothing tells its payload."
+            return
+        self.view.show_payload(found.payload, cut=found.payload_cut)
+
+    def fail(self, error: ConsoleError) -> None:
+        """What is shown stays as it is."""
+        self._pace.answered()
+        self._error = error
+        self._draw_foot()
+
+    # What is drawn.
+
+    def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
+        """All words; and now and then it is looked at again."""
+        if not paused and self._pace.due:
+            self._ask(wait=False)
+        self._draw_head()
+        self._draw_error()
+        self._draw_foot()
+
+    def _draw_head(self) -> None:
+        head = self.query_one(MessageHead)
+        state = "gone" if self.gone else "masks off" if self.revealed else ""
+        head.draw(self.desk, self.key, self.message_key, self.message, self._owner, state)
+
+    def _draw_error(self) -> None:
+        panel = self.query_one("#message-error")
+        text = self.query_one("#message-error-text", Words)
+        error = self.message.error if self.message else None
+        panel.display = error is not None
+        if error is not None:
+            cut = "\n(cut off here)" if self.message and self.message.error_cut else ""
+            lines = "\n".join(map(plain, error.splitlines())) + cut
+            text.say(Text(f"error  {lines}", tone(text, "warning")))
+
+    def _draw_foot(self) -> None:
+        if not self.query("#message-foot"):
+            return
+        foot = self.query_one("#message-foot", Words)
+        lines = [self._payload_line(foot)]
+        if self._error is not None:
+            lines.append(told(foot, self._error))
+        say(foot, lines)
+
+    def _payload_line(self, foot: Words) -> Text:
+        line = Text(no_wrap=True)
+        view = self.view
+        if view.payload is None:
+            reading = self._question.under_way and self._wants_payload
+            words_ = "Reading the payload ..." if reading else "Enter reads the payload."
+            line.append("Nothing is left to read." if self.gone else words_)
+        else:
+            shown = view.shown
+            line.append(shown.form.value if shown else "laying out ...", tone(foot, "strong"))
+            if view.laying_out and shown:
+                line.append("  laying out ...", tone(foot, "quiet"))
+            if shown and shown.problem:
+                line.append(f"  {plain(shown.problem)}", tone(foot, "warning"))
+            if view.cut:
+                whole = self.message.payload_bytes if self.message else None
+                of = "" if whole is None else f" of {count(whole)}"
+                line.append(f"  the first {count(self.payload_bytes)} bytes{of}")
+                more = "; m reads more" if self.payload_bytes < MOST_BYTES else "; w writes it all"
+                line.append(more, tone(foot, "strong"))
+        if self.place is not None and self.place.masks and not self.revealed:
+            line.append("  masks on, R reveals", tone(foot, "quiet"))
+        if self._note:
+            line.append(f"  {plain(self._note)}", tone(foot, "strong"))
+        return line
+
+    def on_payload_view_laid_out(self) -> None:
+        """Say in which form."""
+        self._draw_foot()
+        self.refresh_bindings()
+
+    # What the operator does.
+
+    def check_action(
+        self,
+        action: str,
+        parameters: tuple[object, ...],  # noqa: ARG002  # Textual's signature
+    ) -> bool | None:
+        """What there is nothing for is no key."""
+        if not self.is_mounted or not self.query("#message-file"):
+            return True
+        if action == "more":
+            return self.view.payload is not None and self.view.cut
+        if action == "load":
+            return self.view.payload is None
+        if action == "reveal":
+            return self.place is not None and bool(self.place.masks) and not self.revealed
+        return True
+
+    def action_load(self) -> None:
+        """Read the payload, or its beginning."""
+        self._wants_payload = True
+        self._ask(FIRST_BYTES)
+
+    def action_more(self) -> None:
+        """Read more of it."""
+        if self.payload_bytes < MOST_BYTES:
+            self._ask(min(8 * self.payload_bytes, MOST_BYTES))
+
+    def action_look_now(self) -> None:
+        """Look again now; at the payload too, if it is in sight."""
+        super().action_look_now()
+        self._ask(self.payload_bytes or None)
+
+    def action_reveal(self) -> None:
+        """Show what the masks hide, once that is confirmed and in the audit."""
+        name = (self.message.id if self.message else None) or self.message_key
+        self.app.push_screen(RevealDialog(f"{self.key[1]}.{self.key[2]}", name), self._confirmed)
+
+    def _confirmed(self, answer: bool | None) -> None:  # noqa: FBT001  # Textual's callback
+        place = self.place
+        if not answer or place is None:
+            return
+        _, schema, name = self.key
+        key, size = self.message_key, self.payload_bytes or FIRST_BYTES
+
+        def work() -> Looked:
+            queue = place.find(schema, name)
+            found: Revealed = reveal(
+                place.database, queue, key, rights=place.rights, payload_bytes=size
+            )
+            owner = _owner(place, found.message)
+            return Looked(
+                found.message, owner, size, revealed=True, only_locally=found.only_locally
+            )
+
+        start(self, work, self.show_look, self.fail)
+
+    def action_act(self) -> None:
+        """What can be done with this message."""
+        if self.message is None or self.message.id is None:
+            self._tell("Nothing tells its id.")
+            return
+        self.ways.open_actions(self.key, [f"id={self.message.id}"])
+
+    def action_copy(self) -> None:
+        """The payload as it is shown (masked where it is masked); the id until it is loaded."""
+        payload = self.view.payload
+        if payload is None:
+            self.action_copy_id()
+            return
+        raw = isinstance(payload, bytes)
+        text = base64.b64encode(payload).decode() if isinstance(payload, bytes) else payload
+        if len(text.encode(errors="replace")) > _MOST_TO_COPY:
+            self._tell("Too long for a terminal's clipboard: w writes it to a file.")
+            return
+        self.app.copy_to_clipboard(text)
+        part = "the beginning of the payload" if self.view.cut else "the payload"
+        self._tell(f"copied {part}{' in base64' if raw else ''}")
+
+    def action_copy_id(self) -> None:
+        """The id."""
+        if self.message is not None and self.message.id is not None:
+            self.app.copy_to_clipboard(self.message.id)
+            self._tell(f"copied {plain(self.message.id)}")
+
+    def action_twin(self) -> None:
+        """The command line that shows the same."""
+        name = (self.message.id if self.message else None) or UNKNOWN
+        words_ = ["--filter", f"id={name}", "--payload", *(["--reveal"] if self.revealed else [])]
+        line = twin(self.place, "messages", self.key, words_)
+        self.app.copy_to_clipboard(line)
+        self._tell(f"{plain(line)}\n(copied)")
+
+    def action_save(self) -> None:
+        """Ask where to write the payload."""
+        line = self.query_one("#message-file", Input)
+        name = (self.message.id if self.message else None) or "message"
+        ending = _ENDINGS[self.view.shown.form if self.view.shown else Form.TEXT]
+        line.value = str(suggestion(self.key[2], name, ending))
+        line.display = True
+        line.cursor_position = len(line.value)
+        self.set_focus(line)
+        self.refresh_bindings()
+
+    def action_out(self) -> None:
+        """One level out: of the line for the file, if that is open."""
+        if self.query_one("#message-file").display:
+            self._close_line()
+        else:
+            super().action_out()
+
+    def _close_line(self) -> None:
+        self.query_one("#message-file").display = False
+        self.set_focus(self.view)
+        self.refresh_bindings()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Write the whole payload there, read anew, masked as it is on the screen."""
+        self._close_line()
+        place = self.place
+        if place is None or not event.value.strip():
+            return
+        path, key, masks = Path(event.value.strip()), self.message_key, self.masks
+        _, schema, name = self.key
+
+        def work() -> str:
+            queue = place.find(schema, name)
+            found = follow(place.database, queue, key, payload_bytes=_MOST_TO_SAVE, masks=masks)
+            if found is None or found.payload is None:
+                raise UsageError("Nothing was written.", why="The message is gone by now.")
+            size = save(path, found.payload)
+            cut = ", its beginning" if found.payload_cut else ""
+            return f"{count(size)} bytes{cut} are in {path}" + (", masked" if masks else "")
+
+        self._note = "writing ..."
+        self._draw_foot()
+        start(self, work, self._saved, self._not_saved)
+
+    def _saved(self, words_: str) -> None:
+        self._note = ""
+        self._tell(words_)
+        self._draw_foot()
+
+    def _not_saved(self, error: ConsoleError) -> None:
+        self._note = ""
+        self.fail(error)
+
+    def _tell(self, said: str) -> None:
+        self.notify(said, markup=False)
+
+
+def _owner(place: Place, found: Message | None) -> Evidence | None:
+    if found is None or found.claimed_by is None:
+        return None
+    return evidence(place.database, found.claimed_by)

@@ -1,0 +1,259 @@
+"""A ring's slots over several lines, with the two heads in it; down to a single slot.
+
+It shares what a cell shows with the strip of the overview.
+"""
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator
+from typing import ClassVar
+
+from rich.style import Style
+from rich.text import Text
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.message import Message
+from textual.widget import Widget
+
+from console.doctor.ring_map import SlotMap, SlotRange
+from console.tui.widgets.slot_strip import Slot, slot_of
+from console.tui.widgets.tones import TONE_CLASSES, tone
+
+POP_HEAD, PUSH_HEAD, BOTH_HEADS = "↑↓↕"
+_TONES = {
+    Slot.FREE: "quiet",
+    Slot.LIVE: "trend",
+    Slot.MOVING: "strong",
+    Slot.LOST: "warning",
+    Slot.STRANDED: "critical",
+}
+_CLOSER = 10
+"""By how much one step of the zoom comes closer where it can."""
+Window = tuple[int, int]
+"""The first and the last slot of something."""
+
+
+class SlotMapView(Widget, can_focus=True):
+    """Give it a map by `show`. The cursor is a slot: it stays there, whatever comes."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = TONE_CLASSES | {"slot-map--cursor", "slot-map--head"}
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left,h", "move(-1)", "one cell left", show=False),
+        Binding("right,l", "move(1)", "one cell right", show=False),
+        Binding("up,k", "line(-1)", "one line up", show=False),
+        Binding("down,j", "line(1)", "one line down", show=False),
+        Binding("home,g", "first", "first slot", show=False),
+        Binding("end,G", "last", "last slot", show=False),
+        Binding("n", "trouble(1)", "next loss", tooltip="the next orphan, hole or missing slot"),
+        Binding("N", "trouble(-1)", "loss before", show=False, tooltip="the one before it"),
+    ]
+
+    class Moved(Message):
+        """The cursor or the window is elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__(id="slot-map")
+        self.map: SlotMap | None = None
+        self.cursor = 0
+        """A slot."""
+        self._windows: list[Window] = []
+        """Those that were zoomed into, the innermost last."""
+        self._firsts: list[int] = []
+
+    def show(self, found: SlotMap) -> None:
+        """A newer map, in the same window unless the ring has another size now."""
+        if self.map is not None and self.map.capacity != found.capacity:
+            self._windows.clear()
+        self.map = found
+        self._firsts = [one.first_slot for one in found.ranges]
+        self.cursor = max(0, min(self.cursor, found.capacity - 1))
+        self.refresh()
+
+    # What is where.
+
+    @property
+    def window(self) -> Window:
+        """The slots in sight."""
+        if self._windows:
+            return self._windows[-1]
+        return 0, max(0, (self.map.capacity if self.map is not None else 1) - 1)
+
+    @property
+    def zoomed(self) -> bool:
+        """Whether it is a part of the ring."""
+        return bool(self._windows)
+
+    @property
+    def cells(self) -> list[Window]:
+        """The slots of each cell in sight."""
+        first, last = self.window
+        slots = last - first + 1
+        count = min(slots, max(1, self.size.width) * max(1, self.size.height))
+        ends = [first + place * slots // count for place in range(count + 1)]
+        return [(ends[place], ends[place + 1] - 1) for place in range(count)]
+
+    @property
+    def cell(self) -> Window:
+        """The slots of the cell under the cursor."""
+        cells = self.cells
+        return cells[self._place(cells)]
+
+    def parts(self, window: Window) -> Iterator[SlotRange]:
+        """What the map has of these slots, cut to them."""
+        if self.map is None:
+            return
+        first, last = window
+        at = max(0, bisect_right(self._firsts, first) - 1)
+        for one in self.map.ranges[at:]:
+            if one.first_slot > last:
+                return
+            if one.last_slot >= first:
+                yield _cut(one, first, last)
+
+    def counts(self, window: Window) -> Counter[str]:
+        """How many slots of each state there are."""
+        found: Counter[str] = Counter()
+        for one in self.parts(window):
+            found[one.state] += one.count
+        return found
+
+    @property
+    def heads(self) -> dict[int, str]:
+        """Slot -> the mark of the head that is there."""
+        if self.map is None or not self.map.capacity:
+            return {}
+        size = self.map.capacity
+        pop = None if self.map.next_pop is None else self.map.next_pop % size
+        push = None if self.map.next_push is None else self.map.next_push % size
+        if pop is not None and pop == push:
+            return {pop: BOTH_HEADS}
+        marks = ((pop, POP_HEAD), (push, PUSH_HEAD))
+        return {slot: mark for slot, mark in marks if slot is not None}
+
+    def _place(self, cells: list[Window]) -> int:
+        return max(0, bisect_right(cells, (self.cursor, self.window[1])) - 1)
+
+    # How it is drawn.
+
+    def render(self) -> Text:
+        """Cell after cell, as many lines as there are."""
+        shown = Text(no_wrap=True)
+        width = max(1, self.size.width)
+        cells = self.cells if self.map is not None else []
+        under = self._place(cells) if cells else -1
+        styles = self._styles()
+        heads = sorted(self.heads.items())
+        run, style = "", ""
+        for place, window in enumerate(cells):
+            text, name = self._cell(window, [mark for slot, mark in heads if _in(slot, window)])
+            name = "cursor" if place == under else name
+            if name != style:
+                shown.append(run, styles[style])
+                run, style = "", name
+            run += "\n" * (place > 0 and place % width == 0) + text
+        return shown.append(run, styles[style])
+
+    def _cell(self, window: Window, heads: list[str]) -> tuple[str, str]:
+        """Its mark, and the name of its style."""
+        if heads:
+            return heads[0] if len(heads) == 1 else BOTH_HEADS, "head"
+        slot = max((slot_of(one.state) for one in self.parts(window)), default=Slot.UNSEEN)
+        return slot.mark, _TONES.get(slot, "")
+
+    def _styles(self) -> dict[str, Style]:
+        """By name; once for all cells."""
+        own = {
+            name: self.get_component_rich_style(f"slot-map--{name}", partial=True)
+            for name in ("cursor", "head")
+        }
+        return own | {name: tone(self, name) for name in ("", *_TONES.values())}
+
+    # How it is moved about.
+
+    def go(self, slot: int) -> None:
+        """Put the cursor on a slot of the window."""
+        first, last = self.window
+        self.cursor = max(first, min(slot, last))
+        self._moved()
+
+    def _moved(self) -> None:
+        self.refresh()
+        self.post_message(self.Moved())
+
+    def zoom_in(self) -> bool:
+        """Come closer to the cell under the cursor; False where that is one slot already."""
+        first, last = self.cell
+        if self.map is None or first == last:
+            return False
+        # A window of one cell shows less than it could: its neighbours are in it too.
+        low, high = self.window
+        room = max(1, self.size.width) * max(1, self.size.height)
+        slots = max(last - first + 1, min(room, (high - low + 1) // _CLOSER))
+        start = max(low, min((first + last) // 2 - slots // 2, high - slots + 1))
+        self._windows.append((start, min(high, start + slots - 1)))
+        self._moved()
+        return True
+
+    def zoom_out(self) -> bool:
+        """One step back; False where the whole ring is in sight."""
+        if not self._windows:
+            return False
+        self._windows.pop()
+        self._moved()
+        return True
+
+    def action_move(self, cells: int) -> None:
+        """Some cells to the left or to the right."""
+        known = self.cells
+        place = max(0, min(self._place(known) + cells, len(known) - 1))
+        self.go(known[place][0])
+
+    def action_line(self, lines: int) -> None:
+        """The same cell of another line."""
+        self.action_move(lines * max(1, self.size.width))
+
+    def action_first(self) -> None:
+        """To the first slot in sight."""
+        self.go(self.window[0])
+
+    def action_last(self) -> None:
+        """To the last slot in sight."""
+        self.go(self.window[1])
+
+    def action_trouble(self, step: int) -> None:
+        """To the next slot that is lost, or the one before; round the ends of the ring."""
+        if self.map is None:
+            return
+        lost = [one.first_slot for one in self.map.ranges if slot_of(one.state) >= Slot.LOST]
+        if not lost:
+            return
+        after = [slot for slot in lost if slot > self.cursor]
+        before = [slot for slot in lost if slot < self.cursor]
+        slot = (after or lost)[0] if step > 0 else (before or lost)[-1]
+        while self._windows and not _in(slot, self.window):
+            self._windows.pop()
+        self.go(min(slot, self.map.capacity - 1))
+
+    def on_resize(self) -> None:
+        """Other cells, and so something else under the cursor."""
+        self._moved()
+
+    def on_click(self, event: events.Click) -> None:
+        """A click puts the cursor there."""
+        place, cells = event.y * max(1, self.size.width) + event.x, self.cells
+        if place < len(cells):
+            self.go(cells[place][0])
+
+
+def _in(slot: int, window: Window) -> bool:
+    return window[0] <= slot <= window[1]
+
+
+def _cut(one: SlotRange, first: int, last: int) -> SlotRange:
+    """The part of a range that is in a window; its numbers run with its slots."""
+    start, end = max(one.first_slot, first), min(one.last_slot, last)
+    count = min(one.count, end - start + 1)
+    if one.first_number is None:
+        return SlotRange(start, end, one.state, count, None, None)
+    number = one.first_number + start - one.first_slot
+    return SlotRange(start, end, one.state, count, number, number + end - start)

@@ -1,0 +1,186 @@
+"""A console whose actions run on a real server, and queues with something in each state."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from console.actions.install import install
+from console.actions.pop import complete, fail, pop_many
+from console.actions.push import push_many
+from console.catalog import Queue, installed_queue
+from console.designs import design
+from console.engines import Database, open_database
+from console.monitor.message import Masks
+from console.monitor.messages import look
+from console.rights import Rights
+from console.tui.app import ConsoleApp
+from console.tui.board import Key
+from console.tui.dialogs.verbs import VerbsDialog
+from console.tui.places import Place, url_words
+from console.tui.screens.action import ActionScreen, Stage
+from console.tui.widgets.background_line import BackgroundLine
+from tests.tui.feeds import FakeFeed, queue
+from tests.tui.opened import picture
+
+DEADLINE_SECONDS = 20.0
+READY, CLAIMED, FAILED, DONE = 7, 3, 4, 2
+
+
+@contextmanager
+def database_at(url: str) -> Iterator[Database]:
+    database = open_database(url, label="here")
+    try:
+        yield database
+    finally:
+        database.close()
+
+
+def make(database: Database, name: str, of: str, options: Mapping[str, str]) -> Queue:
+    """A queue of seven ready messages, and where it keeps them, some in each other state."""
+    chosen = design(of, database.product.name)
+    made = installed_queue("public", name, chosen, chosen.complete_options(options))
+    install(database, made)
+    payloads = [f"{name} {number}" for number in range(READY + CLAIMED + FAILED + DONE)]
+    product = database.product
+    with database.transaction("push") as connection:
+        if made.finishes:
+            push_many(connection, product, made, payloads)
+        else:
+            push_many(connection, product, made, payloads[:READY])
+    if made.finishes:
+        with database.transaction("pop") as connection:
+            taken = pop_many(connection, product, made, CLAIMED + FAILED + DONE, "tester")
+        with database.transaction("finish") as connection:
+            for message in taken[CLAIMED : CLAIMED + FAILED]:
+                assert fail(connection, product, made, message, "no [bold]good")
+            for message in taken[CLAIMED + FAILED :]:
+                assert complete(connection, product, made, message)
+    return made
+
+
+def states(database: Database, queue_: Queue) -> Counter[str]:
+    """How many messages are in each state."""
+    return Counter(message.state for message in look(database, queue_, limit=1000).messages)
+
+
+@dataclass
+class Acting:
+    """What a test does with the keys, and what it sees."""
+
+    pilot: Pilot[None]
+    place: Place
+    feed: FakeFeed
+    examined: list[Key | None]
+
+    @property
+    def app(self) -> ConsoleApp:
+        app = self.pilot.app
+        assert isinstance(app, ConsoleApp)
+        return app
+
+    @property
+    def screen(self) -> ActionScreen:
+        screen = self.app.screen
+        assert isinstance(screen, ActionScreen), screen
+        return screen
+
+    @property
+    def dialog(self) -> VerbsDialog:
+        dialog = self.app.screen
+        assert isinstance(dialog, VerbsDialog), dialog
+        return dialog
+
+    @property
+    def line(self) -> str:
+        """What the line at the bottom says."""
+        return self.app.screen.query_one(BackgroundLine).said
+
+    def at(self, stage: Stage) -> bool:
+        return isinstance(self.app.screen, ActionScreen) and self.screen.stage is stage
+
+    @property
+    def picture(self) -> str:
+        return picture(self.app)
+
+    def key(self, name: str) -> Key:
+        return ("here", "public", name)
+
+    async def until(self, condition: Callable[[], bool], what: str) -> None:
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while not condition():  # noqa: ASYNC110  # threads of the console change it
+                await asyncio.sleep(0.01)
+        await self.pilot.pause()
+        assert condition(), what
+
+    async def open(
+        self, name: str, verb: str, words: Sequence[str] = (), **options: str
+    ) -> ActionScreen:
+        """The form, or the plan where the form has no fields."""
+        self.app.open_action(self.key(name), verb, words, **options)
+        await self.pilot.pause()
+        await self.until(
+            lambda: self.at(Stage.FORM) or self.at(Stage.PLAN) or self.at(Stage.PLANNING), "a form"
+        )
+        return self.screen
+
+    async def plan(self) -> ActionScreen:
+        """Enter, and what comes of it."""
+        if self.screen.stage is Stage.FORM:
+            await self.pilot.press("enter")
+        return await self.planned()
+
+    async def planned(self) -> ActionScreen:
+        await self.until(lambda: self.screen.stage in {Stage.PLAN, Stage.FORM}, "a plan")
+        return self.screen
+
+    async def confirm(self, word: str) -> ActionScreen:
+        """Type the word, and wait until it has ended."""
+        self.screen.query_one("#confirm", Input).value = word
+        await self.pilot.press("enter")
+        return await self.ended()
+
+    async def ended(self) -> ActionScreen:
+        await self.until(lambda: self.screen.stage is Stage.OVER, "an end")
+        return self.screen
+
+    async def out(self) -> None:
+        while isinstance(self.app.screen, ActionScreen):
+            await self.pilot.press("escape")
+            await self.pilot.pause()
+
+    def words(self, selector: str) -> str:
+        return str(self.screen.query_one(selector).said)  # type: ignore[attr-defined]
+
+
+@asynccontextmanager
+async def acting(
+    database: Database,
+    *names: str,
+    rights: Rights = Rights.ADMIN,
+    size: tuple[int, int] = (80, 24),
+    production: bool = False,
+    masks: Masks = (),
+) -> AsyncIterator[Acting]:
+    """A console on one database; its figures are the test's, its actions are real."""
+    place = Place(
+        "here",
+        database,
+        rights,
+        masks=masks,
+        production=production,
+        words=url_words(database),
+    )
+    feed = FakeFeed("here", interval_seconds=3600.0)
+    app = ConsoleApp([feed], places=[place])
+    examined: list[Key | None] = []
+    app.examine = examined.append  # type: ignore[method-assign, assignment]
+    async with app.run_test(size=size) as pilot:
+        await pilot.pause()
+        feed.give(*(queue(name) for name in names))
+        await pilot.pause()
+        yield Acting(pilot, place, feed, examined)

@@ -1,0 +1,131 @@
+"""One tab of a queue on a screen of its own, with ways that only remember where they led."""
+
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+import pytest
+from textual.app import ComposeResult
+from textual.pilot import Pilot
+from textual.widgets import Footer
+
+from console.tui import ConsoleApp
+from console.tui.board import Key
+from console.tui.desk import Desk
+from console.tui.places import Place
+from console.tui.screens.live import LiveScreen
+from console.tui.tabs.tab import QueueTab
+from tests.tui.alone import alone
+from tests.tui.opened import picture
+
+Tab = TypeVar("Tab", bound=QueueTab)
+
+KEY: Key = ("prod", "public", "mail")
+_DEADLINE_PAUSES = 1500
+
+
+@dataclass
+class Remembering:
+    """Ways that go nowhere."""
+
+    went: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def open_queue(self, key: Key, tab: str = "") -> None:
+        self.went.append(("queue", key, tab))
+
+    def open_message(self, key: Key, message: str) -> None:
+        self.went.append(("message", key, message))
+
+    def open_waits(self, connection: str) -> None:
+        self.went.append(("waits", connection))
+
+    def open_actions(self, key: Key, words: Sequence[str] = ()) -> None:
+        self.went.append(("actions", key, *words))
+
+    def open_action(self, key: Key, verb: str, words: Sequence[str] = (), **options: str) -> None:
+        self.went.append((verb, key, *words, *options.items()))
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *args: self.went.append((name, *args))
+
+
+class OneTab(LiveScreen):
+    """Nothing but the tab."""
+
+    def __init__(self, desk: Desk, tab: QueueTab) -> None:
+        super().__init__(desk)
+        self.tab = tab
+
+    def compose(self) -> ComposeResult:
+        yield self.tab
+        yield Footer()
+
+    def draw(self) -> None:
+        pass
+
+
+@dataclass
+class Shown(Generic[Tab]):
+    """The tab, what it shows, and where its keys led to."""
+
+    pilot: Pilot[None]
+    tab: Tab
+    ways: Remembering
+
+    @property
+    def app(self) -> ConsoleApp:
+        app = self.pilot.app
+        assert isinstance(app, ConsoleApp)
+        return app
+
+    @property
+    def picture(self) -> str:
+        return picture(self.app)
+
+    async def press(self, *keys: str) -> None:
+        await self.pilot.press(*keys)
+        await self.pilot.pause()
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        """Wait for an answer of a database."""
+        await until(self.pilot, holds)
+
+
+async def until(pilot: Pilot[None], holds: Callable[[], object]) -> None:
+    """Wait until it holds, and fail where it never does."""
+    for _ in range(_DEADLINE_PAUSES):
+        if holds():
+            await pilot.pause()
+            return
+        await pilot.pause(0.02)
+    pytest.fail(f"it never came to that:\n{picture(pilot.app)}")  # type: ignore[arg-type]
+
+
+def jobs_ended() -> None:
+    """Nothing goes on in a thread: else it would hold on to a database that goes."""
+    for thread in threading.enumerate():
+        if thread.name == "job":
+            thread.join(30)
+            assert not thread.is_alive()
+
+
+@asynccontextmanager
+async def one_tab(
+    kind: type[Tab],
+    *,
+    key: Key = KEY,
+    size: tuple[int, int] = (80, 24),
+    places: Sequence[Place] = (),
+) -> AsyncIterator[Shown[Tab]]:
+    """The tab, of a queue of which nobody answers unless its place is given."""
+    async with alone(key[0], size=size, places=places) as console:
+        ways = Remembering()
+        console.app.desk.ways = ways
+        tab = kind(console.app.desk, key)
+        console.app.push_screen(OneTab(console.app.desk, tab))
+        await console.pilot.pause()
+        tab.shown = True
+        yield Shown(console.pilot, tab, ways)
+    jobs_ended()

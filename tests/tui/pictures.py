@@ -1,0 +1,83 @@
+"""The README's pictures, of a live demo: `python -m tests.tui.pictures` writes .github/pictures/."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from textual.pilot import Pilot
+
+from console.demo import Demo
+from console.engines import open_database
+from console.monitor.limits import DEFAULTS
+from console.rights import Rights
+from console.tui import ConsoleApp, Place, SamplerFeed
+from console.tui.places import url_words
+
+FOLDER = Path(__file__).parents[2] / ".github" / "pictures"
+SIZE = (140, 40)
+_TRAFFIC_SECONDS = 45.0
+"""Long enough for charts with a shape, and for claims to be stuck."""
+_PATIENCE_SECONDS = 60.0
+
+
+async def _until(pilot: Pilot[None], condition: Callable[[], bool], what: str) -> None:
+    for _ in range(int(_PATIENCE_SECONDS / 0.25)):
+        if condition():
+            return
+        await pilot.pause(0.25)
+    raise TimeoutError(what)
+
+
+def _picture(app: ConsoleApp) -> str:
+    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
+
+
+async def _take(app: ConsoleApp, pilot: Pilot[None], name: str) -> None:
+    await pilot.pause(1.0)
+    svg = app.export_screenshot(title="dbq-console")
+    (FOLDER / f"{name}.svg").write_text(svg, encoding="utf-8")
+    print(f"{name}.svg, {len(svg):,} characters")
+
+
+async def _all(app: ConsoleApp) -> None:
+    async with app.run_test(size=SIZE) as pilot:
+        await _until(pilot, lambda: "orders" in _picture(app), "the queues")
+        await pilot.pause(_TRAFFIC_SECONDS)
+        await _take(app, pilot, "overview")
+        ring = next(
+            view.key
+            for view in app.desk.board.queues(app.desk.clock.monotonic())
+            if view.snapshot.design == "ring"
+        )
+        app.open_queue(ring)
+        await _take(app, pilot, "queue")
+        app.pop_screen()
+        app.open_queue(ring, "slots")
+        await _until(pilot, lambda: "■" in _picture(app), "the map")
+        await _take(app, pilot, "slots")
+        app.pop_screen()
+        claims = next(
+            view.key
+            for view in app.desk.board.queues(app.desk.clock.monotonic())
+            if view.snapshot.design == "claim"
+        )
+        app.open_action(claims, "release")
+        await pilot.pause(1.0)
+        await pilot.press("ctrl+p" if False else "enter")
+        await _until(pilot, lambda: "cut-off" in _picture(app), "the plan")
+        await _take(app, pilot, "plan")
+
+
+def main() -> None:
+    """Start the demo, take the pictures, end it."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with Demo() as demo:
+        database = open_database(demo.url, label="demo")
+        limits = DEFAULTS
+        place = Place("demo", database, Rights.ADMIN, lambda _: limits, words=url_words(database))
+        feed = SamplerFeed(database, stuck_after_seconds=demo.stuck_after_seconds, name="demo")
+        asyncio.run(_all(ConsoleApp([feed], places=[place], rights=Rights.ADMIN.word)))
+
+
+if __name__ == "__main__":
+    main()

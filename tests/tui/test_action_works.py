@@ -1,0 +1,238 @@
+"""Every verb of every design, from what its form says to what its ledger says: without a screen."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from console.actions.adopt import adopt
+from console.actions.audit import Outcome
+from console.actions.execute import Control
+from console.actions.ledger import Ledger
+from console.actions.work import Ended, Planned, Site
+from console.actions.works import planned, why_not
+from console.catalog import Queue
+from console.designs import design
+from console.doctor import fixing
+from console.engines import Database
+from console.errors import RefusedError, UsageError
+from console.rights import Rights
+from console.tui.actions.fields import BY_VERB, FORMS
+from tests.servers import connect
+from tests.tui.acting import CLAIMED, DONE, FAILED, READY, database_at, make, states
+
+DESIGNS: dict[str, dict[str, str]] = {
+    "naive": {},
+    "ring": {"in_hand": "on", "size": "40"},
+    "heap": {},
+    "fifo": {},
+    "stack": {},
+    "pending": {},
+    "claim": {},
+    "status": {},
+    "split": {},
+}
+MOVING = ("release", "requeue", "archive", "purge", "restore")
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    with database_at(database_url) as found:
+        yield found
+
+
+def plan(database: Database, queue: Queue, verb: str, **said: str) -> Planned:
+    """As a screen makes it of what stands in its fields."""
+    site = Site(database, queue, Rights.ADMIN)
+    said = {name.replace("_", "-"): text for name, text in said.items()}
+    for field in BY_VERB[verb].fields:
+        field.check(said.get(field.name, field.default))
+    if verb == "doctor":
+        return fixing.planned(site)
+    return planned(site, BY_VERB[verb].asked(said))
+
+
+def do(database: Database, queue: Queue, verb: str, **said: str) -> Ended:
+    """Planned and done; what the plan counted is what the ledger has."""
+    before = states(database, queue)
+    made = plan(database, queue, verb, **said)
+    assert states(database, queue) == before, "a plan changes nothing"
+    assert not made.obstacles
+    assert made.confirmed_by(queue.name)
+    ended = made.do(Control(), lambda _: None)
+    assert ended.outcome is Outcome.DONE, ended
+    if verb in MOVING:
+        assert made.needed
+        assert ended.ledger is not None
+        assert ended.ledger.balanced
+        assert ended.ledger.out == made.count
+    return ended
+
+
+@pytest.mark.parametrize("of", DESIGNS)
+def test_each_verb_does_what_its_plan_says(database: Database, of: str, tmp_path: Path) -> None:
+    queue = make(database, of, of, DESIGNS[of])
+    keeps = "claimed" in queue.states
+    had = Counter({"ready": READY})
+    if keeps:
+        had |= Counter({"claimed": CLAIMED, "error": FAILED})
+        had |= Counter({"done": DONE} if "done" in queue.states else {})
+    assert states(database, queue) == had
+    do(database, queue, "push", payload="one more")
+    do(database, queue, "pop", file=str(tmp_path / "popped"), complete="yes" if keeps else "")
+    assert len((tmp_path / "popped").read_bytes().splitlines()) == 1
+    if keeps:
+        do(database, queue, "requeue", filter="limit=2")
+        do(database, queue, "release", force="yes")
+        assert states(database, queue)["claimed"] == 0
+        do(database, queue, "archive", reason="tidy")
+    do(database, queue, "purge", reason="[bold]", batch="3", canary="yes")
+    assert set(states(database, queue)) <= {"done"}
+    do(database, queue, "restore", rate="1000")
+    assert states(database, queue)["ready"] > 0
+    if "resize" in queue.verbs:
+        do(database, queue, "resize", size="60")
+        do(database, queue, "relay")
+    do(database, queue, "maintain")
+    do(database, queue, "upgrade")
+    gone = plan(database, queue, "uninstall")
+    assert gone.count == sum(states(database, queue).values()) + archived(gone)
+    assert gone.do(Control(), lambda _: None).outcome is Outcome.DONE
+
+
+def archived(gone: Planned) -> int:
+    """What the plan says of the archive."""
+    (line,) = (line for line in gone.lines if "archived messages" in line)
+    return int(line.split()[0])
+
+
+def test_several_ids_are_those_and_no_others(database: Database) -> None:
+    queue = make(database, "jobs", "status", {})
+    with database.transaction("look", read_only=True) as connection:
+        rows = connection.exec_driver_sql("SELECT id FROM jobs WHERE status = 0 ORDER BY id")
+        ids = [str(row[0]) for row in rows]
+    chosen = (ids[5], ids[1], f"0{ids[1]}", ids[3])
+    words = " ".join(f"id={one}" for one in (*chosen, "99999"))
+    assert plan(database, queue, "purge", filter=words).count == 3
+    do(database, queue, "purge", filter=words, batch="2")
+    with database.transaction("look", read_only=True) as connection:
+        rows = connection.exec_driver_sql("SELECT id FROM jobs WHERE status = 0 ORDER BY id")
+        assert [str(row[0]) for row in rows] == [ids[0], ids[2], ids[4], ids[6]]
+    do(database, queue, "restore", filter=f"id={ids[5]} id={ids[3]}")
+    assert states(database, queue)["ready"] == READY - 1
+
+
+def test_errors_go_into_another_queue(database: Database) -> None:
+    queue, other = make(database, "mail", "claim", {}), make(database, "mail-slow", "fifo", {})
+    assert do(database, queue, "requeue", to="mail-slow").ledger == Ledger(FAILED, FAILED, FAILED)
+    assert states(database, other)["ready"] == READY + FAILED
+    with pytest.raises(UsageError, match="no queue named"):
+        plan(database, queue, "requeue", to="nowhere")
+    with pytest.raises(UsageError, match="exclude each other"):
+        plan(database, queue, "requeue", to="mail-slow", back="yes")
+
+
+def test_what_a_design_or_an_option_lacks_is_said(database: Database) -> None:
+    queue = make(database, "mail", "fifo", {})
+    assert why_not(queue, "release").startswith("it has no claims")
+    assert why_not(queue, "resize") == "the design fifo has no resize"
+    assert not why_not(queue, "purge")
+    with pytest.raises(RefusedError, match="needs the right operator"):
+        planned(Site(database, queue, Rights.READ_ONLY), BY_VERB["purge"].asked({}))
+    site = Site(database, queue, Rights.OPERATOR)
+    with pytest.raises(RefusedError, match="needs the right admin"):
+        planned(site, BY_VERB["purge"].asked({"permanently": "yes"}))
+    with pytest.raises(UsageError, match="No session holds rows"):
+        plan(database, queue, "end-session")
+    for form in FORMS:
+        if not why_not(queue, form.verb) and form.verb not in {"end-session", "pop", "push"}:
+            plan(database, queue, form.verb)
+
+
+def test_of_somebody_elses_table_only_what_its_columns_give(database: Database) -> None:
+    with database.transaction("make a table") as connection:
+        connection.exec_driver_sql(
+            "CREATE TABLE jobs (job bigint PRIMARY KEY, started timestamptz, body text)"
+        )
+        connection.exec_driver_sql(
+            "INSERT INTO jobs SELECT n, null, 'x' FROM generate_series(1, 9) AS n"
+        )
+    roles = {"id": "job", "claimed_at": "started", "payload": "body"}
+    queue = adopt(database, "public", "jobs", design("claim"), roles)
+    can = {form.verb for form in FORMS if not why_not(queue, form.verb)}
+    assert can == {"release", "doctor", "purge", "maintain", "forget"}
+    assert why_not(queue, "requeue") == "it was adopted without a column for the role error"
+    assert "somebody else's" in why_not(queue, "push")
+    with pytest.raises(RefusedError, match="has no archive"):
+        plan(database, queue, "purge")
+    gone = plan(database, queue, "purge", permanently="yes", filter="state=ready")
+    assert gone.do(Control(), lambda _: None).ledger == Ledger(9, 9, 9)
+    assert plan(database, queue, "forget").do(Control(), lambda _: None).outcome is Outcome.DONE
+
+
+def test_a_session_that_holds_rows_is_named_then_ended(
+    database: Database, database_url: str
+) -> None:
+    queue = make(database, "mail", "fifo", {})
+    with connect(database_url) as consumer:
+        consumer.execute("BEGIN")
+        consumer.execute("SELECT * FROM mail_pop()")
+        session = consumer.info.backend_pid
+        with pytest.raises(UsageError, match=f"{session} "):
+            plan(database, queue, "end-session")
+        made = plan(database, queue, "end-session", session=str(session))
+        assert not made.by_name
+        assert any("come back by rollback" in line for line in made.lines)
+        ended = made.do(Control(), lambda _: None)
+        assert ended.outcome is Outcome.DONE
+        assert "is free again" in ended.lines[0]
+        with pytest.raises(psycopg.OperationalError):
+            consumer.execute("SELECT")
+    assert states(database, queue)["ready"] == READY
+
+
+def test_archiving_round_after_round_goes_on_until_it_is_stopped(database: Database) -> None:
+    queue = make(database, "jobs", "status", {})
+    made = plan(database, queue, "archive", every="1h", hot_above="100000")
+    assert made.needed
+    assert "until it is stopped" in made.lines[-1]
+    control = Control()
+    ended = made.do(control, lambda _: control.stop())
+    assert ended.outcome is Outcome.STOPPED
+    assert ended.ledger is not None
+    assert ended.ledger.out == DONE
+    assert states(database, queue)["done"] == 0
+
+
+def test_what_cannot_be_written_stays_in_the_queue(database: Database, tmp_path: Path) -> None:
+    queue = make(database, "mail", "fifo", {})
+    made = plan(database, queue, "pop", file=str(tmp_path / "nowhere" / "file"), count="3")
+    with pytest.raises(UsageError, match="cannot be written"):
+        made.do(Control(), lambda _: None)
+    assert states(database, queue)["ready"] == READY
+    with pytest.raises(UsageError, match="keeps no popped messages"):
+        plan(database, queue, "pop", file="x", complete="yes")
+
+
+def test_uninstall_of_many_wants_to_be_told_so(database: Database) -> None:
+    queue = make(database, "mail", "fifo", {})
+    with database.transaction("fill") as connection:
+        connection.exec_driver_sql("SELECT mail_push('x') FROM generate_series(1, 1001)")
+    refused = plan(database, queue, "uninstall")
+    assert refused.obstacles
+    with pytest.raises(RefusedError, match="cannot be done"):
+        refused.require_possible()
+    assert not plan(database, queue, "uninstall", with_messages="yes").obstacles
+
+
+def test_the_doctor_mends_what_needs_no_judgement(database: Database) -> None:
+    queue = make(database, "orders", "ring", {"size": "40"})
+    with database.transaction("lose numbers") as connection:
+        connection.exec_driver_sql("SELECT nextval('orders_push_seq')")
+    made = plan(database, queue, "doctor")
+    assert made.needed
+    ended = made.do(Control(), lambda _: None)
+    assert ended.outcome is Outcome.DONE
+    assert "all clear" in ended.lines[-1]

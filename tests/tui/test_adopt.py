@@ -1,0 +1,131 @@
+"""A table becomes a queue: the list, the mapping with a preview, and the way on a real server."""
+
+import pytest
+from sqlalchemy import text
+
+from console.actions.adoptable import Column, Preview, Table, candidate
+from console.catalog import find
+from console.designs import DESIGNS
+from console.engines import open_database
+from console.errors import TooSlowError
+from console.rights import Rights
+from console.tui import jobs
+from console.tui.dialogs.confirm import ConfirmDialog
+from console.tui.places import Place
+from console.tui.screens.adopt import AdoptScreen
+from console.tui.widgets.adoptable_table import Tables
+from console.tui.widgets.field import Field
+from console.tui.widgets.list_table import ListTable
+from tests.tui.alone import alone, is_at, place, until
+from tests.tui.opened import Opened
+
+JOBS = Table("public", "jobs[bold]", 12)
+COLUMNS = (
+    Column("job_id", "bigint"),
+    Column("created_at", "timestamptz"),
+    Column("locked_at", "timestamptz"),
+    Column("body", "text"),
+)
+
+
+@pytest.fixture
+def nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a job would find is posted by the test."""
+    monkeypatch.setattr(jobs, "start", lambda *_: None)
+
+
+async def chosen(console: Opened) -> AdoptScreen:
+    """The form of a table, its columns posted."""
+    console.app.open_adopt("prod")
+    await console.pilot.pause()
+    screen = console.app.screen
+    assert isinstance(screen, AdoptScreen)
+    screen.show_tables(Tables((JOBS, Table("sales", "mail", None))))
+    await console.pilot.pause()
+    await console.press("enter")
+    screen.show_columns(COLUMNS)
+    await console.pilot.pause()
+    return screen
+
+
+@pytest.mark.usefixtures("nobody_answers")
+async def test_the_list_is_filtered_and_what_is_not_known_is_no_zero() -> None:
+    async with alone(places=[place()]) as console:
+        console.app.open_adopt("prod")
+        await console.pilot.pause()
+        screen = console.app.screen
+        assert isinstance(screen, AdoptScreen)
+        screen.show_tables(Tables((JOBS, Table("sales", "mail", None))))
+        await console.pilot.pause()
+        assert "jobs[bold]" in console.picture
+        table = screen.query_one("#tables", ListTable)
+        assert table.cells(table.keys[1])["rows"].text == "?"
+        await console.press("slash", "m", "a", "enter")
+        assert len(table.keys) < 2
+        await console.press("escape")
+        assert len(table.keys) == 2
+        await console.press("escape")
+        assert not is_at(console, AdoptScreen)
+
+
+@pytest.mark.usefixtures("nobody_answers")
+async def test_a_mapping_says_what_it_gives_and_what_it_costs() -> None:
+    async with alone(places=[place(rights=Rights.OPERATOR)], size=(160, 48)) as console:
+        screen = await chosen(console)
+        assert screen.roles == {
+            "id": "job_id",
+            "pushed_at": "created_at",
+            "claimed_at": "locked_at",
+            "payload": "body",
+        }
+        assert "without it: no errors" in console.picture
+        queue = candidate(JOBS, DESIGNS["claim"], screen.roles)
+        error = TooSlowError("Could not look.", why="It took too long.")
+        screen.show_preview(Preview(queue, errors=(error,)))
+        await console.pilot.pause()
+        assert "It took too long." in console.picture
+        assert "no requeue: it was adopted without a column for the role error" in console.picture
+        # What it may not do is said, and not asked for.
+        await console.press("enter")
+        assert not is_at(console, ConfirmDialog)
+        assert "wants the right admin" in console.picture
+        # What a design cannot do without is wanted before anything is asked.
+        await console.press("right")
+        assert screen.design.name == "status"
+        assert "Still wanted: status" in console.picture
+        assert screen.query_one("#role-status", Field).is_wrong
+        await console.press("enter")
+        assert not is_at(console, ConfirmDialog)
+
+
+async def test_from_the_list_to_the_catalog(database_url: str) -> None:
+    database = open_database(database_url, label="prod")
+    with database.transaction("make a table") as connection:
+        connection.execute(
+            text(
+                "CREATE TABLE jobs (job_id bigserial PRIMARY KEY, created timestamptz "
+                "DEFAULT now(), started timestamptz, body text, last_error text)"
+            )
+        )
+        connection.execute(text("INSERT INTO jobs (body) VALUES ('card 4111 [b]')"))
+    here = Place("prod", database, Rights.ADMIN)
+    async with alone(places=[here], size=(160, 48)) as console:
+        went: list[object] = []
+        console.app.open_queue = lambda *key: went.append(key)  # type: ignore[method-assign]
+        console.app.open_adopt("prod")
+        await until(console, lambda: "jobs" in console.picture)
+        await console.press("enter")
+        await until(console, lambda: "card 4111 [b]" in console.picture)
+        assert "ready 1" in console.picture
+        await console.press("enter")
+        assert is_at(console, ConfirmDialog)
+        await console.press("n", "enter")
+        assert "nothing was done" in console.picture
+        console.app.screen.query_one("#confirm").value = "y"  # type: ignore[attr-defined]
+        await console.press("enter")
+        await until(console, lambda: went)
+        assert went == [(("prod", "public", "jobs"),)]
+    with database.transaction("look", read_only=True) as connection:
+        queue = find(connection, database.product, "jobs")
+    assert (queue.design.name, queue.roles["error"]) == ("claim", "last_error")
+    database.close()

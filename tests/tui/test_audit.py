@@ -1,0 +1,185 @@
+"""Who did what: the table, the filter, one action whole, and the way from it to what undoes it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from textual.widgets import Input
+
+from console.actions.audit import Entry
+from console.errors import ConnectionFailedError
+from console.tui.board import Key
+from console.tui.dialogs.audit_entry import AuditEntryDialog, filters_of, follow_up
+from console.tui.places import Place
+from console.tui.screens import audit as screen
+from console.tui.screens.audit import AuditScreen, Found, Sought, read
+from console.tui.widgets.audit_table import AuditTable, Line
+from tests.tui.alone import alone, is_at, place
+from tests.tui.opened import Opened
+
+AT = datetime(2026, 3, 29, 2, 0, 0, tzinfo=UTC)
+ENTRY = Entry(
+    action_id=17,
+    schema="public",
+    queue="mail",
+    verb="purge",
+    started_at=AT,
+    last_at=AT + timedelta(seconds=64),
+    ended_at=AT + timedelta(seconds=64),
+    operator="ann@etl01",
+    database_user="ops",
+    session="pid=4711 start=2026-03-29T01:00:00.000000Z",
+    connection="prod",
+    filters="state=error error~time out",
+    cutoff=AT,
+    planned=5_000,
+    selected=5_000,
+    done=4_990,
+    skipped=8,
+    failed=2,
+    outcome="done",
+    detail="reason: [bold]bad\x1b[31m[/bold]",
+)
+RUNNING = replace(ENTRY, action_id=18, verb="requeue", ended_at=None, outcome="running", failed=0)
+INSTALL = replace(
+    ENTRY, action_id=3, verb="install", planned=0, selected=0, done=0, skipped=0, failed=0,
+    filters="", cutoff=None, detail="design fifo", operator="bob@pc", queue="orders",
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What the databases were asked; they answer with nothing."""
+    found: list[tuple[Any, ...]] = []
+
+    def look(places: Sequence[Place], sought: object, key: Key | None = None) -> Found:
+        found.append((tuple(one.name for one in places), sought, key))
+        return Found()
+
+    monkeypatch.setattr(screen, "look", look)
+    return found
+
+
+async def shown(console: Opened, *lines: Line, **more: Any) -> AuditScreen:
+    """The screen, with these on it."""
+    console.app.open_audit(**more)
+    await console.pilot.pause()
+    opened_screen = console.app.screen
+    assert isinstance(opened_screen, AuditScreen)
+    opened_screen.show(Found(lines))
+    await console.pilot.pause()
+    return opened_screen
+
+
+def words(of: AuditScreen, selector: str) -> str:
+    return str(of.query_one(selector).render())
+
+
+async def test_each_action_has_a_line_and_the_cursor_stays_on_its_action() -> None:
+    async with alone(places=[place("prod")]) as console:
+        at = await shown(console, Line(ENTRY), Line(INSTALL))
+        table = at.query_one(AuditTable)
+        cells = {name: cell.text for name, cell in table.cells(table.keys[0]).items()}
+        assert cells["verb"] == "purge"
+        assert cells["done"] == "4,990"
+        assert cells["when"] == "03-29 02:00:00"
+        await console.press("j")
+        assert table.entry == INSTALL
+        at.show(Found((Line(RUNNING, alive=False), Line(ENTRY), Line(INSTALL))))
+        await console.pilot.pause()
+        assert table.entry == INSTALL
+        assert "interrupted" in console.picture
+
+
+async def test_it_fits_and_what_is_untrusted_is_shown_as_it_is() -> None:
+    async with alone(places=[place("prod")], size=(50, 14)) as console:
+        await shown(console, Line(ENTRY), Line(INSTALL))
+        assert "purge" in console.picture
+        assert "public.ma" in console.picture
+        await console.press("enter")
+        assert "\x1b" not in console.picture
+        assert "purge" in console.picture
+        await console.pilot.resize_terminal(80, 24)
+        await console.pilot.pause()
+        assert "[bold]bad␛[31m[/bold]" in console.picture
+
+
+async def test_the_filter_is_asked_of_the_database_and_its_words_of_what_came(
+    asked: list[tuple[Any, ...]],
+) -> None:
+    async with alone(places=[place("prod")]) as console:
+        at = await shown(console, Line(ENTRY), Line(INSTALL))
+        await console.press("slash", "v")
+        at.query_one("#filter", Input).value = "verb:purge since:1d ann"
+        await console.press("enter")
+        assert asked[-1][1].verb == "purge"
+        assert asked[-1][1].since == 86_400
+        at.show(Found((Line(ENTRY), Line(INSTALL))))
+        await console.pilot.pause()
+        assert at.query_one(AuditTable).keys == (Line(ENTRY).key,)
+        await console.press("escape")
+        assert asked[-1][1] == Sought()
+        at.show(Found((Line(ENTRY), Line(INSTALL))))
+        assert len(at.query_one(AuditTable).keys) == 2
+        await console.press("slash")
+        at.query_one("#filter", Input).value = "since:nix"
+        await console.pilot.pause()
+        assert "not a duration" in words(at, "#audit-head")
+        await console.press("escape", "escape")
+        assert not is_at(console, AuditScreen)
+
+
+async def test_a_connection_that_fails_is_told_beside_what_others_have() -> None:
+    async with alone(places=[place("prod"), place("stage")]) as console:
+        at = await shown(console, Line(ENTRY, None, "prod"), Line(ENTRY, None, "stage"))
+        assert len(at.query_one(AuditTable).keys) == 2, "numbers are a database's own"
+        error = ConnectionFailedError("Could not read the audit.", why="refused")
+        at.show(Found((Line(ENTRY, None, "prod"),), (("stage", error),)))
+        await console.pilot.pause()
+        assert "stage: refused" in words(at, "#audit-head")
+        assert len(at.query_one(AuditTable).keys) == 2, "what it said before stays"
+
+
+async def test_nothing_came_is_not_nothing_done() -> None:
+    async with alone(places=[place("prod")]) as console:
+        error = ConnectionFailedError("Could not read the audit.", why="refused", next_step="Wait.")
+        at = await shown(console)
+        assert "Nobody has done anything here yet" in console.picture
+        at.show(Found(errors=(("prod", error),)))
+        await console.pilot.pause()
+        for part in ("Could not read the audit.", "refused", "Wait."):
+            assert part in console.picture
+        assert "Nobody" not in console.picture
+
+
+async def test_from_a_purge_to_the_form_that_brings_back_what_it_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with alone(places=[place("prod")]) as console:
+        went: list[tuple[Any, ...]] = []
+        monkeypatch.setattr(
+            console.app, "open_action", lambda *words, **options: went.append((*words, options))
+        )
+        await shown(console, Line(ENTRY))
+        await console.press("enter")
+        assert is_at(console, AuditEntryDialog)
+        assert "restore --action 17" in console.picture
+        await console.press("a")
+        assert went == [(("prod", "public", "mail"), "restore", (), {"action": "17"})]
+        assert is_at(console, AuditScreen)
+
+
+def test_what_was_cut_off_goes_on_with_the_same_filters() -> None:
+    follow = follow_up(Line(RUNNING, alive=False))
+    assert follow is not None
+    assert (follow.verb, follow.filters) == ("requeue", ("state=error", "error~time out"))
+    assert follow_up(Line(RUNNING, alive=True)) is None
+    assert follow_up(Line(INSTALL)) is None
+    assert filters_of(replace(ENTRY, filters="of another version")) == ()
+
+
+def test_the_command_lines_twin() -> None:
+    found = screen.words(read("verb:purge since:1d running mail"))
+    assert found == ["--verb", "purge", "--since", "86400s", "--running"]

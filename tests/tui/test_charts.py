@@ -1,0 +1,181 @@
+"""Charts: what is drawn of a history, at which size, and in whose time."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from zoneinfo import ZoneInfo
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.monitor import QueueSnapshot, Reading
+from console.tui.screens.queue import QueueScreen
+from console.tui.series import SPANS, Series
+from console.tui.widgets.axis import (
+    scale,
+    scale_count,
+    scale_seconds,
+    short_count,
+    short_seconds,
+    ticks,
+)
+from console.tui.widgets.charts import Chart, Charts, Drawing, Moment, drawings, extent
+from tests.tui.feeds import nine, queue
+from tests.tui.opened import Opened, opened
+
+KEY = ("prod-orders", "public", "orders")
+AT = datetime(2026, 3, 29, 2, 14, 7, tzinfo=UTC)
+
+
+def ring(**figures: object) -> QueueSnapshot:
+    (found,) = (one for one in nine() if one.queue == "orders")
+    return replace(found, **figures)  # type: ignore[arg-type]
+
+
+def drawn(*looks: tuple[float, QueueSnapshot], now: float, span: int = 0) -> list[Drawing]:
+    series = Series()
+    for at, one in looks:
+        series.take(KEY[0], Reading("x", (one,), latency_seconds=0.004), at, 1.0)
+    return drawings(series, KEY, looks[-1][1], SPANS[span], Moment(now, AT, UTC))
+
+
+@given(st.floats(1e-6, 1e12))
+def test_an_axis_ends_at_a_round_figure_that_is_not_below_the_highest(highest: float) -> None:
+    for by in (scale, scale_count, scale_seconds):
+        assert by(highest) >= highest * (1 - 1e-9)
+    assert scale(highest) <= highest * 2.51
+    assert scale_count(highest) / 2 == round(scale_count(highest) / 2) or highest > 10
+
+
+def test_figures_beside_an_axis_are_short() -> None:
+    counts = [short_count(one) for one in (0, 0.5, 812, 2500, 10_000, 1.2e6, -4000)]
+    assert counts == ["0", "0.5", "812", "2.5 k", "10 k", "1.2 M", "-4 k"]
+    told = [short_seconds(one) for one in (0, 0.005, 2.5, 240, 7200, 172_800)]
+    assert told == ["0", "5 ms", "2.5 s", "4 m", "2 h", "2 d"]
+
+
+@given(
+    st.sampled_from(SPANS),
+    st.integers(20, 200),
+    st.datetimes(datetime(2026, 1, 1), datetime(2026, 12, 31), timezones=st.just(UTC)),  # noqa: DTZ001
+    st.integers(-12 * 60, 14 * 60).map(lambda m: timezone(timedelta(minutes=m))),
+)
+def test_times_along_a_chart_are_round_ones_of_the_zone_and_fit(
+    span: object, width: int, utc: datetime, zone: tzinfo
+) -> None:
+    places, labels = ticks(span.seconds, width, utc, zone)  # type: ignore[attr-defined]
+    assert all(-span.seconds <= place <= 0 for place in places)  # type: ignore[attr-defined]
+    assert len(labels) * 9 <= max(9, width) + 9
+    for place, label in zip(places, labels, strict=True):
+        wall = (utc + timedelta(seconds=place)).astimezone(zone)
+        assert label == f"{wall + timedelta(microseconds=500):%H:%M}"
+        assert (wall + timedelta(microseconds=500)).second == 0
+
+
+def test_a_chart_begins_at_zero_and_goes_below_only_where_figures_do() -> None:
+    depth, _, gap, _ = drawn((1000, ring(ready=3, gap=-7)), (1001, ring(ready=5, gap=5)), now=1001)
+    assert extent(depth) == (0, 6)
+    assert extent(gap) == (-8, 6)
+
+
+def test_a_ring_has_a_chart_of_its_gap_others_of_their_age_and_a_heap_of_neither() -> None:
+    def heads(one: QueueSnapshot) -> list[str]:
+        series = Series()
+        return [d.words[0][0].strip() for d in drawings(series, KEY, one, SPANS[0], NOW)]
+
+    assert heads(ring()) == ["ready", "▄ push/s", "gap", "a look takes"]
+    assert heads(queue("q")) == ["ready", "▄ push/s", "age of the oldest", "a look takes"]
+    assert heads(queue("q", "heap")) == ["ready", "▄ push/s", "a look takes"]
+
+
+NOW = Moment(1000.0, AT, UTC)
+
+
+def history(console: Opened, *readies: int | None, **figures: object) -> None:
+    """A look a second; None: none came."""
+    for ready in readies:
+        if ready is not None:
+            told = Reading("x", (ring(ready=ready, **figures),), latency_seconds=0.004)
+            console.app.desk.board.take(KEY[0], told, console.clock.now)
+        console.clock.now += 1
+
+
+async def open_orders(console: Opened, tab: str = "findings") -> QueueScreen:
+    console.app.open_queue(KEY, tab)
+    await console.pilot.pause()
+    await console.pilot.pause()
+    screen = console.app.screen
+    assert isinstance(screen, QueueScreen)
+    return screen
+
+
+def shown(screen: QueueScreen) -> list[str]:
+    """How the charts in sight begin."""
+    return [chart.render().plain.split()[0] for chart in screen.query_one(Charts).shown]
+
+
+async def test_what_was_not_seen_is_blank_between_what_was() -> None:
+    async with opened() as console:
+        history(console, *[5] * 60, *[None] * 120, *[5] * 60)
+        screen = await open_orders(console)
+        (chart,) = screen.query_one(Charts).shown
+        lowest = chart.render().plain.splitlines()[-3]
+        bars = lowest.partition("┤")[2]
+        assert bars.strip("█▌▐▙▟▄▖▗ ") == ""
+        filled = [place for place, cell in enumerate(bars) if cell != " "]
+        blanks = bars[filled[0] : filled[-1]].count(" ")
+        assert 0.3 < blanks / len(bars) < 0.5
+        assert filled[-1] - filled[0] > 0.7 * len(bars)
+
+
+def test_a_depth_of_nothing_is_drawn_as_nothing_and_not_as_a_gap() -> None:
+    looks = [(1000.0 + n, ring(ready=5 if n < 10 else 0)) for n in range(60)]
+    depth, *_ = drawn(*looks, now=1060)
+    (run,) = depth.curves[0].runs
+    assert {value for _, value in run} == {0, 5}
+
+
+async def test_on_a_small_screen_there_is_one_chart_at_a_time_and_c_leaves_it_to_words() -> None:
+    async with opened(zone=ZoneInfo("Asia/Kathmandu")) as console:
+        history(console, 1, 2, 3)
+        screen = await open_orders(console)
+        seen = shown(screen)
+        for key in (*["right_square_bracket"] * 4, "left_square_bracket"):
+            await console.press(key)
+            seen += shown(screen)
+        assert seen == ["ready", "▄", "gap", "a", "ready", "a"]
+        assert "chart 4 of 4" in console.picture
+        assert "gap 9,412 of 10,000" in console.picture
+        assert " 07:5" in console.picture
+        await console.press("u")
+        assert " 02:1" in console.picture
+        for title in ("5 m ·", "1 h ·", "24 h ·", "5 m ·"):
+            assert title in console.picture
+            await console.press("z")
+        before = screen.query_one("#tabs").size.height
+        await console.press("c")
+        assert shown(screen) == []
+        assert screen.query_one("#tabs").size.height > before
+        await console.press("c")
+        assert shown(screen) == ["a"]
+
+
+async def test_on_a_large_screen_all_are_beside_each_other_and_none_is_too_small() -> None:
+    async with opened(size=(160, 48)) as console:
+        history(console, 1, 2, 3)
+        screen = await open_orders(console)
+        assert shown(screen) == ["ready", "▄", "gap", "a"]
+        regions = [chart.region for chart in screen.query(Chart)]
+        assert len({region.x for region in regions}) == len({region.y for region in regions}) == 2
+        for size in ((80, 24), (50, 14), (20, 10), (3, 3), (80, 24)):
+            await console.pilot.resize_terminal(*size)
+            await console.press("right_square_bracket", "z")
+        assert shown(screen) == ["▄"]
+
+
+async def test_before_anything_was_seen_it_says_so() -> None:
+    async with opened(size=(160, 48)) as console:
+        history(console, 1, push_per_second=None, pop_per_second=None)
+        screen = await open_orders(console)
+        rates = screen.query_one(Charts).shown[1].render().plain
+        assert "nothing seen yet" in rates
+        assert "┤" not in rates

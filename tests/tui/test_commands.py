@@ -1,0 +1,186 @@
+"""What is typed behind `:`, and what Ctrl-P finds."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from textual.widgets import Input
+
+from console.errors import UsageError
+from console.monitor import QueueSnapshot, Reading
+from console.tui import commands
+from console.tui.board import Board
+from console.tui.commands import Site, completions, queue_named, quoted
+from console.tui.desk import Desk
+from console.tui.dialogs.command_line import CommandLineDialog
+from console.tui.filter_line import words_of
+from console.tui.palette import entries
+from tests.tui.alone import alone, is_at, place
+from tests.tui.feeds import FakeClock, nine, queue
+
+KEY = ("prod", "public", "mail")
+
+
+class Followed:
+    """Every way that is gone, and what else commands want of a console."""
+
+    def __init__(self) -> None:
+        self.went: list[tuple[Any, ...]] = []
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def go(*words: Any, **options: Any) -> None:
+            self.went.append((name, *words, options) if options else (name, *words))
+
+        return go
+
+
+def site(key: Any = None, queues: Sequence[QueueSnapshot] = ()) -> tuple[Site, Followed]:
+    """A console with these queues, without a screen."""
+    board = Board({"prod": 1.0}, 0.0)
+    board.take("prod", Reading("prod", tuple(queues or nine()), latency_seconds=0.004), 0.0)
+    ways: Any = Followed()
+    desk = Desk(board, FakeClock().clock, ways, places={"prod": place()})
+    return Site(desk, ways, key, ("dark", "light")), ways
+
+
+@pytest.mark.parametrize(
+    ("line", "went"),
+    [
+        ("q orders state=error", ("open_messages", ("prod", "public", "orders"), ["state=error"])),
+        (":queue mail errors", ("open_queue", KEY, "errors")),
+        ("errors", ("open_queue", KEY, "errors")),
+        ("queue prod/public.mail", ("open_queue", KEY, "")),
+        (
+            "release mail --filter older=1h state=claimed --unknown --batch 50",
+            (
+                "open_action",
+                KEY,
+                "release",
+                ["older=1h", "state=claimed"],
+                {"unknown": "yes", "batch": "50"},
+            ),
+        ),
+        (
+            "resize orders 20000",
+            ("open_action", ("prod", "public", "orders"), "resize", [], {"size": "20000"}),
+        ),
+        ('requeue error~"no route"', ("open_action", KEY, "requeue", ["error~no route"])),
+        ("waits prod", ("open_waits", "prod")),
+        ("audit", ("open_audit",)),
+        ("audit mail", ("open_audit", {"key": KEY})),
+        ("install", ("open_install", "prod")),
+        ("adopt prod", ("open_adopt", "prod")),
+        ("smoke mail", ("open_smoke", KEY)),
+        ("connections", ("open_connections",)),
+        ("doctor mail", ("examine", KEY)),
+    ],
+)
+def test_a_command_goes_where_it_says(line: str, went: tuple[Any, ...]) -> None:
+    here, gone = site(KEY)
+    commands.run(here, line)
+    assert gone.went == [went]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("relase mail", "Did you mean: release"),
+        ("queue mial", "Did you mean: mail"),
+        ("queue", "Which queue?"),
+        ("queue mail nothing", "Tabs: findings"),
+        ("release mail --forc", "--force"),
+        ("release mail --batch", "wants a value"),
+        ("release mail --batch many", "batch"),
+        ("q mail state", "cannot be read"),
+        ("waits nowhere", "There are: prod"),
+        ("theme pink", "dark, light"),
+        ("quit now", "no meaning"),
+        ('q "mail', "quotation"),
+    ],
+)
+def test_a_wrong_one_is_answered_in_words(line: str, words: str) -> None:
+    here, gone = site()
+    with pytest.raises(UsageError) as caught:
+        commands.run(here, line)
+    assert words in str(caught.value)
+    assert not gone.went
+
+
+def test_of_namesakes_one_has_to_be_meant() -> None:
+    here, _ = site(queues=(queue("mail"), queue("mail", schema="sales"), queue("a b")))
+    with pytest.raises(UsageError) as caught:
+        queue_named(here, "mail")
+    assert "sales.mail" in caught.value.next_step
+    assert queue_named(here, "sales.mail") == ("prod", "sales", "mail")
+    offered = completions(here, "queue ")
+    assert offered == ["queue public.mail", "queue sales.mail", 'queue "a b"']
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("rel", ["relay", "release"]),
+        ("release ma", ["release mail"]),
+        ("queue mail st", ["queue mail stuck"]),
+        ("theme l", ["theme light"]),
+        ("release mail --unk", ["release mail --unknown"]),
+        ("q mail state=e", ["q mail state=error"]),
+        ("waits ", ["waits prod"]),
+        ("nothing ", []),
+    ],
+)
+def test_what_a_line_could_become(line: str, offered: list[str]) -> None:
+    assert completions(site()[0], line) == offered
+
+
+async def test_the_line_completes_remembers_and_answers() -> None:
+    async with alone(places=[place()]) as console:
+        console.feeds[0].give(*nine())
+        await console.pilot.pause()
+        gone: list[Any] = []
+        console.app.open_waits = gone.append  # type: ignore[method-assign]
+        await console.press("colon", "r", "e", "l", "tab", "tab")
+        assert is_at(console, CommandLineDialog)
+        line = console.app.screen.query_one(Input)
+        assert line.value == "release"
+        line.value = "release mial"
+        await console.press("enter")
+        await console.pilot.pause()
+        assert "Did you mean: mail" in console.picture
+        line = console.app.screen.query_one(Input)
+        line.value = "waits prod"
+        await console.press("enter")
+        assert gone == ["prod"]
+        await console.press("colon", "up", "up")
+        assert console.app.screen.query_one(Input).value == "release mial"
+        await console.press("escape")
+        assert not is_at(console, CommandLineDialog)
+
+
+async def test_themes_and_quit() -> None:
+    async with alone(places=[place()]) as console:
+        for theme in ("light", "contrast", "dark"):
+            commands.run(console.app.site(console.app.screen), f"theme {theme}")
+            await console.pilot.pause()
+            assert console.app.theme == theme
+        commands.run(console.app.site(console.app.screen), "quit")
+        await console.pilot.pause()
+        assert not console.app.is_running
+
+
+def test_the_palette_has_every_verb_of_the_queue_under_the_cursor() -> None:
+    here, gone = site(KEY)
+    names = [name for name, _, _ in entries(here)]
+    assert {"release mail", "requeue mail", "smoke mail", "queue prod/public.mail"} <= {*names}
+    assert "resize mail" not in names
+    assert len(names) == len(set(names))
+    for _, _, line in entries(here):
+        commands.run(here, line)
+    assert len(gone.went) == len(names)
+
+
+@given(st.text(min_size=1))
+def test_a_name_that_is_offered_is_read_back(name: str) -> None:
+    assert words_of(quoted(name)) == [name]

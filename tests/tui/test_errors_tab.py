@@ -1,0 +1,99 @@
+"""The tab Errors: kinds, what they open to, what is acted on."""
+
+from datetime import UTC, datetime, timedelta
+
+from console.errors import ConnectionFailedError
+from console.monitor.errors import ErrorGroup, ErrorGroups, also_matching, filters_of
+from console.tui.places import Place
+from console.tui.tabs.errors import ErrorsTab
+from console.tui.widgets.words import Words
+from tests.tui.acting import database_at, make
+from tests.tui.one_tab import KEY, Shown, one_tab
+from tests.tui.test_messages import QUEUE
+
+AT = datetime(2026, 3, 29, 2, 0, 0, tzinfo=UTC)
+
+
+def group(wording: str, count: int = 1, sample: str = "") -> ErrorGroup:
+    later = AT + timedelta(minutes=10)
+    return ErrorGroup(wording, count, AT, later, 1, 5, "17", sample or wording)
+
+
+NO_ROUTE = group("no route to <ip>: <text> [bold]", 12, "no route to 10.0.0.7: 'x'\x1b [bold]")
+TIMED_OUT = group("timed out", 3)
+
+
+def groups(*found: ErrorGroup, complete: bool = True, ungrouped: int = 0) -> ErrorGroups:
+    counted = sum(one.count for one in found) + ungrouped
+    return ErrorGroups(QUEUE, found, counted, ungrouped, complete)
+
+
+def head(shown: Shown[ErrorsTab]) -> str:
+    return shown.tab.query_one("#errors-head", Words).said
+
+
+async def test_kinds_with_their_counts_times_tries_and_samples() -> None:
+    async with one_tab(ErrorsTab, size=(160, 48)) as shown:
+        shown.tab.show_groups(groups(NO_ROUTE, TIMED_OUT, complete=False, ungrouped=4))
+        await shown.pilot.pause()
+        assert "19 errors of 2 kinds at least, the newest; older ones were not" in head(shown)
+        for words in ("≈12", "03-29 02:00:00", "03-29 02:10:00", "1 to 5", "no route to <ip>"):
+            assert words in shown.picture
+        assert "newest of 17: no route to 10.0.0.7: 'x'␛ [bold]" in shown.picture
+        shown.tab.fail(ConnectionFailedError("Could not look.", why="it is away"))
+        await shown.pilot.pause()
+        assert "it is away" in head(shown)
+        assert "19 errors" in head(shown)
+
+
+async def test_the_cursor_stays_on_its_kind_and_acts_on_it() -> None:
+    async with one_tab(ErrorsTab) as shown:
+        shown.tab.show_groups(groups(NO_ROUTE, TIMED_OUT))
+        await shown.press("j")
+        shown.tab.show_groups(groups(group("new", 99), group("newer", 98), NO_ROUTE, TIMED_OUT))
+        await shown.press("a")
+        shown.tab.show_groups(groups(NO_ROUTE))
+        assert shown.tab.table.cells("timed out")["count"].text == "0"
+        await shown.press("a")
+        assert shown.ways.went == [("actions", KEY, "state=error", "error~timed out")] * 2
+
+
+async def test_none_is_said_in_words() -> None:
+    async with one_tab(ErrorsTab) as shown:
+        shown.tab.show_groups(groups())
+        await shown.press("enter", "a", "y")
+        assert "No errors." in head(shown)
+        assert shown.ways.went == []
+
+
+def test_a_kind_becomes_filters_that_its_messages_match() -> None:
+    assert filters_of(NO_ROUTE).words == ("state=error", "error~no route to", "error~[bold]")
+    blanks = group("lost at <time> of order <n>", sample="lost  at 10:00:00 of\norder 7")
+    assert filters_of(blanks).words == ("state=error",)
+    masked = group("card *** refused", sample="card *** refused")
+    assert filters_of(masked).words == ("state=error", "error~card", "error~refused")
+
+
+def test_other_kinds_that_match_too_are_known() -> None:
+    longer = group("timed out after <n> s", 2, "TIMED OUT after 3 s")
+    assert also_matching(TIMED_OUT, [NO_ROUTE, TIMED_OUT, longer]) == (longer,)
+    assert also_matching(longer, [NO_ROUTE, TIMED_OUT, longer]) == ()
+
+
+async def test_on_a_server_a_kind_opens_to_its_messages(database_url: str) -> None:
+    with database_at(database_url) as database:
+        make(database, "mail", "claim", {})
+        async with one_tab(ErrorsTab, places=[Place("prod", database)]) as shown:
+            tab = shown.tab
+            tab.look()
+            await shown.until(lambda: tab.found is not None)
+            assert "4 errors of 1 kind" in head(shown)
+            await shown.press("enter")
+            await shown.until(lambda: len(tab.pane.table.keys) == 4)
+            assert tab.is_open
+            await shown.press("x", "a")
+            (went,) = shown.ways.went
+            assert went[:2] == ("actions", KEY)
+            assert [word.partition("=")[0] for word in went[2:]] == ["id"]
+            await shown.press("escape", "escape")
+            assert (tab.pane.display, tab.table.has_focus) == (False, True)

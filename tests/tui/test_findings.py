@@ -1,0 +1,434 @@
+"""Findings on the overview and in their dialog: what is shown of them, and how one is mended."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from console.actions.install import install
+from console.actions.pop import pop_many
+from console.actions.push import push_many
+from console.catalog import Queue, installed_queue
+from console.designs import design
+from console.doctor.claims import GONE
+from console.doctor.finding import Code, Diagnosis, Finding, Severity
+from console.engines import Database, open_database
+from console.errors import RefusedError
+from console.monitor import QueueSnapshot, Reading
+from console.monitor.limits import DEFAULTS, Level
+from console.monitor.owners import Holder
+from console.rights import Rights
+from console.tui import ConsoleApp, SamplerFeed
+from console.tui.board import Board
+from console.tui.dialogs.finding import FindingDialog, Phase
+from console.tui.places import Place
+from console.tui.widgets.findings_table import FindingsTable
+from tests.tui.feeds import queue
+from tests.tui.opened import Opened, ended, opened, picture
+
+GRAVE = Code("orphan", Severity.CRITICAL, "")
+BAD = Code("claims_gone", Severity.WARNING, "")
+NOTE = Code("bloat", Severity.NOTE, "")
+NOW = datetime(2026, 3, 29, 2, 14, 7, tzinfo=UTC)
+
+
+@dataclass
+class FakeRepair:
+    """Counts what it is asked."""
+
+    wants_name: bool = False
+    rights: Rights = Rights.OPERATOR
+    summary: str = "release [bold] of them"
+    command: str = "dbq-console release mail"
+    unattended: bool = True
+    planned: int = 0
+    done: int = 0
+    refuses: bool = False
+
+    def plan(self, database: Database) -> Sequence[str]:  # noqa: ARG002  # of the protocol
+        self.planned += 1
+        return ["release public.mail", "  4 messages [bold]"]
+
+    def run(self, database: Database) -> Sequence[str]:  # noqa: ARG002  # of the protocol
+        self.done += 1
+        if self.refuses:
+            raise RefusedError("Could not release.", why="a lock", next_step="Try again.")
+        return ["released 4"]
+
+
+@dataclass
+class Heard:
+    """What the doctor was asked, in the place of a doctor."""
+
+    keys: list[object] = field(default_factory=list)
+
+
+def a_queue(name: str, kind: str = "claim") -> Queue:
+    found = design(kind, "postgresql")
+    return installed_queue("public", name, found, found.complete_options({}))
+
+
+def diagnosis(name: str, *findings: Finding, unseen: Sequence[str] = ()) -> Diagnosis:
+    return Diagnosis(a_queue(name), findings, tuple(unseen))
+
+
+def finding(
+    code: Code,
+    summary: str = "something",
+    *,
+    minutes: float | None = None,
+    repair: FakeRepair | None = None,
+    evidence: Mapping[str, object] | None = None,
+) -> Finding:
+    since = None if minutes is None else NOW - timedelta(minutes=minutes)
+    return Finding(code, summary, evidence or {}, "its cause", "what comes of it", since, repair)
+
+
+async def told(console: Opened, *diagnoses: Diagnosis, name: str = "prod-orders") -> None:
+    """The doctor has looked, and it is drawn."""
+    board = console.app.desk.board
+    now = console.clock.now
+    board.take_diagnoses(name, diagnoses, now, NOW, next_seconds=30.0)
+    console.overview.draw()
+    await console.pilot.pause()
+
+
+def place(rights: Rights = Rights.OPERATOR, *, production: bool = False) -> Place:
+    """A place that nobody ever connects to."""
+    database = open_database("postgresql+psycopg://nobody@127.0.0.1:1/none")
+    words = ("--profile", "prod")
+    return Place("prod-orders", database, rights, words=words, production=production)
+
+
+def rows(console: Opened) -> list[str]:
+    """The findings as they are drawn."""
+    table = console.overview.query_one(FindingsTable)
+    return [table.render_line(y).text for y in range(table.size.height)] if table.display else []
+
+
+async def until(console: Opened, holds: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, console.picture
+        await console.pilot.pause(0.02)
+
+
+def dialog(console: Opened) -> FindingDialog:
+    screen = console.app.screen
+    assert isinstance(screen, FindingDialog)
+    return screen
+
+
+async def test_the_gravest_comes_first_then_what_can_be_mended_then_the_oldest() -> None:
+    async with opened(size=(160, 48)) as console:
+        names = ("mail", "bills", "late")
+        await console.give(queue("orders", "ring"), *map(queue, names))
+        await told(
+            console,
+            diagnosis("mail", finding(BAD, "stuck", minutes=3), finding(NOTE, "bloated")),
+            diagnosis("late", finding(BAD, "mendable", minutes=1, repair=FakeRepair())),
+            diagnosis("bills", finding(BAD, "held", minutes=40)),
+            diagnosis("orders", finding(GRAVE, "21 orphans", repair=FakeRepair())),
+        )
+        shown = rows(console)
+        assert [line.split()[:2] for line in shown] == [
+            ["✖", "orders"],
+            ["!", "late"],
+            ["!", "bills"],
+            ["!", "mail"],
+        ]
+        assert "release [bold] of them" in shown[0]
+        assert "40 m 00 s" in shown[2]
+        assert "✖ 1 critical  ! 3 warnings" in console.words("#summary")
+        assert "bloated" not in console.picture
+        assert console.row("orders")["state"] == "✖"
+
+
+async def test_what_the_doctor_names_is_not_told_twice() -> None:
+    async with opened() as console:
+        mail = queue("mail", "claim", claimed=20, stuck=14, errors=6)
+        await console.give(mail)
+        assert len(rows(console)) == 2
+        limit = finding(
+            Code("limit_reached", Severity.WARNING, ""), "5 in error", evidence={"figure": "errors"}
+        )
+        await told(console, diagnosis("mail", finding(BAD, "14 claims", minutes=1), limit))
+        shown = rows(console)
+        assert len(shown) == 2
+        assert "14 claims" in shown[0]
+        # The figure of now, not the one that the doctor saw.
+        assert "6 in error" in shown[1]
+        await console.give(replace(mail, claimed=0, stuck=0, errors=0))
+        assert "FINDINGS" not in console.words("#summary")
+
+
+async def test_all_clear_is_said_only_after_a_look_at_everything() -> None:
+    async with opened() as console:
+        console.app.desk.board.expect_doctor("prod-orders")
+        await console.give(queue("mail"), queue("bills"))
+        assert "nothing wrong in the figures; the doctor looks" in console.words("#summary")
+        await told(console, diagnosis("mail"))
+        assert "all clear" not in console.words("#summary")
+        await told(console, diagnosis("bills", unseen=["claims: permission denied\nx"]))
+        assert "not looked at: bills: claims: permission" in console.words("#summary")
+        await told(console, diagnosis("bills", finding(NOTE)))
+        assert "all clear" in console.words("#summary")
+        console.clock.now += 200
+        await console.give(queue("mail"), queue("bills"))
+        assert "the doctor has not looked for 3 m 20 s" in console.words("#summary")
+        board = console.app.desk.board
+        error = RefusedError("Could not look.", why="too many connections")
+        board.take_diagnoses("prod-orders", [], console.clock.now, NOW, error=error)
+        for errors in (0, 1):
+            await console.give(queue("mail", errors=errors), queue("bills"))
+            assert "the doctor could not look: to" in console.words("#summary")
+        console.feed.fail()
+        await console.pilot.pause()
+        assert "clear" not in console.words("#summary")
+        assert "lost" in rows(console)[0]
+
+
+async def test_only_four_lines_at_24_and_the_others_are_counted() -> None:
+    async with opened() as console:
+        names = [f"q{number}" for number in range(9)]
+        await console.give(*(queue(name, errors=1) for name in names))
+        assert len(rows(console)) == 4
+        assert "+5 more" in console.words("#summary")
+        for name in names:
+            assert f" {name} " in "\n".join(console.picture.splitlines()[6:])
+        await console.press("tab", "G")
+        view = console.overview.query_one(FindingsTable).view
+        assert view is not None
+        assert view.label in rows(console)[-1]
+
+
+async def test_tab_goes_to_the_findings_and_back_and_the_cursor_stays_on_its_finding() -> None:
+    async with opened() as console:
+        await console.give(queue("a"), queue("b"), queue("c"))
+        minutes = {"a": 3, "b": 2, "c": 1}
+        found = {name: finding(BAD, f"of {name}", minutes=m) for name, m in minutes.items()}
+        await told(console, *(diagnosis(name, one) for name, one in found.items()))
+        await console.press("tab", "j")
+        table = console.overview.query_one(FindingsTable)
+        assert table.has_focus
+        assert table.view is not None
+        assert table.view.label == "b"
+        assert "of b" in console.words("#detail")
+        await told(console, diagnosis("c", finding(GRAVE, "now grave", minutes=9)))
+        assert "now grave" in rows(console)[0]
+        assert table.view.label == "b"
+        await console.press("tab")
+        assert console.app.focused is console.table
+
+
+async def mending(console: Opened, repair: FakeRepair) -> Heard:
+    """A finding with a repair, its dialog open; and what the doctor is asked from then on."""
+    heard = Heard()
+    console.app.examine = lambda key=None: heard.keys.append(key)  # type: ignore[method-assign]
+    await console.give(queue("mail", "claim", claimed=4, stuck=4))
+    await told(console, diagnosis("mail", finding(BAD, "4 claims", minutes=3, repair=repair)))
+    await console.press("tab", "enter")
+    return heard
+
+
+async def test_nothing_is_done_before_the_plan_and_a_yes() -> None:
+    repair = FakeRepair()
+    async with opened(places=[place()]) as console:
+        heard = await mending(console, repair)
+        screen = dialog(console)
+        await until(console, lambda: screen.phase is Phase.PLANNED)
+        assert (repair.planned, repair.done) == (1, 0)
+        assert "4 messages [bold]" in picture(console.app)
+        assert "y does it" in picture(console.app)
+        await console.press("y")
+        await until(console, lambda: screen.phase is Phase.DONE)
+        assert repair.done == 1
+        assert "released 4" in picture(console.app)
+        assert heard.keys == [("prod-orders", "public", "mail")]
+        await console.press("y")
+        assert repair.done == 1
+        console.clock.now += 1
+        await told(console, diagnosis("mail"))
+        await until(console, lambda: "finds it no more" in picture(console.app))
+
+
+async def test_a_yes_before_the_plan_does_nothing() -> None:
+    repair = FakeRepair()
+    async with opened(places=[place()]) as console:
+        await mending(console, repair)
+        screen = dialog(console)
+        await until(console, lambda: screen.phase is Phase.PLANNED)
+        screen.phase = Phase.PLANNING
+        await console.press("y")
+        assert repair.done == 0
+
+
+async def test_on_production_the_queues_name_is_typed() -> None:
+    repair = FakeRepair()
+    async with opened(places=[place()], production={"prod-orders"}) as console:
+        await mending(console, repair)
+        screen = dialog(console)
+        await until(console, lambda: screen.phase is Phase.PLANNED)
+        await console.press("y", "enter")
+        assert repair.done == 0
+        assert "not the queue's name" in picture(console.app)
+        await console.press("backspace", *"mail", "enter")
+        await until(console, lambda: screen.phase is Phase.DONE)
+        assert repair.done == 1
+
+
+async def test_what_the_rights_do_not_reach_is_told_and_not_done() -> None:
+    repair = FakeRepair(rights=Rights.ADMIN)
+    async with opened(places=[place()]) as console:
+        await mending(console, repair)
+        assert "It needs the rights admin; this connection has operator" in picture(console.app)
+        await console.press("y")
+        assert (repair.planned, repair.done) == (0, 0)
+        await console.press("o")
+        assert console.app.clipboard == "dbq-console release mail --profile prod"
+        await console.press("escape")
+        assert console.app.screen is console.overview
+
+
+async def test_an_error_is_told_whole() -> None:
+    repair = FakeRepair(refuses=True)
+    async with opened(places=[place()]) as console:
+        await mending(console, repair)
+        screen = dialog(console)
+        await until(console, lambda: screen.phase is Phase.PLANNED)
+        await console.press("y")
+        await until(console, lambda: screen.phase is Phase.FAILED)
+        for words in ("Could not release.", "a lock", "Try again."):
+            assert words in picture(console.app)
+
+
+async def test_nothing_is_done_on_old_figures() -> None:
+    repair = FakeRepair()
+    async with opened(places=[place()]) as console:
+        await mending(console, repair)
+        screen = dialog(console)
+        await until(console, lambda: screen.phase is Phase.PLANNED)
+        console.feed.fail()
+        await console.pilot.pause()
+        await console.press("y")
+        assert repair.done == 0
+        assert "nothing is done on old figures" in picture(console.app)
+
+
+async def test_evidence_is_data() -> None:
+    odd = finding(
+        BAD,
+        "[bold]\x1b[2J",
+        evidence={"[red]who": [{"pid": 4711, "x": "\x1b[31m"}], "when": None, "n": 1.5},
+    )
+    async with opened(size=(50, 14)) as console:
+        await console.give(queue("mail"))
+        await told(console, diagnosis("mail", odd))
+        await console.press("tab", "enter")
+        dialog(console)
+        await console.press("j", "pagedown", "k", "pageup")
+        await console.pilot.resize_terminal(120, 40)
+        await console.pilot.pause()
+        assert "[bold]␛[2J" in picture(console.app)
+        assert "[red]who: pid 4,711  x ␛[31m" in picture(console.app)
+        assert "n: 1.5" in picture(console.app)
+
+
+def codes(snapshot: QueueSnapshot, *findings: Finding) -> list[str]:
+    """What is told of a queue of these figures, of which the doctor said that."""
+    board = Board({"a": 1.0}, now=0)
+    board.take("a", Reading("a", (snapshot,)), at=0)
+    board.take_diagnoses("a", [diagnosis(snapshot.queue, *findings)], 0, NOW, next_seconds=30)
+    return [view.code for view in board.findings(1)]
+
+
+def test_what_the_figures_of_now_have_outlived_is_not_told() -> None:
+    held = finding(Code("rows_held", Severity.WARNING, ""), evidence={"session": 4711})
+    forgotten = finding(Code("prepared_forgotten", Severity.WARNING, ""), evidence={"session": "x"})
+    other = Holder("pid=4712 start=y", "u", "a", "active", 1.0)
+    same = Holder("pid=4711 start=y", "u", "a", "active", 1.0)
+    assert codes(queue("q", holders=None), held) == ["rows_held"]
+    assert codes(queue("q", holders=0), held, forgotten) == []
+    assert codes(queue("q", holders=1, held_by=(other,)), held) == []
+    assert codes(queue("q", holders=2, held_by=(other, same)), held) == ["rows_held"]
+    # Not all of them are named: who is not may be the one.
+    assert codes(queue("q", holders=99, held_by=(other,)), held) == ["rows_held"]
+    assert codes(queue("q", "claim", claimed=0), finding(BAD)) == []
+    assert codes(queue("q", "claim", claimed=None, unknown=("claimed",)), finding(BAD)) == [
+        BAD.name
+    ]
+
+
+def test_a_burst_of_errors_says_all_that_their_limit_does() -> None:
+    burst = finding(Code("error_burst", Severity.WARNING, ""))
+    assert codes(queue("q", errors=12), burst) == ["error_burst"]
+    assert codes(queue("q", errors=12)) == ["limit_reached"]
+
+
+def test_a_full_ring_is_as_grave_as_its_figures_say() -> None:
+    filling = finding(Code("filling", Severity.WARNING, ""))
+    board = Board({"a": 1.0}, now=0)
+    full = queue("q", "ring", gap=100, capacity=100)
+    board.take("a", Reading("a", (full,)), at=0)
+    board.take_diagnoses("a", [diagnosis("q", filling)], 0, NOW)
+    assert [(view.code, view.level) for view in board.findings(1)] == [("filling", Level.CRITICAL)]
+
+
+def test_since_is_the_servers_word_or_else_when_it_was_seen_first() -> None:
+    board = Board({"a": 60.0}, now=0)
+    board.take("a", Reading("a", (queue("q"),)), at=100)
+    told = finding(GRAVE, minutes=2), finding(BAD)
+    board.take_diagnoses("a", [diagnosis("q", *told)], 110, NOW)
+    grave, bad = board.findings(115)
+    assert (grave.since_seconds, grave.longer) == (125.0, False)
+    assert (bad.since_seconds, bad.longer) == (5.0, True)
+    board.take("a", Reading("a", (queue("q", errors=1),)), at=120)
+    board.take_diagnoses("a", [diagnosis("q", *told)], 125, NOW + timedelta(seconds=15))
+    found = {view.code: view for view in board.findings(130)}
+    assert (found[BAD.name].since_seconds, found[BAD.name].longer) == (20.0, True)
+    assert (found["limit_reached"].since_seconds, found["limit_reached"].longer) == (10.0, False)
+    assert found[GRAVE.name].since_seconds == 140.0
+
+
+def stuck_queue(url: str) -> Queue:
+    """A queue with four claims of a session that the server has ended."""
+    database, victim = open_database(url), open_database(url)
+    try:
+        mail = a_queue("mail")
+        install(database, mail)
+        product = database.product
+        with database.transaction("push") as connection:
+            push_many(connection, product, mail, ["a", "b", "c", "d"])
+        with victim.session("claim") as session:
+            with session.transaction("claim") as connection:
+                assert len(pop_many(connection, product, mail, 4)) == 4
+                pid = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar()
+            with database.autocommit("kill the owner") as connection:
+                connection.exec_driver_sql(f"SELECT pg_terminate_backend({pid}, 10000)")
+    finally:
+        victim.close()
+        database.close()
+    return mail
+
+
+async def test_three_keys_release_the_claims_whose_owner_is_gone(database_url: str) -> None:
+    mail = stuck_queue(database_url)
+    limits = replace(DEFAULTS, stuck_after_seconds=0.05)
+    database = open_database(database_url)
+    where = Place("here", database, Rights.OPERATOR, lambda _: limits)
+    feed = SamplerFeed(database, interval_seconds=0.1, stuck_after_seconds=0.05, name="here")
+    app = ConsoleApp([feed], places=[where])
+    async with app.run_test(size=(80, 24)) as pilot:
+        console = Opened(pilot, (), None)  # type: ignore[arg-type]
+        table = console.overview.query_one(FindingsTable)
+        await until(console, lambda: bool(table.view and table.view.code == GONE.name))
+        await console.press("tab", "enter")
+        screen = dialog(console)
+        await until(console, lambda: screen.phase is Phase.PLANNED)
+        await console.press("y")
+        await until(console, lambda: screen.phase is Phase.DONE)
+        await until(console, lambda: "finds it no more" in picture(app))
+    ended()
+    with database.transaction("pop") as connection:
+        assert len(pop_many(connection, database.product, mail, 9)) == 4
+    database.close()

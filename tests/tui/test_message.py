@@ -1,0 +1,248 @@
+"""One message: followed from state to state, its payload on demand, masked until it is revealed."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.widgets import Input
+
+from console.actions import audit
+from console.actions.pop import complete, pop_many
+from console.actions.push import push_many
+from console.actions.reveal import reveal
+from console.errors import ConnectionFailedError, RefusedError
+from console.monitor.messages import look
+from console.monitor.owners import Evidence
+from console.rights import Rights
+from console.tui.payloads import Form
+from console.tui.places import Place
+from console.tui.screens.message import FIRST_BYTES, Looked, MessageScreen
+from console.tui.widgets.words import Words
+from tests.tui.acting import database_at, make
+from tests.tui.alone import alone
+from tests.tui.one_tab import KEY, Remembering, jobs_ended, until
+from tests.tui.opened import Opened
+from tests.tui.test_messages import message
+
+AT = datetime(2026, 3, 29, 2, 0, 0, tzinfo=UTC)
+FAILED = message(
+    "17",
+    "error",
+    error="no route\nto \x1b[31mhost [bold]",
+    pushed_at=AT,
+    done_at=AT,
+    claimed_by="pid=4711 start=x consumer=etl",
+    attempts=3,
+)
+
+
+@asynccontextmanager
+async def opened(
+    place: Place | None = None, key: str = "error,,17", size: tuple[int, int] = (80, 24)
+) -> AsyncIterator[tuple[Opened, MessageScreen, Remembering]]:
+    async with alone("prod", size=size, places=[] if place is None else [place]) as console:
+        ways = Remembering()
+        console.app.desk.ways = ways
+        screen = MessageScreen(console.app.desk, KEY, key)
+        console.app.push_screen(screen)
+        await console.pilot.pause()
+        yield console, screen, ways
+    jobs_ended()
+
+
+async def laid_out(console: Opened, screen: MessageScreen) -> None:
+    await until(console.pilot, lambda: screen.view.shown and not screen.view.laying_out)
+
+
+def said(screen: MessageScreen, name: str) -> str:
+    return screen.query_one(f"#message-{name}", Words).said
+
+
+def payload(text: str | bytes, *, cut: bool = False, **more: Any) -> Looked:
+    found = replace(FAILED, payload=text, payload_cut=cut, payload_bytes=len(text), **more)
+    return Looked(found, payload_bytes=FIRST_BYTES)
+
+
+async def test_states_times_owner_error_and_then_it_is_gone() -> None:
+    async with opened() as (console, screen, ways):
+        screen.show_look(Looked(FAILED, Evidence.GONE))
+        await console.pilot.pause()
+        drawn = console.picture
+        for words in (
+            *("public.mail", "message 17", "error for 1.0 s", "attempts 3", "payload 9 bytes"),
+            *("pushed 2026-03-29 02:00:00 UTC", "etl (pid=4711 start=x)", "owner gone"),
+            *("error  no route", "to ␛[31mhost [bold]", "Enter reads the payload"),
+        ):
+            assert words in drawn
+        await console.press("a")
+        assert ways.went == [("actions", KEY, "id=17")]
+        screen.show_look(Looked(None))
+        await console.pilot.pause()
+        assert "GONE by now" in said(screen, "head")
+        assert "attempts 3" in said(screen, "head")
+        screen.fail(ConnectionFailedError("Could not look.", why="it is away"))
+        assert "it is away" in said(screen, "foot")
+
+
+async def test_it_opens_on_a_message_that_is_gone() -> None:
+    async with opened() as (console, screen, _):
+        screen.show_look(Looked(None))
+        await console.press("a", "y", "enter")
+        assert "gone: popped, purged or archived" in said(screen, "head")
+        await console.press("w", *"q1x", "escape")
+        assert console.app.screen is screen
+        await console.press("escape")
+        assert console.app.screen is not screen
+
+
+async def test_json_text_and_hex_by_one_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened() as (console, screen, _):
+        copied: list[str] = []
+        monkeypatch.setattr(console.app, "copy_to_clipboard", copied.append)
+        text = '{"n": 1.10, "in": {"x": [1]}, "evil": "[bold]\u202e\\u0000"}'
+        screen.show_look(payload(text))
+        await laid_out(console, screen)
+        assert screen.view.form is Form.JSON
+        assert '"evil": "[bold]<U+202E>\\u0000"' in console.picture
+        await console.press("j", "j", "enter")
+        await until(console.pilot, lambda: '▸ "in": { … }' in console.picture)
+        await console.press("v")
+        await until(console.pilot, lambda: screen.view.shown.form is Form.TEXT)  # type: ignore[union-attr]
+        await console.press("v")
+        await until(console.pilot, lambda: "00000000  7b 22 6e 22" in console.picture)
+        await console.press("y")
+        assert copied == [text]
+
+
+async def test_what_is_cut_says_so_and_more_can_be_had() -> None:
+    async with opened() as (console, screen, _):
+        asked: list[int | None] = []
+        screen._ask = lambda size=None, **_: asked.append(size)  # type: ignore[method-assign]
+        screen.show_look(payload('{"a": "' + "x" * 100, cut=True))
+        await laid_out(console, screen)
+        assert "the first 65,536 bytes of 107; m reads more" in said(screen, "foot")
+        await console.press("m")
+        assert asked[-1] == 8 * FIRST_BYTES
+
+
+async def test_ten_megabytes_hold_nothing_up() -> None:
+    async with opened() as (console, screen, _):
+        screen.show_look(payload("x" * 10_000_000))
+        turns = 0
+        while screen.view.shown is None or screen.view.laying_out:
+            await asyncio.sleep(0)  # the loop goes on while a thread lays it out
+            turns += 1
+        assert turns > 0
+        await console.press("G")
+        assert screen.view.cursor == len(screen.view.rows) - 1 > 100_000
+        assert "xxxx" in console.picture
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 48), (50, 14)])
+async def test_it_fits(size: tuple[int, int]) -> None:
+    async with opened(size=size) as (console, screen, _):
+        screen.show_look(payload(b"\x00\xff" * 500))
+        await laid_out(console, screen)
+        assert "00000000  00 ff" in console.picture
+        await console.pilot.resize_terminal(60, 20)
+        await until(console.pilot, lambda: "00000000  00 ff" in console.picture)
+
+
+def masking(database: Any, rights: Rights = Rights.OPERATOR) -> Place:
+    return Place("prod", database, rights, masks=(re.compile(r"card \d+"),))
+
+
+async def test_on_a_server(database_url: str, tmp_path: Path) -> None:
+    """Masked until it is revealed, which the audit has; written to a file; gone in the end."""
+    with database_at(database_url) as database:
+        queue = make(database, "mail", "claim", {"payload": "text"})
+        with database.transaction("push") as connection:
+            push_many(connection, database.product, queue, ["card 4711 is [b]mine"])
+        key = look(database, queue, limit=100).messages[7].key
+        async with opened(masking(database), key) as (console, screen, _):
+            await until(console.pilot, lambda: screen.message is not None)
+            assert (screen.message or FAILED).state == "ready"
+            await console.press("enter")
+            await until(console.pilot, lambda: "*** is [b]mine" in console.picture)
+            await write(console, screen, tmp_path / "masked")
+            assert (tmp_path / "masked").read_text() == "*** is [b]mine"
+            await console.press("R", "escape", "R", "enter")
+            assert not screen.revealed
+            await console.press("R", "y")
+            await until(console.pilot, lambda: "card 4711 is [b]mine" in console.picture)
+            assert "The audit has it" in said(screen, "foot")
+            with database.transaction("look") as connection:
+                entries = audit.entries(connection, database.product, audit.Wanted(verb="reveal"))
+            assert [(entry.queue, entry.filters) for entry in entries] == [("mail", f"key={key}")]
+            await write(console, screen, tmp_path / "masked")
+            assert "is there already" in said(screen, "foot")
+            pop_all(database, queue)
+            screen._ask()
+            await until(console.pilot, lambda: "claimed for" in said(screen, "head"))
+            assert "owner" in said(screen, "head")
+            complete_all(database, queue)
+            screen._ask()
+            await until(console.pilot, lambda: screen.gone)
+            assert "card 4711 is [b]mine" in console.picture
+
+
+async def write(console: Opened, screen: MessageScreen, path: Path) -> None:
+    await console.press("w")
+    screen.query_one("#message-file", Input).value = str(path)
+    await console.press("enter")
+    await until(console.pilot, lambda: "writing" not in said(screen, "foot"))
+
+
+_taken: list[Any] = []
+
+
+def pop_all(database: Any, queue: Any) -> None:
+    with database.transaction("pop") as connection:
+        _taken[:] = pop_many(connection, database.product, queue, 100, "tester")
+
+
+def complete_all(database: Any, queue: Any) -> None:
+    with database.transaction("complete") as connection:
+        for taken in _taken:
+            complete(connection, database.product, queue, taken)
+
+
+async def test_revealing_wants_the_rights_of_an_operator(database_url: str) -> None:
+    with database_at(database_url) as database:
+        queue = make(database, "mail", "fifo", {})
+        key = look(database, queue).messages[0].key
+        async with opened(masking(database, Rights.READ_ONLY), key) as (console, screen, _):
+            await until(console.pilot, lambda: screen.message is not None)
+            await console.press("R", "y")
+            await until(console.pilot, lambda: "rights of an operator" in said(screen, "foot"))
+            assert not screen.revealed
+    last = json.loads(audit.local_file().read_text().splitlines()[-1])
+    assert (last["verb"], last["outcome"]) == ("reveal", "refused")
+
+
+def test_where_the_database_cannot_keep_it_this_machine_does_or_nothing_is_shown(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise RefusedError("Could not begin.", why="it is a standby")
+
+    with database_at(database_url) as database:
+        queue = make(database, "mail", "fifo", {})
+        key = look(database, queue).messages[0].key
+        monkeypatch.setattr(audit.Record, "begin", refuse)
+        revealed = reveal(database, queue, key, rights=Rights.OPERATOR, payload_bytes=100)
+        assert (revealed.only_locally, revealed.message is not None) == (True, True)
+        last = json.loads(audit.local_file().read_text().splitlines()[-1])
+        assert (last["verb"], last["outcome"]) == ("reveal", "done")
+        assert last["detail"] == "only here: it is a standby"
+        (tmp_path / "state").touch()
+        monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+        with pytest.raises(RefusedError, match="not shown"):
+            reveal(database, queue, key, rights=Rights.OPERATOR)

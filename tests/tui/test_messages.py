@@ -1,0 +1,321 @@
+"""The list of messages: what it shows, and that cursor and marks stay on their messages."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from textual import events
+from textual.widgets import Input
+
+from console.catalog import installed_queue
+from console.designs import design
+from console.errors import ConnectionFailedError, UsageError
+from console.monitor.filters import NOTHING, Filters, parse
+from console.monitor.message import Message
+from console.monitor.messages import Page
+from console.monitor.walks import Key as Place
+from console.tui.filter_line import line_of, words_of
+from console.tui.tabs.message_pane import Answer, Ask, MessagePane
+from console.tui.tabs.messages import MessagesTab
+from console.tui.widgets.keeping import LEFT, keys_with
+from console.tui.widgets.message_table import by_row
+from console.tui.widgets.words import Words
+from tests.tui.acting import database_at, make
+from tests.tui.one_tab import KEY, Shown, one_tab
+
+CLAIM = design("claim", "postgresql")
+QUEUE = installed_queue("public", "mail", CLAIM, CLAIM.complete_options({}))
+EMPTY = Message(
+    key="",
+    id=None,
+    state="ready",
+    pushed_at=None,
+    age_seconds=1.0,
+    due_at=None,
+    attempts=0,
+    claimed_at=None,
+    claimed_by=None,
+    done_at=None,
+    error=None,
+    error_cut=False,
+    title=None,
+    slot=None,
+    number=None,
+    payload_bytes=9,
+)
+
+
+def message(name: str, state: str = "ready", **more: Any) -> Message:
+    return replace(EMPTY, id=name, key=f"{state},,{name}", state=state, **more)
+
+
+def page(*messages: Message, more: bool = False) -> Page:
+    return Page(QUEUE, messages, Place("ready", "", "z") if more else None, complete=True)
+
+
+def give(pane: MessagePane, *messages: Message, more: bool = False, again: bool = False) -> None:
+    pane.show_answer(Answer(replace(pane.asked, again=again), page(*messages, more=more)))
+
+
+def asked(pane: MessagePane, monkeypatch: pytest.MonkeyPatch) -> list[Ask]:
+    """What it asks from now on."""
+    found: list[Ask] = []
+    monkeypatch.setattr(pane, "_ask", lambda ask, **_: found.append(ask))
+    return found
+
+
+def head(shown: Shown[MessagesTab]) -> str:
+    return shown.tab.query_one(".pane-head", Words).said
+
+
+ABC = tuple(message(name) for name in "abcdef")
+
+
+async def test_a_page_and_that_there_is_more() -> None:
+    async with one_tab(MessagesTab) as shown:
+        give(shown.tab.pane, *ABC, message("[bold]x", "error", error="no\x1b[31m route"), more=True)
+        await shown.pilot.pause()
+        assert "7 messages, more below" in head(shown)
+        assert "[bold]x" in shown.picture
+        assert "no␛[31m route" in shown.picture
+        await shown.press("enter")
+        assert shown.ways.went == [("message", KEY, "ready,,a")]
+
+
+async def test_page_down_at_the_end_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with one_tab(MessagesTab) as shown:
+        pane = shown.tab.pane
+        give(pane, *ABC, more=True)
+        asks = asked(pane, monkeypatch)
+        await shown.press("pagedown")
+        assert asks == []
+        await shown.press("pagedown")
+        (ask,) = asks
+        assert ask.after == "ready,,z"
+        pane.show_answer(Answer(ask, page(message("g"))))
+        await shown.pilot.pause()
+        assert list(pane.table.keys) == [f"id={name}" for name in "abcdefg"]
+        assert pane.table.cursor_key == "id=f"
+        assert "7 messages" in head(shown)
+        assert "more" not in head(shown)
+
+
+async def test_marks_become_filters(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with one_tab(MessagesTab) as shown:
+        pane = shown.tab.pane
+        give(pane, *ABC)
+        await shown.press("a")
+        await shown.press("x", "j", "X", "a")
+        assert "3 marked" in head(shown)
+        await shown.press("escape", "shift+down", "a")
+        await shown.press("asterisk")
+        assert "all matching" in head(shown)
+        await shown.press("a")
+        asks = asked(pane, monkeypatch)
+        await shown.press("escape", "t")
+        assert [went[2:] for went in shown.ways.went] == [
+            ("id=a",),
+            ("id=a", "id=b", "id=c"),
+            ("id=c", "id=d"),
+            (),
+        ]
+        assert [ask.filters for ask in asks] == [Filters(state="ready")]
+
+
+async def test_all_matching_means_the_filters() -> None:
+    async with one_tab(MessagesTab) as shown:
+        pane = shown.tab.pane
+        filters = parse(["state=error", "error~no route"])
+        pane.show_answer(Answer(Ask(filters, reverse=True), page(message("a", "error"))))
+        await shown.press("asterisk", "a")
+        assert shown.ways.went == [("actions", KEY, "state=error", "error~no route")]
+        assert "oldest first" in head(shown)
+        assert 'filter "error~no route"' in head(shown)
+
+
+async def test_a_wrong_filter_is_said_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with one_tab(MessagesTab) as shown:
+        pane = shown.tab.pane
+        give(pane, *ABC)
+        asks = asked(pane, monkeypatch)
+        await shown.press("slash", *"statte=x", "enter")
+        assert "'statte=x' cannot be read" in shown.picture
+        assert "Did you mean: state=S" in shown.picture
+        assert (asks, pane.asked.filters) == ([], NOTHING)
+        pane.query_one(Input).value = "older=10m state=ready"
+        await shown.press("enter")
+        assert [ask.filters for ask in asks] == [Filters(state="ready", older=600.0)]
+        assert pane.table.has_focus
+        # What only the queue can know to be wrong changes nothing either.
+        pane.fail(UsageError("The queue 'mail' has no messages in a state 'x'."))
+        assert pane.asked.filters == NOTHING
+        assert [*pane.table.keys] == [f"id={name}" for name in "abcdef"]
+        assert "has no messages in a state" in head(shown)
+
+
+async def test_letters_typed_into_the_filter_are_letters(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with one_tab(MessagesTab) as shown:
+        pane = shown.tab.pane
+        give(pane, *ABC)
+        asks = asked(pane, monkeypatch)
+        await shown.press("slash", *"xatsqo/19", "escape")
+        assert (asks, shown.ways.went, pane.table.marks) == ([], [], ())
+        assert not pane.typing
+        screen = pane.screen
+        assert shown.app.screen is screen
+        await shown.press("escape")
+        assert shown.app.screen is not screen
+
+
+async def test_what_is_gone_stays_while_it_is_marked_or_under_the_cursor() -> None:
+    async with one_tab(MessagesTab) as shown:
+        pane = shown.tab.pane
+        give(pane, *ABC)
+        await shown.press("j", "x", "j")
+        assert (pane.table.marks, pane.table.cursor_key) == (("id=b",), "id=d")
+        give(pane, message("new"), message("a"), message("f"), again=True)
+        await shown.pilot.pause()
+        assert list(pane.table.keys) == [f"id={name}" for name in ("new", "a", "b", "d", "f")]
+        assert (pane.table.marks, pane.table.cursor_key) == (("id=b",), "id=d")
+        assert pane.table.cells("id=b")["state"].text == LEFT
+        give(pane, message("b", "claimed"), again=True)
+        assert pane.table.cells("id=b")["state"].text == "claimed"
+        give(pane, message("f"))  # another list
+        assert list(pane.table.keys) == ["id=f"]
+
+
+async def test_a_failure_leaves_what_was_seen() -> None:
+    async with one_tab(MessagesTab) as shown:
+        give(shown.tab.pane, *ABC)
+        shown.tab.pane.fail(ConnectionFailedError("Could not look.", why="gone", next_step="wait"))
+        await shown.pilot.pause()
+        assert all(words in head(shown) for words in ("Could not look.", "gone", "wait", "as of"))
+        assert "6 messages" in head(shown)
+
+
+def test_a_message_met_in_two_states_is_one_row() -> None:
+    both = by_row([message("a"), message("b"), message("a", "claimed"), message("b")])
+    assert [(key, one.state) for key, one in both.items()] == [
+        ("id=a", "claimed"),
+        ("id=b", "ready"),
+        ("at=ready,,b", "ready"),
+    ]
+
+
+keys = st.lists(st.sampled_from("abcdefgh"), unique=True)
+
+
+@given(keys, keys, st.sets(st.sampled_from("abcdefgh")))
+def test_what_is_held_keeps_its_place(now: list[str], before: list[str], held: set[str]) -> None:
+    order = keys_with(now, before, held)
+    assert sorted(order) == sorted({*now} | ({*before} & held))
+    assert [key for key in order if key in now] == now
+    for key in {*order} - {*now}:
+        above = [other for other in before[: before.index(key)] if other in now]
+        if above:
+            assert order.index(above[-1]) < order.index(key)
+
+
+steps = st.one_of(
+    st.tuples(
+        st.just("refresh"),
+        st.lists(
+            st.tuples(st.sampled_from("abcdefgh"), st.sampled_from(["ready", "claimed"])),
+            max_size=8,
+            unique_by=lambda one: one[0],
+        ),
+    ),
+    st.tuples(st.just("press"), st.sampled_from(["j", "k", "G", "g", "x", "X", "pagedown"])),
+    st.tuples(st.just("resize"), st.sampled_from([(80, 24), (40, 8), (160, 48)])),
+)
+
+
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(steps, min_size=4, max_size=20))
+def test_no_refresh_moves_the_cursor_or_a_mark_to_another_message(
+    done: list[tuple[str, Any]],
+) -> None:
+    async def walk() -> None:
+        async with one_tab(MessagesTab) as shown:
+            pane = shown.tab.pane
+            give(pane, *ABC)
+            for step, value in done:
+                table = pane.table
+                before = (table.cursor_key, set(table.marks), {m.id for m in table.meant_messages})
+                if step == "press":
+                    await shown.press(value)
+                    continue
+                if step == "refresh":
+                    give(pane, *(message(name, state) for name, state in value), again=True)
+                else:
+                    await shown.pilot.resize_terminal(*value)
+                await shown.pilot.pause()
+                meant = {m.id for m in table.meant_messages}
+                after = (table.cursor_key, set(table.marks), meant)
+                if before[0] is not None:
+                    assert after == before
+
+    asyncio.run(walk())
+
+
+@given(st.lists(st.text(), max_size=4))
+def test_a_filter_line_means_the_words_that_it_was_made_of(words: list[str]) -> None:
+    assert words_of(line_of(words)) == words
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('state=error  error~"no route"', ["state=error", "error~no route"]),
+        ("'error~no route' id=17", ["error~no route", "id=17"]),
+        ("error~'no route'", ["error~no route"]),
+        ('payload."a b".c="1 2"', ['payload."a b".c=1 2']),
+        ("payload.items[0].sku=A1", ["payload.items[0].sku=A1"]),
+        ("error~it's", ["error~it's"]),
+    ],
+)
+def test_a_filter_line_is_read_as_a_shell_would(line: str, words: list[str]) -> None:
+    assert words_of(line) == words
+
+
+def test_a_quotation_that_is_not_closed_is_said() -> None:
+    with pytest.raises(UsageError, match="cannot be read"):
+        words_of('error~"no route')
+
+
+async def test_on_a_server(database_url: str) -> None:
+    with database_at(database_url) as database:
+        from console.tui.places import Place as Connection  # noqa: PLC0415  # a Key is one, too
+
+        make(database, "mail", "claim", {})
+        place = Connection("prod", database)
+        async with one_tab(MessagesTab, places=[place]) as shown:
+            pane = shown.tab.pane
+            pane.look()
+            await shown.until(lambda: pane.page is not None)
+            states = [cell["state"].text for cell in map(pane.table.cells, pane.table.keys)]
+            assert states == ["ready"] * 7 + ["claimed"] * 3 + ["error"] * 4
+            await shown.press("slash", *"error~GOOD", "enter")
+            await shown.until(lambda: len(pane.table.keys) == 4)
+            await shown.press("slash", "ctrl+u", *"state=scheduled", "enter")
+            await shown.until(lambda: "no messages in a state" in head(shown))
+            assert len(pane.table.keys) == 4
+            await shown.press("escape", "escape")
+            await shown.until(lambda: len(pane.table.keys) == 14)
+
+
+async def test_a_filter_that_is_pasted_with_its_enter_is_taken_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with one_tab(MessagesTab) as shown:
+        give(shown.tab.pane, *ABC)
+        asks = asked(shown.tab.pane, monkeypatch)
+        await shown.press("slash")
+        for key in (*"id=17", "enter"):  # all of them before the first is heeded
+            character = None if key == "enter" else key
+            shown.app.post_message(events.Key({"=": "equals_sign"}.get(key, key), character))
+        await shown.until(lambda: asks)
+        assert [ask.filters for ask in asks] == [Filters(ids=("17",))]

@@ -1,0 +1,482 @@
+"""The screen of one queue: its figures, its tabs, what they ask and when, and its end."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+from textual.pilot import Pilot
+from textual.screen import Screen
+
+from console.actions.audit import Entry
+from console.actions.installed import Part
+from console.actions.uninstall import uninstall
+from console.actions.upgrade import How
+from console.catalog import installed_queue
+from console.designs import design
+from console.doctor.finding import Code, Diagnosis, Finding, Severity
+from console.engines import open_database
+from console.monitor import QueueSnapshot
+from console.monitor.limits import DEFAULTS, Limits
+from console.tui import ConsoleApp, SamplerFeed
+from console.tui.dialogs.finding import FindingDialog
+from console.tui.places import Place
+from console.tui.screens.queue import TABS, QueueScreen
+from console.tui.tabs import audit_tab
+from console.tui.tabs import sql as sql_tab
+from console.tui.tabs.audit_tab import AuditTab
+from console.tui.tabs.findings import FindingsTab
+from console.tui.tabs.sql import SqlTab
+from console.tui.tabs.tab import QueueTab
+from console.tui.widgets.charts import Charts
+from console.tui.widgets.code_view import CodeView, aligned
+from console.tui.widgets.figures_panel import FiguresPanel, limit_words, pieces
+from console.tui.widgets.tab_line import TabLine
+from tests.faults.ring_tools import make_ring
+from tests.tui.feeds import nine, queue
+from tests.tui.opened import Opened, opened, picture
+
+AT = datetime(2026, 3, 29, 1, 58, 11, tzinfo=UTC)
+
+
+def of(name: str) -> tuple[str, str, str]:
+    return ("prod-orders", "public", name)
+
+
+async def settled(pilot: Pilot[None]) -> None:
+    """Tabs are mounted, drawn, and have the keys."""
+    for _ in range(3):
+        await pilot.pause()
+
+
+async def open_queue(
+    console: Opened, name: str = "mail", tab: str = "", *queues: QueueSnapshot
+) -> QueueScreen:
+    await console.give(*(queues or nine()))
+    console.app.open_queue(of(name), tab)
+    await settled(console.pilot)
+    screen = console.app.screen
+    assert isinstance(screen, QueueScreen)
+    return screen
+
+
+def figures(screen: QueueScreen) -> str:
+    return screen.query_one(FiguresPanel).said
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tabs that were asked to look, in turn."""
+    asked: list[str] = []
+    for tab in TABS:
+        monkeypatch.setattr(tab, "look", lambda self: asked.append(self.NAME))
+    return asked
+
+
+# Figures.
+
+
+async def test_every_figure_that_the_design_has_is_there_and_no_other() -> None:
+    async with opened(size=(160, 48)) as console:
+        told = figures(await open_queue(console, "mail"))
+        for words in (
+            *("public.mail", "claim", "ready ≈12 k", "age 9 m 01 s", "push/s 51.3"),
+            *("pop/s 48.8", "claimed 31", "stuck 14", "errors 6"),
+            *("stuck after 5 m 00 s", "1 in error", "2 findings"),
+        ):
+            assert words in told
+        for words in ("gap", "full in", "scheduled", "done", "·"):
+            assert words not in told
+
+
+async def test_a_ring_says_when_it_is_full_and_what_doubling_would_buy() -> None:
+    async with opened(size=(160, 48)) as console:
+        ring = next(one for one in nine() if one.queue == "orders")
+        screen = await open_queue(
+            console, "orders", "", replace(ring, filling_per_second=(100.0, 200.0), holders=2)
+        )
+        told = figures(screen)
+        assert "gap 9,412 of 10,000" in told
+        assert "full in ≈3.4 s (2.9 s to 5.9 s)" in told
+        assert "twice the size buys 58.2 s" in told
+        assert "writers 2" in told
+        assert "90 % full (critical 100 %)" in told
+        ring_design = design("ring")
+        options = ring_design.complete_options({"size": "10000"})
+        screen.show_options(installed_queue("public", "orders", ring_design, options))
+        assert "size=10000" in figures(screen)
+
+
+def test_what_is_not_known_is_told_so_and_why() -> None:
+    unknown = queue(
+        "q",
+        ready=None,
+        age_seconds=None,
+        unknown=("ready", "age_seconds", "holders"),
+        slow=("age_seconds",),
+    )
+    told = {name: words for name, words, _ in pieces(unknown, DEFAULTS, 80)}
+    assert told["ready"] == told["writers"] == "?"
+    assert told["age"] == "? (too slow to read)"
+    assert "gap" not in told
+
+
+def test_limits_are_told_in_the_units_of_their_figures() -> None:
+    thresholds = replace(
+        DEFAULTS, depth=Limits(10_000, 50_000), age_seconds=Limits(critical=60.0), errors=Limits()
+    )
+    told = list(limit_words(queue("q", errors=0), thresholds))
+    assert told == ["10,000 ready (critical 50,000)", "oldest 1 m 00 s is critical"]
+
+
+async def test_a_line_more_of_figures_does_not_make_the_rest_jump() -> None:
+    async with opened() as console:
+        ring = next(one for one in nine() if one.queue == "orders")
+        filling = replace(ring, filling_per_second=(100.0, 200.0), holders=2, held_seconds=4000.0)
+        screen = await open_queue(console, "orders", "", filling)
+        line = screen.query_one(TabLine).region.y
+        await console.give(ring)
+        assert screen.query_one(TabLine).region.y == line
+        assert len(figures(screen).splitlines()) == screen.query_one(FiguresPanel).size.height
+
+
+async def test_names_and_problems_are_data() -> None:
+    name = "[bold]x\x1b[31m\u202e"
+    sick = queue(name, "ring", problem="\x1b[2J[red]gone[/red]", capacity=10, gap=1)
+    async with opened(size=(160, 48)) as console:
+        screen = await open_queue(console, name, "", sick)
+        assert "[bold]x" in figures(screen)
+        assert "[red]gone" in console.picture
+        assert not {"\x1b", "\u202e"} & set(console.picture)
+
+
+async def test_figures_that_come_no_more_say_how_old_they_are() -> None:
+    async with opened() as console:
+        screen = await open_queue(console)
+        console.feed.fail()
+        console.clock.now += 42
+        await settled(console.pilot)
+        screen.draw()
+        assert "cannot be reached, figures are 42 s old" in figures(screen)
+        assert "ready ≈12 k" in figures(screen)
+
+
+# Tabs.
+
+
+async def test_a_queue_has_the_tabs_that_apply_to_it() -> None:
+    async with opened() as console:
+        await open_queue(console, "orders")
+        assert "Slots" in console.picture
+        await console.press("escape")
+        screen = await open_queue(console, "mail")
+        assert "Slots" not in console.picture
+        assert isinstance(screen.tab, FindingsTab)
+
+
+async def test_tabs_are_chosen_by_digits_arrows_tab_and_clicks() -> None:
+    async with opened() as console:
+        screen = await open_queue(console, "orders", "sql")
+        names = [one.NAME for one in screen._tabs]
+        assert screen.tab is not None
+        assert screen.tab.NAME == "sql"
+        for number, name in enumerate(names, start=1):
+            await console.press(str(number))
+            assert name == screen.tab.NAME
+            (shown,) = (one for one in screen._tabs if one.display)
+            assert shown is screen.tab
+            await settled(console.pilot)
+            assert screen.focused is None or shown in screen.focused.ancestors
+        await console.press("9")
+        assert names[-1] == screen.tab.NAME
+        screen.set_focus(screen.query_one(TabLine))
+        await console.press("right")
+        assert names[0] == screen.tab.NAME
+        await console.press("left", "left")
+        assert names[-2] == screen.tab.NAME
+        await console.pilot.click(TabLine, offset=(3, 0))
+        await console.pilot.pause()
+        assert names[0] == screen.tab.NAME
+
+
+async def test_however_fast_tabs_are_changed_one_is_in_sight() -> None:
+    async with opened() as console:
+        screen = await open_queue(console, "orders")
+        names = [one.NAME for one in screen._tabs]
+        await asyncio.gather(*(screen.action_tab(place) for place in (1, 4, 2, 5, 3)))
+        await settled(console.pilot)
+        assert [one.NAME for one in screen._tabs if one.display] == [names[3]]
+        assert [one.NAME for one in screen._tabs if one.shown] == [names[3]]
+        assert screen.tab is screen._tabs[3]
+
+
+async def test_only_the_tab_in_sight_is_asked_and_not_more_often_than_it_wants(
+    looks: list[str],
+) -> None:
+    async with opened() as console:
+        screen = await open_queue(console, "orders", "sql")
+        assert looks == ["sql"]
+        for _ in range(int(SqlTab.EVERY_SECONDS)):
+            screen.draw()
+            console.clock.now += 1
+        assert looks == ["sql"]
+        screen.draw()
+        assert looks == ["sql"] * 2
+        await console.press(str([one.NAME for one in screen._tabs].index("audit") + 1))
+        assert looks == ["sql", "sql", "audit"]
+        console.clock.now += 1000
+        screen.draw()
+        assert looks == ["sql", "sql", "audit", "audit"]
+
+
+async def test_r_asks_at_once_and_a_paused_screen_stands_still_and_asks_nothing(
+    looks: list[str],
+) -> None:
+    async with opened() as console:
+        screen = await open_queue(console, "orders", "audit")
+        await console.press("r")
+        assert looks == ["audit"] * 2
+        assert console.feed.looks == 1
+        await console.press("space")
+        console.clock.now += 1000
+        await console.give(*(replace(one, ready=1) for one in nine()))
+        assert "ready 9,412" in figures(screen)
+        assert looks == ["audit"] * 2
+        await console.press("space")
+        assert "ready 1 " in figures(screen)
+        assert looks == ["audit"] * 3
+
+
+async def test_what_nobody_sees_asks_nothing_and_asks_when_it_is_back(looks: list[str]) -> None:
+    async with opened() as console:
+        screen = await open_queue(console, "orders", "audit")
+        console.app.push_screen(Screen())
+        await settled(console.pilot)
+        assert screen.tab is not None
+        assert not screen.tab.shown
+        console.clock.now += 1000
+        await console.give(*nine())
+        assert looks == ["audit"]
+        await console.app.pop_screen()
+        await settled(console.pilot)
+        assert looks == ["audit"] * 2
+        assert screen.tab.shown
+
+
+async def test_the_ways_from_here_take_the_key_of_the_queue() -> None:
+    async with opened() as console:
+        asked: list[tuple[object, ...]] = []
+        for way in ("open_actions", "examine", "open_waits", "open_audit"):
+            setattr(console.app, way, lambda *what, way=way: asked.append((way, *what)))
+        await open_queue(console, "orders", "sql")
+        await console.press("a", "d", "w", "A")
+        key = of("orders")
+        assert asked == [
+            ("open_actions", key),
+            ("examine", key),
+            ("open_waits", "prod-orders"),
+            ("open_audit", "prod-orders", key),
+        ]
+
+
+async def test_a_queue_that_is_dropped_says_since_when_and_keeps_its_figures(
+    looks: list[str],
+) -> None:
+    async with opened() as console:
+        asked: list[object] = []
+        console.app.open_actions = asked.append  # type: ignore[method-assign,assignment]
+        screen = await open_queue(console, "orders", "slots")
+        for _ in range(5):
+            await console.give(*nine())
+            console.clock.now += 1
+        await console.give(*(one for one in nine() if one.queue != "orders"))
+        console.clock.now += 30
+        screen.draw()
+        assert screen.gone
+        assert "is gone: it was there last at 02:13:36 UTC, 31 s ago" in figures(screen)
+        assert "ready 9,412" in figures(screen)
+        before = list(looks)
+        await console.press("a", "r", "1", "z")
+        assert asked == []
+        assert looks == before
+        await console.give(*nine())
+        assert "is gone" not in figures(screen)
+
+
+# Findings, SQL, audit.
+
+LOSS = Code("orphan", Severity.CRITICAL, "messages that no pop asks for")
+RING = design("ring")
+QUEUE = installed_queue("public", "orders", RING, RING.complete_options({}))
+
+
+def diagnosed(console: Opened, *findings: Finding, unseen: tuple[str, ...] = ()) -> None:
+    console.app.desk.board.take_diagnoses(
+        "prod-orders", [Diagnosis(QUEUE, findings, unseen)], console.clock.now, AT, next_seconds=60
+    )
+
+
+async def test_findings_are_told_with_evidence_cause_and_repair_and_open_their_dialog() -> None:
+    found = Finding(
+        LOSS,
+        "21 orphans since the [crash]",
+        {"numbers": [1023, 1043], "server": "\x1b[31mdb1"},
+        cause="the server crashed",
+        consequence="21 messages are never popped",
+        since=AT,
+    )
+    async with opened(size=(120, 40)) as console:
+        screen = await open_queue(console, "orders")
+        assert "has not looked" in console.picture
+        assert "94 % full" in console.picture
+        diagnosed(console, found, unseen=("order of pops: \x1b[31mno right",))
+        console.clock.now += 12
+        screen.draw()
+        await settled(console.pilot)
+        assert "> 12 s" in console.picture
+        await console.press("g")
+        for words in (
+            *("✖", "21 orphans since the [crash]", "the server crashed"),
+            *("21 messages are never popped", "1,023, 1,043", "2026-03-29 01:58:11 UTC"),
+            *("looked 12 s ago", "not looked at: order of pops"),
+        ):
+            assert words in console.picture
+        assert "\x1b" not in console.picture
+        await console.press("enter")
+        assert isinstance(console.app.screen, FindingDialog)
+
+
+async def test_all_clear_is_said_only_after_a_look_at_everything() -> None:
+    calm = (queue("orders", "ring", ready=0, gap=0, capacity=10),)
+    async with opened() as console:
+        screen = await open_queue(console, "orders", "", *calm)
+        for unseen, clear in ((("claims: no right",), False), ((), True)):
+            diagnosed(console, unseen=unseen)
+            screen.draw()
+            await settled(console.pilot)
+            assert ("All clear" in console.picture) == clear
+            assert ("all clear" in figures(screen)) == clear
+
+
+async def test_installed_sql_stands_beside_what_is_shipped_where_it_differs() -> None:
+    shipped = "BEGIN\n    RETURN '[bold]';\nEND"
+    parts = (
+        Part("function", "orders_push", shipped),
+        Part("function", "orders_pop", shipped.replace("RETURN", "PERFORM"), shipped, How.OTHER),
+        Part("function", "orders_relay", None, shipped, How.MISSING),
+        Part("table", "orders", "slot bigint"),
+    )
+    for size, beside in (((80, 24), False), ((160, 48), True)):
+        async with opened(size=size) as console:
+            screen = await open_queue(console, "orders", "sql")
+            tab = screen.query_one(SqlTab)
+            tab.show_found(sql_tab.Found("postgresql", parts))
+            await settled(console.pilot)
+            assert "2 of 4 differ" in console.picture
+            assert "RETURN '[bold]'" in console.picture
+            await console.press("j")
+            await settled(console.pilot)
+            rows = [line for line in console.picture.splitlines() if "'[bold]'" in line]
+            marks = [
+                ("+ " in row and "PERFORM" in row, "- " in row and "RETURN" in row) for row in rows
+            ]
+            assert marks == ([(True, True)] if beside else [(True, False), (False, True)])
+            await console.press("y")
+            assert console.app.clipboard == parts[1].installed
+            await console.press("j")
+            assert "is missing" in console.picture
+            await console.press("enter")
+            assert isinstance(screen.focused, CodeView)
+
+
+def test_lines_that_both_have_are_not_marked() -> None:
+    blocks = aligned("a\nb\nc\nd", "a\nx\nc\nd\ne")
+    assert [(b.same, b.installed, b.shipped) for b in blocks] == [
+        (True, (0,), (0,)),
+        (False, (1,), (1,)),
+        (True, (2, 3), (2, 3)),
+        (False, (), (4,)),
+    ]
+
+
+def entry(number: int, outcome: str, **more: object) -> Entry:
+    ended = None if outcome == "running" else AT
+    plainly = Entry(
+        *(number, "public", "orders", "requeue", AT, AT, ended, "ann@etl01", "ann", "s"),
+        *("prod-orders", "state=error", AT, 100, 60, 50, 10, 0, outcome, ""),
+    )
+    return replace(plainly, **more)  # type: ignore[arg-type]
+
+
+async def test_the_audit_says_who_did_what_and_what_was_cut_off() -> None:
+    async with opened(size=(160, 48)) as console:
+        screen = await open_queue(console, "orders", "audit")
+        tab = screen.query_one(AuditTab)
+        entries = (entry(3, "running"), entry(2, "running"), entry(1, "done"))
+        tab.show_found(audit_tab.Found(entries, {3: True, 2: False}))
+        await settled(console.pilot)
+        for words in ("running", "interrupted", "done", "ann@etl01", "requeue", "3 actions"):
+            assert words in console.picture
+        tab.show_found(audit_tab.Found((), {}))
+        await settled(console.pilot)
+        assert "Nobody has done anything" in console.picture
+
+
+# All of it on a real server.
+
+
+async def until(pilot: Pilot[None], holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline, picture(pilot.app)  # type: ignore[arg-type]
+        await pilot.pause(0.02)
+
+
+async def test_a_ring_on_a_real_server_from_its_orphan_to_its_end(database_url: str) -> None:
+    ring = make_ring(database_url, "my orders", size=200, max_bytes=100)
+    with ring.connect() as connection:
+        ring.push_many(connection, [f"message {n}" for n in range(50)])
+        connection.execute("BEGIN")
+        assert ring.pop(connection)
+        connection.execute("ROLLBACK")
+    database = open_database(database_url)
+    feed = SamplerFeed(database, interval_seconds=0.5, name="here")
+    app = ConsoleApp([feed], places=[Place("here", database)])
+    key = ("here", ring.queue.schema, "my orders")
+
+    def tab(kind: type[QueueTab]) -> QueueTab:
+        return app.screen.query_one(kind)
+
+    async with app.run_test(size=(160, 48)) as pilot:
+        await until(pilot, lambda: bool(app.desk.board.queues(time.monotonic())))
+        app.open_queue(key, "slots")
+        await until(pilot, lambda: "1 orphan" in picture(app))
+        assert "49 ready" in picture(app)
+        await pilot.press("n")
+        await until(pilot, lambda: "slot 1, number 1: orphan" in picture(app))
+        await pilot.press("enter")
+        await until(pilot, lambda: "public.my orders  message 1" in picture(app))
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(app.screen, QueueScreen))
+        screen = app.screen
+        assert isinstance(screen, QueueScreen)
+        depth = screen.query_one(Charts).shown[0].drawing
+        assert depth is not None
+        assert any(value for run in depth.curves[0].runs for _, value in run)
+        assert "size=200" in picture(app)
+        names = [one.NAME for one in screen._tabs]
+        await pilot.press(str(names.index("sql") + 1))
+        await until(pilot, lambda: "my orders_push(payload text)" in picture(app))
+        assert "all as this console installs it" in picture(app)
+        await pilot.press(str(names.index("audit") + 1))
+        await until(pilot, lambda: "install" in picture(app).split("Audit")[-1])
+        uninstall(database, ring.queue, keep_archive=False, with_messages=True)
+        await until(pilot, lambda: "is gone" in picture(app))
+        for number in range(1, len(names) + 1):
+            await pilot.press(str(number), "r")
+            await pilot.pause()
+        assert "ready" in figures(screen)
+    ring.close()
+    database.close()

@@ -1,0 +1,180 @@
+"""The map of a ring's slots: what its cells and counts say, and the way down to one slot."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from textual.app import App, ComposeResult
+
+from console.catalog import installed_queue
+from console.designs import design
+from console.doctor.ring_map import SlotMap, SlotRange
+from console.errors import ConnectionFailedError
+from console.monitor.walks import read_key, walks_of
+from console.tui.screens.queue import QueueScreen
+from console.tui.tabs.slots import Found, SlotsTab, message_key
+from console.tui.widgets.slot_map import SlotMapView
+from tests.tui.feeds import nine
+from tests.tui.opened import Opened, opened
+
+RING = design("ring")
+QUEUE = installed_queue("public", "orders", RING, RING.complete_options({}))
+KEY = ("prod-orders", "public", "orders")
+
+
+def run(state: str, first: int, last: int, number: int | None = None) -> SlotRange:
+    count = last - first + 1
+    end = None if number is None else number + count - 1
+    return SlotRange(first, last, state, count, number, end)
+
+
+MAP = SlotMap(
+    (
+        run("free", 0, 1022),
+        run("orphan", 1023, 1043, 1023),
+        run("ready", 1044, 5855, 1044),
+        run("hole", 5856, 5878, 5856),
+        run("free", 5879, 7999),
+        run("missing", 8000, 8001),
+        run("free", 8002, 9999),
+    ),
+    10_000,
+    1044,
+    5856,
+)
+
+
+class Alone(App[None]):
+    """The map and nothing else."""
+
+    def compose(self) -> ComposeResult:
+        yield SlotMapView()
+
+
+@st.composite
+def maps(draw: st.DrawFn) -> SlotMap:
+    """Any ring: ranges of any states in a row."""
+    states = ("free", "ready", "orphan", "hole", "parked", "pushing", "missing", "not known yet")
+    ranges, slot = [], 0
+    for state in draw(st.lists(st.sampled_from(states), min_size=1, max_size=30)):
+        size = draw(st.integers(1, 3000))
+        ranges.append(run(state, slot, slot + size - 1, 100_000 + slot))
+        slot += size
+    heads = st.none() | st.integers(0, 10**9)
+    return SlotMap(tuple(ranges), slot, draw(heads), draw(heads))
+
+
+async def test_every_slot_is_in_one_cell_and_counted_once_however_far_in() -> None:
+    """Whatever the ring and the keys: the window's cells are its slots, the counts their number."""
+    app = Alone()
+    async with app.run_test(size=(40, 10)) as pilot:
+        view = app.query_one(SlotMapView)
+        steps = {
+            "i": view.zoom_in,
+            "o": view.zoom_out,
+            "n": lambda: view.action_trouble(1),
+            "N": lambda: view.action_trouble(-1),
+            "g": view.action_first,
+            "G": view.action_last,
+            "u": lambda: view.action_line(-1),
+            "d": lambda: view.action_line(1),
+            "l": lambda: view.action_move(-1),
+            "r": lambda: view.action_move(1),
+        }
+
+        @settings(max_examples=40)
+        @given(maps(), st.lists(st.sampled_from("ionNgGudlr"), max_size=12))
+        def holds(found: SlotMap, keys: list[str]) -> None:
+            while view.zoom_out():
+                pass
+            view.show(found)
+            for key in keys:
+                steps[key]()  # type: ignore[no-untyped-call]
+                first, last = view.window
+                assert 0 <= first <= view.cursor <= last < found.capacity
+                cells = view.cells
+                assert (cells[0][0], cells[-1][1]) == (first, last)
+                assert all(one[1] + 1 == next_[0] for one, next_ in pairwise(cells))
+                assert sum(view.counts(view.window).values()) == last - first + 1
+                assert view.cell[0] <= view.cursor <= view.cell[1]
+                assert len(view.render().plain.replace("\n", "")) == len(cells)
+                part = next(view.parts((view.cursor, view.cursor)))
+                assert part.first_number == part.last_number == 100_000 + view.cursor
+
+        holds()
+        await pilot.pause()
+
+
+async def open_slots(console: Opened, found: SlotMap = MAP) -> SlotsTab:
+    await console.give(*nine())
+    console.app.open_queue(KEY, "slots")
+    await console.pilot.pause()
+    await console.pilot.pause()
+    assert isinstance(console.app.screen, QueueScreen)
+    tab = console.app.screen.query_one(SlotsTab)
+    tab.show_found(Found(QUEUE, found))
+    await console.pilot.pause()
+    return tab
+
+
+async def test_from_the_whole_ring_down_to_one_orphan_and_back() -> None:
+    async with opened() as console:
+        tab = await open_slots(console)
+        for words in ("4,812 ready", "21 orphans", "23 holes", "2 missing", "5,142 free"):
+            assert words in console.picture
+        assert "pop 1,044" in console.picture
+        assert "push 5,856" in console.picture
+        await console.press("n")
+        assert "2 orphans (1,023 to 1,024)" in console.picture
+        await console.press("enter")
+        assert "slot 1,023, number 1,023: orphan" in console.picture
+        tab.show_found(Found(QUEUE, replace(MAP, next_pop=1050)))
+        assert tab.view.cursor == 1023
+        await console.press("n", "enter")
+        assert "slot 5,856, number 5,856: hole" in console.picture
+        await console.press("escape")
+        assert not tab.view.zoomed
+        assert isinstance(console.app.screen, QueueScreen)
+        await console.press("escape")
+        assert not isinstance(console.app.screen, QueueScreen)
+
+
+async def test_enter_on_a_slot_with_a_message_opens_it_and_on_others_nothing() -> None:
+    async with opened() as console:
+        asked: list[tuple[object, str]] = []
+        console.app.open_message = lambda *what: asked.append(what)  # type: ignore[method-assign]
+        await open_slots(console)
+        await console.press("enter", "enter", "enter")
+        assert asked == []
+        await console.press("n", "enter", "enter")
+        assert asked == [(KEY, "numbers,,1023")]
+
+
+def test_the_message_of_a_slot_is_named_as_a_page_of_messages_names_it() -> None:
+    at, place = read_key(message_key(QUEUE, 1023), walks_of(QUEUE))
+    assert place.id == "1023"
+    assert walks_of(QUEUE)[at].stretches
+
+
+async def test_an_error_is_told_whole_and_what_was_seen_last_stays_with_its_age() -> None:
+    async with opened() as console:
+        await console.give(*nine())
+        console.app.open_queue(KEY, "slots")
+        await console.pilot.pause()
+        await console.pilot.pause()
+        tab = console.app.screen.query_one(SlotsTab)
+        assert "Reading the slots" in console.picture
+        tab.fail(ConnectionFailedError("Could not look.", why="refused", next_step="Try it."))
+        await console.pilot.pause()
+        for words in ("Could not look.", "refused", "Try it."):
+            assert words in console.picture
+        await console.press("n", "enter")
+        tab.show_found(Found(QUEUE, MAP))
+        console.clock.now += 42
+        tab.fail(ConnectionFailedError("Could not look at the slots.", why="\x1b[31mrefused"))
+        await console.pilot.pause()
+        assert "as it was 42 s ago" in console.picture
+        assert "refused" in console.picture
+        assert "\x1b" not in console.picture
+        assert "21 orphans" in console.picture

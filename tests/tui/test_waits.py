@@ -1,0 +1,206 @@
+"""Waits, of a queue and of a connection: who waits for what and for whom."""
+
+from typing import Any
+
+import pytest
+
+from console.errors import TooSlowError
+from console.monitor.activity import Activity, Lock, Session
+from console.monitor.waits import HorizonRow, Wait, WaitReport
+from console.tui.places import Place
+from console.tui.screens.waits import WaitsScreen
+from console.tui.tabs.waits import WaitsTab
+from console.tui.tabs.waits_pane import WaitsPane
+from console.tui.widgets.waits_table import WaitsChart, WaitsTable, key_of
+from console.tui.widgets.waits_tree import WaitsTree
+from console.tui.widgets.words import Words
+from tests.servers import connect
+from tests.tui.acting import database_at, make
+from tests.tui.alone import alone
+from tests.tui.one_tab import KEY, Remembering, jobs_ended, one_tab, until
+from tests.tui.test_messages import QUEUE
+
+LOCK = Lock("public", "mail", "mail", "relation", "ExclusiveLock", granted=True)
+ROOT = Session(
+    10,
+    "client backend",
+    user="ann",
+    application="etl01\x1b",
+    state="idle in transaction",
+    state_seconds=60.0,
+    transaction_seconds=61.0,
+    query="LOCK TABLE mail",
+    locks=(LOCK,),
+)
+WAITERS = tuple(
+    Session(
+        key,
+        "client backend",
+        user="app",
+        state="active",
+        wait_kind="Lock",
+        wait="relation",
+        wait_seconds=30.0,
+        waits_for="RowExclusiveLock on relation mail",
+        blocked_by=(10,),
+        transaction_seconds=30.0,
+        query="SELECT mail_pop()",
+        locks=(LOCK,),
+    )
+    for key in (11, 12)
+)
+BEHIND = Session(13, "client backend", state="active", waits_for="x", blocked_by=(12,))
+MEANS = "Waits for a lock on a whole table."
+WAITS = (
+    Wait(QUEUE, "Lock", "relation", 2, 1.0, 2.0, meaning=MEANS),
+    Wait(QUEUE, "Client", "idle in transaction", 1, 0.5, 0.5),
+    Wait(None, "Lock", "relation", 3, 1.0, 3.0, meaning=MEANS),
+    Wait(None, None, None, 1, 0.1, 0.1),
+    Wait(None, "LATCH", "LATCH_EX", ms=1500, count=40),
+)
+
+
+def report(*waits: Wait, sessions: tuple[Session, ...] = (), **more: Any) -> WaitReport:
+    told: dict[str, Any] = {
+        "connection": "prod",
+        "seconds": 2.0,
+        "samples": 10,
+        "waits": waits,
+        "activity": Activity(sessions),
+        "activity_at_sample": 1,
+        "samples_with_waiters": 7,
+        "horizon": (HorizonRow("client backend", "ann", 10, 5, 61.0),),
+        "dead_rows": {("public", "mail"): 44},
+        "missing": {},
+    }
+    return WaitReport(**told | more)
+
+
+FULL = report(*WAITS, sessions=(ROOT, *WAITERS, BEHIND))
+
+
+def head(pane: WaitsPane) -> str:
+    return pane.query_one("#waits-head", Words).said
+
+
+def detail(pane: WaitsPane) -> str:
+    return pane.query_one("#waits-detail", Words).said
+
+
+async def test_of_a_queue_its_own_waits_what_they_mean_and_the_tree() -> None:
+    async with one_tab(WaitsTab, size=(160, 48)) as shown:
+        pane = shown.tab.pane
+        pane.show_report(FULL)
+        await shown.pilot.pause()
+        assert "3 sessions wait for another" in head(pane)
+        assert "in 7 of 10 looks" in head(pane)
+        assert "Oldest snapshot: client backend ann" in head(pane)
+        table, tree = pane.query_one(WaitsTable), pane.query_one(WaitsTree)
+        assert [table.cells(key)["wait"].text for key in table.keys] == [
+            "Lock/relation",
+            "Client/idle in transaction",
+        ]
+        assert MEANS in detail(pane)
+        assert [tree.cells(key)["session"].text for key in tree.keys] == [
+            "10",
+            "├─ 11",
+            "└─ 12",
+            "   └─ 13",
+        ]
+        await shown.press("tab")
+        assert "etl01␛, user ann" in detail(pane)
+        assert "last: LOCK TABLE mail" in detail(pane)
+        await shown.press("j", "a")
+        assert shown.ways.went == [("end-session", KEY, ("session", "11"))]
+        pane.show_report(report(sessions=(Session(9, locks=(LOCK,)), *WAITERS[::-1], ROOT)))
+        await shown.press("a")
+        pane.show_report(report(sessions=(Session(9, locks=(LOCK,)), ROOT)))
+        await shown.press("a")
+        assert shown.ways.went[1:] == [("end-session", KEY, ("session", "11"))] * 2
+        assert pane.query_one(WaitsTree).cells("11")["does"].text == "left"
+
+
+async def test_of_a_connection_the_server_and_its_counters() -> None:
+    async with alone("prod", size=(160, 48)) as console:
+        ways = Remembering()
+        console.app.desk.ways = ways
+        screen = WaitsScreen(console.app.desk, "prod")
+        console.app.push_screen(screen)
+        await console.pilot.pause()
+        assert "There is no such connection." in console.picture
+        screen.pane.show_report(FULL)
+        await console.pilot.pause()
+        for words in ("? (hidden)", "LATCH/LATCH_EX", "1.5 s 40x", "Waits of prod"):
+            assert words in console.picture
+        await console.press("tab", "a", "G", "a")
+        assert ways.went == [("end-session", KEY, ("session", "10"))]
+
+
+async def test_what_may_not_be_seen_is_said_with_what_is_shown_all_the_same() -> None:
+    async with one_tab(WaitsTab) as shown:
+        pane = shown.tab.pane
+        why = "this login lacks pg_read_all_stats"
+        hidden = Wait(QUEUE, None, None, 1, 1.0, 1.0)
+        pane.show_report(report(hidden, sessions=(Session(10),), missing={"sessions": why}))
+        await shown.pilot.pause()
+        assert f"Not seen: {why}" in head(pane)
+        assert "? (hidden)" in shown.picture
+        pane.show_report(report(samples=0, missing={"waits": "the server has no such views"}))
+        await shown.pilot.pause()
+        assert "Not seen: the server has no such views" in head(pane)
+        assert "Nobody waits" not in head(pane)
+
+
+async def test_a_look_that_failed_leaves_a_gap_and_the_last_one_in_sight() -> None:
+    async with one_tab(WaitsTab, size=(160, 48)) as shown:
+        pane = shown.tab.pane
+        pane.show_report(FULL)
+        pane.fail(TooSlowError("Could not look at the sessions.", why="1 s was over"))
+        pane.show_report(FULL)
+        pane.fail(TooSlowError("Could not look at the sessions.", why="1 s was over"))
+        await shown.pilot.pause()
+        assert "1 s was over" in head(pane)
+        assert "3 sessions wait" in head(pane)
+        chart = pane.query_one(WaitsChart)
+        most, stacks = chart.stacks(5)
+        assert most == 2.5
+        assert stacks == [[4, 1, 0, 0, 0], None, [4, 1, 0, 0, 0]]
+        assert chart.ranked == [key_of(wait) for wait in WAITS[:2]]
+
+
+async def test_a_deadlock_and_a_deep_line_are_drawn() -> None:
+    circle = tuple(
+        Session(key, state="active", blocked_by=(other,), locks=(LOCK,))
+        for key, other in ((1, 2), (2, 1))
+    )
+    line = tuple(Session(key, blocked_by=(key - 1,), locks=(LOCK,)) for key in range(101, 200))
+    async with one_tab(WaitsTab, size=(50, 14)) as shown:
+        shown.tab.pane.show_report(report(sessions=(*circle, *line)))
+        await shown.pilot.pause()
+        tree = shown.tab.pane.query_one(WaitsTree)
+        cells = [tree.cells(key) for key in tree.keys]
+        assert sum("DEADLOCK" in cell["does"].text for cell in cells) == 1
+        assert len(cells) == 102
+
+
+@pytest.mark.parametrize("ends", [False, True])
+async def test_on_a_server(database_url: str, ends: bool) -> None:
+    """A session that holds the queue is the root; out of sight nothing goes on being asked."""
+    with database_at(database_url) as database, connect(database_url) as holder:
+        make(database, "mail", "fifo", {})
+        holder.execute("BEGIN")
+        holder.execute("LOCK TABLE mail IN SHARE MODE")
+        async with alone("prod", places=[Place("prod", database)]) as console:
+            screen = WaitsScreen(console.app.desk, "prod")
+            console.app.push_screen(screen)
+            await console.pilot.pause()
+            if ends:
+                console.app.pop_screen()
+                await until(console.pilot, lambda: screen.pane._ended)
+                jobs_ended()
+                return
+            await until(console.pilot, lambda: screen.pane.report is not None)
+            tree = screen.pane.query_one(WaitsTree)
+            assert repr(holder.info.backend_pid) in tree.keys
+            assert "Nobody waits for another session." in head(screen.pane)
+        jobs_ended()
