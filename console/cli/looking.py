@@ -1,5 +1,6 @@
 """Verbs that only look: designs, status."""
 
+import textwrap
 from collections.abc import Sequence
 from queue import SimpleQueue
 from typing import NoReturn
@@ -36,6 +37,7 @@ def designs(call: Call) -> None:
         lines += [
             f"{design.name}: {design.title} ({design.source}), on {', '.join(design.engines)}",
             f"  {design.summary}",
+            *textwrap.wrap(design.advice, 78, initial_indent="  ", subsequent_indent="  "),
             *(
                 f"  --option {option.name}={option.default}  {option.summary} ({option.range})"
                 + (f", on {', '.join(option.engines)} only" if option.engines else "")
@@ -57,6 +59,7 @@ def _design(design: Design) -> dict[str, object]:
         "title": design.title,
         "source": design.source,
         "summary": design.summary,
+        "advice": design.advice,
         "engines": list(design.engines),
         "options": {
             engine: [

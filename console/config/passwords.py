@@ -264,6 +264,34 @@ class Credentials:
             with suppress(ConnectionFailedError):
                 self._password()
 
+    @property
+    def kind(self) -> str:
+        """Where the password comes from, for people; empty: the driver's own ways."""
+        return "" if self._source is None else self._source.kind
+
+    @property
+    def wants_typing(self) -> bool:
+        """Whether a person must type the password, and none has."""
+        return isinstance(self._source, Prompt) and not isinstance(self._found, Secret)
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether a person types the password."""
+        return isinstance(self._source, Prompt)
+
+    def await_typing(self) -> None:
+        """Where a person must type the password: not at the terminal, but by `give`."""
+        if isinstance(self._source, Prompt) and self._found is None:
+            self._found = _missing(
+                self._label, "It is to be typed in.", "Log in on the screen Connections."
+            )
+
+    def give(self, password: Secret) -> None:
+        """What a person has typed; it replaces what was typed before."""
+        with self._lock:
+            self._found = password
+            self._found_at = time.monotonic()
+
     def __call__(self) -> URL:
         """The URL with everything in it, for the driver. ConnectionFailedError."""
         password = self._password()

@@ -129,15 +129,26 @@ class Profile:
         """The engine that its URL names. ConnectionFailedError, UsageError."""
         return product(self._url.public.get_backend_name())
 
-    def open(self) -> Database:
+    def credentials(self) -> Credentials:
+        """What completes its URL. Looks nothing up. ConnectionFailedError, UsageError."""
+        return Credentials(self.label, self._url, self.settings[keys.PASSWORD], self._environment)
+
+    @property
+    def shown_url(self) -> str:
+        """Its URL, for people: without secrets, with variables as they were written."""
+        url = self.settings[keys.URL]
+        return "" if url is None else url.shown
+
+    def open(self, credentials: Credentials | None = None) -> Database:
         """Its database, which connects, and looks its secrets up, at its first use.
 
-        Only a password that a person must type is asked for now.
+        Only a password that a person must type is asked for now, unless `credentials` are given:
+        then whoever gave them sees to that.
         """
         url, label = self._url, self.label
-        source = self.settings[keys.PASSWORD]
-        credentials = Credentials(label, url, source, self._environment)
-        credentials.ask()
+        if credentials is None:
+            credentials = self.credentials()
+            credentials.ask()
         return Database(
             self.product,
             url.public,

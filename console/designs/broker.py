@@ -11,6 +11,14 @@ BROKER = Design(
         "The server's own queue: waiting and activation are the engine's, and so are conversations "
         "that leak and messages that poison a queue. Five pops rolled back in a row switch it off."
     ),
+    advice=(
+        "Promises what the server itself does: consumers wait inside the engine and are woken, "
+        "procedures can be started as messages come, and a message can go to another database in "
+        "the same transaction. It costs understanding: conversations that nobody ends leak, five "
+        "pops rolled back in a row switch the queue off, and nothing can be put back in its "
+        "place. Choose it where SQL Server is given, waiting must cost nothing, and somebody "
+        "knows Service Broker."
+    ),
     engines=("mssql",),
     options=(
         PAYLOAD,

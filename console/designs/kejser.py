@@ -21,6 +21,13 @@ NAIVE = Design(
         "A sequence, a unique index, delete the first in order: consumers wait for each other. "
         "To measure against, and because such queues exist."
     ),
+    advice=(
+        "Promises that messages leave in the order of their numbers, one consumer after the "
+        "other. It costs speed: every consumer waits for the one before it to commit, so more "
+        "consumers make nothing faster (2,900 messages a second where fifo does 12,300 on the "
+        "same machine). Choose it to measure against, or to look after one that is already there; "
+        "never for something new."
+    ),
     engines=EVERYWHERE,
     options=(PAYLOAD, replace(MAX_BYTES, default="8000"), NOTIFY, ARCHIVE_AT_POP),
     states=("ready",),
@@ -36,6 +43,15 @@ RING = Design(
     summary=(
         "Preallocated slots, updated in place: the fastest design and the least forgiving. It has "
         "a fixed capacity, and a caller that dies costs a number: the console finds and mends it."
+    ),
+    advice=(
+        "Promises the most messages a second and no growth: slots are made once and updated in "
+        "place, so there is nothing to vacuum and nothing to delete. It costs a fixed capacity (a "
+        "full ring refuses pushes), every slot's full width on disk from the first day, and "
+        "attention: each call that is rolled back or killed spends a number for nothing, which "
+        "the console finds and mends. Messages come in the order in which numbers were drawn, not "
+        "of commits. Choose it for a steady, high rate of small messages where somebody watches; "
+        "with in_hand=on where consumers may die."
     ),
     engines=EVERYWHERE,
     options=(

@@ -97,6 +97,8 @@ class Design:
     source: str
     summary: str
     """One honest sentence: what it promises, what it costs."""
+    advice: str
+    """For whoever chooses: what it promises, what it costs, when to take it."""
     engines: tuple[str, ...]
     options: tuple[Option, ...]
     states: tuple[str, ...]

@@ -30,6 +30,13 @@ STATUS = Design(
         "One wide table with a status; batches are locked, updated and counted, one consumer at a "
         "time. Done rows stay until they are archived."
     ),
+    advice=(
+        "Promises a history: a row goes from pending to processing to processed and stays until "
+        "it is archived, payload and all. It costs speed and room: consumers take their batches "
+        "one after the other, every change rewrites the whole wide row, and the table grows until "
+        "somebody archives. Choose it for batches with one consumer, or where others read the "
+        "table as their report; else take split or claim."
+    ),
     engines=EVERYWHERE,
     options=(PAYLOAD, MAX_BYTES, NOTIFY),
     states=_STATES,
@@ -48,6 +55,13 @@ SPLIT = Design(
     summary=(
         "What is searched in a narrow table, the payload beside it: updates stay small whatever "
         "the payload. Done rows stay until they are archived."
+    ),
+    advice=(
+        "Promises what status does, history included, but keeps what changes in a narrow table "
+        "and the payload beside it, so that updates stay small whatever the payload, and with "
+        "dequeue=single many consumers work at once. It costs a second table: two inserts a push "
+        "and a join a pop. Choose it for large payloads whose messages must stay on record after "
+        "they were processed, and archive them round the clock."
     ),
     engines=EVERYWHERE,
     options=(

@@ -62,14 +62,25 @@ class Database:
     @cached_property
     def _engine(self) -> Engine:
         """Made at the first use: a missing driver is an error of connecting, like any other."""
-        url = self.url if self._complete is None else self._complete()
-        return self.product.create_engine(url, self.timeouts, self._application_name)
+        return self.product.create_engine(
+            self.complete_url(), self.timeouts, self._application_name
+        )
+
+    def complete_url(self) -> URL:
+        """The URL with its secrets: for drivers of other processes, never to be shown or kept."""
+        return self.url if self._complete is None else self._complete()
 
     @cached_property
     def capabilities(self) -> Capabilities:
         """Probed at the first use, then kept."""
         with self.autocommit("look at what the server can do", read_only=True) as connection:
             return self.product.capabilities(connection)
+
+    @property
+    def known_capabilities(self) -> Capabilities | None:
+        """The same, without waiting; None: nobody has asked yet."""
+        found: Capabilities | None = vars(self).get("capabilities")
+        return found
 
     def probe_again(self) -> None:
         """At the next use: another server may be there now, or the same in another role."""

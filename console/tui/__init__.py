@@ -1,7 +1,8 @@
 """The terminal user interface: draws what the monitor sees, and asks no database itself."""
 
+import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, tzinfo
 from pathlib import Path
@@ -11,10 +12,11 @@ from console.config import Profile
 from console.engines import Database
 from console.errors import ConsoleError, UsageError
 from console.monitor.limits import DEFAULTS
-from console.rights import Login, Rights, Standing
+from console.rights import Rights
 from console.tui.app import ConsoleApp
 from console.tui.feed import Clock, Feed, SamplerFeed
-from console.tui.places import Place, place_of, url_words
+from console.tui.opening import Opening, free_name, open_profile
+from console.tui.places import Place, url_words
 
 __all__ = [
     "Clock",
@@ -78,49 +80,39 @@ def run_profiles(
     does not even tell its engine.
     """
     require_terminal()
-    databases = [profile.open() for profile in profiles]
-    names = _names(databases)
-    each = list(zip(profiles, databases, names, strict=True))
-    feeds = [
-        SamplerFeed(
-            database,
-            interval_seconds=profile.interval_seconds,
-            stuck_after_seconds=profile.stuck_after_seconds,
-            name=name,
-        )
-        for profile, database, name in each
-    ]
+    opened: list[Opening] = []
+    for profile in profiles:
+        opened.append(open_profile(profile, [one.place.name for one in opened]))
     zones = {profile.display_zone for profile in profiles}
     app = ConsoleApp(
-        feeds,
-        places=[place_of(profile, database, name) for profile, database, name in each],
-        rights={name: _rights_words(profile, database) for profile, database, name in each},
-        production={name for profile, _, name in each if profile.production},
-        thresholds={name: profile.thresholds for profile, _, name in each},
+        [one.feed for one in opened],
+        places=[one.place for one in opened],
+        rights={one.place.name: one.rights for one in opened},
+        production={one.place.name for one in opened if one.place.production},
+        thresholds={one.place.name: one.thresholds for one in opened},
         zone=zones.pop() if len(zones) == 1 else zone,
         config_path=config_path,
     )
     _run(app)
 
 
-def _rights_words(profile: Profile, database: Database) -> Callable[[Login | None], str]:
-    transactions = bool(database.product.read_only_options)
-    return lambda login: Standing(profile.rights, login, transactions=transactions).words
-
-
 def _run(app: ConsoleApp) -> None:
     app.run()
+    with contextlib.suppress(KeyboardInterrupt):
+        app.desk.running.wait(_narrate)
     if app.return_code:
         raise ConsoleError("The console ended because of a mistake of its own; see above.")
+
+
+def _narrate(line: str) -> None:
+    """The terminal is given back by now, or gone."""
+    with contextlib.suppress(OSError, ValueError):
+        print(line, file=sys.stderr, flush=True)
 
 
 def _names(databases: Sequence[Database]) -> list[str]:
     """Their labels, numbered where two connections have the same."""
     names: list[str] = []
     for database in databases:
-        name, number = database.label, 1
-        while name in names:
-            number += 1
-            name = f"{database.label} ({number})"
-        names.append(name)
+        names.append(free_name(database.label, names))
     return names

@@ -5,44 +5,40 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, tzinfo
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
+from textual.command import Provider
 from textual.message import Message
 from textual.screen import Screen
-from textual.theme import Theme
 
 from console.monitor import Reading
 from console.monitor.limits import ThresholdsOf
 from console.tui.board import Board, Key, RightsWords
 from console.tui.desk import Desk
+from console.tui.doctor_feed import DoctorFeed, Told
 from console.tui.feed import Clock, Feed
+from console.tui.findings import FindingView
 from console.tui.jobs import JobEnded
+from console.tui.opening import Opening
 from console.tui.places import Place
 from console.tui.screens.connections import ConnectionsScreen
 from console.tui.screens.help import HelpScreen
 from console.tui.screens.live import LiveScreen
 from console.tui.screens.overview import OverviewScreen
+from console.tui.themes import THEMES
 
-_THEME = Theme(
-    name="dbq",
-    primary="#5aa9d6",
-    secondary="#7f9bb0",
-    accent="#5aa9d6",
-    foreground="#d0d6dc",
-    background="#12161b",
-    surface="#12161b",
-    panel="#1c232b",
-    success="#7fb77e",
-    warning="#e0af52",
-    error="#f0696b",
-    dark=True,
-    # What is not the point stays readable, but stands back.
-    variables={"quiet": "#8d98a3", "faint": "#6b7681", "trend": "#4f7f9f", "cursor": "#26475b"},
-)
+if TYPE_CHECKING:
+    from console.tui.commands import Site
+
+
+def _palette() -> type[Provider]:
+    from console.tui.palette import ConsoleCommands  # noqa: PLC0415  # not before it is opened
+
+    return ConsoleCommands
 
 
 class ReadingCame(Message):
@@ -55,14 +51,36 @@ class ReadingCame(Message):
         self.at = at
 
 
+class DiagnosesCame(Message):
+    """A doctor has looked. Posted from his thread; nothing in it can change any more."""
+
+    def __init__(self, name: str, told: Told, at: float, moment: datetime) -> None:
+        super().__init__()
+        self.name = name
+        self.told = told
+        self.at = at
+        self.moment = moment
+
+
 class ConsoleApp(App[None]):
     """The whole console. Feeds, clock and terminal size are all that it needs from outside."""
 
     CSS_PATH = "console.tcss"
     TITLE = "dbq-console"
-    ENABLE_COMMAND_PALETTE = False
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_palette}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark", "help", "help", key_display="?", tooltip="this page"),
+        Binding(
+            "colon", "command_line", "command", show=False, key_display=":", tooltip="a command"
+        ),
+        Binding(
+            "ctrl+p",
+            "command_palette",
+            "commands",
+            show=False,
+            priority=True,
+            tooltip="find a verb, a screen, a queue, a theme",
+        ),
         Binding("ctrl+q", "quit", "quit", priority=True, tooltip="quit, from anywhere, at once"),
     ]
 
@@ -86,8 +104,9 @@ class ConsoleApp(App[None]):
         """
         # Without colours means without colours: greys would be colours too.
         super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)
-        self.register_theme(_THEME)
-        self.theme = _THEME.name
+        for theme in THEMES:
+            self.register_theme(theme)
+        self.theme = THEMES[0].name
         intervals = {feed.name: feed.interval_seconds for feed in feeds}
         if len(intervals) < len(feeds):
             raise ValueError("two feeds of one name")
@@ -109,16 +128,57 @@ class ConsoleApp(App[None]):
             config_path,
         )
         self._overview = OverviewScreen(self.desk, banner=banner)
+        # A feed without a place is not a database's: nobody can look behind its readings.
+        self._doctors = {
+            name: DoctorFeed(place, self._hearer(name))
+            for name, place in self.desk.places.items()
+            if name in intervals
+        }
+        for name in self._doctors:
+            board.expect_doctor(name)
 
     def get_default_screen(self) -> Screen[None]:
         """What opens first: the overview, or how to get something to look at."""
-        return self._overview if self.desk.feeds else ConnectionsScreen(self.desk.config_path)
+        return self._overview if self.desk.feeds else ConnectionsScreen(self.desk)
+
+    def add_connection(self, opening: Opening) -> None:
+        """One more connection, looked at from now on. It is known under its place's name."""
+        desk, place, feed = self.desk, opening.place, opening.feed
+        first = not desk.feeds
+        desk.places = {**desk.places, place.name: place}
+        desk.feeds = (*desk.feeds, feed)
+        desk.board.add(
+            place.name,
+            feed.interval_seconds,
+            desk.clock.monotonic(),
+            rights=opening.rights,
+            production=place.production,
+            thresholds=opening.thresholds,
+        )
+        self._doctors[place.name] = DoctorFeed(place, self._hearer(place.name))
+        desk.board.expect_doctor(place.name)
+        feed.start(self._receiver(place.name))
+        if first:
+            self.push_screen(self._overview)
+        self.log_in()
+
+    def log_in(self, name: str = "") -> None:
+        """Take the passwords that a person must type: of one connection, or of all that want it."""
+        from console.tui.dialogs.password import PasswordDialog  # noqa: PLC0415
+
+        for place in reversed([*self.desk.places.values()]):
+            wanted = place.credentials is not None and (
+                place.credentials.is_typed if name else place.credentials.wants_typing
+            )
+            if wanted and name in {"", place.name}:
+                self.push_screen(PasswordDialog(self.desk, place))
 
     def on_mount(self) -> None:
         """Begin to look."""
         self._heed_signals()
         for feed in self.desk.feeds:
             feed.start(self._receiver(feed.name))
+        self.log_in()
 
     def _receiver(self, name: str) -> Callable[[Reading], None]:
         """What a feed calls, in its own thread: it only ever posts."""
@@ -130,9 +190,40 @@ class ConsoleApp(App[None]):
 
         return receive
 
+    def _hearer(self, name: str) -> Callable[[Told], None]:
+        """What a doctor calls, in his own thread."""
+
+        def hear(told: Told) -> None:
+            with contextlib.suppress(RuntimeError):
+                clock = self.desk.clock
+                self.post_message(DiagnosesCame(name, told, clock.monotonic(), clock.utc()))
+
+        return hear
+
     def on_reading_came(self, message: ReadingCame) -> None:
-        """Keep it, and let the screens draw it."""
-        self.desk.board.take(message.name, message.reading, message.at)
+        """Keep it, let the screens draw it, and the doctor explain it."""
+        board = self.desk.board
+        board.take(message.name, message.reading, message.at)
+        if doctor := self._doctors.get(message.name):
+            doctor.saw(message.reading)
+            if keys := board.unexplained(message.name, message.at):
+                doctor.explain([(schema, queue) for _, schema, queue in keys])
+        self._draw()
+
+    def on_diagnoses_came(self, message: DiagnosesCame) -> None:
+        """Keep them, and let the screens draw them."""
+        told = message.told
+        self.desk.board.take_diagnoses(
+            message.name,
+            told.diagnoses,
+            message.at,
+            message.moment,
+            next_seconds=told.next_seconds,
+            error=told.error,
+        )
+        self._draw()
+
+    def _draw(self) -> None:
         for screen in self.screen_stack:
             if isinstance(screen, LiveScreen):
                 screen.readings_came()
@@ -142,14 +233,55 @@ class ConsoleApp(App[None]):
         message.told()
 
     def on_unmount(self) -> None:
-        """Nobody is waited for: a feed may hang in a dead server."""
+        """No feed is waited for: it may hang in a dead server. Actions end after their batch."""
+        self.desk.running.stop()
         for feed in self.desk.feeds:
             feed.stop()
+        for doctor in self._doctors.values():
+            doctor.stop()
 
     def action_help(self) -> None:
         """Show the keys."""
         if not isinstance(self.screen, HelpScreen):
-            self.push_screen(HelpScreen(self.screen.active_bindings.values()))
+            self.push_screen(HelpScreen.of(self.screen))
+
+    def site(self, screen: Screen[object]) -> "Site":
+        """Where a command is typed: the queue under the cursor is the one that it is for."""
+        from console.tui.commands import Site  # noqa: PLC0415
+
+        key = getattr(screen, "key", None)
+        if isinstance(screen, OverviewScreen):
+            key = screen.queue_key
+        themes = tuple(theme.name for theme in THEMES)
+        return Site(self.desk, self, key if isinstance(key, tuple) else None, themes)
+
+    def action_command_line(self) -> None:
+        """The line behind `:`."""
+        from console.tui.dialogs.command_line import CommandLineDialog  # noqa: PLC0415
+
+        self.push_screen(CommandLineDialog(self.site(self.screen)))
+
+    def choose_theme(self, name: str) -> None:
+        """Other colours, for as long as the console runs."""
+        self.theme = name
+
+    def open_messages(self, key: Key, words: Sequence[str] = ()) -> None:
+        """A queue's messages, with a filter."""
+        from console.tui.tabs.message_pane import MessagePane  # noqa: PLC0415
+
+        self.open_queue(key, "messages")
+        screen = self.screen
+
+        def narrow(tries: int = 40) -> None:
+            # The tabs come once the queue's first figures have been drawn.
+            found = [pane for pane in screen.query(MessagePane) if pane.is_mounted]
+            if found:
+                found[0].open(words)
+            elif tries and screen.is_attached:
+                screen.set_timer(0.05, lambda: narrow(tries - 1))
+
+        if words:
+            screen.call_after_refresh(narrow)
 
     # Where one can go from anywhere (`console.tui.desk.Ways`). Screens are loaded when they are
     # opened: the console shall start at once.
@@ -159,6 +291,12 @@ class ConsoleApp(App[None]):
         from console.tui.screens.queue import QueueScreen  # noqa: PLC0415
 
         self.push_screen(QueueScreen(self.desk, key, tab))
+
+    def open_finding(self, finding: FindingView) -> None:
+        """A finding as it was shown: its evidence, and what mends it."""
+        from console.tui.dialogs.finding import FindingDialog  # noqa: PLC0415
+
+        self.push_screen(FindingDialog(self.desk, finding))
 
     def open_message(self, key: Key, message: str) -> None:
         """One message, by the key that a page of messages gave."""
@@ -183,6 +321,24 @@ class ConsoleApp(App[None]):
         from console.tui.screens.action import ActionScreen  # noqa: PLC0415
 
         self.push_screen(ActionScreen(self.desk, key, verb, words, options))
+
+    def open_running(self, number: int = 0) -> None:
+        """An action that runs here; 0: the one that there is, or which of several."""
+        from console.tui.dialogs.running import RunningDialog  # noqa: PLC0415
+        from console.tui.screens.action import ActionScreen  # noqa: PLC0415
+
+        runs = self.desk.running.all
+        found = self.desk.running.get(number) if number else runs[0] if len(runs) == 1 else None
+        if found is not None and found.verb == "smoke":
+            from console.tui.screens.smoke import SmokeScreen  # noqa: PLC0415
+
+            self.push_screen(SmokeScreen(self.desk, found.key, found))
+        elif found is not None:
+            self.push_screen(ActionScreen(self.desk, found.key, found.verb, running=found))
+        elif runs:
+            self.push_screen(RunningDialog(self.desk))
+        else:
+            self.notify("No action runs here.", timeout=3)
 
     def open_audit(self, connection: str = "", key: Key | None = None) -> None:
         """Who did what."""
@@ -210,10 +366,15 @@ class ConsoleApp(App[None]):
 
     def open_connections(self) -> None:
         """The connections, and what is configured."""
-        self.push_screen(ConnectionsScreen(self.desk.config_path))
+        self.push_screen(ConnectionsScreen(self.desk))
 
     def examine(self, key: Key | None = None) -> None:
-        """Let the doctor look now."""
+        """Let the doctor look now: at one queue, or at all."""
+        for name, doctor in self._doctors.items():
+            if key is None:
+                doctor.examine()
+            elif key[0] == name:
+                doctor.examine(key[1:])
 
     def _heed_signals(self) -> None:
         """Being ended or hung up gives the terminal back as quitting does."""

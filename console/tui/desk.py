@@ -9,7 +9,10 @@ from typing import Protocol
 from console import formats
 from console.tui.board import Board, Key
 from console.tui.feed import Clock, Feed
+from console.tui.findings import FindingView
+from console.tui.opening import Opening
 from console.tui.places import Place
+from console.tui.running import Runs
 
 INTERVALS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
@@ -19,6 +22,9 @@ class Ways(Protocol):
 
     def open_queue(self, key: Key, tab: str = "") -> None:
         """A queue's screen, on one of its tabs."""
+
+    def open_finding(self, finding: FindingView) -> None:
+        """A finding as it was shown: its evidence, and what mends it."""
 
     def open_message(self, key: Key, message: str) -> None:
         """One message, by the key that a page of messages gave."""
@@ -31,6 +37,9 @@ class Ways(Protocol):
 
     def open_action(self, key: Key, verb: str, words: Sequence[str] = (), **options: str) -> None:
         """One verb's form. `options` are its other fields, by the command line's names."""
+
+    def open_running(self, number: int = 0) -> None:
+        """An action that runs here; 0: the one that there is, or which of several."""
 
     def open_audit(self, connection: str = "", key: Key | None = None) -> None:
         """Who did what: everywhere, on a connection, to a queue."""
@@ -46,6 +55,12 @@ class Ways(Protocol):
 
     def open_connections(self) -> None:
         """The connections, and what is configured."""
+
+    def add_connection(self, opening: Opening) -> None:
+        """One more connection, looked at from now on."""
+
+    def log_in(self, name: str = "") -> None:
+        """Take the passwords that a person must type."""
 
     def examine(self, key: Key | None = None) -> None:
         """Let the doctor look now: at one queue, or at all."""
@@ -63,6 +78,10 @@ class Desk:
     zone: tzinfo | None = UTC
     """In which times of day are shown now (None: the machine's own)."""
     config_path: Path | None = None
+    history: list[str] = field(default_factory=list)
+    """The commands that were typed, the newest last."""
+    running: Runs = field(default_factory=Runs)
+    """The actions that run here, whatever is on the screen."""
     _other_zone: tzinfo | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:

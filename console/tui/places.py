@@ -8,6 +8,8 @@ from sqlalchemy import URL
 from console import catalog
 from console.catalog import Queue
 from console.config import Profile
+from console.config.keys import URL as URL_KEY
+from console.config.passwords import Credentials
 from console.engines import Database
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks
@@ -29,6 +31,12 @@ class Place:
     """Marked so where it is configured; its catalog may do so too."""
     words: tuple[str, ...] = ()
     """How the command line names it: `--profile NAME` or `--url URL`, never with a password."""
+    credentials: Credentials | None = None
+    """What completes its URL, where that is configured; it may want a password typed."""
+    url: str = ""
+    """For people: without secrets."""
+    origin: str = ""
+    """Where that comes from: a file and its line, a variable, the command line."""
 
     def find(self, schema: str, name: str) -> Queue:
         """The queue of that name, as the catalog has it now. Waits; ConsoleError."""
@@ -36,7 +44,9 @@ class Place:
             return catalog.find(connection, self.database.product, name, schema)
 
 
-def place_of(profile: Profile, database: Database, name: str) -> Place:
+def place_of(
+    profile: Profile, database: Database, name: str, credentials: Credentials | None = None
+) -> Place:
     """The place that a profile describes."""
     return Place(
         name,
@@ -47,6 +57,9 @@ def place_of(profile: Profile, database: Database, name: str) -> Place:
         profile.display_zone,
         profile.production,
         ("--profile", profile.name) if profile.name else url_words(database),
+        credentials,
+        profile.shown_url,
+        str(profile.settings.value(URL_KEY).origin),
     )
 
 

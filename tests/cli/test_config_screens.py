@@ -94,13 +94,12 @@ def test_a_url_alone_is_for_looking(spawn: Spawn, file: Path, empty: Console) ->
         quit_by_key(console)
 
 
-def test_a_password_is_asked_for_before_the_screen_opens(
-    spawn: Spawn, file: Path, empty: Console
-) -> None:
+def test_a_password_is_asked_for_on_the_screen(spawn: Spawn, file: Path, empty: Console) -> None:
     file.write_text(profile(empty.url, "prompt"))
     console = spawn()
-    console.expect("Password for prod: ")
-    console.sendline(str(make_url(empty.url).password))
+    console.expect("Log in to prod")
+    console.expect("as long as that runs")
+    console.send(str(make_url(empty.url).password) + "\r")
     console.expect("no queues here yet")
     told = str(console.before) + quit_by_key(console)
     assert str(make_url(empty.url).password) not in told

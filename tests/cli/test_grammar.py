@@ -338,7 +338,7 @@ def test_designs_needs_no_database_and_lists_all_there_is_to_choose() -> None:
     for name, listed in by_name.items():
         of = DESIGNS[name]
         assert set(listed) == {
-            *("design", "title", "source", "summary", "engines"),
+            *("design", "title", "source", "summary", "advice", "engines"),
             *("options", "states", "verbs", "verbs_with"),
         }
         assert listed["engines"] == list(of.engines)

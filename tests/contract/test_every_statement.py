@@ -15,7 +15,7 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.schema import CreateSequence, CreateTable
 
 from console import catalog, sql
-from console.actions import broker, execute, maintain, plan, pop, push, relay, upgrade
+from console.actions import adoptable, broker, execute, maintain, plan, pop, push, relay, upgrade
 from console.actions.adopt import adopt, forget
 from console.actions.install import install, lacking
 from console.actions.plan import Mover
@@ -245,6 +245,7 @@ def test_every_statement_runs_and_fills_its_row_type(
             if "relay" in variant.design.verbs:
                 block_a_relay(database, variant)
         adopt_and_forget(database)
+        assert "theirs" in {table.name for table in adoptable.tables(database)}
     # The roles belong to the whole cluster: see test_rights_postgresql. Babelfish is only asked for
     # where the first question fails: see unit/test_mssql_capabilities.
     left_out = {"roles.roles", "server.babelfish"}
@@ -260,7 +261,7 @@ def test_every_statement_runs_and_fills_its_row_type(
     left_out |= {f"ring.{found}" for found in doctors} - labels
     # What it asks of any queue: see faults/test_doctor_queues and test_doctor_walks.
     left_out |= {found for found in all_labels(engine) if found.startswith("doctor.")}
-    left_out |= {"common.tried"}
+    left_out |= {"common.tried", "common.claimed", "common.contradictions"}
     absent = {of.name for of in designs_on(engine).values() if lacking(database, of)}
     left_out |= {found for found in all_labels(engine) if found.partition(".")[0] in absent}
     if "waits" in database.capabilities.missing:

@@ -1,7 +1,8 @@
-"""The README's pictures, of a live demo: `python -m tests.tui.pictures` writes .github/pictures/."""
+"""The pictures of the README, of a live demo: `python -m tests.tui.pictures` makes them anew."""
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from textual.pilot import Pilot
@@ -10,11 +11,11 @@ from console.demo import Demo
 from console.engines import open_database
 from console.monitor.limits import DEFAULTS
 from console.rights import Rights
-from console.tui import ConsoleApp, Place, SamplerFeed
-from console.tui.places import url_words
+from console.tui import ConsoleApp, SamplerFeed
+from console.tui.places import Place, url_words
 
 FOLDER = Path(__file__).parents[2] / ".github" / "pictures"
-SIZE = (140, 40)
+SIZE = (160, 44)
 _TRAFFIC_SECONDS = 45.0
 """Long enough for charts with a shape, and for claims to be stuck."""
 _PATIENCE_SECONDS = 60.0
@@ -63,7 +64,7 @@ async def _all(app: ConsoleApp) -> None:
         )
         app.open_action(claims, "release")
         await pilot.pause(1.0)
-        await pilot.press("ctrl+p" if False else "enter")
+        await pilot.press("enter")
         await _until(pilot, lambda: "cut-off" in _picture(app), "the plan")
         await _take(app, pilot, "plan")
 
@@ -73,7 +74,7 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     with Demo() as demo:
         database = open_database(demo.url, label="demo")
-        limits = DEFAULTS
+        limits = replace(DEFAULTS, stuck_after_seconds=demo.stuck_after_seconds)
         place = Place("demo", database, Rights.ADMIN, lambda _: limits, words=url_words(database))
         feed = SamplerFeed(database, stuck_after_seconds=demo.stuck_after_seconds, name="demo")
         asyncio.run(_all(ConsoleApp([feed], places=[place], rights=Rights.ADMIN.word)))

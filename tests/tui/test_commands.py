@@ -140,7 +140,7 @@ async def test_the_line_completes_remembers_and_answers() -> None:
         console.feeds[0].give(*nine())
         await console.pilot.pause()
         gone: list[Any] = []
-        console.app.open_waits = gone.append  # type: ignore[method-assign]
+        console.app.open_waits = gone.append  # type: ignore[assignment, method-assign]
         await console.press("colon", "r", "e", "l", "tab", "tab")
         assert is_at(console, CommandLineDialog)
         line = console.app.screen.query_one(Input)

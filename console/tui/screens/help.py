@@ -1,7 +1,7 @@
 """Help, made from the key map that was in force when it was asked for."""
 
 from collections.abc import Iterable
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rich.table import Table
 from rich.text import Text
@@ -12,8 +12,8 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Static
 
 _LEGEND = (
-    ("✖", "critical: stuck claims, full or past a limit, not to be reached"),
-    ("!", "warning: errors, nearly full, near a limit, not to be looked at"),
+    ("✖", "critical: messages lost, full or past a limit, not to be reached"),
+    ("!", "warning: stuck claims, errors, nearly full, not to be looked at"),
     ("·", "does not apply to this design"),
     ("?", "not known"),
     ("≈", "an estimate"),
@@ -29,9 +29,20 @@ class HelpScreen(ModalScreen[None]):
         Binding("up,k", "scroll('up')", "up", show=False),
     ]
 
-    def __init__(self, bindings: Iterable[ActiveBinding]) -> None:
+    def __init__(
+        self,
+        bindings: Iterable[ActiveBinding],
+        filters: Iterable[tuple[str, str]] = (),
+    ) -> None:
+        """`filters`: the language of the screen's filter, if it has one."""
         super().__init__()
         self._keys = keys_of(bindings)
+        self._filters = tuple(filters)
+
+    @classmethod
+    def of(cls, screen: Screen[Any]) -> "HelpScreen":
+        """The help of a screen, as its keys are now."""
+        return cls(screen.active_bindings.values(), filters_of(screen))
 
     def compose(self) -> ComposeResult:
         """One panel that scrolls where the terminal is small."""
@@ -44,8 +55,14 @@ class HelpScreen(ModalScreen[None]):
         table = Table.grid(padding=(0, 3))
         table.add_column(no_wrap=True, style="bold")
         table.add_column()
-        for keys, words in (*self._keys, ("", ""), *_LEGEND, ("", ""), *_filter_lines()):
-            table.add_row(Text(keys), Text(words))
+        parts: list[tuple[tuple[str, str], ...]] = [tuple(self._keys), _LEGEND]
+        parts += [self._filters] if self._filters else []
+        parts.append(_command_lines())
+        for at, part in enumerate(parts):
+            if at:
+                table.add_row("", "")
+            for keys, words in part:
+                table.add_row(Text(keys), Text(words))
         return table
 
     def action_scroll(self, way: str) -> None:
@@ -55,12 +72,37 @@ class HelpScreen(ModalScreen[None]):
         panel.scroll_relative(y=1 if way == "down" else -1, animate=False, immediate=True)
 
 
-def _filter_lines() -> list[tuple[str, str]]:
-    return [
-        ("/ mail", "mail in the name, design, schema or connection"),
-        ("/ design:ring", "also queue: schema: connection: state:warning"),
-        ("/ errors:>0", "also ready age push/s pop/s gap claimed stuck done"),
-    ]
+_QUEUE_FILTERS = (
+    ("/ mail", "mail in the name, design, schema or connection"),
+    ("/ design:ring", "also queue: schema: connection: state:warning"),
+    ("/ errors:>0", "also ready age push/s pop/s gap claimed stuck done"),
+)
+_MESSAGE_FILTERS = (
+    ("/ state=error", "the messages of one state"),
+    ("/ older=10m", "or newer=10m: since they are in their state"),
+    ('/ error~"no route"', "what their error says"),
+    ("/ id=17", "also claimed_by=WHO, payload.customer.id=42"),
+)
+
+
+def filters_of(screen: Screen[Any]) -> tuple[tuple[str, str], ...]:
+    """The language of the filter that the screen has, by what is on it."""
+    given: tuple[tuple[str, str], ...] | None = getattr(screen, "FILTERS", None)
+    if given is not None:
+        return given
+    names = {type(one).__name__ for one in screen.walk_children()}
+    if "QueueTable" in names:
+        return _QUEUE_FILTERS
+    return _MESSAGE_FILTERS if "MessagePane" in names else ()
+
+
+def _command_lines() -> tuple[tuple[str, str], ...]:
+    from console.tui.commands import COMMANDS  # noqa: PLC0415  # the console shall start at once
+
+    return tuple(
+        (f":{one.name}", f"{one.usage} · {one.summary}" if one.usage else one.summary)
+        for one in COMMANDS
+    )
 
 
 def keys_of(bindings: Iterable[ActiveBinding]) -> list[tuple[str, str]]:
@@ -80,7 +122,7 @@ def _is_screens(binding: ActiveBinding) -> bool:
 
 
 def _key_name(binding: Binding) -> str:
-    names = {"pageup": "PgUp", "pagedown": "PgDn", "slash": "/", "question_mark": "?"}
+    names = {"pageup": "PgUp", "pagedown": "PgDn", "slash": "/", "colon": ":", "question_mark": "?"}
     names |= {"plus": "+", "equals_sign": "=", "minus": "-", "up": "↑", "down": "↓"}
     key = names.get(binding.key, binding.key)
     if key.startswith("ctrl+"):

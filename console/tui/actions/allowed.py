@@ -1,0 +1,46 @@
+"""Which verbs an operator may choose for a queue, and why not the others."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from console.actions.work import Asked
+from console.actions.works import needs, why_not
+from console.catalog import Queue
+from console.rights import Rights
+from console.tui.actions.fields import FORMS
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One verb, as it is offered. `why_not` empty: it may be chosen."""
+
+    verb: str
+    summary: str
+    why_not: str = ""
+
+
+_OTHERS = (("smoke", "try its design out on a scratch queue"),)
+"""Verbs with screens of their own."""
+
+
+def choices(queue: Queue, rights: Rights, stale: str = "") -> tuple[Choice, ...]:
+    """All verbs that there are: first those that can be chosen. `stale`: why none can."""
+    every = [*_every(queue, rights, stale)]
+    return tuple(sorted(every, key=lambda one: bool(one.why_not)))
+
+
+def _every(queue: Queue, rights: Rights, stale: str) -> Iterator[Choice]:
+    named = [(form.verb, form.summary) for form in FORMS]
+    for verb, summary in (*named, *_OTHERS):
+        wanted = Rights.ADMIN if verb == "smoke" else needs(Asked(verb))
+        why = why_not(queue, verb)
+        if not why and rights < wanted:
+            why = f"it needs the right {wanted.word}; this connection has {rights.word}"
+        yield Choice(verb, summary, why or stale)
+
+
+def suggested(stuck: int | None, errors: int | None) -> str:
+    """The verb that the queue's figures call for first; empty: none."""
+    if stuck:
+        return "release"
+    return "requeue" if errors else ""

@@ -1,0 +1,389 @@
+"""What can be typed behind `:`: read, completed, and answered in words where it is wrong.
+
+A command goes somewhere, or opens a form with its fields filled. None changes data by itself.
+"""
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from console.errors import UsageError
+from console.monitor import filters as filtering
+from console.tui.actions.fields import BY_VERB, Field, Form, Kind, Put
+from console.tui.board import Key
+from console.tui.desk import Desk
+from console.tui.filter_line import line_of, words_of
+from console.tui.text import plain
+
+TABS = ("findings", "messages", "errors", "stuck", "waits", "slots", "sql", "audit")
+
+
+class Shell(Protocol):
+    """What commands need of the application, beside the ways."""
+
+    def open_messages(self, key: Key, words: Sequence[str] = ()) -> None:
+        """A queue's messages, with a filter."""
+
+    def choose_theme(self, name: str) -> None:
+        """Other colours."""
+
+    def action_help(self) -> None:
+        """The help."""
+
+    def exit(self) -> None:
+        """Quit."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a command is typed."""
+
+    desk: Desk
+    shell: Shell
+    key: Key | None = None
+    """The queue under the cursor."""
+    themes: tuple[str, ...] = ()
+
+    @property
+    def connection(self) -> str:
+        """Where new things go unless said otherwise."""
+        if self.key is not None:
+            return self.key[0]
+        return next(iter(self.desk.places), "")
+
+    @property
+    def keys(self) -> list[Key]:
+        """Every queue that is known now."""
+        return [view.key for view in self.desk.board.queues(self.desk.clock.monotonic())]
+
+
+Do = Callable[[Site, list[str]], None]
+
+
+@dataclass(frozen=True)
+class Command:
+    """One of them. `wants`: what its words are, for the completion."""
+
+    name: str
+    usage: str
+    summary: str
+    do: Do
+    wants: str = ""
+    """queue, connection, theme; empty: nothing."""
+    also: tuple[str, ...] = ()
+    """Other names that it has."""
+
+
+def run(site: Site, line: str) -> None:
+    """Do what the line says. UsageError, with what would be right."""
+    words = words_of(line.strip().removeprefix(":"))
+    if not words:
+        return
+    command = _find(words[0])
+    command.do(site, words[1:])
+
+
+def _find(name: str) -> Command:
+    if name in BY_NAME:
+        return BY_NAME[name]
+    begins = sorted({c.name for n, c in BY_NAME.items() if n.startswith(name)})
+    if len(begins) == 1:
+        return BY_NAME[begins[0]]
+    near = begins or difflib.get_close_matches(name, BY_NAME, n=3, cutoff=0.5)
+    raise UsageError(
+        f"There is no command {plain(name)!r}.",
+        next_step=f"Did you mean: {', '.join(near)}?" if near else "? lists them.",
+    )
+
+
+def queue_named(site: Site, name: str) -> Key:
+    """The queue of a name, of schema.name or of connection/schema.name. UsageError."""
+    keys = site.keys
+    found = [key for key in keys if name in _names(key)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(plain("/".join((key[0], f"{key[1]}.{key[2]}"))) for key in found[:5])
+        raise UsageError(f"There are {len(found)} queues {plain(name)!r}.", next_step=f"{names}")
+    near = difflib.get_close_matches(name, [key[2] for key in keys], n=3, cutoff=0.5)
+    raise UsageError(
+        f"There is no queue {plain(name)!r} here.",
+        next_step=f"Did you mean: {', '.join(map(plain, near))}?" if near else "",
+    )
+
+
+def _names(key: Key) -> tuple[str, ...]:
+    connection, schema, name = key
+    return (name, f"{schema}.{name}", f"{connection}/{name}", f"{connection}/{schema}.{name}")
+
+
+def _queue_and_rest(site: Site, words: list[str]) -> tuple[Key, list[str]]:
+    """The queue that is named, or else the one under the cursor; and the other words."""
+    if words and not _is_option(words[0]):
+        return queue_named(site, words[0]), words[1:]
+    if site.key is None:
+        raise UsageError("Which queue?", next_step="Name it, or put the cursor on it.")
+    return site.key, words
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("--") or _is_filter(word)
+
+
+def _is_filter(word: str) -> bool:
+    try:
+        filtering.parse([word])
+    except UsageError:
+        return False
+    return True
+
+
+def _nothing_else(words: Sequence[str]) -> None:
+    if words:
+        raise UsageError(f"{plain(words[0])!r} has no meaning here.")
+
+
+# What they do.
+
+
+def _messages(site: Site, words: list[str]) -> None:
+    key, rest = _queue_and_rest(site, words)
+    filtering.parse(rest)
+    site.shell.open_messages(key, rest)
+
+
+def _queue(site: Site, words: list[str]) -> None:
+    key, rest = _queue_and_rest(site, words)
+    tab = rest[0] if rest else ""
+    if tab and tab not in TABS:
+        raise UsageError(
+            f"A queue has no tab {plain(tab)!r}.", next_step=f"Tabs: {', '.join(TABS)}"
+        )
+    _nothing_else(rest[1:])
+    site.desk.ways.open_queue(key, tab)
+
+
+def _errors(site: Site, words: list[str]) -> None:
+    key, rest = _queue_and_rest(site, words)
+    _nothing_else(rest)
+    site.desk.ways.open_queue(key, "errors")
+
+
+def _actions(site: Site, words: list[str]) -> None:
+    key, rest = _queue_and_rest(site, words)
+    site.desk.ways.open_actions(key, _filters(rest))
+
+
+def _filters(words: list[str]) -> list[str]:
+    found = [word for word in words if word != "--filter"]
+    filtering.parse(found)
+    return found
+
+
+def _verb(form: Form) -> Do:
+    def do(site: Site, words: list[str]) -> None:
+        key, rest = _queue_and_rest(site, words)
+        filters, options = read_options(form, rest)
+        site.desk.ways.open_action(key, form.verb, filters, **options)
+
+    return do
+
+
+def read_options(form: Form, words: list[str]) -> tuple[list[str], dict[str, str]]:
+    """The filters and the fields that the words of a verb say, as the command line has them."""
+    fields = {field.name: field for field in form.fields}
+    filters: list[str] = []
+    options: dict[str, str] = {}
+    left = list(words)
+    while left:
+        word = left.pop(0)
+        name, equals, value = word.removeprefix("--").partition("=")
+        if word.startswith("--"):
+            field = fields.get(name)
+            if field is None:
+                known = ", ".join(f"--{name}" for name in fields) or "no options"
+                raise UsageError(
+                    f"{form.verb} has no {plain(word)}.", next_step=f"It has: {known}."
+                )
+            if field.kind is Kind.FLAG:
+                options[name] = "yes"
+                continue
+            if not equals:
+                if not left:
+                    raise UsageError(f"{plain(word)} wants a value: {field.summary}.")
+                value = left.pop(0)
+            if field.kind is Kind.FILTERS:
+                filters.append(value)
+            else:
+                _check(field, value)
+                options[name] = value
+        elif "filter" in fields and _is_filter(word):
+            filters.append(word)
+        else:
+            _argument(form, word, options)
+    filtering.parse(filters)
+    return filters, options
+
+
+def _check(field: Field, value: str) -> None:
+    try:
+        field.check(value)
+    except UsageError as error:
+        raise UsageError(f"{field.name}: {error.what}", next_step=error.next_step) from None
+
+
+def _argument(form: Form, word: str, options: dict[str, str]) -> None:
+    for field in form.fields:
+        if field.put is Put.ARGUMENT and field.name not in options:
+            _check(field, word)
+            options[field.name] = word
+            return
+    raise UsageError(f"{plain(word)!r} has no meaning for {form.verb}.")
+
+
+def _smoke(site: Site, words: list[str]) -> None:
+    key, rest = _queue_and_rest(site, words)
+    _nothing_else(rest)
+    site.desk.ways.open_smoke(key)
+
+
+def _audit(site: Site, words: list[str]) -> None:
+    if not words:
+        site.desk.ways.open_audit()
+    elif words[0] in site.desk.places:
+        site.desk.ways.open_audit(words[0])
+    else:
+        site.desk.ways.open_audit(key=queue_named(site, words[0]))
+
+
+def _doctor(site: Site, words: list[str]) -> None:
+    site.desk.ways.examine(queue_named(site, words[0]) if words else None)
+
+
+def _at_connection(way: Callable[[Site], Callable[[str], None]]) -> Do:
+    def do(site: Site, words: list[str]) -> None:
+        name = words[0] if words else site.connection
+        if words and name not in site.desk.places:
+            known = ", ".join(map(plain, site.desk.places)) or "none"
+            raise UsageError(
+                f"There is no connection {plain(name)!r}.", next_step=f"There are: {known}"
+            )
+        _nothing_else(words[1:])
+        way(site)(name)
+
+    return do
+
+
+def _theme(site: Site, words: list[str]) -> None:
+    if not words or words[0] not in site.themes:
+        raise UsageError("Which theme?", next_step=f"There are: {', '.join(site.themes)}")
+    site.shell.choose_theme(words[0])
+
+
+def _simply(way: Callable[[Site], Callable[[], None]]) -> Do:
+    def do(site: Site, words: list[str]) -> None:
+        _nothing_else(words)
+        way(site)()
+
+    return do
+
+
+COMMANDS: tuple[Command, ...] = (
+    Command(
+        "messages", "[QUEUE] [FILTER...]", "its messages: q orders state=error", _messages,
+        "queue", ("q",),
+    ),
+    Command("queue", "[QUEUE] [TAB]", "its screen, on a tab", _queue, "queue"),
+    Command("errors", "[QUEUE]", "its errors, by kind", _errors, "queue"),
+    Command("actions", "[QUEUE] [FILTER...]", "what can be done with it", _actions, "queue"),
+    *(
+        Command(form.verb, "[QUEUE] ...", f"the form: {form.summary}", _verb(form), "queue")
+        for form in BY_VERB.values()
+        if form.verb != "doctor"
+    ),
+    Command("smoke", "[QUEUE]", "try its design out", _smoke, "queue"),
+    Command("doctor", "[QUEUE]", "let the doctor look now", _doctor, "queue"),
+    Command(
+        "waits", "[CONNECTION]", "what the sessions wait for",
+        _at_connection(lambda site: site.desk.ways.open_waits), "connection",
+    ),
+    Command("audit", "[QUEUE | CONNECTION]", "who did what", _audit, "both"),
+    Command(
+        "install", "[CONNECTION]", "a new queue",
+        _at_connection(lambda site: site.desk.ways.open_install), "connection",
+    ),
+    Command(
+        "adopt", "[CONNECTION]", "a table that is a queue already",
+        _at_connection(lambda site: site.desk.ways.open_adopt), "connection",
+    ),
+    Command(
+        "connections", "", "how they are; a new one",
+        _simply(lambda site: site.desk.ways.open_connections),
+    ),
+    Command(
+        "running", "", "the actions that run here",
+        _simply(lambda site: site.desk.ways.open_running),
+    ),
+    Command("theme", "NAME", "other colours", _theme, "theme"),
+    Command("help", "", "the keys", _simply(lambda site: site.shell.action_help)),
+    Command("quit", "", "quit", _simply(lambda site: site.shell.exit), "", ("q!",)),
+)  # fmt: skip
+
+BY_NAME = {name: command for command in COMMANDS for name in (command.name, *command.also)}
+
+
+# Completion.
+
+
+def completions(site: Site, line: str) -> list[str]:
+    """The whole lines that the last word could become."""
+    head, _, last = line.rpartition(" ")
+    before = head.split()
+    if not before:
+        return sorted(c.name for c in COMMANDS if c.name.startswith(last))
+    try:
+        command = _find(before[0])
+    except UsageError:
+        return []
+    words = [word for word in _words(site, command, before) if word.startswith(last)]
+    return [f"{head} {word}" for word in dict.fromkeys(words)]
+
+
+def _words(site: Site, command: Command, before: Sequence[str]) -> Iterator[str]:
+    if len(before) == 1:
+        if command.wants in {"queue", "both"}:
+            yield from _unambiguous(site.keys)
+        if command.wants in {"connection", "both"}:
+            yield from map(quoted, site.desk.places)
+        if command.wants == "theme":
+            yield from site.themes
+    if command.name == "queue" and len(before) == 2:
+        yield from TABS
+    form = BY_VERB.get(command.name)
+    takes_filters = command.name in {"messages", "actions"} or (
+        form is not None and any(field.name == "filter" for field in form.fields)
+    )
+    if takes_filters and before:
+        yield from ("state=ready", "state=claimed", "state=error", "state=done")
+        yield from (re.split("(?<=[=~.])", one)[0] for one in filtering.FORMS)
+    if form is not None:
+        yield from (f"--{field.name}" for field in form.fields if field.put is Put.OPTION)
+
+
+def _unambiguous(keys: Iterable[Key]) -> list[str]:
+    """A name for each queue that means no other."""
+    every = list(keys)
+    found = []
+    for key in every:
+        alone = next(
+            (n for n in _names(key) if sum(n in _names(other) for other in every) == 1), key[2]
+        )
+        found.append(quoted(alone))
+    return found
+
+
+def quoted(word: str) -> str:
+    """The word as it has to be typed."""
+    return line_of([word])
