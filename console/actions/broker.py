@@ -31,7 +31,7 @@ _IN_ORDER = "RECEIVE takes from the beginning of a conversation, and leaves noth
 
 def require_from_the_front(verb: str, filters: Filters) -> None:
     """UsageError for filters that may leave a message and take one behind it."""
-    filters.without(verb, id=_IN_ORDER, newer=_IN_ORDER, payload=_IN_ORDER)
+    filters.without(verb, ids=_IN_ORDER, newer=_IN_ORDER, payload=_IN_ORDER)
 
 
 def receive(

@@ -47,13 +47,20 @@ class Choice:
                 why=f"They are taken one state after the other: {', '.join(states)}.",
                 next_step="Say which with --filter state=...",
             )
+        if filters.keep_newest is not None and len(filters.ids) > 1:
+            raise UsageError(
+                "keep-newest does not go with several ids.",
+                why="They are taken one id after the other, whatever their ages.",
+            )
         self._database = database
         self._session = session
         self._source = source
         bare = replace(filters, limit=None, keep_newest=None)
-        self._left = [replace(bare, state=state) for state in states]
-        for wanted in self._left:
-            check(source.queue, wanted)
+        for state in states:
+            check(source.queue, replace(bare, state=state))
+        each = source.known(bare).each
+        self._left = [replace(one, state=state) for state in states for one in each]
+        """What is still to be walked: each state by itself, and in it each id."""
         check_payload(source, bare)
         self._cutoff = cutoff
         self._after: str | None = None
@@ -72,7 +79,7 @@ class Choice:
             if search.next is not None:
                 self._after = search.next.text
             elif search.complete:
-                self._next_state()
+                self._next_walk()
             elif found:
                 # Nothing gives an order to go on in: from the beginning, as long as others come.
                 found = found[:most]
@@ -80,7 +87,7 @@ class Choice:
             elif len(search.found) >= limit:
                 self._beyond += limit
             else:
-                self._next_state()
+                self._next_walk()
             if found:
                 return found
         return []
@@ -94,7 +101,7 @@ class Choice:
             )
         return [message for message in found if message.id not in self._met]
 
-    def _next_state(self) -> None:
+    def _next_walk(self) -> None:
         self._left.pop(0)
         self._after = None
         self._met.clear()
@@ -169,9 +176,8 @@ class ArchiveChoice:
     ) -> None:
         """UsageError for filters that can mean nothing here."""
         check_payload(source, filters)
-        if filters.id is not None:
-            filters = replace(filters, id=source.id_of(filters.id))
-        self._filters = replace(filters, limit=None, keep_newest=None)
+        filters = replace(source.known(filters), limit=None, keep_newest=None)
+        self._filters, *self._others = filters.each
         self._database = database
         self._session = session
         self._source = source
@@ -182,7 +188,7 @@ class ArchiveChoice:
 
     def next(self, most: int) -> list[Message]:
         """The next ones, at most so many; none: that was all."""
-        while not self._ended:
+        while self._goes_on():
             look = max(most, _READ_AT_ONCE) if self._narrow else most
             with self._session.transaction(doing(self._source.queue)) as connection:
                 self._source.begin(connection, self._database)
@@ -193,6 +199,12 @@ class ArchiveChoice:
             if found := [row.message for row in rows if row.matches]:
                 return found
         return []
+
+    def _goes_on(self) -> bool:
+        """For each id from the beginning: the archive has no index on them."""
+        if self._ended and self._others:
+            self._filters, self._after, self._ended = self._others.pop(0), 0, False
+        return not self._ended
 
     @property
     def _narrow(self) -> bool:

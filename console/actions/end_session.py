@@ -146,6 +146,14 @@ def holding(database: Database, queue: Queue, older_than_seconds: float = 0.0) -
     ]
 
 
+def who(session: Session) -> str:
+    """A session and how long it has been in its transaction."""
+    named = f"{session.user or '?'}, {session.application or '?'}, {session.client or 'local'}"
+    seconds = session.transaction_seconds
+    age = "?" if seconds is None else duration(seconds)
+    return f"{session.key} ({named}), in its transaction for {age},"
+
+
 def plan(database: Database, queue: Queue, name: str) -> EndPlan:
     """Look at the session (its id, or the name of a prepared transaction). Changes nothing.
 

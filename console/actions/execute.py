@@ -199,7 +199,7 @@ class _Run:
                 outcome = Outcome.STOPPED if stopped else Outcome.FAILED
                 self._end(session, record, outcome, problem)
                 raise
-            self._end(session, record, outcome, self._why_ended)
+            self._end(session, record, outcome, self._why_ended(outcome))
         return self._result(record.action_id, outcome)
 
     def _end(self, session: Session, record: Record, outcome: Outcome, problem: str) -> None:
@@ -210,13 +210,13 @@ class _Run:
 
     def _result(self, action_id: int | None, outcome: Outcome) -> Result:
         seconds = time.monotonic() - self._started
-        return Result(self._plan, action_id, outcome, self._ledger, seconds, self._why_ended)
+        why = self._why_ended(outcome)
+        return Result(self._plan, action_id, outcome, self._ledger, seconds, why)
 
-    @property
-    def _why_ended(self) -> str:
+    def _why_ended(self, outcome: Outcome) -> str:
         if self._stopped:
             return self._stopped
-        if self._control.stopped:
+        if outcome is Outcome.STOPPED:
             return "stopped by its operator; the same action again finishes it"
         return ""
 

@@ -65,6 +65,15 @@ def install(database: Database, queue: Queue) -> None:
         record(connection, product, queue)
 
 
+def check(database: Database, queue: Queue) -> None:
+    """UsageError where it cannot be installed as things stand. Changes nothing."""
+    product = database.product
+    catalog.check_names(product, queue)
+    require_server(database, queue)
+    with database.transaction("look at the names there", read_only=True) as connection:
+        refuse_taken_names(connection, product, queue)
+
+
 def lacking(database: Database, of: Design) -> str:
     """Why the server cannot have queues of the design; empty where it can."""
     missing = database.capabilities.missing

@@ -10,9 +10,18 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
+from console.actions.execute import Control
 from console.actions.pop import Message, complete, give_back, pop_many, ring_base
 from console.actions.push import push, require_interface, signals_held
-from console.actions.smoke import SmokeResult, latency_of, number_of, payload_of
+from console.actions.smoke import (
+    Progress,
+    SmokeResult,
+    StoppedError,
+    Tell,
+    latency_of,
+    number_of,
+    payload_of,
+)
 from console.catalog import Queue
 from console.designs import Flow
 from console.engines import Database
@@ -30,17 +39,28 @@ class _Seen:
     unfinished: int = 0
 
 
-def smoke_live(database: Database, queue: Queue) -> SmokeResult:
-    """RefusedError where it is not drained, or is not any more: then nothing was taken."""
+def smoke_live(
+    database: Database, queue: Queue, *, control: Control | None = None, tell: Tell = lambda _: None
+) -> SmokeResult:
+    """RefusedError where it is not drained, or is not any more: then nothing was taken.
+
+    `tell` hears after each message how far it is. StoppedError where `control` stops it.
+    """
     require_interface(queue)
     _require_drained(database, queue)
     seen = _Seen()
     push_seconds: list[float] = []
     pop_seconds: list[float] = []
+    began = time.monotonic()
     for number in range(ROUNDS):
+        if control is not None and control.stopped:
+            raise StoppedError(seen.pushed)
         pushing, popping = _once(database, queue, number, seen)
         push_seconds.append(pushing)
         pop_seconds.append(popping)
+        latencies = latency_of(push_seconds), latency_of(pop_seconds)
+        popped, seconds = seen.pushed - seen.lost, time.monotonic() - began
+        tell(Progress(seen.pushed, popped, ROUNDS, seconds, *latencies))
     return SmokeResult(
         queue=queue.name,
         design=queue.design.name,

@@ -37,7 +37,6 @@ from console.engines import Database
 from console.errors import RefusedError, UsageError
 from console.formats import duration, moment, plain
 from console.monitor import filters as filtering
-from console.monitor.activity import Session
 from console.monitor.walked import Source
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
@@ -71,7 +70,7 @@ def _chosen(verb: Verb) -> Verb:
             "words",
             multiple=True,
             metavar="F",
-            help=f"Only what matches; all must. {'  '.join(filtering.FORMS)}",
+            help=f"Only what matches; all must, of several id= any. {'  '.join(filtering.FORMS)}",
         ),
     ):
         verb = option(verb)
@@ -157,7 +156,7 @@ def release(
 def _show_holders(call: Call, database: Database, queue: Queue) -> None:
     """What is stuck where a pop deletes: sessions that hold rows. RefusedError where there are."""
     found = ending.holding(database, queue)
-    lines = [f"{_who(session)} holds rows of {queue.label}" for session in found]
+    lines = [f"{ending.who(session)} holds rows of {queue.label}" for session in found]
     call.answer(
         {"queue": queue.name, "schema": queue.schema, "holders": [one.as_json() for one in found]},
         [plain(line) for line in lines] or [f"No session holds rows of {queue.label}."],
@@ -169,13 +168,6 @@ def _show_holders(call: Call, database: Database, queue: Queue) -> None:
             next_step=f"End one, and its rows come back: dbq-console end-session {name} "
             f"{shlex.quote(str(found[0].key))}",
         )
-
-
-def _who(session: Session) -> str:
-    who = f"{session.user or '?'}, {session.application or '?'}, {session.client or 'local'}"
-    seconds = session.transaction_seconds
-    age = "?" if seconds is None else duration(seconds)
-    return f"{session.key} ({who}), in its transaction for {age},"
 
 
 @click.command(cls=ConfirmedVerb)
@@ -246,7 +238,7 @@ def archive(
     database, source = _source(call, "archive", name, Rights.OPERATOR)
     mover = Archive(source, reason=reason)
     if older is not None:
-        how["words"] = (*how["words"], f"older={older}s")
+        how["words"] = (*how["words"], *filtering.Filters(older=older).words)
     if every is None:
         _act(call, database, mover, yes, dry_run, **how)
         return

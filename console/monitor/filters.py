@@ -3,8 +3,8 @@
     state=error  older=10m  newer=1h  error~text  id=17  claimed_by=worker-1
     payload.customer.id=42  payload.items[0].sku=A1  payload."a.b"=x  limit=100  keep-newest=1000
 
-All that are given must hold; of several `id=` any one. Nothing here knows a queue, an engine or the command line: who uses
-a filter binds its values and says which of them do not apply there.
+All that are given must hold; of several `id=` any one. Nothing here knows a queue, an engine or the
+command line: who uses a filter binds its values and says which of them do not apply there.
 """
 
 import difflib

@@ -228,7 +228,7 @@ def test_release_by_evidence(console: Console, install: Install) -> None:
 
 def test_archive_goes_on_until_it_is_stopped(console: Console, install: Install) -> None:
     name = install("status")
-    every = ["archive", name, "--every", "100ms", "--older", "0s", "--yes"]
+    every = ["archive", name, "--every", "100ms", "--older", "0.01ms", "--yes"]
     with console.process(*every) as running:
         running.wait_for_session()
         for count in (3, 5):
@@ -254,3 +254,26 @@ def test_archive_waits_while_the_queue_is_hot(console: Console, install: Install
         wait_until(lambda: console.status(name)["done"] == 0, "an archive that goes on")
         running.send_signal(signal.SIGINT)
         running.communicate(timeout=60)
+
+
+def test_several_ids_are_those_and_no_others(console: Console, mail: str) -> None:
+    def ids(*filters: str) -> list[str]:
+        seen = console.done("messages", mail, "--json", *filters).json["messages"]
+        return [message["id"] for message in seen]
+
+    chosen = [*ids("--state", "ready")[:2], *ids("--state", "error")[:1]]
+    words = [word for one in (*chosen, chosen[0].upper()) for word in ("--filter", f"id={one}")]
+    assert ids(*words) == chosen
+    done = console.done("purge", mail, *words, "--batch", "2", "--yes", mail, "--json").json
+    assert done["plan"]["filters"] == [*(f"id={one}" for one in chosen), f"id={chosen[0].upper()}"]
+    assert done["result"]["done"] == done["plan"]["count"] == 3
+    assert states(console, mail) == (3, 0, 2)
+    assert not set(chosen) & set(ids())
+    back = ["--filter", f"id={chosen[2]}", "--filter", f"id={chosen[0]}"]
+    assert console.done("restore", mail, *back, "--yes", "--json").json["result"]["done"] == 2
+    assert set(ids()) & set(chosen) == {chosen[0], chosen[2]}
+    refused = console("purge", mail, *words, "--filter", "keep-newest=1", "--filter", "state=error")
+    assert refused.status == 2
+    assert "several ids" in refused.err
+    paged = console("messages", mail, *words, "--limit", "1", "--json")
+    assert len(paged.json["messages"]) == 1

@@ -19,8 +19,8 @@ READ = {
     "older=0s": Filters(older=0.0),
     "error~time out": Filters(errors=("time out",)),
     "error~a=b~c": Filters(errors=("a=b~c",)),
-    "id=17": Filters(id="17"),
-    "id=a=b": Filters(id="a=b"),
+    "id=17": Filters(ids=("17",)),
+    "id=a=b": Filters(ids=("a=b",)),
     "claimed_by=worker 1": Filters(claimed_by="worker 1"),
     "claimed_by=pid=4711": Filters(claimed_by="pid=4711"),
     "limit=100": Filters(limit=100),
@@ -109,7 +109,6 @@ def test_several_hold_together() -> None:
     ("words", "why"),
     [
         (["state=ready", "state=error"], "state is both 'ready' and 'error'"),
-        (["id=1", "id=2"], "id is both"),
         (["claimed_by=a", "claimed_by=b"], "claimed_by is both"),
         (["older=1h", "newer=10m"], "older than 3600s and newer than 600s"),
         (["older=1h", "newer=1h"], "None is older"),
@@ -119,6 +118,16 @@ def test_what_no_message_can_meet_is_refused(words: list[str], why: str) -> None
     with pytest.raises(UsageError, match="No message can match") as refused:
         parse(words)
     assert why in str(refused.value)
+
+
+def test_of_several_ids_any_is_meant() -> None:
+    several = parse(["id=2", "state=error", "id=1", "id=2"])
+    assert several == Filters(state="error", ids=("2", "1"))
+    assert several.id is None
+    assert several.narrowing
+    assert several.each == tuple(Filters(state="error", ids=(one,)) for one in ("2", "1"))
+    assert NOTHING.each == (NOTHING,)
+    assert parse(["id=1"]).id == "1"
 
 
 def test_there_are_no_more_payload_filters_than_statements_have_room_for() -> None:
@@ -137,7 +146,7 @@ def test_what_narrows_and_what_does_not() -> None:
 
 def test_what_does_not_apply_somewhere_is_refused_by_name() -> None:
     reasons = {"limit": "use --limit", "keep_newest": "nothing goes"}
-    assert parse(["id=1"]).without("looking", **reasons) == Filters(id="1")
+    assert parse(["id=1"]).without("looking", **reasons) == Filters(ids=("1",))
     for word, why in (("limit=1", "use --limit"), ("keep-newest=1", "nothing goes")):
         with pytest.raises(UsageError, match=f"{word[:-1]} does not apply to looking") as refused:
             parse([word]).without("looking", **reasons)
@@ -159,7 +168,7 @@ VALUES = st.builds(
     state=st.none() | TEXTS,
     older=st.none() | SECONDS,
     errors=st.lists(TEXTS, max_size=3, unique=True).map(tuple),
-    id=st.none() | TEXTS,
+    ids=st.lists(TEXTS, max_size=3, unique=True).map(tuple),
     claimed_by=st.none() | TEXTS,
     payload=st.lists(
         st.builds(PayloadEquals, KEYS, TEXTS | st.just("")), max_size=4, unique=True

@@ -14,7 +14,7 @@ from tests.looks import BIND, adopted, asks, samples, sources, texts
 BOUND = {
     *("look", "n", "after_id", "after_time", "first", "last", "first_slot", "last_slot"),
     *("payload_length", "error_length", "id", "errors", "claimed_by", "payload_equals", "moment"),
-    *("older", "older_s", "older_us", "newer", "newer_s", "newer_us"),
+    *("older", "older_s", "older_us", "newer", "newer_s", "newer_us", "least"),
     *(f"payload_value_{number}" for number in range(1, 5)),
 }
 ENGINES = sorted(PRODUCTS)
