@@ -19,6 +19,7 @@ from console.doctor.claims import IN_HAND, scope_of
 from console.engines import PRODUCTS, Product
 from tests.looks import BIND, samples
 from tests.moves import moves
+from tests.pipeline.statements import asked as piped
 
 DIALECTS = {"postgresql": "postgres", "mssql": "tsql"}
 """Engine -> sqlfluff's name for it."""
@@ -75,6 +76,20 @@ def texts(product: Product) -> Iterator[tuple[str, str]]:
     yield from _looks(product)
     yield from _moves(product)
     yield from _doctors(product)
+    yield from _pipeline(product)
+
+
+def _pipeline(product: Product) -> Iterator[tuple[str, str]]:
+    """What the pipeline asks of each design."""
+    met: set[str] = set()
+    for design in designs_on(product.name).values():
+        for options in variants(design, product.name):
+            queue = installed_queue("sales", "orders", design, options)
+            for statement, scope in piped(product, queue):
+                text = BIND.sub("1", sql.script(statement, product.dialect, scope).strip())
+                if text not in met:
+                    met.add(text)
+                    yield f"{product.name}/pipeline.sql {statement.name} {dict(options)}", text
 
 
 def _doctors(product: Product) -> Iterator[tuple[str, str]]:
@@ -119,8 +134,9 @@ def _looks(product: Product) -> Iterator[tuple[str, str]]:
 def _file(product: Product, queue: Queue, file: str, done: set[str]) -> Iterator[tuple[str, str]]:
     names: tuple[str, ...] = ("kind", "options_json", "roles_json", "version", "installed_from")
     names += ("relation", "index", "session", "function", "role")
+    names += ("constraint", "column", "second")
     scope = queue.scope(product, **dict.fromkeys(names, "{}"))
-    scope = replace(scope, options={**scope.options, "waits_of": "server"})
+    scope = replace(scope, options={**scope.options, "waits_of": "server", "key": "primary"})
     if file != queue.design.name and file in done:
         return
     done.add(file)

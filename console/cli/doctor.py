@@ -50,7 +50,8 @@ def doctor(call: Call, names: Sequence[str], fix: bool, yes: str | None, dry_run
 
     Each finding has its evidence, cause, consequence and repair. "All clear" is said only after a
     look at everything. With --fix and --yes NAME the repairs run that need no judgement and no lock
-    that stops traffic; each is proven again first, counted and audited.
+    that stops traffic; each is proven again first, counted and audited. One that cannot be done
+    is told on stderr, and the others go on.
 
     Exit 0: all clear, or notes only; 1: a finding, or something that could not be looked at.
 
@@ -67,13 +68,15 @@ def doctor(call: Call, names: Sequence[str], fix: bool, yes: str | None, dry_run
     queues = [call.find(database, name) for name in names] or _all(call, database)
     found = _examined(call, database, queues)
     if fix:
+        from console.doctor.fixing import repairs_of, tried  # noqa: PLC0415
+
         (before,) = found
-        repairs = _repairs(call, before)
+        repairs = repairs_of(before, call.rights)
         _plan(call, database, before, repairs, shown=dry_run or yes != names[0])
         if not repairs or not confirm_by_name(yes, dry_run, names[0]):
             _end(found)
         for repair in repairs:
-            for line in repair.run(database):
+            for line in tried(repair, database).lines:
                 narrate(line)
         found = _examined(call, database, queues)
     call.answer({"queues": [one.as_json() for one in found]}, _lines(call, found))
@@ -90,12 +93,6 @@ def _examined(call: Call, database: Database, queues: Sequence[Queue]) -> list[D
     from console.doctor.examine import examine  # noqa: PLC0415
 
     return examine(database, queues, thresholds_of=call.thresholds)
-
-
-def _repairs(call: Call, diagnosis: Diagnosis) -> list[Repair]:
-    """Those that run by themselves and that the connection may, the gravest finding's first."""
-    found = [finding.repair for finding in diagnosis.findings if finding.repair is not None]
-    return [repair for repair in found if repair.unattended and repair.rights <= call.rights]
 
 
 def _plan(

@@ -9,7 +9,17 @@ from datetime import UTC, datetime
 from console.actions import maintain
 from console.catalog import Kind
 from console.designs import Flow, Order
-from console.doctor.checks import MOST, ago, ask, can_ask, checked, clearer, counted
+from console.doctor.checks import (
+    MOST,
+    ago,
+    ask,
+    can_ask,
+    checked,
+    clearer,
+    counted,
+    shortened,
+    some,
+)
 from console.doctor.claims import scope_of
 from console.doctor.finding import Code, Finding, Severity
 from console.doctor.look import Look
@@ -272,11 +282,12 @@ def _burst(look: Look) -> Iterator[Finding]:
         return
     where = scope_of(look.database.product, queue)
     (found,) = ask(look, Errors, "errors_lately", where, recent=BURST_SECONDS)
+    first = shortened(found.first_error or "?", 40)
     if found.is_burst:
         yield Finding(
             BURST,
             f"{counted(found.recent, 'error')} in the last {duration(BURST_SECONDS)}, "
-            f"≈{found.expected:.1f} are usual; the first: {found.first_error or '?'}",
+            f"≈{found.expected:.1f} are usual; the first: {first}",
             evidence={
                 "recent": found.recent,
                 "recent_seconds": BURST_SECONDS,
@@ -322,14 +333,16 @@ def _bloat(look: Look) -> Iterator[Finding]:
     # What a queue that is in use leaves behind is daily work of the server's own.
     steps = [step for step in planned.steps if not _daily(step)]
     if steps:
-        words = "; ".join(f"{step.what} {step.target}: {step.reason}" for step in steps)
+        words = [f"{step.what} {step.target}: {step.reason}" for step in steps]
         yield Finding(
             BLOAT,
-            words,
+            shortened(some(words, most=1), 100),
             evidence={"steps": [step.as_json() for step in steps]},
             cause="the server's own maintenance has not come to it, or was kept from it",
             consequence="reads and writes take more pages than they need",
-            repair=Maintain(look.queue, ", ".join(f"{s.what} {s.target}" for s in steps)),
+            repair=Maintain(
+                look.queue, some([f"{s.what} {s.target}" for s in steps], between=", ")
+            ),
         )
     if why := look.database.capabilities.missing.get("waits"):
         look.unseen.append(f"who keeps dead rows: {why}")

@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -92,11 +92,23 @@ def clearer(product: Product) -> str:
     return "vacuum" if product.name == "postgresql" else "ghost cleanup"
 
 
-def counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str, many: str = "") -> str:
     """`1 claim`, `17 claims`, `more than 10,000 claims`."""
     if number > MOST:
-        return f"more than {MOST:,} {noun}s"
-    return f"{number:,} {noun}" + "s" * (number != 1)
+        return f"more than {MOST:,} {many or noun + 's'}"
+    return f"{number:,} {noun if number == 1 else many or noun + 's'}"
+
+
+def shortened(text: str, most: int) -> str:
+    """Its beginning, on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else line[: most - 1].rstrip() + "…"
+
+
+def some(words: Sequence[str], most: int = 2, between: str = "; ") -> str:
+    """The first few, and how many more there are: `this; that; 3 more`."""
+    rest = len(words) - most
+    return between.join([*words[:most], *([f"{rest} more"] if rest > 0 else [])])
 
 
 def command(queue: Queue, verb: str, *words: str) -> str:

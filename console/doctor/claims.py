@@ -1,23 +1,26 @@
 """Queues that keep what was popped: claims and their owners, and states that are contradictory."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
 from console import sql
 from console.actions.release import living
 from console.actions.rows import Shelf, scope
 from console.catalog import Kind, Queue
 from console.designs import Flow
-from console.doctor.checks import ago, ask, can_ask, checked, counted, follows, texts
+from console.doctor.checks import ago, ask, checked, counted, follows, some
 from console.doctor.finding import Code, Finding, Severity
 from console.doctor.look import Look
 from console.doctor.repairs import ReleaseClaims
+from console.doctor.walking import walked
 from console.engines import Product
 from console.formats import duration
 from console.monitor.owners import Evidence, Owner, evidence_of, owner_of
 from console.monitor.walked import Source
+from console.monitor.walks import By, Walk, walks_of
 
+_WHAT = "claims and their owners"
+_STATES = "states of rows"
 _SHOWN = 10
 
 STATUS = Code(
@@ -32,7 +35,11 @@ UNKNOWN = Code(
     Severity.WARNING,
     "claims for longer than the threshold, of whose owner nobody can tell",
 )
-NOBODY = Code("claims_nobody", Severity.WARNING, "claimed rows that name no claimant")
+NOBODY = Code(
+    "claims_nobody",
+    Severity.WARNING,
+    "claims for longer than the threshold that name no claimant",
+)
 ILLEGAL = Code(
     "state_illegal",
     Severity.WARNING,
@@ -52,16 +59,16 @@ def examine(look: Look) -> Iterator[Finding]:
     """Every finding; what cannot be told goes to `look.unseen`."""
     if not applies(look.queue):
         return
-    yield from checked(look, "claims and their owners", _claims)
-    yield from checked(look, "states of rows", _illegal)
+    yield from checked(look, _WHAT, _claims)
+    yield from checked(look, _STATES, _illegal)
 
 
-IN_HAND = {"claims", "errors_lately"}
-"""The statements of doctor.sql that are about claimed rows, wherever these lie."""
+IN_HAND = {"errors_lately"}
+"""The statements of doctor.sql that are about rows that were popped, wherever these lie."""
 
 
 def scope_of(product: Product, queue: Queue) -> sql.Scope:
-    """Where the rows lie that are claimed: a ring's in its own table for that."""
+    """Where the rows lie that were popped: a ring's in its own table for that."""
     if queue.design.flow is Flow.NUMBERS:
         id_type = product.id_types[queue.design.id_type]
         source = Source(product, queue, queue.options.get("payload", "text"), id_type)
@@ -69,20 +76,56 @@ def scope_of(product: Product, queue: Queue) -> sql.Scope:
     return queue.scope(product)
 
 
+def walks(queue: Queue) -> list[Walk]:
+    """The ways through all messages that are kept when they are popped."""
+    of_a_ring = queue.design.flow is Flow.NUMBERS and queue.kind is Kind.INSTALLED
+    return [walk for walk in walks_of(queue) if walk.in_hand == of_a_ring]
+
+
 @dataclass(frozen=True)
-class _OwnerRow:
+class ClaimedRow:
+    """What the statement `claimed` returns: one claim."""
+
+    key_time: str | None
+    key_id: str
+    position: int
+    looked: int
+    id: str | None
     claimed_by: str | None
-    claims: int
-    old: int
-    oldest_seconds: float | None
-    ids: Any
+    half: bool
+    seconds: float | None
+
+
+@dataclass
+class _Claims:
+    """Those of one owner."""
+
+    claimed_by: str | None
+    claims: int = 0
+    old: int = 0
+    oldest: list[tuple[float, str]] = field(default_factory=list)
+    """How old, and the id, of the oldest: the oldest first."""
+
+    def add(self, row: ClaimedRow, stuck_after: float) -> None:
+        self.claims += 1
+        self.old += row.seconds is not None and row.seconds >= stuck_after
+        self.oldest.append((row.seconds or 0.0, row.id or "?"))
+        if len(self.oldest) > 2 * _SHOWN:
+            self.sort()
+
+    def sort(self) -> None:
+        self.oldest = sorted(self.oldest, key=lambda one: -one[0])[:_SHOWN]
+
+    @property
+    def oldest_seconds(self) -> float | None:
+        return self.oldest[0][0] if self.oldest else None
 
 
 @dataclass(frozen=True)
 class _Owned:
     """The claims of one owner, after a look at him."""
 
-    row: _OwnerRow
+    row: _Claims
     owner: Owner | None
     evidence: Evidence
 
@@ -95,17 +138,13 @@ class _Owned:
         return self.row.old
 
     @property
-    def line(self) -> str:
-        """Who it is, in words."""
-        if self.owner is None:
-            return self.row.claimed_by or "nobody"
-        name = f" ({self.owner.consumer})" if self.owner.consumer else ""
-        return self.owner.session + name
+    def ids(self) -> list[str]:
+        """The oldest of those."""
+        return [id_ for _, id_ in self.row.oldest[: self.count]]
 
 
 def _claims(look: Look) -> Iterator[Finding]:
-    what = "claims and their owners"
-    if not can_ask(look, what, "claims") or follows(look, what):
+    if follows(look, _WHAT):
         return
     if "claimed_at" not in look.queue.roles and look.queue.design.flow is not Flow.NUMBERS:
         look.unseen.append("claims: no column tells since when they are")
@@ -115,7 +154,7 @@ def _claims(look: Look) -> Iterator[Finding]:
     gone = [one for one in named if one.evidence is Evidence.GONE and one.count]
     alive = [one for one in named if one.evidence is Evidence.ALIVE and one.count]
     unknown = [one for one in named if one.evidence is Evidence.UNKNOWN and one.count]
-    nobody = [one for one in owned if one not in named]
+    nobody = [one for one in owned if one not in named and one.count]
     if gone:
         yield _gone(look, gone)
     if alive:
@@ -154,10 +193,20 @@ def _owned(look: Look) -> list[_Owned]:
     return found
 
 
-def _read(look: Look) -> list[_OwnerRow]:
-    where = scope_of(look.database.product, look.queue)
+def _read(look: Look) -> list[_Claims]:
+    """Without those that have no payload: these are told, and set aside, by themselves."""
     stuck_after = look.thresholds.stuck_after_seconds
-    return ask(look, _OwnerRow, "claims", where, stuck_after=stuck_after)
+    found: dict[str | None, _Claims] = {}
+    for walk in walks(look.queue):
+        if walk.state != "claimed":
+            continue
+        for row in walked(look, _WHAT, walk, ClaimedRow, "claimed"):
+            if not row.half:
+                owner = found.setdefault(row.claimed_by, _Claims(row.claimed_by))
+                owner.add(row, stuck_after)
+    for owner in found.values():
+        owner.sort()
+    return list(found.values())
 
 
 def _evidence(owned: Sequence[_Owned]) -> dict[str, object]:
@@ -170,7 +219,7 @@ def _evidence(owned: Sequence[_Owned]) -> dict[str, object]:
                 "claimed_by": one.row.claimed_by,
                 "claims": one.count,
                 "oldest_seconds": one.row.oldest_seconds,
-                "ids": texts(one.row.ids),
+                "ids": one.ids,
             }
             for one in shown
         ],
@@ -208,8 +257,9 @@ def _alive(look: Look, owned: Sequence[_Owned]) -> Finding:
     return Finding(
         ALIVE,
         f"{counted(count, 'claim')} for longer than "
-        f"{duration(look.thresholds.stuck_after_seconds)}, by {who or 'sessions that are there'}",
-        evidence=_evidence(owned) | {"sessions": who},
+        f"{duration(look.thresholds.stuck_after_seconds)}, by "
+        f"{some(who, most=1) or 'sessions that are there'}",
+        evidence=_evidence(owned) | {"sessions": "; ".join(who)},
         cause="their consumers still work on them, hang, or took them and forgot them",
         consequence="no pop returns these messages until they are completed, failed or released",
         since=ago(oldest),
@@ -217,12 +267,12 @@ def _alive(look: Look, owned: Sequence[_Owned]) -> Finding:
     )
 
 
-def _living(look: Look, owned: Sequence[_Owned]) -> str:
+def _living(look: Look, owned: Sequence[_Owned]) -> list[str]:
     """Who and where they are."""
     sessions = sorted({one.owner.session for one in owned if one.owner is not None})
     with look.moment() as connection:
         rows = living(connection, look.database.product, sessions[:_SHOWN])
-    return "; ".join(row.line for row in rows)
+    return [row.line for row in rows]
 
 
 def _unknown(look: Look, owned: Sequence[_Owned]) -> Finding:
@@ -241,24 +291,51 @@ def _unknown(look: Look, owned: Sequence[_Owned]) -> Finding:
 
 
 def _nobody(look: Look, owned: Sequence[_Owned]) -> Finding:
-    rows = sum(one.row.claims for one in owned)
-    ids = [id_ for one in owned for id_ in texts(one.row.ids)]
+    """Whoever claimed them by hand may be at work on the young ones, as with any other claim."""
+    count, oldest = sum(one.count for one in owned), _oldest(owned)
+    ids = [id_ for one in owned for id_ in one.ids]
+    limit = duration(look.thresholds.stuck_after_seconds)
     return Finding(
         NOBODY,
-        f"{counted(rows, 'claimed row')} without a claimant",
-        evidence={"count": rows, "ids": ids[:_SHOWN]},
+        f"{counted(count, 'claim')} for longer than {limit} without a claimant",
+        evidence={"count": count, "ids": ids[:_SHOWN], "oldest_seconds": oldest},
         cause="something else than the queue's own functions claimed them",
         consequence="nobody can tell whether somebody works on them",
-        since=ago(_oldest(owned)),
+        since=ago(oldest),
         repair=_repair(look, owned, "unknown"),
     )
 
 
 @dataclass(frozen=True)
-class _IllegalRow:
-    wrong: str
-    found: int
-    ids: Any
+class ContradictionRow:
+    """What the statement `contradictions` returns."""
+
+    key_time: str | None
+    key_id: str
+    position: int
+    looked: int
+    id: str | None
+    contradicts: bool
+
+
+@dataclass(frozen=True)
+class _Check:
+    rules_out: bool
+
+
+@dataclass
+class _Wrong:
+    count: int = 0
+    ids: list[str] = field(default_factory=list)
+
+    def add(self, row: ContradictionRow) -> None:
+        self.count += 1
+        if len(self.ids) < _SHOWN:
+            self.ids.append(row.id or "?")
+
+    @property
+    def evidence(self) -> dict[str, object]:
+        return {"count": self.count, "ids": self.ids}
 
 
 _WRONG: Mapping[str, tuple[str, str]] = {
@@ -274,7 +351,13 @@ _WRONG: Mapping[str, tuple[str, str]] = {
         "a pop takes them, and they count as error and as ready",
     ),
 }
-"""A contradiction of doctor.sql -> what it is, and what comes of it."""
+"""A contradiction -> what it is, and what comes of it."""
+_OF_STATE = {
+    ("claim", "error"): "error_unclaimed",
+    ("status", "done"): "done_with_error",
+    ("split", "done"): "done_with_error",
+}
+"""Design and state -> what may be wrong with a row in it that has its time."""
 
 
 def _illegal(look: Look) -> Iterator[Finding]:
@@ -282,25 +365,53 @@ def _illegal(look: Look) -> Iterator[Finding]:
     rowed = queue.design.name in {"status", "split"} or (
         queue.design.name == "claim" and queue.kind is Kind.INSTALLED
     )
-    if not rowed or not can_ask(look, "states of rows", "illegal"):
+    if not rowed:
         return
-    rows = {row.wrong: row for row in ask(look, _IllegalRow, "illegal")}
-    if row := rows.pop("status", None):
+    unknown = _unknown_states(look)
+    if unknown.count:
         yield Finding(
             STATUS,
-            f"{counted(row.found, 'row')} with a status that is none of 0 to 4",
-            evidence={"count": row.found, "ids": texts(row.ids)},
+            f"{counted(unknown.count, 'row')} with a status that is none of 0 to 4",
+            evidence=unknown.evidence,
             cause="something else than the queue's own functions wrote it",
             consequence="no pop returns them, and no verb of the console takes them",
         )
-    if rows:
-        words = [f"{counted(row.found, 'row')} {_WRONG[name][0]}" for name, row in rows.items()]
+    found = _contradictions(look) if queue.kind is Kind.INSTALLED else {}
+    if found:
+        words = [f"{counted(one.count, 'row')} {_WRONG[name][0]}" for name, one in found.items()]
         yield Finding(
             ILLEGAL,
-            "; ".join(words),
-            evidence={
-                name: {"count": row.found, "ids": texts(row.ids)} for name, row in rows.items()
-            },
+            some(words),
+            evidence={name: wrong.evidence for name, wrong in found.items()},
             cause="something else than the queue's own functions changed them",
-            consequence="; ".join(_WRONG[name][1] for name in rows),
+            consequence="; ".join(_WRONG[name][1] for name in found),
         )
+
+
+def _unknown_states(look: Look) -> _Wrong:
+    """All rows are looked at, unless a CHECK of the table rules them out."""
+    found = _Wrong()
+    if "status" not in look.queue.roles:
+        return found
+    (check,) = ask(look, _Check, "status_check")
+    if not check.rules_out:
+        walk = Walk("any", By.ID)
+        for row in walked(look, _STATES, walk, ContradictionRow, "contradictions"):
+            if row.contradicts:
+                found.add(row)
+    return found
+
+
+def _contradictions(look: Look) -> dict[str, _Wrong]:
+    """By what is wrong; in the order of the walks."""
+    found: dict[str, _Wrong] = {}
+    for walk in walks_of(look.queue):
+        of_state = _OF_STATE.get((look.queue.design.name, walk.state))
+        if walk.dated and of_state is None:
+            continue
+        for row in walked(look, _STATES, walk, ContradictionRow, "contradictions"):
+            if not walk.dated:
+                found.setdefault(f"{walk.state}_undated", _Wrong()).add(row)
+            if of_state is not None and row.contradicts:
+                found.setdefault(of_state, _Wrong()).add(row)
+    return found

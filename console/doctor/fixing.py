@@ -1,12 +1,15 @@
 """Mending what needs no judgement, as one work: planned, confirmed, then examined again."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from console.actions.audit import Outcome, Subject
 from console.actions.execute import Control
 from console.actions.work import Ended, Planned, Site, Tell, Told
 from console.doctor.examine import examine
 from console.doctor.finding import Diagnosis, Repair
+from console.engines import Database
+from console.errors import ConnectionFailedError, ConsoleError
 from console.rights import Rights
 
 
@@ -14,6 +17,25 @@ def repairs_of(diagnosis: Diagnosis, rights: Rights) -> list[Repair]:
     """Those that run by themselves and that the connection may, the gravest finding's first."""
     found = [finding.repair for finding in diagnosis.findings if finding.repair is not None]
     return [repair for repair in found if repair.unattended and repair.rights <= rights]
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What came of one repair."""
+
+    lines: tuple[str, ...]
+    failed: bool = False
+
+
+def tried(repair: Repair, database: Database) -> Tried:
+    """Run it; one that cannot be done ends none of the others. Raises ConnectionFailedError."""
+    try:
+        return Tried(tuple(repair.run(database)))
+    except ConnectionFailedError:
+        raise
+    except ConsoleError as error:
+        why = " ".join(part for part in (error.what, error.why, error.next_step) if part)
+        return Tried((f"not done: {repair.summary}: {why}",), failed=True)
 
 
 def planned(site: Site) -> Planned:
@@ -53,6 +75,8 @@ def _mended(site: Site, repairs: Sequence[Repair], control: Control, tell: Tell)
             outcome = Outcome.STOPPED
             break
         tell(Told(done, len(repairs), repair.summary))
-        lines += repair.run(site.database)
+        one = tried(repair, site.database)
+        lines += one.lines
+        outcome = Outcome.FAILED if one.failed else outcome
     (after,) = examine(site.database, [site.queue], thresholds_of=site.thresholds_of)
     return Ended(outcome, (*lines, f"{site.queue.label}: {after.verdict}"))

@@ -3,30 +3,43 @@
 Both tables are looked at from the newest id down, so that what waits to be popped comes first.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from console.catalog import Kind, Queue
 from console.doctor import stretches
-from console.doctor.checks import ask, can_ask, checked, counted, texts
+from console.doctor.checks import (
+    LOCK_SECONDS,
+    STATEMENT_SECONDS,
+    ask,
+    can_ask,
+    checked,
+    counted,
+    some,
+    texts,
+)
 from console.doctor.finding import Code, Finding, Severity
 from console.doctor.look import Look
-from console.doctor.repairs import Halves, SetAside
+from console.doctor.repairs import Halves, SetAside, halves_of
 from console.doctor.stretches import NEWEST, Bound
+from console.monitor.asking import be_careful
 
 Row = TypeVar("Row", Halves, "AloneRow")
 
+_WHAT = "halves of messages"
+_ALONE = "payloads without a message"
 _SHOWN = 10
 _CAUSE = "a row of one of the two tables was deleted by hand, or only one of them was restored"
 
 PAYLOAD_MISSING = Code(
     "payload_missing",
     Severity.CRITICAL,
-    "ready rows of a split queue without a payload: a pop that meets one returns nothing",
+    "rows of a split queue without a payload that are ready, where a pop that meets one returns "
+    "nothing, or stuck in a claim",
 )
 PAYLOAD_LOST = Code(
-    "payload_lost", Severity.NOTE, "rows of a split queue that are not ready have no payload"
+    "payload_lost", Severity.NOTE, "rows of a split queue in other states have no payload"
 )
 PAYLOAD_ALONE = Code(
     "payload_alone", Severity.NOTE, "payloads of a split queue that belong to no message"
@@ -43,8 +56,8 @@ def applies(queue: Queue) -> bool:
 def examine(look: Look) -> Iterator[Finding]:
     """Every finding; what cannot be told goes to `look.unseen`."""
     if applies(look.queue):
-        yield from checked(look, "halves of messages", _without_payload)
-        yield from checked(look, "payloads without a message", _alone)
+        yield from checked(look, _WHAT, _without_payload)
+        yield from checked(look, _ALONE, _alone)
 
 
 @dataclass(frozen=True)
@@ -73,30 +86,19 @@ class _Found:
 
 def _without_payload(look: Look) -> Iterator[Finding]:
     queue = look.queue
-    if not can_ask(look, "halves of messages", "halves"):
+    if not can_ask(look, _WHAT, "halves"):
         return
-    ready, kept = _Found(), _Found()
-    for newest, row in _walk(look, Halves, "halves", "halves of messages"):
+    ready, stuck, kept = _Found(), _Found(), _Found()
+    for newest, row in _walk(look, _WHAT, _halves):
         ready.add(row.ready, row.ready_ids, newest)
+        stuck.add(row.stuck, row.stuck_ids, newest)
         kept.add(row.kept, row.kept_ids, newest)
-    if ready.count:
-        single = queue.options.get("dequeue") == "single"
-        yield Finding(
-            PAYLOAD_MISSING,
-            f"{counted(ready.count, 'ready row')} without a payload: {', '.join(ready.ids)}",
-            evidence={"count": ready.count, "ids": ready.ids},
-            cause=_CAUSE,
-            consequence="a pop that meets one at the head returns nothing, as if the queue were "
-            "empty, and all behind it wait; the payload is lost unless a backup has it"
-            if single
-            else "a pop claims it and returns no row for it; the payload is lost unless a backup "
-            "has it",
-            repair=SetAside(queue, ready.count, tuple(ready.stretches)),
-        )
+    if ready.count or stuck.count:
+        yield _missing(look, ready, stuck)
     if kept.count:
         yield Finding(
             PAYLOAD_LOST,
-            f"{counted(kept.count, 'row')} without a payload, in other states than ready",
+            f"{counted(kept.count, 'row')} without a payload, neither ready nor stuck",
             evidence={"count": kept.count, "ids": kept.ids},
             cause=_CAUSE,
             consequence="they cannot be archived or requeued: there is nothing to move. Insert "
@@ -104,11 +106,60 @@ def _without_payload(look: Look) -> Iterator[Finding]:
         )
 
 
+def _missing(look: Look, ready: _Found, stuck: _Found) -> Finding:
+    single = look.queue.options.get("dequeue") == "single"
+    states = {"ready": ready, "claimed": stuck}
+    words = [f"{one.count:,} {state}" for state, one in states.items() if one.count]
+    ids = [*ready.ids, *stuck.ids][:_SHOWN]
+    count = ready.count + stuck.count
+    return Finding(
+        PAYLOAD_MISSING,
+        f"{counted(count, 'row')} without a payload ({', '.join(words)}): "
+        + some(ids, most=3, between=", "),
+        evidence={
+            "count": count,
+            "ids": ids,
+            **{state: {"count": one.count, "ids": one.ids} for state, one in states.items()},
+        },
+        cause=_CAUSE,
+        consequence="a pop that meets one at the head returns nothing, as if the queue were "
+        "empty, and all behind it wait; the payload is lost unless a backup has it"
+        if single
+        else "a pop claims it and returns no row for it, and no release takes the claim; the "
+        "payload is lost unless a backup has it",
+        repair=SetAside(
+            look.queue,
+            count,
+            look.thresholds.stuck_after_seconds,
+            tuple(dict.fromkeys(sorted((*ready.stretches, *stuck.stretches), reverse=True))),
+        ),
+    )
+
+
+def _halves(look: Look, newest: int) -> Halves:
+    with look.moment() as connection:
+        be_careful(connection, look.database, STATEMENT_SECONDS, LOCK_SECONDS)
+        found, _ = halves_of(
+            connection,
+            look.database.product,
+            look.queue,
+            look.thresholds.stuck_after_seconds,
+            newest=newest,
+            most=stretches.STRETCH,
+        )
+    return found
+
+
 def _alone(look: Look) -> Iterator[Finding]:
-    if not can_ask(look, "payloads without a message", "alone"):
+    if not can_ask(look, _ALONE, "alone"):
         return
     alone = _Found()
-    for newest, row in _walk(look, AloneRow, "alone", "payloads without a message"):
+
+    def stretch(look: Look, newest: int) -> AloneRow:
+        (row,) = ask(look, AloneRow, "alone", newest=newest, most=stretches.STRETCH)
+        return row
+
+    for newest, row in _walk(look, _ALONE, stretch):
         alone.add(row.alone, row.alone_ids, newest)
     if alone.count:
         yield Finding(
@@ -120,11 +171,11 @@ def _alone(look: Look) -> Iterator[Finding]:
         )
 
 
-def _walk(look: Look, row_type: type[Row], name: str, what: str) -> Iterator[tuple[int, Row]]:
+def _walk(look: Look, what: str, stretch: Callable[[Look, int], Row]) -> Iterator[tuple[int, Row]]:
     """Each stretch with the id that it began at."""
     bound, newest = Bound(look.patience_seconds), NEWEST
     while True:
-        (row,) = ask(look, row_type, name, newest=newest, most=stretches.STRETCH)
+        row = stretch(look, newest)
         yield newest, row
         if row.looked < stretches.STRETCH or row.lowest is None:
             return

@@ -26,6 +26,7 @@ class Wanted:
     is_key: bool
     statement: str
     """Makes it; empty: a key, which is made with its table."""
+    is_primary: bool = False
 
     @property
     def label(self) -> str:
@@ -56,16 +57,26 @@ class Index:
             and (self.is_unique or not wanted.is_key)
         )
 
+    def keeps(self, wanted: Wanted) -> bool:
+        """Whether it keeps those ids apart: what an interrupted statement left does not."""
+        return self.is_wanted(wanted) and (self.valid or not _LEFT.search(self.name))
 
+
+_MADE = "_key_made"
+"""What a key is made of has this name until it is the key."""
+_LEFT = re.compile(rf"{_MADE}$|_ccnew\d*$")
 # Names as either engine quotes them, and what only one of them writes.
 _IDENT = r'(?:"(?:[^"]|"")*"|\[(?:[^\]]|\]\])*\])'
 _TABLE = re.compile(
     rf"CREATE (?:UNLOGGED )?TABLE {_IDENT}\.(?P<name>{_IDENT}) \(\n(?P<columns>.*?)\n\)",
     re.DOTALL,
 )
-_COLUMN_KEY = re.compile(r"^\s*(?P<name>[a-z]\w*) .*\b(?:PRIMARY KEY|UNIQUE)\b", re.MULTILINE)
+_COLUMN_KEY = re.compile(
+    r"^\s*(?P<columns>[a-z]\w*) .*\b(?P<kind>PRIMARY KEY|UNIQUE)\b", re.MULTILINE
+)
 _TABLE_KEY = re.compile(
-    rf"^\s*(?:CONSTRAINT {_IDENT} )?(?:PRIMARY KEY|UNIQUE)(?: CLUSTERED)? \((?P<columns>[^)]+)\)",
+    rf"^\s*(?:CONSTRAINT {_IDENT} )?(?P<kind>PRIMARY KEY|UNIQUE)(?: CLUSTERED)? "
+    r"\((?P<columns>[^)]+)\)",
     re.MULTILINE,
 )
 _INDEX = re.compile(
@@ -95,12 +106,11 @@ def wanted(product: Product, queue: Queue) -> list[Wanted]:
 def _keys(text: str) -> Iterator[Wanted]:
     for table in _TABLE.finditer(text):
         name = _unquoted(table["name"])
-        own = [(found["name"],) for found in _COLUMN_KEY.finditer(table["columns"])]
-        own += [
-            tuple(found["columns"].split(", ")) for found in _TABLE_KEY.finditer(table["columns"])
-        ]
-        for columns in own:
-            yield Wanted(name, columns, "", is_key=True, statement="")
+        for kind in (_COLUMN_KEY, _TABLE_KEY):
+            for found in kind.finditer(table["columns"]):
+                columns = tuple(found["columns"].split(", "))
+                primary = found["kind"] == "PRIMARY KEY"
+                yield Wanted(name, columns, "", is_key=True, statement="", is_primary=primary)
 
 
 def there(look: Look, tables: Sequence[str]) -> list[Index]:
@@ -108,6 +118,31 @@ def there(look: Look, tables: Sequence[str]) -> list[Index]:
     product = look.database.product
     names = product.array(sorted(set(tables)))
     return ask(look, Index, "indexes", schema=look.queue.schema, tables=names)
+
+
+def key_step(product: Product, schema: str, one: Wanted) -> maintain.Step:
+    """A key of one or two columns, made beside the traffic as far as that goes (PostgreSQL)."""
+    made = f"{one.table}{_MADE}"
+    column, second = (*one.columns, "")[:2]
+    values = {"schema": schema, "relation": one.table, "index": made}
+    values |= {"column": column, "second": second}
+    values["constraint"] = f"{one.table}_pkey" if one.is_primary else f"{one.table}_key"
+    kind = "primary" if one.is_primary else "unique"
+    scope = sql.Scope(values, {"columns": str(len(one.columns)), "key": kind})
+
+    def text(name: str) -> str:
+        script = sql.script(
+            sql.statements(product.name, "maintenance")[name], product.dialect, scope
+        )
+        return "\n".join(x for x in script.splitlines() if not x.strip().startswith("--")).strip()
+
+    return maintain.Step(
+        "ADD KEY",
+        one.table,
+        f"it is missing: {one.label}",
+        (text("drop_leftover"), text("make_unique"), text("make_key")),
+        always=text("drop_leftover"),  # its own name is gone with the key that is made of it
+    )
 
 
 def on_tables(look: Look, missing: Sequence[Wanted]) -> list[Wanted]:

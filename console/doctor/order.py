@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from console.catalog import Kind, Queue
 from console.designs import Order
 from console.designs.pops import Overtaken, Pop, Verdict, judge
-from console.doctor.checks import ask, can_ask, checked, counted
+from console.doctor.checks import ask, can_ask, checked, counted, some
 from console.doctor.finding import Code, Finding, Severity
 from console.doctor.look import Look
 from console.formats import duration
@@ -128,7 +128,7 @@ def _early(verdict: Verdict) -> Finding:
     return Finding(
         EARLY,
         f"{counted(len(early), 'message')} popped before due: "
-        + ", ".join(str(pop.number) for pop in early[:_SHOWN]),
+        + some([str(pop.number) for pop in early], most=3, between=", "),
         evidence={
             "pops": verdict.pops,
             "count": len(early),
@@ -144,9 +144,8 @@ def _far(verdict: Verdict, far: list[Overtaken]) -> Finding:
     worst = max(far, key=lambda one: one.by)
     return Finding(
         OVERTAKEN,
-        f"{counted(len(far), 'message')} overtaken by {FAR:,} or more; {worst.pop.number} came "
-        f"{duration(worst.late_seconds)} after {worst.first.number}, and after {worst.by:,} that "
-        "were pushed later",
+        f"{counted(len(far), 'message')} overtaken by {FAR:,} or more; {worst.pop.number}: by "
+        f"{worst.by:,}, {duration(worst.late_seconds)} late",
         evidence={
             "pops": verdict.pops,
             "count": len(far),

@@ -3,20 +3,18 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from console import sql
-from console.catalog import Kind, Queue
+from console.catalog import Queue
 from console.designs import Flow
-from console.doctor import claims, stretches
-from console.doctor.checks import LOCK_SECONDS, STATEMENT_SECONDS, checked, command, counted
+from console.doctor import claims
+from console.doctor.checks import checked, command, counted
 from console.doctor.finding import Code, Finding, Severity
 from console.doctor.look import Look
-from console.doctor.stretches import Bound
-from console.monitor.asking import be_careful
-from console.monitor.walked import Ask, Source, query, values_of
-from console.monitor.walks import Key, Walk, walks_of
+from console.doctor.walking import walked
+from console.monitor.walks import Walk
 
 LEAST_ATTEMPTS = 5
 """A message that was tried so often is more likely to blame than its consumers."""
+_WHAT = "messages tried too often"
 _STATES = ("ready", "claimed", "error")
 _SHOWN = 10
 
@@ -32,7 +30,7 @@ CODES: tuple[Code, ...] = (POISON,)
 def examine(look: Look) -> Iterator[Finding]:
     """Every finding; what cannot be told goes to `look.unseen`."""
     if claims.applies(look.queue):
-        yield from checked(look, "messages tried too often", _poison)
+        yield from checked(look, _WHAT, _poison)
 
 
 @dataclass(frozen=True)
@@ -65,7 +63,7 @@ class _State:
 def _poison(look: Look) -> Iterator[Finding]:
     queue = look.queue
     if "attempts" not in queue.roles and queue.design.flow is not Flow.NUMBERS:
-        look.unseen.append("messages tried too often: no column counts the attempts")
+        look.unseen.append(f"{_WHAT}: no column counts the attempts")
         return
     states: dict[str, _State] = {}
     for walk in walks(queue):
@@ -92,36 +90,10 @@ def _poison(look: Look) -> Iterator[Finding]:
 
 def walks(queue: Queue) -> list[Walk]:
     """The ways through all messages that have been tried and may be again."""
-    of_a_ring = queue.design.flow is Flow.NUMBERS and queue.kind is Kind.INSTALLED
-    return [w for w in walks_of(queue) if w.state in _STATES and w.in_hand == of_a_ring]
+    return [walk for walk in claims.walks(queue) if walk.state in _STATES]
 
 
 def _tried(look: Look, walk: Walk) -> Iterator[TriedRow]:
     """The rows of one walk that were tried too often."""
-    bound = Bound(look.patience_seconds)
-    key: Key | None = None
-    while True:
-        rows = page(look, walk, key)
-        yield from (row for row in rows if (row.attempts or 0) >= LEAST_ATTEMPTS)
-        last = max(rows, key=lambda row: row.position, default=None)
-        if last is None or last.looked < stretches.STRETCH:
-            return
-        key = Key(walk.name, last.key_time or "", last.key_id, walk.dated)
-        if not bound.goes_on(last.looked):
-            look.unseen.append(
-                f"messages tried too often: {bound.told} looked at of those that are {walk.state}, "
-                "the others not"
-            )
-            return
-
-
-def page(look: Look, walk: Walk, after: Key | None) -> list[TriedRow]:
-    """One stretch of a walk: those tried too often, and its last row."""
-    with look.moment() as connection:
-        source = Source.of(connection, look.database.product, look.queue)
-        be_careful(connection, look.database, STATEMENT_SECONDS, LOCK_SECONDS)
-        source.pass_gate(connection)
-        ask = Ask(walk, look=stretches.STRETCH, after=after)
-        values = values_of(source, ask) | {"least": LEAST_ATTEMPTS}
-        result = connection.execute(query(source, ask, "tried"), values)
-        return sql.rows_of(result.keys(), result.fetchall(), TriedRow, "common.tried")
+    rows = walked(look, _WHAT, walk, TriedRow, "tried", least=LEAST_ATTEMPTS)
+    return (row for row in rows if (row.attempts or 0) >= LEAST_ATTEMPTS)

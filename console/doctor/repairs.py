@@ -18,11 +18,12 @@ from console.actions.plan import MANY_MESSAGES, Mover
 from console.actions.release import Release
 from console.catalog import Queue
 from console.doctor import stretches
-from console.doctor.checks import command, counted
+from console.doctor.checks import command, counted, texts
 from console.doctor.stretches import NEWEST
-from console.engines import Database
+from console.engines import Database, Product
 from console.monitor.activity import Key
 from console.monitor.filters import NOTHING, Filters
+from console.monitor.owners import Evidence, evidence_of, owner_of
 from console.monitor.walked import Source
 from console.rights import Rights
 
@@ -229,10 +230,12 @@ class Maintain:
 
 @dataclass(frozen=True)
 class MakeIndex:
-    """Indexes that are missing are made beside the traffic."""
+    """Indexes and keys that are missing are made beside the traffic."""
 
     queue: Queue
     steps: tuple[maintain.Step, ...]
+    waits: str = ""
+    """For how long callers do, where that is known."""
 
     wants_name: bool = False
     rights: Rights = Rights.ADMIN
@@ -240,14 +243,14 @@ class MakeIndex:
 
     @property
     def unattended(self) -> bool:
-        """Not where the server can only make an index with its table locked."""
+        """Not where the server can only make it with its table locked, for however short."""
         texts = [text for step in self.steps for text in step.statements]
         return all("CONCURRENTLY" in text or "ONLINE = ON" in text for text in texts)
 
     @property
     def summary(self) -> str:
         """What it does."""
-        callers = "go on" if self.unattended else "wait"
+        callers = "go on" if self.unattended else f"wait {self.waits}".rstrip()
         return f"make what is missing ({len(self.steps)}), while callers {callers}"
 
     def plan(self, database: Database) -> Sequence[str]:
@@ -283,20 +286,50 @@ class Halves:
     lowest: int | None
     ready: int
     ready_ids: Any
+    stuck: int
+    """Claimed for longer than the threshold, or by an owner who is gone."""
+    stuck_ids: Any
     kept: int
     kept_ids: Any
+    owners: Any
+    """Who claimed those that are kept."""
+
+
+def halves_of(
+    connection: Connection,
+    product: Product,
+    queue: Queue,
+    stuck_after_seconds: float,
+    **where: object,
+) -> tuple[Halves, list[str]]:
+    """A stretch, after a look at the owners of claims; those of the owners that are gone.
+
+    Only of an owner who bound his claim to his session, as with any claim: see `release`.
+    """
+    statement, scope = sql.statements(product.name, "doctor")["halves"], queue.scope(product)
+    where = {"stuck_after": stuck_after_seconds, **where}
+    (found,) = sql.fetch(connection, Halves, statement, scope, gone=product.array([]), **where)
+    owners = {text: owner_of(text) for text in texts(found.owners)}
+    bound = {text: one.session for text, one in owners.items() if one is not None and one.bound}
+    told = evidence_of(connection, product, bound.values())
+    gone = [text for text, session in bound.items() if told.get(session) is Evidence.GONE]
+    if gone:
+        gone_ = product.array(gone)
+        (found,) = sql.fetch(connection, Halves, statement, scope, gone=gone_, **where)
+    return found, gone
 
 
 @dataclass(frozen=True)
 class SetAside:
-    """Ready rows of a split queue that have no payload become errors; the queue goes on.
+    """Rows of a split queue that have no payload, ready or stuck, become errors; it goes on.
 
-    Nothing that could be delivered is touched. The rows stay: with a payload from a backup they
-    can be requeued.
+    Nothing that could be delivered is touched, nor what a living owner claimed a moment ago. The
+    rows stay: with a payload from a backup they can be requeued.
     """
 
     queue: Queue
     count: int
+    stuck_after_seconds: float
     stretches: tuple[int, ...] = (NEWEST,)
     """Where they are: the newest id of each stretch that has some."""
 
@@ -308,7 +341,7 @@ class SetAside:
     @property
     def summary(self) -> str:
         """What it does."""
-        return f"mark {counted(self.count, 'ready row')} without a payload as errors"
+        return f"mark {counted(self.count, 'row')} without a payload as errors"
 
     def plan(self, database: Database) -> Sequence[str]:  # noqa: ARG002  # of the protocol
         """What it would do."""
@@ -337,17 +370,27 @@ class SetAside:
         A pop that meets such a row holds it for a moment, and pops meet it again and again: what
         they hold is skipped, and tried once more.
         """
-        statements = sql.statements(database.product.name, "doctor")
-        scope = self.queue.scope(database.product)
+        product, queue = database.product, self.queue
+        aside = sql.statements(product.name, "doctor")["set_aside"]
+        stuck_after = self.stuck_after_seconds
         where = {"newest": newest, "most": stretches.STRETCH}
-        selected = done = left = 0
-        for _ in range(_TRIES):
-            aside, halves = statements["set_aside"], statements["halves"]
-            (n,) = sql.fetch(connection, _Aside, aside, scope, error=NO_PAYLOAD, **where)
+        selected = done = 0
+        found, gone = halves_of(connection, product, queue, stuck_after, **where)
+        for attempt in range(_TRIES):
+            if attempt:
+                time.sleep(_TRY_AGAIN_SECONDS)
+            (n,) = sql.fetch(
+                connection,
+                _Aside,
+                aside,
+                queue.scope(product),
+                error=NO_PAYLOAD,
+                stuck_after=stuck_after,
+                gone=product.array(gone),
+                **where,
+            )
             selected, done = selected + n.selected, done + n.done
-            (found,) = sql.fetch(connection, Halves, halves, scope, **where)
-            left = found.ready
-            if not left:
+            found, gone = halves_of(connection, product, queue, stuck_after, **where)
+            if not found.ready + found.stuck:
                 break
-            time.sleep(_TRY_AGAIN_SECONDS)
-        return _Aside(selected, done), left
+        return _Aside(selected, done), found.ready + found.stuck

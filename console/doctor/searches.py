@@ -13,7 +13,15 @@ from console.actions import maintain
 from console.catalog import Kind, Queue
 from console.designs import Order
 from console.doctor import indexes
-from console.doctor.checks import LOCK_SECONDS, STATEMENT_SECONDS, can_ask, checked
+from console.doctor.checks import (
+    LOCK_SECONDS,
+    STATEMENT_SECONDS,
+    can_ask,
+    checked,
+    counted,
+    shortened,
+    some,
+)
 from console.doctor.finding import Code, Finding, Severity
 from console.doctor.indexes import Index, Wanted
 from console.doctor.look import Look
@@ -69,7 +77,8 @@ def _by_definition(look: Look) -> Iterator[Finding]:
     if missing:
         yield Finding(
             MISSING,
-            "missing: " + "; ".join(one.label for one in missing),
+            f"{counted(len(missing), 'index', 'indexes')} missing: "
+            + shortened(some([one.label for one in missing], most=1), 70),
             evidence={"missing": [one.statement for one in missing]},
             cause="dropped, or the table was made anew without them",
             consequence="pops and looks of that state read all rows, slower the deeper the queue",
@@ -79,7 +88,8 @@ def _by_definition(look: Look) -> Iterator[Finding]:
         names = ", ".join(index.name for index in broken)
         yield Finding(
             INVALID,
-            f"invalid: {names}",
+            f"{counted(len(broken), 'index', 'indexes')} invalid: "
+            + shortened(some([index.name for index in broken], between=", "), 70),
             evidence={"invalid": [index.name for index in broken]},
             cause="an interrupted CREATE INDEX or REINDEX CONCURRENTLY left it so",
             consequence="every write pays for it and no search may use it",
@@ -122,8 +132,8 @@ def _by_plan(look: Look) -> Iterator[Finding]:
         return  # that it is missing is told by definition
     yield Finding(
         UNUSED,
-        f"a pop does not go by {same[0].name} ({', '.join(expected.columns)}): "
-        + ", ".join(node["Node Type"] for node in nodes),
+        f"a pop does not go by {shortened(same[0].name, 40)}: "
+        + some(list(dict.fromkeys(node["Node Type"] for node in nodes)), most=3, between=", "),
         evidence={
             "expected": expected.label,
             "plan": [_shown(node) for node in nodes],

@@ -1,6 +1,6 @@
 """What sessions do to a queue: rows held, heads behind dead rows, starvation; and missing keys."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from console import sql
@@ -8,10 +8,20 @@ from console.actions import end_session, maintain
 from console.catalog import Kind
 from console.designs import Order
 from console.doctor import indexes
-from console.doctor.checks import ago, ask, can_ask, checked, counted, follows
+from console.doctor.checks import (
+    ago,
+    ask,
+    can_ask,
+    checked,
+    counted,
+    follows,
+    shortened,
+    some,
+)
 from console.doctor.finding import Code, Finding, Severity
 from console.doctor.look import Look
-from console.doctor.repairs import EndSession, Maintain
+from console.doctor.repairs import EndSession, Maintain, MakeIndex
+from console.errors import TooSlowError
 from console.formats import duration
 from console.monitor.activity import Session
 from console.monitor.waits import HorizonRow
@@ -73,7 +83,8 @@ def _holders(look: Look) -> Iterator[Finding]:
         prepared = isinstance(session.key, str)
         yield Finding(
             PREPARED if prepared else ROWS_HELD,
-            f"{_who(session)} holds rows for {duration(session.transaction_seconds or 0.0)}",
+            f"{shortened(_who(session), 75)} holds rows for "
+            + duration(session.transaction_seconds or 0.0),
             evidence=_session(session),
             cause=_why_held(session),
             consequence=_consequence(look),
@@ -232,27 +243,64 @@ def holder(row: HorizonRow | None) -> str:
 
 
 MAKE_KEY = {
-    "postgresql": "Make it again beside the traffic: CREATE UNIQUE INDEX CONCURRENTLY, then ALTER "
-    "TABLE ... ADD PRIMARY KEY USING INDEX",
-    "mssql": "Make it again as the design's script has it (dbq-console install ... --print "
+    "postgresql": "",
+    "mssql": ". Make it again as the design's script has it (dbq-console install ... --print "
     "--engine mssql): callers wait meanwhile, unless the edition takes ONLINE = ON",
 }
+"""Where the doctor does not make it himself."""
+
+
+@dataclass(frozen=True)
+class Doubled:
+    """One key that several rows have."""
+
+    table_name: str
+    key: str
+    found: int
 
 
 def _keys(look: Look) -> Iterator[Finding]:
-    queue = look.queue
+    queue, product = look.queue, look.database.product
     if queue.kind is not Kind.INSTALLED or not can_ask(look, "keys", "indexes"):
         return
-    wanted = [one for one in indexes.wanted(look.database.product, queue) if one.is_key]
+    wanted = [one for one in indexes.wanted(product, queue) if one.is_key]
     there = indexes.there(look, [one.table for one in wanted])
-    gone = [one for one in wanted if not any(index.is_wanted(one) for index in there)]
+    gone = [one for one in wanted if not any(index.keeps(one) for index in there)]
     missing = indexes.on_tables(look, gone)
-    if missing:
-        yield Finding(
-            KEY_MISSING,
-            f"{counted(len(missing), 'key')} missing: " + "; ".join(one.label for one in missing),
-            evidence={"missing": [[one.table, list(one.columns)] for one in missing]},
-            cause="dropped, or the table was made anew without it",
-            consequence="two rows may get one id, and what finds a row by its key or in its order "
-            f"reads the whole table. {MAKE_KEY[look.database.product.name]}",
-        )
+    if not missing:
+        return
+    doubled = _doubled(look, missing)
+    words = [f"{one.table_name} has {one.key} {one.found:,} times" for one in doubled]
+    stands = f"; in its way: {some(words, most=1)}" if doubled else ""
+    yield Finding(
+        KEY_MISSING,
+        f"{counted(len(missing), 'key')} missing: "
+        + shortened(some([one.label for one in missing], most=1), 50)
+        + shortened(stands, 60),
+        evidence={
+            "missing": [[one.table, list(one.columns)] for one in missing],
+            "doubled": [[one.table_name, one.key, one.found] for one in doubled],
+        },
+        cause="dropped, or the table was made anew without it",
+        consequence="two rows may get one id, and what finds a row by its key or in its order "
+        "reads the whole table"
+        + ("; delete all but one of the rows that have one key first" if doubled else "")
+        + MAKE_KEY[product.name],
+        repair=None if doubled or product.name != "postgresql" else _made(look, missing),
+    )
+
+
+def _doubled(look: Look, missing: Sequence[indexes.Wanted]) -> list[Doubled]:
+    """What stands in the way of a key. A table that is too long for a look has none told."""
+    tables = look.database.product.array(sorted({one.table for one in missing}))
+    try:
+        return ask(look, Doubled, "doubled", tables=tables)
+    except TooSlowError:
+        look.unseen.append("keys: it took too long to look for rows that have the same one")
+        return []
+
+
+def _made(look: Look, missing: Sequence[indexes.Wanted]) -> MakeIndex:
+    schema = look.queue.schema
+    steps = tuple(indexes.key_step(look.database.product, schema, one) for one in missing)
+    return MakeIndex(look.queue, steps, waits="a second at most")

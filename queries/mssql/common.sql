@@ -531,3 +531,81 @@ FROM (
     FROM looked AS l
 ) AS t
 WHERE t.attempts >= CAST(:least AS bigint) OR t.position = t.looked
+
+-- name: claimed
+-- of those looked at, in no order: whose claim each is, for how long, and whether it has no payload; and how many were looked at
+SELECT
+    -- when sorted=time_up|time_down
+    CONVERT(nvarchar(27), l.key_time, 126) AS key_time,
+    -- end
+    -- when sorted=id_up|id_down|undated_up|undated_down
+    CAST(NULL AS nvarchar(27)) AS key_time,
+    -- end
+    CAST(l.key_id AS nvarchar(450)) AS key_id,
+    l.position AS position,
+    COUNT_BIG(*) OVER () AS looked,
+    l.id AS id,
+    l.claimed_by AS claimed_by,
+    -- when installed=yes
+    -- when design=split
+    -- A payload that somebody holds is there: NOLOCK.
+    CAST(CASE
+        WHEN EXISTS (SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (NOLOCK) WHERE d.id = l.key_id) THEN 0
+        ELSE 1
+    END AS bit) AS half,
+    -- end
+    -- when design=claim|status|ring
+    CAST(0 AS bit) AS half,
+    -- end
+    -- end
+    -- when installed=no
+    CAST(0 AS bit) AS half,
+    -- end
+    CAST(DATEDIFF_BIG(microsecond, l.claimed_at, SYSUTCDATETIME()) / 1e6 AS float) AS seconds
+FROM looked AS l
+
+-- name: contradictions
+-- of those looked at, in no order: who contradicts its state, and the last one; and how many were looked at
+-- What has no time is a contradiction itself: all of those are told.
+SELECT
+    -- when sorted=time_up|time_down
+    CONVERT(nvarchar(27), t.key_time, 126) AS key_time,
+    -- end
+    -- when sorted=id_up|id_down|undated_up|undated_down
+    CAST(NULL AS nvarchar(27)) AS key_time,
+    -- end
+    CAST(t.key_id AS nvarchar(450)) AS key_id,
+    t.position AS position,
+    t.looked AS looked,
+    t.id AS id,
+    CAST(t.contradicts AS bit) AS contradicts
+FROM (
+    SELECT
+        -- when sorted=time_up|time_down
+        l.key_time,
+        -- end
+        l.key_id,
+        l.position,
+        l.id,
+        -- when design=claim
+        -- when walk=error
+        CASE WHEN l.claimed_at IS NULL THEN 1 ELSE 0 END AS contradicts,
+        -- end
+        -- end
+        -- when design=status|split
+        -- when walk=any
+        CASE WHEN l.state LIKE N'status %' THEN 1 ELSE 0 END AS contradicts,
+        -- end
+        -- when walk=done
+        CASE WHEN l.error IS NOT NULL THEN 1 ELSE 0 END AS contradicts,
+        -- end
+        -- when walk=claimed|error
+        0 AS contradicts,
+        -- end
+        -- end
+        COUNT_BIG(*) OVER () AS looked
+    FROM looked AS l
+) AS t
+-- when sorted=time_up|time_down|id_up|id_down
+WHERE t.contradicts = 1 OR t.position = t.looked
+-- end

@@ -9,218 +9,50 @@
 -- one row: whether this server follows another one, which is where transactions and claims are
 SELECT CAST(CASE WHEN DATABASEPROPERTYEX(DB_NAME(), N'Updateability') = N'READ_ONLY' THEN 1 ELSE 0 END AS bit) AS recovering;
 
--- name: claims
--- a row for each owner among the oldest 10,001 claims: how many, how many for :stuck_after seconds, the oldest ten
--- when finishes=yes
-SET NOCOUNT ON;
-DECLARE @stuck_after float = :stuck_after;
-DECLARE @claims TABLE (
-    id nvarchar(450) COLLATE DATABASE_DEFAULT NULL,
-    claimed_by nvarchar(450) COLLATE Latin1_General_100_BIN2 NULL,
-    seconds float NULL
-);
-INSERT INTO @claims (id, claimed_by, seconds)
-SELECT TOP (10001)
-    CAST(m.[{id}] AS nvarchar(450)) COLLATE DATABASE_DEFAULT AS id,
-    -- when role claimed_by
-    CAST(m.[{claimed_by}] AS nvarchar(450)) COLLATE Latin1_General_100_BIN2 AS claimed_by,
-    -- end
-    -- when no role claimed_by
-    CAST(NULL AS nvarchar(450)) AS claimed_by,
-    -- end
-    -- when role claimed_at
-    CAST(DATEDIFF_BIG(microsecond, m.[{claimed_at}], SYSUTCDATETIME()) / 1e6 AS float) AS seconds
-    -- end
-    -- when no role claimed_at
-    CAST(NULL AS float) AS seconds
-    -- end
-FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
--- when design=claim
-WHERE m.[{claimed_at}] IS NOT NULL
--- when installed=yes
--- It is set with errors, and it is what the index is filtered by.
-AND m.[{done_at}] IS NULL
--- end
--- when installed=no
--- when role error
-AND m.[{error}] IS NULL
--- end
--- end
--- end
+-- name: status_check
+-- one row: whether a CHECK of the table rules out every status but those from 0 to 4, so that no row need be looked at
 -- when design=status|split
-WHERE m.[{status}] = 1
--- end
--- when design=ring
-WHERE m.[{claimed_at}] IS NOT NULL AND m.[{done_at}] IS NULL
--- end
--- when role claimed_at
-ORDER BY m.[{claimed_at}]
--- end
-;
-SELECT
-    g.claimed_by AS claimed_by,
-    g.claims AS claims,
-    g.old AS old,
-    g.oldest_seconds AS oldest_seconds,
-    (
-        SELECT TOP (10) c.id AS id FROM @claims AS c
-        WHERE c.claimed_by = g.claimed_by OR (c.claimed_by IS NULL AND g.claimed_by IS NULL)
-        ORDER BY c.seconds DESC
-        FOR JSON PATH
-    ) AS ids
-FROM (
-    SELECT
-        c.claimed_by,
-        COUNT_BIG(*) AS claims,
-        COUNT_BIG(CASE WHEN c.seconds >= @stuck_after THEN 1 END) AS old,
-        MAX(c.seconds) AS oldest_seconds
-    FROM @claims AS c
-    GROUP BY c.claimed_by
-) AS g
--- end
-;
-
--- name: illegal
--- a row for each contradiction in rows of a status or claim queue: how many there are, of at most 10,001, and the first ten
--- What a CHECK of the table rules out is not looked for; else the first and the last 10,001 rows are.
--- when design=claim|status|split
-SET NOCOUNT ON;
-DECLARE @wrong TABLE (wrong nvarchar(20) NOT NULL, id nvarchar(450) COLLATE DATABASE_DEFAULT NULL);
--- when design=status|split
--- Ruled out: no row is looked at.
-DECLARE @looked_at int = 10001;
-IF EXISTS (
+SELECT CAST(CASE WHEN EXISTS (
     SELECT 1 FROM sys.check_constraints AS k
     WHERE k.parent_object_id = OBJECT_ID(N'[{schema}].[{table}]') AND k.is_disabled = 0 AND k.is_not_trusted = 0
     AND k.[definition] LIKE N'%status_>=(0)%status_<=(4)%'
-)
-    SET @looked_at = 0;
-INSERT INTO @wrong (wrong, id)
-SELECT
-    N'status',
-    CAST(o.id AS nvarchar(450)) COLLATE DATABASE_DEFAULT
-FROM (
-    SELECT
-        w.id,
-        w.state
-    FROM (
-        SELECT TOP (@looked_at)
-            m.[{id}] AS id,
-            m.[{status}] AS state
-        FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-        -- when installed=yes
-        ORDER BY m.[{id}]
-        -- end
-    ) AS w
-    -- when installed=yes
-    UNION
-    SELECT
-        w.id,
-        w.state
-    FROM (
-        SELECT TOP (@looked_at)
-            m.[{id}] AS id,
-            m.[{status}] AS state
-        FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-        ORDER BY m.[{id}] DESC
-    ) AS w
-    -- end
-) AS o
-WHERE o.state NOT BETWEEN 0 AND 4;
--- when installed=yes
-INSERT INTO @wrong (wrong, id)
-SELECT TOP (10001)
-    N'claimed_undated',
-    CAST(m.id AS nvarchar(450))
-FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-WHERE m.status = 1 AND m.claimed_at IS NULL;
-INSERT INTO @wrong (wrong, id)
-SELECT TOP (10001)
-    N'error_undated',
-    CAST(m.id AS nvarchar(450))
-FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-WHERE m.status = 4 AND m.done_at IS NULL;
-INSERT INTO @wrong (wrong, id)
-SELECT TOP (10001)
-    N'done_undated',
-    CAST(m.id AS nvarchar(450))
-FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-WHERE m.status = 2 AND m.done_at IS NULL;
-INSERT INTO @wrong (wrong, id)
-SELECT
-    N'done_with_error',
-    CAST(d.id AS nvarchar(450))
-FROM (
-    SELECT TOP (10001)
-        m.id,
-        CASE WHEN m.errors IS NOT NULL THEN 1 ELSE 0 END AS has_error
-    FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-    WHERE m.status = 2
-    ORDER BY m.done_at DESC
-) AS d
-WHERE d.has_error = 1;
--- end
--- end
--- when design=claim
--- The index of errors is filtered by done_at: without one they are looked for among what is claimed.
-INSERT INTO @wrong (wrong, id)
-SELECT
-    N'error_undated',
-    CAST(c.id AS nvarchar(450))
-FROM (
-    SELECT TOP (10001)
-        m.id,
-        CASE WHEN m.errors IS NOT NULL THEN 1 ELSE 0 END AS has_error
-    FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-    WHERE m.processing_started_at IS NOT NULL AND m.done_at IS NULL
-    ORDER BY m.processing_started_at
-) AS c
-WHERE c.has_error = 1;
-INSERT INTO @wrong (wrong, id)
-SELECT
-    N'error_unclaimed',
-    CAST(r.id AS nvarchar(450))
-FROM (
-    SELECT TOP (10001)
-        m.id,
-        m.processing_started_at
-    FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-    WHERE m.done_at IS NOT NULL
-    ORDER BY m.done_at DESC
-) AS r
-WHERE r.processing_started_at IS NULL;
--- end
-SELECT
-    g.wrong AS wrong,
-    g.found AS found,
-    (SELECT TOP (10) w.id AS id FROM @wrong AS w WHERE w.wrong = g.wrong FOR JSON PATH) AS ids
-FROM (
-    SELECT
-        w.wrong,
-        COUNT_BIG(*) AS found
-    FROM @wrong AS w
-    GROUP BY w.wrong
-) AS g
+) THEN 1 ELSE 0 END AS bit) AS rules_out
 -- end
 ;
 
 -- name: halves
 -- one row: of the next :most messages of a split queue from the id :newest down, how many there are, the lowest, and how many have no payload; the first ten
--- ready: those that are to be popped; kept: in another state. What looks like a half is looked at twice: by then
--- whoever was taking both away has ended, or holds the row.
+-- ready: those that are to be popped; stuck: claimed for :stuck_after seconds, or by one of :gone; kept: all others.
+-- owners: who claimed the kept ones. What looks like a half is looked at twice: by then whoever was taking both
+-- away has ended, or holds the row.
 -- when design=split
 SET NOCOUNT ON;
 DECLARE @newest bigint = :newest, @most bigint = :most;
+DECLARE @stuck_after float = :stuck_after, @gone nvarchar(max) = :gone;
 DECLARE @looked TABLE (id bigint NOT NULL PRIMARY KEY);
-DECLARE @halves TABLE (id bigint NOT NULL PRIMARY KEY, ready bit NOT NULL);
+DECLARE @halves TABLE (
+    id bigint NOT NULL PRIMARY KEY,
+    state nvarchar(10) COLLATE DATABASE_DEFAULT NOT NULL,
+    claimed_by nvarchar(450) COLLATE Latin1_General_100_BIN2 NULL
+);
 INSERT INTO @looked (id)
 SELECT TOP (@most) m.id FROM [{schema}].[{queue}_meta] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
 WHERE m.id <= @newest
 ORDER BY m.id DESC;
-INSERT INTO @halves (id, ready)
+INSERT INTO @halves (id, state, claimed_by)
 SELECT
     m.id,
-    CASE WHEN m.status = 0 THEN 1 ELSE 0 END
+    CASE
+        WHEN m.status = 0 THEN N'ready'
+        WHEN m.status <> 1 THEN N'kept'
+        WHEN DATEDIFF_BIG(microsecond, m.claimed_at, SYSUTCDATETIME()) / 1e6 >= @stuck_after THEN N'stuck'
+        WHEN EXISTS (
+            SELECT 1 FROM OPENJSON(@gone) AS g
+            WHERE g.[value] = CAST(m.claimed_by AS nvarchar(450)) COLLATE Latin1_General_100_BIN2
+        ) THEN N'stuck'
+        ELSE N'kept'
+    END,
+    CASE WHEN m.status = 1 THEN CAST(m.claimed_by AS nvarchar(450)) END
 FROM @looked AS l
 INNER JOIN [{schema}].[{queue}_meta] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON l.id = m.id
 WHERE NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (NOLOCK) WHERE d.id = l.id)
@@ -235,18 +67,31 @@ WHERE
 SELECT
     (SELECT COUNT_BIG(*) FROM @looked AS l) AS looked,
     (SELECT MIN(l.id) FROM @looked AS l) AS lowest,
-    (SELECT COUNT_BIG(*) FROM @halves AS h WHERE h.ready = 1) AS ready,
+    (SELECT COUNT_BIG(*) FROM @halves AS h WHERE h.state = N'ready') AS ready,
     (
-        SELECT TOP (10) CAST(h.id AS nvarchar(20)) AS id FROM @halves AS h WHERE h.ready = 1
+        SELECT TOP (10) CAST(h.id AS nvarchar(20)) AS id FROM @halves AS h WHERE h.state = N'ready'
         ORDER BY h.id
         FOR JSON PATH
     ) AS ready_ids,
-    (SELECT COUNT_BIG(*) FROM @halves AS h WHERE h.ready = 0) AS kept,
+    (SELECT COUNT_BIG(*) FROM @halves AS h WHERE h.state = N'stuck') AS stuck,
     (
-        SELECT TOP (10) CAST(h.id AS nvarchar(20)) AS id FROM @halves AS h WHERE h.ready = 0
+        SELECT TOP (10) CAST(h.id AS nvarchar(20)) AS id FROM @halves AS h WHERE h.state = N'stuck'
         ORDER BY h.id
         FOR JSON PATH
-    ) AS kept_ids
+    ) AS stuck_ids,
+    (SELECT COUNT_BIG(*) FROM @halves AS h WHERE h.state = N'kept') AS kept,
+    (
+        SELECT TOP (10) CAST(h.id AS nvarchar(20)) AS id FROM @halves AS h WHERE h.state = N'kept'
+        ORDER BY h.id
+        FOR JSON PATH
+    ) AS kept_ids,
+    (
+        SELECT o.claimed_by AS claimed_by
+        FROM (
+            SELECT DISTINCT h.claimed_by FROM @halves AS h WHERE h.state = N'kept' AND h.claimed_by IS NOT NULL
+        ) AS o
+        FOR JSON PATH
+    ) AS owners
 -- end
 ;
 
@@ -281,11 +126,12 @@ SELECT
 ;
 
 -- name: set_aside
--- one row: how many ready rows without a payload there are among the next :most from the id :newest down, and how many of those are in error now
+-- one row: how many ready or stuck rows (see halves) without a payload there are among the next :most from the id :newest down, and how many of those are in error now
 -- when design=split
 SET NOCOUNT ON;
 DECLARE @error nvarchar(max) = :error;
 DECLARE @newest bigint = :newest, @most bigint = :most;
+DECLARE @stuck_after float = :stuck_after, @gone nvarchar(max) = :gone;
 DECLARE @selected bigint;
 DECLARE @held TABLE (id bigint NOT NULL PRIMARY KEY);
 -- Locked before it is looked for: nobody takes the two away together.
@@ -297,8 +143,17 @@ FROM (
     ORDER BY n.id DESC
 ) AS w
 INNER JOIN [{schema}].[{queue}_meta] AS m WITH (UPDLOCK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
-    ON w.id = m.id AND m.status = 0
-WHERE NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (NOLOCK) WHERE d.id = w.id)
+    ON w.id = m.id AND m.status IN (0, 1)
+WHERE
+    NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (NOLOCK) WHERE d.id = w.id)
+    AND (
+        m.status = 0
+        OR DATEDIFF_BIG(microsecond, m.claimed_at, SYSUTCDATETIME()) / 1e6 >= @stuck_after
+        OR EXISTS (
+            SELECT 1 FROM OPENJSON(@gone) AS g
+            WHERE g.[value] = CAST(m.claimed_by AS nvarchar(450)) COLLATE Latin1_General_100_BIN2
+        )
+    )
 OPTION (LOOP JOIN, FORCE ORDER);
 SET @selected = @@ROWCOUNT;
 UPDATE m
@@ -307,7 +162,7 @@ SET status = 4,
     done_at = SYSUTCDATETIME()
 FROM @held AS h
 INNER JOIN [{schema}].[{queue}_meta] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON m.id = h.id
-WHERE m.status = 0
+WHERE m.status IN (0, 1)
 AND NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (NOLOCK) WHERE d.id = m.id)
 OPTION (LOOP JOIN, FORCE ORDER);
 SELECT
@@ -341,6 +196,95 @@ INNER JOIN sys.tables AS t WITH (READUNCOMMITTED) ON i.object_id = t.object_id
 INNER JOIN sys.schemas AS s WITH (READUNCOMMITTED) ON t.schema_id = s.schema_id
 INNER JOIN OPENJSON(@tables) AS given ON t.name = given.[value] COLLATE Latin1_General_100_BIN2
 WHERE s.name = @schema COLLATE Latin1_General_100_BIN2 AND i.index_id > 0;
+
+-- name: doubled
+-- a row for each key that several rows have, of the first ten in each of :tables (a JSON array), whose key is gone: among the table's first million rows
+-- Asked only then, and no index is left to ask: the time-out of a statement ends it.
+-- when installed=yes
+DECLARE @tables nvarchar(max) = :tables;
+SELECT
+    CAST(t.table_name AS nvarchar(128)) AS table_name,
+    CAST(t.[key] AS nvarchar(450)) AS [key],
+    t.found AS found
+FROM (
+    -- when design=naive|ring|fifo|stack|pending|claim|status|split
+    SELECT
+        N'{table}' AS table_name,
+        k.[key],
+        k.found
+    FROM (
+        SELECT TOP (10)
+            r.[key],
+            COUNT_BIG(*) AS found
+        FROM (
+            SELECT TOP (1000000)
+                -- when design=ring
+                CAST(m.slot AS nvarchar(450)) AS [key]
+                -- end
+                -- when design=pending
+                CONCAT(CONVERT(nvarchar(27), m.due_time, 126), N' ', m.id) AS [key]
+                -- end
+                -- when design=naive|fifo|stack|claim|status|split
+                CAST(m.[{id}] AS nvarchar(450)) AS [key]
+                -- end
+            FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+            WHERE EXISTS (SELECT 1 FROM OPENJSON(@tables) AS given WHERE given.[value] = N'{table}' COLLATE Latin1_General_100_BIN2)
+        ) AS r
+        GROUP BY r.[key]
+        HAVING COUNT_BIG(*) > 1
+        ORDER BY r.[key]
+    ) AS k
+    -- end
+    -- when design=split
+    UNION ALL
+    SELECT
+        N'{queue}_data',
+        k.[key],
+        k.found
+    FROM (
+        SELECT TOP (10)
+            r.[key],
+            COUNT_BIG(*) AS found
+        FROM (
+            SELECT TOP (1000000) CAST(d.id AS nvarchar(450)) AS [key]
+            FROM [{schema}].[{queue}_data] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+            WHERE EXISTS (SELECT 1 FROM OPENJSON(@tables) AS given WHERE given.[value] = N'{queue}_data' COLLATE Latin1_General_100_BIN2)
+        ) AS r
+        GROUP BY r.[key]
+        HAVING COUNT_BIG(*) > 1
+        ORDER BY r.[key]
+    ) AS k
+    -- end
+    -- when in_hand=on
+    UNION ALL
+    SELECT
+        N'{queue}_in_hand',
+        k.[key],
+        k.found
+    FROM (
+        SELECT TOP (10)
+            r.[key],
+            COUNT_BIG(*) AS found
+        FROM (
+            SELECT TOP (1000000) CAST(h.id AS nvarchar(450)) AS [key]
+            FROM [{schema}].[{queue}_in_hand] AS h WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+            WHERE EXISTS (SELECT 1 FROM OPENJSON(@tables) AS given WHERE given.[value] = N'{queue}_in_hand' COLLATE Latin1_General_100_BIN2)
+        ) AS r
+        GROUP BY r.[key]
+        HAVING COUNT_BIG(*) > 1
+        ORDER BY r.[key]
+    ) AS k
+    -- end
+    -- when design=heap|broker
+    SELECT
+        N'' AS table_name,
+        N'' AS [key],
+        CAST(0 AS bigint) AS found
+    WHERE 1 = 0
+    -- end
+) AS t
+-- end
+;
 
 -- name: ghosts
 -- a row for each table of the queue: how many rows are deleted and not cleared away yet, of which some are kept for old row versions

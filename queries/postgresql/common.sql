@@ -481,3 +481,77 @@ FROM (
     FROM looked AS l
 ) AS t
 WHERE t.attempts >= CAST(:least AS bigint) OR t.position = t.looked
+
+-- name: claimed
+-- of those looked at, in no order: whose claim each is, for how long, and whether it has no payload; and how many were looked at
+SELECT
+    -- when sorted=time_up|time_down
+    CAST(l.key_time AS text) AS key_time,
+    -- end
+    -- when sorted=id_up|id_down|undated_up|undated_down|no
+    CAST(NULL AS text) AS key_time,
+    -- end
+    CAST(l.key_id AS text) AS key_id,
+    l.position AS position,
+    count(*) OVER () AS looked,
+    l.id AS id,
+    CAST(l.claimed_by AS text) AS claimed_by,
+    -- when installed=yes
+    -- when design=split
+    NOT EXISTS (SELECT FROM "{schema}"."{queue}_data" AS d WHERE d.id = l.key_id OFFSET 0) AS half,
+    -- end
+    -- when design=claim|status|ring
+    false AS half,
+    -- end
+    -- end
+    -- when installed=no
+    false AS half,
+    -- end
+    CAST(EXTRACT(EPOCH FROM statement_timestamp() - l.claimed_at) AS double precision) AS seconds
+FROM looked AS l
+
+-- name: contradictions
+-- of those looked at, in no order: who contradicts its state, and the last one; and how many were looked at
+-- What has no time is a contradiction itself: all of those are told.
+SELECT
+    -- when sorted=time_up|time_down
+    CAST(t.key_time AS text) AS key_time,
+    -- end
+    -- when sorted=id_up|id_down|undated_up|undated_down|no
+    CAST(NULL AS text) AS key_time,
+    -- end
+    CAST(t.key_id AS text) AS key_id,
+    t.position AS position,
+    t.looked AS looked,
+    t.id AS id,
+    t.contradicts AS contradicts
+FROM (
+    SELECT
+        -- when sorted=time_up|time_down
+        l.key_time,
+        -- end
+        l.key_id,
+        l.position,
+        l.id,
+        -- when design=claim
+        -- when walk=error
+        l.claimed_at IS NULL AS contradicts,
+        -- end
+        -- end
+        -- when design=status|split
+        -- when walk=any
+        l.state LIKE 'status %' AS contradicts,
+        -- end
+        -- when walk=done
+        l.error IS NOT NULL AS contradicts,
+        -- end
+        -- when walk=claimed|error
+        false AS contradicts,
+        -- end
+        -- end
+        count(*) OVER () AS looked
+    FROM looked AS l
+) AS t
+-- when sorted=time_up|time_down|id_up|id_down
+WHERE t.contradicts OR t.position = t.looked
+-- end

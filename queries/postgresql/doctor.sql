@@ -7,141 +7,49 @@
 -- one row: whether this server follows another one, which is where transactions and claims are
 SELECT pg_is_in_recovery() AS recovering;
 
--- name: claims
--- a row for each owner among the oldest 10,001 claims: how many, how many for :stuck_after seconds, the oldest ten
--- when finishes=yes
-SELECT
-    c.claimed_by AS claimed_by,
-    count(*) AS claims,
-    count(*) FILTER (WHERE c.seconds >= CAST(:stuck_after AS double precision)) AS old,
-    max(c.seconds) AS oldest_seconds,
-    (array_agg(c.id ORDER BY c.seconds DESC NULLS LAST))[1:10] AS ids
-FROM (
-    SELECT
-        CAST(m."{id}" AS text) AS id,
-        -- when role claimed_by
-        CAST(m."{claimed_by}" AS text) AS claimed_by,
-        -- end
-        -- when no role claimed_by
-        CAST(NULL AS text) AS claimed_by,
-        -- end
-        -- when role claimed_at
-        CAST(EXTRACT(EPOCH FROM statement_timestamp() - m."{claimed_at}") AS double precision) AS seconds
-        -- end
-        -- when no role claimed_at
-        CAST(NULL AS double precision) AS seconds
-        -- end
-    FROM "{schema}"."{table}" AS m
-    -- when design=claim
-    WHERE m."{claimed_at}" IS NOT NULL
-    -- when role error
-    AND m."{error}" IS NULL
-    -- end
-    -- end
-    -- when design=status|split
-    WHERE m."{status}" = 1
-    -- end
-    -- when design=ring
-    WHERE m."{claimed_at}" IS NOT NULL AND m."{done_at}" IS NULL
-    -- end
-    -- when role claimed_at
-    ORDER BY m."{claimed_at}"
-    -- end
-    LIMIT 10001
-) AS c
-GROUP BY c.claimed_by
--- end
-;
-
--- name: illegal
--- a row for each contradiction in rows of a status or claim queue: how many there are, of at most 10,001, and the first ten
--- What a CHECK of the table rules out is not looked for; else the first and the last 10,001 rows are.
--- when design=claim|status|split
-SELECT
-    w.wrong AS wrong,
-    count(*) AS found,
-    (array_agg(w.id))[1:10] AS ids
-FROM (
-    -- when design=status|split
-    SELECT
-        'status' AS wrong,
-        CAST(o.id AS text) AS id
-    FROM (
-        -- when installed=yes
-        (SELECT m."{id}" AS id, m."{status}" AS status FROM "{schema}"."{table}" AS m ORDER BY m."{id}" LIMIT 10001)
-        UNION
-        (SELECT m."{id}", m."{status}" FROM "{schema}"."{table}" AS m ORDER BY m."{id}" DESC LIMIT 10001)
-        -- end
-        -- when installed=no
-        SELECT m."{id}" AS id, m."{status}" AS status FROM "{schema}"."{table}" AS m LIMIT 10001
-        -- end
-    ) AS o
+-- name: status_check
+-- one row: whether a CHECK of the table rules out every status but those from 0 to 4, so that no row need be looked at
+-- when design=status|split
+SELECT EXISTS(
+    SELECT FROM pg_constraint AS k
     WHERE
-        o.status NOT BETWEEN 0 AND 4
-        AND NOT EXISTS (
-            SELECT FROM pg_constraint AS k
-            WHERE
-                k.conrelid = CAST('"{schema}"."{table}"' AS regclass) AND k.contype = 'c' AND k.convalidated
-                AND pg_get_constraintdef(k.oid) LIKE '%status >= 0%status <= 4%'
-        )
-    -- when installed=yes
-    UNION ALL
-    (
-        SELECT 'claimed_undated', CAST(m.id AS text) FROM "{schema}"."{table}" AS m
-        WHERE m.status = 1 AND m.claimed_at IS NULL LIMIT 10001
-    )
-    UNION ALL
-    (
-        SELECT 'error_undated', CAST(m.id AS text) FROM "{schema}"."{table}" AS m
-        WHERE m.status = 4 AND m.done_at IS NULL LIMIT 10001
-    )
-    UNION ALL
-    (
-        SELECT 'done_undated', CAST(m.id AS text) FROM "{schema}"."{table}" AS m
-        WHERE m.status = 2 AND m.done_at IS NULL LIMIT 10001
-    )
-    UNION ALL
-    SELECT 'done_with_error', CAST(d.id AS text) FROM (
-        SELECT m.id, m.errors FROM "{schema}"."{table}" AS m
-        WHERE m.status = 2 ORDER BY m.done_at DESC LIMIT 10001
-    ) AS d WHERE d.errors IS NOT NULL
-    -- end
-    -- end
-    -- when design=claim
-    (
-        SELECT
-            'error_undated' AS wrong,
-            CAST(m.id AS text) AS id
-        FROM "{schema}"."{table}" AS m
-        WHERE m.errors IS NOT NULL AND m.done_at IS NULL LIMIT 10001
-    )
-    UNION ALL
-    SELECT 'error_unclaimed', CAST(r.id AS text) FROM (
-        SELECT m.id, m.processing_started_at FROM "{schema}"."{table}" AS m
-        WHERE m.errors IS NOT NULL ORDER BY m.done_at DESC LIMIT 10001
-    ) AS r WHERE r.processing_started_at IS NULL
-    -- end
-) AS w
-GROUP BY w.wrong
+        k.conrelid = CAST('"{schema}"."{table}"' AS regclass) AND k.contype = 'c' AND k.convalidated
+        AND pg_get_constraintdef(k.oid) LIKE '%status >= 0%status <= 4%'
+) AS rules_out
 -- end
 ;
 
 -- name: halves
 -- one row: of the next :most messages of a split queue from the id :newest down, how many there are, the lowest, and how many have no payload; the first ten
--- ready: those that are to be popped; kept: in another state. OFFSET 0: one look by the key for each row.
+-- ready: those that are to be popped; stuck: claimed for :stuck_after seconds, or by one of :gone; kept: all others.
+-- owners: who claimed the kept ones. OFFSET 0: one look by the key for each row.
 -- when design=split
 SELECT
     count(*) AS looked,
     min(w.id) AS lowest,
-    count(*) FILTER (WHERE w.half AND w.status = 0) AS ready,
-    (array_agg(CAST(w.id AS text) ORDER BY w.id) FILTER (WHERE w.half AND w.status = 0))[1:10] AS ready_ids,
-    count(*) FILTER (WHERE w.half AND w.status <> 0) AS kept,
-    (array_agg(CAST(w.id AS text) ORDER BY w.id) FILTER (WHERE w.half AND w.status <> 0))[1:10] AS kept_ids
+    count(*) FILTER (WHERE w.state = 'ready') AS ready,
+    (array_agg(CAST(w.id AS text) ORDER BY w.id) FILTER (WHERE w.state = 'ready'))[1:10] AS ready_ids,
+    count(*) FILTER (WHERE w.state = 'stuck') AS stuck,
+    (array_agg(CAST(w.id AS text) ORDER BY w.id) FILTER (WHERE w.state = 'stuck'))[1:10] AS stuck_ids,
+    count(*) FILTER (WHERE w.state = 'kept') AS kept,
+    (array_agg(CAST(w.id AS text) ORDER BY w.id) FILTER (WHERE w.state = 'kept'))[1:10] AS kept_ids,
+    array_agg(DISTINCT w.claimed_by) FILTER (WHERE w.state = 'kept' AND w.status = 1 AND w.claimed_by IS NOT NULL) AS owners
 FROM (
     SELECT
         m.id,
         m.status,
-        NOT EXISTS (SELECT FROM "{schema}"."{queue}_data" AS d WHERE d.id = m.id OFFSET 0) AS half
+        m.claimed_by,
+        CASE
+            WHEN EXISTS (SELECT FROM "{schema}"."{queue}_data" AS d WHERE d.id = m.id OFFSET 0) THEN 'whole'
+            WHEN m.status = 0 THEN 'ready'
+            WHEN
+                m.status = 1 AND (
+                    m.claimed_at <= statement_timestamp() - make_interval(secs => CAST(:stuck_after AS double precision))
+                    OR m.claimed_by = ANY(CAST(:gone AS text[]))
+                )
+                THEN 'stuck'
+            ELSE 'kept'
+        END AS state
     FROM "{schema}"."{queue}_meta" AS m
     WHERE m.id <= CAST(:newest AS bigint)
     ORDER BY m.id DESC LIMIT CAST(:most AS bigint)
@@ -169,12 +77,19 @@ FROM (
 ;
 
 -- name: set_aside
--- one row: how many ready rows without a payload there are among the next :most from the id :newest down, and how many of those are in error now
+-- one row: how many ready or stuck rows (see halves) without a payload there are among the next :most from the id :newest down, and how many of those are in error now
 -- when design=split
 WITH held AS MATERIALIZED (
     SELECT m.id FROM "{schema}"."{queue}_meta" AS m
     WHERE
-        m.status + 0 = 0 -- "+ 0": found by its key
+        -- "+ 0": found by its key. Locked and looked at once more: whoever completed or claimed it meanwhile has it.
+        (
+            m.status + 0 = 0
+            OR m.status + 0 = 1 AND (
+                m.claimed_at <= statement_timestamp() - make_interval(secs => CAST(:stuck_after AS double precision))
+                OR m.claimed_by = ANY(CAST(:gone AS text[]))
+            )
+        )
         AND m.id = ANY(ARRAY(
             SELECT w.id FROM (
                 SELECT
@@ -185,7 +100,7 @@ WITH held AS MATERIALIZED (
                 ORDER BY n.id DESC LIMIT CAST(:most AS bigint)
             ) AS w
             WHERE
-                w.status = 0
+                w.status IN (0, 1)
                 AND NOT EXISTS (SELECT FROM "{schema}"."{queue}_data" AS d WHERE d.id = w.id OFFSET 0)
         ))
     FOR UPDATE OF m SKIP LOCKED
@@ -222,6 +137,80 @@ INNER JOIN pg_class AS c ON i.indexrelid = c.oid
 INNER JOIN pg_class AS t ON i.indrelid = t.oid
 INNER JOIN pg_namespace AS n ON t.relnamespace = n.oid
 WHERE n.nspname = CAST(:schema AS text) AND t.relname = ANY(CAST(:tables AS text[]));
+
+-- name: doubled
+-- a row for each key that several rows have, of the first ten in each of :tables, whose key is gone: among the table's first million rows
+-- Asked only then, and no index is left to ask: the time-out of a statement ends it.
+-- when installed=yes
+SELECT
+    CAST(t.table_name AS text) AS table_name,
+    CAST(t.key AS text) AS key,
+    t.found AS found
+FROM (
+    -- when design=naive|ring|fifo|stack|pending|claim|status|split
+    (
+        SELECT
+            '{table}' AS table_name,
+            r.key,
+            count(*) AS found
+        FROM (
+            SELECT
+                -- when design=ring
+                CAST(m.slot AS text) AS key
+                -- end
+                -- when design=pending
+                concat(m.due_time, ' ', m.id) AS key
+                -- end
+                -- when design=naive|fifo|stack|claim|status|split
+                CAST(m."{id}" AS text) AS key
+                -- end
+            FROM "{schema}"."{table}" AS m
+            WHERE '{table}' = ANY(CAST(:tables AS text[]))
+            LIMIT 1000000
+        ) AS r
+        GROUP BY r.key HAVING count(*) > 1 ORDER BY r.key LIMIT 10
+    )
+    -- end
+    -- when design=split
+    UNION ALL
+    (
+        SELECT
+            '{queue}_data',
+            r.key,
+            count(*)
+        FROM (
+            SELECT CAST(d.id AS text) AS key FROM "{schema}"."{queue}_data" AS d
+            WHERE '{queue}_data' = ANY(CAST(:tables AS text[]))
+            LIMIT 1000000
+        ) AS r
+        GROUP BY r.key HAVING count(*) > 1 ORDER BY r.key LIMIT 10
+    )
+    -- end
+    -- when in_hand=on
+    UNION ALL
+    (
+        SELECT
+            '{queue}_in_hand',
+            r.key,
+            count(*)
+        FROM (
+            SELECT CAST(h.id AS text) AS key FROM "{schema}"."{queue}_in_hand" AS h
+            WHERE '{queue}_in_hand' = ANY(CAST(:tables AS text[]))
+            LIMIT 1000000
+        ) AS r
+        GROUP BY r.key HAVING count(*) > 1 ORDER BY r.key LIMIT 10
+    )
+    -- end
+    -- when design=heap
+    SELECT
+        '' AS table_name,
+        '' AS key,
+        CAST(0 AS bigint) AS found
+    WHERE false
+    -- end
+) AS t
+-- end
+;
 
 -- name: pop_plan
 -- one row: the planner's way to the row that a pop takes next, as JSON; nothing is read

@@ -92,3 +92,24 @@ ANALYZE "{schema}"."{relation}";
 -- name: reindex
 -- script: a new index beside the old one, which it replaces; callers go on
 REINDEX INDEX CONCURRENTLY "{schema}"."{index}";
+
+-- name: make_unique
+-- script: a unique index beside the traffic, which a key can be made of
+CREATE UNIQUE INDEX CONCURRENTLY "{index}" ON "{schema}"."{relation}" (
+    "{column}"
+    -- when columns=2
+    , "{second}"
+    -- end
+);
+
+-- name: make_key
+-- script: the key of a table, made of a unique index that is there: callers wait until it has its lock, for a second at most
+-- Sent as one: in a transaction of their own, so that the time-outs end with it.
+SET LOCAL lock_timeout = '1s';
+SET LOCAL statement_timeout = '5s';
+-- when key=primary
+ALTER TABLE "{schema}"."{relation}" ADD CONSTRAINT "{constraint}" PRIMARY KEY USING INDEX "{index}";
+-- end
+-- when key=unique
+ALTER TABLE "{schema}"."{relation}" ADD CONSTRAINT "{constraint}" UNIQUE USING INDEX "{index}";
+-- end

@@ -43,6 +43,8 @@ from tests.servers import Server, connect, fresh_database, wait_until
 SOON = 0.05
 """A threshold that is over at once."""
 PATIENCE = 2.0
+LINE = 125
+"""A summary is one line of a screen: about 100 characters, and the names of a queue in it."""
 IMPATIENT = replace(DEFAULTS, stuck_after_seconds=SOON)
 MANY_ERRORS = replace(DEFAULTS, errors=Limits())
 
@@ -94,6 +96,9 @@ def diagnosed(
         thresholds_of=lambda _: thresholds,
         patience_seconds=patience_seconds,
     )
+    for finding in found.findings:
+        assert len(finding.summary) <= LINE, finding.summary
+        assert "\n" not in finding.summary
     return found
 
 
@@ -294,13 +299,35 @@ def test_a_claim_of_somebody_whom_nobody_knows_wants_a_word(use: Use) -> None:
 
 @pytest.mark.parametrize("of", SOME, ids=str)
 def test_claimed_rows_without_a_claimant(use: Use, of: Variant) -> None:
+    """The finding and its repair agree: whoever claimed a young one may be at work on it."""
     client = filled(use, of)
-    (message,) = client.pop_many(1)
+    old, young = client.pop_many(2)
     run(client, "UPDATE {table} SET claimed_by = NULL")
+    assert diagnosed(client).verdict == "all clear"
+    age(client, old.id)
     finding = the(diagnosed(client), "claims_nobody")
-    assert finding.evidence["ids"] == [message.id]
-    assert client.complete(message)
-    assert not grave(diagnosed(client))
+    assert finding.evidence["ids"] == [old.id]
+    assert finding.evidence["count"] == 1
+    assert finding.repair is not None
+    assert not finding.repair.unattended
+    mend(client, finding)
+    assert diagnosed(client).verdict == "all clear"
+    assert client.complete(young), "it was left alone"
+    assert old.id in [message.id for message in client.drain()]
+
+
+def age(client: Client, *ids: str) -> None:
+    """Let the claims be an hour older."""
+    column = "processing_started_at" if client.queue.design.name == "claim" else "claimed_at"
+    queue = client.queue
+    table = f"{queue.name}_in_hand" if queue.design.name == "ring" else queue.table
+    with connect(client.url) as connection:
+        connection.execute(
+            SQL(
+                "UPDATE {} SET {c} = {c} - interval '1 hour' WHERE CAST(id AS text) = ANY(%s)"
+            ).format(Identifier(table), c=Identifier(column)),
+            [list(ids)],
+        )
 
 
 _OF_STATUS: dict[str, LiteralString] = {
@@ -391,6 +418,36 @@ def test_what_a_pop_holds_for_a_moment_is_set_aside_too(
         monkeypatch.setattr(repairs, "time", SimpleNamespace(sleep=leave))
         assert mend(client, finding) == ["errors now: 1 row without a payload"]
     assert not grave(diagnosed(client, MANY_ERRORS))
+
+
+@pytest.mark.parametrize("how", ["by age", "by its owner"])
+def test_a_half_in_a_claim_is_set_aside(use: Use, how: str) -> None:
+    """No release takes it: there is nothing to give to the next one."""
+    client = filled(use, variant("split", dequeue="two_step"))
+    run(client, "DELETE FROM {data} WHERE id = 1")
+    with closing(connect(client.url)) as consumer:
+        pop = SQL("SELECT id FROM {}('worker', {})").format(
+            Identifier(f"{client.queue.name}_pop"), how == "by its owner"
+        )
+        assert consumer.execute(pop).fetchall() == []
+        young = diagnosed(client)
+        assert names(young) == ["payload_lost"], "a living owner claimed it a moment ago"
+        repairs.SetAside(client.queue, 1, DEFAULTS.stuck_after_seconds).run(client.database)
+        assert names(diagnosed(client)) == ["payload_lost"], "and nobody takes it from him"
+        if how == "by age":
+            age(client, "1")
+            finding = the(diagnosed(client), "payload_missing")
+        else:
+            with connect(client.url) as other:
+                other.execute("SELECT pg_terminate_backend(%s, 30000)", [consumer.info.backend_pid])
+            finding = the(diagnosed(client), "payload_missing")
+        assert [one.code.name for one in grave(diagnosed(client))] == ["payload_missing"]
+    assert finding.evidence["claimed"] == {"count": 1, "ids": ["1"]}
+    assert finding.repair is not None
+    assert finding.repair.unattended
+    assert mend(client, finding) == ["errors now: 1 row without a payload"]
+    assert names(diagnosed(client, MANY_ERRORS)) == ["payload_lost"]
+    assert [message.id for message in client.drain()] == ["2", "3", "4", "5"]
 
 
 def test_a_payload_without_its_message(use: Use) -> None:
@@ -545,6 +602,57 @@ def test_a_key_that_is_gone(use: Use, of: Variant) -> None:
         connection.execute(SQL("ALTER TABLE {} DROP CONSTRAINT {}").format(table, key))
     finding = the(diagnosed(client), "key_missing")
     assert client.queue.table in finding.summary
+    assert finding.evidence["doubled"] == []
+    assert finding.repair is not None
+    assert not finding.repair.unattended
+    assert "done" in "\n".join(mend(client, finding))
+    assert diagnosed(client).verdict == "all clear"
+
+
+@pytest.mark.parametrize("of", [variant("fifo"), variant("pending"), variant("split")], ids=str)
+def test_a_key_that_stands_in_the_way_of_its_own(use: Use, of: Variant) -> None:
+    client = filled(use, of)
+    name = f"{client.queue.name}_data" if of.design.name == "split" else client.queue.table
+    table, key = Identifier(name), Identifier(f"{name}_pkey")
+    with connect(client.url) as connection:
+        connection.execute(SQL("ALTER TABLE {} DROP CONSTRAINT {}").format(table, key))
+        connection.execute(
+            SQL("INSERT INTO {t} SELECT * FROM {t} WHERE id IN (2, 3)").format(t=table)
+        )
+        finding = the(diagnosed(client), "key_missing")
+        (first, second) = evidence_of(finding)["doubled"]
+        assert [first[0], first[2]] == [name, 2]
+        assert (first[1].split()[-1], second[1].split()[-1]) == ("2", "3")
+        assert f"{name} has {first[1]} 2 times; 1 more"[:40] in finding.summary
+        assert finding.repair is None
+        connection.execute(
+            SQL(
+                "DELETE FROM {t} WHERE ctid = ANY(ARRAY("
+                "SELECT max(ctid) FROM {t} WHERE id IN (2, 3) GROUP BY id))"
+            ).format(t=table)
+        )
+    mend(client, the(diagnosed(client), "key_missing"))
+    assert diagnosed(client).verdict == "all clear"
+
+
+def test_a_key_that_could_not_be_made_leaves_nothing_behind(use: Use) -> None:
+    client = filled(use, variant("fifo"))
+    table, key = Identifier(client.queue.table), Identifier(f"{client.queue.name}_pkey")
+    with connect(client.url) as connection:
+        connection.execute(SQL("ALTER TABLE {} DROP CONSTRAINT {}").format(table, key))
+    finding = the(diagnosed(client), "key_missing")
+    with connect(client.url) as connection:  # between the look and the repair
+        connection.execute(SQL("INSERT INTO {t} SELECT * FROM {t} WHERE id = 2").format(t=table))
+    assert "failed" in "\n".join(mend(client, finding))
+    (found,) = evidence_of(the(diagnosed(client), "key_missing"))["doubled"]
+    assert found == [client.queue.table, "2", 2]
+    assert secondary_indexes(client) == []
+    with connect(client.url) as connection:
+        left = connection.execute(
+            "SELECT count(*) FROM pg_index WHERE indrelid = %s::regclass",
+            [f'"{client.queue.name}"'],
+        ).fetchone()
+    assert left == (0,)
 
 
 # ------------------------------------------------------------------------------------- anywhere
@@ -729,11 +837,14 @@ def test_the_rates_of_a_sampler_tell_that_nothing_is_popped(use: Use) -> None:
 @pytest.mark.parametrize("of", [IN_HAND], ids=str)
 def test_a_burst_of_errors_with_its_first_message(use: Use, of: Variant) -> None:
     client = filled(use, of, 12)
+    long = "no answer, try 0\n" + "Traceback " * 15
     for number, message in enumerate(client.pop_many(12)):
-        assert client.fail(message, f"no answer, try {number}")
+        assert client.fail(message, long if number == 0 else f"no answer, try {number}")
     finding = the(diagnosed(client, MANY_ERRORS), "error_burst")
     assert finding.evidence["recent"] == 12
     assert "no answer, try 0" in finding.summary
+    assert len(finding.summary) <= 100
+    assert finding.evidence["first_error"] == long
     # The same all day long is no burst.
     client.push_many(client.payloads(*range(200)))
     for message in client.pop_many(200):
@@ -872,6 +983,15 @@ def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
         client = filled(use, variant("split"))
         run(client, "DELETE FROM {data} WHERE id = 1")
         mend(client, the(diagnosed(client), "payload_missing"))
+        key = Identifier(f"{client.queue.table}_pkey")
+        with connect(client.url) as connection:
+            table = Identifier(client.queue.table)
+            connection.execute(SQL("ALTER TABLE {} DROP CONSTRAINT {}").format(table, key))
+            connection.execute(
+                SQL("INSERT INTO {t} SELECT * FROM {t} WHERE id = 2").format(t=table)
+            )
+        assert the(diagnosed(client), "key_missing").repair is None
+    assert labels >= {"common.claimed", "common.contradictions"}
     asked = {one.label for one in sql.statements("postgresql", "doctor").values()}
     # Of a standby alone.
     assert asked - labels <= {"doctor.recovering"}
@@ -890,6 +1010,7 @@ def test_no_statement_of_the_doctor_reads_a_whole_table(use: Use, of: Variant) -
         "error": "none",
         "schema": queue.schema,
         "tables": [queue.table],
+        "gone": [],
     }
     explained = 0
     with client.database.session("explain", read_only=True) as session:
@@ -899,7 +1020,7 @@ def test_no_statement_of_the_doctor_reads_a_whole_table(use: Use, of: Variant) -
                 scope = claims.scope_of(product, queue)
             asked = sql.query(statement, product.dialect, scope).text.partition("*/")[2]
             asked = re.sub(r"^\s*EXPLAIN \(.*?\)", "", asked)  # one is a plan itself
-            if asked.strip() == ";" or name in {"indexes", "set_aside"}:
+            if asked.strip() == ";" or name in {"indexes", "set_aside", "doubled"}:
                 continue
             values = {word: value for word, value in bound.items() if f":{word}" in asked}
             with session.transaction("explain") as connection:

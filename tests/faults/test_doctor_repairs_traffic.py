@@ -24,12 +24,12 @@ from psycopg.sql import SQL, Composed, Identifier
 
 from console.actions import audit, maintain
 from console.actions.pop import Message
-from console.doctor import anywhere, sessions
+from console.doctor import anywhere, repairs, sessions
 from console.doctor.finding import Diagnosis, Finding
 from console.doctor.look import looking
 from console.engines import Database, open_database
 from console.engines.embedded import EmbeddedServer
-from console.errors import ConnectionFailedError, ConsoleError
+from console.errors import BusyError, ConnectionFailedError, ConsoleError
 from console.monitor.limits import DEFAULTS, Thresholds
 from tests.cli.calls import Answer, Console
 from tests.contract.client import Client
@@ -472,6 +472,29 @@ def lost_payloads(client: Client) -> Iterator[Fault]:
     yield Fault(lost=[sender(str(payload)) for payload in taken])
 
 
+@contextmanager
+def claimed_halves(client: Client) -> Iterator[Fault]:
+    """The same; and then pops have claimed them, an hour ago, and came back with nothing."""
+    with lost_payloads(client) as fault:
+        halves: LiteralString = (
+            "SELECT CAST(m.id AS text) FROM {table} AS m WHERE m.status = %s "
+            "AND NOT EXISTS (SELECT FROM {data} AS d WHERE d.id = m.id)"
+        )
+
+        def all_claimed() -> bool:
+            return len(run(client, halves, 1)) == len(fault.lost)
+
+        wait_until(all_claimed, "they are claimed")
+        age(client, [(id_, 1) for id_ in run(client, halves, 1)])
+        yield fault
+
+
+@contextmanager
+def dropped_key(client: Client) -> Iterator[Fault]:
+    run(client, "ALTER TABLE {table} DROP CONSTRAINT {key}", key=f"{client.queue.table}_pkey")
+    yield Fault()
+
+
 # ---------------------------------------------------------------------------- the repairs
 
 
@@ -518,6 +541,8 @@ FEW = [
     *cases(leftover_index, "bloat", "maintain", FIFO),
     *cases(old_and_done, "archive_lags", "archive", SPLIT),
     Case(lost_payloads, "payload_missing", "mend", SPLIT, MANY_ERRORS, left=("payload_lost",)),
+    Case(claimed_halves, "payload_missing", "mend", TWO_STEP, MANY_ERRORS, left=("payload_lost",)),
+    *cases(dropped_key, "key_missing", "maintain", FIFO),
 ]
 """Each repair, and each way in which it meets the traffic."""
 
@@ -537,6 +562,7 @@ MORE = [
     *cases(dropped_indexes, "index_missing", "maintain", CLAIM, STATUS, SPLIT),
     *cases(half_an_index, "index_invalid", "maintain", CLAIM, STATUS),
     *cases(leftover_index, "bloat", "maintain", CLAIM, STACK, SPLIT),
+    *cases(dropped_key, "key_missing", "maintain", STACK, PENDING, CLAIM, STATUS, SPLIT),
     *cases(dead_rows, "bloat", "maintain", FIFO, PENDING, CLAIM),
     *cases(old_and_done, "archive_lags", "archive", STATUS, TWO_STEP),
 ]
@@ -681,6 +707,40 @@ def test_several_faults_at_once_are_mended_by_one_call(use: Use) -> None:
         audited(client, verb)
     traffic.settle()
     assert console.done("doctor", name, "--json").json["queues"][0]["verdict"] == "all clear"
+
+
+def test_a_repair_that_cannot_be_done_ends_none_of_the_others(
+    use: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = use(CLAIM)
+    console, name = Console(client.url), client.queue.name
+    fix = ("doctor", name, "--fix", "--yes", name, "--json")
+    put_in_place = repairs.Upgrade.run
+
+    def busy(repair: repairs.Upgrade, database: Database) -> Sequence[str]:
+        del repair, database
+        raise BusyError("The queue is in use.", why="Somebody holds a lock.", next_step="Wait.")
+
+    def lost(repair: repairs.Upgrade, database: Database) -> Sequence[str]:
+        del repair, database
+        raise ConnectionFailedError("The connection was lost.")
+
+    client.push_many(client.payloads(*range(5)))
+    with died(client), dropped_indexes(client), dropped_code(client):
+        monkeypatch.setattr(repairs.Upgrade, "run", lost)
+        ended = console(*fix)
+        assert (ended.status, ended.out) == (3, b"")
+        monkeypatch.setattr(repairs.Upgrade, "run", busy)
+        some = console(*fix)
+        assert some.status == 1
+        (queue,) = some.json["queues"]
+        assert [one["code"] for one in queue["findings"]] == ["code_missing"]
+        assert "not done: put the code in place" in some.err
+        assert "The queue is in use. Somebody holds a lock. Wait." in some.err
+        monkeypatch.setattr(repairs.Upgrade, "run", put_in_place)
+        every = console(*fix)
+        assert (every.status, every.json["queues"][0]["verdict"]) == (0, "all clear")
+    assert len(client.drain()) == 5
 
 
 MENDED = {"code_missing": "upgrade", "claims_gone": "release", "index_missing": "maintain"}

@@ -3,14 +3,14 @@
 import re
 from collections.abc import Iterator
 from contextlib import closing
-from typing import LiteralString
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 
 from console.designs import DESIGNS
-from console.doctor import halves, poison, stretches
+from console.doctor import claims, halves, poison, stretches
 from console.doctor.checks import ask
 from console.doctor.examine import examine
 from console.doctor.finding import Diagnosis, Finding
@@ -60,7 +60,7 @@ def run(client: Client, statement: LiteralString) -> int:
 
 def found(client: Client, patience_seconds: float = 60.0) -> tuple[dict[str, Finding], list[str]]:
     with looking(client.database, client.queue, patience_seconds=patience_seconds) as look:
-        families = (*halves.examine(look), *poison.examine(look))
+        families = (*halves.examine(look), *poison.examine(look), *claims.examine(look))
         return {one.code.name: one for one in families}, look.unseen
 
 
@@ -81,7 +81,8 @@ def test_a_half_in_the_middle_is_found_and_set_aside(use: Use) -> None:
     findings, unseen = found(client)
     assert unseen == []
     assert findings.keys() == {"payload_missing", "payload_alone"}
-    assert findings["payload_missing"].evidence == {"count": 4, "ids": ["77", "37", "38", "1"]}
+    evidence = findings["payload_missing"].evidence
+    assert (evidence["count"], evidence["ids"]) == (4, ["77", "37", "38", "1"])
     assert findings["payload_alone"].evidence == {"count": 2, "ids": ["55", "20"]}
     repair = findings["payload_missing"].repair
     assert repair is not None
@@ -161,6 +162,110 @@ def test_a_state_without_its_time_is_looked_at_too(use: Use, design: str) -> Non
     assert findings["poison"].evidence["error"]["count"] == 2  # type: ignore[index]
 
 
+# ---------------------------------------------------------------------------- claims and states
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("of", KEEPING, ids=str)
+def test_claims_are_looked_at_in_their_middle_too(use: Use, of: Variant) -> None:
+    """A young one, of an owner who is gone, behind many of one who is at work."""
+    client = filled(use, of, 60)
+    with closing(connect(client.url)) as living:
+        pop_many = SQL("SELECT CAST(id AS text) FROM {}(%s, 'w', true)").format(
+            Identifier(f"{client.queue.name}_pop_many")
+        )
+        assert len(living.execute(pop_many, [50]).fetchall()) == 50
+        with closing(connect(client.url)) as dies:
+            ((young,),) = dies.execute(pop_many, [1]).fetchall()
+            assert found(client) == ({}, [])
+            with connect(client.url) as other:
+                other.execute("SELECT pg_terminate_backend(%s, 30000)", [dies.info.backend_pid])
+        assert len(living.execute(pop_many, [9]).fetchall()) == 9
+        findings, unseen = found(client)
+        assert unseen == []
+        assert findings.keys() == {"claims_gone"}
+        owners = findings["claims_gone"].evidence["by_owner"]
+        assert [owner["ids"] for owner in owners] == [[young]]  # type: ignore[attr-defined]
+        repair = findings["claims_gone"].repair
+        assert repair is not None
+        repair.run(client.database)
+        assert found(client) == ({}, [])
+
+
+def drop_check(client: Client) -> None:
+    """That of the states."""
+    with connect(client.url) as connection:
+        check = connection.execute(
+            "SELECT conname FROM pg_constraint WHERE contype = 'c' AND conrelid = %s::regclass",
+            [f'"{client.queue.table}"'],
+        ).fetchone()
+        assert check is not None
+        connection.execute(
+            SQL("ALTER TABLE {} DROP CONSTRAINT {}").format(
+                Identifier(client.queue.table), Identifier(check[0])
+            )
+        )
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("design", ["status", "split"])
+def test_a_row_that_contradicts_its_state_in_the_middle(use: Use, design: str) -> None:
+    client = filled(use, Variant(DESIGNS[design], {}), 100)
+    for message in client.pop_many(60):
+        assert client.complete(message)
+    drop_check(client)
+    assert found(client) == ({}, [])
+    run(client, "UPDATE {table} SET errors = 'late' WHERE id IN (30, 31)")
+    run(client, "UPDATE {table} SET status = 9 WHERE id = 70")
+    run(client, "UPDATE {table} SET done_at = NULL WHERE id BETWEEN 10 AND 45")
+    findings, unseen = found(client)
+    assert unseen == []
+    assert findings["status_unknown"].evidence == {"count": 1, "ids": ["70"]}
+    wrong = findings["state_illegal"].evidence
+    assert wrong.keys() == {"done_with_error", "done_undated"}
+    assert wrong["done_with_error"] == {"count": 2, "ids": ["31", "30"]}
+    assert wrong["done_undated"]["count"] == 36  # type: ignore[index]
+
+
+@pytest.mark.usefixtures("short")
+def test_an_error_that_is_not_claimed_in_the_middle(use: Use) -> None:
+    client = filled(use, Variant(DESIGNS["claim"], {}), 60)
+    for message in client.pop_many(60):
+        assert client.fail(message, "no")
+    with connect(client.url) as connection:
+        row = connection.execute(
+            SQL("SELECT CAST(id AS text) FROM {} ORDER BY done_at OFFSET 30 LIMIT 1").format(
+                Identifier(client.queue.table)
+            )
+        ).fetchone()
+        assert row is not None
+        middle = row[0]
+        connection.execute(
+            SQL("UPDATE {} SET processing_started_at = NULL WHERE id = %s").format(
+                Identifier(client.queue.table)
+            ),
+            [middle],
+        )
+    findings, unseen = found(client)
+    assert unseen == []
+    assert findings["state_illegal"].evidence == {"error_unclaimed": {"count": 1, "ids": [middle]}}
+
+
+@pytest.mark.usefixtures("short")
+def test_claims_and_states_that_were_not_looked_at_are_told(
+    use: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = filled(use, Variant(DESIGNS["status"], {}), 100)
+    for message in client.pop_many(50):
+        assert client.complete(message)
+    assert len(client.pop_many(50)) == 50
+    assert found(client) == ({}, [])
+    monkeypatch.setattr(stretches, "MOST_ROWS", 40)
+    told = "\n".join(found(client)[1])
+    assert "claims and their owners: 40 rows" in told
+    assert re.search(r"states of rows: 40 rows .* those that are done, the others not", told)
+
+
 # ---------------------------------------------------------------------------------------- bounds
 
 
@@ -199,15 +304,31 @@ def load(client: Client) -> None:
     """Many messages, every other done where that is kept, and no statistics of them."""
     run(client, "ALTER TABLE {table} SET (autovacuum_enabled = off)")
     run(client, _LOAD[client.queue.design.name])
+    if client.queue.design.name != "claim":
+        drop_check(client)
 
 
 _LOAD: dict[str, LiteralString] = {
     "claim": "INSERT INTO {table} (payload) SELECT 'x' FROM generate_series(1, 50000)",
     "status": "INSERT INTO {table} (text_data, status, done_at) SELECT 'x', 2 * (n % 2), "
-    "CASE WHEN n % 2 = 1 THEN now() END FROM generate_series(1, 50000) AS s (n)",
+    "CASE WHEN n % 2 = 1 THEN now() - n * interval '1 ms' END "
+    "FROM generate_series(1, 50000) AS s (n)",
     "split": "WITH meta AS (INSERT INTO {table} (status, done_at) SELECT 2 * (n % 2), "
-    "CASE WHEN n % 2 = 1 THEN now() END FROM generate_series(1, 50000) AS s (n) RETURNING id) "
+    "CASE WHEN n % 2 = 1 THEN now() - n * interval '1 ms' END "
+    "FROM generate_series(1, 50000) AS s (n) RETURNING id) "
     "INSERT INTO {data} (id, text_data) SELECT id, 'x' FROM meta",
+}
+
+
+_CLAIM: dict[str, LiteralString] = {
+    "claim": "UPDATE {table} AS m SET processing_started_at = now() - n.n * interval '1 us', "
+    "claimed_by = 'me' FROM (SELECT id, row_number() OVER (ORDER BY id) AS n FROM {table} "
+    "LIMIT 12500) AS n WHERE n.id = m.id",
+    **dict.fromkeys(
+        ("status", "split"),
+        "UPDATE {table} SET status = 1, claimed_by = 'me', "
+        "claimed_at = now() - id * interval '1 us' WHERE status = 0 AND id % 4 = 0",
+    ),
 }
 
 
@@ -240,10 +361,22 @@ def test_each_stretch_reads_its_rows_and_no_more(use: Use, design: str) -> None:
         recorder = recorded(look)
         assert list(poison.examine(look)) == []
         walked = of("common.tried", recorder)
+        run(client, _CLAIM[design])
+        assert list(claims.examine(look)) == []
+        asked = recorder.take()
+        stated = [one for one in asked if "common.contradictions" in one.text]
+        claimed = [one for one in asked if "common.claimed" in one.text]
         assert list(halves.examine(look)) == []
         pieces = of("doctor.halves", recorder)
         assert look.unseen == []
     check(walked, queue.table, buffers=11_000)
+    check(stated, queue.table, buffers=11_000)
+    check(claimed, queue.table, buffers=45_000)
+    if design != "claim":
+        full = [one for one in stated if rows_read(one, queue.table) >= stretches.STRETCH]
+        assert len(full) == 5 + 2
+    full = [one for one in claimed if rows_read(one, queue.table) >= stretches.STRETCH]
+    assert len(full) == 2, "once before the look at the owners, and once after it"
     full = [one for one in walked if rows_read(one, queue.table) == stretches.STRETCH]
     assert len(full) == (5 if design == "claim" else 2)
     if design == "split":
@@ -252,20 +385,29 @@ def test_each_stretch_reads_its_rows_and_no_more(use: Use, design: str) -> None:
         check(pieces, f"{queue.name}_data", buffers=45_000)
 
 
+AHEAD = 64
+"""An incremental sort, by a time and then the id, reads its groups of rows to their end."""
+
+
 def check(statements: list[Statement], table: str, buffers: int) -> None:
     assert statements
     for one in statements:
-        assert rows_read(one, table) <= stretches.STRETCH
+        assert rows_read(one, table) <= stretches.STRETCH + AHEAD
         assert not one.sequential()
         assert one.buffers <= buffers
 
 
 def test_halves_says_how_far_it_went(use: Use) -> None:
     client = filled(use, SPLIT, 10)
+    rest: dict[str, Any] = {
+        "most": 3,
+        "stuck_after": 300.0,
+        "gone": client.database.product.array([]),
+    }
     with looking(client.database, client.queue) as look:
-        (row,) = ask(look, Halves, "halves", newest=7, most=3)
+        (row,) = ask(look, Halves, "halves", newest=7, **rest)
         assert (row.looked, row.lowest, row.ready) == (3, 5, 0)
-        (row,) = ask(look, Halves, "halves", newest=0, most=3)
+        (row,) = ask(look, Halves, "halves", newest=0, **rest)
         assert (row.looked, row.lowest) == (0, None)
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.designs import DESIGNS
-from console.doctor import anywhere, claims, examine, indexes
-from console.doctor.checks import checked, command, counted, texts
+from console.doctor import anywhere, claims, examine, indexes, sessions
+from console.doctor.checks import checked, clearer, command, counted, texts
 from console.doctor.codes import CODES
 from console.doctor.finding import Code, Diagnosis, Finding, Severity
 from console.doctor.look import Look
@@ -128,6 +128,16 @@ def test_a_command_is_what_could_be_typed() -> None:
 def test_a_count_that_was_cut_off_says_so(number: int, words: str) -> None:
     assert counted(number, "row") == words
     assert counted(10_001, "row") == "more than 10,000 rows"
+
+
+def test_each_engine_is_told_in_its_own_words() -> None:
+    """What makes a key again, and what clears dead rows away."""
+    assert clearer(PRODUCTS["postgresql"]) == "vacuum"
+    assert clearer(PRODUCTS["mssql"]) == "ghost cleanup"
+    assert sessions.MAKE_KEY.keys() == PRODUCTS.keys()
+    assert "CONCURRENTLY" in sessions.MAKE_KEY["postgresql"]
+    assert "CONCURRENTLY" not in sessions.MAKE_KEY["mssql"]
+    assert not [code.name for code in CODES if "vacuum" in code.meaning]
 
 
 # ---------------------------------------------------------------------------------------- a ring

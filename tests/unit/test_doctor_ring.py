@@ -85,6 +85,9 @@ def test_when_the_server_crashed(server: Life, crashed_at: float | None) -> None
         (run(507, 527, before=-5), life(counts=0.5), Loss.CRASH),
         (run(507, 527, before=-5, after=9), life(counts=0.5), Loss.CRASH),
         (run(507, 527), life(counts=0.5), Loss.CRASH),
+        (run(507, 527, before=-5), life(counts=0.5, rollbacks=2), Loss.CRASH),
+        (run(507, 527, after=9), life(counts=0.5, rollbacks=2), Loss.UNKNOWN),  # or of those
+        (run(507, 527), life(counts=0.5, lost=1), Loss.UNKNOWN),
         (run(507, 507, before=-5), life(counts=0.5), Loss.UNKNOWN),  # or a rollback before it
         (run(507, 527, before=5), life(counts=0.5, rollbacks=2), Loss.ROLLBACK),
         (run(507, 527, after=-5), life(counts=0.5, rollbacks=2), Loss.ROLLBACK),

@@ -8,13 +8,16 @@ import re
 from collections.abc import Iterator
 
 import pytest
+from sqlfluff.core import FluffConfig, Linter
 
 from console import sql
 from console.catalog import Queue
 from console.designs import DESIGNS
-from console.doctor import broker, sessions
+from console.doctor import broker, claims, poison, sessions
 from console.doctor.claims import IN_HAND, scope_of
 from console.engines import PRODUCTS, Product
+from console.monitor.walked import Ask, Source, query
+from console.monitor.walks import By, Key, Walk
 from tests.contract.variants import ALL, DEFAULTS, Variant, on
 
 RING = {"next_numbers", "lost", "structure", "broken_slots", "missing_slots", "sequence_settings"}
@@ -105,6 +108,52 @@ def test_what_sql_server_alone_is_asked_fills_its_row_type() -> None:
     found = dict(asked(product, variant.queue("s", "q", "mssql")))
     for name, row_type in ROW_TYPES.items():
         assert found[f"doctor.{name}"] == [field.name for field in dataclasses.fields(row_type)]
+
+
+WALKED = {"claimed": claims.ClaimedRow, "contradictions": claims.ContradictionRow}
+WALKED |= {"tried": poison.TriedRow}
+
+
+def walked(product: Product, queue: Queue) -> Iterator[tuple[str, str, str]]:
+    """(statement, where, SQL) of all that the doctor asks of walks."""
+    source = Source(product, queue, "text", product.id_types[queue.design.id_type or "bigint"])
+    for walk in (*claims.walks(queue), Walk("any", By.ID)):
+        names = {"tried"} if walk.state in {"ready", "claimed", "error"} else set()
+        names |= {"claimed"} if walk.state == "claimed" else set()
+        if queue.design.name in {"status", "split"} or walk.state == "error":
+            names |= {"contradictions"} if walk.state != "ready" and not walk.in_hand else set()
+        for after in (None, Key(walk.name, "2026-01-01T00:00:00", "1", walk.dated)):
+            for name in sorted(names):
+                text = query(source, Ask(walk, look=10, after=after), name).text
+                yield name, f"{walk} {after}", text.replace("\\:", ":")
+
+
+KEEPING = [v for v in DEFAULTS if v.design.name in {"claim", "status", "split"}]
+KEEPING += [Variant(DESIGNS["ring"], {"in_hand": "on", "size": "10"})]
+
+
+@pytest.mark.parametrize("variant", KEEPING, ids=str)
+def test_what_is_asked_of_walks_fills_its_row_type_and_is_t_sql(variant: Variant) -> None:
+    tsql = Linter(
+        config=FluffConfig(
+            configs={
+                "core": {"dialect": "tsql", "templater": "raw", "large_file_skip_byte_limit": 0}
+            }
+        )
+    )
+    asked = {
+        engine: list(walked(product, variant.queue("s", "q", engine)))
+        for engine, product in PRODUCTS.items()
+    }
+    assert {name for name, _, _ in asked["mssql"]} >= {"claimed", "tried"}
+    met: set[str] = set()
+    for name, where, text in (one for some in asked.values() for one in some):
+        assert columns(text) == [f.name for f in dataclasses.fields(WALKED[name])], where
+    for name, where, text in asked["mssql"]:
+        if name != "tried" and name + where.partition(" None")[0] not in met:
+            met.add(name + where.partition(" None")[0])
+            parsed = tsql.parse_string(re.sub(r"(?<!:):[a-z_]+", "1", text))
+            assert parsed.violations == [], where
 
 
 def test_columns_are_read_from_the_last_list() -> None:

@@ -17,6 +17,7 @@ MORE = {
     "version": "1",
     "installed_from": "here",
     **dict.fromkeys(("relation", "index", "session", "function", "role"), "name"),
+    **dict.fromkeys(("constraint", "column", "second"), "name"),
 }
 """What only the catalog's and the maintenance's statements put in."""
 HOUSE = (
