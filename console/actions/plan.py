@@ -187,11 +187,14 @@ class Plan:
         """The plan in words."""
         where = f"{self.queue.label} (design {self.queue.design.name}) on {self.connection}"
         production = ", PRODUCTION" if self.production else ""
-        found = [f"{self.verb} {where}{production}", f"  {self.count:,} messages{self._which}"]
+        noun = "message" if self.count == 1 else "messages"
+        found = [f"{self.verb} {where}{production}", f"  {self.count:,} {noun}{self._which}"]
         if self.filters.words:
             found.append(f"  filters: {'  '.join(self.filters.words)}")
         if self.oldest_seconds is not None and self.newest_seconds is not None:
-            ages = f"{duration(self.newest_seconds)} to {duration(self.oldest_seconds)}"
+            ages = " to ".join(
+                dict.fromkeys((duration(self.newest_seconds), duration(self.oldest_seconds)))
+            )
             found.append(f"  {self.aged} for {ages}, at {self.cutoff:%H:%M:%S} UTC, the cut-off")
         if self.payload_bytes is not None and self.count:
             found.append(f"  payloads: {self.payload_bytes:,} bytes")

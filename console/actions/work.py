@@ -16,7 +16,7 @@ from console.catalog import Queue
 from console.engines import Database
 from console.errors import RefusedError
 from console.monitor.limits import ThresholdsOf, defaults_of
-from console.monitor.message import Message
+from console.monitor.message import Masks, Message
 from console.rights import Rights
 
 
@@ -28,6 +28,7 @@ class Site:
     queue: Queue
     rights: Rights = Rights.READ_ONLY
     thresholds_of: ThresholdsOf = defaults_of
+    masks: Masks = ()
 
     def find(self, name: str) -> Queue:
         """Another queue of the same schema. UsageError where there is none."""

@@ -27,6 +27,7 @@ from console.engines import Database, Product
 from console.errors import RefusedError, UsageError
 from console.formats import parse_duration
 from console.monitor.limits import DEFAULTS, Thresholds
+from console.monitor.message import Masks
 from console.rights import Rights
 
 __all__ = [
@@ -85,6 +86,11 @@ class Call:
     def zone(self) -> tzinfo | None:
         """In which times of day are written, for `console.formats`."""
         return UTC if self.profile is None else self.profile.display_zone
+
+    @property
+    def masks(self) -> Masks:
+        """What is hidden of payloads, titles and errors."""
+        return () if self.profile is None else self.profile.masks
 
     def thresholds(self, queue: str) -> Thresholds:
         """What is too much for the queue of that name."""

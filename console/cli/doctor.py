@@ -92,7 +92,7 @@ def _all(call: Call, database: Database) -> list[Queue]:
 def _examined(call: Call, database: Database, queues: Sequence[Queue]) -> list[Diagnosis]:
     from console.doctor.examine import examine  # noqa: PLC0415
 
-    return examine(database, queues, thresholds_of=call.thresholds)
+    return examine(database, queues, thresholds_of=call.thresholds, masks=call.masks)
 
 
 def _plan(

@@ -29,7 +29,9 @@ from console.monitor.recording.recorder import (
     Recorder,
     folder,
 )
+from console.monitor.recording.rollups import connections as rolled_up
 from console.monitor.recording.segments import connections
+from console.pipeline.lake import default_place
 
 _STOP_SECONDS = 15.0
 _ROWS = 40
@@ -95,6 +97,7 @@ def _recording(profile: Profile, root: Path, bounds: Bounds) -> Iterator[str]:
         interval_seconds=profile.interval_seconds,
         stuck_after_seconds=profile.stuck_after_seconds,
         thresholds_of=profile.thresholds,
+        masks=profile.masks,
         told=state.told,
     )
     recording.start()
@@ -148,6 +151,11 @@ def _asked_to_end() -> Iterator[threading.Event]:
 )
 @click.option("--csv", "as_csv", is_flag=True, help="Every point as comma-separated values.")
 @click.option("--plot", is_flag=True, help="Charts of depth, rates, age and gap.")
+@click.option(
+    "--lake",
+    metavar="PATH",
+    help="Whose rollups know what the recordings let go of. Else: this user's, if there is one.",
+)
 @_recordings
 @verb_options
 def show_history(
@@ -156,12 +164,14 @@ def show_history(
     seconds: float,
     as_csv: bool,
     plot: bool,
+    lake: str | None,
     recordings: Path | None,
 ) -> None:
     """A queue over time, from what was recorded: no database is asked.
 
     A point is as long as it must be for the width: counts, age and gap are the highest that was
-    seen in it, rates the mean. Where nothing was seen there is no point.
+    seen in it, rates the mean. Where nothing was seen there is no point. What lies long back comes
+    from the minutes, hours or days of `pipeline rollup`.
 
     \b
     Examples:
@@ -171,13 +181,13 @@ def show_history(
     if sum((as_csv, plot, call.json)) > 1:
         raise UsageError("--json, --csv and --plot exclude each other.")
     root = recordings or folder()
-    connection = _connection(call, root)
+    lake = lake or _own_lake()
+    connection = _connection(call, root, lake)
     most = {"most_points": _ROWS} if not (as_csv or plot or call.json) else {}
     if plot:
         most = {"most_points": _PLOTTED}
-    found = history(
-        root, connection, name, since(datetime.now(UTC), seconds), schema=call.schema, **most
-    )
+    span = since(datetime.now(UTC), seconds)
+    found = history(root, connection, name, span, schema=call.schema, lake=lake, **most)
     if found.skipped:
         narrate(found.skipped)
     if as_csv:
@@ -189,11 +199,17 @@ def show_history(
         call.answer(found.as_json(), _table(call, found))
 
 
-def _connection(call: Call, root: Path) -> str:
+def _own_lake() -> str | None:
+    """Where the pipeline puts what it is not told a lake for; None where it never has."""
+    place = default_place()
+    return str(place) if Path(place).is_dir() else None
+
+
+def _connection(call: Call, root: Path, lake: str | None) -> str:
     """The connection that is meant: named, or the only one there is a record of."""
     if call.profile is not None:
         return call.profile.label
-    known = connections(root)
+    known: list[str] = sorted({*connections(root), *(rolled_up(lake) if lake else ())})
     if len(known) == 1:
         return known[0]
     raise UsageError(

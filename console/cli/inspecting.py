@@ -27,7 +27,7 @@ from console.formats import (
 from console.monitor import message_words as words
 from console.monitor.errors import ErrorGroup, ErrorGroups, error_groups
 from console.monitor.filters import parse
-from console.monitor.message import Masks, Message
+from console.monitor.message import Message
 from console.monitor.messages import DEFAULT_LIMIT, MOST_MESSAGES, Page, look
 
 Zone = tzinfo | None
@@ -129,7 +129,7 @@ def messages(  # noqa: PLR0913  # the options of the command line, by name
         after=after,
         reverse=reverse,
         payload_bytes=size,
-        masks=_masks(call),
+        masks=call.masks,
     )
     if reveal:
         page = _revealed(call, database, page, size)
@@ -157,10 +157,6 @@ def _tell_of_the_rest(page: Page) -> None:
         narrate(f"{there_is}: --after {shlex.quote(page.next.text)}")
     elif not page.complete:
         narrate("There is more, but this queue has no order to go on in: use filters.")
-
-
-def _masks(call: Call) -> Masks:
-    return () if call.profile is None else call.profile.masks
 
 
 def _page(page: Page, *, with_payload: bool) -> dict[str, object]:
@@ -301,7 +297,7 @@ def errors(call: Call, name: str) -> None:
     """
     database = call.database(Rights.READ_ONLY, "errors")
     queue = call.find(database, name)
-    found = error_groups(database, queue, masks=_masks(call))
+    found = error_groups(database, queue, masks=call.masks)
     call.answer(_groups(found), list(_kinds(found, call.zone)))
 
 

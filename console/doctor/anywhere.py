@@ -30,6 +30,7 @@ from console.monitor.activity import Session, find_objects
 from console.monitor.activity import look as look_at_sessions
 from console.monitor.known_waits import explain
 from console.monitor.limits import Exceeded, Level, judge
+from console.monitor.message import masked
 from console.monitor.snapshot import QueueSnapshot
 
 FULL_CRITICAL_SECONDS = 300.0
@@ -282,7 +283,8 @@ def _burst(look: Look) -> Iterator[Finding]:
         return
     where = scope_of(look.database.product, queue)
     (found,) = ask(look, Errors, "errors_lately", where, recent=BURST_SECONDS)
-    first = shortened(found.first_error or "?", 40)
+    said = None if found.first_error is None else masked(found.first_error, look.masks)
+    first = shortened(said or "?", 40)
     if found.is_burst:
         yield Finding(
             BURST,
@@ -294,7 +296,7 @@ def _burst(look: Look) -> Iterator[Finding]:
                 "day": found.day,
                 "usual": round(found.expected, 2),
                 "first_id": found.first_id,
-                "first_error": found.first_error,
+                "first_error": said,
             },
             cause="what the first of them says, most likely",
             consequence="they wait for an operator; once the cause is gone, requeue them",

@@ -29,6 +29,7 @@ from console.engines import Database
 from console.monitor import QueueSample, QueueSnapshot, RateWindow, snapshot, take_sample
 from console.monitor.figures import Key, key_of
 from console.monitor.limits import ThresholdsOf, defaults_of
+from console.monitor.message import Masks
 from console.monitor.sample import DatabaseSample
 
 _FAMILIES: tuple[tuple[str, Callable[[Queue], bool], Callable[[Look], Iterator[Finding]]], ...] = (
@@ -55,6 +56,7 @@ def examine(
     thresholds_of: ThresholdsOf = defaults_of,
     patience_seconds: float = PATIENCE_SECONDS,
     snapshots: Sequence[QueueSnapshot] = (),
+    masks: Masks = (),
 ) -> list[Diagnosis]:
     """What is wrong with the queues (None: with all). Changes nothing.
 
@@ -73,7 +75,7 @@ def examine(
     known = {(one.schema, one.queue): one for one in snapshots}
     rated = _rated(first, known, sampled, min(patience_seconds, _RATE_SECONDS))
     return [
-        _diagnosed(database, one, rated[key_of(one.queue)], thresholds_of, patience_seconds)
+        _diagnosed(database, one, rated[key_of(one.queue)], thresholds_of, patience_seconds, masks)
         for one in first.queues
     ]
 
@@ -126,6 +128,7 @@ def _diagnosed(
     seen: QueueSnapshot,
     thresholds_of: ThresholdsOf,
     patience_seconds: float,
+    masks: Masks,
 ) -> Diagnosis:
     queue = sample.queue
     findings: list[Finding] = []
@@ -135,6 +138,7 @@ def _diagnosed(
         snapshot=seen,
         thresholds=thresholds_of(queue.name),
         patience_seconds=patience_seconds,
+        masks=masks,
     ) as look:
         if sample.problem:
             look.unseen.append(f"its figures: {sample.problem}")

@@ -40,7 +40,7 @@ def tried(repair: Repair, database: Database) -> Tried:
 
 def planned(site: Site) -> Planned:
     """What the doctor would mend of a queue now. Changes nothing; waits."""
-    (diagnosis,) = examine(site.database, [site.queue], thresholds_of=site.thresholds_of)
+    (diagnosis,) = _examined(site)
     repairs = repairs_of(diagnosis, site.rights)
     lines = [f"doctor {site.queue.label}: {diagnosis.verdict}"]
     lines += [f"  {one.code.severity.word}: {one.summary}" for one in diagnosis.findings]
@@ -78,5 +78,9 @@ def _mended(site: Site, repairs: Sequence[Repair], control: Control, tell: Tell)
         one = tried(repair, site.database)
         lines += one.lines
         outcome = Outcome.FAILED if one.failed else outcome
-    (after,) = examine(site.database, [site.queue], thresholds_of=site.thresholds_of)
+    (after,) = _examined(site)
     return Ended(outcome, (*lines, f"{site.queue.label}: {after.verdict}"))
+
+
+def _examined(site: Site) -> list[Diagnosis]:
+    return examine(site.database, [site.queue], thresholds_of=site.thresholds_of, masks=site.masks)

@@ -11,6 +11,7 @@ from console import sql
 from console.catalog import Queue
 from console.engines import Database, Session
 from console.monitor.limits import DEFAULTS, Thresholds
+from console.monitor.message import Masks
 from console.monitor.snapshot import QueueSnapshot
 
 Row = TypeVar("Row")
@@ -30,6 +31,8 @@ class Look:
     """Its figures a moment ago, where somebody took them."""
     thresholds: Thresholds = DEFAULTS
     patience_seconds: float = PATIENCE_SECONDS
+    masks: Masks = ()
+    """What is hidden of the errors that a finding quotes."""
     unseen: list[str] = field(default_factory=list)
     """What could not be looked at, and why: with any of these nothing is all clear."""
 
@@ -71,7 +74,8 @@ def looking(
     snapshot: QueueSnapshot | None = None,
     thresholds: Thresholds = DEFAULTS,
     patience_seconds: float = PATIENCE_SECONDS,
+    masks: Masks = (),
 ) -> Iterator[Look]:
     """A look, on a session of its own that the server holds to reading."""
     with database.session(f"examine {queue.name!r}", read_only=True) as session:
-        yield Look(database, session, queue, snapshot, thresholds, patience_seconds)
+        yield Look(database, session, queue, snapshot, thresholds, patience_seconds, masks)

@@ -19,6 +19,7 @@ from console.monitor import Reading, Sampler
 from console.monitor.activity import Activity, find_objects, look
 from console.monitor.asking import StuckAfter
 from console.monitor.limits import ThresholdsOf, defaults_of
+from console.monitor.message import Masks
 from console.monitor.recording import Recorder
 from console.monitor.recording.records import ACTIONS, FINDINGS, WAITS, Row
 
@@ -48,12 +49,14 @@ class Rounds:
         recorder: Recorder,
         *,
         thresholds_of: ThresholdsOf = defaults_of,
+        masks: Masks = (),
         findings: bool = True,
     ) -> None:
         """`findings`: let the doctor look; not where somebody else does and hands them on."""
         self._database = database
         self._recorder = recorder
         self._thresholds_of = thresholds_of
+        self._masks = masks
         self._with_findings = findings
         self._last: Reading | None = None
         self._seen_actions: dict[int, str] = {}
@@ -98,7 +101,13 @@ class Rounds:
 
     def _findings(self, queues: Sequence[Queue]) -> None:
         seen = self._last.queues if self._last is not None else ()
-        found = examine(self._database, queues, thresholds_of=self._thresholds_of, snapshots=seen)
+        found = examine(
+            self._database,
+            queues,
+            thresholds_of=self._thresholds_of,
+            snapshots=seen,
+            masks=self._masks,
+        )
         self._recorder.add(FINDINGS, findings(found, datetime.now(UTC)))
 
     def _waits(self, queues: Sequence[Queue]) -> None:
@@ -125,11 +134,12 @@ class Recording:
         interval_seconds: float,
         stuck_after_seconds: StuckAfter,
         thresholds_of: ThresholdsOf = defaults_of,
+        masks: Masks = (),
         told: Callable[[Reading], None] = lambda _: None,
     ) -> None:
         """`told`: gets each reading too, in the sampler's thread."""
         self._told = told
-        self._rounds = Rounds(database, recorder, thresholds_of=thresholds_of)
+        self._rounds = Rounds(database, recorder, thresholds_of=thresholds_of, masks=masks)
         self._sampler = Sampler(
             database,
             self._sampled,

@@ -7,9 +7,9 @@ back first. What the operator or a figure asks for goes before the rounds.
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from console import catalog
 from console.catalog import Kind, Queue
@@ -18,7 +18,7 @@ from console.engines import Database, patience
 from console.errors import ConnectionFailedError, ConsoleError
 from console.monitor import QueueSnapshot, Reading
 from console.monitor.limits import ThresholdsOf
-from console.monitor.message import Masks, masked
+from console.monitor.message import Masks
 from console.tui.places import Place
 
 EVERY_SECONDS = 30.0
@@ -58,6 +58,7 @@ class Examine(Protocol):
         *,
         thresholds_of: ThresholdsOf,
         snapshots: Sequence[QueueSnapshot],
+        masks: Masks,
     ) -> list[Diagnosis]: ...
 
 
@@ -67,11 +68,12 @@ def _examine(
     *,
     thresholds_of: ThresholdsOf,
     snapshots: Sequence[QueueSnapshot],
+    masks: Masks,
 ) -> list[Diagnosis]:
     # Loaded in the doctor's thread: the console shall start at once.
     from console.doctor.examine import examine  # noqa: PLC0415
 
-    return examine(database, queues, thresholds_of=thresholds_of, snapshots=snapshots)
+    return examine(database, queues, thresholds_of=thresholds_of, snapshots=snapshots, masks=masks)
 
 
 def _queues(place: Place) -> list[Queue]:
@@ -131,7 +133,12 @@ class DoctorFeed:
         with self._changed:
             if self._stopped:
                 return
+            was_lost = self._lost
             self._lost = isinstance(reading.error, ConnectionFailedError)
+            if was_lost and not self._lost:
+                # A look that the loss cut short saw nothing, and a crash leaves traces.
+                self._asked.all = True
+                self._not_before = 0.0
             if reading.error is None:
                 self._snapshots = reading.queues
                 if self._thread is None:
@@ -249,11 +256,11 @@ class DoctorFeed:
                 queues,
                 thresholds_of=self._place.thresholds_of,
                 snapshots=self._snapshots,
+                masks=self._place.masks,
             )
         now = time.monotonic()
         self._soon_from = now + max(1.0, SOON_REST * (now - began))
-        shown = tuple(_masked(one, self._place.masks) for one in found)
-        self._tell(Told(shown, self._until_due()))
+        self._tell(Told(tuple(found), self._until_due()))
 
     def _until_due(self) -> float | None:
         left = self._due - time.monotonic()
@@ -272,27 +279,6 @@ class DoctorFeed:
     def _tell(self, told: Told) -> None:
         if not self._stopped:
             self._deliver(told)
-
-
-def _masked(diagnosis: Diagnosis, masks: Masks) -> Diagnosis:
-    """A finding may quote an error: without what the connection's masks hide."""
-    if not masks:
-        return diagnosis
-    findings = (
-        replace(one, summary=masked(one.summary, masks), evidence=_hidden(one.evidence, masks))
-        for one in diagnosis.findings
-    )
-    return replace(diagnosis, findings=tuple(findings))
-
-
-def _hidden(value: Any, masks: Masks) -> Any:
-    if isinstance(value, str):
-        return masked(value, masks)
-    if isinstance(value, Mapping):
-        return {name: _hidden(one, masks) for name, one in value.items()}
-    if isinstance(value, Sequence):
-        return [_hidden(one, masks) for one in value]
-    return value
 
 
 def _worst_first(queues: Sequence[Queue], snapshots: Sequence[QueueSnapshot]) -> list[Queue]:

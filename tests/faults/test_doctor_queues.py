@@ -845,6 +845,14 @@ def test_a_burst_of_errors_with_its_first_message(use: Use, of: Variant) -> None
     assert "no answer, try 0" in finding.summary
     assert len(finding.summary) <= 100
     assert finding.evidence["first_error"] == long
+    # What masks hide is hidden before anything is cut off, so that no half of it is left.
+    masks = [re.compile("try 0\nTrace(back)+")]
+    (masked,) = examine(
+        client.database, [client.queue], thresholds_of=lambda _: MANY_ERRORS, masks=masks
+    )
+    (hidden,) = (one for one in masked.findings if one.code.name == "error_burst")
+    assert "no answer, ***" in hidden.summary
+    assert str(hidden.evidence["first_error"]).startswith("no answer, ***")
     # The same all day long is no burst.
     client.push_many(client.payloads(*range(200)))
     for message in client.pop_many(200):

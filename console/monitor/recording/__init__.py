@@ -1,6 +1,7 @@
 """What was seen, kept: samples, waits, findings and actions in segment files, and read again.
 
-Payloads, titles and error texts are never recorded, nor filters, which may hold parts of them.
+Payloads and titles are never recorded, nor filters, which may hold parts of them; of errors only
+what the doctor's summaries quote, masked as on the screen.
 """
 
 from console.monitor.recording.recorder import Recorder

@@ -189,7 +189,7 @@ class ActionScreen(LiveScreen):
     def _look_up(self) -> None:
         place = self.desk.place(self._key)
         if place is None:
-            why = "This console has readings only: nothing can be done from here."
+            why = self.desk.nothing_behind
             self._end_looking(RefusedError(why))
             return
         _, schema, name = self._key
@@ -255,7 +255,7 @@ class ActionScreen(LiveScreen):
         self._asking += 1
         self._counted = 0
         number = self._asking
-        site = Site(place.database, queue, place.rights, place.thresholds_of)
+        site = Site(place.database, queue, place.rights, place.thresholds_of, place.masks)
 
         def counted(so_far: int) -> None:
             self._counted = so_far
