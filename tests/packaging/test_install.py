@@ -59,6 +59,7 @@ def test_the_wheel_has_one_package_with_its_queries(wheel: Path) -> None:
     assert {f"{path.relative_to(ROOT)}" for path in data} <= set(names)
 
 
+@pytest.mark.long  # an application of its own shows the same
 def test_a_wheel_runs_in_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
     programs = environment(tmp_path / "environment")
     run(programs / "pip", "install", "--quiet", wheel, folder=tmp_path)
