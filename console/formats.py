@@ -54,6 +54,11 @@ def count(number: int, *, estimated: bool = False) -> str:
     return f"{ESTIMATE}{number / 1_000_000:,.1f} M"
 
 
+def numbered(number: int, noun: str) -> str:
+    """`1 look`, `4,711 looks`."""
+    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+
+
 def rate(per_second: float) -> str:
     """Messages a second, with one decimal; never a zero where something flows."""
     if 0 < per_second < 0.05:

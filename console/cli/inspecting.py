@@ -21,6 +21,7 @@ from console.formats import (
     bare_moment,
     count,
     moment,
+    numbered,
     offset,
     plain,
 )
@@ -318,12 +319,12 @@ def _groups(found: ErrorGroups) -> dict[str, object]:
 def _kinds(found: ErrorGroups, zone: Zone) -> Iterator[str]:
     """For a plain terminal: three lines for each kind."""
     estimate = "" if found.complete else ESTIMATE
-    kinds = _numbered(len(found.groups), "kind") + (" at least" if found.ungrouped else "")
+    kinds = numbered(len(found.groups), "kind") + (" at least" if found.ungrouped else "")
     newest = "" if found.complete else ", the newest; there are older ones that were not counted"
     if not found.counted:
         yield "No errors."
         return
-    yield f"{_numbered(found.counted, 'error')} of {kinds}{newest}."
+    yield f"{numbered(found.counted, 'error')} of {kinds}{newest}."
     shown = found.groups[:_MOST_KINDS]
     width = max(len(estimate + count(group.count)) for group in shown)
     for group in shown:
@@ -334,11 +335,7 @@ def _kinds(found: ErrorGroups, zone: Zone) -> Iterator[str]:
     rest = found.counted - sum(group.count for group in shown)
     if rest:
         yield ""
-        yield f"and {estimate}{_numbered(rest, 'error')} of other kinds"
-
-
-def _numbered(number: int, noun: str) -> str:
-    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
+        yield f"and {estimate}{numbered(rest, 'error')} of other kinds"
 
 
 def _kind(group: ErrorGroup, zone: Zone) -> Iterator[str]:

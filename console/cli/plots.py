@@ -46,18 +46,19 @@ def plot_of(found: History, zone: tzinfo | None) -> str:
 
 def _stretches(found: History, name: str) -> Iterator[tuple[list[float], list[float]]]:
     """Points in a row: where one is missing the line is broken."""
-    xs: list[float] = []
-    ys: list[float] = []
-    for point in found.points:
-        value, at = getattr(point, name), point.at.timestamp()
-        if xs and (value is None or at - xs[-1] > 1.5 * found.step_seconds):
+    for run in found.runs:
+        xs: list[float] = []
+        ys: list[float] = []
+        for point in run:
+            value = getattr(point, name)
+            if value is not None:
+                xs.append(point.at.timestamp())
+                ys.append(float(value))
+            elif xs:
+                yield xs, ys
+                xs, ys = [], []
+        if xs:
             yield xs, ys
-            xs, ys = [], []
-        if value is not None:
-            xs.append(at)
-            ys.append(float(value))
-    if xs:
-        yield xs, ys
 
 
 def _ticks(found: History, zone: tzinfo | None) -> tuple[list[float], list[str]]:

@@ -96,6 +96,7 @@ def demo(call: Call, headless: bool, seconds: float) -> None:
             [database],
             stuck_after_seconds=stuck_after,
             banner="a PostgreSQL of its own: everything goes when you quit",
+            recordings=running.recordings,
         )
 
 

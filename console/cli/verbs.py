@@ -4,6 +4,7 @@ import logging
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -18,6 +19,7 @@ from console.cli import (
     looking,
     mending,
     messages,
+    pipeline,
     queues,
     ring,
     running,
@@ -26,7 +28,8 @@ from console.cli import (
 from console.cli.context import place
 from console.cli.streams import narrate, narrate_interrupt, put
 from console.config import DISPLAY_ZONE, Said, load
-from console.errors import ConsoleError
+from console.errors import ConsoleError, UsageError
+from console.monitor.recording.recorder import folder
 from console.rights import Rights
 
 
@@ -85,12 +88,29 @@ def _tell_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
     callback=_tell_version,
     help="Show the version and exit.",
 )
+@click.option("--no-record", is_flag=True, help="Keep nothing of what the screens see.")
+@click.option(
+    "--replay",
+    type=click.Path(path_type=Path),
+    metavar="PATH",
+    help="The screens on a folder of recordings instead of a database.",
+)
+@click.option("--at", metavar="T", help="Where --replay begins: 03:00, or an ISO time.")
 @click.pass_context
-def cli(context: click.Context, /, **before: Any) -> None:
+def cli(
+    context: click.Context,
+    /,
+    *,
+    no_record: bool,
+    replay: Path | None,
+    at: str | None,
+    **before: Any,
+) -> None:
     """The console for message queues kept in relational tables.
 
     Without a verb it opens the terminal user interface: on the database of --url or --profile
     (DBQ_URL, DBQ_PROFILE), else on all that are configured (dbq-console config show --example).
+    What they see is recorded, for history and --replay.
 
     \b
     Exit status: 0 done; 1 the answer is no: nothing there, full, not healthy;
@@ -98,10 +118,28 @@ def cli(context: click.Context, /, **before: Any) -> None:
     """
     context.obj = said = Said(**before)
     if context.invoked_subcommand is None:
-        _open_screens(said)
+        if replay is not None:
+            _replay(replay, at, said)
+        elif at is not None:
+            raise UsageError("--at goes with --replay PATH.")
+        else:
+            _open_screens(said, record=not no_record)
+    elif no_record or replay is not None or at is not None:
+        raise UsageError("--no-record, --replay and --at are for the screens, not for verbs.")
 
 
-def _open_screens(said: Said) -> None:
+def _replay(root: Path, at: str | None, said: Said) -> None:
+    """The screens on a recording."""
+    from console import tui  # noqa: PLC0415
+
+    configuration = load()
+    named = configuration.chosen(said, url_rights=Rights.READ_ONLY)
+    zone = configuration.defaults[DISPLAY_ZONE] if named is None else named.display_zone
+    known = {one.label: one.thresholds for one in configuration.profiles()}
+    tui.run_replay(root, at, zone=zone, thresholds=known)
+
+
+def _open_screens(said: Said, *, record: bool) -> None:
     """The terminal user interface on the connection that is named, else on all of them."""
     from console import tui  # noqa: PLC0415  # verbs shall not wait for Textual
 
@@ -110,7 +148,9 @@ def _open_screens(said: Said) -> None:
     named = configuration.chosen(said, url_rights=Rights.READ_ONLY)
     profiles = configuration.profiles() if named is None else [named]
     zone = configuration.defaults[DISPLAY_ZONE]
-    tui.run_profiles(profiles, config_path=configuration.path, zone=zone)
+    recordings = folder() if record else None
+    path = configuration.path
+    tui.run_profiles(profiles, config_path=path, zone=zone, recordings=recordings)
 
 
 for command in (*looking.COMMANDS, *queues.COMMANDS, *messages.COMMANDS, *ring.COMMANDS):
@@ -118,6 +158,8 @@ for command in (*looking.COMMANDS, *queues.COMMANDS, *messages.COMMANDS, *ring.C
 for command in (*running.COMMANDS, *config.COMMANDS, *waits.COMMANDS, *inspecting.COMMANDS):
     cli.add_command(command)
 for command in (*acting.COMMANDS, *mending.COMMANDS, *doctor.COMMANDS, *history.COMMANDS):
+    cli.add_command(command)
+for command in pipeline.COMMANDS:
     cli.add_command(command)
 
 

@@ -14,7 +14,7 @@ from console.catalog import Kind, Queue
 from console.cli.context import Call, Rights, verb_options
 from console.cli.streams import narrate
 from console.engines import Database
-from console.formats import count, duration, plain
+from console.formats import count, duration, numbered, plain
 from console.monitor import wait_words as words
 from console.monitor.activity import Activity, Key
 from console.monitor.forest import Node
@@ -106,8 +106,8 @@ def _all(call: Call, database: Database) -> list[Queue]:
 
 def lines(report: WaitReport, queues: Sequence[Queue], *, everything: bool) -> Iterator[str]:
     """For a person. `everything`: not one queue was named, so the database is told about too."""
-    whom = words.numbered(len(queues), "queue") if everything else f"{_name(queues[0])}"
-    looks = words.numbered(report.samples, "look")
+    whom = numbered(len(queues), "queue") if everything else f"{_name(queues[0])}"
+    looks = numbered(report.samples, "look")
     yield from _wrapped("", "", f"{whom}, {looks} in {duration(report.seconds)}")
     if report.samples:
         yield from _tree_lines(report)
@@ -138,12 +138,12 @@ def _tree_lines(report: WaitReport) -> Iterator[str]:
     if not activity.trees:
         yield "Nobody waits for another session."
         return
-    looks = f"{count(report.samples_with_waiters)} of {words.numbered(report.samples, 'look')}"
+    looks = f"{count(report.samples_with_waiters)} of {numbered(report.samples, 'look')}"
     yield f"Who waits for whom (so in {looks}):"
     for tree in activity.trees[:_MOST]:
         yield from _node_lines(tree, activity, "", "", ())
     if (more := len(activity.trees) - _MOST) > 0:
-        yield f"and {words.numbered(more, 'tree')} more"
+        yield f"and {numbered(more, 'tree')} more"
 
 
 def _node_lines(
@@ -174,7 +174,7 @@ def _node_lines(
             (node.key,),
         )
     if hidden:
-        yield f"{below}└─ and {words.numbered(sum(it.size for it in hidden), 'session')} more"
+        yield f"{below}└─ and {numbered(sum(it.size for it in hidden), 'session')} more"
 
 
 def _other_lines(activity: Activity) -> Iterator[str]:
@@ -191,7 +191,7 @@ def _other_lines(activity: Activity) -> Iterator[str]:
         if session.query:
             yield from _wrapped("  ", "    ", words.statement(session))
     if (more := len(others) - _MOST) > 0:
-        yield f"and {words.numbered(more, 'session')} more"
+        yield f"and {numbered(more, 'session')} more"
 
 
 def _wait_lines(
@@ -207,7 +207,7 @@ def _wait_lines(
         if wait.meaning and (wait.kind, wait.wait) not in told:
             yield from _wrapped("    ", "    ", wait.meaning)
     if (more := len(waits) - _MOST) > 0:
-        yield f"  and {words.numbered(more, 'wait')} more"
+        yield f"  and {numbered(more, 'wait')} more"
 
 
 def _wrapped(head: str, below: str, text: str) -> Iterator[str]:

@@ -33,6 +33,7 @@ PASSWORD: Key[PasswordSource | None] = Key("password", read_source, None, PROFIL
 RIGHTS: Key[Rights] = Key("rights", kinds.rights, "read-only", PROFILE_ONLY, "DBQ_RIGHTS")
 PRODUCTION: Key[bool] = Key("production", kinds.flag, default=False, levels=PROFILE_ONLY)
 INTERVAL: Key[float] = Key("interval", kinds.seconds(0.1, _DAY), "1s", CONNECTION, "DBQ_INTERVAL")
+RECORD: Key[bool] = Key("record", kinds.flag, default=True, levels=CONNECTION)
 DISPLAY_ZONE = Key("display_zone", kinds.zone, "UTC", CONNECTION, "DBQ_DISPLAY_ZONE")
 MASKS = Key("masks", kinds.patterns, [], CONNECTION)
 CONNECT_TIMEOUT: Key[float] = Key(
@@ -71,7 +72,7 @@ LIMITS: tuple[tuple[Key[Any], Key[Any]], ...] = (
 
 _ALL: tuple[Key[Any], ...] = (
     *(URL, PASSWORD, RIGHTS, PRODUCTION),
-    *(INTERVAL, DISPLAY_ZONE, MASKS),
+    *(INTERVAL, RECORD, DISPLAY_ZONE, MASKS),
     *(CONNECT_TIMEOUT, STATEMENT_TIMEOUT, LOCK_TIMEOUT, APPLICATION_NAME),
     STUCK_AFTER,
     *(key for pair in LIMITS for key in pair),

@@ -86,6 +86,11 @@ class Profile:
         return self.settings[keys.INTERVAL]
 
     @property
+    def record(self) -> bool:
+        """Whether the screens keep what they see of it."""
+        return self.settings[keys.RECORD]
+
+    @property
     def display_zone(self) -> tzinfo | None:
         """For `datetime.astimezone`: None is the machine's own zone."""
         return self.settings[keys.DISPLAY_ZONE]

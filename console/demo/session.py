@@ -39,6 +39,12 @@ class Demo:
         """SQLAlchemy's URL of the demo's database, password included."""
         return self._url
 
+    @property
+    def recordings(self) -> Path | None:
+        """A folder that goes with the server, however that ends; None: it is not there."""
+        folder = None if self._server is None else self._server.folder
+        return None if folder is None else folder / "recordings"
+
     def __enter__(self) -> Self:
         try:
             with held() as asked_to_end:

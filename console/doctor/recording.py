@@ -12,7 +12,7 @@ from console import catalog
 from console.actions import audit
 from console.catalog import Kind, Queue
 from console.doctor.examine import examine
-from console.doctor.finding import Diagnosis
+from console.doctor.finding import Diagnosis, Finding
 from console.engines import Database
 from console.errors import ConsoleError
 from console.monitor import Reading, Sampler
@@ -176,10 +176,17 @@ def findings(found: Iterable[Diagnosis], at: datetime) -> Iterator[Row]:
             yield row | {
                 "code": code.name,
                 "severity": code.severity.word,
-                "summary": finding.summary,
+                "summary": _without_error_text(finding),
             }
         if not one.findings:
             yield row
+
+
+def _without_error_text(finding: Finding) -> str:
+    """Texts of errors are never recorded: they may hold parts of payloads."""
+    if not finding.evidence.get("first_error"):
+        return finding.summary
+    return finding.summary.partition("; the first:")[0]
 
 
 def waits(activity: Activity, at: datetime) -> Iterator[Row]:

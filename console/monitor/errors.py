@@ -207,7 +207,7 @@ class _Grouping:
         )
 
 
-_HOLES = re.compile(r"<(?:n|text|uuid|time|ip)>|" + re.escape(MASKED))
+_HOLES = re.compile(r"<(?:n|text|uuid|time|ip|address)>|" + re.escape(MASKED))
 _MOST_PIECES = 4
 
 

@@ -5,14 +5,9 @@ All texts of a session are its own or its client's: whoever shows them makes the
 
 from collections.abc import Iterator, Sequence
 
-from console.formats import UNKNOWN, count, duration
+from console.formats import UNKNOWN, count, duration, numbered
 from console.monitor.activity import Session
 from console.monitor.waits import Wait, WaitReport
-
-
-def numbered(number: int, noun: str) -> str:
-    """`1 look`, `4,711 looks`."""
-    return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 
 def some(words: Sequence[str]) -> str:

@@ -4,6 +4,7 @@
     connection to <ip> lost at <time>, retry <n> of order <text>
 
 Whatever has a digit in it is a value: `<n>`, or `<uuid>`, `<time>`, `<ip>` where its shape says so.
+So is an address of mail: `<address>`.
 So is what stands in quotation marks: `<text>`. Words without digits stay: they are the kind.
 """
 
@@ -20,6 +21,8 @@ _QUOTED = re.compile(
     re.VERBOSE,
 )
 _QUOTES = re.compile("['\"`\u201c\u2018«]")
+# One begins where no other character of one stands: the search stays linear.
+_ADDRESS = re.compile(r"(?<![\w.+%-])[\w.+%-]{1,64}@\w[\w-]*(?:\.\w[\w-]*)+")
 _MONTH = (
     "(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|"
     r"Sep(?:t(?:ember)?)?|Oct(?:ober)?|Nov(?:ember)?|Dec(?:ember)?)\b"
@@ -53,8 +56,8 @@ _VALUES = re.compile(
     """,
     re.VERBOSE,
 )
-_LEFT = re.compile(rf"\d|{_QUOTES.pattern}|\b[A-Fa-f]{{8}}")
-_LISTS = re.compile(r"(<(?:n|text|uuid|time|ip)>)(?:, ?\1)+")
+_LEFT = re.compile(rf"[\d@]|{_QUOTES.pattern}|\b[A-Fa-f]{{8}}")
+_LISTS = re.compile(r"(<(?:n|text|uuid|time|ip|address)>)(?:, ?\1)+")
 """Several values of one shape are one: how many there are makes no other kind."""
 
 
@@ -73,6 +76,8 @@ def wording(text: str) -> str:
 def _replaced(text: str) -> str:
     if _QUOTES.search(text):
         text = _QUOTED.sub("<text>", text)
+    if "@" in text:
+        text = _ADDRESS.sub("<address>", text)
     text = _VALUES.sub(_name, text)
     return _LISTS.sub(r"\1", text) if ">," in text else text
 

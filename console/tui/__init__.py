@@ -2,7 +2,8 @@
 
 import contextlib
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, tzinfo
 from pathlib import Path
@@ -11,12 +12,13 @@ from console.catalog import STUCK_AFTER_SECONDS
 from console.config import Profile
 from console.engines import Database
 from console.errors import ConsoleError, UsageError
-from console.monitor.limits import DEFAULTS
+from console.monitor.limits import DEFAULTS, ThresholdsOf
 from console.rights import Rights
 from console.tui.app import ConsoleApp
 from console.tui.feed import Clock, Feed, SamplerFeed
 from console.tui.opening import Opening, free_name, open_profile
 from console.tui.places import Place, url_words
+from console.tui.replay import open_replay
 
 __all__ = [
     "Clock",
@@ -26,6 +28,7 @@ __all__ = [
     "require_terminal",
     "run",
     "run_profiles",
+    "run_replay",
 ]
 
 
@@ -45,10 +48,12 @@ def run(
     stuck_after_seconds: float = STUCK_AFTER_SECONDS,
     banner: str = "",
     rights: Rights = Rights.ADMIN,
+    recordings: Path | None = None,
 ) -> None:
     """Open the console on these databases and return when the operator quits.
 
-    UsageError without a terminal.
+    `recordings`: the folder to which what is seen is recorded; None: nothing is. UsageError
+    without a terminal.
     """
     require_terminal()
     names = _names(databases)
@@ -67,11 +72,23 @@ def run(
         for database, name in zip(databases, names, strict=True)
     ]
     thresholds = {place.name: place.thresholds_of for place in places}
-    _run(ConsoleApp(feeds, places=places, banner=banner, rights=rights.word, thresholds=thresholds))
+    app = ConsoleApp(
+        feeds,
+        places=places,
+        banner=banner,
+        rights=rights.word,
+        thresholds=thresholds,
+        recordings=recordings,
+    )
+    _run(app)
 
 
 def run_profiles(
-    profiles: Sequence[Profile], *, config_path: Path | None, zone: tzinfo | None = UTC
+    profiles: Sequence[Profile],
+    *,
+    config_path: Path | None,
+    zone: tzinfo | None = UTC,
+    recordings: Path | None = None,
 ) -> None:
     """Open the console on these connections and return when the operator quits.
 
@@ -92,14 +109,35 @@ def run_profiles(
         thresholds={one.place.name: one.thresholds for one in opened},
         zone=zones.pop() if len(zones) == 1 else zone,
         config_path=config_path,
+        recordings=recordings,
     )
     _run(app)
+
+
+def run_replay(
+    root: Path,
+    at: str | None,
+    *,
+    zone: tzinfo | None = UTC,
+    thresholds: Mapping[str, ThresholdsOf] | None = None,
+) -> None:
+    """Open the console on the recordings in a folder, at a time (`03:00`, or ISO).
+
+    UsageError without a terminal, or such a folder; NothingRecordedError where there is nothing.
+    """
+    from console.tui.replay_app import ReplayApp  # noqa: PLC0415  # for this only
+
+    replay = open_replay(root, at, zone, time.monotonic)
+    require_terminal()
+    _run(ReplayApp(replay, zone=zone, thresholds=thresholds))
 
 
 def _run(app: ConsoleApp) -> None:
     app.run()
     with contextlib.suppress(KeyboardInterrupt):
         app.desk.running.wait(_narrate)
+        if app.desk.recordings is not None:
+            app.desk.recordings.wait()
     if app.return_code:
         raise ConsoleError("The console ended because of a mistake of its own; see above.")
 

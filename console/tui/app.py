@@ -14,6 +14,7 @@ from textual.binding import Binding, BindingType
 from textual.command import Provider
 from textual.message import Message
 from textual.screen import Screen
+from textual.widgets import Input
 
 from console.monitor import Reading
 from console.monitor.limits import ThresholdsOf
@@ -25,6 +26,7 @@ from console.tui.findings import FindingView
 from console.tui.jobs import JobEnded
 from console.tui.opening import Opening
 from console.tui.places import Place
+from console.tui.recordings import PlaceRecording, Recordings
 from console.tui.screens.connections import ConnectionsScreen
 from console.tui.screens.help import HelpScreen
 from console.tui.screens.live import LiveScreen
@@ -70,8 +72,17 @@ class ConsoleApp(App[None]):
     COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {_palette}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark", "help", "help", key_display="?", tooltip="this page"),
+        # In fields and dialogs too, where other keys are letters.
+        Binding("f1", "help", "help", show=False, priority=True, tooltip="this page"),
+        # It has priority: what is typed right after it goes into the line.
         Binding(
-            "colon", "command_line", "command", show=False, key_display=":", tooltip="a command"
+            "colon",
+            "command_line",
+            "command",
+            show=False,
+            key_display=":",
+            priority=True,
+            tooltip="a command",
         ),
         Binding(
             "ctrl+p",
@@ -96,11 +107,13 @@ class ConsoleApp(App[None]):
         thresholds: Mapping[str, ThresholdsOf] | None = None,
         zone: tzinfo | None = UTC,
         config_path: Path | None = None,
+        recordings: Path | None = None,
     ) -> None:
         """`rights` are words for the connections' lines, one for all or each by its name.
 
         `production` are the names of those that are marked so, whatever their databases say;
-        `zone` is the one in which times of day are shown (None: the machine's own).
+        `zone` is the one in which times of day are shown (None: the machine's own). `recordings`:
+        the folder to which what is seen is recorded; None: nothing is.
         """
         # Without colours means without colours: greys would be colours too.
         super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)
@@ -126,6 +139,7 @@ class ConsoleApp(App[None]):
             {place.name: place for place in places},
             zone,
             config_path,
+            recordings=None if recordings is None else Recordings(recordings),
         )
         self._overview = OverviewScreen(self.desk, banner=banner)
         # A feed without a place is not a database's: nobody can look behind its readings.
@@ -136,6 +150,7 @@ class ConsoleApp(App[None]):
         }
         for name in self._doctors:
             board.expect_doctor(name)
+            self._record(self.desk.places[name])
 
     def get_default_screen(self) -> Screen[None]:
         """What opens first: the overview, or how to get something to look at."""
@@ -157,6 +172,7 @@ class ConsoleApp(App[None]):
         )
         self._doctors[place.name] = DoctorFeed(place, self._hearer(place.name))
         desk.board.expect_doctor(place.name)
+        self._record(place)
         feed.start(self._receiver(place.name))
         if first:
             self.push_screen(self._overview)
@@ -180,10 +196,20 @@ class ConsoleApp(App[None]):
             feed.start(self._receiver(feed.name))
         self.log_in()
 
+    def _record(self, place: Place) -> None:
+        if self.desk.recordings is not None:
+            self.desk.recordings.add(place)
+
+    def _recording(self, name: str) -> PlaceRecording | None:
+        return None if self.desk.recordings is None else self.desk.recordings.of(name)
+
     def _receiver(self, name: str) -> Callable[[Reading], None]:
-        """What a feed calls, in its own thread: it only ever posts."""
+        """What a feed calls, in its own thread: it records, and posts."""
+        recording = self._recording(name)
 
         def receive(reading: Reading) -> None:
+            if recording is not None:
+                recording.saw(reading)
             # The loop may be gone between two of the feed's looks; then nobody wants the reading.
             with contextlib.suppress(RuntimeError):
                 self.post_message(ReadingCame(name, reading, self.desk.clock.monotonic()))
@@ -194,6 +220,9 @@ class ConsoleApp(App[None]):
         """What a doctor calls, in his own thread."""
 
         def hear(told: Told) -> None:
+            recording = self._recording(name)
+            if recording is not None:
+                recording.told(told.diagnoses)
             with contextlib.suppress(RuntimeError):
                 clock = self.desk.clock
                 self.post_message(DiagnosesCame(name, told, clock.monotonic(), clock.utc()))
@@ -239,6 +268,14 @@ class ConsoleApp(App[None]):
             feed.stop()
         for doctor in self._doctors.values():
             doctor.stop()
+        if self.desk.recordings is not None:
+            self.desk.recordings.end()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """In a field a colon is a colon, and a dialog wants its answer first."""
+        if action == "command_line":
+            return not (isinstance(self.focused, Input) or self.screen.is_modal)
+        return super().check_action(action, parameters)
 
     def action_help(self) -> None:
         """Show the keys."""
@@ -254,6 +291,13 @@ class ConsoleApp(App[None]):
             key = screen.queue_key
         themes = tuple(theme.name for theme in THEMES)
         return Site(self.desk, self, key if isinstance(key, tuple) else None, themes)
+
+    def action_command_palette(self) -> None:
+        """Everything that a command can do."""
+        from console.tui.palette import Palette  # noqa: PLC0415
+
+        if not isinstance(self.screen, Palette):
+            self.push_screen(Palette(id="--command-palette"))
 
     def action_command_line(self) -> None:
         """The line behind `:`."""
@@ -290,7 +334,12 @@ class ConsoleApp(App[None]):
         """A queue's screen, on one of its tabs."""
         from console.tui.screens.queue import QueueScreen  # noqa: PLC0415
 
-        self.push_screen(QueueScreen(self.desk, key, tab))
+        below = self.screen
+        if isinstance(below, QueueScreen) and below.key == key:
+            # As from a finding of that queue: Escape shall not lead through it twice.
+            below.show_tab(tab)
+        else:
+            self.push_screen(QueueScreen(self.desk, key, tab))
 
     def open_finding(self, finding: FindingView) -> None:
         """A finding as it was shown: its evidence, and what mends it."""
@@ -310,11 +359,11 @@ class ConsoleApp(App[None]):
 
         self.push_screen(WaitsScreen(self.desk, connection))
 
-    def open_actions(self, key: Key, words: Sequence[str] = ()) -> None:
+    def open_actions(self, key: Key, words: Sequence[str] = (), state: str = "") -> None:
         """The verbs that a queue has."""
         from console.tui.dialogs.verbs import VerbsDialog  # noqa: PLC0415
 
-        self.push_screen(VerbsDialog(self.desk, key, words))
+        self.push_screen(VerbsDialog(self.desk, key, words, state))
 
     def open_action(self, key: Key, verb: str, words: Sequence[str] = (), **options: str) -> None:
         """One verb's form."""

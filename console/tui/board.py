@@ -163,6 +163,14 @@ class Board:
         connection.examined = {k: one for k, one in connection.examined.items() if k in trends}
         self._judge(connection, at, first=first)
 
+    def fill(self, name: str, reading: Reading, at: float) -> None:
+        """Take a reading of the past in, for charts and trends: newer ones follow at once."""
+        self.series.take(name, reading, at, self.intervals[name])
+        if reading.error is None:
+            trends = self._connections[name].trends
+            for snapshot in reading.queues:
+                trends.setdefault(_key(name, snapshot), Trend()).add(at, snapshot.ready)
+
     def expect_doctor(self, name: str) -> None:
         """Somebody will look at this connection's queues and tell."""
         self._connections[name].has_doctor = True

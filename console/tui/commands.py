@@ -1,11 +1,10 @@
-"""What can be typed behind `:`: read, completed, and answered in words where it is wrong.
+"""What can be typed behind `:`: read, and answered in words where it is wrong.
 
 A command goes somewhere, or opens a form with its fields filled. None changes data by itself.
 """
 
 import difflib
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -81,11 +80,12 @@ def run(site: Site, line: str) -> None:
     words = words_of(line.strip().removeprefix(":"))
     if not words:
         return
-    command = _find(words[0])
+    command = command_named(words[0])
     command.do(site, words[1:])
 
 
-def _find(name: str) -> Command:
+def command_named(name: str) -> Command:
+    """The command of a name, or of what only one begins with. UsageError."""
     if name in BY_NAME:
         return BY_NAME[name]
     begins = sorted({c.name for n, c in BY_NAME.items() if n.startswith(name)})
@@ -101,7 +101,7 @@ def _find(name: str) -> Command:
 def queue_named(site: Site, name: str) -> Key:
     """The queue of a name, of schema.name or of connection/schema.name. UsageError."""
     keys = site.keys
-    found = [key for key in keys if name in _names(key)]
+    found = [key for key in keys if name in names_of(key)]
     if len(found) == 1:
         return found[0]
     if found:
@@ -114,9 +114,15 @@ def queue_named(site: Site, name: str) -> Key:
     )
 
 
-def _names(key: Key) -> tuple[str, ...]:
+def names_of(key: Key) -> tuple[str, ...]:
+    """All that a queue may be called, the shortest first."""
     connection, schema, name = key
     return (name, f"{schema}.{name}", f"{connection}/{name}", f"{connection}/{schema}.{name}")
+
+
+def quoted(word: str) -> str:
+    """The word as it has to be typed."""
+    return line_of([word])
 
 
 def _queue_and_rest(site: Site, words: list[str]) -> tuple[Key, list[str]]:
@@ -332,58 +338,3 @@ COMMANDS: tuple[Command, ...] = (
 )  # fmt: skip
 
 BY_NAME = {name: command for command in COMMANDS for name in (command.name, *command.also)}
-
-
-# Completion.
-
-
-def completions(site: Site, line: str) -> list[str]:
-    """The whole lines that the last word could become."""
-    head, _, last = line.rpartition(" ")
-    before = head.split()
-    if not before:
-        return sorted(c.name for c in COMMANDS if c.name.startswith(last))
-    try:
-        command = _find(before[0])
-    except UsageError:
-        return []
-    words = [word for word in _words(site, command, before) if word.startswith(last)]
-    return [f"{head} {word}" for word in dict.fromkeys(words)]
-
-
-def _words(site: Site, command: Command, before: Sequence[str]) -> Iterator[str]:
-    if len(before) == 1:
-        if command.wants in {"queue", "both"}:
-            yield from _unambiguous(site.keys)
-        if command.wants in {"connection", "both"}:
-            yield from map(quoted, site.desk.places)
-        if command.wants == "theme":
-            yield from site.themes
-    if command.name == "queue" and len(before) == 2:
-        yield from TABS
-    form = BY_VERB.get(command.name)
-    takes_filters = command.name in {"messages", "actions"} or (
-        form is not None and any(field.name == "filter" for field in form.fields)
-    )
-    if takes_filters and before:
-        yield from ("state=ready", "state=claimed", "state=error", "state=done")
-        yield from (re.split("(?<=[=~.])", one)[0] for one in filtering.FORMS)
-    if form is not None:
-        yield from (f"--{field.name}" for field in form.fields if field.put is Put.OPTION)
-
-
-def _unambiguous(keys: Iterable[Key]) -> list[str]:
-    """A name for each queue that means no other."""
-    every = list(keys)
-    found = []
-    for key in every:
-        alone = next(
-            (n for n in _names(key) if sum(n in _names(other) for other in every) == 1), key[2]
-        )
-        found.append(quoted(alone))
-    return found
-
-
-def quoted(word: str) -> str:
-    """The word as it has to be typed."""
-    return line_of([word])

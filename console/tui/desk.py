@@ -12,6 +12,8 @@ from console.tui.feed import Clock, Feed
 from console.tui.findings import FindingView
 from console.tui.opening import Opening
 from console.tui.places import Place
+from console.tui.recordings import Recordings
+from console.tui.replay import Replay
 from console.tui.running import Runs
 
 INTERVALS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
@@ -32,8 +34,11 @@ class Ways(Protocol):
     def open_waits(self, connection: str) -> None:
         """What a server's sessions wait for."""
 
-    def open_actions(self, key: Key, words: Sequence[str] = ()) -> None:
-        """The verbs that a queue has; `words`: filters that stand in the form."""
+    def open_actions(self, key: Key, words: Sequence[str] = (), state: str = "") -> None:
+        """The verbs that a queue has. `words`: filters that stand in the form.
+
+        `state`: the one that all messages are in which they are for, if it is known.
+        """
 
     def open_action(self, key: Key, verb: str, words: Sequence[str] = (), **options: str) -> None:
         """One verb's form. `options` are its other fields, by the command line's names."""
@@ -82,6 +87,10 @@ class Desk:
     """The commands that were typed, the newest last."""
     running: Runs = field(default_factory=Runs)
     """The actions that run here, whatever is on the screen."""
+    recordings: Recordings | None = None
+    """What is kept of all this; None: nothing is."""
+    replay: Replay | None = None
+    """What is played, in a console that shows a recording."""
     _other_zone: tzinfo | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -103,6 +112,8 @@ class Desk:
     @property
     def corner(self) -> str:
         """What stands at the end of the first line: the interval and the time."""
+        if self.replay is not None:
+            return self.replay.corner(self.zone)
         seconds = max((feed.interval_seconds for feed in self.feeds), default=0.0)
         return f"every {seconds:g} s · {formats.clock(self.clock.utc(), self.zone)}"
 
@@ -110,6 +121,19 @@ class Desk:
         """Look at all databases now, those too that are waiting to be tried again."""
         for feed in self.feeds:
             feed.look_now()
+
+    @property
+    def recordings_root(self) -> Path | None:
+        """Where what was recorded of these connections is read."""
+        if self.replay is not None:
+            return self.replay.root
+        return None if self.recordings is None else self.recordings.root
+
+    @property
+    def nothing_behind(self) -> str:
+        """Why nothing can be done or asked where a connection has no place, in words."""
+        what = "This console has readings only" if self.replay is None else "This is a recording"
+        return f"{what}: nothing can be done from here."
 
     def change_interval(self, step: int) -> None:
         """Look less (1) or more (-1) often."""

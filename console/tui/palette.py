@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits, Provider
 
 from console.designs import DESIGNS
 from console.errors import ConsoleError
@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 
 Entry = tuple[str, str, str]
 """What it is called, what it does, the command."""
+
+
+class Palette(CommandPalette):
+    """Textual's own pages through a list that has no room yet, and dies of it."""
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """The keys of the list wait until it is laid out."""
+        if action == "command_list" and self.is_mounted:
+            return bool(self.query_one(CommandList).scrollable_content_region)
+        return super().check_action(action, parameters)
 
 
 class ConsoleCommands(Provider):

@@ -37,6 +37,8 @@ class Place:
     """For people: without secrets."""
     origin: str = ""
     """Where that comes from: a file and its line, a variable, the command line."""
+    record: bool = True
+    """Whether what is seen of it is kept, in a console that keeps anything."""
 
     def find(self, schema: str, name: str) -> Queue:
         """The queue of that name, as the catalog has it now. Waits; ConsoleError."""
@@ -60,6 +62,7 @@ def place_of(
         credentials,
         profile.shown_url,
         str(profile.settings.value(URL_KEY).origin),
+        profile.record,
     )
 
 

@@ -1,73 +1,112 @@
-"""Recorded samples instead of a database: the console as it was, at any pace."""
+"""A recording that is played: where it is, how fast it goes, and how the screen says so."""
 
 import threading
-from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import dataclass
+from datetime import datetime, time, timedelta, tzinfo
 from pathlib import Path
 
-from console.errors import ConsoleError
-from console.monitor import Reading
-from console.monitor.recording.reading import Reader, Span
-from console.monitor.recording.records import LINKS, SAMPLES, Row, snapshot_of
+from console.errors import UsageError
+from console.formats import bare_moment, moment, offset
+from console.monitor.recording import segments
+from console.monitor.recording.history import NothingRecordedError
+from console.monitor.recording.reading import Reader
+from console.monitor.recording.records import LINKS
 from console.tui.feed import Clock
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0, 300.0)
-_TICK_SECONDS = 0.1
-_AHEAD = timedelta(minutes=10)
-_BEHIND = timedelta(minutes=1)
+_BEFORE_THE_END = timedelta(hours=1)
+_LONGEST_STEP_SECONDS = 1.0
+_KEYS = ", . 10 s   < > 5 m   { } speed   @ time"
 
 
 class Player:
-    """Where the replay is, and how fast it goes. Any thread may ask and say."""
+    """Where the replay is, and how fast it goes. Any thread may ask and say.
 
-    def __init__(self, at: datetime, monotonic: Callable[[], float]) -> None:
+    It only moves when what is to be seen there is there to be seen (`reach`, `arrive`): a slow
+    disk makes it slow, and never makes old figures of new ones.
+    """
+
+    def __init__(
+        self, at: datetime, first: datetime, last: datetime, monotonic: Callable[[], float]
+    ) -> None:
+        self.first = first
+        self.last = last
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._at = at
         self._since = monotonic()
-        self.playing = True
-        self.speed = 1.0
-        self.jumps = 0
-        """How often it went elsewhere than on."""
+        self._asked = self._since
+        self._wanted: datetime | None = at
+        self._playing = True
+        self._speed = 1.0
 
     @property
     def at(self) -> datetime:
         """The moment that is shown now."""
+        return self._at
+
+    @property
+    def playing(self) -> bool:
+        """Whether it goes on by itself."""
+        return self._playing
+
+    @property
+    def speed(self) -> float:
+        """How many seconds it goes on in one."""
+        return self._speed
+
+    @property
+    def wanted(self) -> datetime | None:
+        """Where somebody wants it to go; None: on."""
+        return self._wanted
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is nothing more to come."""
+        return self._at >= self.last
+
+    @property
+    def following(self) -> datetime:
+        """Where it is to be next, if it plays on: at the last moment it is held."""
         with self._lock:
-            return self._now()
+            self._asked = self._monotonic()
+            if not self._playing:
+                return self._at
+            ran = min(self._asked - self._since, _LONGEST_STEP_SECONDS) * self._speed
+            return min(self._at + timedelta(seconds=ran), self.last)
 
-    def _now(self) -> datetime:
-        if not self.playing:
-            return self._at
-        return self._at + timedelta(seconds=(self._monotonic() - self._since) * self.speed)
+    def reach(self, at: datetime) -> None:
+        """It has played on to there."""
+        with self._lock:
+            self._at, self._since = at, self._asked
 
-    def _settle(self) -> None:
-        self._at, self._since = self._now(), self._monotonic()
+    def arrive(self, at: datetime) -> None:
+        """It is where it was wanted, unless somewhere else is wanted by now."""
+        with self._lock:
+            self._at, self._since = at, self._monotonic()
+            if self._wanted == at:
+                self._wanted = None
 
     def turn(self) -> None:
         """Play, or hold."""
         with self._lock:
-            self._settle()
-            self.playing = not self.playing
+            self._playing, self._since = not self._playing, self._monotonic()
 
     def change_speed(self, step: int) -> None:
         """Slower (-1) or faster (1)."""
         with self._lock:
-            self._settle()
-            place = SPEEDS.index(self.speed) + step
-            self.speed = SPEEDS[max(0, min(place, len(SPEEDS) - 1))]
+            place = SPEEDS.index(self._speed) + step
+            self._speed = SPEEDS[max(0, min(place, len(SPEEDS) - 1))]
 
     def seek(self, at: datetime) -> None:
-        """Go to a moment."""
+        """Want it at a moment; before the first it begins, after the last it ends."""
         with self._lock:
-            self._at, self._since = at, self._monotonic()
-            self.jumps += 1
+            self._wanted = max(self.first, min(at, self.last))
 
     def skip(self, seconds: float) -> None:
-        """Go some seconds on, or back."""
-        self.seek(self.at + timedelta(seconds=seconds))
+        """Want it some seconds further on, or back; of several wishes each counts."""
+        self.seek((self._wanted or self._at) + timedelta(seconds=seconds))
 
     @property
     def clock(self) -> Clock:
@@ -76,87 +115,100 @@ class Player:
 
 
 @dataclass(frozen=True)
-class _Window:
-    """What was read of the recording: looks in a span, by their times."""
+class Replay:
+    """What is played."""
 
-    span: Span
-    times: tuple[datetime, ...] = ()
-    readings: tuple[Reading, ...] = ()
+    root: Path
+    connections: tuple[str, ...]
+    player: Player
 
-    def at(self, moment: datetime) -> tuple[datetime, Reading] | None:
-        """The last look at or before a moment."""
-        place = bisect_right(self.times, moment) - 1
-        return None if place < 0 else (self.times[place], self.readings[place])
+    def corner(self, zone: tzinfo | None) -> str:
+        """How it goes, and where it is: `REPLAY ▶ 1x · 2026-03-29 03:00:05 UTC`."""
+        player = self.player
+        mark = "■ end" if player.ended else "▶" if player.playing else "‖"
+        return f"REPLAY {mark} {player.speed:g}x · {moment(player.at, zone)}"
+
+    def line(self, zone: tzinfo | None, width: int) -> str:
+        """From when to when it is recorded, and how far that is; what there is room for."""
+        player = self.player
+        last = bare_moment(player.last, zone)
+        if player.first.astimezone(zone).date() == player.last.astimezone(zone).date():
+            last = last.partition(" ")[2]
+        begin = f"recorded {bare_moment(player.first, zone)}"
+        end = f"{last} {offset(player.last, zone)}"
+        keys = f"   {_KEYS}" if width >= len(begin) + len(end) + len(_KEYS) + 20 else ""
+        cells = width - len(begin) - len(end) - len(keys) - 2
+        if cells < 8:
+            return f"{begin} to {end}"
+        whole = (player.last - player.first).total_seconds() or 1.0
+        place = round((player.at - player.first).total_seconds() / whole * (cells - 1))
+        bar = "─" * place + "●" + "─" * (cells - 1 - place)
+        return f"{begin} {bar} {end}{keys}"
 
 
-class ReplayFeed:
-    """One connection's recording as a feed."""
-
-    def __init__(self, root: Path, connection: str, player: Player) -> None:
-        self.name = connection
-        self.interval_seconds = 1.0
-        self._reader = Reader(root, connection)
-        self._player = player
-        self._stop = threading.Event()
-        self._wake = threading.Event()
-        self._deliver: Callable[[Reading], None] = lambda _: None
-        self._thread = threading.Thread(target=self._run, name=f"replay {connection}", daemon=True)
-
-    def start(self, deliver: Callable[[Reading], None]) -> None:
-        """Begin; `deliver` is called in the feed's thread."""
-        self._deliver = deliver
-        self._thread.start()
-
-    def look_now(self) -> None:
-        """Show what is there now again."""
-        self._wake.set()
-
-    def stop(self) -> None:
-        """Deliver nothing more."""
-        self._stop.set()
-        self._wake.set()
-
-    def _run(self) -> None:
-        begin = self._player.at
-        window = _Window(Span(begin, begin))
-        shown: tuple[int, datetime] | None = None
-        while not self._stop.is_set():
-            moment, jumps = self._player.at, self._player.jumps
-            if moment not in window.span:
-                window = self._read(moment)
-            found = window.at(moment)
-            if found is not None and shown != (jumps, found[0]) and not self._stop.is_set():
-                shown = (jumps, found[0])
-                self._deliver(found[1])
-            self._wake.wait(_TICK_SECONDS)
-            self._wake.clear()
-
-    def _read(self, moment: datetime) -> _Window:
-        span = Span(moment - _BEHIND, moment + _AHEAD)
-        samples: dict[datetime, list[Row]] = {}
-        for row in self._reader.rows(SAMPLES, span):
-            samples.setdefault(row["at"], []).append(row)
-        links = self._reader.rows(LINKS, span)
-        readings = [self._reading(link, samples.get(link["at"], [])) for link in links]
-        # A look that failed shows the figures of the last one that went well.
-        for place, reading in enumerate(readings):
-            if reading.error is not None and place:
-                readings[place] = replace(reading, queues=readings[place - 1].queues)
-        return _Window(span, tuple(link["at"] for link in links), tuple(readings))
-
-    def _reading(self, link: Row, rows: list[Row]) -> Reading:
-        error = None if link["error"] is None else ConsoleError(str(link["error"]))
-        latency = link["latency_seconds"]
-        return Reading(
-            self.name,
-            tuple(snapshot_of(row, self.name) for row in rows),
-            latency_seconds=None if latency is None else float(str(latency)),
-            error=error,
+def open_replay(
+    root: Path, at: str | None, zone: tzinfo | None, monotonic: Callable[[], float]
+) -> Replay:
+    """The recordings under a folder, of all connections, at a moment; without one: an hour before
+    their end. UsageError; NothingRecordedError where there is nothing, or not at that moment.
+    """
+    if not root.is_dir():
+        raise UsageError(
+            f"There is no folder {str(root)!r}.",
+            next_step="--replay wants a folder of recordings, such as record writes them.",
         )
+    spans = {name: first_and_last(root, name) for name in segments.connections(root)}
+    known = {name: span for name, span in spans.items() if span is not None}
+    if not known:
+        raise NothingRecordedError(
+            f"Nothing is recorded in {str(root)!r}.",
+            next_step="The console records while it is open; dbq-console record does so always.",
+        )
+    first = min(span[0] for span in known.values())
+    last = max(span[1] for span in known.values())
+    begin = max(first, last - _BEFORE_THE_END) if at is None else moment_of(at, first, last, zone)
+    return Replay(root, tuple(known), Player(begin, first, last, monotonic))
+
+
+def moment_of(text: str, first: datetime, last: datetime, zone: tzinfo | None) -> datetime:
+    """What `03:00` or `2026-03-29T03:00` means; without an offset: in the zone.
+
+    A time of day is of the last recorded day, or of the day before where it was not yet so late.
+    UsageError for what is no time; NothingRecordedError for one that was not recorded.
+    """
+    word = text.strip()
+    try:
+        if ":" in word[:3] and "-" not in word and "T" not in word:
+            day = last.astimezone(zone).date()
+            of_day = time.fromisoformat(word if word[1] != ":" else f"0{word}")
+            found = _in(datetime.combine(day, of_day), zone)
+            before = _in(datetime.combine(day - timedelta(days=1), of_day), zone)
+            found = before if found > last and before >= first else found
+        else:
+            found = _in(datetime.fromisoformat(word), zone)
+    except ValueError:
+        raise UsageError(
+            f"{text!r} is no time.",
+            next_step="Such as 03:00, 03:00:30, 2026-03-29T03:00 or 2026-03-29T03:00+02:00.",
+        ) from None
+    # What is written to the second means all of that second.
+    if found < first < found + timedelta(seconds=1):
+        found = first
+    if not first <= found <= last:
+        raise NothingRecordedError(
+            f"Nothing is recorded at {moment(found, zone)}.",
+            why=f"The recording goes from {moment(first, zone)} to {moment(last, zone)}.",
+        )
+    return found
+
+
+def _in(at: datetime, zone: tzinfo | None) -> datetime:
+    """A moment that tells no offset is one of the zone (None: the machine's own)."""
+    if at.tzinfo is not None:
+        return at
+    return at.astimezone() if zone is None else at.replace(tzinfo=zone)
 
 
 def first_and_last(root: Path, connection: str) -> tuple[datetime, datetime] | None:
     """From when to when there is a recording of a connection; None: there is none."""
-    always = Span(datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))
-    looks = Reader(root, connection).rows(LINKS, always, ["at"])
-    return (looks[0]["at"], looks[-1]["at"]) if looks else None
+    return Reader(root, connection).extent(LINKS)

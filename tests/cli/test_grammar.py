@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+import click
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -73,10 +74,19 @@ def call_of_a_silent_server() -> Iterator[subprocess.Popen[bytes]]:
                 running.kill()
 
 
+def verbs() -> Iterator[tuple[str, click.Command]]:
+    """Every verb by its words; a group is none, its verbs are."""
+    for name, verb in cli.commands.items():
+        if isinstance(verb, click.Group):
+            yield from ((f"{name} {part}", one) for part, one in verb.commands.items())
+        else:
+            yield name, verb
+
+
 def test_every_verb_takes_the_common_options() -> None:
     options = {
         name: {option for parameter in verb.params for option in parameter.opts}
-        for name, verb in cli.commands.items()
+        for name, verb in verbs()
     }
     common = {"--url", "--profile", "--schema", "--rights", "--json"}
     assert {name for name, found in options.items() if not common <= found} <= {"demo"}
@@ -88,18 +98,19 @@ def test_every_verb_takes_the_common_options() -> None:
 def test_yes_is_taken_by_verbs_that_ask_and_only_by_those() -> None:
     asking = {
         name
-        for name, verb in cli.commands.items()
+        for name, verb in verbs()
         if any("--yes" in parameter.opts for parameter in verb.params)
     }
     on_messages = {"requeue", "release", "purge", "archive", "restore"}
     assert asking == on_messages | {
         *("uninstall", "relay", "resize", "maintain", "upgrade", "end-session", "doctor"),
+        "pipeline archive",
     }
 
 
 def test_every_verb_has_help_with_an_example() -> None:
-    for name, verb in cli.commands.items():
-        answer = call(name, "--help")
+    for name, verb in verbs():
+        answer = call(*name.split(), "--help")
         assert answer.status == 0
         assert "Usage: " in answer.text
         assert "Example" in answer.text

@@ -22,7 +22,7 @@ from tests.servers import connect, wait_until
 
 _POINT = [
     *("at", "looks", "ready", "scheduled", "claimed", "stuck", "errors", "done", "age_seconds"),
-    *("gap", "push_per_second", "pop_per_second", "latency_seconds"),
+    *("gap", "push_per_second", "pop_per_second", "latency_seconds", "pause_seconds"),
 ]
 
 

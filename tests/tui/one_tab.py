@@ -41,7 +41,7 @@ class Remembering:
     def open_waits(self, connection: str) -> None:
         self.went.append(("waits", connection))
 
-    def open_actions(self, key: Key, words: Sequence[str] = ()) -> None:
+    def open_actions(self, key: Key, words: Sequence[str] = (), state: str = "") -> None:  # noqa: ARG002
         self.went.append(("actions", key, *words))
 
     def open_action(self, key: Key, verb: str, words: Sequence[str] = (), **options: str) -> None:

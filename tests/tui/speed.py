@@ -2,9 +2,15 @@
 
 Fake feeds: what is measured is the console, no database. For 20, 100 and 500 queues at 1 Hz: from
 the start of the process to the first figures; from a key to its paint; CPU and memory meanwhile.
+
+`python -m tests.tui.speed --beside-pg-activity PROGRAM --seconds 60` starts the demo's server and
+traffic, and on it this console and pg_activity side by side, both once a second: CPU and memory of
+each. PROGRAM is pg_activity, which `pip install pg_activity psycopg[binary]` puts into an
+environment of its own.
 """
 
 import argparse
+import contextlib
 import os
 import random
 import re
@@ -17,12 +23,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pexpect  # type: ignore[import-untyped]
+from sqlalchemy import make_url
 
 from console.monitor import QueueSnapshot, Reading
 from tests.tui.feeds import nine
 
 COLUMNS, LINES = 160, 48
 _TICKS = os.sysconf("SC_CLK_TCK")
+_WARM_UP_SECONDS = 10.0
 
 
 class Tide:
@@ -134,6 +142,55 @@ def _keys(console: "pexpect.spawn[str]", queues: int, seconds: float) -> list[fl
     return found
 
 
+def beside(program: str, seconds: float) -> None:
+    """This console and pg_activity on one busy server, for so long."""
+    from console.demo import Demo  # noqa: PLC0415  # needs more than the console does
+
+    with Demo() as demo:
+        # The password is that of a server which lives as long as this.
+        url = make_url(demo.url).set(drivername="postgresql").render_as_string(hide_password=False)
+        commands = {
+            "dbq-console": [sys.executable, "-m", "tests.tui.speed", "--watch", demo.url],
+            "pg_activity": [program, "--refresh", "1", url],
+        }
+        watched = {name: _Watched(command) for name, command in commands.items()}
+        time.sleep(_WARM_UP_SECONDS)
+        before = {name: one.cpu_seconds for name, one in watched.items()}
+        began = time.perf_counter()
+        time.sleep(seconds)
+        took = time.perf_counter() - began
+        for name, one in watched.items():
+            if not one.console.isalive():
+                raise SystemExit(f"{name} ended before its time")
+            share, memory = (one.cpu_seconds - before[name]) / took, _memory_mb(one.console.pid)
+            print(f"{name:12}  {share:6.1%}  {memory:4.0f} MB  {one.drawn / 1000:8,.0f} kB drawn")
+            one.console.close(force=True)
+
+
+class _Watched:
+    """A program on a pseudo-terminal that is read as fast as it writes."""
+
+    def __init__(self, command: Sequence[str]) -> None:
+        self.console = pexpect.spawn(
+            command[0],
+            [*command[1:]],
+            dimensions=(LINES, COLUMNS),
+            env={**os.environ, "TERM": "xterm-256color"},
+        )
+        self.drawn = 0
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError, ValueError, pexpect.EOF):
+            while True:
+                with contextlib.suppress(pexpect.TIMEOUT):
+                    self.drawn += len(self.console.read_nonblocking(65_536, timeout=1))
+
+    @property
+    def cpu_seconds(self) -> float:
+        return _cpu_seconds(self.console.pid)
+
+
 def _cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
@@ -150,7 +207,18 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="of keys, for each number")
     parser.add_argument("--queues", type=int, nargs="*", default=[20, 100, 500])
     parser.add_argument("--child", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--beside-pg-activity", metavar="PROGRAM", help="on a live demo instead")
+    parser.add_argument("--watch", metavar="URL", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.watch:
+        from console import tui  # noqa: PLC0415  # its loading is measured
+        from console.engines import open_database  # noqa: PLC0415
+
+        tui.run([open_database(given.watch, label="demo")])
+        return
+    if given.beside_pg_activity:
+        beside(given.beside_pg_activity, given.seconds)
+        return
     if given.child:
         from console.tui import ConsoleApp  # noqa: PLC0415  # its loading is measured
 

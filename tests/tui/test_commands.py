@@ -12,7 +12,8 @@ from console.errors import UsageError
 from console.monitor import QueueSnapshot, Reading
 from console.tui import commands
 from console.tui.board import Board
-from console.tui.commands import Site, completions, queue_named, quoted
+from console.tui.commands import Site, queue_named, quoted
+from console.tui.completion import completions
 from console.tui.desk import Desk
 from console.tui.dialogs.command_line import CommandLineDialog
 from console.tui.filter_line import words_of

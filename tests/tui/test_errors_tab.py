@@ -39,7 +39,7 @@ async def test_kinds_with_their_counts_times_tries_and_samples() -> None:
         assert "19 errors of 2 kinds at least, the newest; older ones were not" in head(shown)
         for words in ("≈12", "03-29 02:00:00", "03-29 02:10:00", "1 to 5", "no route to <ip>"):
             assert words in shown.picture
-        assert "newest of 17: no route to 10.0.0.7: 'x'␛ [bold]" in shown.picture
+        assert "newest, message 17: no route to 10.0.0.7: 'x'␛ [bold]" in shown.picture
         shown.tab.fail(ConnectionFailedError("Could not look.", why="it is away"))
         await shown.pilot.pause()
         assert "it is away" in head(shown)

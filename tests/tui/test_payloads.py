@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from console.tui.payloads import Form, HexRows, form_of, json_lines, shown
+from console.tui.json_lines import json_lines
+from console.tui.payloads import Form, HexRows, form_of, shown
 
 OBEYED = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
 

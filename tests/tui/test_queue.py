@@ -480,3 +480,17 @@ async def test_a_ring_on_a_real_server_from_its_orphan_to_its_end(database_url: 
         assert "ready" in figures(screen)
     ring.close()
     database.close()
+
+
+async def test_the_same_queue_is_not_opened_over_itself(looks: list[str]) -> None:
+    async with opened() as console:
+        screen = await open_queue(console, "orders", "slots")
+        before = len(console.app.screen_stack)
+        console.app.open_queue(screen.key, "sql")
+        await console.pilot.pause()
+        assert len(console.app.screen_stack) == before
+        assert screen.tab is not None
+        assert screen.tab.NAME == "sql"
+        console.app.open_queue(of("mail"))
+        assert len(console.app.screen_stack) == before + 1
+    assert looks

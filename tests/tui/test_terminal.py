@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pexpect  # type: ignore[import-untyped]
 import pytest
@@ -23,16 +24,19 @@ from tests.servers import fresh_database
 _RUN = "import sys; from console import engines, tui; tui.run([engines.open_database(sys.argv[1])])"
 
 
-def spawn(url: str, columns: int = 80) -> "pexpect.spawn[str]":
-    """The console on a pseudo-terminal of 24 lines."""
+def spawn(
+    url: str, columns: int = 80, lines: int = 24, run: str = _RUN, folder: Path | None = None
+) -> "pexpect.spawn[str]":
+    """The console on a pseudo-terminal, in a folder."""
     environment = {**os.environ, "TERM": "xterm-256color", "COLORTERM": ""}
     return pexpect.spawn(
         sys.executable,
-        ["-c", _RUN, url],
-        dimensions=(24, columns),
+        ["-c", run, url],
+        dimensions=(lines, columns),
         env=environment,
+        cwd=folder,
         encoding="utf-8",
-        timeout=20,
+        timeout=60,
     )
 
 

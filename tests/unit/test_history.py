@@ -1,5 +1,6 @@
 """A recording as points: nothing is made up, and nothing that was high is lost."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from console.monitor.recording.history import (
     points,
     since,
     step_for,
+    thinned,
 )
 from console.monitor.recording.reading import Span
 from console.monitor.recording.records import ACTIONS, FINDINGS, SAMPLES, Kind
@@ -65,6 +67,31 @@ def test_a_rate_is_the_mean_and_between_its_ends(rates: list[float]) -> None:
     (point,) = points([sample(0, pop_per_second=rate) for rate in rates], 60)
     assert point.pop_per_second is not None
     assert min(rates) * (1 - 1e-9) <= point.pop_per_second <= max(rates) * (1 + 1e-9)
+
+
+rates = st.none() | st.floats(0, 1e6)
+
+
+@given(st.lists(st.tuples(st.integers(0, 600), counts, rates)), st.sampled_from(STEPS))
+def test_what_is_put_together_first_gives_the_same_points(
+    seen: list[tuple[int, int | None, float | None]], step: int
+) -> None:
+    rows = [
+        sample(at, ready=ready, pop_per_second=rate, next_seconds=1.0)
+        for at, ready, rate in sorted(seen, key=lambda one: one[0])
+    ]
+    whole, together = points(rows, step), points(thinned(rows, step), step)
+    assert [replace(one, pop_per_second=None) for one in together] == [
+        replace(one, pop_per_second=None) for one in whole
+    ]
+    for one, other in zip(whole, together, strict=True):
+        assert one.pop_per_second == pytest.approx(other.pop_per_second, rel=1e-6, abs=1e-9)
+
+
+def test_a_longer_pause_that_was_meant_is_no_gap(tmp_path: Path) -> None:
+    write(tmp_path, SAMPLES, *(sample(at, next_seconds=60.0) for at in (0, 60, 120, 400, 460)))
+    found = history(tmp_path, "prod", "orders", HOURS)
+    assert [len(run) for run in found.runs] == [3, 2]
 
 
 @given(st.integers(1, 400 * 86_400), st.integers(1, 10_000))

@@ -18,6 +18,7 @@ from console.engines.mssql import PRODUCT
 from tests.contract.variants import ALL, Variant, on
 from tests.looks import adopted as somebody_elses
 from tests.moves import moves
+from tests.pipeline.statements import asked
 
 NAME = r"\[(?:[^\]]|\]\])+\]"
 OBJECT = rf"{NAME}\.{NAME}"
@@ -102,7 +103,7 @@ def files(queue: Queue) -> list[str]:
     """The design's own, and those that belong to no design."""
     folder = Path(str(sql.queries_folder())) / "mssql"
     house = {path.stem for path in folder.glob("*.sql")} - DESIGNS.keys()
-    return [queue.design.name, *sorted(house - {"actions", "doctor"})]
+    return [queue.design.name, *sorted(house - {"actions", "doctor", "pipeline"})]
 
 
 def rendered(queue: Queue, file: str) -> Iterator[Batch]:
@@ -125,6 +126,12 @@ def doctoring(queue: Queue) -> Iterator[Batch]:
         yield from one(statement, scope_of(PRODUCT, queue) if in_hand else queue.scope(PRODUCT))
 
 
+def piping(queue: Queue) -> Iterator[Batch]:
+    """What the pipeline asks of it."""
+    for statement, scope in asked(PRODUCT, queue):
+        yield from one(statement, scope)
+
+
 def one(statement: sql.Statement, scope: sql.Scope) -> Iterator[Batch]:
     """What one statement sends."""
     texts = sql.batches(statement, PRODUCT.dialect, scope)
@@ -145,6 +152,7 @@ def installed() -> Iterator[Batch]:
             yield from rendered(queue, file)
         yield from acting(queue)
         yield from doctoring(queue)
+        yield from piping(queue)
 
 
 def adopted() -> Iterator[Batch]:

@@ -21,7 +21,8 @@ MORE = {
 }
 """What only the catalog's and the maintenance's statements put in."""
 HOUSE = (
-    *("activity", "catalog", "common", "maintenance", "roles", "server", "sessions", "upgrade"),
+    *("activity", "catalog", "common", "maintenance", "replay", "roles", "server", "sessions"),
+    "upgrade",
 )
 """The files that belong to no design."""
 PRODUCTS_OF = [

@@ -23,6 +23,11 @@ _HIGHEST = ("ready", "scheduled", "claimed", "stuck", "errors", "done", "age_sec
 _MEAN = ("push_per_second", "pop_per_second", "latency_seconds")
 
 
+_LATE_PAUSES = 2.0
+_LATE_SECONDS = 1.0
+"""A look that comes later than so many pauses, and this, after the one before: one was missed."""
+
+
 class NothingRecordedError(ConsoleError):
     """The answer is no: there is nothing there."""
 
@@ -50,6 +55,8 @@ class Point:
     push_per_second: float | None
     pop_per_second: float | None
     latency_seconds: float | None
+    pause_seconds: float | None = None
+    """The longest pause that was meant to follow a look; None: the recording does not tell."""
 
     def as_json(self) -> dict[str, object]:
         """The stable object of `history --json`."""
@@ -90,6 +97,25 @@ class History:
     """What of the recording could not be read."""
     tables: tuple[str, ...] = (rollups.RAW,)
     """Where the points are from: `raw`, `minute`, `hour`, `day`."""
+
+    @property
+    def runs(self) -> tuple[tuple[Point, ...], ...]:
+        """The points that belong together: between two runs looks were missed.
+
+        An idle queue is looked at seldom, and that is no gap.
+        """
+        runs: list[list[Point]] = []
+        for point in self.points:
+            if runs and self._follows(runs[-1][-1], point):
+                runs[-1].append(point)
+            else:
+                runs.append([point])
+        return tuple(map(tuple, runs))
+
+    def _follows(self, before: Point, point: Point) -> bool:
+        reach = self.step_seconds + (before.pause_seconds or 0.0) * _LATE_PAUSES + _LATE_SECONDS
+        apart = (point.at - before.at).total_seconds()
+        return apart <= max(1.5 * self.step_seconds, reach)
 
     def as_json(self) -> dict[str, object]:
         """The stable object of `history --json`."""
@@ -145,7 +171,7 @@ def history(
         )
     marks = [
         *_findings(told.rows(FINDINGS, equal)),
-        *_actions(told.reader.rows(ACTIONS, span, None, **equal)),
+        *_actions(told.reader.rows(ACTIONS, span, None, None, **equal)),
     ]
     return History(
         connection,
@@ -179,9 +205,17 @@ class _Told:
     def skipped(self) -> str:
         return self.reader.skipped.words
 
+    def _thin(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        # Where rollups tell the rest of a day, their minutes are found by those of the looks.
+        step = self.sources.step_seconds if self._rollups is None else 1
+        return thinned(rows, step)
+
     def rows(self, kind: Kind, equal: Mapping[str, str]) -> list[Mapping[str, Any]]:
         """In order of time. Those of a table begin where their stretch does."""
-        raw = self.reader.rows(kind, self._span, None, **equal) if self.sources.raw else []
+        thin = self._thin if kind is SAMPLES else None
+        raw = []
+        if self.sources.raw:
+            raw = self.reader.rows(kind, self._span, None, thin, **equal)
         found: list[Mapping[str, Any]] = [r for r in raw if r["at"].date() in self.sources.raw]
         seen = [row["at"] for row in found]
         for width, days in self.sources.by_width.items():
@@ -191,6 +225,32 @@ class _Told:
             rows = rollups.unseen(table, seen, self.sources.both)
             found += rollups.looks(rows) if kind is SAMPLES else rollups.findings(rows)
         return sorted(found, key=lambda row: row["at"])
+
+
+def thinned(rows: Iterable[dict[str, Any]], step_seconds: int) -> list[dict[str, Any]]:
+    """Samples with those of one stretch put together, so that points come out the same.
+
+    A month of looks need not be in memory at once.
+    """
+    stretches: dict[tuple[object, ...], dict[str, Any]] = {}
+    for row in rows:
+        # Of a mean only those may be one row that know it, or do not, together.
+        known = tuple(row[name] is None for name in _MEAN)
+        stretch = int(row["at"].timestamp() // step_seconds)
+        key = (row["schema"], row["queue"], stretch, known)
+        one = stretches.get(key)
+        if one is None:
+            stretches[key] = {**row, "looks": _looks(row)}
+            continue
+        looks = _looks(row)
+        for name in _MEAN:
+            if row[name] is not None:
+                one[name] += (row[name] - one[name]) * looks / (one["looks"] + looks)
+        for name in (*_HIGHEST, "next_seconds"):
+            both = [value for value in (one.get(name), row.get(name)) if value is not None]
+            one[name] = max(both, default=None)
+        one["looks"] += looks
+    return list(stretches.values())
 
 
 def points(rows: Iterable[Mapping[str, Any]], step_seconds: int) -> list[Point]:
@@ -209,7 +269,9 @@ def _point(begin: int, seen: Sequence[Mapping[str, Any]]) -> Point:
         known = [(row[name], _looks(row)) for row in seen if row[name] is not None]
         values[name] = _mean(known) if known else None
     looks = sum(_looks(row) for row in seen)
-    return Point(at=datetime.fromtimestamp(begin, UTC), looks=looks, **values)
+    pause = max((row["next_seconds"] for row in seen if row.get("next_seconds")), default=None)
+    at = datetime.fromtimestamp(begin, UTC)
+    return Point(at=at, looks=looks, pause_seconds=pause, **values)
 
 
 def _looks(row: Mapping[str, Any]) -> int:

@@ -1,8 +1,8 @@
 """Records read again: from closed segments and from those that are still open, in order of time."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,9 @@ class Span:
             day += timedelta(days=1)
 
 
+ALWAYS = Span(datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))
+
+
 @dataclass
 class Reader:
     """Reads one connection's records under a folder. Waits for the disk."""
@@ -62,20 +65,38 @@ class Reader:
         kind: Kind,
         span: Span,
         columns: Sequence[str] | None = None,
+        thin: Callable[[list[dict[str, Any]]], list[dict[str, Any]]] | None = None,
         **equal: str,
     ) -> list[dict[str, Any]]:
         """Rows of a kind in a span, in order of time; `equal`: of a schema, of a queue.
 
-        What is damaged is skipped and counted.
+        What is damaged is skipped and counted. `thin` makes fewer of the rows of a file, at once.
         """
         names = list(columns or kind.columns)
         # The open ones first: one that is closed meanwhile is then found among the others.
         found, read = self._open(kind, span, names, equal)
         for day, path in segments.closed(self.root, kind, self.connection):
             if span.begin.date() <= day <= span.end.date() and path.stem not in read:
-                found += self._closed(path, span, names, equal)
+                rows = self._closed(path, span, names, equal)
+                found += rows if thin is None else thin(rows)
         found.sort(key=lambda row: row["at"])
         return found
+
+    def extent(self, kind: Kind) -> tuple[datetime, datetime] | None:
+        """When the first and the last record of a kind was made; None: there is none.
+
+        Only the ends of the recording are read: it may be a month.
+        """
+        files = list(segments.closed(self.root, kind, self.connection))
+        ends: list[datetime] = []
+        for ordered in (files, files[::-1]):
+            for _, path in ordered:
+                found = self._closed(path, ALWAYS, ["at"], {})
+                if found:
+                    ends += [row["at"] for row in found]
+                    break
+        ends += [row["at"] for row in self._open(kind, ALWAYS, ["at"], {})[0]]
+        return (min(ends), max(ends)) if ends else None
 
     def _open(
         self, kind: Kind, span: Span, names: Sequence[str], equal: Mapping[str, str]

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from console.errors import ConsoleError, RefusedError
-from console.monitor.recording import records, segments
+from console.monitor.recording import records, sealing, segments
 from console.monitor.recording.records import KINDS, Kind, Row
 from console.monitor.sampler import Reading
 
@@ -60,13 +60,19 @@ class Recorder:
         bounds: Bounds | None = None,
         *,
         now: Callable[[], datetime] = _now,
+        apart: bool = False,
     ) -> None:
         """RefusedError where another records the connection already; ConsoleError for a folder
-        that cannot be written."""
+        that cannot be written.
+
+        `apart`: segments are closed by a process of their own, which takes neither the time nor
+        the memory of this one, and goes on when this one ends.
+        """
         self.connection = connection
         self._root = root
         self._bounds = bounds or Bounds()
         self._now = now
+        self._apart = apart
         self.problem = ""
         """Why nothing is recorded just now, in words; empty: it is."""
         self.dropped = 0
@@ -75,6 +81,7 @@ class Recorder:
         """Lines that a crash had cut off, found in segments that were left."""
         self._lock = _locked(root, connection)
         self._batches: queue.Queue[tuple[Kind, tuple[Row, ...]] | None] = queue.Queue(_WAITING)
+        self._ended = threading.Event()
         self._segment: segments.Segment | None = None
         self._opened_at = 0.0
         self._retry_at = 0.0
@@ -99,9 +106,15 @@ class Recorder:
             self._failed("the disk is too slow for what comes")
 
     def close(self, timeout_seconds: float = 10.0) -> None:
-        """Write what waits, close the segment, let the connection go."""
-        self._batches.put(None)
+        """Write what waits, close the segment, let the connection go. Waits so long at most."""
+        self.end()
         self._thread.join(timeout_seconds)
+
+    def end(self) -> None:
+        """The same without waiting for it."""
+        self._ended.set()
+        with suppress(queue.Full):
+            self._batches.put_nowait(None)  # it only makes it quicker
 
     def _run(self) -> None:
         try:
@@ -119,7 +132,7 @@ class Recorder:
         try:
             return self._batches.get(timeout=1.0)
         except queue.Empty:
-            return ()
+            return None if self._ended.is_set() else ()
 
     def _write(self, kind: Kind, rows: tuple[Row, ...]) -> None:
         if time.monotonic() < self._retry_at:
@@ -153,19 +166,29 @@ class Recorder:
         if segment is None:
             return
         try:
-            segment.close()
+            segment.leave()
+            self._seal(segment.path)
         except OSError as error:
             # It stays as lines; whoever comes next closes it.
             self.problem = f"a segment could not be closed: {_words(error)}"
         self._make_room()
 
     def _close_leftovers(self) -> None:
+        with suppress(OSError):
+            segments.remove_drafts(self._root, self.connection)
         for path in segments.leftovers(self._root, self.connection):
             try:
-                self.torn += segments.seal(self._root, self.connection, path).torn
+                self.torn += self._seal(path)
             except OSError as error:
                 self.problem = f"a segment could not be closed: {_words(error)}"
         self._make_room()
+
+    def _seal(self, path: Path) -> int:
+        """How many lines of it were torn. OSError."""
+        if not self._apart:
+            return segments.seal(self._root, self.connection, path).torn
+        # It holds the lock too: whoever comes next does not find it at work.
+        return sealing.outcome(sealing.start(self._root, self.connection, path, self._lock))
 
     def _make_room(self) -> None:
         """Let go of what is too old, then of the oldest, until the rest is within its bytes."""

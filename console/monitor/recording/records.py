@@ -51,11 +51,24 @@ SAMPLES = Kind(
         "estimated": TEXT,
         "unknown": TEXT,
         "problem": TEXT,
+        "next_seconds": NUMBER,
     },
 )
-"""A queue at one look. `estimated` and `unknown` name figures, with commas between them."""
-LINKS = Kind("links", {"at": TIME, "latency_seconds": NUMBER, "queues": COUNT, "error": TEXT})
-"""A look at a connection: how long it took, or why it failed."""
+"""A queue at one look. `estimated` and `unknown` name figures, with commas between them.
+
+`next_seconds`: the pause that was meant to follow; older recordings do not tell it.
+"""
+LINKS = Kind(
+    "links",
+    {
+        "at": TIME,
+        "latency_seconds": NUMBER,
+        "queues": COUNT,
+        "error": TEXT,
+        "next_seconds": NUMBER,
+    },
+)
+"""A look at a connection: how long it took, or why it failed, and when the next one was due."""
 WAITS = Kind("waits", {**_QUEUE, "kind": TEXT, "wait": TEXT, "sessions": COUNT})
 """How many sessions waited for what at a moment; without a queue: in the whole database."""
 FINDINGS = Kind(
@@ -95,6 +108,7 @@ def samples(reading: Reading, at: datetime) -> Iterator[Row]:
             "estimated": ",".join(one.estimated),
             "unknown": ",".join(one.unknown),
             "problem": one.problem,
+            "next_seconds": reading.next_seconds,
         }
 
 
@@ -106,6 +120,7 @@ def link(reading: Reading, at: datetime) -> Row:
         "latency_seconds": None if error else reading.latency_seconds,
         "queues": None if error else len(reading.queues),
         "error": None if error is None else error.what,
+        "next_seconds": reading.next_seconds,
     }
 
 

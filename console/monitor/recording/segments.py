@@ -87,9 +87,13 @@ class Segment:
             raise
         self.bytes += len(data)
 
+    def leave(self) -> None:
+        """Write no more; it stays as lines."""
+        self._file.close()
+
     def close(self) -> Lines:
         """Make it Parquet, then remove it. OSError: it stays as it is."""
-        self._file.close()
+        self.leave()
         return seal(self._root, self._connection, self.path)
 
 
@@ -193,6 +197,13 @@ def _write(path: Path, kind: Kind, rows: list[dict[str, Any]]) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def remove_drafts(root: Path, connection: str) -> None:
+    """Remove what a crash left half written. Only for whoever holds the lock. OSError."""
+    for kind in KINDS.values():
+        for path in (root / kind.name / part(connection)).glob(f"date=*/.*{_CLOSED}.*"):
+            path.unlink(missing_ok=True)
 
 
 def closed(root: Path, kind: Kind, connection: str) -> Iterator[tuple[date, Path]]:

@@ -39,8 +39,13 @@ def _every(queue: Queue, rights: Rights, stale: str) -> Iterator[Choice]:
         yield Choice(verb, summary, why or stale)
 
 
-def suggested(stuck: int | None, errors: int | None) -> str:
-    """The verb that the queue's figures call for first; empty: none."""
+_BY_STATE = {"error": "requeue", "claimed": "release", "done": "archive", "ready": ""}
+
+
+def suggested(stuck: int | None, errors: int | None, state: str = "") -> str:
+    """The verb that the messages' state or the queue's figures call for first; empty: none."""
+    if state in _BY_STATE:
+        return _BY_STATE[state]
     if stuck:
         return "release"
     return "requeue" if errors else ""

@@ -11,13 +11,13 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from console.actions.audit import Entry
 from console.errors import UsageError
 from console.monitor import filters
 from console.tui.desk import Desk
+from console.tui.dialogs.dialog import Dialog
 from console.tui.text import plain
 from console.tui.widgets.audit_table import Line
 
@@ -29,7 +29,7 @@ _UNFINISHED = {"interrupted", "stopped", "failed"}
 _FORMS = re.compile(r" (?=(?:state|older|newer|id|claimed_by|limit|keep-newest)=|error~|payload\.)")
 
 
-class AuditEntryDialog(ModalScreen[None]):
+class AuditEntryDialog(Dialog[None]):
     """Nothing in it can change any more."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

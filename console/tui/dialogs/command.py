@@ -1,18 +1,34 @@
 """The command line's twin of what a screen would do: shown, and copied."""
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
+from textual.widget import Widget
 from textual.widgets import Static
 
+from console.tui.board import Key
+from console.tui.dialogs.dialog import Dialog
+from console.tui.places import Place
 from console.tui.text import plain
+from console.tui.twin import twin
 
 
-class CommandDialog(ModalScreen[None]):
+def show_twin(
+    owner: Widget,
+    place: Place | None,
+    verb: str,
+    key: Key | None = None,
+    words: Iterable[str] = (),
+) -> None:
+    """The command line that does or shows the same as what `owner` does or shows."""
+    owner.app.push_screen(CommandDialog(twin(place, verb, key, words)))
+
+
+class CommandDialog(Dialog[None]):
     """One command. It goes to the clipboard when the dialog opens, and again by y."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

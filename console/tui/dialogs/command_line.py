@@ -3,15 +3,17 @@
 from typing import ClassVar
 
 from rich.text import Text
+from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from console.errors import ConsoleError
 from console.tui import commands
 from console.tui.commands import Site
+from console.tui.completion import completions
+from console.tui.dialogs.dialog import Dialog
 from console.tui.text import plain, said
 from console.tui.widgets.paragraph import Paragraph
 from console.tui.widgets.tones import tone
@@ -19,7 +21,7 @@ from console.tui.widgets.tones import tone
 _SHOWN = 12
 
 
-class CommandLineDialog(ModalScreen[None]):
+class CommandLineDialog(Dialog[None]):
     """Enter does it, Escape leaves it; what is wrong is answered above the line."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -51,9 +53,16 @@ class CommandLineDialog(ModalScreen[None]):
         line.cursor_position = len(line.value)
         self._offer()
 
+    def on_key(self, event: events.Key) -> None:
+        """What was typed before the line was there goes into it all the same."""
+        line = self.query_one(Input)
+        if self.focused is not line and event.is_printable and event.character:
+            event.stop()
+            line.insert_text_at_cursor(event.character)
+
     def _offer(self) -> None:
         line = self.query_one(Input).value
-        self._offered, self._at = commands.completions(self._site, line), -1
+        self._offered, self._at = completions(self._site, line), -1
         self._say()
 
     def _say(self) -> None:

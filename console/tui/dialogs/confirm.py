@@ -7,15 +7,15 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Input
 
+from console.tui.dialogs.dialog import Dialog
 from console.tui.text import plain
 from console.tui.widgets.paragraph import Paragraph
 from console.tui.widgets.tones import tone
 
 
-class ConfirmDialog(ModalScreen[bool]):
+class ConfirmDialog(Dialog[bool]):
     """True where the word that is wanted was typed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -7,13 +7,13 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from console.config import writing
 from console.config.writing import WrongFieldError
 from console.errors import UsageError
 from console.rights import BY_WORD
+from console.tui.dialogs.dialog import Dialog
 from console.tui.text import plain, said
 from console.tui.widgets.field import Field
 from console.tui.widgets.paragraph import Paragraph
@@ -40,7 +40,7 @@ _RIGHTS_WORDS = {
 }
 
 
-class ConnectionFormDialog(ModalScreen[str]):
+class ConnectionFormDialog(Dialog[str]):
     """Gives the name of the profile that was written."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -12,7 +12,6 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
-from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from console.doctor.finding import Repair
@@ -20,6 +19,7 @@ from console.errors import ConsoleError
 from console.tui import jobs
 from console.tui.board import ConnectionView, Link, QueueView
 from console.tui.desk import Desk
+from console.tui.dialogs.dialog import Dialog
 from console.tui.findings import FindingView
 from console.tui.places import Place
 from console.tui.text import plain, said
@@ -50,7 +50,7 @@ class Phase(Enum):
     FAILED = "failed"
 
 
-class FindingDialog(ModalScreen[None]):
+class FindingDialog(Dialog[None]):
     """Opened on one finding, and never changed by a refresh."""
 
     AUTO_FOCUS = ""
@@ -60,6 +60,7 @@ class FindingDialog(ModalScreen[None]):
         Binding("y", "mend", "mend", tooltip="do what the plan says"),
         Binding("o", "command", "command", tooltip="copy it as a command line"),
         Binding("enter", "queue", "queue", tooltip="open the queue where more of it is shown"),
+        Binding("a", "actions", "actions", tooltip="what can be done with the queue"),
         Binding("d", "examine", "doctor", tooltip="let the doctor look at the queue now"),
         Binding("down,j", "scroll(1)", "down", show=False),
         Binding("up,k", "scroll(-1)", "up", show=False),
@@ -274,14 +275,17 @@ class FindingDialog(ModalScreen[None]):
         return "Nothing mends it without somebody's judgement."
 
     def _keys(self) -> str:
-        keys = [] if self.finding.queue_key is None else ["Enter opens the queue"]
+        keys = [] if self.finding.queue_key is None else ["Enter opens the queue", "a actions"]
         if self.command:
             keys.append("o copies the command line")
         closes = "Escape closes, it goes on" if self.phase is Phase.RUNNING else "Escape closes"
         return " · ".join([*keys, closes])
 
     def _look_again(self) -> None:
-        """After it was done: what the doctor says of it now."""
+        """What was refused may be allowed again; what was done has the doctor's word on it."""
+        repair, place = self.repair, self.place
+        if self.phase is Phase.REFUSED and repair and place and not self._refusal(repair, place):
+            self._plan()
         if self.phase is not Phase.DONE:
             return
         now = self.desk.clock.monotonic()
@@ -329,6 +333,13 @@ class FindingDialog(ModalScreen[None]):
             which = self.finding.key[4]
             tab = which if which in _TABS.values() else _TABS.get(self.finding.code, "findings")
             self.desk.ways.open_queue(key, tab)
+
+    def action_actions(self) -> None:
+        """What can be done with the queue, where the finding itself offers nothing."""
+        key = self.finding.queue_key
+        if key is not None and self.phase is not Phase.RUNNING:
+            self.app.pop_screen()
+            self.desk.ways.open_actions(key)
 
     def action_examine(self) -> None:
         """Let the doctor look now."""

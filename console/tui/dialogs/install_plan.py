@@ -6,7 +6,6 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from console.actions import install as installing
@@ -17,6 +16,7 @@ from console.errors import ConsoleError
 from console.rights import Rights
 from console.tui import jobs
 from console.tui.desk import Desk
+from console.tui.dialogs.dialog import Dialog
 from console.tui.places import Place
 from console.tui.text import plain, said
 from console.tui.widgets.paragraph import Paragraph
@@ -24,7 +24,7 @@ from console.tui.widgets.sql_view import SqlView
 from console.tui.widgets.tones import tone
 
 
-class InstallPlanDialog(ModalScreen[None]):
+class InstallPlanDialog(Dialog[None]):
     """The queue is the one of the moment in which the dialog opened."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -56,12 +56,11 @@ class InstallPlanDialog(ModalScreen[None]):
             panel.border_subtitle = "Tab: to the SQL and back · y copies it · Escape: back"
             yield SqlView(installing.script(self._product, self._queue), self._product.name)
             yield Paragraph(id="install-words")
-            yield Input(id="confirm", compact=True)
+            yield Input(id="confirm", placeholder="type it here", compact=True)
 
     def on_mount(self) -> None:
         """The question has the keys, where there is one."""
         line = self.query_one(Input)
-        line.placeholder = self._queue.name if self._production else "y"
         line.display = self._may
         self.set_focus(line if self._may else self.query_one(SqlView))
         self._say()

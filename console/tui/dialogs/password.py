@@ -6,17 +6,17 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from console.config.passwords import Secret
 from console.tui.desk import Desk
+from console.tui.dialogs.dialog import Dialog
 from console.tui.places import Place
 from console.tui.text import plain
 from console.tui.widgets.paragraph import Paragraph
 
 
-class PasswordDialog(ModalScreen[None]):
+class PasswordDialog(Dialog[None]):
     """For one connection. Escape leaves it without."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -6,13 +6,13 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from console.tui.dialogs.dialog import Dialog
 from console.tui.text import plain
 
 
-class RevealDialog(ModalScreen[bool]):
+class RevealDialog(Dialog[bool]):
     """True: it is to be shown. Nothing but `y` says so."""
 
     BINDINGS: ClassVar[list[BindingType]] = [

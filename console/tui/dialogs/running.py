@@ -6,14 +6,15 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from console.tui.desk import Desk
+from console.tui.dialogs.dialog import Dialog
+from console.tui.widgets.choices import Choices
 
 
-class RunningDialog(ModalScreen[None]):
+class RunningDialog(Dialog[None]):
     """Enter opens one. Nothing is stopped from here."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -32,7 +33,7 @@ class RunningDialog(ModalScreen[None]):
             panel.border_title = "Actions that run here"
             panel.border_subtitle = "Enter opens one   Escape closes"
             runs = self._desk.running.all
-            yield OptionList(*(Option(Text(one.words), id=str(one.number)) for one in runs))
+            yield Choices(*(Option(Text(one.words), id=str(one.number)) for one in runs))
 
     def on_mount(self) -> None:
         """How far they are goes on."""

@@ -7,17 +7,19 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.screen import ModalScreen
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from console.catalog import Queue
 from console.errors import ConsoleError
+from console.monitor import filters
 from console.tui.actions.allowed import Choice, choices, suggested
 from console.tui.board import Key, QueueView
 from console.tui.desk import Desk
+from console.tui.dialogs.dialog import Dialog
 from console.tui.jobs import start
-from console.tui.text import plain
+from console.tui.text import plain, said
+from console.tui.widgets.choices import Choices
 from console.tui.widgets.lines import Lines
 
 
@@ -33,7 +35,7 @@ def acting_lines(view: QueueView | None) -> list[str]:
     return [f"! under {plain(one.words)}" for one in acting]
 
 
-class VerbsDialog(ModalScreen[None]):
+class VerbsDialog(Dialog[None]):
     """Enter opens the form of the verb under the cursor. It changes nothing."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -44,11 +46,13 @@ class VerbsDialog(ModalScreen[None]):
         Binding("G", "move('last')", "last", show=False),
     ]
 
-    def __init__(self, desk: Desk, key: Key, words: Sequence[str] = ()) -> None:
+    def __init__(self, desk: Desk, key: Key, words: Sequence[str] = (), state: str = "") -> None:
+        """`words` and `state`: as `Ways.open_actions` has them."""
         super().__init__()
         self._desk = desk
         self._key = key
         self._words = tuple(words)
+        self._state = state or filters.parse(words).state or ""
         self.choices: tuple[Choice, ...] = ()
 
     def compose(self) -> ComposeResult:
@@ -57,14 +61,14 @@ class VerbsDialog(ModalScreen[None]):
             panel.border_title = Text(f"Actions on {plain(self._key[1])}.{plain(self._key[2])}")
             panel.border_subtitle = "Enter opens the form   Escape closes"
             yield Lines(id="acting")
-            yield OptionList(id="choices")
+            yield Choices(id="choices")
 
     def on_mount(self) -> None:
         """What can be done is told by the catalog, which may take a moment."""
         self._say(["Looking the queue up ..."])
         place = self._desk.place(self._key)
         if place is None:
-            self._say(["This console has readings only: nothing can be done from here."])
+            self._say([self._desk.nothing_behind])
             return
         _, schema, name = self._key
         start(self, lambda: place.find(schema, name), self.show, self._failed)
@@ -88,13 +92,14 @@ class VerbsDialog(ModalScreen[None]):
 
     def _first(self, view: QueueView | None) -> int | None:
         """Where the cursor begins: at what the queue's figures call for."""
-        wanted = "" if view is None else suggested(view.snapshot.stuck, view.snapshot.errors)
+        figures = (None, None) if view is None else (view.snapshot.stuck, view.snapshot.errors)
+        wanted = suggested(*figures, self._state)
         free = [at for at, one in enumerate(self.choices) if not one.why_not]
         called_for = [at for at in free if self.choices[at].verb == wanted]
         return next(iter((*called_for, *free)), None)
 
     def _failed(self, error: ConsoleError) -> None:
-        self._say(str(error).splitlines())
+        self._say(said(error).splitlines())
 
     def _say(self, lines: Sequence[str]) -> None:
         words = self.query_one("#acting", Lines)

@@ -28,7 +28,7 @@ from console.tui.dialogs.verbs import acting_lines, view_of
 from console.tui.jobs import start
 from console.tui.running import Running
 from console.tui.screens.live import LiveScreen
-from console.tui.text import plain
+from console.tui.text import plain, said
 from console.tui.widgets.action_form import ActionForm
 from console.tui.widgets.lines import Lines
 from console.tui.widgets.plan_pane import PlanPane
@@ -152,8 +152,7 @@ class ActionScreen(LiveScreen):
         """What went wrong: what, why, what next. None: nothing did."""
         problem = self.query_one("#problem", Lines)
         problem.display = error is not None
-        lines = [] if error is None else str(error).splitlines()
-        problem.say(Text("\n".join(plain(line) for line in lines)))
+        problem.say(Text("" if error is None else said(error)))
 
     def draw_body(self, now: float, *, paused: bool) -> None:
         """Who else is at the queue, and how far this is."""

@@ -18,13 +18,12 @@ from console.errors import ConsoleError
 from console.rights import Rights
 from console.tui import jobs
 from console.tui.desk import Desk
-from console.tui.dialogs.command import CommandDialog
+from console.tui.dialogs.command import show_twin
 from console.tui.dialogs.confirm import ConfirmDialog
 from console.tui.jobs import Question
 from console.tui.screens.install import is_production
 from console.tui.screens.live import LiveScreen
 from console.tui.text import plain, said
-from console.tui.twin import twin
 from console.tui.widgets.adopt_preview import AdoptPreview
 from console.tui.widgets.adoptable_table import AdoptableTable, Tables
 from console.tui.widgets.field import Field
@@ -145,6 +144,9 @@ class AdoptScreen(LiveScreen):
             if place.rights < Rights.ADMIN:
                 words = f"   {place.rights.word}: it can be tried here; adopting wants admin"
                 line.append(words, tone(head, "warning"))
+            if self._table is not None:
+                # A field has Enter for itself: the footer does not tell of it there.
+                line.append("   Enter: adopt · Tab: next field", tone(head, "quiet"))
         head.draw(line, self._error)
 
     def _draw_tables(self) -> None:
@@ -364,4 +366,4 @@ class AdoptScreen(LiveScreen):
         for role, column in self.roles.items():
             words += ["--map", f"{role}={column}"]
         words.append(self._table.name)
-        self.app.push_screen(CommandDialog(twin(self._place, "adopt", None, words)))
+        show_twin(self, self._place, "adopt", None, words)

@@ -12,16 +12,15 @@ from textual.widgets import Input
 from console.actions import audit
 from console.actions.audit import Entry, Wanted
 from console.errors import ConsoleError, UsageError
-from console.formats import parse_duration
+from console.formats import numbered, parse_duration
 from console.tui.board import Key
 from console.tui.desk import Desk
 from console.tui.dialogs.audit_entry import AuditEntryDialog
-from console.tui.dialogs.command import CommandDialog
+from console.tui.dialogs.command import show_twin
 from console.tui.jobs import Question
 from console.tui.places import Place
 from console.tui.screens.live import LiveScreen
 from console.tui.text import first_line, plain, said, whole_seconds
-from console.tui.twin import twin
 from console.tui.widgets.audit_table import AuditTable, Line
 from console.tui.widgets.paragraph import Paragraph
 from console.tui.widgets.screen_head import ScreenHead
@@ -217,7 +216,7 @@ class AuditScreen(LiveScreen):
         line.append(f" of {self._of}", tone(head, "quiet"))
         if self._found is not None:
             more = "the newest " if self._found.full else ""
-            line.append(f"   {more}{shown:,} action{'s' * (shown != 1)}")
+            line.append(f"   {more}{numbered(shown, 'action')}")
         if text := self.query_one("#filter", Input).value:
             line.append(f"   that match {plain(text)}", tone(head, "strong"))
         if self._wrong:
@@ -317,7 +316,7 @@ class AuditScreen(LiveScreen):
     def action_command_line(self) -> None:
         """What shows the same on the command line, of one connection."""
         place = self._places[0] if self._places else None
-        self.app.push_screen(CommandDialog(twin(place, "audit", self._key, words(self._sought))))
+        show_twin(self, place, "audit", self._key, words(self._sought))
 
 
 def words(sought: Sought) -> list[str]:

@@ -193,6 +193,8 @@ class ConnectionsScreen(LiveScreen):
             text.append(f"\npassword: {place.credentials.kind}")
         if not isinstance(self._told.get(place.name), Tested):
             text.append(f"\nrights: {view.rights or place.rights.word}")
+        if self.desk.recordings is not None:
+            text.append(f"\n{self.desk.recordings.words(place.name)}")
         if place.name not in self._told:
             text.append(
                 "\nt tests it: connects, and asks what the login can do", tone(told, "quiet")

@@ -9,6 +9,7 @@ from textual.app import App, ComposeResult
 from textual.binding import ActiveBinding, Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen, Screen
+from textual.widget import Widget
 from textual.widgets import Static
 
 _LEGEND = (
@@ -24,7 +25,7 @@ class HelpScreen(ModalScreen[None]):
     """Every key that does something here, and what the marks mean."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,question_mark", "dismiss", "close the help", show=False),
+        Binding("escape,q,question_mark,f1", "dismiss", "close the help", show=False),
         Binding("down,j", "scroll('down')", "down", show=False),
         Binding("up,k", "scroll('up')", "up", show=False),
     ]
@@ -107,23 +108,32 @@ def _command_lines() -> tuple[tuple[str, str], ...]:
 
 def keys_of(bindings: Iterable[ActiveBinding]) -> list[tuple[str, str]]:
     """Keys and what they do, one line an action, in the order of the key map."""
-    found: dict[tuple[str, str], list[str]] = {}
-    # What the screen does comes before how the widget in it is moved about.
-    for _, binding, enabled, _ in sorted(bindings, key=lambda one: not _is_screens(one)):
+    found: dict[str, list[str]] = {}
+    for _, binding, enabled, _ in sorted(bindings, key=_rank):
         ours = not binding.action.startswith(("app.", "screen."))
         if ours and enabled and binding.description:
             words = binding.tooltip or binding.description
-            found.setdefault((binding.action, words), []).append(_key_name(binding))
-    return [(" ".join(dict.fromkeys(keys)), words) for (_, words), keys in found.items()]
+            found.setdefault(words, []).append(_key_name(binding))
+    return [(_joined([*dict.fromkeys(keys)]), words) for words, keys in found.items()]
 
 
-def _is_screens(binding: ActiveBinding) -> bool:
-    return isinstance(binding.node, (Screen, App))
+def _joined(keys: list[str]) -> str:
+    """`1-9` for all digits."""
+    digits = len(keys) > 1 and all(key.isdigit() for key in keys)
+    return f"{keys[0]}-{keys[-1]}" if digits else " ".join(keys)
+
+
+def _rank(binding: ActiveBinding) -> int:
+    """What is in sight comes first, then the screen, last how the widget in it is moved about."""
+    if isinstance(binding.node, (Screen, App)):
+        return 1
+    return 2 if isinstance(binding.node, Widget) and binding.node.can_focus else 0
 
 
 def _key_name(binding: Binding) -> str:
     names = {"pageup": "PgUp", "pagedown": "PgDn", "slash": "/", "colon": ":", "question_mark": "?"}
     names |= {"plus": "+", "equals_sign": "=", "minus": "-", "up": "↑", "down": "↓"}
+    names |= {"right_square_bracket": "]", "left_square_bracket": "[", "asterisk": "*"}
     key = names.get(binding.key, binding.key)
     if key.startswith("ctrl+"):
         return "Ctrl-" + key.removeprefix("ctrl+").upper()

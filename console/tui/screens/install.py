@@ -18,12 +18,11 @@ from console.errors import ConsoleError, UsageError
 from console.rights import Rights
 from console.tui import jobs
 from console.tui.desk import Desk
-from console.tui.dialogs.command import CommandDialog
+from console.tui.dialogs.command import show_twin
 from console.tui.dialogs.install_plan import InstallPlanDialog
 from console.tui.places import Place
 from console.tui.screens.live import LiveScreen
 from console.tui.text import plain, said
-from console.tui.twin import twin
 from console.tui.widgets.field import Field
 from console.tui.widgets.fitting import Wish
 from console.tui.widgets.keyed_table import Cell
@@ -206,6 +205,9 @@ class InstallScreen(LiveScreen):
                 line.append(words, tone(head, "warning"))
         if self._checking:
             line.append("   looking at the names there ...", tone(head, "quiet"))
+        else:
+            # A field has Enter for itself: the footer does not tell of it there.
+            line.append("   Enter: the SQL · Tab: next field", tone(head, "quiet"))
         head.draw(line, self._error)
 
     def _design_chosen(self) -> None:
@@ -312,7 +314,7 @@ class InstallScreen(LiveScreen):
             return
         queue = wanted.queue
         words = [*wanted.words, queue.design.name, queue.name]
-        self.app.push_screen(CommandDialog(twin(wanted.place, "install", None, words)))
+        show_twin(self, wanted.place, "install", None, words)
 
 
 def _any_option(name: str) -> Option:

@@ -82,7 +82,17 @@ class LiveScreen(Screen[None]):
         lines.draw(self.desk.board.connections(now), self.desk.corner, most)
         self.draw_body(now, paused=self.paused_at is not None)
         runs = [one for one in self.desk.running.all if one.number != self.followed]
-        self.query_one(BackgroundLine).draw(runs)
+        self.query_one(BackgroundLine).draw(runs, self._not_recorded, self._played)
+
+    @property
+    def _not_recorded(self) -> str:
+        recordings = self.desk.recordings
+        return "" if recordings is None else recordings.problem
+
+    @property
+    def _played(self) -> str:
+        replay = self.desk.replay
+        return "" if replay is None else replay.line(self.desk.zone, self.app.size.width - 2)
 
     def draw_body(self, now: float, *, paused: bool) -> None:
         """What is this screen's own; figures stay as they are while it is paused."""
@@ -115,7 +125,11 @@ class LiveScreen(Screen[None]):
         self.ways.open_running()
 
     def action_pause(self) -> None:
-        """Hold the screen still, or let it go on."""
+        """Hold the screen still, or let it go on; of a recording: hold that, or play on."""
+        if self.desk.replay is not None:
+            self.desk.replay.player.turn()
+            self.draw()
+            return
         self.paused_at = self.desk.clock.monotonic() if self.paused_at is None else None
         self.draw()
 

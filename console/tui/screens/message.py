@@ -20,6 +20,7 @@ from console.monitor.owners import Evidence
 from console.monitor.stuck import evidence
 from console.tui.board import Key
 from console.tui.desk import Desk
+from console.tui.dialogs.command import show_twin
 from console.tui.dialogs.reveal import RevealDialog
 from console.tui.jobs import Question, start
 from console.tui.payloads import Form
@@ -28,7 +29,6 @@ from console.tui.saving import save, suggestion
 from console.tui.screens.live import LiveScreen
 from console.tui.tabs.pace import Pace
 from console.tui.text import plain
-from console.tui.twin import twin
 from console.tui.widgets.message_head import MessageHead
 from console.tui.widgets.payload_view import PayloadView
 from console.tui.widgets.telling import say, told
@@ -302,7 +302,7 @@ class MessageScreen(LiveScreen):
         if self.message is None or self.message.id is None:
             self._tell("Nothing tells its id.")
             return
-        self.ways.open_actions(self.key, [f"id={self.message.id}"])
+        self.ways.open_actions(self.key, [f"id={self.message.id}"], self.message.state)
 
     def action_copy(self) -> None:
         """The payload as it is shown (masked where it is masked); the id until it is loaded."""
@@ -329,9 +329,7 @@ class MessageScreen(LiveScreen):
         """The command line that shows the same."""
         name = (self.message.id if self.message else None) or UNKNOWN
         words_ = ["--filter", f"id={name}", "--payload", *(["--reveal"] if self.revealed else [])]
-        line = twin(self.place, "messages", self.key, words_)
-        self.app.copy_to_clipboard(line)
-        self._tell(f"{plain(line)}\n(copied)")
+        show_twin(self, self.place, "messages", self.key, words_)
 
     def action_save(self) -> None:
         """Ask where to write the payload."""

@@ -11,6 +11,7 @@ from textual.widgets import Input, Static
 
 from console.tui.board import Key, QueueView
 from console.tui.desk import Desk
+from console.tui.dialogs.command import show_twin
 from console.tui.filters import parse
 from console.tui.findings import FindingView
 from console.tui.health import Level
@@ -27,7 +28,7 @@ from console.tui.widgets.words import Words
 _PRIORITY = {"filter", "keep_filter", "clear_filter"}
 _NOT_WHILE_TYPING = {
     *("open", "actions", "examine", "examine_all", "waits", "sort", "reverse", "group"),
-    *("audit", "install", "connections", "pause", "look_now", "interval", "zone", "out"),
+    *("audit", "twin", "install", "connections", "pause", "look_now", "interval", "zone", "out"),
 }
 _HINT_SECONDS = 3.0
 _FEW_LINES = 30
@@ -44,6 +45,7 @@ class OverviewScreen(LiveScreen):
         Binding("slash", "filter", "filter", key_display="/", priority=True, tooltip="filter"),
         Binding("enter", "keep_filter", "keep it", priority=True),
         Binding("escape", "clear_filter", "all", priority=True),
+        Binding("escape,q", "out", "out", show=False, tooltip="one level out; never quits"),
         Binding("enter", "open", "open", tooltip="open the queue, or the finding"),
         Binding("a", "actions", "actions", tooltip="what can be done with the queue"),
         Binding("d", "examine", "doctor", tooltip="let the doctor look at the queue now"),
@@ -55,6 +57,7 @@ class OverviewScreen(LiveScreen):
             "v", "group", "group", show=False, tooltip="the queues of each connection together"
         ),
         Binding("A", "audit", "audit", show=False, tooltip="who did what on the connection"),
+        Binding("o", "twin", "command", show=False, tooltip="the command line that shows the same"),
         Binding("i", "install", "install", show=False, tooltip="a new queue on the connection"),
         Binding("c", "connections", "connections", show=False, tooltip="the connections"),
     ]
@@ -251,6 +254,10 @@ class OverviewScreen(LiveScreen):
     def action_audit(self) -> None:
         """Who did what on the connection."""
         self.ways.open_audit(self.connection or "")
+
+    def action_twin(self) -> None:
+        """The command line that shows the same, of one connection."""
+        show_twin(self, self.desk.places.get(self.connection or ""), "status")
 
     def action_install(self) -> None:
         """A new queue on the connection."""

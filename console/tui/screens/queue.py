@@ -14,12 +14,15 @@ from console.catalog import Queue
 from console.monitor.limits import defaults_of
 from console.tui.board import Key, QueueView
 from console.tui.desk import Desk
+from console.tui.dialogs.command import show_twin
 from console.tui.jobs import start
 from console.tui.places import Place
 from console.tui.screens.live import LiveScreen
+from console.tui.tabs.absent import NOT_RECORDED, AbsentTab
 from console.tui.tabs.audit_tab import AuditTab
 from console.tui.tabs.errors import ErrorsTab
 from console.tui.tabs.findings import FindingsTab
+from console.tui.tabs.history import HistoryTab
 from console.tui.tabs.messages import MessagesTab
 from console.tui.tabs.slots import SlotsTab
 from console.tui.tabs.sql import SqlTab
@@ -40,6 +43,7 @@ TABS: tuple[type[QueueTab], ...] = (
     SlotsTab,
     SqlTab,
     AuditTab,
+    HistoryTab,
 )
 """In the order of their digits; a queue has those that apply to it."""
 
@@ -51,19 +55,19 @@ class QueueScreen(LiveScreen):
         Binding("a", "actions", "actions", tooltip="what can be done with this queue"),
         Binding("d", "examine", "doctor", tooltip="let the doctor look at this queue now"),
         Binding("w", "waits", "waits", show=False, tooltip="what the server's sessions wait for"),
-        Binding("z", "zoom", "zoom", tooltip="charts of 5 m, 1 h, 24 h"),
+        Binding("z", "zoom", "zoom", show=False, tooltip="charts of 5 m, 1 h, 24 h"),
         Binding(
             "right_square_bracket",
             "chart(1)",
             "chart",
             show=False,
-            key_display="[ ]",
             tooltip="another chart, where there is one at a time",
         ),
         Binding(
             "left_square_bracket", "chart(-1)", "chart", show=False, tooltip="the chart before"
         ),
         Binding("c", "hide_charts", "charts", show=False, tooltip="without charts, or with them"),
+        Binding("o", "twin", "command", show=False, tooltip="the command line that shows the same"),
         Binding("A", "audit", "audit", show=False, tooltip="who did what to this queue"),
         *(
             Binding(
@@ -164,6 +168,7 @@ class QueueScreen(LiveScreen):
         if self.view is not None:
             moment = Moment(now, self.desk.clock.utc(), self.desk.zone)
             charts = self.query_one(Charts)
+            charts.spared = self._chosen is not None and self._chosen.HAS_CHARTS
             charts.draw(self.desk.board.series, self.key, self.view.snapshot, moment)
 
     def action_zoom(self) -> None:
@@ -189,12 +194,24 @@ class QueueScreen(LiveScreen):
         """The tab in sight."""
         return self._chosen
 
+    def show_tab(self, name: str) -> None:
+        """Have the tab of that name in sight, if there is one."""
+        self._wanted = name
+        named = (place for place, one in enumerate(self._tabs) if name == one.NAME)
+        if (place := next(named, None)) is not None:
+            self.call_later(self.action_tab, place)
+
     def _make_tabs(self, view: QueueView) -> None:
-        self._tabs = tuple(each(self.desk, self.key) for each in TABS if each.applies(view))
+        self._tabs = tuple(self._made(each) for each in TABS if each.applies(view))
         for one in self._tabs:
             one.display = False
         named = (place for place, one in enumerate(self._tabs) if self._wanted == one.NAME)
         self.call_after_refresh(self.action_tab, next(named, 0))
+
+    def _made(self, kind: type[QueueTab]) -> QueueTab:
+        if self.desk.replay is not None and kind.NAME in NOT_RECORDED:
+            return AbsentTab(self.desk, self.key, kind)
+        return kind(self.desk, self.key)
 
     async def action_tab(self, place: int) -> None:
         """Have another tab in sight. It is made when it is wanted for the first time."""
@@ -235,7 +252,8 @@ class QueueScreen(LiveScreen):
         if self.focused is None:
             self._focus_tab()
         looked_at = self._looked_at.get(chosen.NAME)
-        due = looked_at is None or (not paused and now - looked_at >= chosen.EVERY_SECONDS)
+        # The clock of a replay may have been turned back.
+        due = looked_at is None or (not paused and not 0 <= now - looked_at < chosen.EVERY_SECONDS)
         if due and not self.gone:
             self._look(chosen, now)
 
@@ -272,6 +290,11 @@ class QueueScreen(LiveScreen):
     def action_waits(self) -> None:
         """What the server's sessions wait for."""
         self.ways.open_waits(self.key[0])
+
+    def action_twin(self) -> None:
+        """The command line that shows the same as the tab in sight, or else as the figures."""
+        verb = "status" if self._chosen is None else self._chosen.TWIN
+        show_twin(self, self.place, verb, self.key)
 
     def action_audit(self) -> None:
         """Who did what to this queue; also to one that is gone."""

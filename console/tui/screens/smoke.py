@@ -21,12 +21,11 @@ from console.rights import Rights
 from console.tui import jobs
 from console.tui.board import Key
 from console.tui.desk import Desk
-from console.tui.dialogs.command import CommandDialog
+from console.tui.dialogs.command import show_twin
 from console.tui.places import Place
 from console.tui.running import Running
 from console.tui.screens.live import LiveScreen
 from console.tui.text import plain, said, sparkline
-from console.tui.twin import twin
 from console.tui.widgets.field import Field
 from console.tui.widgets.paragraph import Paragraph
 from console.tui.widgets.screen_head import ScreenHead
@@ -95,7 +94,7 @@ class SmokeScreen(LiveScreen):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "begin", "begin", tooltip="begin the test"),
-        Binding("t", "stop", "stop", tooltip="stop it; its scratch queue goes"),
+        Binding("s,t", "stop", "stop", tooltip="stop it; its scratch queue goes"),
         Binding("o", "command_line", "command line", show=False, tooltip="the same elsewhere"),
     ]
 
@@ -190,7 +189,7 @@ class SmokeScreen(LiveScreen):
         if trial is not None and trial.progress is not None:
             _append_progress(text, words, trial, max(10, self.app.size.width - 24))
         if self.runs:
-            text.append("\nt stops it. Escape leaves it to run.", tone(words, "quiet"))
+            text.append("\ns stops it. Escape leaves it to run.", tone(words, "quiet"))
         elif not self._why_not():
             again = "again" if trial is not None else "begins"
             text.append(f"\nEnter {again}.", tone(words, "quiet"))
@@ -257,7 +256,7 @@ class SmokeScreen(LiveScreen):
     def action_command_line(self) -> None:
         """What does the same on the command line."""
         live = ["--live"] if self.query_one(Field).value == "live" else []
-        self.app.push_screen(CommandDialog(twin(self._place, "smoke", self.key, live)))
+        show_twin(self, self._place, "smoke", self.key, live)
 
 
 def _append_progress(text: Text, words: Words, trial: Trial, room: int) -> None:

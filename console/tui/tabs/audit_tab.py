@@ -12,6 +12,7 @@ from console.actions import audit
 from console.actions.audit import Entry, Wanted
 from console.engines import Database
 from console.errors import ConsoleError
+from console.formats import numbered
 from console.tui.board import Key, QueueView
 from console.tui.desk import Desk
 from console.tui.dialogs.audit_entry import AuditEntryDialog
@@ -46,6 +47,7 @@ class AuditTab(QueueTab):
 
     NAME: ClassVar[str] = "audit"
     TITLE: ClassVar[str] = "Audit"
+    TWIN: ClassVar[str] = "audit"
     EVERY_SECONDS: ClassVar[float] = 3.0
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "whole", tooltip="show the action whole, and what undoes it"),
@@ -116,8 +118,8 @@ class AuditTab(QueueTab):
         if not entries:
             return "Nobody has done anything to this queue by the console yet."
         newest = f"the newest {_MOST:,} actions" if len(entries) == _MOST else ""
-        count = newest or f"{len(entries):,} action{'s' * (len(entries) > 1)}"
-        return f"{count}   A shows those of all queues"
+        count = newest or numbered(len(entries), "action")
+        return f"{count}   A: all of them, with a filter"
 
     def action_open(self) -> None:
         """Show the action under the cursor whole."""

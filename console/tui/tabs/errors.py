@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
 from console.errors import ConsoleError
-from console.formats import ESTIMATE, UNKNOWN, clock, count
+from console.formats import ESTIMATE, UNKNOWN, clock, count, numbered
 from console.monitor.errors import (
     ErrorGroup,
     ErrorGroups,
@@ -18,24 +18,23 @@ from console.monitor.errors import (
     filters_of,
 )
 from console.monitor.message_words import tried
-from console.monitor.wait_words import numbered
 from console.tui.board import Key, QueueView
 from console.tui.desk import Desk
+from console.tui.dialogs.command import show_twin
 from console.tui.jobs import Question
 from console.tui.tabs.keys import DETAIL_FROM, take_keys
 from console.tui.tabs.message_pane import MessagePane
 from console.tui.tabs.pace import Pace
 from console.tui.tabs.tab import QueueTab
 from console.tui.text import plain
-from console.tui.twin import twin
-from console.tui.widgets.fitting import Wish, fit
+from console.tui.widgets.fitting import Wish
 from console.tui.widgets.keeping import keys_with
-from console.tui.widgets.keyed_table import Cell, KeyedTable
+from console.tui.widgets.keyed_table import Cell
+from console.tui.widgets.list_table import ListTable
 from console.tui.widgets.telling import say, told
 from console.tui.widgets.tones import tone
 from console.tui.widgets.words import Words
 
-_SCROLLBAR = 1
 _WISHES = (
     Wish("count", "errors", least=6, most=12, right=True),
     Wish("first", "first", least=14, most=14),
@@ -44,6 +43,7 @@ _WISHES = (
     Wish("wording", "kind", least=40, most=400),
 )
 _LOST_FIRST = ("tries", "first")
+_KINDS = "back to the kinds"
 
 
 class ErrorsTab(QueueTab):
@@ -52,7 +52,8 @@ class ErrorsTab(QueueTab):
     NAME: ClassVar[str] = "errors"
     TITLE: ClassVar[str] = "Errors"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "close_group", "kinds", show=False, priority=True),
+        Binding("escape", "close_group", "kinds", show=False, priority=True, tooltip=_KINDS),
+        Binding("q", "close_group", "kinds", show=False, tooltip=_KINDS),
         Binding("enter", "open_group", "open", tooltip="the messages of this kind"),
         Binding("a", "act", "actions", tooltip="act on all errors of this kind"),
         Binding("r", "look_again", "now", show=False, tooltip="count again now"),
@@ -206,7 +207,7 @@ class ErrorsTab(QueueTab):
         if group is None:
             return Text()
         sample = plain(" ".join(group.sample.split())) or "(no text)"
-        of = "" if group.sample_id is None else f" of {plain(group.sample_id)}"
+        of = "" if group.sample_id is None else f", message {plain(group.sample_id)}"
         said = Text(f"newest{of}: ", tone(detail, "quiet"))
         return said.append(sample, tone(detail, ""))
 
@@ -265,47 +266,29 @@ class ErrorsTab(QueueTab):
 
     def action_twin(self) -> None:
         """The command line that shows the same."""
-        line = twin(self.place, "errors", self.key)
-        self.app.copy_to_clipboard(line)
-        self.notify(f"{plain(line)}\n(copied)", markup=False)
+        show_twin(self, self.place, "errors", self.key)
 
 
-class GroupTable(KeyedTable):
+class GroupTable(ListTable):
     """Kinds of errors, by their wording."""
 
     def __init__(self) -> None:
-        super().__init__(id="groups")
-        self.add_class("listed")
-        self._rows: dict[str, dict[str, Cell]] = {}
+        super().__init__(_WISHES, _LOST_FIRST, id="groups")
 
     def show_groups(self, groups: dict[str, ErrorGroup], desk: Desk, *, complete: bool) -> None:
         """Show these, in this order."""
-        self._rows = {
-            key: {
-                "count": Cell(("" if complete else ESTIMATE) + count(group.count), "strong"),
-                "first": Cell(_time(group.first_at, desk), "quiet"),
-                "last": Cell(_time(group.last_at, desk)),
-                "tries": Cell(tried(group), "quiet"),
-                "wording": Cell(plain(group.wording) or "(no text)"),
+        self.show_rows(
+            {
+                key: {
+                    "count": Cell(("" if complete else ESTIMATE) + count(group.count), "strong"),
+                    "first": Cell(_time(group.first_at, desk), "quiet"),
+                    "last": Cell(_time(group.last_at, desk)),
+                    "tries": Cell(tried(group), "quiet"),
+                    "wording": Cell(plain(group.wording) or "(no text)"),
+                }
+                for key, group in groups.items()
             }
-            for key, group in groups.items()
-        }
-        self._draw()
-
-    def _draw(self) -> None:
-        rows = self._rows
-        room = (self.size.width or self.app.size.width) - _SCROLLBAR
-        columns = fit(_WISHES, rows.values(), room, _LOST_FIRST)
-
-        def cells_of(key: str) -> tuple[Cell, ...]:
-            return tuple(rows[key][column.name] for column in columns)
-
-        self.show(columns, list(rows), cells_of)
-
-    def on_resize(self) -> None:
-        """Another width has other columns."""
-        self._draw()
-        super().on_resize()
+        )
 
 
 def _time(at: datetime | None, desk: Desk) -> str:

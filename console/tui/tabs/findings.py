@@ -25,6 +25,7 @@ class FindingsTab(QueueTab):
 
     NAME: ClassVar[str] = "findings"
     TITLE: ClassVar[str] = "Findings"
+    TWIN: ClassVar[str] = "doctor"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "open", "open", tooltip="the finding: its evidence, and what mends it"),
     ]

@@ -20,12 +20,12 @@ from console.monitor.messages import MOST_MESSAGES, Page
 from console.monitor.walks import walks_of
 from console.tui.board import Key, QueueView
 from console.tui.desk import Desk
+from console.tui.dialogs.command import show_twin
 from console.tui.filter_line import line_of, words_of
 from console.tui.jobs import Question
 from console.tui.tabs.keys import take_keys
 from console.tui.tabs.pace import Pace
 from console.tui.text import figure, plain
-from console.tui.twin import twin
 from console.tui.widgets.message_table import MessageTable, by_row, loaded
 from console.tui.widgets.telling import say, told
 from console.tui.widgets.tones import tone
@@ -35,6 +35,7 @@ PAGE = 100
 _MORE = 200
 _MOST = 10_000
 """So many messages stand in the list at most; who wants others says which."""
+_BACK = "take back what is typed, marked or filtered"
 _FIGURES = {"error": "errors"}
 """State -> its count among a queue's figures, where that has another name."""
 
@@ -67,12 +68,19 @@ class MessagePane(Vertical):
         # It has priority: what is typed right after it goes into the line. What is typed before
         # Enter is in it, for that has none.
         Binding("slash", "filter", "filter", key_display="/", priority=True, tooltip="filter"),
-        Binding("escape", "back", "back", show=False, priority=True),
+        Binding("escape", "back", "back", show=False, priority=True, tooltip=_BACK),
+        Binding("q", "back", "back", show=False, tooltip=_BACK),
         Binding("enter", "open", "open", tooltip="open the message"),
         Binding("a", "act", "actions", tooltip="act on what is marked, or on this one"),
-        Binding("t", "state(1)", "state", tooltip="messages of the next state only"),
+        Binding("t", "state(1)", "state", show=False, tooltip="messages of the next state only"),
         Binding("T", "state(-1)", "state back", show=False, tooltip="of the state before"),
-        Binding("s", "turn", "order", tooltip="from the other end: newest or oldest first"),
+        Binding(
+            "s",
+            "turn",
+            "order",
+            show=False,
+            tooltip="from the other end: newest or oldest first",
+        ),
         Binding("r", "look_again", "now", show=False, tooltip="look again now"),
         Binding("y", "copy", "copy", show=False, tooltip="copy the ids of what is marked"),
         Binding("o", "twin", "command", show=False, tooltip="the command line that shows the same"),
@@ -231,7 +239,7 @@ class MessagePane(Vertical):
         say(head, lines)
 
     def _line_of_states(self, head: Words) -> Text:
-        line = Text(no_wrap=True)
+        line = Text("t", tone(head, "quiet"), no_wrap=True)
         chosen = self.asked.filters.state
         states = self.page.queue.states if self.page else ()
         for state in ("all", *states):
@@ -239,7 +247,7 @@ class MessagePane(Vertical):
                 line.append(f"▸{state} ", tone(head, "sorted"))
             else:
                 line.append(f" {state} ", tone(head, "quiet"))
-        line.append(f"  {self._order()}", tone(head, "quiet"))
+        line.append(f"  s {self._order()}", tone(head, "quiet"))
         if self._at is not None:
             line.append(f"  as of {clock(self._at, self.desk.zone)}", tone(head, "quiet"))
         return line
@@ -247,10 +255,10 @@ class MessagePane(Vertical):
     def _order(self) -> str:
         ask = self.asked
         if self.page is None or ask.filters.state is None:
-            return "turned round" if ask.reverse else ""
+            return "turned round" if ask.reverse else "order"
         walk = next((w for w in walks_of(self.page.queue) if w.state == ask.filters.state), None)
         if walk is None:
-            return ""
+            return "order"
         return "newest first" if walk.newest_first != ask.reverse else "oldest first"
 
     def _line_of_the_list(self, head: Words) -> Text:
@@ -396,7 +404,9 @@ class MessagePane(Vertical):
         if None in ids:
             self._tell("These messages have no id of their own: act on them by a filter, with *.")
             return
-        self.desk.ways.open_actions(self.key, [f"id={one}" for one in ids])
+        states = {message.state for message in table.meant_messages}
+        state = states.pop() if len(states) == 1 else ""
+        self.desk.ways.open_actions(self.key, [f"id={one}" for one in ids], state)
 
     def action_copy(self) -> None:
         """The ids of the marked messages, or of the one under the cursor, to the clipboard."""
@@ -409,9 +419,7 @@ class MessagePane(Vertical):
         """The command line that shows the same."""
         filters = [word for one in self.asked.filters.words for word in ("--filter", one)]
         words = [*filters, *(["--reverse"] if self.asked.reverse else [])]
-        line = twin(self.desk.place(self.key), "messages", self.key, words)
-        self.app.copy_to_clipboard(line)
-        self._tell(f"{plain(line)}\n(copied)")
+        show_twin(self, self.desk.place(self.key), "messages", self.key, words)
 
     def _tell(self, words: str) -> None:
         self.notify(words, markup=False)

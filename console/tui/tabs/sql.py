@@ -13,11 +13,10 @@ from console.actions.upgrade import How
 from console.errors import ConsoleError
 from console.tui.board import Key, QueueView
 from console.tui.desk import Desk
-from console.tui.dialogs.command import CommandDialog
+from console.tui.dialogs.command import show_twin
 from console.tui.jobs import Question
 from console.tui.tabs.tab import QueueTab
 from console.tui.text import plain, said
-from console.tui.twin import twin
 from console.tui.widgets.code_view import CodeView
 from console.tui.widgets.keyed_table import Cell, Cells, KeyedTable, TableColumn
 from console.tui.widgets.tones import tone
@@ -166,7 +165,7 @@ class SqlTab(QueueTab):
 
     def action_twin(self) -> None:
         """The command that compares, and makes them alike."""
-        self.app.push_screen(CommandDialog(twin(self.place, "upgrade", self.key, ["--dry-run"])))
+        show_twin(self, self.place, "upgrade", self.key, ["--dry-run"])
 
 
 class PartsTable(KeyedTable):

@@ -12,24 +12,24 @@ from console.actions.end_session import holding
 from console.catalog import Kind, Queue
 from console.engines import Database
 from console.errors import ConsoleError
-from console.formats import clock, duration
-from console.monitor import wait_words as words
+from console.formats import clock, duration, numbered
 from console.monitor.activity import Session
 from console.monitor.owners import Evidence
 from console.monitor.stuck import Claims, claims
 from console.tui.board import Key, QueueView
 from console.tui.desk import Desk
+from console.tui.dialogs.command import show_twin
 from console.tui.jobs import Question
 from console.tui.tabs.keys import DETAIL_FROM, take_keys
 from console.tui.tabs.pace import Pace
 from console.tui.tabs.tab import QueueTab
-from console.tui.text import plain
-from console.tui.twin import twin
 from console.tui.widgets.keeping import as_left, keys_with
 from console.tui.widgets.stuck_table import Row, StuckTable, detail_of, rows_of
 from console.tui.widgets.telling import say, told
 from console.tui.widgets.tones import tone
 from console.tui.widgets.words import Words
+
+_UNMARK = "take all marks away"
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,8 @@ class StuckTab(QueueTab):
     NAME: ClassVar[str] = "stuck"
     TITLE: ClassVar[str] = "Stuck"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "unmark", "unmark", show=False, priority=True),
+        Binding("escape", "unmark", "unmark", show=False, priority=True, tooltip=_UNMARK),
+        Binding("q", "unmark", "unmark", show=False, tooltip=_UNMARK),
         Binding("a", "act", "actions", tooltip="act on these claims, or end this session"),
         Binding("f", "free", "release gone", tooltip="release all claims whose owner is gone"),
         Binding("r", "look_again", "now", show=False, tooltip="look again now"),
@@ -172,7 +173,7 @@ class StuckTab(QueueTab):
             self._say_claims(line, head, found.claims)
         if found.holders is not None:
             line.append("   " if line else "")
-            many = words.numbered(len(found.holders), "session")
+            many = numbered(len(found.holders), "session")
             verb = "holds" if len(found.holders) == 1 else "hold"
             if found.holders:
                 line.append(f"{many} {verb} rows", tone(head, "strong"))
@@ -193,7 +194,7 @@ class StuckTab(QueueTab):
         if not found.claims:
             line.append("No claims.", tone(head, "good"))
             return
-        line.append(f"{words.numbered(len(found.claims), 'claim')}{more}", tone(head, "strong"))
+        line.append(f"{numbered(len(found.claims), 'claim')}{more}", tone(head, "strong"))
         since = duration(limit)
         if stuck:
             owners = ", ".join(
@@ -243,7 +244,7 @@ class StuckTab(QueueTab):
         sessions = [row.session for row in rows if row.session is not None]
         ids = [f"id={row.claim.id}" for row in rows if row.claim is not None]
         if ids:
-            self.ways.open_actions(self.key, ids)
+            self.ways.open_actions(self.key, ids, "claimed")
         elif len(sessions) == 1:
             self.ways.open_action(self.key, "end-session", session=str(sessions[0].key))
         elif sessions:
@@ -269,6 +270,4 @@ class StuckTab(QueueTab):
         """The command line that shows the same."""
         shows_claims = self.found is not None and self.found.claims is not None
         verb, more = ("messages", ["--state", "claimed"]) if shows_claims else ("waits", [])
-        line = twin(self.place, verb, self.key, more)
-        self.app.copy_to_clipboard(line)
-        self.notify(f"{plain(line)}\n(copied)", markup=False)
+        show_twin(self, self.place, verb, self.key, more)

@@ -15,8 +15,12 @@ class QueueTab(Vertical):
     NAME: ClassVar[str] = ""
     """As `open_queue` and tests name it."""
     TITLE: ClassVar[str] = ""
+    TWIN: ClassVar[str] = "status"
+    """The command that shows the same; a tab whose words are its own binds `o` itself."""
     EVERY_SECONDS: ClassVar[float] = 5.0
     """How often `look` is called while the tab is in sight."""
+    HAS_CHARTS: ClassVar[bool] = False
+    """Whether it takes the room of the screen's charts for charts of its own."""
 
     def __init__(self, desk: Desk, key: Key) -> None:
         super().__init__(id=f"tab-{self.NAME}")

@@ -14,16 +14,16 @@ from textual.containers import Vertical
 from console import catalog
 from console.catalog import Kind, Queue
 from console.errors import ConsoleError
-from console.formats import clock, duration
+from console.formats import clock, duration, numbered
 from console.monitor import wait_words as words
 from console.monitor.waits import Wait, WaitReport, watch
 from console.tui.board import Key
 from console.tui.desk import Desk
+from console.tui.dialogs.command import show_twin
 from console.tui.jobs import Question
 from console.tui.places import Place
 from console.tui.tabs.keys import take_keys
 from console.tui.text import plain
-from console.tui.twin import twin
 from console.tui.widgets.telling import say, told
 from console.tui.widgets.tones import tone
 from console.tui.widgets.waits_table import LOOKS, Past, WaitsChart, WaitsTable, key_of, past_of
@@ -207,7 +207,7 @@ class WaitsPane(Vertical):
         if report.samples:
             trees = report.activity.trees
             if trees:
-                waiting = words.numbered(report.activity.waiting, "session")
+                waiting = numbered(report.activity.waiting, "session")
                 verb = "waits" if report.activity.waiting == 1 else "wait"
                 line.append(f"{waiting} {verb} for another", tone(head, "warning"))
                 seen = f" (in {report.samples_with_waiters} of {report.samples} looks)"
@@ -216,7 +216,7 @@ class WaitsPane(Vertical):
                 line.append("Nobody waits for another session.", tone(head, "good"))
         if self._at is not None:
             line.append(f"   as of {clock(self._at, self.desk.zone)}", tone(head, "quiet"))
-        looks = f"   {words.numbered(report.samples, 'look')} in {duration(report.seconds)}"
+        looks = f"   {numbered(report.samples, 'look')} in {duration(report.seconds)}"
         line.append(looks, tone(head, "quiet"))
         return line
 
@@ -295,9 +295,7 @@ class WaitsPane(Vertical):
 
     def action_twin(self) -> None:
         """The command line that shows the same."""
-        line = twin(self.place, "waits", self.key)
-        self.app.copy_to_clipboard(line)
-        self.notify(f"{plain(line)}\n(copied)", markup=False)
+        show_twin(self, self.place, "waits", self.key)
 
 
 def _all_queues(place: Place) -> list[Queue]:

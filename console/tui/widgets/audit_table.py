@@ -77,6 +77,8 @@ class Line:
 class AuditTable(KeyedTable):
     """Give it entries by `show`, or lines of several connections by `show_lines`."""
 
+    DEFAULT_CLASSES = "listed"
+
     def __init__(self, *, id: str | None = None, queues: bool = True) -> None:  # noqa: A002
         """`queues`: whether it says of which queue an action was."""
         super().__init__(id=id)

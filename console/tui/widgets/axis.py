@@ -4,8 +4,9 @@ import math
 from datetime import datetime, timedelta, tzinfo
 
 _CELLS_OF_TICK = 9
-_STEPS = (60, 300, 900, 3600, 4 * 3600, 12 * 3600)
-"""Between two times of day, in seconds."""
+_DAY = 86_400
+_STEPS = (60, 300, 900, 3600, 4 * 3600, 12 * 3600, _DAY, 2 * _DAY, 7 * _DAY)
+"""Between two times of day, in seconds; from a day on, between two dates."""
 _MOST_TICKS = 6
 
 
@@ -22,7 +23,8 @@ def ticks(
     since = wall.hour * 3600 + wall.minute * 60 + wall.second + wall.microsecond / 1e6
     last = since % step
     backs = [last + step * count for count in range(int((seconds - last) // step) + 1)]
-    return [-back for back in backs], [f"{wall - timedelta(seconds=back):%H:%M}" for back in backs]
+    form = "%m-%d" if step >= _DAY else "%H:%M"
+    return [-back for back in backs], [f"{wall - timedelta(seconds=back):{form}}" for back in backs]
 
 
 def short_count(value: float) -> str:

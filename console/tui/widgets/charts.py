@@ -87,6 +87,8 @@ class Drawing:
     kind: Kind
     span: Span
     moment: Moment
+    marked: float | None = None
+    """A moment that is pointed at."""
 
 
 class Chart(Widget):
@@ -135,7 +137,8 @@ class Chart(Widget):
         dot = drawing.span.seconds / (width * _DOTS)
         runs = tuple(len(curve.runs) for curve in drawing.curves)
         moment = math.floor(drawing.moment.now / min(dot, _LONGEST_SECONDS) + self._phase)
-        made_of = (width, height, drawing.span, drawing.moment.zone, self.app.theme, runs, moment)
+        look = (drawing.span, drawing.moment.zone, self.app.theme, drawing.marked)
+        made_of = (width, height, *look, runs, moment)
         if made_of != self._made_of:
             self._made_of = made_of
             self._plot = Text.from_ansi(self._built(drawing, width, height))
@@ -181,6 +184,10 @@ class Chart(Widget):
                     plot.scatter(xs, ys, marker="braille", color=colour)
                 elif xs:
                     plot.plot(xs, ys, marker="braille", color=colour)
+        if drawing.marked is not None:
+            plot.vline(
+                max(-drawing.span.seconds, drawing.marked - moment.now), self._colour("warning")
+            )
         built: str = plot.build()
         return built.rstrip("\n")
 
@@ -266,6 +273,8 @@ class Charts(Container):
         self.span = SPANS[0]
         self.hidden = False
         """Whether the operator wants the room for words."""
+        self.spared = False
+        """Whether there are other charts in sight."""
         self._place = 0
 
     def compose(self) -> ComposeResult:
@@ -295,7 +304,7 @@ class Charts(Container):
     def draw(self, series: Series, key: Key, snapshot: QueueSnapshot, moment: Moment) -> None:
         """Draw them; what is not in sight costs nothing."""
         size = self.app.size
-        self.display = not self.hidden and size.height >= LEAST_HEIGHT
+        self.display = not (self.hidden or self.spared) and size.height >= LEAST_HEIGHT
         if not self.display:
             return
         found = drawings(series, key, snapshot, self.span, moment)
@@ -306,5 +315,5 @@ class Charts(Container):
         for place, chart in enumerate(self.query(Chart)):
             chart.display = place < len(found) and (every or place == self._place % len(found))
             if chart.display:
-                of = "" if every else f" · chart {place + 1} of {len(found)}"
-                chart.show(found[place], f"{self.span.title}{of}")
+                of = "" if every else f" · ] chart {place + 1} of {len(found)}"
+                chart.show(found[place], f"z {self.span.title}{of}")

@@ -57,7 +57,12 @@ class FieldRow(Vertical):
             if flag:
                 yield Tick(value=bool(self._begins))
             else:
-                yield Input(self._begins or self.field.default, compact=True)
+                # What was filled in shall not go with the first key that is pressed.
+                yield Input(
+                    self._begins or self.field.default,
+                    compact=True,
+                    select_on_focus=not self._begins,
+                )
             if self.field.kind is not Kind.FILTERS:
                 yield Static(Text(self.field.summary), classes="field-words")
         if self.field.kind is Kind.FILTERS:

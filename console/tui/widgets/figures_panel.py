@@ -57,7 +57,10 @@ class FiguresPanel(Words):
         lines = [self._verdict(view, gone), *self._figures(view, thresholds, width)]
         # Once it has taken a line more it keeps that: what is below shall not jump.
         self._most = max(self._most, len(lines) + (2 if size.height >= _MANY_LINES else 1))
-        rest = [self._options(queue), self._limits(view.snapshot, thresholds)]
+        rest = [
+            self._options(queue, view.snapshot.capacity),
+            self._limits(view.snapshot, thresholds),
+        ]
         if self._most - len(lines) < len(rest):
             rest = [Text("   ", no_wrap=True).join(reversed(rest))]
         lines += [Text() for _ in range(self._most - len(lines) - len(rest))] + rest
@@ -101,7 +104,7 @@ class FiguresPanel(Words):
             )
             words = clear
         if notes := len(view.findings):
-            words += f", {notes} note{'s' * (notes > 1)}"
+            words += f", {formats.numbered(notes, 'note')}"
         healthy = view.diagnosis is not None and view.diagnosis.healthy
         return Text(words, tone(self, "good" if healthy else "quiet"))
 
@@ -119,10 +122,13 @@ class FiguresPanel(Words):
             line.append(" " * (2 + -(line.cell_len + 2) % _STEP))
         return lines
 
-    def _options(self, queue: Queue | None) -> Text:
+    def _options(self, queue: Queue | None, capacity: int | None) -> Text:
         line = Text(no_wrap=True)
         if queue is not None and queue.options:
-            told = " ".join(f"{name}={value}" for name, value in sorted(queue.options.items()))
+            options = {**queue.options}
+            if "size" in options and capacity is not None:
+                options["size"] = f"{capacity}"  # the catalog has that of the installation
+            told = " ".join(f"{name}={value}" for name, value in sorted(options.items()))
             line.append(plain(f"options {told}"), tone(self, "quiet"))
         return line
 

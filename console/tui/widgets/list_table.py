@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 from console.tui.widgets.fitting import Wish, fit
 from console.tui.widgets.keyed_table import Cell, KeyedTable
 
-_SCROLLBAR = 1
-
 
 class ListTable(KeyedTable):
     """Give it rows by `show_rows`; ask it what the cursor is on by `cursor_key`."""
+
+    DEFAULT_CLASSES = "listed"
+    TAKEN = 1
+    """Cells of its width that no column has: the scroll bar."""
 
     def __init__(
         self,
@@ -26,7 +28,7 @@ class ListTable(KeyedTable):
     def show_rows(self, rows: Mapping[str, Mapping[str, Cell]]) -> None:
         """Show these, in this order."""
         self._rows = rows
-        width = (self.size.width or self.app.size.width) - _SCROLLBAR
+        width = (self.size.width or self.app.size.width) - self.TAKEN
         columns = fit(self._wishes, rows.values(), width, self._lost_first)
 
         def cells_of(key: str) -> tuple[Cell, ...]:

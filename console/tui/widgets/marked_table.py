@@ -17,6 +17,8 @@ _MARK = TableColumn("mark", "", 1)
 class MarkedTable(KeyedTable):
     """Its first column says which rows are marked. Marks stay on their keys, as the cursor does."""
 
+    DEFAULT_CLASSES = "listed"
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("x", "mark", "mark", tooltip="mark the row, or take its mark away"),
         Binding("X", "mark_to", "range", show=False, tooltip="mark all from the last mark to here"),
@@ -30,7 +32,6 @@ class MarkedTable(KeyedTable):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  # Textual's own name
         super().__init__(id=id)
-        self.add_class("listed")
         self._marks: set[str] = set()
         self._last_mark: str | None = None
         self.all_matching = False

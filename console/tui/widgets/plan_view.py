@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -53,14 +54,16 @@ class PlanView(Static):
 
     def _sample(self, sample: Sequence[Message], masks: Masks) -> Table:
         table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
-        for title in ("id", "state", "age", "attempts", "error or owner"):
+        for title in ("id", "state", "age", "tries", "error, owner"):
             table.add_column(Text(title, tone(self, "quiet")), no_wrap=True)
         # The last column takes what the others leave: rich would take it from all of them.
-        room = max(10, self.app.size.width - 6 - _OTHERS - max(len(_name(one)) for one in sample))
-        for one in sample:
+        most = self.app.size.width - 6 - _OTHERS
+        names = [shorten(_name(one), max(8, most - 2 - _LEAST_ERROR)) for one in sample]
+        room = max(_LEAST_ERROR, most - 2 - max(map(cell_len, names)))
+        for one, name in zip(sample, names, strict=True):
             said = one.error or one.claimed_by or ""
             table.add_row(
-                Text(_name(one)),
+                Text(name),
                 Text(one.state),
                 Text(formats.UNKNOWN if one.age_seconds is None else _age(one.age_seconds)),
                 Text(formats.NOT_APPLICABLE if one.attempts is None else f"{one.attempts:,}"),
@@ -69,8 +72,9 @@ class PlanView(Static):
         return table
 
 
-_OTHERS = 11 + 12 + 10
-"""Cells that state, age and attempts take."""
+_OTHERS = 11 + 12 + 7
+"""Cells that state, age and tries take."""
+_LEAST_ERROR = 14
 
 
 def _name(one: Message) -> str:

@@ -194,7 +194,7 @@ def group_cell(column: QueueColumn, name: str, views: Sequence[QueueView]) -> Ce
     if column.name == "state":
         return _mark_of(max((view.level for view in views), default=Level.OK))
     if column.name == "queue":
-        return Cell(f"{name}: {len(views)} queue{'s' * (len(views) != 1)}", "group")
+        return Cell(f"{name}: {formats.numbered(len(views), 'queue')}", "group")
     return Cell(_summed(_FIELDS[column.name], views) if column.name in _FIELDS else "", "group")
 
 

@@ -8,11 +8,11 @@ from console.monitor import wait_words as words
 from console.monitor.activity import Session
 from console.monitor.owners import Claim, Evidence
 from console.tui.text import plain
-from console.tui.widgets.fitting import Wish, fit
+from console.tui.widgets.fitting import Wish
 from console.tui.widgets.keyed_table import Cell
+from console.tui.widgets.list_table import ListTable
 from console.tui.widgets.marked_table import MARK_WIDTH, MarkedTable
 
-_SCROLLBAR = 1
 _WISHES = (
     Wish("mark", "", most=1),
     Wish("what", "message", least=8, most=36),
@@ -36,32 +36,13 @@ class Row:
     session: Session | None = None
 
 
-class StuckTable(MarkedTable):
+class StuckTable(ListTable, MarkedTable):
     """Claims and sessions, a line each."""
 
+    TAKEN = ListTable.TAKEN + MARK_WIDTH
+
     def __init__(self) -> None:
-        super().__init__(id="stuck")
-        self._drawn: dict[str, dict[str, Cell]] = {}
-
-    def show_rows(self, rows: dict[str, dict[str, Cell]]) -> None:
-        """Show these, in this order."""
-        self._drawn = rows
-        self._draw()
-
-    def _draw(self) -> None:
-        rows = self._drawn
-        room = (self.size.width or self.app.size.width) - _SCROLLBAR - MARK_WIDTH
-        columns = fit(_WISHES, rows.values(), room, _LOST_FIRST)
-
-        def cells_of(key: str) -> tuple[Cell, ...]:
-            return tuple(rows[key][column.name] for column in columns)
-
-        self.show(columns, list(rows), cells_of)
-
-    def on_resize(self) -> None:
-        """Another width has other columns."""
-        self._draw()
-        super().on_resize()
+        super().__init__(_WISHES, _LOST_FIRST, id="stuck")
 
 
 def rows_of(claims: Iterable[Claim], holders: Iterable[Session], limit: float) -> dict[str, Row]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
+from console import formats
 from console.tui.board import Calm
 from console.tui.findings import FindingView
 from console.tui.health import Level
@@ -58,7 +59,7 @@ class Summary(Words):
             line.append(f"✖ {critical} critical", tone(self, "critical"))
             line.append("  ")
         if warnings := levels[Level.WARNING]:
-            words = f"! {warnings} warning{'s' * (warnings > 1)}"
+            words = f"! {formats.numbered(warnings, 'warning')}"
             line.append(words, tone(self, "warning"))
             line.append("  ")
         if said.out_of_sight:
@@ -80,7 +81,7 @@ class Summary(Words):
             words = f"{shown} of {total} match {plain(table.filter.text)}"
             line.append(words, tone(self, "strong"))
         elif total:
-            line.append(f"{total} queue{'s' * (total != 1)}")
+            line.append(formats.numbered(total, "queue"))
         if total:
             arrow = "▼" if table.descending else "▲"
             line.append(f"   by {table.sort_column.words} {arrow}", tone(self, "quiet"))

@@ -12,11 +12,11 @@ from console.formats import duration
 from console.monitor import wait_words as words
 from console.monitor.waits import Wait
 from console.tui.text import plain, sparkline
-from console.tui.widgets.fitting import Wish, fit
-from console.tui.widgets.keyed_table import Cell, KeyedTable
+from console.tui.widgets.fitting import Wish
+from console.tui.widgets.keyed_table import Cell
+from console.tui.widgets.list_table import ListTable
 from console.tui.widgets.tones import TONE_CLASSES, tone
 
-_SCROLLBAR = 1
 LOOKS = 60
 """So many looks are remembered."""
 _TREND = 16
@@ -33,14 +33,12 @@ _LOST_FIRST = ("meaning", "sessions", "trend", "waited")
 _RUNNING = "running"
 
 
-class WaitsTable(KeyedTable):
+class WaitsTable(ListTable):
     """A line each wait, what most sessions waited for first."""
 
     def __init__(self) -> None:
-        super().__init__(id="waits")
-        self.add_class("listed")
+        super().__init__(_WISHES, _LOST_FIRST, id="waits")
         self._waits: dict[str, Wait] = {}
-        self._rows: dict[str, dict[str, Cell]] = {}
 
     @property
     def wait(self) -> Wait | None:
@@ -50,23 +48,7 @@ class WaitsTable(KeyedTable):
     def show_waits(self, waits: Sequence[Wait], past: Sequence["Past"]) -> None:
         """Show these; `past`: what the last looks saw, the newest last."""
         self._waits = {key_of(wait): wait for wait in waits}
-        self._rows = {key: _row(wait, key, past) for key, wait in self._waits.items()}
-        self._draw()
-
-    def _draw(self) -> None:
-        rows = self._rows
-        room = (self.size.width or self.app.size.width) - _SCROLLBAR
-        columns = fit(_WISHES, rows.values(), room, _LOST_FIRST)
-
-        def cells_of(key: str) -> tuple[Cell, ...]:
-            return tuple(rows[key][column.name] for column in columns)
-
-        self.show(columns, list(rows), cells_of)
-
-    def on_resize(self) -> None:
-        """Another width has other columns."""
-        self._draw()
-        super().on_resize()
+        self.show_rows({key: _row(wait, key, past) for key, wait in self._waits.items()})
 
 
 Past = dict[str, float] | None

@@ -7,11 +7,11 @@ from console.monitor import wait_words as words
 from console.monitor.activity import Activity, Key, Session
 from console.monitor.forest import Node
 from console.tui.text import plain
-from console.tui.widgets.fitting import Wish, fit
+from console.tui.widgets.fitting import Wish
 from console.tui.widgets.keeping import as_left, keys_with
-from console.tui.widgets.keyed_table import Cell, KeyedTable
+from console.tui.widgets.keyed_table import Cell
+from console.tui.widgets.list_table import ListTable
 
-_SCROLLBAR = 1
 _WISHES = (
     Wish("session", "session", least=12, most=40),
     Wish("for", "for", least=9, most=10, right=True),
@@ -23,12 +23,11 @@ _DEEPEST = 12
 """So far the branches are drawn; what is deeper stands there all the same."""
 
 
-class WaitsTree(KeyedTable):
+class WaitsTree(ListTable):
     """A line each session: whoever holds up most first, its waiters below it."""
 
     def __init__(self) -> None:
-        super().__init__(id="waits-tree")
-        self.add_class("listed")
+        super().__init__(_WISHES, _LOST_FIRST, id="waits-tree")
         self._sessions: dict[str, Session] = {}
         self._rows: dict[str, dict[str, Cell]] = {}
 
@@ -49,7 +48,7 @@ class WaitsTree(KeyedTable):
         order = keys_with([*self._rows], [*rows], {self.cursor_key})
         self._sessions = {key: self._sessions.get(key) or before[key] for key in order}
         self._rows = {key: self._rows.get(key) or as_left(rows[key], "does") for key in order}
-        self._draw()
+        self.show_rows(self._rows)
 
     def _add(self, session: Session, branch: str, *, deadlock: bool, waited: bool) -> None:
         name = str(session.key) if isinstance(session.key, int) else words.title(session)
@@ -63,21 +62,6 @@ class WaitsTree(KeyedTable):
             "does": Cell(plain(doing), tone),
             "who": Cell(plain(words.who(session)), "quiet"),
         }
-
-    def _draw(self) -> None:
-        rows = self._rows
-        room = (self.size.width or self.app.size.width) - _SCROLLBAR
-        columns = fit(_WISHES, rows.values(), room, _LOST_FIRST)
-
-        def cells_of(key: str) -> tuple[Cell, ...]:
-            return tuple(rows[key][column.name] for column in columns)
-
-        self.show(columns, list(rows), cells_of)
-
-    def on_resize(self) -> None:
-        """Another width has other columns."""
-        self._draw()
-        super().on_resize()
 
 
 def _lines(trees: tuple[Node[Key], ...]) -> Iterator[tuple[Node[Key], str]]:

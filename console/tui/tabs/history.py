@@ -1,0 +1,318 @@
+"""What a queue did in the last hour, day, week or month, from what was recorded."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import ClassVar
+
+from rich.text import Text
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Container
+
+from console import formats
+from console.errors import ConsoleError
+from console.monitor.recording.history import History, Mark, Point, history, since
+from console.tui.board import Key, QueueView
+from console.tui.desk import Desk
+from console.tui.dialogs.command import CommandDialog
+from console.tui.jobs import Question
+from console.tui.series import Run, Span
+from console.tui.tabs.tab import QueueTab
+from console.tui.text import first_line, plain, said
+from console.tui.twin import twin
+from console.tui.widgets.charts import (
+    COUNTS,
+    HIGH,
+    RATES,
+    SECONDS,
+    WIDE,
+    Chart,
+    Curve,
+    Drawing,
+    Kind,
+    Moment,
+)
+from console.tui.widgets.fitting import Wish
+from console.tui.widgets.keyed_table import Cell, KeyedTable
+from console.tui.widgets.list_table import ListTable
+from console.tui.widgets.paragraph import Paragraph
+from console.tui.widgets.tones import tone
+
+SPANS = (
+    Span("1 h", 3600.0, 10.0),
+    Span("24 h", 86_400.0, 300.0),
+    Span("7 d", 7 * 86_400.0, 1800.0),
+    Span("30 d", 30 * 86_400.0, 7200.0),
+)
+_POINTS = 360
+_MOST_CHARTS = 5
+_FOUR = 4
+_LEAST_PAUSE_SECONDS = 20.0
+_PARTS = 240
+"""A span is read again when so small a part of it has gone by: a month is much to read."""
+_FIGURES: Sequence[tuple[str, Kind, tuple[str, ...]]] = (
+    ("ready", COUNTS, ("ready",)),
+    ("push/s and pop/s", RATES, ("push_per_second", "pop_per_second")),
+    ("age of the oldest", SECONDS, ("age_seconds",)),
+    ("gap", COUNTS, ("gap",)),
+    ("errors", COUNTS, ("errors",)),
+)
+_WISHES = (
+    Wish("at", "when", least=14, most=19),
+    Wish("lasted", "for", least=5, most=12),
+    Wish("name", "what", least=8, most=26),
+    Wish("words", "", least=10, most=200),
+)
+_HOW = (
+    "\n  This console records while it is open, unless it is told not to: --no-record,"
+    "\n  or record = false in the configuration."
+    "\n  dbq-console record does so always, without a screen."
+)
+
+
+class HistoryTab(QueueTab):
+    """Charts of what was recorded, and below them what happened: findings, actions."""
+
+    NAME: ClassVar[str] = "history"
+    TITLE: ClassVar[str] = "History"
+    EVERY_SECONDS: ClassVar[float] = 30.0
+    HAS_CHARTS: ClassVar[bool] = True
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("z", "zoom(1)", "span", tooltip="the last 1 h, 24 h, 7 d, 30 d"),
+        Binding("Z", "zoom(-1)", "span", show=False, tooltip="the span before"),
+        Binding(
+            "right_square_bracket", "chart(1)", "chart", show=False, key_display="[ ]",
+            tooltip="another chart, where there is one at a time",
+        ),
+        Binding("left_square_bracket", "chart(-1)", "chart", show=False, tooltip="the one before"),
+        Binding("o", "twin", "command", show=False, tooltip="the command line that shows it"),
+    ]  # fmt: skip
+
+    def __init__(self, desk: Desk, key: Key) -> None:
+        super().__init__(desk, key)
+        self.span = SPANS[0]
+        self.found: History | None = None
+        self._found_span = SPANS[0]
+        self._error: ConsoleError | None = None
+        self._place = 0
+        self._asked_at: float | None = None
+        self._marks: dict[str, Mark] = {}
+        self._question: Question[History] = Question(self, self.show_found, self.fail)
+
+    def compose(self) -> ComposeResult:
+        """From the top: what is shown, the charts, what happened, and the one under the cursor."""
+        yield Paragraph(id="history-head")
+        with Container(id="history-charts"):
+            for place in range(_MOST_CHARTS):
+                yield Chart(place / _MOST_CHARTS)
+        yield ListTable(_WISHES, ("lasted",), id="history-marks")
+        yield Paragraph(id="history-told")
+
+    def on_mount(self) -> None:
+        """Nothing is known yet."""
+        self._show()
+
+    # What is asked.
+
+    def look(self) -> None:
+        """Read the recording."""
+        root, (connection, schema, name) = self.desk.recordings_root, self.key
+        now = self.desk.clock.monotonic()
+        pause = max(_LEAST_PAUSE_SECONDS, self.span.seconds / _PARTS)
+        asked = self._asked_at is not None and 0 <= now - self._asked_at < pause
+        if root is None or asked:
+            return
+        self._asked_at = now
+        span = since(self.desk.clock.utc(), self.span.seconds)
+        lake = None if self.desk.replay is not None else _own_lake()
+
+        def work() -> History:
+            return history(
+                root, connection, name, span, schema=schema, most_points=_POINTS, lake=lake
+            )
+
+        self._question.ask(work)
+
+    def show_found(self, found: History) -> None:
+        """What was recorded."""
+        self.found, self._error, self._found_span = found, None, self.span
+        self._show()
+
+    def fail(self, error: ConsoleError) -> None:
+        """There is nothing, or it cannot be read."""
+        self.found, self._error, self._asked_at = None, error, None
+        self._show()
+
+    # What is drawn.
+
+    def draw(self, view: QueueView | None, *, paused: bool) -> None:  # noqa: ARG002
+        """Times may be shown in another zone now."""
+        if not paused:
+            self._show()
+
+    def on_resize(self, _: events.Resize) -> None:
+        """Another size has room for other charts."""
+        self._show()
+
+    def _show(self) -> None:
+        if not self.is_whole:
+            return
+        self._draw_marks()
+        self._draw_charts()
+        self._draw_words()
+
+    def _draw_words(self) -> None:
+        head = self.query_one("#history-head", Paragraph)
+        line = Text()
+        for span in SPANS:
+            line.append(f" {span.title} ", tone(head, "sorted" if span is self.span else "quiet"))
+        found = self.found
+        if found is not None and self._found_span is self.span:
+            step = formats.duration(found.step_seconds)
+            line.append(f"  each point {step}: the highest, of rates the mean", tone(head, "quiet"))
+            if found.skipped:
+                line.append(f"  {plain(found.skipped)}", tone(head, "warning"))
+        elif self.desk.recordings_root is None:
+            line.append("\n  Nothing is recorded here." + _HOW)
+        elif self._error is not None:
+            line.append(f"\n  {first_line(said(self._error))}")
+            line.append(_HOW if self.desk.replay is None else "")
+        else:
+            line.append("  reading what was recorded ...", tone(head, "quiet"))
+        head.say(line)
+        self._draw_told()
+
+    def _draw_told(self) -> None:
+        told, mark = self.query_one("#history-told", Paragraph), self.mark
+        told.display = mark is not None
+        if mark is None:
+            return
+        until = "" if mark.until is None else f" to {self.desk.moment(mark.until)}"
+        text = Text(f"{mark.kind} ", tone(told, "quiet"))
+        text.append(plain(mark.name), tone(told, "strong"))
+        text.append(f"  {self.desk.moment(mark.at)}{until}\n{first_line(mark.words)}")
+        told.say(text)
+
+    @property
+    def mark(self) -> Mark | None:
+        """What is under the cursor."""
+        key = self.query_one("#history-marks", ListTable).cursor_key if self.is_whole else None
+        return self._marks.get(key or "")
+
+    def _draw_marks(self) -> None:
+        table = self.query_one("#history-marks", ListTable)
+        marks = () if self.found is None else self.found.marks
+        # The newest first; a key stays the same when others come.
+        self._marks = {
+            repr((mark.at, mark.kind, mark.name, mark.words)): mark for mark in reversed(marks)
+        }
+        table.display = bool(self._marks) and self.size.height > 8
+        table.show_rows({key: self._row(mark) for key, mark in self._marks.items()})
+
+    def _row(self, mark: Mark) -> dict[str, Cell]:
+        lasted = ""
+        if mark.until is not None:
+            lasted = formats.duration(max(0.0, (mark.until - mark.at).total_seconds()))
+        sign, mood = ("!", "warning") if mark.kind == "finding" else ("▶", "strong")
+        return {
+            "at": Cell(formats.bare_moment(mark.at, self.desk.zone)),
+            "lasted": Cell(lasted or "-", "quiet"),
+            "name": Cell(f"{sign} {plain(mark.name)}", mood),
+            "words": Cell(first_line(mark.words)),
+        }
+
+    def _draw_charts(self) -> None:
+        charts = self.query_one("#history-charts")
+        drawings = list(self._drawings())
+        charts.display = bool(drawings)
+        size = self.app.size
+        every = size.width >= WIDE and size.height >= HIGH
+        charts.set_class(every, "-all")
+        charts.set_class(every and len(drawings) > _FOUR, "-five")
+        for place, chart in enumerate(self.query(Chart)):
+            chosen = every or place == self._place % max(1, len(drawings))
+            chart.display = place < len(drawings) and chosen
+            if chart.display:
+                of = "" if every else f"chart {place + 1} of {len(drawings)}   [ ]"
+                chart.show(drawings[place], of)
+
+    def _drawings(self) -> Iterator[Drawing]:
+        found = self.found
+        if found is None:
+            return
+        mark, end = self.mark, found.span.end
+        moment = Moment(end.timestamp(), end, self.desk.zone)
+        marked = None if mark is None else mark.at.timestamp()
+        there = [
+            (title, kind, shown)
+            for title, kind, names in _FIGURES
+            if (shown := [name for name in names if _is_known(found.points, name)])
+        ]
+        for title, kind, names in there:
+            curves = tuple(
+                Curve(_runs(found, name), "warning" if number else "trend", area=not number)
+                for number, name in enumerate(names)
+            )
+            most = max(getattr(p, n) or 0 for p in found.points for n in names)
+            words = ((f"{title} ", "strong"), (f"up to {kind.words(most)}", "quiet"))
+            yield Drawing(words, curves, kind, self._found_span, moment, marked)
+
+    # Keys.
+
+    def on_keyed_table_cursor_moved(self, event: KeyedTable.CursorMoved) -> None:
+        """Another one is under the cursor: the charts point at it."""
+        event.stop()
+        self._draw_charts()
+        self._draw_told()
+
+    def action_zoom(self, step: int) -> None:
+        """Another span."""
+        self.span = SPANS[(SPANS.index(self.span) + step) % len(SPANS)]
+        self._asked_at = None
+        self._draw_words()
+        self.look()
+
+    def action_chart(self, step: int) -> None:
+        """Another chart, where there is one at a time."""
+        self._place += step
+        self._draw_charts()
+
+    def action_twin(self) -> None:
+        """The command that shows the same."""
+        words = ["--since", self.span.title.replace(" ", ""), "--plot"]
+        self.app.push_screen(CommandDialog(twin(self.place, "history", self.key, words)))
+
+
+def _is_known(points: Sequence[Point], name: str) -> bool:
+    return any(getattr(point, name) is not None for point in points)
+
+
+def _runs(found: History, name: str) -> tuple[Run, ...]:
+    """A figure where it was known; where looks were missed there is a gap."""
+    runs = []
+    for points in found.runs:
+        run: list[tuple[float, float]] = []
+        for point in points:
+            value = getattr(point, name)
+            if value is not None:
+                run.append((_middle(point.at, found), float(value)))
+            elif run:
+                runs.append(tuple(run))
+                run = []
+        if run:
+            runs.append(tuple(run))
+    return tuple(runs)
+
+
+def _middle(at: datetime, found: History) -> float:
+    return min(at.timestamp() + found.step_seconds / 2, found.span.end.timestamp())
+
+
+def _own_lake() -> str | None:
+    """Where this user's pipeline puts its rollups; None where it never has."""
+    from console.pipeline.lake import default_place  # noqa: PLC0415  # for this tab only
+
+    place = default_place()
+    return str(place) if Path(place).is_dir() else None

@@ -1,0 +1,286 @@
+"""What a real server does to an open console: it dies, hangs, hides, holds eleven megabytes."""
+
+import re
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+import pytest
+from psycopg.sql import SQL, Identifier, Literal
+from sqlalchemy import make_url
+from textual.app import App, ComposeResult
+from textual.command import CommandList
+
+from console.actions.push import push_many
+from console.actions.uninstall import uninstall
+from console.engines import Database, open_database
+from console.engines.embedded import EmbeddedServer
+from console.monitor.messages import look
+from console.rights import Rights
+from console.tui import ConsoleApp, SamplerFeed
+from console.tui.board import Key
+from console.tui.places import Place, url_words
+from console.tui.screens.action import ActionScreen, Stage
+from console.tui.screens.message import MessageScreen
+from console.tui.tabs.messages import MessagesTab
+from console.tui.widgets.choices import Choices
+from console.tui.widgets.keyed_table import KeyedTable
+from tests.servers import connect, fresh_database
+from tests.tui.acting import database_at, make
+from tests.tui.one_tab import jobs_ended
+from tests.tui.opened import Opened, ended, opened
+from tests.tui.test_findings import until
+
+MAIL: Key = ("here", "public", "mail")
+RING: Key = ("here", "public", "orders")
+SIZES = ((50, 14), (20, 5), (160, 48), (80, 24))
+
+
+@asynccontextmanager
+async def watching(database: Database) -> AsyncIterator[Opened]:
+    """A console that looks at a database often."""
+    place = Place("here", database, Rights.ADMIN, words=url_words(database))
+    feed = SamplerFeed(database, interval_seconds=0.2, name="here")
+    app = ConsoleApp([feed], places=[place], rights="admin")
+    async with app.run_test(size=(80, 24)) as pilot:
+        console = Opened(pilot, (), None)  # type: ignore[arg-type]
+        await until(console, lambda: bool(views(console)))
+        yield console
+    ended()
+    jobs_ended()
+
+
+def views(console: Opened) -> list[str]:
+    """The queues that are known, those first that are up to date."""
+    board, now = console.app.desk.board, console.app.desk.clock.monotonic()
+    return [view.label for view in board.queues(now) if view.stale_seconds is None]
+
+
+@contextmanager
+def queues_on(url: str) -> Iterator[tuple[Database, str]]:
+    """A claim queue with messages in each state, a ring; and the key of a message."""
+    with database_at(url) as database:
+        mail = make(database, "mail", "claim", {"payload": "text"})
+        make(database, "orders", "ring", {"size": "50"})
+        yield database, look(database, mail, limit=100).messages[0].key
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of screen: how it opens, and what stands on it once it has asked."""
+
+    name: str
+    open: Callable[[ConsoleApp, str], None]
+    words: str
+    """A pattern."""
+
+
+KINDS = (
+    Kind("overview", lambda *_: None, "orders"),
+    Kind("findings", lambda app, _: app.open_queue(MAIL), "4 errors|clear|doctor"),
+    Kind("messages", lambda app, _: app.open_queue(MAIL, "messages"), "14 messages|claimed"),
+    Kind("errors", lambda app, _: app.open_queue(MAIL, "errors"), r"no \[bold\]good"),
+    Kind("stuck", lambda app, _: app.open_queue(MAIL, "stuck"), "3 claims|tester"),
+    Kind("waits-tab", lambda app, _: app.open_queue(MAIL, "waits"), "[Nn]obody waits|waits"),
+    Kind("slots", lambda app, _: app.open_queue(RING, "slots"), "7 ready"),
+    Kind("sql", lambda app, _: app.open_queue(MAIL, "sql"), "as this console installs it"),
+    Kind("audit-tab", lambda app, _: app.open_queue(MAIL, "audit"), "install"),
+    Kind("message", lambda app, key: app.open_message(MAIL, key), "attempts"),
+    Kind("waits", lambda app, _: app.open_waits("here"), "Waits of here"),
+    Kind("action", lambda app, _: app.open_action(MAIL, "requeue"), "filter"),
+    Kind("audit", lambda app, _: app.open_audit("here"), "install"),
+    Kind("connections", lambda app, _: app.open_connections(), "here"),
+    Kind("install", lambda app, _: app.open_install("here"), "fifo"),
+    Kind("adopt", lambda app, _: app.open_adopt("here"), "table"),
+)
+SHORT = {"messages", "action"}
+FEW = {"messages", "slots", "waits", "action", "audit"}
+"""What the short tier goes through in every size."""
+
+
+async def seen(console: Opened, words: str) -> None:
+    """Wait until the pattern is on the screen."""
+    await until(console, lambda: re.search(words, console.picture) is not None)
+
+
+def cursor(console: Opened) -> str | None:
+    """The key under the cursor of the screen's own table; None: it has none."""
+    tables = [one for one in console.app.screen.query(KeyedTable) if one.display and one.keys]
+    return tables[0].cursor_key if tables else None
+
+
+async def test_each_screen_in_any_size_and_opened_while_nobody_answers(
+    own_server: EmbeddedServer, *, long: bool
+) -> None:
+    kinds = [one for one in KINDS if long or one.name in FEW]
+    with fresh_database(own_server.url) as url, queues_on(url) as (database, message):
+        async with watching(database) as console:
+            depth = len(console.app.screen_stack)
+            for kind in kinds:
+                kind.open(console.app, message)
+                await seen(console, kind.words)
+                for size in SIZES:
+                    await console.pilot.resize_terminal(*size)
+                    await console.pilot.pause()
+                assert re.search(kind.words, console.picture), kind.name
+                while len(console.app.screen_stack) > depth:
+                    console.app.pop_screen()
+                await console.pilot.pause()
+            own_server.kill()
+            await until(console, lambda: "lost" in console.picture)
+            for kind in kinds:
+                kind.open(console.app, message)
+                await console.press("r", "j", "space", "space", "enter")
+                assert "lost" in console.picture, kind.name
+                while len(console.app.screen_stack) > depth:
+                    console.app.pop_screen()
+                await console.pilot.pause()
+            own_server.restart()
+            console.app.desk.look_now()
+            await until(console, lambda: len(views(console)) == 2)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(one, id=one.name, marks=() if one.name in SHORT else pytest.mark.long)
+        for one in KINDS
+    ],
+)
+async def test_the_server_dies_and_comes_back_under_it(
+    own_server: EmbeddedServer, kind: Kind
+) -> None:
+    with fresh_database(own_server.url) as url, queues_on(url) as (database, message):
+        async with watching(database) as console:
+            kind.open(console.app, message)
+            await seen(console, kind.words)
+            await console.press("j")
+            before = cursor(console)
+            own_server.kill()
+            await until(console, lambda: "lost" in console.picture)
+            assert not views(console)
+            await console.press("r")
+            assert cursor(console) == before
+            own_server.restart()
+            await console.press("r")
+            await until(console, lambda: len(views(console)) == 2)
+            await until(console, lambda: "lost" not in console.picture)
+            assert re.search(kind.words, console.picture)
+            assert cursor(console) == before
+
+
+async def test_what_is_locked_is_told_and_never_zero(database_url: str) -> None:
+    with queues_on(database_url) as (database, _), connect(database_url) as holder:
+        async with watching(database) as console:
+            console.app.open_queue(MAIL, "messages")
+            tab = console.app.screen
+            await until(console, lambda: bool(tab.query(MessagesTab)))
+            pane = tab.query_one(MessagesTab).pane
+            await until(console, lambda: len(pane.table.keys) == 14)
+            holder.execute("BEGIN")
+            holder.execute("LOCK TABLE mail IN ACCESS EXCLUSIVE MODE")
+            await console.press("r")
+            await until(console, lambda: "lock" in console.picture)
+            assert len(pane.table.keys) == 14
+            await until(console, lambda: "?" in row(console))
+            assert not re.search(r"\b0\b", row(console))
+            holder.execute("ROLLBACK")
+            await console.press("r")
+            await until(console, lambda: "lock" not in console.picture)
+            await until(console, lambda: "?" not in row(console))
+
+
+def row(console: Opened) -> str:
+    """What the overview says of the figures that wait for a lock."""
+    cells = console.table.cells(repr(MAIL)) if repr(MAIL) in console.table.keys else {}
+    console.table.draw(console.app.desk.board.queues(console.app.desk.clock.monotonic()))
+    return " ".join(cells[name].text for name in ("ready", "stuck", "errors") if name in cells)
+
+
+async def test_a_login_that_may_see_no_other_sessions(database_url: str) -> None:
+    role = make_url(database_url).database or ""
+    with queues_on(database_url), connect(database_url) as admin, connect(database_url) as busy:
+        for statement in (
+            SQL("CREATE ROLE {role} LOGIN PASSWORD {word}"),
+            SQL("GRANT USAGE ON SCHEMA dbq TO {role}"),
+            SQL("GRANT SELECT ON ALL TABLES IN SCHEMA dbq, public TO {role}"),
+        ):
+            admin.execute(statement.format(role=Identifier(role), word=Literal(role)))
+        url = make_url(database_url).set(username=role, password=role)
+        busy.execute("BEGIN")
+        busy.execute("SELECT * FROM mail FOR UPDATE")
+        little = open_database(url.render_as_string(hide_password=False), label="here")
+        try:
+            async with watching(little) as console:
+                console.app.open_waits("here")
+                await until(console, lambda: "Not seen" in console.picture)
+                assert "pg_read_all_stats" in console.picture
+        finally:
+            little.close()
+            busy.execute("ROLLBACK")
+            for statement in (SQL("DROP OWNED BY {role}"), SQL("DROP ROLE {role}")):
+                admin.execute(statement.format(role=Identifier(role)))
+
+
+ODD = "[bold]\u202eq\u2066"
+PAYLOAD = "[bold]\x1b[31mred\x1b]0;title\x07\u202eright\u2066" + "x" * 10_000_000
+
+
+async def test_what_is_no_text_for_a_terminal_ten_megabytes_of_it(database_url: str) -> None:
+    with database_at(database_url) as database:
+        odd = make(database, ODD, "fifo", {"payload": "text"})
+        with database.transaction("push") as connection:
+            push_many(connection, database.product, odd, [PAYLOAD])
+        key = look(database, odd, limit=100).messages[-1].key
+        async with watching(database) as console:
+            assert "[bold]" in console.picture
+            console.app.open_message(("here", "public", ODD), key)
+            screen = console.app.screen
+            assert isinstance(screen, MessageScreen)
+            await until(console, lambda: screen.message is not None)
+            await console.press("enter")
+            await until(console, lambda: "[31mred" in console.picture)
+            for bad in "\x1b\x07\u202e\u2066":
+                assert bad not in console.picture
+            assert "[bold]␛[31mred␛]0;title␇" in console.picture
+            assert re.search(r"10[,.]0\d\d|9\.5|10\.0 M", console.picture)
+
+
+class Small(App[None]):
+    """A list, and nothing else."""
+
+    def compose(self) -> ComposeResult:
+        yield Choices("release", "requeue", "purge")
+
+
+async def test_a_list_without_room_is_no_end() -> None:
+    app = Small()
+    async with app.run_test() as pilot:
+        options = app.query_one(Choices)
+        options.styles.height = options.styles.max_height = 0
+        options.styles.border = None
+        await pilot.press("end", "pageup", "pagedown")
+        assert options.highlighted == 2
+        options.styles.height = options.styles.max_height = 5
+        await pilot.press("pageup")
+        assert options.highlighted == 0
+    async with opened() as console:
+        await console.press("ctrl+p", "down")
+        console.app.screen.query_one(CommandList).styles.height = 0
+        await console.press("pageup", "pagedown", "down", "escape", "escape")
+
+
+async def test_a_queue_goes_while_its_form_is_open(database_url: str) -> None:
+    with queues_on(database_url) as (database, _):
+        async with watching(database) as console:
+            console.app.open_action(MAIL, "requeue")
+            screen = console.app.screen
+            assert isinstance(screen, ActionScreen)
+            await until(console, lambda: screen.stage is Stage.FORM)
+            place = console.app.desk.places["here"]
+            uninstall(database, place.find(*MAIL[1:]), keep_archive=False, with_messages=True)
+            await console.press("enter")
+            await until(console, lambda: "was dropped or changed" in console.picture)
+            assert screen.stage is Stage.FORM
+            await console.press("escape", "escape")
+            await until(console, lambda: views(console) == ["orders"])

@@ -1,0 +1,101 @@
+"""The tab History: charts of what was recorded, what happened, and how to get a recording."""
+
+from pathlib import Path
+
+import pytest
+
+from console.tui.recordings import Recordings
+from console.tui.tabs.history import HistoryTab
+from console.tui.widgets.charts import Chart
+from console.tui.widgets.list_table import ListTable
+from console.tui.widgets.paragraph import Paragraph
+from tests.tui.feeds import queue
+from tests.tui.one_tab import Shown, one_tab, until
+from tests.tui.recorded import Taken
+
+# The clock of the tests stands at 02:14:07, the recording begins at 01:00.
+LAST = 4_440
+
+
+def recorded(root: Path) -> None:
+    """Seen from 01:40 to 01:55 and, idle, from 02:10 on."""
+    taken = Taken(root)
+    for second in range(2400, 3300, 10):
+        mail = queue("mail", ready=second, age_seconds=2.0)
+        taken.look(second, mail, next_seconds=10.0)
+    for second in range(4200, LAST + 1, 60):
+        taken.look(second, queue("mail", ready=1), next_seconds=60.0)
+    for second in (2400, 2460, 2520):
+        taken.found(second, "mail", ["odd"] if second == 2460 else [])
+    taken.acted(3000, "mail", "purge")
+    taken.close()
+
+
+def charts(shown: Shown[HistoryTab]) -> list[Chart]:
+    return [one for one in shown.tab.query(Chart) if one.display]
+
+
+@pytest.mark.parametrize(("size", "seen"), [((80, 24), 1), ((160, 48), 3), ((50, 14), 1)])
+async def test_what_was_recorded_is_drawn_and_gaps_are_gaps(
+    tmp_path: Path, size: tuple[int, int], seen: int
+) -> None:
+    recorded(tmp_path)
+    async with one_tab(HistoryTab, size=size) as shown:
+        shown.app.desk.recordings = Recordings(tmp_path)
+        shown.tab.look()
+        await shown.until(lambda: shown.tab.found)
+        assert len(charts(shown)) == seen
+        drawing = charts(shown)[0].drawing
+        assert drawing is not None
+        assert "up to 3.29 k" in "".join(text for text, _ in drawing.words)
+        # Nothing was seen for a quarter of an hour; pauses that were meant are none.
+        assert [len(run) for run in drawing.curves[0].runs] == [60, 5]
+
+
+async def test_marks_are_told_and_the_charts_point_at_them(tmp_path: Path) -> None:
+    recorded(tmp_path)
+    async with one_tab(HistoryTab, size=(100, 40)) as shown:
+        shown.app.desk.recordings = Recordings(tmp_path)
+        shown.tab.look()
+        await shown.until(lambda: shown.tab.found)
+        table = shown.tab.query_one("#history-marks", ListTable)
+        told = shown.tab.query_one("#history-told", Paragraph)
+        assert [table.cells(key)["name"].text for key in table.keys] == ["▶ purge", "! odd"]
+        assert "ok, 3 of 3, ann" in told.said
+        table.move_cursor(1)
+        await shown.pilot.pause()
+        assert "2026-03-29 01:41:00 UTC to 2026-03-29 01:42:00 UTC" in told.said
+        drawing = charts(shown)[0].drawing
+        assert drawing is not None
+        assert drawing.marked is not None
+        assert drawing.moment.now - drawing.marked == pytest.approx(33 * 60 + 7, abs=1)
+
+
+async def test_another_span_is_read_anew(tmp_path: Path) -> None:
+    recorded(tmp_path)
+    async with one_tab(HistoryTab) as shown:
+        shown.app.desk.recordings = Recordings(tmp_path)
+        shown.tab.look()
+        await shown.until(lambda: shown.tab.found)
+        first = shown.tab.found
+        shown.tab.look()
+        assert not shown.tab._question.under_way, "it is read again at once"
+        for title in ("24 h", "7 d", "30 d", "1 h"):
+            shown.tab.action_zoom(1)
+            assert shown.tab.span.title == title
+        await shown.until(lambda: shown.tab.found is not first)
+        await until(shown.pilot, lambda: not shown.tab._question.under_way)
+        assert shown.tab.found is not None
+        assert shown.tab.found.points == (first.points if first else ())
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_where_there_is_nothing_it_says_how_to_record(tmp_path: Path, *, kept: bool) -> None:
+    async with one_tab(HistoryTab) as shown:
+        shown.app.desk.recordings = Recordings(tmp_path) if kept else None
+        shown.tab.look()
+        shown.tab.draw(None, paused=False)
+        words = "Nothing is recorded of 'mail'" if kept else "Nothing is recorded here."
+        await shown.until(lambda: words in shown.picture)
+        assert "dbq-console record" in shown.picture
+        assert "record = false" in shown.picture

@@ -1,0 +1,275 @@
+"""The console on a recording: what is seen is what was seen then, and nothing can be done."""
+
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pexpect  # type: ignore[import-untyped]
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from textual.pilot import Pilot
+
+from console.errors import UsageError
+from console.monitor.recording.history import NothingRecordedError
+from console.tui.dialogs.seek import SeekDialog
+from console.tui.replay import SPEEDS, Player, moment_of, open_replay
+from console.tui.replay_app import ReplayApp
+from console.tui.screens.overview import OverviewScreen
+from console.tui.screens.queue import QueueScreen
+from console.tui.series import SPANS
+from tests.tui.feeds import queue
+from tests.tui.one_tab import until
+from tests.tui.opened import picture
+from tests.tui.recorded import BEGIN, Taken
+
+PRAGUE = ZoneInfo("Europe/Prague")
+MAIL = ("prod", "public", "mail")
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten minutes: idle at first; a queue that comes at 300 s; a finding from 360 to 480 s."""
+    root = tmp_path_factory.mktemp("recordings")
+    taken = Taken(root)
+    for second in range(0, 300, 5):
+        taken.look(second, queue("mail", "claim", ready=1, errors=0), next_seconds=5.0)
+    for second in range(300, 601):
+        mail = queue("mail", "claim", ready=second, errors=0)
+        taken.look(second, mail, queue("late", ready=7))
+    for second in range(0, 601, 60):
+        taken.found(second, "mail", ["claims_odd"] if 360 <= second < 480 else [])
+    taken.close()
+    return root
+
+
+@dataclass
+class Played:
+    pilot: Pilot[None]
+    app: ReplayApp
+    now: list[float]
+
+    @property
+    def at(self) -> float:
+        assert self.app.desk.replay is not None
+        return (self.app.desk.replay.player.at - BEGIN).total_seconds()
+
+    @property
+    def picture(self) -> str:
+        return picture(self.app)
+
+    def ready(self) -> int | None:
+        board = self.app.desk.board
+        found = {view.key: view for view in board.queues(self.app.desk.clock.monotonic())}
+        return found[MAIL].snapshot.ready if MAIL in found else None
+
+    async def comes_to(self, seconds: float) -> None:
+        await until(self.pilot, lambda: self.at == seconds and self.app.desk.replay)
+        await until(self.pilot, lambda: self.ready() is not None)
+
+    async def plays(self, seconds: float) -> None:
+        """So many seconds go by for who watches."""
+        for _ in range(round(seconds * 2)):
+            before = self.at
+            self.now[0] += 0.5
+            await until(self.pilot, partial(self._is_after, before))
+
+    def _is_after(self, seconds: float) -> bool:
+        return self.at > seconds
+
+
+@asynccontextmanager
+async def played(root: Path, at: str, size: tuple[int, int] = (80, 24)) -> AsyncIterator[Played]:
+    now = [0.0]
+    replay = open_replay(root, at, UTC, lambda: now[0])
+    app = ReplayApp(replay)
+    async with app.run_test(size=size) as pilot:
+        found = Played(pilot, app, now)
+        await until(pilot, lambda: found.ready() is not None)
+        yield found
+    for thread in threading.enumerate():
+        if thread.name == "replay":
+            thread.join(20)
+
+
+async def test_it_is_as_it_was_and_goes_on(recording: Path) -> None:
+    async with played(recording, "01:07:30") as console:
+        assert "REPLAY ▶ 1x · 2026-03-29 01:07:30 UTC" in console.picture
+        assert "recorded 2026-03-29 01:00:00" in console.picture
+        assert "claims_odd it is" in console.picture
+        assert console.ready() == 450
+        await console.plays(3)
+        assert (console.at, console.ready()) == (453, 453)
+        await console.pilot.press("right_curly_bracket")
+        await console.plays(1)
+        assert (console.at, console.ready()) == (455, 455)
+        await console.pilot.press("space")
+        console.now[0] += 60
+        await console.pilot.pause(0.3)
+        assert console.at == 455
+        assert "REPLAY ‖ 2x" in console.picture
+        await console.pilot.press("full_stop", "full_stop", "greater_than_sign")
+        await console.comes_to(600)  # no further than there is something
+        assert console.ready() == 600
+        assert "REPLAY ■ end" in console.picture
+        assert "claims_odd" not in console.picture
+
+
+async def test_going_back_forgets_what_came_later(recording: Path) -> None:
+    async with played(recording, "01:08:00") as console:
+        assert {key[2] for key in _keys(console)} == {"mail", "late"}
+        await console.pilot.press("comma", "comma")
+        await console.comes_to(460)
+        assert "claims_odd it is" in console.picture
+        await console.pilot.press("less_than_sign")
+        await console.comes_to(160)
+        assert {key[2] for key in _keys(console)} == {"mail"}
+        assert "claims_odd" not in console.picture
+        series = console.app.desk.board.series
+        (run,) = series.runs(MAIL, "ready", SPANS[0], console.app.desk.clock.monotonic())
+        assert {value for _, value in run} == {1.0}, "something of later, or nothing of before"
+        assert len(run) == 33, "an idle queue has gaps"
+
+
+def _keys(console: Played) -> set[tuple[str, str, str]]:
+    now = console.app.desk.clock.monotonic()
+    return {view.key for view in console.app.desk.board.queues(now)}
+
+
+async def test_a_time_can_be_typed(recording: Path) -> None:
+    async with played(recording, "01:01") as console:
+        await console.pilot.press("at", *"01:20", "enter")
+        assert isinstance(console.app.screen, SeekDialog)
+        assert "Nothing is recorded at 2026-03-29 01:20:00 UTC" in console.picture
+        await console.pilot.press(*["backspace"] * 5, *"1:05", "enter")
+        await console.comes_to(300)
+        assert isinstance(console.app.screen, OverviewScreen)
+
+
+async def test_nothing_can_be_done_and_what_was_not_recorded_is_named(recording: Path) -> None:
+    async with played(recording, "01:07") as console:
+        app = console.app
+        ways: tuple[Callable[[], None], ...] = (
+            lambda: app.open_actions(MAIL),
+            lambda: app.open_action(MAIL, "purge"),
+            lambda: app.open_waits("prod"),
+            lambda: app.open_audit("prod"),
+            lambda: app.open_install("prod"),
+            lambda: app.open_adopt("prod"),
+            lambda: app.open_smoke(MAIL),
+            lambda: app.open_message(MAIL, "1"),
+            lambda: app.examine(MAIL),
+        )
+        for go in ways:
+            before = len(app._notifications)
+            go()
+            await console.pilot.pause()
+            assert isinstance(app.screen, OverviewScreen)
+            assert len(app._notifications) == before + 1
+        app.open_queue(MAIL, "messages")
+        await until(console.pilot, lambda: "A recording has no messages" in console.picture)
+        screen = app.screen
+        assert isinstance(screen, QueueScreen)
+        for place, one in enumerate(screen._tabs):
+            await screen.action_tab(place)
+            await console.pilot.pause()
+            if one.NAME not in {"findings", "history"}:
+                assert "A recording has no" in console.picture
+        await until(console.pilot, lambda: "ready up to 420" in console.picture)
+        assert "claims_odd" in console.picture
+
+
+@given(
+    st.lists(st.floats(-1e6, 1e6) | st.none(), max_size=20),
+    st.lists(st.sampled_from([-1, 1]), max_size=20),
+)
+def test_it_never_leaves_what_was_recorded(ways: list[float | None], steps: list[int]) -> None:
+    last = BEGIN + timedelta(hours=1)
+    now = [0.0]
+    player = Player(BEGIN, BEGIN, last, lambda: now[0])
+    for step in steps:
+        player.change_speed(step)
+        assert player.speed in SPEEDS
+    for seconds in ways:
+        if seconds is None:
+            now[0] += 0.5
+            player.reach(player.following)
+        else:
+            player.skip(seconds)
+            assert player.wanted is not None
+            player.arrive(player.wanted)
+            assert player.wanted is None
+        assert BEGIN <= player.at <= last
+
+
+def at(day: int, hour: int, minute: int = 0) -> datetime:
+    return datetime(2026, 3, day, hour, minute, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "zone", "meant"),
+    [
+        ("03:00", UTC, at(30, 3)),
+        ("3:00:00", UTC, at(30, 3)),
+        ("23:00", UTC, at(29, 23)),
+        ("2026-03-29T03:00", UTC, at(29, 3)),
+        ("2026-03-29 03:00", PRAGUE, at(29, 1)),
+        ("2026-03-29T03:00-02:00", PRAGUE, at(29, 5)),
+        ("04:00", PRAGUE, at(30, 2)),
+    ],
+)
+def test_what_a_time_means(text: str, zone: ZoneInfo, meant: datetime) -> None:
+    assert moment_of(text, at(28, 22), at(30, 10), zone) == meant
+
+
+@pytest.mark.parametrize("text", ["", "03", "noon", "25:00", "2026-13-01", "1:2:3:4"])
+def test_what_is_no_time_is_wrong_use(text: str) -> None:
+    with pytest.raises(UsageError, match="is no time"):
+        moment_of(text, at(28, 22), at(30, 10), UTC)
+
+
+def test_there_must_be_something_at_that_time(tmp_path: Path, recording: Path) -> None:
+    with pytest.raises(UsageError, match="There is no folder"):
+        open_replay(tmp_path / "nowhere", None, UTC, float)
+    with pytest.raises(NothingRecordedError, match="Nothing is recorded in"):
+        open_replay(tmp_path, None, UTC, float)
+    with pytest.raises(NothingRecordedError, match="goes from 2026-03-29 01:00:00 UTC to") as told:
+        open_replay(recording, "2026-03-30T01:00", UTC, float)
+    assert told.value.exit_status == 1
+    assert open_replay(recording, None, UTC, float).player.at == BEGIN
+
+
+def test_it_plays_in_a_terminal(recording: Path) -> None:
+    words = ["-m", "console.cli", "--replay", str(recording), "--at", "01:07"]
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    console = pexpect.spawn(
+        sys.executable, words, dimensions=(24, 80), env=environment, encoding="utf-8", timeout=60
+    )
+    console.expect("REPLAY")
+    console.expect("claims_odd it is")
+    console.send("\x11")
+    console.expect(pexpect.EOF)
+    console.close()
+    assert console.exitstatus == 0
+
+
+def test_wrong_use_is_said_before_anything_is_drawn(recording: Path) -> None:
+    for words, status, told in (
+        (["--at", "03:00"], 2, "--at goes with --replay"),
+        (["--replay", str(recording), "designs"], 2, "not for verbs"),
+        (["--replay", str(recording), "--at", "12:00"], 1, "Nothing is recorded at"),
+    ):
+        console = pexpect.spawn(
+            sys.executable, ["-m", "console.cli", *words], encoding="utf-8", timeout=60
+        )
+        console.expect(pexpect.EOF)
+        console.close()
+        assert told in (console.before or "")
+        assert console.exitstatus == status

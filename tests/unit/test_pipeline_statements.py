@@ -1,0 +1,43 @@
+"""What the pipeline asks returns the same columns on both engines, those that its rows want."""
+
+import dataclasses
+
+import pytest
+
+from console import sql
+from console.engines import PRODUCTS, Product
+from console.pipeline import guard, rows
+from console.pipeline.archive import delete, plan
+from tests.contract.variants import ALL, Variant
+from tests.pipeline.statements import asked
+from tests.unit.test_doctor_statements import columns
+
+ROW_TYPES = {
+    "hold": guard._Got,
+    "let_go": guard._Got,
+    "action": guard.Action,
+    "moment": guard.Moment,
+    "step": plan.Step,
+    "hold_rows": delete._Key,
+    "delete_rows": delete._Deleted,
+}
+
+
+def wanted(name: str) -> list[str]:
+    if name == "rows":
+        return list(rows.SCHEMA.names)
+    return [field.name for field in dataclasses.fields(ROW_TYPES[name])]
+
+
+@pytest.mark.parametrize("product", PRODUCTS.values(), ids=list(PRODUCTS))
+@pytest.mark.parametrize("variant", ALL, ids=str)
+def test_each_fills_its_row_type(product: Product, variant: Variant) -> None:
+    if product.name not in variant.engines:
+        pytest.skip("another engine's")
+    queue = variant.queue("s", "q", product.name)
+    met = set()
+    for statement, scope in asked(product, queue):
+        met.add(statement.name)
+        text = sql.script(statement, product.dialect, scope)
+        assert columns(text) == wanted(statement.name), text
+    assert met == sql.statements(product.name, "pipeline").keys()
