@@ -69,7 +69,7 @@ def texts(product: Product) -> Iterator[tuple[str, str]]:
     for design in designs_on(product.name).values():
         for options in variants(design, product.name):
             queue = installed_queue("sales", "orders", design, options)
-            for file in (design.name, "common", "catalog", "roles"):
+            for file in (design.name, "common", "catalog", "replay", "roles"):
                 yield from _file(product, queue, file, done)
     for file in ("server", "activity", "maintenance", "sessions", "upgrade"):
         yield from _file(product, queue, file, done)
@@ -83,13 +83,13 @@ def _pipeline(product: Product) -> Iterator[tuple[str, str]]:
     """What the pipeline asks of each design."""
     met: set[str] = set()
     for design in designs_on(product.name).values():
-        for options in variants(design, product.name):
-            queue = installed_queue("sales", "orders", design, options)
-            for statement, scope in piped(product, queue):
-                text = BIND.sub("1", sql.script(statement, product.dialect, scope).strip())
-                if text not in met:
-                    met.add(text)
-                    yield f"{product.name}/pipeline.sql {statement.name} {dict(options)}", text
+        *_, options = variants(design, product.name)
+        queue = installed_queue("sales", "orders", design, options)
+        for statement, scope in piped(product, queue):
+            text = BIND.sub("1", sql.script(statement, product.dialect, scope).strip())
+            if text not in met:
+                met.add(text)
+                yield f"{product.name}/pipeline.sql {statement.name} {design.name}", text
 
 
 def _doctors(product: Product) -> Iterator[tuple[str, str]]:

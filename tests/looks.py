@@ -92,6 +92,12 @@ def texts(product: Product, queue: Queue) -> Iterator[tuple[str, str]]:
     """(what is asked, SQL with `:name` for what is bound) of everything asked of one queue."""
     for source in sources(product, queue):
         for ask in asks(source):
-            for last in ("matching", *(["error_texts"] if ask.walk.state == "error" else [])):
+            for last in ("matching", *_others(ask)):
                 where = f"{queue.design.name} {dict(queue.options)} {source.payload} {ask} {last}"
                 yield where, query(source, ask, last).text.replace("\\:", ":")
+
+
+def _others(ask: Ask) -> list[str]:
+    """What else is asked of the walks of some states."""
+    of_errors = ["error_texts"] if ask.walk.state == "error" else []
+    return of_errors + (["tried"] if ask.walk.state in {"ready", "claimed", "error"} else [])

@@ -1,7 +1,9 @@
 """The terminal user interface: draws what the monitor sees, and asks no database itself."""
 
 import contextlib
+import logging
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,6 +32,9 @@ __all__ = [
     "run_profiles",
     "run_replay",
 ]
+
+
+_LOG = logging.getLogger(__name__)
 
 
 def require_terminal() -> None:
@@ -133,6 +138,9 @@ def run_replay(
 
 
 def _run(app: ConsoleApp) -> None:
+    # What libraries log, and how a thread ends whose database has gone, is nothing for the terminal.
+    logging.getLogger().addHandler(logging.NullHandler())
+    threading.excepthook = _log_thread
     app.run()
     with contextlib.suppress(KeyboardInterrupt):
         app.desk.running.wait(_narrate)
@@ -140,6 +148,11 @@ def _run(app: ConsoleApp) -> None:
             app.desk.recordings.wait()
     if app.return_code:
         raise ConsoleError("The console ended because of a mistake of its own; see above.")
+
+
+def _log_thread(end: threading.ExceptHookArgs) -> None:
+    if end.exc_value is not None:
+        _LOG.error("a thread has ended", exc_info=end.exc_value)
 
 
 def _narrate(line: str) -> None:

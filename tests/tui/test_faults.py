@@ -109,6 +109,7 @@ def cursor(console: Opened) -> str | None:
     return tables[0].cursor_key if tables else None
 
 
+@pytest.mark.long
 async def test_each_screen_in_any_size_and_opened_while_nobody_answers(
     own_server: EmbeddedServer, *, long: bool
 ) -> None:

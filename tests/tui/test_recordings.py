@@ -122,6 +122,7 @@ def started(url: str, state: Path) -> "pexpect.spawn[str]":
     )
 
 
+@pytest.mark.long
 def test_what_a_kill_leaves_the_next_start_closes(database_url: str, tmp_path: Path) -> None:
     install_queue(database_url, "letters")
     root = tmp_path / "dbq-console" / "recordings"

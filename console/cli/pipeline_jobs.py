@@ -1,0 +1,289 @@
+"""Verbs of the pipeline on what is recorded, logged and archived: rollup, verify, replay."""
+
+import sys
+from collections.abc import Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from console.actions import audit as auditing
+from console.actions.plan import MANY_MESSAGES
+from console.cli.context import (
+    Call,
+    ConfirmedVerb,
+    Rights,
+    confirmation,
+    verb_options,
+)
+from console.cli.pipeline_progress import progress
+from console.designs import Order
+from console.errors import RefusedError, UsageError
+from console.formats import duration, plain
+from console.monitor.recording.recorder import folder
+
+if TYPE_CHECKING:
+    from console.engines import Database
+    from console.pipeline.replay.job import Offer
+    from console.pipeline.rollup.job import Days, Result
+
+_lake = click.option("--lake", metavar="PATH", help="Else: the folder `lake` in this user's state.")
+_master = click.option("--master", metavar="M", help="Spark's master. [local[*]]")
+
+
+@click.command()
+@click.option(
+    "--recordings",
+    multiple=True,
+    metavar="FOLDER",
+    help="Of one console each, or a copy of it. Else: the state folder of this user.",
+)
+@_lake
+@click.option(
+    "--days",
+    metavar="D[..D]",
+    help="Only these days in UTC, also those that are done. Else: all with segments that are new.",
+)
+@_master
+@verb_options
+def rollup(
+    call: Call, recordings: Sequence[str], lake: str | None, days: str | None, master: str | None
+) -> None:
+    """Make tables of minutes, hours and days of what consoles have recorded.
+
+    A day is done from all its segments and replaces what the lake has of it; one that has nothing
+    new, or some of whose segments are gone since, stays as it is. Percentiles are within 1 % of the
+    value at their rank, in an hour and a day as in a minute.
+
+    \b
+    Examples:
+      dbq-console pipeline rollup
+      dbq-console pipeline rollup --recordings /srv/a --recordings /srv/b --lake /srv/lake
+      dbq-console pipeline rollup --days 2026-03-28..2026-03-29
+    """
+    from console.pipeline.lake import Lake, default_place  # noqa: PLC0415  # to start at once
+    from console.pipeline.rollup import job  # noqa: PLC0415
+    from console.pipeline.session import require_extra, session  # noqa: PLC0415
+
+    require_extra()
+    wanted = None if days is None else _days(days)
+    opened = Lake(lake or default_place())
+    with progress(call, "rollup", "files") as told:
+        result = job.rollup(
+            lambda: session("rollup", master),
+            opened,
+            list(recordings) or [str(folder())],
+            wanted,
+            told=told,
+        )
+    call.answer(result.as_json(), _lines(result))
+
+
+def _days(text: str) -> "Days":
+    from console.pipeline.rollup.job import Days  # noqa: PLC0415
+
+    first, _, last = text.partition("..")
+    try:
+        found = Days(date.fromisoformat(first), date.fromisoformat(last or first))
+    except ValueError as error:
+        raise UsageError(
+            f"{text!r} are no days.",
+            why=str(error),
+            next_step="Examples: 2026-03-28, 2026-03-01..2026-03-31.",
+        ) from error
+    if found.last < found.first:
+        raise UsageError(f"{text!r}: the last day is before the first.")
+    return found
+
+
+def _lines(result: "Result") -> list[str]:
+    told: dict[str, Any] = result.as_json()
+    lines = [
+        f"{plain(connection)}: {len(done):,} days done, {done[0]} to {done[-1]}"
+        for connection, done in told["days"].items()
+    ] or ["Nothing new."]
+    for width, kinds in result.tables.items():
+        rows = ", ".join(f"{number:,} {kind}" for kind, number in kinds.items())
+        lines.append(f"  {width}: {rows}")
+    skipped = result.choice.skipped
+    more = (
+        (len(result.choice.unchanged), "days without anything new"),
+        (len(result.choice.kept), "days left as they are: some of their segments are gone"),
+        (len(skipped.damaged), "damaged files skipped"),
+        (len(skipped.newer), "files of a newer console skipped"),
+    )
+    lines += [f"  {number:,} {words}" for number, words in more if number]
+    if result.rows:
+        read = ", ".join(f"{number:,} {kind}" for kind, number in result.rows.items())
+        lines.append(f"  read {read} in {duration(result.seconds)}")
+    return lines
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--push-log", metavar="FILE", help="What was pushed: a file or a folder of it.")
+@click.option("--pop-log", metavar="FILE", help="What was popped.")
+@_lake
+@click.option("--from", "source", metavar="C", help="The connection whose archive it was.")
+@click.option(
+    "--order",
+    type=click.Choice([order.value for order in Order]),
+    help="What was promised. Else: what the queue NAME promises, in its database.",
+)
+@click.option(
+    "--left",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="So many messages were in the queue when the log of pops ended: not lost. [0]",
+)
+@_master
+@verb_options
+def verify(  # noqa: PLR0913  # a verb's options
+    call: Call,
+    *,
+    name: str | None,
+    push_log: str | None,
+    pop_log: str | None,
+    lake: str | None,
+    source: str | None,
+    order: str | None,
+    left: int,
+    master: str | None,
+) -> None:
+    """Compare logs of pushes and pops: what is lost, doubled, damaged, out of order.
+
+    Logs are Parquet, .csv with a head or .jsonl, with the columns id, number, at, due_at, checksum,
+    of which only id is required; number rises with each push, in a log of pops with each pop.
+    Without --pop-log: what archive_at_pop has brought into the lake. Exit 1: something is not as
+    the design promises.
+
+    \b
+    Examples:
+      dbq-console pipeline verify --push-log pushed.parquet --pop-log popped.parquet --order strict
+      dbq-console pipeline verify orders --lake /srv/lake --push-log pushed/
+    """
+    if pop_log is None and name is None:
+        raise UsageError("verify wants a --pop-log, or the NAME of a queue whose pops a lake has.")
+    from console.pipeline.lake import Lake, default_place  # noqa: PLC0415  # to start at once
+    from console.pipeline.session import require_extra, session  # noqa: PLC0415
+
+    require_extra()
+    from console.pipeline.archived import archived  # noqa: PLC0415
+    from console.pipeline.replay.choosing import read  # noqa: PLC0415
+    from console.pipeline.verify import job  # noqa: PLC0415
+
+    promised = _order(call, name, order)
+    opened = None if pop_log is not None else Lake(lake or default_place())
+    of = None if opened is None else archived(opened, source, call.schema, name or "")
+    with session("verify", master) as spark:
+        pushes = None if push_log is None else job.read(spark, push_log)
+        if opened is not None and of is not None:
+            pops = job.of_archive(read(spark, opened, of), numbered=pushes is None)
+        else:
+            pops = job.read(spark, str(pop_log))
+        found = job.verify(spark, pushes, pops, promised, left=left)
+    call.answer(found.as_json(), found.lines())
+    if found.broken:
+        sys.exit(1)
+
+
+def _order(call: Call, name: str | None, order: str | None) -> Order:
+    """What was promised: said, or what the queue promises."""
+    if order is not None:
+        return Order(order)
+    if name is None or call.profile is None:
+        raise UsageError(
+            "What order was promised?",
+            next_step="Say it with --order, or name the queue and its database.",
+        )
+    queue = call.find(call.database(Rights.READ_ONLY, "pipeline verify"), name)
+    return queue.design.order_with(queue.options)
+
+
+@click.command(cls=ConfirmedVerb)
+@click.argument("name")
+@_lake
+@click.option("--from", "source", metavar="C", help="The connection whose archive it was.")
+@click.option("--to", metavar="OTHER", help="Into another queue of this database.")
+@click.option(
+    "--filter",
+    "words",
+    multiple=True,
+    metavar="F",
+    help="Only what matches; all must, of several id= any. id=I state=S error=E error~T reason=R "
+    "reason~T title~T since=TIME until=TIME",
+)
+@_master
+@confirmation
+@verb_options
+def replay(  # noqa: PLR0913  # a verb's options
+    call: Call,
+    *,
+    name: str,
+    lake: str | None,
+    source: str | None,
+    to: str | None,
+    words: Sequence[str],
+    master: str | None,
+    yes: str | None,
+    dry_run: bool,
+) -> None:
+    """Push archived messages out of a lake into a queue again: each once, whatever is cut off.
+
+    In the order of the archive, as new messages. What was popped or done was delivered: it is meant
+    only by --filter reason=pop or state=done. A second run replays nothing twice.
+
+    \b
+    Examples:
+      dbq-console pipeline replay mail --lake /srv/lake --filter 'error~time-out' --dry-run
+      dbq-console pipeline replay mail --lake /srv/lake --filter since=2026-03-28 --yes mail
+    """
+    from console.pipeline.archived import archived  # noqa: PLC0415  # verbs shall start at once
+    from console.pipeline.lake import Lake, default_place  # noqa: PLC0415
+    from console.pipeline.session import require_extra, session  # noqa: PLC0415
+
+    require_extra()
+    from console.pipeline.replay import choosing, job  # noqa: PLC0415
+
+    filters = choosing.parse(words)
+    database = call.database(Rights.OPERATOR, job.VERB)
+    queue = call.find(database, to or name)
+    opened = Lake(lake or default_place())
+    of = archived(opened, source, call.schema, name)
+    job.require_target(queue, of)
+    with session(f"replay {name}", master) as spark:
+        meant = choosing.chosen(choosing.read(spark, opened, of), filters)
+        offered = job.offer(queue, opened, of, words, meant)
+        if not _confirmed(call, database, offered, yes, dry_run=dry_run):
+            return
+        rows = choosing.in_order(choosing.keyed(meant)).toLocalIterator(prefetchPartitions=True)
+        with progress(call, f"replay {name}", "messages") as told:
+            done = job.replay(
+                database,
+                offered,
+                opened,
+                rows,
+                told=lambda n: told("push", done=n, of=offered.count, rows=n, size=0),
+            )
+    call.acted(offered.as_json(), done.as_json(), done.lines())
+
+
+def _confirmed(
+    call: Call, database: "Database", offered: "Offer", yes: str | None, *, dry_run: bool
+) -> bool:
+    """Whether to go on; where not, the plan is the answer. RefusedError without a confirmation."""
+    by_name = offered.count > MANY_MESSAGES or call.production(database)
+    if not offered.count:
+        dry_run = True  # any confirmation is as good as another
+    try:
+        return call.confirmed(
+            offered.as_json(), offered.lines(), yes, dry_run=dry_run, by_name=by_name
+        )
+    except RefusedError as error:
+        subject = auditing.Subject.of(database, offered.queue, "pipeline replay")
+        auditing.note(subject, auditing.Outcome.REFUSED, detail=error.what)
+        raise
+
+
+COMMANDS = (rollup, verify, replay)

@@ -1,0 +1,271 @@
+"""Exactly the exported rows out of the database, in small batches, and always known which.
+
+Before a batch is deleted its keys are written to the lake, with the count that the run's action
+will have in the audit once the transaction is committed: it counts the batch in that transaction.
+So after a kill the audit says of each such intent whether it came true.
+"""
+
+import re
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
+
+from console import sql
+from console.catalog import Queue
+from console.engines import Product, Session, again
+from console.errors import ConsoleError
+from console.pipeline import guard, record
+from console.pipeline.archive.plan import ARCHIVE, Plan, Range, scope
+from console.pipeline.arrow import pq
+from console.pipeline.lake import DamagedError, Lake
+
+BATCH = 1_000
+_PASSES_SECONDS = (0.1, 0.5, 2.0)
+"""Rows that others hold are tried again after such pauses; then they stay, and leave the lake."""
+_NAME = re.compile(r"(?P<range>\d{6,})-(?P<action>\d+)-(?P<batch>\d+)\.json")
+
+
+@dataclass(frozen=True)
+class _Key:
+    key: int
+
+
+@dataclass(frozen=True)
+class _Deleted:
+    deleted: int
+
+
+def runs(keys: Iterable[int]) -> list[list[int]]:
+    """Sorted keys as [first, how many in a row]."""
+    found: list[list[int]] = []
+    for key in keys:
+        if found and found[-1][0] + found[-1][1] == key:
+            found[-1][1] += 1
+        else:
+            found.append([key, 1])
+    return found
+
+
+def keys_of(told: Iterable[Sequence[int]]) -> set[int]:
+    """The keys of such runs."""
+    return {key for first, count in told for key in range(first, first + count)}
+
+
+def exported(lake: Lake, manifest: Mapping[str, Any]) -> dict[int, int]:
+    """Key -> attempts of all that a range's files have now. DamagedError."""
+    found: dict[int, int] = {}
+    for file in manifest["files"]:
+        found |= file_keys(lake, file["path"], manifest["source"])
+    return found
+
+
+def file_keys(lake: Lake, path: str, source: str) -> dict[int, int]:
+    """Key -> attempts of one file. DamagedError where it cannot be read."""
+    key = "archive_id" if source == ARCHIVE else "id"
+    try:
+        with lake.reading(path) as opened:
+            table = pq.read_table(opened, columns=[key, "attempts"])
+    except (OSError, ValueError) as error:
+        raise DamagedError(
+            f"{lake.path(path)} cannot be read.",
+            why=str(error).splitlines()[0],
+            next_step="No more is deleted. What it held and is deleted is told by the manifests "
+            "beside its plan; restore the file.",
+        ) from error
+    keys = table.column(key).to_pylist()
+    return dict(zip(map(int, keys), table.column("attempts").to_pylist(), strict=True))
+
+
+class Intents:
+    """What batches wanted to delete, and which of them did. Of one plan."""
+
+    def __init__(self, lake: Lake, plan: Plan) -> None:
+        self._lake = lake
+        self._folder = f"{plan.manifests}/deletes"
+        self._names: defaultdict[int, list[str]] = defaultdict(list)
+        self._done: dict[int, int] = {}
+        for name in lake.names(self._folder):
+            if match := _NAME.fullmatch(name):
+                self._names[int(match["range"])].append(name)
+                self._done[int(match["action"])] = 0
+
+    @property
+    def actions(self) -> list[int]:
+        """The actions that deleted."""
+        return sorted(self._done)
+
+    def counted(self, action_id: int, done: int) -> None:
+        """What the audit says of one of them."""
+        self._done[action_id] = done
+
+    def path(self, part: int, action_id: int, number: int) -> str:
+        """Where a batch tells what it wants."""
+        return f"{self._folder}/{part:06}-{action_id}-{number:06}.json"
+
+    def add(self, part: int, action_id: int, number: int, content: Mapping[str, Any]) -> None:
+        """Before the batch deletes."""
+        path = self.path(part, action_id, number)
+        self._lake.write_json(path, content)
+        name = path.rsplit("/", 1)[-1]
+        if name not in self._names[part]:
+            self._names[part].append(name)
+
+    def drop(self, part: int, action_id: int, number: int) -> None:
+        """The server undid the batch: it did not come true."""
+        path = self.path(part, action_id, number)
+        name = path.rsplit("/", 1)[-1]
+        if name in self._names[part]:
+            self._lake.remove(path)
+            self._names[part].remove(name)
+
+    def deleted(self, part: int) -> set[int]:
+        """The keys of a range that are gone from the database by this plan's doing."""
+        found: set[int] = set()
+        for name in self._names[part]:
+            told = self._read(name)
+            if told["done"] <= self._done[told["action"]]:
+                found |= keys_of(told["keys"])
+        return found
+
+    def _read(self, name: str) -> dict[str, Any]:
+        path = f"{self._folder}/{name}"
+        told = self._lake.read_json(path)
+        if not {"action", "done", "keys"} <= told.keys() or told["action"] not in self._done:
+            raise DamagedError(
+                f"{self._lake.path(path)} is damaged.",
+                why="It does not say what a batch was to delete.",
+                next_step="Nothing more is deleted. Restore the file.",
+            )
+        return told
+
+    def clear(self) -> None:
+        """When the plan is done: the files hold what was deleted, and nothing else."""
+        for names in self._names.values():
+            for name in names:
+                self._lake.remove(f"{self._folder}/{name}")
+        self._names.clear()
+
+
+class Deleter:
+    """Deletes for one action, on one session."""
+
+    def __init__(
+        self,
+        session: Session,
+        product: Product,
+        queue: Queue,
+        plan: Plan,
+        intents: Intents,
+        action_id: int,
+        *,
+        batch: int = BATCH,
+    ) -> None:
+        self._session = session
+        self._product = product
+        self._queue = queue
+        self._plan = plan
+        self._intents = intents
+        self._action_id = action_id
+        self._batch_rows = batch
+        self._number = 0
+        self.done = 0
+        """So many rows did this action delete."""
+
+    def range(self, part: Range, keys: Mapping[int, int]) -> Iterator[int]:
+        """Delete what is still there of a range's exported rows; yields each batch's count."""
+        left = sorted(keys.keys() - self._intents.deleted(part.number))
+        for pause in (*_PASSES_SECONDS, None):
+            missed: list[int] = []
+            for at in range(0, len(left), self._batch_rows):
+                chosen = left[at : at + self._batch_rows]
+                gone = self._one(part, chosen, keys)
+                missed += [key for key in chosen if key not in gone]
+                yield len(gone)
+            left = self._still_there(part, missed, keys)
+            if not left or pause is None:
+                return
+            time.sleep(pause)
+
+    def _one(self, part: Range, chosen: Sequence[int], keys: Mapping[int, int]) -> set[int]:
+        self._number += 1
+        number = self._number
+
+        def batch() -> set[int]:
+            # A batch that runs again was undone by the server, for certain.
+            self._intents.drop(part.number, self._action_id, number)
+            with self._session.transaction("delete exported rows") as connection:
+                held = self._held(connection, part, chosen, keys, lock="yes")
+                if held:
+                    self._delete(connection, part, held, number, len(chosen))
+            return set(held)
+
+        gone = again(batch)
+        self.done += len(gone)
+        return gone
+
+    def _delete(
+        self, connection: Connection, part: Range, held: Sequence[int], number: int, selected: int
+    ) -> None:
+        self._intents.add(
+            part.number,
+            self._action_id,
+            number,
+            {"action": self._action_id, "done": self.done + len(held), "keys": runs(held)},
+        )
+        (row,) = sql.fetch(
+            connection,
+            _Deleted,
+            guard.statement(self._product, "delete_rows"),
+            self._scope(part),
+            keys=self._product.array([str(key) for key in held]),
+        )
+        if row.deleted != len(held):
+            raise ConsoleError(
+                "A batch did not delete what it had locked: it was undone.",
+                why=f"{len(held):,} rows were locked, {row.deleted:,} deleted.",
+                next_step="This is a defect, or a trigger on the table: look before you go on.",
+            )
+        record.batch(
+            connection, self._product, self._action_id, selected=selected, done=row.deleted
+        )
+
+    def _held(
+        self,
+        connection: Connection,
+        part: Range,
+        chosen: Sequence[int],
+        keys: Mapping[int, int],
+        *,
+        lock: str,
+    ) -> list[int]:
+        array = self._product.array
+        values = {"keys": array([str(key) for key in chosen])}
+        if part.source != ARCHIVE:
+            values["attempts"] = array([str(keys[key]) for key in chosen])
+        found = sql.fetch(
+            connection,
+            _Key,
+            guard.statement(self._product, "hold_rows"),
+            self._scope(part, lock=lock),
+            **values,
+        )
+        return [row.key for row in found]
+
+    def _still_there(
+        self, part: Range, missed: Sequence[int], keys: Mapping[int, int]
+    ) -> list[int]:
+        """Of those that were not to be had: those that others only hold."""
+        found: list[int] = []
+        for at in range(0, len(missed), self._batch_rows):
+            chosen = missed[at : at + self._batch_rows]
+            with self._session.transaction("look for exported rows") as connection:
+                found += self._held(connection, part, chosen, keys, lock="no")
+        return found
+
+    def _scope(self, part: Range, **conditions: str) -> sql.Scope:
+        within = scope(self._product, self._queue, part.source, **self._plan.values(part.source))
+        return sql.Scope(within.values, {**within.options, **conditions}, within.roles)

@@ -1,0 +1,463 @@
+"""The whole of a run: it finishes what it finds, then takes what may go now."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from console.catalog import Queue
+from console.engines import Database, Session
+from console.errors import ConsoleError
+from console.formats import count, duration, plain
+from console.pipeline import guard, record
+from console.pipeline.archive import delete, export, verify, withdraw
+from console.pipeline.archive import plan as planning
+from console.pipeline.archive.plan import Plan, Range, Wanted
+from console.pipeline.archive.reading import url_for_tasks
+from console.pipeline.lake import DamagedError, Lake
+from console.pipeline.session import Tasks
+
+VERB = "pipeline archive"
+PHASES = ("export", "verify", "delete", "withdraw")
+
+
+class Told(Protocol):
+    """Hears of a phase's progress; `size` is in bytes of payload."""
+
+    def __call__(self, phase: str, /, *, done: int, of: int, rows: int, size: int) -> None: ...
+
+
+def untold(phase: str, /, *, done: int, of: int, rows: int, size: int) -> None:
+    """Where nobody listens."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """What a run would do, before it does anything."""
+
+    queue: Queue
+    lake: str
+    unfinished: Plan | None
+    made: Plan
+
+    @property
+    def rows(self) -> int:
+        """So many rows, at most, leave the database."""
+        return self.made.rows + (0 if self.unfinished is None else self.unfinished.rows)
+
+    def lines(self) -> list[str]:
+        """For the operator."""
+        made, found = self.made, self.unfinished
+        name = plain(self.queue.label)
+        lines = [f"{VERB} {name}: {count(made.rows)} rows into {plain(self.lake)}, then deleted"]
+        if made.rows:
+            lines.append(f"  {made.oldest} to {made.newest} UTC, {len(made.ranges)} ranges")
+        lines.append(f"  popped rows up to {made.cutoff} UTC, others up to {made.before} UTC")
+        if made.done_before:
+            lines.append(f"  done rows of the queue up to {made.done_before} UTC")
+        if found is not None:
+            lines.append(f"  first the plan {found.id} is finished: {count(found.rows)} rows")
+        lines.append("  restore brings none of it back; pipeline replay does")
+        return lines
+
+    def as_json(self) -> dict[str, Any]:
+        """The stable object of `--json`."""
+        made = self.made
+        return {
+            "verb": VERB,
+            "queue": self.queue.name,
+            "schema": self.queue.schema,
+            "lake": self.lake,
+            "rows": made.rows,
+            "ranges": len(made.ranges),
+            "oldest": made.oldest or None,
+            "newest": made.newest or None,
+            "cutoff": made.cutoff,
+            "before": made.before,
+            "done_before": made.done_before or None,
+            "unfinished": None if self.unfinished is None else self.unfinished.id,
+        }
+
+
+@dataclass
+class Done:
+    """One plan, carried out."""
+
+    plan: str
+    exported: int = 0
+    deleted: int = 0
+    withdrawn: int = 0
+    files: int = 0
+    bytes: int = 0
+    """Of payload, in the lake."""
+    size: int = 0
+    """Of the files."""
+    exported_again: int = 0
+    """Ranges whose manifest was damaged, before anything was deleted."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)
+    """That each phase of this run moved: not those that an earlier run had done."""
+
+    @property
+    def rows_per_second(self) -> dict[str, float]:
+        """Of each phase."""
+        return {
+            phase: round(self.rows.get(phase, 0) / seconds, 1) if seconds else 0.0
+            for phase, seconds in self.seconds.items()
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        """As `done.json` and `--json` have it."""
+        seconds = {phase: round(value, 3) for phase, value in self.seconds.items()}
+        return {**vars(self), "seconds": seconds, "rows_per_second": self.rows_per_second}
+
+    def lines(self) -> list[str]:
+        """For the operator."""
+        speed = self.rows_per_second
+        phases = ", ".join(
+            f"{phase} {duration(self.seconds[phase])} ({speed[phase]:,.0f} rows/s)"
+            for phase in PHASES
+            if phase in self.seconds
+        )
+        lines = [
+            f"plan {self.plan}: exported {self.exported:,}, deleted {self.deleted:,}, "
+            f"withdrawn {self.withdrawn:,}; {self.files:,} files, {self.bytes:,} bytes of payload",
+            f"  {phases}",
+        ]
+        if self.exported_again:
+            lines.append(
+                f"  {self.exported_again} ranges with a damaged manifest were exported again"
+            )
+        return lines
+
+
+def offer(database: Database, queue: Queue, lake: Lake, wanted: Wanted, **how: int) -> Offer:
+    """What a run would do. Nothing is written."""
+    planning.require_archive(queue, wanted)
+    with database.transaction("plan what goes into the lake", read_only=True) as connection:
+        made = planning.make(connection, database.product, queue, database.label, wanted, **how)
+    found = planning.unfinished(lake, database.label, queue)
+    return Offer(queue, lake.place, found, made)
+
+
+def archive(
+    database: Database,
+    offered: Offer,
+    lake: Lake,
+    tasks: Tasks,
+    *,
+    told: Told = untold,
+    batch: int = delete.BATCH,
+) -> list[Done]:
+    """Do it: a plan that is not finished, then the one that was offered.
+
+    RefusedError where another run of the queue and the lake is at work.
+    """
+    queue, product = offered.queue, database.product
+    with database.transaction("look at the audit", read_only=True) as connection:
+        record.require_audit(connection, product)
+    done: list[Done] = []
+    made = offered.made
+    with guard.run_lock(database, lake.id(), queue) as run:
+
+        def carry_out(plan: Plan, *, again: bool) -> None:
+            carrying = _Carrying(database, queue, lake, tasks, plan, run, told, batch)
+            done.append(carrying.out(again=again))
+
+        while (found := planning.unfinished(lake, database.label, queue)) is not None:
+            carry_out(found, again=True)
+        if done:
+            with database.transaction("plan what else goes", read_only=True) as connection:
+                made = planning.made_again(connection, product, queue, made)
+        if made.ranges:
+            planning.write(lake, made)
+            carry_out(made, again=False)
+    return done
+
+
+class _Carrying:
+    """One plan, from wherever it is to its end."""
+
+    def __init__(
+        self,
+        database: Database,
+        queue: Queue,
+        lake: Lake,
+        tasks: Tasks,
+        plan: Plan,
+        run: guard.Run,
+        told: Told,
+        batch: int,
+    ) -> None:
+        self._database = database
+        self._product = database.product
+        self._queue = queue
+        self._lake = lake
+        self._tasks = tasks
+        self._plan = plan
+        self._run = run
+        self._told = told
+        self._batch = batch
+        self._done = Done(plan.id)
+
+    def out(self, *, again: bool) -> Done:
+        """Carry it out."""
+        with self._database.session("archive into the lake") as session:
+            with self._run.alone():
+                # Also without an earlier run: so none can be at work from here on.
+                self._end_earlier(session)
+                action_id = self._begin(session)
+            with self._working(session), self._ended(session, action_id):
+                manifests = self._export(action_id, again=again)
+                self._verify(manifests)
+                intents = self._intents(session)
+                self._delete(session, manifests, intents, action_id)
+                self._withdraw(manifests, intents, action_id)
+        return self._done
+
+    def _begin(self, session: Session) -> int:
+        plan = self._plan
+        with session.transaction("begin an action") as connection:
+            action_id = record.begin(
+                connection,
+                self._product,
+                VERB,
+                self._queue,
+                place=self._database.label,
+                cutoff=datetime.fromisoformat(plan.cutoff).replace(tzinfo=UTC),
+                planned=plan.rows,
+                detail=f"plan {plan.id} into {self._lake.place}",
+            )
+        self._lake.write_json(f"{plan.manifests}/runs/{action_id}.json", {"action": action_id})
+        return action_id
+
+    def _end_earlier(self, session: Session) -> None:
+        """Actions of runs that were cut off: what still works for them finds them ended."""
+        for name in self._lake.names(f"{self._plan.manifests}/runs"):
+            number = name.removesuffix(".json")
+            if number.isdecimal():
+                with session.transaction("end an earlier action") as connection:
+                    detail = f"cut off; plan {self._plan.id} goes on in a later action"
+                    record.end(connection, self._product, int(number), "stopped", detail)
+
+    @contextmanager
+    def _working(self, session: Session) -> Iterator[None]:
+        """While the body runs no successor begins, whatever becomes of the run's own lock."""
+        with session.transaction("lock the pipeline's work") as connection:
+            if not guard.held(connection, self._product, self._run.work, "shared"):
+                raise guard.another_run(self._queue)
+        try:
+            yield
+        finally:
+            with suppress(ConsoleError), session.transaction("let go of a lock") as connection:
+                guard.let_go(connection, self._product, self._run.work, "shared")
+
+    @contextmanager
+    def _ended(self, session: Session, action_id: int) -> Iterator[None]:
+        """The action ends as the body does."""
+        outcome, detail = "failed", ""
+        try:
+            yield
+            outcome = "done"
+        except ConsoleError as error:
+            detail = error.what
+            raise
+        except KeyboardInterrupt:
+            outcome = "stopped"
+            raise
+        finally:
+            detail = detail or f"plan {self._plan.id} into {self._lake.place}"
+            with suppress(ConsoleError), session.transaction("end an action") as connection:
+                record.end(connection, self._product, action_id, outcome, detail)
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self._done.seconds[name] = time.monotonic() - begun
+
+    # -- export
+
+    def _export(self, action_id: int, *, again: bool) -> dict[int, Mapping[str, Any]]:
+        """The manifest of each range, in the lake."""
+        plan = self._plan
+        found = self._manifests() if again else {}
+        missing = [part for part in plan.ranges if part.number not in found]
+        items = export.items(
+            self._product,
+            self._queue,
+            url_for_tasks(self._database),
+            self._lake,
+            plan,
+            missing,
+            work=self._run.work,
+            action_id=action_id,
+            clean=again,
+        )
+        with self._phase("export"):
+            told = self._tasks.run(export.export, items, self._of("export"))
+        found |= {manifest["range"]: manifest for manifest in told}
+        self._done.rows["export"] = sum(manifest["rows"] for manifest in told)
+        return found
+
+    def _of(self, phase: str) -> Any:
+        def told(*, done: int, of: int, rows: int, size: int) -> None:
+            self._told(phase, done=done, of=of, rows=rows, size=size)
+
+        return told
+
+    def _manifests(self) -> dict[int, Mapping[str, Any]]:
+        """Those that earlier runs left. While nothing is deleted, a damaged one is as none."""
+        found: dict[int, Mapping[str, Any]] = {}
+        verified = self._lake.exists(self._verified_path)
+        for part in self._plan.ranges:
+            path = self._plan.range_path(part.number)
+            try:
+                found[part.number] = self._manifest(path, part)
+            except FileNotFoundError:
+                if verified:
+                    raise _lacking(self._lake.path(path), "It is not there.") from None
+            except DamagedError:
+                if verified:
+                    raise
+                self._done.exported_again += 1
+        return found
+
+    def _manifest(self, path: str, part: Range) -> Mapping[str, Any]:
+        manifest = self._lake.read_json(path)
+        if not _is_manifest(manifest, self._plan, part):
+            raise _lacking(self._lake.path(path), "It is not the manifest of this range.")
+        return manifest
+
+    # -- verify
+
+    @property
+    def _verified_path(self) -> str:
+        return f"{self._plan.manifests}/verified.json"
+
+    def _verify(self, manifests: Mapping[int, Mapping[str, Any]]) -> None:
+        """Once for all: from then on rows may be deleted, and files be rewritten."""
+        if self._lake.exists(self._verified_path):
+            told = self._lake.read_json(self._verified_path)
+            self._done.exported = int(told["rows"])
+            return
+        exported = sum(int(manifest["rows"]) for manifest in manifests.values())
+        with self._phase("verify"):
+            items = verify.items(self._lake, list(manifests.values()))
+            results = self._tasks.run(verify.verify, items, self._of("verify"))
+        self._done.rows["verify"] = sum(result["rows"] for result in results)
+        if wrong := [result for result in results if result["wrong"]]:
+            for result in wrong:
+                # Everything is still in the database: the next run writes it again.
+                self._lake.remove(self._plan.range_path(result["range"]))
+            first = wrong[0]["wrong"][0]
+            raise DamagedError(
+                f"{len(wrong)} of {len(results)} ranges are not in the lake as they were written.",
+                why=str(first),
+                next_step="Nothing was deleted. Check the lake's disk, then run it again: it "
+                "exports these ranges anew.",
+            )
+        self._lake.write_json(self._verified_path, {"plan": self._plan.id, "rows": exported})
+        self._done.exported = exported
+
+    # -- delete, withdraw
+
+    def _intents(self, session: Session) -> delete.Intents:
+        intents = delete.Intents(self._lake, self._plan)
+        for action_id in intents.actions:
+            with session.transaction("look at an action") as connection:
+                found = guard.action(connection, self._product, action_id)
+            if found is None:
+                raise DamagedError(
+                    f"Action {action_id} is not in the database's audit.",
+                    why="Only it can tell which rows an earlier run deleted.",
+                    next_step="Restore its row in dbq.action, or use the database it was in.",
+                )
+            intents.counted(action_id, found.done)
+        return intents
+
+    def _delete(
+        self,
+        session: Session,
+        manifests: Mapping[int, Mapping[str, Any]],
+        intents: delete.Intents,
+        action_id: int,
+    ) -> None:
+        deleter = delete.Deleter(
+            session,
+            self._product,
+            self._queue,
+            self._plan,
+            intents,
+            action_id,
+            batch=self._batch,
+        )
+        parts = self._plan.ranges
+        with self._phase("delete"):
+            for at, part in enumerate(parts):
+                keys = delete.exported(self._lake, manifests[part.number])
+                for _ in deleter.range(part, keys):
+                    self._told("delete", done=at, of=len(parts), rows=deleter.done, size=0)
+        intents.counted(action_id, deleter.done)
+        self._done.rows["delete"] = deleter.done
+        self._told("delete", done=len(parts), of=len(parts), rows=deleter.done, size=0)
+
+    def _withdraw(
+        self, manifests: Mapping[int, Mapping[str, Any]], intents: delete.Intents, action_id: int
+    ) -> None:
+        done, paths = self._done, set()
+        with self._phase("withdraw"):
+            for part in self._plan.ranges:
+                deleted = intents.deleted(part.number)
+                manifest = withdraw.withdraw(
+                    self._lake,
+                    self._plan,
+                    part,
+                    manifests[part.number],
+                    deleted,
+                    self._run.require,
+                )
+                done.deleted += len(deleted)
+                done.bytes += int(manifest["bytes"])
+                done.size += int(manifest["size"])
+                paths |= {file["path"] for file in manifest["files"]}
+        done.files = len(paths)
+        done.withdrawn = done.exported - done.deleted
+        done.rows["withdraw"] = done.withdrawn
+        self._remove_others(paths)
+        told = {**done.as_json(), "action": action_id, "queue": self._queue.name}
+        self._lake.write_json(f"{self._plan.manifests}/done.json", told)
+        intents.clear()
+
+    def _remove_others(self, paths: set[str]) -> None:
+        """Files of the plan that no manifest names: emptied, or left by an attempt."""
+        folder, marks = self._plan.folder, (f"{self._plan.id}-", f"_tmp-{self._plan.id}-")
+        for path in self._lake.files(folder):
+            if path not in paths and path.rsplit("/", 1)[-1].startswith(marks):
+                self._lake.remove(path)
+
+
+def _lacking(path: str, why: str) -> DamagedError:
+    return DamagedError(
+        f"The manifest {path} cannot be used.",
+        why=why,
+        next_step="Rows of the range may be deleted already: restore the file.",
+    )
+
+
+def _is_manifest(manifest: Mapping[str, Any], plan: Plan, part: Range) -> bool:
+    try:
+        export.sums_of(manifest)
+        files = [str(file["path"]) for file in manifest["files"]]
+        for file in manifest["files"]:
+            export.sums_of(file)
+    except (KeyError, TypeError, ValueError):
+        return False
+    told = (manifest.get("plan"), manifest.get("range"), manifest.get("source"))
+    return told == (plan.id, part.number, part.source) and all(
+        path.startswith(plan.folder) for path in files
+    )

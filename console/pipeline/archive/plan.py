@@ -1,0 +1,275 @@
+"""What a run is to take: a cut-off by the server's clock, and ranges of keys. Written once."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from sqlalchemy import Connection
+
+from console import sql
+from console.catalog import Kind, Queue
+from console.engines import Product
+from console.errors import RefusedError, UsageError
+from console.pipeline import guard
+from console.pipeline.lake import MANIFESTS, DamagedError, Lake, connection_part, queue_part
+
+RETENTION_SECONDS = 7 * 86_400.0
+"""How long what was purged or archived stays in the database, for restore (DESIGN section 6)."""
+RANGE_ROWS = 100_000
+_FORMAT = "dbq-console archive plan"
+_VERSION = 1
+_DONE_DESIGNS = ("status", "split")
+ARCHIVE, DONE = "archive", "done"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What may go, as the operator said it; ages in seconds."""
+
+    older: float = 0.0
+    """Popped rows of the archive at least so old."""
+    retention: float = RETENTION_SECONDS
+    """All other rows of the archive at least so old."""
+    done_older: float | None = None
+    """Done rows of the queue itself at least so old; None: none of them."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """The keys after one, up to another."""
+
+    number: int
+    source: str
+    after: int
+    last: int
+    rows: int
+    """So many went when the plan was made."""
+
+    def as_json(self) -> dict[str, Any]:
+        """As in the plan's file."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class Step:
+    """So many keys on, as the statement `step` tells it."""
+
+    last: int | None
+    looked: int
+    rows: int
+    oldest: datetime | None
+    newest: datetime | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One plan: whatever it names is taken by it, and by no other."""
+
+    id: str
+    connection: str
+    schema: str
+    queue: str
+    design: str
+    payload_kind: str
+    made_at: str
+    cutoff: str
+    """Of popped rows, UTC without a zone, as all its moments."""
+    before: str
+    """Of all other rows of the archive."""
+    done_before: str
+    """Of done rows of the queue; empty: none of them."""
+    range_rows: int
+    ranges: Sequence[Range]
+    oldest: str = ""
+    newest: str = ""
+
+    @property
+    def rows(self) -> int:
+        """So many went when it was made."""
+        return sum(part.rows for part in self.ranges)
+
+    @property
+    def folder(self) -> str:
+        """Of its data in the lake."""
+        return data_folder(self.connection, self.schema, self.queue)
+
+    @property
+    def manifests(self) -> str:
+        """Its own folder."""
+        return f"{manifests_folder(self.connection, self.schema, self.queue)}/{self.id}"
+
+    def data_path(self, date: str, number: int) -> str:
+        """The one name of a range's file of one day."""
+        return f"{self.folder}/date={date}/{self.stem(number)}.parquet"
+
+    def stem(self, number: int) -> str:
+        """What the names of a range's files begin with."""
+        return f"{self.id}-{number:06}"
+
+    def range_path(self, number: int) -> str:
+        """A range's manifest."""
+        return f"{self.manifests}/range-{number:06}.json"
+
+    def values(self, source: str) -> dict[str, str]:
+        """The moments that the predicate of a source compares with."""
+        return {
+            "cutoff": self.cutoff,
+            "before": self.before if source == ARCHIVE else self.done_before,
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        """As its file has it."""
+        ranges = [part.as_json() for part in self.ranges]
+        return {"format": _FORMAT, "version": _VERSION, **vars(self), "ranges": ranges}
+
+
+def data_folder(connection: str, schema: str, queue: str) -> str:
+    """Where a queue's files are."""
+    return f"archive/{connection_part(connection)}/{queue_part(schema, queue)}"
+
+
+def manifests_folder(connection: str, schema: str, queue: str) -> str:
+    """Where a queue's plans are."""
+    return f"{MANIFESTS}/{data_folder(connection, schema, queue)}"
+
+
+def scope(product: Product, queue: Queue, source: str, **values: str) -> sql.Scope:
+    """For the statements of a source."""
+    within = queue.scope(product, **values)
+    return sql.Scope(within.values, {**within.options, "source": source}, within.roles)
+
+
+def require_archive(queue: Queue, wanted: Wanted) -> None:
+    """RefusedError or UsageError where the queue has nothing of the kind."""
+    if queue.kind is Kind.ADOPTED:
+        raise RefusedError(
+            f"The queue {queue.name!r} was adopted and has no archive.",
+            why="The console takes nothing out of somebody else's tables for good.",
+        )
+    if wanted.done_older is not None and (
+        queue.design.name not in _DONE_DESIGNS or queue.kind is not Kind.INSTALLED
+    ):
+        raise UsageError(
+            f"The queue {queue.name!r} keeps no done rows.",
+            why=f"Those are kept by: {', '.join(_DONE_DESIGNS)}.",
+            next_step="Leave out --done-older.",
+        )
+
+
+def make(
+    connection: Connection,
+    product: Product,
+    queue: Queue,
+    label: str,
+    wanted: Wanted,
+    *,
+    range_rows: int = RANGE_ROWS,
+) -> Plan:
+    """The plan of what may go now. It is not in the lake yet."""
+    require_archive(queue, wanted)
+    (clock,) = sql.fetch(connection, guard.Moment, guard.statement(product, "moment"), sql.Scope())
+    now: datetime = clock.moment.astimezone(UTC)
+    empty = Plan(
+        id=f"{now:%Y%m%dT%H%M%SZ}-{os.urandom(4).hex()}",
+        connection=label,
+        schema=queue.schema,
+        queue=queue.name,
+        design=queue.design.name,
+        payload_kind=queue.options.get("payload", "text"),
+        made_at=_plain(now, 0.0),
+        cutoff=_plain(now, wanted.older),
+        # Never later than the popped ones: whoever says --older means all.
+        before=_plain(now, max(wanted.retention, wanted.older)),
+        done_before="" if wanted.done_older is None else _plain(now, wanted.done_older),
+        range_rows=range_rows,
+        ranges=(),
+    )
+    return made_again(connection, product, queue, empty)
+
+
+def made_again(connection: Connection, product: Product, queue: Queue, plan: Plan) -> Plan:
+    """The same plan of what there is now: others may have taken some of it."""
+    sources = (ARCHIVE, DONE) if plan.done_before else (ARCHIVE,)
+    steps = [
+        (source, *found)
+        for source in sources
+        for found in _steps(connection, product, queue, source, plan)
+    ]
+    ranges = [
+        Range(number, source, after, last, step.rows)
+        for number, (source, after, last, step) in enumerate(steps)
+    ]
+    oldest = [step.oldest for *_, step in steps if step.oldest is not None]
+    newest = [step.newest for *_, step in steps if step.newest is not None]
+    return replace(
+        plan,
+        ranges=ranges,
+        oldest=_plain(min(oldest), 0.0) if oldest else "",
+        newest=_plain(max(newest), 0.0) if newest else "",
+    )
+
+
+def _plain(moment: datetime, ago: float) -> str:
+    """A moment as both engines read it in a literal."""
+    earlier = moment.astimezone(UTC) - timedelta(seconds=ago)
+    return earlier.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
+
+
+def _steps(
+    connection: Connection, product: Product, queue: Queue, source: str, plan: Plan
+) -> Iterator[tuple[int, int, Step]]:
+    """Ranges by steps along the key's index; those of which nothing goes are left out."""
+    within = scope(product, queue, source, **plan.values(source))
+    after, look = -(2**63), plan.range_rows
+    while True:
+        (step,) = sql.fetch(
+            connection, Step, guard.statement(product, "step"), within, after=after, look=look
+        )
+        if step.last is None:
+            return
+        if step.rows:
+            yield after, step.last, step
+        if step.looked < look:
+            return
+        after = step.last
+
+
+def read(lake: Lake, folder: str) -> Plan:
+    """A plan of the lake. FileNotFoundError, DamagedError."""
+    path = f"{folder}/plan.json"
+    told = lake.read_json(path)
+    try:
+        _require_known(told.pop("format"), told.pop("version"))
+        ranges = [Range(**part) for part in told.pop("ranges")]
+        return Plan(**told, ranges=ranges)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedError(
+            f"{lake.path(path)} is no plan that this console can read.",
+            why=str(error),
+            next_step="Nothing was changed. Restore the file, or use the console that wrote it.",
+        ) from error
+
+
+def _require_known(form: object, version: int) -> None:
+    if form != _FORMAT or version > _VERSION:
+        raise ValueError("it is of another version")
+
+
+def unfinished(lake: Lake, connection: str, queue: Queue) -> Plan | None:
+    """The oldest plan of the queue that is not done; None: all are."""
+    folder = manifests_folder(connection, queue.schema, queue.name)
+    for name in lake.names(folder):
+        if name.startswith(("_", ".")):
+            continue
+        if lake.exists(f"{folder}/{name}/plan.json") and not lake.exists(
+            f"{folder}/{name}/done.json"
+        ):
+            return read(lake, f"{folder}/{name}")
+    return None
+
+
+def write(lake: Lake, made: Plan) -> None:
+    """Keep it: from now on it is finished before there is another."""
+    lake.write_json(f"{made.manifests}/plan.json", made.as_json(), once=True)

@@ -1,0 +1,221 @@
+-- What the pipeline asks of a database: locks that keep two runs apart, rows on their way into the lake.
+--
+-- source=archive  rows of the queue's archive: popped ones up to the cut-off, all others only before
+--                 an earlier moment, for restore may want them
+-- source=done     done rows of status and split, where they lie, up to such a moment
+-- What a task sends holds its values itself: PostgreSQL's drivers copy only what binds nothing.
+
+-- name: hold
+-- one row: whether this session has the lock of that name now; it keeps it until it ends or lets go
+DECLARE @got int;
+-- when mode=exclusive
+EXEC @got = sys.sp_getapplock
+    @Resource = N'{resource}', @LockMode = N'Exclusive', @LockOwner = N'Session', @LockTimeout = 0;
+-- end
+-- when mode=shared
+EXEC @got = sys.sp_getapplock
+    @Resource = N'{resource}', @LockMode = N'Shared', @LockOwner = N'Session', @LockTimeout = 0;
+-- end
+SELECT CAST(CASE WHEN @got >= 0 THEN 1 ELSE 0 END AS bit) AS got;
+
+-- name: let_go
+-- one row: whether this session had the lock of that name, which it has no longer
+DECLARE @got int;
+EXEC @got = sys.sp_releaseapplock @Resource = N'{resource}', @LockOwner = N'Session';
+SELECT CAST(CASE WHEN @got >= 0 THEN 1 ELSE 0 END AS bit) AS got;
+
+-- name: action
+-- one row: what the audit has counted of an action, and whether that has ended
+-- READCOMMITTEDLOCK: under row versions it could be a little behind what another session has committed.
+SELECT
+    a.done AS done,
+    CAST(CASE WHEN a.ended_at IS NULL THEN 0 ELSE 1 END AS bit) AS ended
+FROM dbq.[action] AS a WITH (READCOMMITTEDLOCK)
+WHERE a.action_id = CAST(N'{action_id}' AS bigint);
+
+-- name: moment
+-- one row: the server's clock
+SELECT SYSUTCDATETIME() AS moment;
+
+-- name: step
+-- one row: of the next :look keys after one: the last, how many they are, how many go, and the span of their times
+DECLARE @after bigint = :after;
+DECLARE @look bigint = :look;
+SELECT
+    MAX(l.[key]) AS last,
+    COUNT_BIG(*) AS looked,
+    COALESCE(SUM(CAST(l.goes AS bigint)), 0) AS rows,
+    MIN(CASE WHEN l.goes = 1 THEN l.moment END) AS oldest,
+    MAX(CASE WHEN l.goes = 1 THEN l.moment END) AS newest
+FROM (
+    -- when source=archive
+    SELECT TOP (@look)
+        a.archive_id AS [key],
+        a.archived_at AS moment,
+        CASE
+            WHEN a.archived_at <= CAST(N'{before}' AS datetime2(7)) THEN 1
+            WHEN a.reason = N'pop' AND a.archived_at <= CAST(N'{cutoff}' AS datetime2(7)) THEN 1
+            ELSE 0
+        END AS goes
+    FROM [{schema}].[{queue}_archive] AS a WITH (READPAST, READCOMMITTEDLOCK)
+    WHERE a.archive_id > @after
+    ORDER BY a.archive_id
+    -- end
+    -- when source=done
+    SELECT TOP (@look)
+        m.id AS [key],
+        m.done_at AS moment,
+        1 AS goes
+    FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK)
+    WHERE m.status = 2 AND m.done_at <= CAST(N'{before}' AS datetime2(7)) AND m.id > @after
+    ORDER BY m.id
+    -- end
+) AS l;
+
+-- name: rows
+-- what goes of the keys after N'{after}' up to N'{last}', in their order
+-- READPAST: a row in somebody's hands is on its way back into the queue; else a later run takes it.
+-- when source=archive
+SELECT
+    a.archive_id AS archive_id,
+    -- when design=claim|broker
+    LOWER(CAST(a.id AS nvarchar(36))) AS id,
+    -- end
+    -- when design=naive|ring|heap|fifo|stack|pending|status|split
+    CAST(a.id AS nvarchar(36)) AS id,
+    -- end
+    a.payload AS payload,
+    a.pushed_at AS pushed_at,
+    a.done_at AS done_at,
+    a.state AS state,
+    a.attempts AS attempts,
+    a.error AS error,
+    a.reason AS reason,
+    -- when design=status|split
+    a.title AS title,
+    -- end
+    -- when design=naive|ring|heap|fifo|stack|pending|claim|broker
+    CAST(NULL AS nvarchar(max)) AS title,
+    -- end
+    -- when design=pending
+    a.due_at AS due_at,
+    -- end
+    -- when design=naive|ring|heap|fifo|stack|claim|status|split|broker
+    CAST(NULL AS datetime2(7)) AS due_at,
+    -- end
+    a.archived_at AS archived_at
+FROM [{schema}].[{queue}_archive] AS a WITH (READPAST, READCOMMITTEDLOCK)
+WHERE
+    a.archive_id > CAST(N'{after}' AS bigint) AND a.archive_id <= CAST(N'{last}' AS bigint)
+    AND (
+        a.archived_at <= CAST(N'{before}' AS datetime2(7))
+        OR (a.reason = N'pop' AND a.archived_at <= CAST(N'{cutoff}' AS datetime2(7)))
+    )
+ORDER BY a.archive_id;
+-- end
+-- when source=done
+SELECT
+    CAST(NULL AS bigint) AS archive_id,
+    CAST(m.id AS nvarchar(36)) AS id,
+    -- when design=split
+    d.text_data AS payload,
+    -- end
+    -- when design=naive|ring|heap|fifo|stack|pending|claim|status|broker
+    m.text_data AS payload,
+    -- end
+    m.queue_date_time AS pushed_at,
+    m.done_at AS done_at,
+    N'done' AS state,
+    m.attempts AS attempts,
+    m.errors AS error,
+    CAST(NULL AS nvarchar(400)) AS reason,
+    m.title AS title,
+    CAST(NULL AS datetime2(7)) AS due_at,
+    CAST(NULL AS datetime2(7)) AS archived_at
+FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK)
+-- when design=split
+INNER JOIN [{schema}].[{queue}_data] AS d WITH (READPAST, READCOMMITTEDLOCK) ON m.id = d.id
+-- end
+WHERE
+    m.id > CAST(N'{after}' AS bigint) AND m.id <= CAST(N'{last}' AS bigint)
+    AND m.status = 2 AND m.done_at <= CAST(N'{before}' AS datetime2(7))
+ORDER BY m.id;
+-- end
+
+-- name: hold_rows
+-- a row for each of the exported rows that is there, still goes, and is in nobody's hands; lock=yes: locked now
+DECLARE @keys nvarchar(max) = :keys;
+-- when source=archive
+DECLARE @chosen TABLE (place bigint NOT NULL PRIMARY KEY);
+INSERT INTO @chosen (place) SELECT CAST(k.[value] AS bigint) FROM OPENJSON(@keys) AS k;
+SELECT a.archive_id AS [key]
+FROM @chosen AS c
+-- when lock=yes
+INNER JOIN [{schema}].[{queue}_archive] AS a WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK, UPDLOCK) ON c.place = a.archive_id
+-- end
+-- when lock=no
+INNER JOIN [{schema}].[{queue}_archive] AS a WITH (ROWLOCK, READUNCOMMITTED) ON c.place = a.archive_id
+-- end
+WHERE
+    a.archived_at <= CAST(N'{before}' AS datetime2(7))
+    OR (a.reason = N'pop' AND a.archived_at <= CAST(N'{cutoff}' AS datetime2(7)))
+ORDER BY a.archive_id
+OPTION (LOOP JOIN, FORCE ORDER);
+-- end
+-- when source=done
+DECLARE @attempts nvarchar(max) = :attempts;
+DECLARE @chosen TABLE (place bigint NOT NULL PRIMARY KEY, attempts int NOT NULL);
+INSERT INTO @chosen (place, attempts)
+SELECT
+    CAST(k.[value] AS bigint),
+    CAST(t.[value] AS int)
+FROM OPENJSON(@keys) AS k
+INNER JOIN OPENJSON(@attempts) AS t ON k.[key] = t.[key];
+SELECT m.id AS [key]
+FROM @chosen AS c
+-- when lock=yes
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK, UPDLOCK)
+    ON c.place = m.id AND c.attempts = m.attempts
+-- end
+-- when lock=no
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READUNCOMMITTED) ON c.place = m.id AND c.attempts = m.attempts
+-- end
+WHERE m.status = 2 AND m.done_at <= CAST(N'{before}' AS datetime2(7))
+ORDER BY m.id
+OPTION (LOOP JOIN, FORCE ORDER);
+-- end
+
+-- name: delete_rows
+-- one row: how many of the rows, which this transaction has locked, are deleted now
+SET NOCOUNT ON;
+DECLARE @keys nvarchar(max) = :keys;
+DECLARE @deleted bigint;
+DECLARE @chosen TABLE (place bigint NOT NULL PRIMARY KEY);
+INSERT INTO @chosen (place) SELECT CAST(k.[value] AS bigint) FROM OPENJSON(@keys) AS k;
+-- when source=archive
+DELETE a
+FROM @chosen AS c
+INNER JOIN [{schema}].[{queue}_archive] AS a WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.place = a.archive_id
+WHERE
+    a.archived_at <= CAST(N'{before}' AS datetime2(7))
+    OR (a.reason = N'pop' AND a.archived_at <= CAST(N'{cutoff}' AS datetime2(7)))
+OPTION (LOOP JOIN, FORCE ORDER);
+SET @deleted = @@ROWCOUNT;
+-- end
+-- when source=done
+DECLARE @gone TABLE (place bigint NOT NULL PRIMARY KEY);
+DELETE m
+OUTPUT deleted.id INTO @gone (place)
+FROM @chosen AS c
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.place = m.id
+WHERE m.status = 2 AND m.done_at <= CAST(N'{before}' AS datetime2(7))
+OPTION (LOOP JOIN, FORCE ORDER);
+SET @deleted = @@ROWCOUNT;
+-- when design=split
+DELETE d
+FROM @gone AS g
+INNER JOIN [{schema}].[{queue}_data] AS d WITH (ROWLOCK, READCOMMITTEDLOCK) ON g.place = d.id
+OPTION (LOOP JOIN, FORCE ORDER);
+-- end
+-- end
+SELECT @deleted AS deleted;

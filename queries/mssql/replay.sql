@@ -1,0 +1,60 @@
+-- What `pipeline replay` asks of a database: what came back out of a lake before, and the push of more of it.
+
+-- name: listed
+-- one row: whether this database keeps a list of what was replayed
+SELECT CAST(CASE WHEN OBJECT_ID(N'dbq.replayed', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS present;
+
+-- name: make_list
+-- script: the list of what was replayed: a message of a lake comes back once into one database
+IF OBJECT_ID(N'dbq.replayed', N'U') IS NULL
+    CREATE TABLE dbq.replayed (
+        lake nvarchar(40) COLLATE Latin1_General_100_BIN2 NOT NULL,
+        source nvarchar(40) COLLATE Latin1_General_100_BIN2 NOT NULL,
+        message nvarchar(200) COLLATE Latin1_General_100_BIN2 NOT NULL,
+        action_id bigint NOT NULL,
+        replayed_at datetime2(7) NOT NULL CONSTRAINT replayed_replayed_at DEFAULT SYSUTCDATETIME(),
+        CONSTRAINT replayed_key PRIMARY KEY CLUSTERED (lake, source, message)
+    );
+
+-- name: known
+-- a row for each of these messages of a lake that was replayed before
+DECLARE @lake nvarchar(40) = :lake;
+DECLARE @source nvarchar(40) = :source;
+DECLARE @messages nvarchar(max) = :messages;
+SELECT r.message AS message
+FROM OPENJSON(@messages) AS m
+INNER JOIN dbq.replayed AS r WITH (READCOMMITTEDLOCK)
+    ON r.message = CAST(m.[value] AS nvarchar(200)) COLLATE Latin1_General_100_BIN2
+WHERE r.lake = @lake AND r.source = @source;
+
+-- name: remember
+-- one row: how many of these messages are on the list from now on
+SET NOCOUNT ON;
+DECLARE @lake nvarchar(40) = :lake;
+DECLARE @source nvarchar(40) = :source;
+DECLARE @action_id bigint = :action_id;
+DECLARE @messages nvarchar(max) = :messages;
+INSERT INTO dbq.replayed (lake, source, message, action_id)
+SELECT
+    @lake,
+    @source,
+    CAST(m.[value] AS nvarchar(200)),
+    @action_id
+FROM OPENJSON(@messages) AS m;
+SELECT CAST(@@ROWCOUNT AS bigint) AS count;
+
+-- name: push
+-- a row for each payload in order: its id as text, null where it was not stored
+DECLARE @payloads nvarchar(max) = :payloads;
+-- when design=pending
+DECLARE @due_at datetime2(7) = :due_at;
+EXEC [{schema}].[{queue}_push_many] @payloads = @payloads, @due_time = @due_at
+-- end
+-- when design=status|split
+DECLARE @title nvarchar(max) = :title;
+EXEC [{schema}].[{queue}_push_many] @payloads = @payloads, @title = @title
+-- end
+-- when design=naive|ring|heap|fifo|stack|claim|broker
+EXEC [{schema}].[{queue}_push_many] @payloads = @payloads
+-- end
+WITH RESULT SETS ((id nvarchar(36) NULL));

@@ -1,0 +1,218 @@
+-- What the pipeline asks of a database: locks that keep two runs apart, rows on their way into the lake.
+--
+-- source=archive  rows of the queue's archive: popped ones up to the cut-off, all others only before
+--                 an earlier moment, for restore may want them
+-- source=done     done rows of status and split, where they lie, up to such a moment
+-- What a task sends holds its values itself: it goes through drivers that copy only what binds nothing.
+
+-- name: hold
+-- one row: whether this session has the lock of that name now; it keeps it until it ends or lets go
+-- when mode=exclusive
+SELECT pg_try_advisory_lock(hashtextextended('{resource}', 0)) AS got;
+-- end
+-- when mode=shared
+SELECT pg_try_advisory_lock_shared(hashtextextended('{resource}', 0)) AS got;
+-- end
+
+-- name: let_go
+-- one row: whether this session had the lock of that name, which it has no longer
+-- when mode=exclusive
+SELECT pg_advisory_unlock(hashtextextended('{resource}', 0)) AS got;
+-- end
+-- when mode=shared
+SELECT pg_advisory_unlock_shared(hashtextextended('{resource}', 0)) AS got;
+-- end
+
+-- name: action
+-- one row: what the audit has counted of an action, and whether that has ended
+SELECT
+    a.done AS done,
+    a.ended_at IS NOT NULL AS ended
+FROM dbq.action AS a
+WHERE a.action_id = CAST('{action_id}' AS bigint);
+
+-- name: moment
+-- one row: the server's clock
+SELECT statement_timestamp() AS moment;
+
+-- name: step
+-- one row: of the next :look keys after one: the last, how many they are, how many go, and the span of their times
+SELECT
+    max(l.key) AS last,
+    count(*) AS looked,
+    count(*) FILTER (WHERE l.goes) AS rows,
+    min(l.moment) FILTER (WHERE l.goes) AS oldest,
+    max(l.moment) FILTER (WHERE l.goes) AS newest
+FROM (
+    -- when source=archive
+    SELECT
+        a.archive_id AS key,
+        a.archived_at AS moment,
+        a.archived_at <= CAST('{before} UTC' AS timestamptz)
+        OR (a.reason = 'pop' AND a.archived_at <= CAST('{cutoff} UTC' AS timestamptz)) AS goes
+    FROM "{schema}"."{queue}_archive" AS a
+    WHERE a.archive_id > CAST(:after AS bigint)
+    ORDER BY a.archive_id
+    -- end
+    -- when source=done
+    SELECT
+        m.id AS key,
+        m.done_at AS moment,
+        true AS goes
+    FROM "{schema}"."{table}" AS m
+    WHERE m.status = 2 AND m.done_at <= CAST('{before} UTC' AS timestamptz) AND m.id > CAST(:after AS bigint)
+    ORDER BY m.id
+    -- end
+    LIMIT CAST(:look AS bigint)
+) AS l;
+
+-- name: rows
+-- what goes of the keys after '{after}' up to '{last}', in their order
+-- No file has room for "infinity", nor for years of more than four digits: both end at its bounds.
+-- when source=archive
+SELECT
+    a.archive_id AS archive_id,
+    CAST(a.id AS text) AS id,
+    -- when payload=text|json
+    CAST(a.payload AS text) AS payload,
+    -- end
+    -- when payload=bytes
+    a.payload AS payload,
+    -- end
+    CASE
+        WHEN a.pushed_at > timestamptz '9999-12-31 23:59:59.999999+00' THEN timestamptz '9999-12-31 23:59:59.999999+00'
+        WHEN a.pushed_at < timestamptz '0001-01-01 00:00:00+00' THEN timestamptz '0001-01-01 00:00:00+00'
+        ELSE a.pushed_at
+    END AS pushed_at,
+    a.done_at AS done_at,
+    a.state AS state,
+    a.attempts AS attempts,
+    a.error AS error,
+    a.reason AS reason,
+    -- when design=status|split
+    a.title AS title,
+    -- end
+    -- when design=naive|ring|heap|fifo|stack|pending|claim
+    CAST(NULL AS text) AS title,
+    -- end
+    -- when design=pending
+    CASE
+        WHEN a.due_at > timestamptz '9999-12-31 23:59:59.999999+00' THEN timestamptz '9999-12-31 23:59:59.999999+00'
+        WHEN a.due_at < timestamptz '0001-01-01 00:00:00+00' THEN timestamptz '0001-01-01 00:00:00+00'
+        ELSE a.due_at
+    END AS due_at,
+    -- end
+    -- when design=naive|ring|heap|fifo|stack|claim|status|split
+    CAST(NULL AS timestamptz) AS due_at,
+    -- end
+    a.archived_at AS archived_at
+FROM "{schema}"."{queue}_archive" AS a
+WHERE
+    a.archive_id > CAST('{after}' AS bigint) AND a.archive_id <= CAST('{last}' AS bigint)
+    AND (
+        a.archived_at <= CAST('{before} UTC' AS timestamptz)
+        OR (a.reason = 'pop' AND a.archived_at <= CAST('{cutoff} UTC' AS timestamptz))
+    )
+ORDER BY a.archive_id;
+-- end
+-- when source=done
+SELECT
+    CAST(NULL AS bigint) AS archive_id,
+    CAST(m.id AS text) AS id,
+    -- when payload=text|json
+    -- when design=status
+    CAST(m.text_data AS text) AS payload,
+    -- end
+    -- when design=split
+    CAST(d.text_data AS text) AS payload,
+    -- end
+    -- end
+    -- when payload=bytes
+    -- when design=status
+    m.text_data AS payload,
+    -- end
+    -- when design=split
+    d.text_data AS payload,
+    -- end
+    -- end
+    CASE
+        WHEN m.queue_date_time > timestamptz '9999-12-31 23:59:59.999999+00'
+            THEN timestamptz '9999-12-31 23:59:59.999999+00'
+        WHEN m.queue_date_time < timestamptz '0001-01-01 00:00:00+00' THEN timestamptz '0001-01-01 00:00:00+00'
+        ELSE m.queue_date_time
+    END AS pushed_at,
+    m.done_at AS done_at,
+    'done' AS state,
+    m.attempts AS attempts,
+    m.errors AS error,
+    CAST(NULL AS text) AS reason,
+    m.title AS title,
+    CAST(NULL AS timestamptz) AS due_at,
+    CAST(NULL AS timestamptz) AS archived_at
+FROM "{schema}"."{table}" AS m
+-- when design=split
+INNER JOIN "{schema}"."{queue}_data" AS d ON m.id = d.id
+-- end
+WHERE
+    m.id > CAST('{after}' AS bigint) AND m.id <= CAST('{last}' AS bigint)
+    AND m.status = 2 AND m.done_at <= CAST('{before} UTC' AS timestamptz)
+ORDER BY m.id;
+-- end
+
+-- name: hold_rows
+-- a row for each of the exported rows that is there, still goes, and is in nobody's hands; lock=yes: locked now
+-- when source=archive
+SELECT a.archive_id AS key
+FROM "{schema}"."{queue}_archive" AS a
+WHERE
+    a.archive_id = ANY(CAST(:keys AS bigint[]))
+    AND (
+        a.archived_at <= CAST('{before} UTC' AS timestamptz)
+        OR (a.reason = 'pop' AND a.archived_at <= CAST('{cutoff} UTC' AS timestamptz))
+    )
+ORDER BY a.archive_id
+-- when lock=yes
+FOR UPDATE OF a SKIP LOCKED
+-- end
+-- end
+-- when source=done
+SELECT m.id AS key
+FROM "{schema}"."{table}" AS m
+INNER JOIN UNNEST(CAST(:keys AS bigint[]), CAST(:attempts AS integer[])) AS k (key, attempts)
+    ON m.id = k.key AND m.attempts = k.attempts
+WHERE m.status = 2 AND m.done_at <= CAST('{before} UTC' AS timestamptz)
+ORDER BY m.id
+-- when lock=yes
+FOR UPDATE OF m SKIP LOCKED
+-- end
+-- end
+
+-- name: delete_rows
+-- one row: how many of the rows, which this transaction has locked, are deleted now
+WITH gone AS (
+    -- when source=archive
+    DELETE FROM "{schema}"."{queue}_archive" AS a
+    WHERE
+        a.archive_id = ANY(CAST(:keys AS bigint[]))
+        AND (
+            a.archived_at <= CAST('{before} UTC' AS timestamptz)
+            OR (a.reason = 'pop' AND a.archived_at <= CAST('{cutoff} UTC' AS timestamptz))
+        )
+    RETURNING a.archive_id AS key
+    -- end
+    -- when source=done
+    DELETE FROM "{schema}"."{table}" AS m
+    WHERE m.id = ANY(CAST(:keys AS bigint[])) AND m.status = 2 AND m.done_at <= CAST('{before} UTC' AS timestamptz)
+    RETURNING m.id AS key
+    -- end
+)
+
+-- when source=done
+-- when design=split
+, data_gone AS (
+    DELETE FROM "{schema}"."{queue}_data" AS d USING gone WHERE d.id = gone.key
+)
+
+-- end
+-- end
+SELECT count(*) AS deleted FROM gone;

@@ -1,0 +1,49 @@
+-- What `pipeline replay` asks of a database: what came back out of a lake before, and the push of more of it.
+
+-- name: listed
+-- one row: whether this database keeps a list of what was replayed
+SELECT to_regclass('dbq.replayed') IS NOT NULL AS present;
+
+-- name: make_list
+-- script: the list of what was replayed: a message of a lake comes back once into one database
+CREATE TABLE IF NOT EXISTS dbq.replayed (
+    lake text NOT NULL,
+    source text NOT NULL,
+    message text NOT NULL,
+    action_id bigint NOT NULL,
+    replayed_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    PRIMARY KEY (lake, source, message)
+);
+
+COMMENT ON TABLE dbq.replayed IS
+'messages that the console pushed out of a lake''s archive, each once: never a payload';
+
+-- name: known
+-- a row for each of these messages of a lake that was replayed before
+SELECT r.message AS message
+FROM dbq.replayed AS r
+WHERE r.lake = :lake AND r.source = :source AND r.message = ANY(CAST(:messages AS text[]));
+
+-- name: remember
+-- one row: how many of these messages are on the list from now on
+WITH remembered AS (
+    INSERT INTO dbq.replayed (lake, source, message, action_id)
+    SELECT :lake, :source, m.message, CAST(:action_id AS bigint)
+    FROM UNNEST(CAST(:messages AS text[])) AS m (message)
+    RETURNING message
+)
+
+SELECT count(*) AS count FROM remembered;
+
+-- name: push
+-- a row for each payload in order: its id as text, null where it was not stored
+SELECT CAST(pushed.id AS text) AS id
+-- when design=pending
+FROM "{schema}"."{queue}_push_many"(CAST(:payloads AS "{payload_type}"[]), CAST(:due_at AS timestamptz)) AS pushed (id)
+-- end
+-- when design=status|split
+FROM "{schema}"."{queue}_push_many"(CAST(:payloads AS "{payload_type}"[]), title => CAST(:title AS text)) AS pushed (id)
+-- end
+-- when design=naive|ring|heap|fifo|stack|claim
+FROM "{schema}"."{queue}_push_many"(CAST(:payloads AS "{payload_type}"[])) AS pushed (id)
+-- end

@@ -1,0 +1,87 @@
+"""Fixtures of the pipeline: one Spark session for the suite, a lake and a queue a test.
+
+What needs Spark stands in, or is imported into, the one file `test_on_spark.py`: a file's tests run
+in one process, and so there is one JVM.
+"""
+
+import itertools
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from console.actions.install import install
+from console.catalog import installed_queue
+from console.designs import design
+from console.engines import Database, open_database
+from console.pipeline.lake import Lake
+from tests.contract.client import Client
+from tests.servers import Server, fresh_database
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FAST = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.default.parallelism": "2",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+"""What makes a small job quick; nothing that changes what it does."""
+
+_NUMBERS = itertools.count(1)
+Use = Callable[..., Client]
+
+
+@pytest.fixture(scope="session")
+def java_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where the wrapper of Java is made: not in the folder of whoever runs the suite."""
+    folder = tmp_path_factory.mktemp("cache")
+    before = os.environ.get("XDG_CACHE_HOME")
+    os.environ["XDG_CACHE_HOME"] = str(folder)
+    yield folder
+    if before is None:
+        del os.environ["XDG_CACHE_HOME"]
+    else:
+        os.environ["XDG_CACHE_HOME"] = before
+
+
+@pytest.fixture(scope="session")
+def spark(java_folder: Path) -> Iterator["SparkSession"]:
+    """The one Spark session."""
+    pytest.importorskip("pyspark", reason="needs Spark: pip install 'dbq-console[pipeline]'")
+    from console.pipeline.session import session  # noqa: PLC0415
+
+    with session("tests", "local[2]", FAST) as started:
+        yield started
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    """An empty lake of this test alone."""
+    return Lake(tmp_path / "lake")
+
+
+@pytest.fixture(scope="module")
+def database(server: Server) -> Iterator[Database]:
+    """An empty PostgreSQL database for one module of tests."""
+    with fresh_database(server.url) as url:
+        opened = open_database(url)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def use(database: Database) -> Use:
+    """A function that installs a queue of this test: its design, its options."""
+
+    def one(name: str, label: str = "", **options: str) -> Client:
+        of = design(name)
+        queue = installed_queue(
+            "public", f"{name}.{label} {next(_NUMBERS)} ü", of, of.complete_options(options)
+        )
+        install(database, queue)
+        return Client(database, queue)
+
+    return one

@@ -1,0 +1,81 @@
+"""A run of archive in a process of its own, which kills itself somewhere.
+
+`python -m tests.pipeline.driver URL QUEUE LAKE [PHASE STEPS] [--spark]`: so many calls and returns
+of the pipeline's own functions after the phase has begun the process is dead. Without a phase it
+ends as it should, and tells how many of them each phase had.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from console import catalog
+from console.engines import open_database
+from console.pipeline.archive import job
+from console.pipeline.archive.plan import Wanted
+from console.pipeline.lake import Lake
+from console.pipeline.session import OnSpark, Plain, Tasks, session
+from tests.pipeline.conftest import FAST
+
+RANGE_ROWS, BATCH = 40, 7
+PHASES = {"out": "begin", "_export": "export", "_verify": "verify", "_delete": "delete"}
+PHASES |= {"_withdraw": "withdraw"}
+_OURS = str(Path("console", "pipeline")) + os.sep
+
+
+class Death:
+    """Counts what happens in the pipeline, and kills the process when it is time."""
+
+    def __init__(self, phase: str, steps: int) -> None:
+        self.counts = dict.fromkeys(PHASES.values(), 0)
+        self._phase = phase
+        self._steps = steps
+        self._now = ""
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> None:
+        """For `sys.setprofile`."""
+        code = frame.f_code
+        if _OURS not in code.co_filename:
+            return
+        if event == "call" and code.co_filename.endswith("job.py") and code.co_name in PHASES:
+            self._now = PHASES[code.co_name]
+        if self._now:
+            self.counts[self._now] += 1
+            if self._now == self._phase and self.counts[self._now] >= self._steps:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(url: str, name: str, place: str, phase: str = "", steps: str = "0") -> None:
+    """Run it."""
+    database = open_database(url)
+    with database.transaction("read the catalog", read_only=True) as connection:
+        queue = catalog.find(connection, database.product, name)
+    lake = Lake(place)
+    done_older = 0.0 if queue.design.keeps_row and queue.design.name != "claim" else None
+    wanted = Wanted(retention=0.0, done_older=done_older)
+    offered = job.offer(database, queue, lake, wanted, range_rows=RANGE_ROWS)
+    death = Death(phase, int(steps))
+
+    def run(tasks: Tasks) -> None:
+        threading.setprofile(death)
+        sys.setprofile(death)
+        try:
+            job.archive(database, offered, lake, tasks, batch=BATCH)
+        finally:
+            sys.setprofile(None)
+
+    if "--spark" in sys.argv:
+        with session("killed", "local[2]", FAST) as spark:
+            run(OnSpark(spark))
+    else:
+        run(Plain())
+    print(json.dumps(death.counts))
+
+
+if __name__ == "__main__":
+    main(*(word for word in sys.argv[1:] if word != "--spark"))

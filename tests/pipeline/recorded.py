@@ -1,0 +1,76 @@
+"""Recordings made up, as the recorder would have written them."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from console.monitor.recording import segments
+from console.monitor.recording.records import SAMPLES, Kind
+
+BEGIN = datetime(2026, 3, 28, tzinfo=UTC)
+SEGMENT_SECONDS = 300
+
+
+def write(root: Path, kind: Kind, *rows: Mapping[str, Any], connection: str = "prod") -> None:
+    """Rows as one closed segment, a file a day."""
+    segment = segments.Segment(root, connection, min(row["at"] for row in rows))
+    segment.write(kind, rows)
+    segment.close()
+
+
+def sample(seconds: float, **figures: Any) -> dict[str, Any]:
+    """A sample of `orders`, so many seconds after the beginning."""
+    at = BEGIN + timedelta(seconds=seconds)
+    return {"at": at, "schema": "public", "queue": "orders", "design": "ring", **figures}
+
+
+def fill(root: Path, *, days: int, queues: int, step_seconds: float, seed: int = 1) -> int:
+    """A recording of `prod` with figures as in life; how many samples it has."""
+    random = np.random.default_rng(seed)
+    looks = int(SEGMENT_SECONDS / step_seconds)
+    rows = 0
+    for number in range(days * 86_400 // SEGMENT_SECONDS):
+        start = BEGIN + timedelta(seconds=number * SEGMENT_SECONDS)
+        folder = root / SAMPLES.name / segments.part("prod") / f"date={start.date()}"
+        folder.mkdir(parents=True, exist_ok=True)
+        table = _table(start, looks, queues, step_seconds, random)
+        path = folder / f"{start:%Y%m%dT%H%M%S}.000000Z-{number:08x}.parquet"
+        pq.write_table(table, path)  # type: ignore[no-untyped-call]
+        rows += table.num_rows
+    return rows
+
+
+def _table(
+    start: datetime, looks: int, queues: int, step_seconds: float, random: np.random.Generator
+) -> pa.Table:
+    size = looks * queues
+    micros = int(start.timestamp() * 1_000_000) + np.repeat(
+        (np.arange(looks) * step_seconds * 1_000_000).astype("int64"), queues
+    )
+    names = np.tile([f"queue {number}" for number in range(queues)], looks)
+    latency = np.repeat(random.lognormal(-5, 0.6, looks), queues)
+    counts: Sequence[str] = ("ready", "scheduled", "claimed", "stuck", "errors", "done", "gap")
+    columns = {
+        "at": pa.array(micros, pa.timestamp("us", tz="UTC")),
+        "schema": pa.array(["public"] * size),
+        "queue": pa.array(names),
+        "design": pa.array(["fifo"] * size),
+        "latency_seconds": pa.array(latency),
+        "push_per_second": pa.array(random.gamma(2, 50, size)),
+        "pop_per_second": pa.array(random.gamma(2, 50, size)),
+        "age_seconds": pa.array(random.exponential(20, size)),
+        **{name: pa.array(random.poisson(1000, size), pa.int64()) for name in counts},
+    }
+    wanted = segments.schema(SAMPLES)
+    arrays = [
+        columns[field.name].cast(field.type)
+        if field.name in columns
+        else pa.nulls(size, field.type)
+        for field in wanted
+    ]
+    return pa.Table.from_arrays(arrays, schema=wanted)

@@ -1,0 +1,239 @@
+"""The rollup's tables on Spark; `test_on_spark.py` imports these tests."""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import nullcontext
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+
+from console import rolled
+from console.monitor.recording.history import history
+from console.monitor.recording.reading import Span
+from console.monitor.recording.records import FINDINGS, SAMPLES, WAITS
+from console.pipeline.lake import Lake
+from console.pipeline.rollup import job, reading
+from tests.pipeline.recorded import BEGIN, sample, write
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Row = dict[str, Any]
+
+
+def frame(spark: "SparkSession", kind: str, rows: Sequence[Row]) -> "DataFrame":
+    """Rows of records as the tables' functions take them."""
+    names = ["source", *reading.COLUMNS[kind]]
+    values = [[row.get(name, 0 if name == "source" else None) for name in names] for row in rows]
+    return spark.createDataFrame(values, reading.ddl(kind))
+
+
+def collected(table: "DataFrame") -> list[Row]:
+    """In a fixed order."""
+    rows = [row.asDict(recursive=True) for row in table.collect()]
+    return sorted(rows, key=lambda row: json.dumps(row, default=str))
+
+
+def latency(number: int) -> float:
+    """Made up, of all sizes."""
+    return float(10 ** ((number * 7919 % 1000) / 250 - 3))
+
+
+def test_minutes_hours_and_days_of_samples(spark: "SparkSession") -> None:
+    from console.pipeline.rollup import tables  # noqa: PLC0415
+
+    rows: list[Row] = []
+    for number in range(400):  # 10 s apart, so an hour and a bit
+        figures = {"ready": number % 50, "push_per_second": float(number % 7)}
+        rows.append(sample(number * 10, latency_seconds=latency(number), **figures))
+    rows[5] |= {"ready": None, "push_per_second": math.inf, "problem": "no rights"}
+    del rows[100:120]  # 200 s in which nobody looked
+    # Another console, less often; it alone saw the peak. What it sees counts nowhere else.
+    for number in range(0, 400, 5):
+        other = sample(number * 10 + 3, ready=999 if number == 200 else 1, latency_seconds=1e3)
+        rows.append({**other, "source": 1, "push_per_second": 1e6})
+
+    minute = tables.minutes("samples", frame(spark, "samples", rows)).cache()
+    seen = {row["begin"]: row for row in collected(minute)}
+    first = seen[BEGIN.replace(tzinfo=None)]
+    assert (first["looks"], first["sources"], first["problems"]) == (6, 2, 1)
+    assert (first["ready_weight"], first["ready_total"], first["ready_max"]) == (5, 10, 4)
+    assert (first["push_per_second_weight"], first["push_per_second_avg"]) == (50_000_000, 2.0)
+    assert first["gap_max"] is None
+    assert first["gap_avg"] is None
+
+    mine = [row for row in rows if not row.get("source")]
+    for width in ("hour", "day"):
+        table = tables.wider("samples", minute, width)
+        for row in collected(table):
+            length = timedelta(seconds=rolled.WIDTHS[width])
+            _check_wide(row, [r for r in mine if row["begin"] <= _at(r) < row["begin"] + length])
+        if width == "day":
+            hours = tables.wider("samples", minute, "hour")
+            assert collected(tables.wider("samples", hours, "day")) == collected(table)
+
+
+def _at(row: Row) -> datetime:
+    at: datetime = row["at"]
+    return at.replace(tzinfo=None)
+
+
+def _check_wide(row: Row, looks: Sequence[Row]) -> None:
+    """A row against the looks themselves; minutes that only the other console saw are its own."""
+    minutes = {_at(look).replace(second=0) for look in looks}
+    alone = row["looks"] - len(looks)
+    assert 0 <= alone <= 4, (alone, len(minutes))
+    ready = [look["ready"] for look in looks if look["ready"] is not None]
+    assert row["ready_total"] == sum(ready) + alone
+    assert row["ready_weight"] == len(ready) + alone
+    own = sorted([look["latency_seconds"] for look in looks] + [1e3] * alone)
+    assert sum(row["latency_sketch"].values()) == len(own)
+    for percent in rolled.PERCENTILES:
+        exact = own[max(1, math.ceil(percent * len(own) / 100)) - 1]
+        found = row[f"latency_seconds_p{percent}"]
+        assert abs(found - exact) <= rolled.RELATIVE_ERROR * exact * (1 + 1e-9)
+        assert math.isclose(found, rolled.percentile(row["latency_sketch"], percent) or 0)
+
+
+def test_rates_weigh_as_long_as_they_lasted(spark: "SparkSession") -> None:
+    from console.pipeline.rollup import tables  # noqa: PLC0415
+
+    # 100/s over 30 s, then 10/s over 10 s; the first look speaks for as long as the next one.
+    rows = [(0, 100.0), (30, 100.0), (40, 10.0), (40 + 3600, 7.0)]
+    seen = [sample(at, pop_per_second=rate) for at, rate in rows]
+    minute = tables.minutes("samples", frame(spark, "samples", seen))
+    one, other = collected(minute)
+    assert one["pop_per_second_avg"] == (100 * 60 + 10 * 10) / 70
+    # Nobody looked for an hour: its rate is not that of the hour.
+    assert other["pop_per_second_weight"] == tables_longest()
+
+
+def tables_longest() -> int:
+    """In microseconds."""
+    from console.pipeline.rollup import tables  # noqa: PLC0415
+
+    return tables.LONGEST_LOOK_SECONDS * 1_000_000
+
+
+def test_findings_and_waits_are_counted_once(spark: "SparkSession") -> None:
+    from console.pipeline.rollup import tables  # noqa: PLC0415
+
+    found: list[Row] = []
+    waits: list[Row] = []
+    for source in (0, 1):  # the same, seen by two
+        for look in range(4):
+            at = BEGIN + timedelta(seconds=look * 60 + source)
+            one = {"at": at, "schema": "public", "queue": "orders", "source": source}
+            found.append({**one, "code": "hole" if look in (1, 2) else None, "summary": f"{look}"})
+            waits.append({**one, "kind": "Lock", "wait": "tuple", "sessions": look})
+            waits.append({"at": at, "source": source, "kind": "IO", "wait": "read", "sessions": 2})
+    minute = tables.minutes("findings", frame(spark, "findings", found))
+    hour = collected(tables.wider("findings", minute, "hour"))
+    assert [(r["code"], r["looks"], r["looked"]) for r in hour] == [("", 2, 4), ("hole", 2, 4)]
+    hole = hour[1]
+    times = (BEGIN + timedelta(seconds=at) for at in (60, 121))
+    assert (hole["first_at"], hole["last_at"]) == tuple(t.replace(tzinfo=None) for t in times)
+    assert hole["summary"] == "2"
+    table = tables.wider("waits", tables.minutes("waits", frame(spark, "waits", waits)), "day")
+    told = {
+        r["wait"]: (r["queue"], r["looks"], r["sessions_total"], r["sessions_max"])
+        for r in collected(table)
+    }
+    assert told == {"tuple": ("orders", 4, 6, 3), "read": ("", 4, 8, 2)}
+
+
+def everything(lake: Path) -> dict[str, list[Row]]:
+    """All rows of all tables, by the folder of their day."""
+    found: defaultdict[str, list[Row]] = defaultdict(list)
+    for path in sorted((lake / "rollup").rglob("*.parquet")):
+        rows = pq.read_table(path, partitioning=None).to_pylist()  # type: ignore[no-untyped-call]
+        found[str(path.parent.relative_to(lake))] += rows
+    return dict(found)
+
+
+def test_run_twice_late_segments_one_day_again(
+    spark: "SparkSession", tmp_path: Path, long: bool
+) -> None:
+    one, other, lake = tmp_path / "one", tmp_path / "o t%her", Lake(tmp_path / "the lake")
+    connection = "prod/eu 1%"
+
+    def rows(hour: int, count: int) -> list[Row]:
+        start = hour * 3600
+        return [sample(start + at * 20, ready=at, latency_seconds=0.01) for at in range(count)]
+
+    def run(days: job.Days | None = None, *folders: Path) -> Row:
+        places = [str(folder) for folder in folders or (one,)]
+        result = job.rollup(lambda: nullcontext(spark), lake, places, days)
+        told: Row = json.loads(json.dumps(result.as_json()))
+        return told
+
+    write(one, SAMPLES, *rows(1, 9), connection=connection)
+    write(one, SAMPLES, *rows(25, 9), connection=connection)
+    finding = {"schema": "public", "queue": "orders", "code": "hole", "at": BEGIN}
+    write(one, FINDINGS, finding, connection=connection)
+    write(
+        one,
+        WAITS,
+        {"at": BEGIN, "kind": "IO", "wait": "read", "sessions": 1},
+        connection=connection,
+    )
+    told = run()
+    assert told["days"] == {connection: ["2026-03-28", "2026-03-29"]}
+    assert told["rows"] == {"samples": 18, "findings": 1, "waits": 1}
+    assert told["tables"]["hour"] == {"samples": 2, "findings": 1, "waits": 1}
+    assert told["percentiles"]["relative_error"] == 0.01
+    before = everything(tmp_path / "the lake")
+    assert len(before) == 12  # 3 widths of samples of 2 days, of findings and waits of one
+
+    assert run()["days"] == {}
+    assert everything(tmp_path / "the lake") == before
+    if long:
+        # The first day alone, again: the same; the other is not touched.
+        second = {
+            p: p.stat().st_mtime_ns for p in (tmp_path / "the lake").rglob("date=2026-03-29/*")
+        }
+        told = run(job.Days(BEGIN.date(), BEGIN.date()))
+        assert told["days"] == {connection: ["2026-03-28"]}
+        assert everything(tmp_path / "the lake") == before
+        assert second == {p: p.stat().st_mtime_ns for p in second}
+
+    # A late segment of another console, in the same minutes and after: only its day is done.
+    write(other, SAMPLES, *rows(25, 12), connection=connection)
+    (bad,) = list(other.rglob("*.parquet"))
+    bad.with_name("damaged.parquet").write_bytes(b"PAR1")
+    told = run(None, one, other)
+    assert told["days"] == {connection: ["2026-03-29"]}
+    assert told["skipped"] == {"damaged": 1, "newer": 0}
+    after = everything(tmp_path / "the lake")
+    hour = rolled.folder("hour", "samples", connection) + "/date=2026-03-29"
+    (was,), (now,) = before.pop(hour), after.pop(hour)
+    assert (was["looks"], now["looks"], now["ready_max"]) == (9, 12, 11)
+    assert {k: v for k, v in after.items() if "03-28" in k} == {
+        k: v for k, v in before.items() if "03-28" in k
+    }
+    assert run(None, one, other)["days"] == {}
+
+    _check_error_is_told(tmp_path / "the lake" / hour)
+
+    # The recordings are gone; the console shows the hour none the less, in its minutes.
+    span = Span(BEGIN, BEGIN + timedelta(days=2))
+    told_history = history(
+        tmp_path / "gone", connection, "orders", span, lake=str(tmp_path / "the lake")
+    )
+    assert told_history.tables == ("minute",)
+    assert [point.looks for point in told_history.points] == [3, 3, 3, 3, 3, 3, 3]
+    assert told_history.points[0].latency_seconds == 0.01
+
+
+def _check_error_is_told(folder: Path) -> None:
+    """What percentiles are worth stands in their columns."""
+    (path, *_) = folder.glob("*.parquet")
+    about = pq.read_schema(path).metadata  # type: ignore[no-untyped-call]
+    fields = json.loads(about[b"org.apache.spark.sql.parquet.row.metadata"])["fields"]
+    told = {field["name"]: field["metadata"] for field in fields if field["metadata"]}
+    assert set(told) == {"latency_sketch", *(f"latency_seconds_p{n}" for n in rolled.PERCENTILES)}
+    assert all(one["relative_error"] == rolled.RELATIVE_ERROR for one in told.values())

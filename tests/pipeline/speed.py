@@ -1,0 +1,226 @@
+"""How fast archive is, beside the same data without Spark, in one run.
+
+    python -m tests.pipeline.speed [--rows 2000000] [--bytes 300] [--master 'local[*]']
+    python -m tests.pipeline.speed rollup | verify [ROWS]
+
+On an embedded server of its own, with durable commits. Not a test: these times are the machine's
+as much as ours.
+"""
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import psycopg
+from psycopg.sql import SQL, Identifier
+
+from console.actions.install import install
+from console.catalog import Queue, installed_queue
+from console.designs import design
+from console.engines import Database, Timeouts, open_database
+from console.engines.embedded import EmbeddedServer
+from console.pipeline import rows
+from console.pipeline.archive import job, reading
+from console.pipeline.archive.files import Writer
+from console.pipeline.archive.plan import Wanted
+from console.pipeline.arrow import pq
+from console.pipeline.lake import Lake
+from console.pipeline.session import Item, OnSpark, Plain, Tasks, session
+from tests.pipeline import speed_tables
+from tests.servers import connect, fresh_database
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETTINGS = {"max_wal_size": "8GB", "shared_buffers": "512MB"}
+PATIENT = Timeouts(statement_seconds=86400.0, lock_seconds=60.0)
+
+
+def main() -> None:
+    """Measure what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--bytes", type=int, default=300)
+    parser.add_argument("--master", default="local[*]")
+    asked = parser.parse_args()
+    with (
+        EmbeddedServer.start(settings=SETTINGS) as server,
+        fresh_database(server.url) as url,
+        tempfile.TemporaryDirectory(prefix="dbq-speed-") as folder,
+    ):
+        database = open_database(url, timeouts=PATIENT)
+        measure(database, Path(folder), asked.rows, asked.bytes, asked.master)
+        database.close()
+
+
+def measure(database: Database, folder: Path, count: int, size: int, master: str) -> None:
+    """Each way once; the archive, which deletes, last."""
+    queue = filled(database, count, size)
+    url = reading.url_for_tasks(database)
+    print(f"{count:,} rows with {size:,} bytes of payload, {psutil.cpu_count()} cores", flush=True)
+    with watched() as peak:
+        told("binary COPY to nowhere", count, lambda: copied(url, queue), peak)
+        told("ADBC to Arrow batches", count, lambda: read(url, queue), peak)
+        told("ADBC + pyarrow to Parquet", count, lambda: written(url, queue, folder / "p"), peak)
+        told("  the same, with checksums", count, lambda: summed(url, queue, folder / "s"), peak)
+    with watched() as peak:
+        began = time.monotonic()
+        offered = job.offer(database, queue, Lake(folder / "lake"), Wanted(retention=0.0))
+        line("plan", count, time.monotonic() - began, peak)
+        began = time.monotonic()
+        with session("speed", master) as spark:
+            line("start of Spark", 0, time.monotonic() - began, peak)
+            told("first tasks of Spark", 0, lambda: warm(spark), peak)
+            archive(database, offered, Lake(folder / "lake"), OnSpark(spark), peak)
+    again = filled(database, min(count, 200_000), size)
+    with watched() as peak:
+        print("the same tasks without Spark, in one process", flush=True)
+        offered = job.offer(database, again, Lake(folder / "lake"), Wanted(retention=0.0))
+        archive(database, offered, Lake(folder / "lake"), Plain(), peak)
+
+
+def nothing(item: Item) -> dict[str, Any]:
+    """A task that only brings a worker up."""
+    return dict(item)
+
+
+def warm(spark: "SparkSession") -> None:
+    """What the first job of a session costs whatever it does: classes, plans, workers."""
+    OnSpark(spark).run(nothing, [{} for _ in range(4)])
+
+
+def archive(
+    database: Database, offered: job.Offer, lake: Lake, tasks: Tasks, peak: Callable[[], str]
+) -> None:
+    """A line for each phase."""
+    (done,) = job.archive(database, offered, lake, tasks)
+    assert done.deleted == offered.rows
+    for phase, seconds in done.seconds.items():
+        line(f"archive: {phase}", done.rows[phase], seconds, peak)
+    line("archive: all of it", done.deleted, sum(done.seconds.values()), peak)
+    print(f"  {done.files} files, {done.size / 1e6:,.0f} MB of {done.bytes / 1e6:,.0f} MB")
+
+
+def filled(database: Database, count: int, size: int) -> Queue:
+    """A queue in whose archive so many rows lie, as pops would have left them."""
+    of = design("fifo")
+    options = of.complete_options({"archive_at_pop": "on"})
+    queue = installed_queue("public", f"speed {count}", of, options)
+    install(database, queue)
+    with connect(database.url.render_as_string(hide_password=False)) as connection:
+        insert = SQL(
+            "INSERT INTO {} "
+            "(id, payload, pushed_at, done_at, state, attempts, reason, archived_at) "
+            "SELECT n, substr(repeat(md5(CAST(n AS text)), {}), 1, {}), now(), now(), 'done', 1, "
+            "'pop', now() - n * interval '10 milliseconds' FROM generate_series(1, {}) AS n"
+        ).format(table(queue), size // 32 + 1, size, count)
+        connection.execute(insert)
+        connection.execute(SQL("VACUUM ANALYZE {}").format(table(queue)))
+    return queue
+
+
+def table(queue: Queue) -> Identifier:
+    """The archive's."""
+    return Identifier(queue.schema, f"{queue.name}_archive")
+
+
+def copied(url: str, queue: Queue) -> None:
+    """What the server can send at most."""
+    with psycopg.connect(url) as connection, connection.cursor() as cursor:
+        whole = SQL("COPY {} TO STDOUT (FORMAT binary)").format(table(queue))
+        with cursor.copy(whole) as data:
+            for _ in data:
+                pass
+
+
+def query(queue: Queue) -> str:
+    """The same columns as the archive's."""
+    return (
+        "SELECT archive_id, CAST(id AS text) AS id, payload, pushed_at, done_at, state, attempts, "
+        "error, reason, CAST(NULL AS text) AS title, CAST(NULL AS timestamptz) AS due_at, "
+        f"archived_at FROM {table(queue).as_string()}"
+    )
+
+
+def read(url: str, queue: Queue) -> None:
+    """Into memory, and away."""
+    with reading.reader("postgresql", url) as source:
+        for _ in source.batches(query(queue)):
+            pass
+
+
+def written(url: str, queue: Queue, path: Path) -> None:
+    """One process, one file; without checksums."""
+    schema = rows.schema("text")
+    with (
+        reading.reader("postgresql", url) as source,
+        pq.ParquetWriter(path, schema, compression="zstd", compression_level=1) as writer,
+    ):
+        for batch in source.batches(query(queue)):
+            writer.write_batch(rows.conform(batch, "text"))
+
+
+def summed(url: str, queue: Queue, path: Path) -> None:
+    """As a task does it: with the checksum of every row."""
+    with (
+        reading.reader("postgresql", url) as source,
+        path.open("wb") as file,
+        Writer(file, "text") as writer,
+    ):
+        for batch in source.batches(query(queue)):
+            writer.write(rows.conform(batch, "text"))
+
+
+def told(what: str, count: int, work: Callable[[], None], peak: Callable[[], str]) -> None:
+    """Do it, with its line."""
+    began = time.monotonic()
+    work()
+    line(what, count, time.monotonic() - began, peak)
+
+
+def line(what: str, count: int, seconds: float, peak: Callable[[], str]) -> None:
+    """One line of the table."""
+    rate = f"{count / seconds:12,.0f} rows/s" if count and seconds else " " * 19
+    print(f"{what:28}{seconds:9.2f} s{rate}   {peak()}", flush=True)
+
+
+@contextmanager
+def watched() -> Iterator[Callable[[], str]]:
+    """The most memory that this process and its children have had, but for the server's."""
+    over, most = threading.Event(), {"python": 0, "java": 0}
+
+    def look() -> None:
+        while not over.wait(0.1):
+            now = {"python": 0, "java": 0}
+            for process in (ours := psutil.Process(), *ours.children(recursive=True)):
+                try:
+                    name = process.name()
+                    kind = "java" if "java" in name else "python" if "python" in name else ""
+                    if kind and "embedded" not in " ".join(process.cmdline()):
+                        now[kind] += process.memory_full_info().pss
+                except psutil.Error:
+                    continue
+            for kind, size in now.items():
+                most[kind] = max(most[kind], size)
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    try:
+        yield lambda: f"{most['python'] / 1e6:,.0f} MB python, {most['java'] / 1e6:,.0f} MB java"
+    finally:
+        over.set()
+        thread.join()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] in (["rollup"], ["verify"]):
+        speed_tables.main()
+    else:
+        main()

@@ -1,0 +1,125 @@
+"""Everything that needs a JVM, in one file: see conftest."""
+
+import os
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from console.errors import BusyError, ConsoleError
+from console.pipeline import session as sessions
+from console.pipeline.archive import job
+from console.pipeline.lake import DamagedError, Lake
+from console.pipeline.session import Item, OnSpark
+from tests.cli.calls import call
+from tests.pipeline.conftest import Use
+from tests.pipeline.rollups_on_spark import (  # noqa: F401  # one JVM: see above
+    test_findings_and_waits_are_counted_once,
+    test_minutes_hours_and_days_of_samples,
+    test_rates_weigh_as_long_as_they_lasted,
+    test_run_twice_late_segments_one_day_again,
+)
+from tests.pipeline.test_archive import AT_ONCE, _verify, archived, lie, popped
+from tests.pipeline.verify_on_spark import (  # noqa: F401  # one JVM: see above
+    test_a_clean_log_is_as_promised,
+    test_a_replay_means_what_its_filters_say,
+    test_each_wrong_is_found_and_counted,
+    test_the_archive_is_a_log_of_pops,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def double(item: Item) -> dict[str, Any]:
+    """A task."""
+    if item["n"] == 13:
+        raise BusyError("13 was kept out.", why="It is 13.", next_step="Take 12.")
+    if item["n"] == 14:
+        raise DamagedError("14 is damaged.")
+    if item["n"] == 15:
+        raise ZeroDivisionError("nobody expected 15")
+    return {"rows": item["n"], "bytes": 2, "twice": 2 * item["n"], "pid": os.getpid()}
+
+
+def test_each_item_has_a_task_and_the_answers_keep_their_order(spark: "SparkSession") -> None:
+    told: list[tuple[int, int, int, int]] = []
+    results = OnSpark(spark).run(
+        double,
+        [{"n": n} for n in range(7)],
+        lambda *, done, of, rows, size: told.append((done, of, rows, size)),
+    )
+    assert [result["twice"] for result in results] == [0, 2, 4, 6, 8, 10, 12]
+    assert os.getpid() not in {result["pid"] for result in results}
+    assert told[-1] == (7, 7, 21, 14)
+    assert OnSpark(spark).run(double, []) == []
+
+
+@pytest.mark.parametrize(
+    ("n", "kind", "words"),
+    [
+        (13, BusyError, "13 was kept out.\nIt is 13.\nTake 12."),
+        (14, ConsoleError, "14 is damaged."),
+        (15, ConsoleError, "A task of the pipeline failed on Spark.\nZeroDivisionError: nobody"),
+    ],
+)
+def test_an_error_of_a_task_is_the_operators(
+    spark: "SparkSession", n: int, kind: type[ConsoleError], words: str
+) -> None:
+    with pytest.raises(kind) as told:
+        OnSpark(spark).run(double, [{"n": 1}, {"n": n}])
+    assert str(told.value).startswith(words)
+    assert "Traceback" not in str(told.value)
+
+
+def test_archive_by_the_command_line(
+    spark: "SparkSession", use: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def running(*_: object) -> Any:
+        yield spark
+
+    monkeypatch.setattr(sessions, "session", running)
+    client = use("fifo", archive_at_pop="on")
+    popped(client, 30)
+    name, place = client.queue.name, str(tmp_path / "lake")
+    words = ("pipeline", "archive", name, "--lake", place, "--url", client.url)
+    done = call(*words, "--yes", "--json")
+    assert done.status == 0, done.err
+    result = done.json["result"]
+    figures = ("exported", "deleted", "withdrawn", "files")
+    assert [result[figure] for figure in figures] == [30, 30, 0, 1]
+    assert result["bytes"] == sum(len(row["payload"]) for row in lie(Lake(place)))
+    assert set(result["rows_per_second"]) == set(job.PHASES)
+    assert archived(client) == []
+    assert len(lie(Lake(place))) == 30
+
+
+def test_what_is_not_as_written_stops_on_spark_too(
+    spark: "SparkSession", use: Use, lake: Lake
+) -> None:
+    client = use("fifo", archive_at_pop="on")
+    popped(client, 30)
+
+    class Spoiling(OnSpark):
+        def run(self, work: Any, items: Any, told: Any = sessions.untold) -> Any:
+            if work == _verify():
+                lake.remove(lake.data_files("archive")[1])
+            return super().run(work, items, told)
+
+    offered = job.offer(client.database, client.queue, lake, AT_ONCE, range_rows=10)
+    with pytest.raises(DamagedError, match="1 of 3 ranges"):
+        job.archive(client.database, offered, lake, Spoiling(spark))
+    assert len(archived(client)) == 30
+    (done,) = job.archive(client.database, offered, lake, OnSpark(spark))
+    assert (done.rows["export"], done.deleted) == (10, 30)
+
+
+def test_the_session_is_quiet_and_of_this_python(spark: "SparkSession") -> None:
+    settings = spark.sparkContext.getConf()
+    assert settings.get("spark.ui.enabled") == "false"
+    assert spark.sparkContext.uiWebUrl is None
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable

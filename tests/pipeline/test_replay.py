@@ -1,0 +1,158 @@
+"""Replay on a real server: each archived message once, whatever is cut off; rows are made up."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from console import sql
+from console.actions.audit import Wanted as Entries
+from console.actions.audit import entries
+from console.catalog import Queue
+from console.engines import Database
+from console.errors import RefusedError, UsageError
+from console.pipeline import guard
+from console.pipeline.archived import Archived
+from console.pipeline.lake import Lake
+from console.pipeline.replay import job
+from tests.contract.client import Client
+from tests.pipeline.conftest import Use
+
+FUTURE = datetime(2090, 1, 1, tzinfo=UTC)
+
+
+def rows(*numbers: int, **more: Any) -> list[Any]:
+    """Archived rows as the lake gives them, in their order."""
+    return [
+        {"message": f"a{n} 1", "payload": f"m{n}".encode(), "title": None, "due_us": None, **more}
+        for n in numbers
+    ]
+
+
+def offer(queue: Queue, lake: Lake, count: int, kind: str = "text") -> job.Offer:
+    source = Archived("elsewhere", "public", "old", {kind: ("a.parquet",)}, 0)
+    return job.Offer(queue, lake.place, source, ("error~x",), count, None, None)
+
+
+def replayed(client: Client, lake: Lake, given: Any, batch: int = 3) -> job.Done:
+    offered = offer(client.queue, lake, 7)
+    return job.replay(client.database, offered, lake, given, batch=batch)
+
+
+def payloads(client: Client) -> list[Any]:
+    return [message.payload for message in client.pop_many(100)]
+
+
+class _KilledError(BaseException):
+    """Not to be caught by anyone."""
+
+
+def cut_off(given: list[Any], after: int) -> Iterator[Any]:
+    yield from given[:after]
+    raise _KilledError
+
+
+@pytest.mark.parametrize("design", ["fifo", "ring", "claim", "status", "pending"])
+def test_cut_off_and_run_again_nothing_twice_nothing_lost(
+    use: Use, lake: Lake, design: str
+) -> None:
+    client = use(design)
+    with pytest.raises(_KilledError):
+        replayed(client, lake, cut_off(rows(*range(7)), 5))
+    done = replayed(client, lake, rows(*range(7)))
+    assert (done.pushed, done.before, done.full) == (4, 3, 0)
+    again = replayed(client, lake, rows(*range(7)))
+    assert (again.pushed, again.before) == (0, 7)
+    assert payloads(client) == [f"m{n}" for n in range(7)]
+    with client.database.transaction("look", read_only=True) as connection:
+        wanted = Entries("public", client.queue.name, job.VERB)
+        told = entries(connection, client.database.product, wanted, 9)
+    found = [(one.outcome, one.planned, one.selected, one.done, one.skipped) for one in told]
+    assert found == [("done", 7, 7, 0, 7), ("done", 7, 7, 4, 3), ("failed", 7, 3, 3, 0)]
+    assert told[0].filters == "error~x"
+
+
+def test_a_batch_that_fails_leaves_nothing_of_itself(
+    use: Use, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = use("fifo")
+
+    def fails(*_: object) -> None:
+        raise _KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job._Replaying, "_remember", fails)  # after the push, before the commit
+        with pytest.raises(_KilledError):
+            replayed(client, lake, rows(1, 2))
+    assert payloads(client) == []
+    assert replayed(client, lake, rows(1, 2)).pushed == 2
+
+
+def test_a_full_ring_takes_the_rest_when_there_is_room(use: Use, lake: Lake) -> None:
+    client = use("ring", size="4")
+    done = replayed(client, lake, rows(*range(7)))
+    assert (done.pushed, done.full) == (4, 2)
+    taken = payloads(client)
+    again = replayed(client, lake, rows(*range(7)))
+    assert (again.pushed, again.before, again.full) == (3, 4, 0)
+    assert taken + payloads(client) == [f"m{n}" for n in range(7)]
+
+
+def test_titles_due_times_and_bytes_come_along(use: Use, lake: Lake) -> None:
+    status, pending = use("status"), use("pending")
+    replayed(status, lake, rows(1, 2, title="one") + rows(3, title="other"))
+    with status.database.transaction("look", read_only=True) as connection:
+        table = f'SELECT title FROM public."{status.queue.name}" ORDER BY id'
+        found = connection.exec_driver_sql(table).scalars().all()
+    assert found == ["one", "one", "other"]
+    micros = int((FUTURE - datetime(1970, 1, 1, tzinfo=UTC)) / timedelta(microseconds=1))
+    replayed(pending, lake, rows(4, due_us=micros) + rows(5))
+    assert payloads(pending) == ["m5"]
+    raw = use("fifo", payload="bytes")
+    replayed(raw, lake, rows(6, payload=b"\x00\xff"))
+    assert payloads(raw) == [b"\x00\xff"]
+
+
+def test_the_same_message_of_another_lake_is_another(
+    use: Use, lake: Lake, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    client = use("fifo")
+    replayed(client, lake, rows(1))
+    other = Lake(tmp_path_factory.mktemp("other"))
+    assert replayed(client, other, rows(1)).pushed == 1
+
+
+def test_a_second_replay_beside_the_first_is_refused(use: Use, lake: Lake) -> None:
+    client = use("fifo")
+    lock = guard.resource("replay", lake.id(), client.queue)
+    product = client.database.product
+    with client.database.session("hold") as session:
+        with session.transaction("lock") as connection:
+            assert guard.held(connection, product, lock, "exclusive")
+        with pytest.raises(RefusedError, match="running"):
+            replayed(client, lake, rows(1))
+        with session.transaction("let go") as connection:
+            guard.let_go(connection, product, lock, "exclusive")
+    assert replayed(client, lake, rows(1)).pushed == 1
+
+
+def test_payloads_go_only_where_they_fit(use: Use, lake: Lake) -> None:
+    text, raw = use("fifo"), use("fifo", "raw ", payload="bytes")
+    for kind, queue, fits in (
+        ("bytes", text, False),
+        ("json", text, True),
+        ("text", raw, True),
+        ("bytes", raw, True),
+    ):
+        source = offer(queue.queue, lake, 1, kind).source
+        if fits:
+            job.require_target(queue.queue, source)
+        else:
+            with pytest.raises(UsageError, match="keeps text"):
+                job.require_target(queue.queue, source)
+
+
+def test_the_statements_fill_their_rows(database: Database) -> None:
+    names = ("listed", "make_list", "known", "remember", "push")
+    assert tuple(sql.statements(database.product.name, "replay")) == names

@@ -1,0 +1,288 @@
+"""Rollups without Spark: the sketch, the segments that are found, what history takes from where."""
+
+import json
+import math
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console import rolled
+from console.errors import UsageError
+from console.monitor.recording import segments
+from console.monitor.recording.history import history
+from console.monitor.recording.reading import Span
+from console.monitor.recording.records import KINDS, SAMPLES
+from console.pipeline.lake import Lake
+from console.pipeline.rollup import found, job, reading
+from tests.pipeline.recorded import BEGIN, sample, write
+
+DAY = BEGIN.date()
+
+seconds = st.floats(1e-8, 1e6)
+sketches = st.dictionaries(st.integers(-900, 900), st.integers(1, 2**40), max_size=20)
+
+
+def sketch_of(values: list[float]) -> dict[int, int]:
+    return rolled.merged({rolled.bucket(value): 1} for value in values)
+
+
+@given(st.lists(seconds, min_size=1), st.sampled_from((1, *rolled.PERCENTILES, 100)))
+def test_a_percentile_is_as_near_as_it_says(values: list[float], percent: float) -> None:
+    exact = sorted(values)[max(1, math.ceil(percent * len(values) / 100)) - 1]
+    found = rolled.percentile(sketch_of(values), percent)
+    assert found is not None
+    assert abs(found - exact) <= rolled.RELATIVE_ERROR * exact * (1 + 1e-9)
+
+
+@given(st.lists(st.lists(seconds), max_size=6))
+def test_merging_sketches_is_as_counting_all_at_once(parts: list[list[float]]) -> None:
+    whole = [value for part in parts for value in part]
+    assert rolled.merged(map(sketch_of, parts)) == sketch_of(whole)
+
+
+def test_a_sketch_of_nothing_and_of_no_time_at_all() -> None:
+    assert rolled.percentile({}, 50) is None
+    assert rolled.percentile(sketch_of([0.0, -1.0, 1e-12]), 99) == 0.0
+
+
+def test_what_is_read_is_what_the_recorder_writes() -> None:
+    types = {"time": "timestamp", "text": "string", "count": "bigint", "number": "double"}
+    for kind, columns in reading.COLUMNS.items():
+        written = {name: types[of] for name, of in KINDS[kind].columns.items()}
+        assert dict(columns).items() <= written.items()
+    assert set(rolled.MEANS) < set(reading.COLUMNS["samples"])
+    assert set(reading.COLUMNS) == set(rolled.KINDS)
+    assert found.VERSION == 1
+
+
+def segment(name: str, first: float, last: float) -> found.Segment:
+    place = found.Place("", name)
+    begin, end = (BEGIN + timedelta(seconds=at) for at in (first, last))
+    return found.Segment(name, place, 1, 1, begin, end)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50))))
+def test_segments_of_one_source_never_overlap(spans: list[tuple[int, int]]) -> None:
+    made = [segment(str(n), min(one), max(one)) for n, one in enumerate(spans)]
+    sources: dict[int, list[found.Segment]] = {}
+    for one in found.with_sources(made):
+        sources.setdefault(one.source, []).append(one)
+    for of in sources.values():
+        assert all(a.last < b.first for a, b in pairwise(of))
+    # As few as can be: as many as overlap at one moment.
+    most = max((sum(s.first <= one.first <= s.last for s in made) for one in made), default=0)
+    assert len(sources) == most
+
+
+def test_the_same_segments_have_the_same_sources_in_whatever_order() -> None:
+    made = [segment("a", 0, 9), segment("b", 5, 12), segment("c", 10, 20), segment("d", 21, 22)]
+    one = {s.name: s.source for s in found.with_sources(made)}
+    assert one == {s.name: s.source for s in found.with_sources(reversed(made))}
+    assert one == {"a": 0, "b": 1, "c": 0, "d": 0}
+
+
+def test_what_is_damaged_newer_or_older_is_told_apart(tmp_path: Path) -> None:
+    write(tmp_path, SAMPLES, sample(1, ready=7))
+    (good,) = (tmp_path / "samples").rglob("*.parquet")
+    good.with_name("cut.parquet").write_bytes(good.read_bytes()[:-20])
+    good.with_name("_tmp.parquet").write_bytes(b"")
+    table = pq.read_table(good, partitioning=None)  # type: ignore[no-untyped-call]
+    newer = table.replace_schema_metadata({"version": "2"})
+    pq.write_table(newer, good.with_name("newer.parquet"))  # type: ignore[no-untyped-call]
+    old = table.select(["at", "schema", "queue", "ready"]).cast(
+        pa.schema(
+            [
+                ("at", pa.timestamp("us", "UTC")),
+                ("schema", pa.string()),
+                ("queue", pa.string()),
+                ("ready", pa.int32()),
+            ]
+        )
+    )
+    pq.write_table(old, good.with_name("old.parquet"))  # type: ignore[no-untyped-call]
+    (by_kind,) = found.names([str(tmp_path)]).values()
+    skipped = found.Skipped()
+    sound = found.sound(by_kind["samples"], skipped)
+    assert {one.name for one in sound} == {good.stem, "old"}
+    assert skipped.as_json() == {"damaged": 1, "newer": 1}
+    bad: list[str] = []
+    rows = [row for b in reading.batches("samples", sound, bad.append) for row in b.to_pylist()]
+    assert [(row["ready"], row["gap"], row["source"]) for row in rows] == [
+        (7, None, 0),
+        (7, None, 1),
+    ]
+    assert not bad
+
+
+def test_a_file_whose_end_is_whole_and_whose_middle_is_not_is_told(tmp_path: Path) -> None:
+    write(tmp_path, SAMPLES, *(sample(at, ready=at) for at in range(200)))
+    (path,) = (tmp_path / "samples").rglob("*.parquet")
+    (by_kind,) = found.names([str(tmp_path)]).values()
+    sound = found.sound(by_kind["samples"], found.Skipped())
+    data = bytearray(path.read_bytes())
+    data[4:400] = b"\xff" * 396
+    path.write_bytes(data)
+    bad: list[str] = []
+    assert not list(reading.batches("samples", sound, bad.append))
+    assert len(bad) == 1
+
+
+def test_a_copy_of_a_segment_in_another_folder_is_the_same_segment(tmp_path: Path) -> None:
+    write(tmp_path / "a", SAMPLES, sample(1, ready=7))
+    (path,) = (tmp_path / "a").rglob("*.parquet")
+    copy = tmp_path / "b" / path.relative_to(tmp_path / "a")
+    copy.parent.mkdir(parents=True)
+    copy.write_bytes(path.read_bytes())
+    path.write_bytes(b"damaged")
+    (by_kind,) = found.names([str(tmp_path / "a"), str(tmp_path / "b")]).values()
+    (one,) = found.sound(by_kind["samples"], found.Skipped())
+    assert one.place.folder == str(tmp_path / "b")
+
+
+def test_a_folder_without_a_recording_is_told(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="Nothing is recorded"):
+        found.names([str(tmp_path / "nowhere")])
+
+
+def done(lake: Lake, connection: str, *names: str, state: str = "done") -> None:
+    content = {"state": state, "segments": {"samples": list(names)}}
+    lake.write_json(rolled.manifest(connection, DAY), content)
+
+
+def test_a_day_is_done_again_for_a_new_segment_and_kept_where_one_is_gone(tmp_path: Path) -> None:
+    root, lake = tmp_path / "recordings", Lake(tmp_path / "lake")
+
+    def chosen(**more: Any) -> str:
+        made = job.choose(lake, found.names([str(root)]), **more)
+        (word,) = (w for w in ("due", "unchanged", "kept") if getattr(made, w))
+        return word
+
+    write(root, SAMPLES, sample(1, ready=7))
+    (first,) = (root / "samples").rglob("*.parquet")
+    assert chosen() == "due"
+    done(lake, "prod", first.stem)
+    assert chosen() == "unchanged"
+    named = job.Days(DAY, DAY)
+    assert chosen(days=named) == "due"
+    done(lake, "prod", first.stem, state="doing")
+    assert chosen() == "due"
+    done(lake, "prod", first.stem)
+    write(root, SAMPLES, sample(2, ready=8))
+    assert chosen() == "due"
+    done(lake, "prod", first.stem, "gone")
+    assert chosen() == "kept"
+    assert chosen(days=named) == "kept"
+    first.write_bytes(b"damaged since")
+    done(lake, "prod", first.stem)
+    assert chosen() == "kept"
+
+
+# -- history from the tables
+
+
+def put(lake: Path, width: str, kind: str, rows: list[dict[str, Any]]) -> None:
+    folder = lake / rolled.folder(width, kind, "prod") / f"date={DAY}"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist(rows), folder / "part.parquet")  # type: ignore[no-untyped-call]
+
+
+def row(minute: int, looks: int, ready: int, rate: float) -> dict[str, Any]:
+    blank = {f"{name}_{of}": None for name in rolled.MEANS for of in ("max", "avg")}
+    return {
+        **blank,
+        "begin": BEGIN + timedelta(minutes=minute),
+        "schema": "public",
+        "queue": "orders",
+        "design": "ring",
+        "looks": looks,
+        "ready_max": ready,
+        "push_per_second_avg": rate,
+    }
+
+
+def whole_day(hours: int = 24) -> Span:
+    return Span(BEGIN, BEGIN + timedelta(hours=hours))
+
+
+def test_a_day_that_only_the_lake_has_comes_from_its_minutes(tmp_path: Path) -> None:
+    done(Lake(tmp_path), "prod", "gone")
+    put(tmp_path, "minute", "samples", [row(0, 6, 5, 1.0), row(1, 2, 9, 5.0)])
+    finding = {"schema": "public", "queue": "orders", "code": "hole", "summary": "one"}
+    begin = BEGIN + timedelta(minutes=1)
+    late = begin + timedelta(seconds=30)
+    put(tmp_path, "minute", "findings", [{**finding, "begin": begin, "first_at": late}])
+    span = whole_day(1)
+    told = history(tmp_path / "none", "prod", "orders", span, lake=str(tmp_path))
+    assert told.step_seconds == 60
+    assert told.tables == ("minute",)
+    assert [(p.looks, p.ready, p.push_per_second) for p in told.points] == [(6, 5, 1), (2, 9, 5)]
+    assert [(m.name, m.at) for m in told.marks] == [("hole", late)]
+    wide = history(tmp_path, "prod", "orders", span, lake=str(tmp_path), most_points=12)
+    (point,) = wide.points
+    assert (wide.step_seconds, point.looks, point.ready, point.push_per_second) == (300, 8, 9, 2.0)
+
+
+def test_the_widest_table_that_fits_is_taken(tmp_path: Path) -> None:
+    done(Lake(tmp_path), "prod", "gone")
+    for width, ready in (("minute", 1), ("hour", 2), ("day", 3)):
+        put(tmp_path, width, "samples", [row(0, 1, ready, 1.0)])
+    for most, width, ready in ((2000, "minute", 1), (24, "hour", 2), (1, "day", 3)):
+        told = history(
+            tmp_path, "prod", "orders", whole_day(), lake=str(tmp_path), most_points=most
+        )
+        assert told.tables == (width,)
+        assert told.points[0].ready == ready
+
+
+def test_the_recording_speaks_for_what_it_has_and_the_lake_for_the_rest(tmp_path: Path) -> None:
+    root = tmp_path / "recordings"
+    write(root, SAMPLES, sample(61, ready=70))
+    (path,) = (root / "samples").rglob("*.parquet")
+    put(tmp_path, "minute", "samples", [row(0, 6, 5, 1.0), row(1, 6, 6, 1.0)])
+
+    def readies(*names: str, hours: int = 1) -> tuple[tuple[str, ...], list[int | None]]:
+        done(Lake(tmp_path), "prod", *names)
+        told = history(root, "prod", "orders", whole_day(hours), lake=str(tmp_path))
+        return told.tables, [point.ready for point in told.points]
+
+    # All that the lake was made of is here still: the seconds are to be had.
+    assert readies(path.stem) == (("raw",), [70])
+    # For longer points the lake is as good, and quicker.
+    assert readies(path.stem, hours=200) == (("minute",), [6])
+    # Something of it is gone here.
+    assert readies(path.stem, "gone") == (("minute",), [5, 6])
+    # Each has what the other lacks: no minute is told twice.
+    assert readies("gone") == (("raw", "minute"), [5, 70])
+    # An open segment: what it holds is nowhere else.
+    opened = segments.Segment(root, "prod", datetime(2026, 3, 28, 1, tzinfo=UTC))
+    opened.write(SAMPLES, [sample(3700, ready=99)])
+    assert readies(path.stem, hours=2) == (("raw",), [70, 99])
+    opened.close()
+
+
+def test_a_manifest_that_is_none_is_skipped_and_told(tmp_path: Path) -> None:
+    write(tmp_path, SAMPLES, sample(1, ready=7))
+    manifest = tmp_path / rolled.manifest("prod", DAY)
+    for text in ("{", "[]", json.dumps({"state": "done", "segments": 3})):
+        manifest.parent.mkdir(parents=True, exist_ok=True)
+        manifest.write_text(text)
+        told = history(tmp_path, "prod", "orders", whole_day(), lake=str(tmp_path))
+        assert told.tables == ("raw",)
+        assert "1 damaged files" in told.skipped
+
+
+def test_days_of_a_command_line() -> None:
+    from console.cli.pipeline_jobs import _days  # noqa: PLC0415
+
+    assert _days("2026-03-28") == job.Days(DAY, DAY)
+    assert _days("2026-03-28..2026-03-30") == job.Days(DAY, date(2026, 3, 30))
+    for wrong in ("", "yesterday", "2026-03-30..2026-03-28"):
+        with pytest.raises(UsageError):
+            _days(wrong)
