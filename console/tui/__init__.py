@@ -138,7 +138,7 @@ def run_replay(
 
 
 def _run(app: ConsoleApp) -> None:
-    # What libraries log, and how a thread ends whose database has gone, is nothing for the terminal.
+    # What libraries log, and how a thread without its database ends, is nothing for the terminal.
     logging.getLogger().addHandler(logging.NullHandler())
     threading.excepthook = _log_thread
     app.run()
