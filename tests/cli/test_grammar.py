@@ -90,7 +90,7 @@ def test_every_verb_takes_the_common_options() -> None:
     }
     common = {"--url", "--profile", "--schema", "--rights", "--json"}
     assert {name for name, found in options.items() if not common <= found} <= {"demo"}
-    assert {"--url", "--profile", "--version"} == {
+    assert {"--url", "--profile", "--version", "--replay", "--at", "--no-record"} == {
         option for parameter in cli.params for option in parameter.opts
     }
 

@@ -21,6 +21,8 @@ from tests.contract.client import Client
 from tests.pipeline.conftest import Use
 from tests.pipeline.test_archive import act, execute_sql, payloads
 
+pytestmark = pytest.mark.long
+"""A JVM, or a minute of kills: too dear for the short tier."""
 PHASES = ("export", "verify", "delete", "withdraw")
 DESIGNS = [("fifo", {"archive_at_pop": "on"}), ("split", {}), ("status", {})]
 KILLS, LONG_KILLS = 3, 20

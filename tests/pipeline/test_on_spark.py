@@ -32,6 +32,9 @@ from tests.pipeline.verify_on_spark import (  # noqa: F401  # one JVM: see above
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+pytestmark = pytest.mark.long
+"""A JVM, or a minute of kills: too dear for the short tier."""
+
 
 def double(item: Item) -> dict[str, Any]:
     """A task."""
