@@ -35,8 +35,7 @@ _CAUSE = "a row of one of the two tables was deleted by hand, or only one of the
 PAYLOAD_MISSING = Code(
     "payload_missing",
     Severity.CRITICAL,
-    "rows of a split queue without a payload that are ready, where a pop that meets one returns "
-    "nothing, or stuck in a claim",
+    "rows of a split queue without a payload, ready or in a stuck claim: a pop gets nothing of it",
 )
 PAYLOAD_LOST = Code(
     "payload_lost", Severity.NOTE, "rows of a split queue in other states have no payload"

@@ -153,8 +153,14 @@ def ways(kinds: list[str], interrupted: list[str]) -> pytest.MarkDecorator:
     """Every kind of queue with a pipe that breaks and with a kill, some with an interrupt."""
     found: list[tuple[str, End]] = [(kind, end) for kind in kinds for end in (break_pipe, kill)]
     found += [(kind, interrupt) for kind in interrupted]
-    ids = [f"{kind}-{end.__name__}" for kind, end in found]
-    return pytest.mark.parametrize(("kind", "end"), found, ids=ids)
+    # One of three in the short tier: pipes and kills in turn.
+    shown = [
+        pytest.param(
+            *one, id=f"{one[0]}-{one[1].__name__}", marks=pytest.mark.long if n % 3 else ()
+        )
+        for n, one in enumerate(found)
+    ]
+    return pytest.mark.parametrize(("kind", "end"), shown)
 
 
 def somewhere() -> int:

@@ -37,7 +37,7 @@ KINDS = {
     "payment <n> refused by bank at <time>": (
         "format('payment %s refused by bank at %s', n, to_char(now() - since, 'HH24:MI:SS'))"
     ),
-    "mailbox <n>@example.com is full (<n> kB)": (
+    "mailbox <address> is full (<n> kB)": (
         "format('mailbox user%s@example.com is full (%s kB)', n, n % 5000)"
     ),
     "checksum <n> differs from <n>": (

@@ -104,7 +104,7 @@ def test_yes_is_taken_by_verbs_that_ask_and_only_by_those() -> None:
     on_messages = {"requeue", "release", "purge", "archive", "restore"}
     assert asking == on_messages | {
         *("uninstall", "relay", "resize", "maintain", "upgrade", "end-session", "doctor"),
-        "pipeline archive",
+        *("pipeline archive", "pipeline replay"),
     }
 
 

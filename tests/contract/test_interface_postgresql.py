@@ -14,7 +14,7 @@ from console.designs import DESIGNS, Order, designs_on
 from tests.contract.calls_postgresql import call, call_in
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.variants import BEHAVIOURS, TELLING, Variant, mostly
+from tests.contract.variants import BEHAVIOURS, CORE, TELLING, Variant, mostly
 from tests.servers import connect
 
 THEN = datetime(2020, 2, 29, 12, 0, tzinfo=UTC)
@@ -56,7 +56,7 @@ def test_the_functions_that_a_queue_has(use_postgresql: Use, variant: Variant) -
     assert {name.removeprefix(start) for (name,) in rows} == expected
 
 
-@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+@pytest.mark.parametrize("variant", mostly(CORE, BEHAVIOURS), ids=str)
 def test_a_life_through_named_arguments(use_postgresql: Use, variant: Variant) -> None:
     client = use_postgresql(variant)
     ((first,),) = call(client, "push", payload="a")
@@ -80,7 +80,7 @@ def test_a_life_through_named_arguments(use_postgresql: Use, variant: Variant) -
 
 
 @pytest.mark.parametrize("n", [None, 0, -1])
-@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+@pytest.mark.parametrize("variant", mostly(CORE, BEHAVIOURS), ids=str)
 def test_a_batch_of_nothing(use_postgresql: Use, variant: Variant, n: int | None) -> None:
     client = use_postgresql(variant)
     assert call(client, "push_many", payloads=None) == []
@@ -93,7 +93,7 @@ def test_a_batch_of_nothing(use_postgresql: Use, variant: Variant, n: int | None
     assert len(client.drain()) == 1
 
 
-@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+@pytest.mark.parametrize("variant", mostly(CORE, BEHAVIOURS), ids=str)
 def test_several_calls_in_one_statement_keep_their_order(
     use_postgresql: Use, variant: Variant
 ) -> None:
@@ -118,7 +118,7 @@ def test_several_calls_in_one_statement_keep_their_order(
     assert came == list("1234567")
 
 
-@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+@pytest.mark.parametrize("variant", mostly(CORE, BEHAVIOURS), ids=str)
 def test_a_session_pops_its_own_uncommitted_pushes(use_postgresql: Use, variant: Variant) -> None:
     client = use_postgresql(variant)
     with closing(connect(client.url)) as connection, connection.transaction():

@@ -15,12 +15,12 @@ from console.monitor.filters import NOTHING
 from console.monitor.messages import look, message
 from tests.contract.conftest import Use
 from tests.contract.filled import ERROR, all_pages, fill, ids_of, paged, seen
-from tests.contract.variants import BEHAVIOURS, DEFAULTS, SMALL_RING, TELLING, Variant, mostly
+from tests.contract.variants import BEHAVIOURS, CORE, DEFAULTS, SMALL_RING, TELLING, Variant, mostly
 
 KEPT = [variant for variant in BEHAVIOURS if variant.finishes]
 
 
-@pytest.mark.parametrize("variant", mostly(BEHAVIOURS), ids=str)
+@pytest.mark.parametrize("variant", mostly(CORE), ids=str)
 def test_pages_show_every_message_once(use: Use, variant: Variant) -> None:
     filled = fill(use(variant))
     client = filled.client
@@ -42,7 +42,7 @@ def test_pages_show_every_message_once(use: Use, variant: Variant) -> None:
         assert [message.id for message in backwards if message.state == state] == forwards[::-1]
 
 
-@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+@pytest.mark.parametrize("variant", mostly(CORE, BEHAVIOURS), ids=str)
 def test_what_is_ready_is_shown_in_the_order_of_the_pop(use: Use, variant: Variant) -> None:
     client = fill(use(variant)).client
     shown = ids_of(seen(client, "state=ready"))
@@ -65,7 +65,7 @@ def test_what_happened_last_is_shown_first_and_the_oldest_claim(use: Use, varian
         assert ids_of(seen(filled.client, "state=done")) == filled.ids["done"][::-1]
 
 
-@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+@pytest.mark.parametrize("variant", mostly(CORE, BEHAVIOURS), ids=str)
 def test_a_message_is_shown_as_it_is(use: Use, variant: Variant) -> None:
     filled = fill(use(variant))
     client, queue = filled.client, filled.client.queue
@@ -93,7 +93,7 @@ def test_a_message_is_shown_as_it_is(use: Use, variant: Variant) -> None:
             assert shown.slot == (shown.number or 0) % int(SMALL_RING)
 
 
-@pytest.mark.parametrize("variant", mostly(BEHAVIOURS), ids=str)
+@pytest.mark.parametrize("variant", mostly(CORE), ids=str)
 def test_payloads_on_demand_are_cut_and_whole_as_a_pop_returns_them(
     use: Use, variant: Variant
 ) -> None:

@@ -14,7 +14,7 @@ from console.engines import Database, Timeouts, open_database
 from console.errors import BusyError
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.variants import BEHAVIOURS, Variant
+from tests.contract.variants import BEHAVIOURS, CORE, Variant, mostly
 
 STRICT = [v for v in BEHAVIOURS if v.order is Order.STRICT]
 OVERTAKEN = [v for v in BEHAVIOURS if v.order not in {Order.STRICT, Order.NUMBERS}]
@@ -51,7 +51,7 @@ def payloads_of(messages: list[Message]) -> list[Payload]:
 @pytest.mark.parametrize(
     "batch", [0, 7, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 1000))]
 )
-@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+@pytest.mark.parametrize("variant", mostly(CORE, BEHAVIOURS), ids=str)
 def test_a_filled_queue_is_emptied_in_its_order(
     use: Use, single: Database, variant: Variant, batch: int
 ) -> None:
@@ -77,7 +77,7 @@ def test_a_filled_queue_is_emptied_in_its_order(
     assert client.pop() is None
 
 
-@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+@pytest.mark.parametrize("variant", mostly(CORE, BEHAVIOURS), ids=str)
 def test_pushes_and_pops_by_turns(use: Use, single: Database, variant: Variant) -> None:
     """A model of the queue says what each pop has to give."""
     client = beside(use(variant), single)
@@ -99,7 +99,7 @@ def test_pushes_and_pops_by_turns(use: Use, single: Database, variant: Variant) 
             assert payloads_of(came) == expected
 
 
-@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+@pytest.mark.parametrize("variant", mostly(CORE, BEHAVIOURS), ids=str)
 def test_a_pop_beside_an_open_pop_skips_or_waits_and_never_doubles(
     use: Use, impatient: Database, variant: Variant
 ) -> None:

@@ -11,7 +11,7 @@ from console.designs import Order
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.messages import intact, sender
-from tests.contract.variants import BEHAVIOURS, Variant, mostly
+from tests.contract.variants import BEHAVIOURS, CORE, Variant, mostly
 from tests.contract.workers import Consume, Crew, Outcome, Produce
 
 
@@ -61,7 +61,7 @@ def check_order_of_each_producer(outcome: Outcome) -> None:
         assert numbers == sorted(numbers)
 
 
-@pytest.mark.parametrize("variant", mostly(BEHAVIOURS), ids=str)
+@pytest.mark.parametrize("variant", mostly(CORE), ids=str)
 def test_two_producers_and_two_consumers(
     use: Use, crew: Crew, variant: Variant, count: int, share: float
 ) -> None:

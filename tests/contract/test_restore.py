@@ -35,7 +35,7 @@ from tests.contract.calls_postgresql import call
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import fill, seen
-from tests.contract.variants import ALL, DEFAULTS, TELLING, Variant
+from tests.contract.variants import ALL, CORE, DEFAULTS, TELLING, Variant, mostly
 from tests.servers import connect
 
 HERE = [variant for variant in TELLING if variant.design.name != "broker"]
@@ -157,7 +157,7 @@ def keeps(client: Client, message: Message) -> bool:
     return client.queue.design.keeps_row or message.state == "error"
 
 
-@pytest.mark.parametrize("variant", HERE, ids=str)
+@pytest.mark.parametrize("variant", mostly([v for v in HERE if v in CORE], HERE), ids=str)
 def test_what_was_purged_comes_back(use: Use, variant: Variant) -> None:
     client = use(variant)
     fill(client)

@@ -10,7 +10,7 @@ from console.designs import Flow, Order
 from console.errors import UsageError
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant, mostly
+from tests.contract.variants import BEHAVIOURS, CORE, DEFAULTS, Variant, mostly
 from tests.contract.workers import killed
 from tests.servers import wait_until
 
@@ -38,7 +38,7 @@ def same(variant: Variant, messages: Sequence[Message], expected: Sequence[objec
 
 
 @pytest.mark.parametrize("n", [1, 3])
-@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+@pytest.mark.parametrize("variant", mostly(CORE, BEHAVIOURS), ids=str)
 def test_a_pop_that_is_rolled_back(use: Use, variant: Variant, n: int) -> None:
     client = use(variant)
     ids = client.push_many(client.payloads(*range(5)))
@@ -59,7 +59,7 @@ def test_a_pop_that_is_rolled_back(use: Use, variant: Variant, n: int) -> None:
     assert {message.attempts for message in came} == {1}
 
 
-@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+@pytest.mark.parametrize("variant", mostly(CORE, BEHAVIOURS), ids=str)
 def test_a_push_that_is_rolled_back(use: Use, variant: Variant) -> None:
     client = use(variant)
     client.push(client.payload(0))
@@ -110,7 +110,7 @@ def test_what_the_reader_could_not_keep_stays_claimed(use: Use, variant: Variant
     assert all(client.complete(message) for message in seen)
 
 
-@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+@pytest.mark.parametrize("variant", mostly(CORE, BEHAVIOURS), ids=str)
 def test_the_console_pops_until_it_has_enough_or_nothing_is_left(
     use: Use, variant: Variant
 ) -> None:

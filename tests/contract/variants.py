@@ -158,6 +158,16 @@ TELLING = BEHAVIOURS + [variant for variant in ALL if variant.only_on]
 """Each behaviour, and as many options as go together with each kind of payload."""
 
 
+CORE = DEFAULTS + [
+    variant
+    for variant in BEHAVIOURS
+    if (variant.order is Order.STRICT and variant not in DEFAULTS)
+    or variant.given.get("dequeue") == "two_step"
+    or variant.given.get("in_hand") == "on"
+]
+"""Each design, and those of its ways that lock or keep rows otherwise."""
+
+
 def mostly(short: Iterable[Variant], everything: Iterable[Variant] = ALL) -> list[object]:
     """For parametrize: all of them with `--long`, these in the short tier."""
     kept = list(short)

@@ -132,7 +132,11 @@ KEEPING = [v for v in DEFAULTS if v.design.name in {"claim", "status", "split"}]
 KEEPING += [Variant(DESIGNS["ring"], {"in_hand": "on", "size": "10"})]
 
 
-@pytest.mark.parametrize("variant", KEEPING, ids=str)
+@pytest.mark.parametrize(
+    "variant",
+    [KEEPING[0], *(pytest.param(v, marks=pytest.mark.long) for v in KEEPING[1:])],
+    ids=str,
+)
 def test_what_is_asked_of_walks_fills_its_row_type_and_is_t_sql(variant: Variant) -> None:
     tsql = Linter(
         config=FluffConfig(

@@ -102,6 +102,7 @@ def tsql() -> Linter:
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("variant", [v for v in DEFAULTS if "mssql" in v.engines], ids=str)
 def test_t_sql_can_be_parsed(tsql: Linter, variant: Variant) -> None:
     given = {**variant.given, "payload": "json"}

@@ -223,6 +223,7 @@ def without_unparsed(text: str) -> tuple[str, set[str]]:
     return text, met
 
 
+@pytest.mark.long  # the SQL linter, which CI runs too, parses each statement's text once
 def test_every_batch_parses_but_for_the_listed_statements(linter: Linter, long: bool) -> None:
     """With --long each text; else the longest of each statement."""
     met: set[str] = set()
