@@ -29,7 +29,7 @@ WHERE r.lake = :lake AND r.source = :source AND r.message = ANY(CAST(:messages A
 WITH remembered AS (
     INSERT INTO dbq.replayed (lake, source, message, action_id)
     SELECT :lake, :source, m.message, CAST(:action_id AS bigint)
-    FROM UNNEST(CAST(:messages AS text[])) AS m (message)
+    FROM unnest(CAST(:messages AS text[])) AS m (message)
     RETURNING message
 )
 
