@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from console import sql
 from console.designs import Design, design
-from console.engines import Product
+from console.engines import Database, Product
 from console.errors import UsageError
 from console.formats import duration
 
@@ -240,6 +240,13 @@ def _document(value: Any) -> dict[str, str]:
     """A JSON object; an engine without a type for JSON returns its text."""
     found: dict[str, str] = json.loads(value) if isinstance(value, str) else value
     return found
+
+
+def in_use(database: Database) -> list[Queue]:
+    """Every queue but those of which only the archive is left. Waits; ConsoleError."""
+    with database.transaction("read the catalog", read_only=True) as connection:
+        found = queues(connection, database.product)
+    return [queue for queue in found if queue.kind is not Kind.ARCHIVE]
 
 
 def is_production(connection: Connection, product: Product) -> bool:

@@ -1,9 +1,7 @@
 """Who did what to which queue: a row in the database, in the same transactions; a local line."""
 
-import getpass
 import json
 import os
-import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -14,7 +12,7 @@ from pathlib import Path
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
-from console import catalog, sql
+from console import action_rows, catalog, sql, state
 from console.actions.ledger import Ledger
 from console.catalog import Queue
 from console.engines import Database, Product
@@ -71,16 +69,6 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class _Number:
-    action_id: int
-
-
-@dataclass(frozen=True)
-class _Present:
-    present: bool
-
-
-@dataclass(frozen=True)
 class Subject:
     """What an action is about, as the audit keeps it. Never a payload."""
 
@@ -111,54 +99,36 @@ class Record:
     def begin(cls, connection: Connection, product: Product, subject: Subject) -> "Record":
         """In the caller's transaction; prepares the catalog of an older console first."""
         prepare(connection, product)
-        (row,) = sql.fetch(
+        action_id = action_rows.begin(
             connection,
-            _Number,
-            _statement(product, "action_begin"),
-            sql.Scope(),
+            product,
+            subject.verb,
             schema=subject.schema,
             queue=subject.queue,
-            verb=subject.verb,
-            operator=operator(),
             place=subject.connection,
             filters=" ".join(subject.filters),
             cutoff=subject.cutoff,
             planned=subject.planned,
             detail=subject.detail,
         )
-        return cls(product, subject, row.action_id)
+        return cls(product, subject, action_id)
 
     def batch(self, connection: Connection, ledger: Ledger) -> None:
         """Count one batch, in its own transaction. RefusedError where somebody ended the action."""
-        found = sql.fetch(
+        action_rows.batch(
             connection,
-            _Number,
-            _statement(self._product, "action_batch"),
-            sql.Scope(),
-            action_id=self.action_id,
+            self._product,
+            self.action_id,
             selected=ledger.selected,
             done=ledger.out,
             skipped=ledger.skipped_count,
             failed=ledger.failed_count,
         )
-        if not found:
-            raise RefusedError(
-                f"Action {self.action_id} is no longer running.",
-                why="Its row in the database's audit was ended or taken away.",
-                next_step="See: dbq-console audit",
-            )
 
     def end(self, connection: Connection, outcome: Outcome, detail: str = "") -> None:
         """Keep how it ended, in the caller's transaction."""
-        sql.fetch(
-            connection,
-            _Number,
-            _statement(self._product, "action_end"),
-            sql.Scope(),
-            action_id=self.action_id,
-            outcome=outcome.value,
-            detail=detail or self._subject.detail,
-        )
+        words = detail or self._subject.detail
+        action_rows.end(connection, self._product, self.action_id, outcome.value, words)
 
     def told(self, outcome: Outcome, ledger: Ledger, detail: str = "") -> None:
         """The local line."""
@@ -203,11 +173,12 @@ def prepare(connection: Connection, product: Product) -> None:
         except DBAPIError as error:
             told = product.translate(error, "make the audit in this database's catalog")
             if isinstance(told, RefusedError):
-                raise _no_audit(told.why) from error
+                raise action_rows.no_audit(told.why) from error
             raise
-    (row,) = sql.fetch(connection, _Present, _statement(product, "may_act"), sql.Scope())
-    if not row.present:
-        raise _no_audit("This login may not write to dbq.action, where every action is recorded.")
+    if not action_rows.may_write(connection, product):
+        raise action_rows.no_audit(
+            "This login may not write to dbq.action, where every action is recorded."
+        )
 
 
 def make_catalog(connection: Connection, product: Product) -> None:
@@ -218,15 +189,6 @@ def make_catalog(connection: Connection, product: Product) -> None:
         return
     sql.run_script(connection, statements["bootstrap"], sql.Scope())
     sql.run_script(connection, sql.statements(product.name, "roles")["catalog"], sql.Scope())
-
-
-def _no_audit(why: str) -> RefusedError:
-    return RefusedError(
-        "Could not begin: it would not be in the audit.",
-        why=why,
-        next_step="Let the catalog's owner run dbq-console upgrade on one of its queues, or grant "
-        "this login INSERT and UPDATE on dbq.action (dbq-console roles).",
-    )
 
 
 @dataclass(frozen=True)
@@ -269,20 +231,9 @@ def _statement(product: Product, name: str) -> sql.Statement:
     return sql.statements(product.name, "catalog")[name]
 
 
-def operator() -> str:
-    """Who acts, from where: user@host of this machine."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):
-        user = "unknown"
-    return f"{user}@{socket.gethostname()}"
-
-
 def local_file() -> Path:
     """Where this machine keeps its own lines: one JSON object each."""
-    base = os.environ.get("XDG_STATE_HOME", "")
-    root = Path(base) if base.startswith("/") else Path.home() / ".local" / "state"
-    return root / "dbq-console" / "audit.jsonl"
+    return state.folder() / "audit.jsonl"
 
 
 def note(
@@ -297,7 +248,7 @@ def note(
     counts = ledger or Ledger()
     line: Mapping[str, object] = {
         "at": datetime.now(UTC).isoformat(),
-        "operator": operator(),
+        "operator": action_rows.operator(),
         "connection": subject.connection,
         "schema": subject.schema,
         "queue": subject.queue,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from console import catalog, sql
+from console import action_rows, catalog, sql
 from console.actions import audit
 from console.catalog import Kind, Queue
 from console.designs import Design
@@ -107,7 +107,7 @@ def recording_scope(product: Product, queue: Queue) -> sql.Scope:
         options_json=json.dumps(dict(queue.options), sort_keys=True),
         roles_json=json.dumps(dict(queue.roles), sort_keys=True),
         version=str(queue.version),
-        installed_from=audit.operator(),
+        installed_from=action_rows.operator(),
     )
 
 

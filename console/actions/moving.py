@@ -73,7 +73,11 @@ def _told(now: Progress) -> Told:
 def _words(asked: Asked) -> tuple[str, ...]:
     """The filters; `--older` is one too."""
     older = asked.text("older")
-    return (*asked.words, f"older={parse_duration(older)}s") if older else asked.words
+    return (
+        (*asked.words, *filtering.Filters(older=parse_duration(older)).words)
+        if older
+        else asked.words
+    )
 
 
 def _source(site: Site, queue: Queue | None = None) -> Source:

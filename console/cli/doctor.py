@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import click
 
+from console import catalog
 from console.actions import audit
-from console.catalog import Kind, Queue
-from console.catalog import queues as queues_of
+from console.catalog import Queue
 from console.cli.context import (
     Call,
     ConfirmedVerb,
@@ -84,9 +84,7 @@ def doctor(call: Call, names: Sequence[str], fix: bool, yes: str | None, dry_run
 
 
 def _all(call: Call, database: Database) -> list[Queue]:
-    with database.transaction("read the catalog", read_only=True) as connection:
-        known = queues_of(connection, database.product)
-    return [q for q in known if q.kind is not Kind.ARCHIVE and call.schema in (None, q.schema)]
+    return [q for q in catalog.in_use(database) if call.schema in (None, q.schema)]
 
 
 def _examined(call: Call, database: Database, queues: Sequence[Queue]) -> list[Diagnosis]:

@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from console.actions import audit as auditing
-from console.actions.plan import MANY_MESSAGES
 from console.cli import pipeline_jobs
 from console.cli.context import (
     DURATION,
@@ -14,17 +12,13 @@ from console.cli.context import (
     ConfirmedVerb,
     Rights,
     confirmation,
-    confirms,
-    require_confirmation,
     verb_options,
 )
-from console.cli.pipeline_progress import progress
+from console.cli.pipeline_shared import confirmed, progress
 from console.cli.streams import narrate
-from console.errors import RefusedError
 
 if TYPE_CHECKING:
-    from console.engines import Database
-    from console.pipeline.archive.job import Done, Offer
+    from console.pipeline.archive.job import Done
 
 _WEEK = 7 * 86_400.0
 
@@ -85,7 +79,16 @@ def archive(
     queue = call.find(database, name)
     opened = Lake(lake or default_place())
     offered = job.offer(database, queue, opened, Wanted(**ages))
-    if not _confirmed(call, database, offered, yes, dry_run=dry_run):
+    nothing = not offered.rows and offered.unfinished is None
+    if not confirmed(
+        call,
+        database,
+        job.VERB,
+        offered,
+        yes,
+        messages=offered.rows,
+        dry_run=dry_run or nothing,
+    ):
         return
     if not call.json:
         narrate("\n".join(offered.lines()))
@@ -95,27 +98,6 @@ def archive(
     ):
         done = job.archive(database, offered, opened, OnSpark(spark), told=told)
     call.acted(offered.as_json(), _result(done), [line for one in done for line in one.lines()])
-
-
-def _confirmed(
-    call: Call, database: "Database", offered: "Offer", yes: str | None, *, dry_run: bool
-) -> bool:
-    """Whether to go on; where not, the plan is the answer. RefusedError without a confirmation."""
-    name = offered.queue.name
-    by_name = offered.rows > MANY_MESSAGES or call.production(database)
-    nothing = not offered.rows and offered.unfinished is None
-    if nothing or dry_run or not confirms(yes, name, by_name=by_name):
-        where = {"queue": name, "schema": offered.queue.schema}
-        call.answer({**where, "plan": offered.as_json(), "done": False}, offered.lines())
-    if nothing or dry_run:
-        return False
-    try:
-        require_confirmation(yes, name, by_name=by_name)
-    except RefusedError as error:
-        subject = auditing.Subject.of(database, offered.queue, "pipeline archive")
-        auditing.note(subject, auditing.Outcome.REFUSED, detail=error.what)
-        raise
-    return True
 
 
 def _result(done: "list[Done]") -> Mapping[str, Any]:

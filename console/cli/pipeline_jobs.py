@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from console.actions import audit as auditing
-from console.actions.plan import MANY_MESSAGES
 from console.cli.context import (
     Call,
     ConfirmedVerb,
@@ -16,15 +14,13 @@ from console.cli.context import (
     confirmation,
     verb_options,
 )
-from console.cli.pipeline_progress import progress
+from console.cli.pipeline_shared import confirmed, progress
 from console.designs import Order
-from console.errors import RefusedError, UsageError
+from console.errors import UsageError
 from console.formats import duration, plain
 from console.monitor.recording.recorder import folder
 
 if TYPE_CHECKING:
-    from console.engines import Database
-    from console.pipeline.replay.job import Offer
     from console.pipeline.rollup.job import Days, Result
 
 _lake = click.option("--lake", metavar="PATH", help="Else: the folder `lake` in this user's state.")
@@ -255,7 +251,15 @@ def replay(  # noqa: PLR0913  # a verb's options
     with session(f"replay {name}", master) as spark:
         meant = choosing.chosen(choosing.read(spark, opened, of), filters)
         offered = job.offer(queue, opened, of, words, meant)
-        if not _confirmed(call, database, offered, yes, dry_run=dry_run):
+        if not confirmed(
+            call,
+            database,
+            job.VERB,
+            offered,
+            yes,
+            messages=offered.count,
+            dry_run=dry_run or not offered.count,
+        ):
             return
         rows = choosing.in_order(choosing.keyed(meant)).toLocalIterator(prefetchPartitions=True)
         with progress(call, f"replay {name}", "messages") as told:
@@ -267,23 +271,6 @@ def replay(  # noqa: PLR0913  # a verb's options
                 told=lambda n: told("push", done=n, of=offered.count, rows=n, size=0),
             )
     call.acted(offered.as_json(), done.as_json(), done.lines())
-
-
-def _confirmed(
-    call: Call, database: "Database", offered: "Offer", yes: str | None, *, dry_run: bool
-) -> bool:
-    """Whether to go on; where not, the plan is the answer. RefusedError without a confirmation."""
-    by_name = offered.count > MANY_MESSAGES or call.production(database)
-    if not offered.count:
-        dry_run = True  # any confirmation is as good as another
-    try:
-        return call.confirmed(
-            offered.as_json(), offered.lines(), yes, dry_run=dry_run, by_name=by_name
-        )
-    except RefusedError as error:
-        subject = auditing.Subject.of(database, offered.queue, "pipeline replay")
-        auditing.note(subject, auditing.Outcome.REFUSED, detail=error.what)
-        raise
 
 
 COMMANDS = (rollup, verify, replay)

@@ -10,7 +10,7 @@ from types import FrameType
 import click
 
 from console import catalog
-from console.catalog import Kind, Queue
+from console.catalog import Queue
 from console.cli.context import Call, Rights, verb_options
 from console.cli.streams import narrate
 from console.engines import Database
@@ -99,9 +99,7 @@ def _ended_by_ctrl_c() -> Iterator[_Asked]:
 
 
 def _all(call: Call, database: Database) -> list[Queue]:
-    with database.transaction("read the catalog", read_only=True) as connection:
-        found = catalog.queues(connection, database.product)
-    return [q for q in found if q.kind is not Kind.ARCHIVE and call.schema in (None, q.schema)]
+    return [q for q in catalog.in_use(database) if call.schema in (None, q.schema)]
 
 
 def lines(report: WaitReport, queues: Sequence[Queue], *, everything: bool) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from console import catalog
 from console.actions import audit
-from console.catalog import Kind, Queue
+from console.catalog import Queue
 from console.doctor.examine import examine
 from console.doctor.finding import Diagnosis, Finding
 from console.engines import Database
@@ -93,9 +93,7 @@ class Rounds:
 
     def _try(self, record: Callable[[Sequence[Queue]], None]) -> None:
         try:
-            with self._database.transaction("read the catalog", read_only=True) as connection:
-                known = catalog.queues(connection, self._database.product)
-            record([queue for queue in known if queue.kind is not Kind.ARCHIVE])
+            record(catalog.in_use(self._database))
         except ConsoleError:
             return  # a look that failed is no record; the samples tell of the connection
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote, unquote
 
+from console import state
 from console.errors import ConsoleError, RefusedError, UsageError
 
 MANIFESTS = "_manifests"
@@ -33,9 +34,7 @@ _CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 def default_place() -> str:
     """Where a lake is that nobody names: in the state of this user."""
-    base = os.environ.get("XDG_STATE_HOME", "")
-    root = Path(base) if base.startswith("/") else Path.home() / ".local" / "state"
-    return str(root / "dbq-console" / "lake")
+    return str(state.folder() / "lake")
 
 
 class DamagedError(ConsoleError):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from console import catalog
-from console.catalog import Kind, Queue
+from console.catalog import Queue
 from console.doctor.finding import Diagnosis
 from console.engines import Database, patience
 from console.errors import ConnectionFailedError, ConsoleError
@@ -77,10 +77,7 @@ def _examine(
 
 
 def _queues(place: Place) -> list[Queue]:
-    database = place.database
-    with database.transaction("read the catalog", read_only=True) as connection:
-        found = catalog.queues(connection, database.product)
-    return [queue for queue in found if queue.kind is not Kind.ARCHIVE]
+    return catalog.in_use(place.database)
 
 
 @dataclass

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from console import state
 from console.errors import ConsoleError, RefusedError
 from console.monitor.recording import records, sealing, segments
 from console.monitor.recording.records import KINDS, Kind, Row
@@ -38,9 +39,7 @@ class Bounds:
 
 def folder() -> Path:
     """Where this machine keeps its recordings."""
-    base = os.environ.get("XDG_STATE_HOME", "")
-    root = Path(base) if base.startswith("/") else Path.home() / ".local" / "state"
-    return root / "dbq-console" / "recordings"
+    return state.folder() / "recordings"
 
 
 def _now() -> datetime:

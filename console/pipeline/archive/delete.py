@@ -14,11 +14,11 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from console import sql
+from console import action_rows, sql
 from console.catalog import Queue
 from console.engines import Product, Session, again
 from console.errors import ConsoleError
-from console.pipeline import guard, record
+from console.pipeline import guard
 from console.pipeline.archive.plan import ARCHIVE, Plan, Range, scope
 from console.pipeline.arrow import pq
 from console.pipeline.lake import DamagedError, Lake
@@ -229,8 +229,13 @@ class Deleter:
                 why=f"{len(held):,} rows were locked, {row.deleted:,} deleted.",
                 next_step="This is a defect, or a trigger on the table: look before you go on.",
             )
-        record.batch(
-            connection, self._product, self._action_id, selected=selected, done=row.deleted
+        action_rows.batch(
+            connection,
+            self._product,
+            self._action_id,
+            selected=selected,
+            done=row.deleted,
+            skipped=selected - row.deleted,
         )
 
     def _held(

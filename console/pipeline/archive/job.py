@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from console import action_rows
 from console.catalog import Queue
 from console.engines import Database, Session
 from console.errors import ConsoleError
 from console.formats import count, duration, plain
-from console.pipeline import guard, record
+from console.pipeline import guard
 from console.pipeline.archive import delete, export, verify, withdraw
 from console.pipeline.archive import plan as planning
 from console.pipeline.archive.plan import Plan, Range, Wanted
@@ -157,7 +158,7 @@ def archive(
     """
     queue, product = offered.queue, database.product
     with database.transaction("look at the audit", read_only=True) as connection:
-        record.require_audit(connection, product)
+        action_rows.require(connection, product)
     done: list[Done] = []
     made = offered.made
     with guard.run_lock(database, lake.id(), queue) as run:
@@ -220,11 +221,12 @@ class _Carrying:
     def _begin(self, session: Session) -> int:
         plan = self._plan
         with session.transaction("begin an action") as connection:
-            action_id = record.begin(
+            action_id = action_rows.begin(
                 connection,
                 self._product,
                 VERB,
-                self._queue,
+                schema=self._queue.schema,
+                queue=self._queue.name,
                 place=self._database.label,
                 cutoff=datetime.fromisoformat(plan.cutoff).replace(tzinfo=UTC),
                 planned=plan.rows,
@@ -240,7 +242,7 @@ class _Carrying:
             if number.isdecimal():
                 with session.transaction("end an earlier action") as connection:
                     detail = f"cut off; plan {self._plan.id} goes on in a later action"
-                    record.end(connection, self._product, int(number), "stopped", detail)
+                    action_rows.end(connection, self._product, int(number), "stopped", detail)
 
     @contextmanager
     def _working(self, session: Session) -> Iterator[None]:
@@ -270,7 +272,7 @@ class _Carrying:
         finally:
             detail = detail or f"plan {self._plan.id} into {self._lake.place}"
             with suppress(ConsoleError), session.transaction("end an action") as connection:
-                record.end(connection, self._product, action_id, outcome, detail)
+                action_rows.end(connection, self._product, action_id, outcome, detail)
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection
 
-from console import sql
+from console import action_rows, sql
 from console.catalog import Kind, Queue
 from console.engines import Database, Product, Session
 from console.errors import ConsoleError, RefusedError, UsageError
 from console.formats import plain
-from console.pipeline import guard, record
+from console.pipeline import guard
 from console.pipeline.archived import Archived
 from console.pipeline.lake import Lake
 
@@ -216,7 +216,7 @@ class _Replaying:
     def require_list(self) -> None:
         """Make the list where there is none. RefusedError where this login may not."""
         with self._session.transaction("look at the audit") as connection:
-            record.require_audit(connection, self._product)
+            action_rows.require(connection, self._product)
             (found,) = sql.fetch(connection, _Present, self._statement("listed"), sql.Scope())
             if not found.present:
                 sql.run_script(connection, self._statement("make_list"), sql.Scope())
@@ -228,11 +228,12 @@ class _Replaying:
         source = f"{offered.source.schema}.{offered.source.queue} of {offered.source.connection}"
         detail = f"{source} out of {offered.lake}"
         with self._session.transaction("begin an action") as connection:
-            number = record.begin(
+            number = action_rows.begin(
                 connection,
                 self._product,
                 VERB,
-                self._queue,
+                schema=self._queue.schema,
+                queue=self._queue.name,
                 place=self._database.label,
                 filters=" ".join(offered.filters),
                 planned=offered.count,
@@ -248,7 +249,7 @@ class _Replaying:
             raise
         finally:
             with suppress(ConsoleError), self._session.transaction("end an action") as connection:
-                record.end(connection, self._product, number, outcome, detail)
+                action_rows.end(connection, self._product, number, outcome, detail)
 
     def one(self, chosen: Sequence["Row"], done: Done) -> None:
         """One batch."""
@@ -258,8 +259,14 @@ class _Replaying:
             stored = self._push(connection, fresh)
             if stored:
                 self._remember(connection, [row["message"] for row in stored], done.action_id)
-            counts = {"selected": len(chosen), "done": len(stored)}
-            record.batch(connection, self._product, done.action_id, **counts)
+            action_rows.batch(
+                connection,
+                self._product,
+                done.action_id,
+                selected=len(chosen),
+                done=len(stored),
+                skipped=len(chosen) - len(stored),
+            )
         done.pushed += len(stored)
         done.before += len(chosen) - len(fresh)
         done.full += len(fresh) - len(stored)

@@ -12,7 +12,6 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 
 from console import catalog
-from console.catalog import Kind, Queue
 from console.errors import ConsoleError
 from console.formats import clock, duration, numbered
 from console.monitor import wait_words as words
@@ -110,7 +109,7 @@ class WaitsPane(Vertical):
         def work() -> WaitReport:
             return watch(
                 place.database,
-                [place.find(key[1], key[2])] if key else _all_queues(place),
+                [place.find(key[1], key[2])] if key else catalog.in_use(place.database),
                 seconds=LOOK_SECONDS,
                 sleep=self._sleep,
                 asked_to_end=lambda: self._ended,
@@ -296,9 +295,3 @@ class WaitsPane(Vertical):
     def action_twin(self) -> None:
         """The command line that shows the same."""
         show_twin(self, self.place, "waits", self.key)
-
-
-def _all_queues(place: Place) -> list[Queue]:
-    with place.database.transaction("read the catalog", read_only=True) as connection:
-        found = catalog.queues(connection, place.database.product)
-    return [queue for queue in found if queue.kind is not Kind.ARCHIVE]

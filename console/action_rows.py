@@ -1,4 +1,4 @@
-"""A job in the database's audit, by the catalog's own statements, in the job's transactions."""
+"""The rows of `dbq.action`, the audit in the database, written in their callers' transactions."""
 
 import getpass
 import socket
@@ -26,15 +26,25 @@ def _statement(product: Product, name: str) -> sql.Statement:
     return sql.statements(product.name, "catalog")[name]
 
 
-def require_audit(connection: Connection, product: Product) -> None:
-    """RefusedError where a job would not be in the audit."""
-    if catalog.has_audit(connection, product):
-        (row,) = sql.fetch(connection, _Present, _statement(product, "may_act"), sql.Scope())
-        if row.present:
-            return
-    raise RefusedError(
+def may_write(connection: Connection, product: Product) -> bool:
+    """Whether this login may; the table has to be there."""
+    (row,) = sql.fetch(connection, _Present, _statement(product, "may_act"), sql.Scope())
+    return row.present
+
+
+def require(connection: Connection, product: Product) -> None:
+    """RefusedError where there is no such table yet, or this login may not write to it."""
+    if not (catalog.has_audit(connection, product) and may_write(connection, product)):
+        raise no_audit(
+            "This login may not write to dbq.action, or the catalog has no such table yet."
+        )
+
+
+def no_audit(why: str) -> RefusedError:
+    """What is not in the audit is not begun."""
+    return RefusedError(
         "Could not begin: it would not be in the audit.",
-        why="This login may not write to dbq.action, or the catalog has no such table yet.",
+        why=why,
         next_step="Let the catalog's owner run dbq-console upgrade on one of its queues, or grant "
         "this login INSERT and UPDATE on dbq.action (dbq-console roles).",
     )
@@ -44,22 +54,23 @@ def begin(  # noqa: PLR0913  # what an action's row has
     connection: Connection,
     product: Product,
     verb: str,
-    queue: catalog.Queue,
     *,
+    schema: str,
+    queue: str,
     place: str,
     filters: str = "",
     cutoff: datetime | None = None,
     planned: int = 0,
     detail: str = "",
 ) -> int:
-    """The number of an action that begins now, in the caller's transaction."""
+    """The number of an action that begins now. `place`: the connection's name."""
     (row,) = sql.fetch(
         connection,
         _Number,
         _statement(product, "action_begin"),
         sql.Scope(),
-        schema=queue.schema,
-        queue=queue.name,
+        schema=schema,
+        queue=queue,
         verb=verb,
         operator=operator(),
         place=place,
@@ -71,10 +82,17 @@ def begin(  # noqa: PLR0913  # what an action's row has
     return row.action_id
 
 
-def batch(
-    connection: Connection, product: Product, action_id: int, *, selected: int, done: int
+def batch(  # the counts, each by its name
+    connection: Connection,
+    product: Product,
+    action_id: int,
+    *,
+    selected: int,
+    done: int,
+    skipped: int,
+    failed: int = 0,
 ) -> None:
-    """Count one batch, in its own transaction. RefusedError where somebody ended the action."""
+    """Count one batch. RefusedError where somebody ended the action."""
     found = sql.fetch(
         connection,
         _Number,
@@ -83,8 +101,8 @@ def batch(
         action_id=action_id,
         selected=selected,
         done=done,
-        skipped=selected - done,
-        failed=0,
+        skipped=skipped,
+        failed=failed,
     )
     if not found:
         raise RefusedError(
@@ -97,7 +115,7 @@ def batch(
 def end(
     connection: Connection, product: Product, action_id: int, outcome: str, detail: str
 ) -> None:
-    """Keep how it ended, in the caller's transaction; nothing where it has ended before."""
+    """Keep how it ended; nothing where it has ended before."""
     sql.fetch(
         connection,
         _Number,

@@ -1,13 +1,18 @@
-"""How a job of the pipeline shows how far it is."""
+"""What verbs of the pipeline share: the confirmation, and how far a job is."""
 
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
+from console.actions import audit as auditing
+from console.actions.plan import MANY_MESSAGES
+from console.catalog import Queue
 from console.cli.context import Call
 from console.cli.streams import narrate
+from console.engines import Database
+from console.errors import RefusedError
 from console.formats import plain
 
 _LINE_SECONDS = 2.0
@@ -18,6 +23,42 @@ class Told(Protocol):
     """Hears of the progress of a phase: how many of its parts are done, with how much."""
 
     def __call__(self, phase: str, *, done: int, of: int, rows: int, size: int) -> None: ...
+
+
+class Offer(Protocol):
+    """What a job would do to a queue."""
+
+    @property
+    def queue(self) -> Queue: ...
+
+    def lines(self) -> list[str]: ...
+
+    def as_json(self) -> dict[str, Any]: ...
+
+
+def confirmed(  # what a confirmation is about
+    call: Call,
+    database: Database,
+    verb: str,
+    offered: Offer,
+    yes: str | None,
+    *,
+    messages: int,
+    dry_run: bool,
+) -> bool:
+    """Whether to go on; where not, the plan is the answer. RefusedError without a confirmation.
+
+    `dry_run`: also where there is nothing to do: then any confirmation is as good as another.
+    """
+    by_name = messages > MANY_MESSAGES or call.production(database)
+    try:
+        return call.confirmed(
+            offered.as_json(), offered.lines(), yes, dry_run=dry_run, by_name=by_name
+        )
+    except RefusedError as error:
+        subject = auditing.Subject.of(database, offered.queue, verb)
+        auditing.note(subject, auditing.Outcome.REFUSED, detail=error.what)
+        raise
 
 
 @contextmanager
