@@ -21,8 +21,6 @@ from tests.contract.client import Client
 from tests.pipeline.conftest import Use
 from tests.pipeline.test_archive import act, execute_sql, payloads
 
-pytestmark = pytest.mark.long
-"""A JVM, or a minute of kills: too dear for the short tier."""
 PHASES = ("export", "verify", "delete", "withdraw")
 DESIGNS = [("fifo", {"archive_at_pop": "on"}), ("split", {}), ("status", {})]
 KILLS, LONG_KILLS = 3, 20
@@ -107,12 +105,16 @@ def everywhere(client: Client, lake: Lake) -> Counter[str]:
     return found
 
 
-@pytest.mark.parametrize(("name", "options"), DESIGNS, ids=[name for name, _ in DESIGNS])
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        pytest.param(name, options, id=name, marks=[pytest.mark.long] if number else [])
+        for number, (name, options) in enumerate(DESIGNS)
+    ],
+)
 def test_killed_anywhere_and_run_again(
     use: Use, tmp_path: Path, name: str, options: dict[str, str], long: bool
 ) -> None:
-    if not long and name != "fifo":
-        pytest.skip("with --long only")
     client, lake = use(name, **options), Lake(tmp_path / "lake")
     traffic = Traffic(client, 3_000 if long else 300)
     dice = random.Random(f"archive {name}")
