@@ -9,6 +9,7 @@ there whole or not at all: it is written under a name that nobody reads, made du
 """
 
 import errno
+import fcntl
 import json
 import os
 import re
@@ -233,6 +234,32 @@ class Lake:
         else:
             Path(self.path(beside)).replace(self.path(path))
         _sync(self.path(folder))
+
+    @contextmanager
+    def alone(self, work: str) -> Iterator[None]:
+        """No other run does `work` in this lake while the body runs. RefusedError where one does.
+
+        Only where the lake is a folder: an object store has no lock that ends with its holder.
+        """
+        if not self._local:
+            yield
+            return
+        path = f"{MANIFESTS}/{work}.lock"
+        with self._translated("written", path):
+            self._files.create_dir(self.path(MANIFESTS), recursive=True)
+            descriptor = os.open(self.path(path), os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise RefusedError(
+                    f"Another {work} is at work in the lake {self.place}.",
+                    why=f"It holds {self.path(path)}.",
+                    next_step="Wait until it has ended: a second one would do the same.",
+                ) from error
+            yield
+        finally:
+            os.close(descriptor)
 
     def remove(self, path: str) -> None:
         """Take a file away; nothing where it is not there."""

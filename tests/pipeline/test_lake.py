@@ -136,3 +136,14 @@ def test_files_are_written_and_read_in_bounded_parts(
     assert [one for batch in read for one in batch.to_pylist()] == found
     assert max(batch.num_rows for batch in read) <= 5
     assert sum(map(rows.total, read), rows.Sum()) == writer.sum
+
+
+def test_one_run_of_a_work_at_a_time(lake: Lake) -> None:
+    with lake.alone("rollup"):
+        with pytest.raises(RefusedError, match="Another rollup"), Lake(lake.place).alone("rollup"):
+            pass
+        with Lake(lake.place).alone("another"):
+            pass
+    with Lake(lake.place).alone("rollup"):
+        pass
+    assert not lake.data_files("")

@@ -121,7 +121,21 @@ def rollup(
     days: Days | None = None,
     told: Told = untold,
 ) -> Result:
-    """Bring the lake's tables up to date. Spark is `started` only where anything is to be done."""
+    """Bring the lake's tables up to date. Spark is `started` only where anything is to be done.
+
+    RefusedError where another rollup is at work in the same folder: both would write the same days.
+    """
+    with lake.alone("rollup"):
+        return _rollup(started, lake, folders, days, told)
+
+
+def _rollup(
+    started: "Callable[[], AbstractContextManager[SparkSession]]",
+    lake: Lake,
+    folders: Sequence[str],
+    days: Days | None,
+    told: Told,
+) -> Result:
     began = time.monotonic()
     made = choose(lake, finding.names(folders), days)
     result = Result(lake.place, made)
