@@ -31,6 +31,7 @@ from console.tui.screens.connections import ConnectionsScreen
 from console.tui.screens.help import HelpScreen
 from console.tui.screens.live import LiveScreen
 from console.tui.screens.overview import OverviewScreen
+from console.tui.terminal import TerminalDriver
 from console.tui.themes import THEMES
 
 if TYPE_CHECKING:
@@ -116,7 +117,9 @@ class ConsoleApp(App[None]):
         the folder to which what is seen is recorded; None: nothing is.
         """
         # Without colours means without colours: greys would be colours too.
-        super().__init__(ansi_color=True if "NO_COLOR" in os.environ else None)
+        super().__init__(
+            driver_class=TerminalDriver, ansi_color=True if "NO_COLOR" in os.environ else None
+        )
         for theme in THEMES:
             self.register_theme(theme)
         self.theme = THEMES[0].name

@@ -82,6 +82,31 @@ def test_a_signal_gives_the_terminal_back(database_url: str, ending: signal.Sign
     assert console.exitstatus == 0
 
 
+def test_a_terminal_that_goes_away_ends_the_console(database_url: str) -> None:
+    """No signal tells it: it is not its controlling terminal."""
+    ours, its = os.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color"}
+    console = subprocess.Popen(
+        [sys.executable, "-c", _RUN, database_url],
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        env=environment,
+        start_new_session=True,
+    )
+    os.close(its)
+    try:
+        shown = b""
+        while b"no queues here yet" not in shown:
+            shown += os.read(ours, 65536)
+    finally:
+        os.close(ours)
+    try:
+        console.wait(60)
+    finally:
+        console.kill()
+
+
 def test_the_server_may_die_and_come_back(own_server: EmbeddedServer) -> None:
     with fresh_database(own_server.url) as url:
         install_queue(url, "letters")
