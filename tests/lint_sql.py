@@ -77,6 +77,7 @@ def texts(product: Product) -> Iterator[tuple[str, str]]:
     yield from _moves(product)
     yield from _doctors(product)
     yield from _pipeline(product)
+    yield from _benches(product)
 
 
 def _pipeline(product: Product) -> Iterator[tuple[str, str]]:
@@ -90,6 +91,22 @@ def _pipeline(product: Product) -> Iterator[tuple[str, str]]:
             if text not in met:
                 met.add(text)
                 yield f"{product.name}/pipeline.sql {statement.name} {design.name}", text
+
+
+def _benches(product: Product) -> Iterator[tuple[str, str]]:
+    """What the bench asks of each design."""
+    met: set[str] = set()
+    for design in designs_on(product.name).values():
+        *_, options = variants(design, product.name)
+        queue = installed_queue("sales", "orders", design, options)
+        scope = queue.scope(product, rows="10", width="10")
+        for statement in sql.statements(product.name, "bench").values():
+            if statement.name.startswith("complete") and not queue.finishes:
+                continue
+            text = BIND.sub("1", sql.script(statement, product.dialect, scope).strip())
+            if text not in met:
+                met.add(text)
+                yield f"{product.name}/bench.sql {statement.name} {design.name}", text
 
 
 def _doctors(product: Product) -> Iterator[tuple[str, str]]:
@@ -153,8 +170,9 @@ _FINISHING = {"complete", "fail"}
 _PARSED_ELSEWHERE = {"mssql"}
 """What sqlfluff cannot parse of it stands on a list in tests/unit/test_mssql_parse.py."""
 
-_UNPARSED = ("postgresql/sessions.sql end_prepared",)
-"""What sqlfluff does not know: ROLLBACK PREPARED. Servers run it in test_end_session_postgresql."""
+_UNPARSED = ("postgresql/sessions.sql end_prepared", "postgresql/bench.sql begin_old")
+"""What sqlfluff does not know: ROLLBACK PREPARED, BEGIN with a level. Servers run them in
+test_end_session_postgresql and test_bench."""
 
 
 def main() -> int:

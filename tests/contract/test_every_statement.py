@@ -264,6 +264,8 @@ def test_every_statement_runs_and_fills_its_row_type(
     left_out |= {"common.tried", "common.claimed", "common.contradictions"}
     # What the pipeline asks, and not only through SQLAlchemy: see tests/pipeline.
     left_out |= {f for f in all_labels(engine) if f.startswith(("pipeline.", "replay."))}
+    # What the bench asks, mostly through drivers of its own: see tests/bench.
+    left_out |= {f for f in all_labels(engine) if f.startswith("bench.")}
     absent = {of.name for of in designs_on(engine).values() if lacking(database, of)}
     left_out |= {found for found in all_labels(engine) if found.partition(".")[0] in absent}
     if "waits" in database.capabilities.missing:
@@ -274,7 +276,7 @@ def test_every_statement_runs_and_fills_its_row_type(
 
 def test_every_file_belongs_to_a_design_or_to_the_house(database: Database) -> None:
     engine = database.product.name
-    house = {"actions", "activity", "catalog", "common", "maintenance"}
+    house = {"actions", "activity", "bench", "catalog", "common", "maintenance"}
     house |= {"pipeline", "replay", "roles", "server", "sessions", "upgrade"}
     house |= {"doctor"} & set(files(engine))  # not on every engine yet
     assert set(files(engine)) == set(designs_on(engine)) | house

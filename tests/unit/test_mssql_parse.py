@@ -77,6 +77,7 @@ MORE = {
     "version": "1",
     "installed_from": "me@here",
     **dict.fromkeys(("relation", "index", "session"), "name"),
+    **dict.fromkeys(("rows", "width"), "10"),
 }
 VARIANTS = on("mssql", ALL)
 ADOPTED = {"status", "claims", "estimate"}

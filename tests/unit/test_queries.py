@@ -18,10 +18,21 @@ MORE = {
     "installed_from": "here",
     **dict.fromkeys(("relation", "index", "session", "function", "role"), "name"),
     **dict.fromkeys(("constraint", "column", "second"), "name"),
+    **dict.fromkeys(("rows", "width"), "10"),
 }
 """What only the catalog's and the maintenance's statements put in."""
 HOUSE = (
-    *("activity", "catalog", "common", "maintenance", "replay", "roles", "server", "sessions"),
+    *(
+        "activity",
+        "bench",
+        "catalog",
+        "common",
+        "maintenance",
+        "replay",
+        "roles",
+        "server",
+        "sessions",
+    ),
     "upgrade",
 )
 """The files that belong to no design."""

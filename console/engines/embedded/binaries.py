@@ -72,6 +72,14 @@ def programs(folder: Path) -> Path:
     return root / _PROGRAMS / "bin"
 
 
+def client_program(name: str) -> Path:
+    """A program of PostgreSQL that is no server, as pgbench, for this process's own user."""
+    found = _wheel() / _PROGRAMS / "bin" / name
+    if not found.is_file():
+        raise ConnectionFailedError(f"There is no {name} in the package {_DISTRIBUTION}.")
+    return found
+
+
 def _wheel() -> Path:
     """The directory into which the wheel was installed. Found without importing it."""
     spec = importlib.util.find_spec(_PACKAGE)

@@ -1,0 +1,148 @@
+"""The report of a bench as one SVG: bars of messages a second, curves over time, what it ran on."""
+
+import html
+from collections.abc import Iterator, Sequence
+
+from console.bench.ran_on import RanOn
+from console.bench.results import Comparison, Result
+
+_WIDTH = 900
+_LABEL = 210
+_BAR = 26
+_CURVES = 220
+_MARGIN = 20
+_LINE = 18
+_COLOURS = (
+    *("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e"),
+    *("#17becf", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22"),
+)
+_STYLE = (
+    "text{font:13px sans-serif;fill:#222}.head{font-weight:bold;font-size:15px}"
+    ".small{font-size:11px;fill:#555}.spread{stroke:#222;stroke-width:1.5}"
+)
+
+
+def report(
+    about: RanOn, load: str, results: Sequence[Result], compared: Sequence[Comparison]
+) -> str:
+    """The whole picture."""
+    page = _Page()
+    page.text("Messages a second through the queue (median; line: lowest to highest round)", "head")
+    page.text(load, "small")
+    _bars(page, results)
+    page.skip(_LINE)
+    page.text("Messages a second, over the measured time", "head")
+    _curves(page, results)
+    if compared:
+        page.text("Compared", "head")
+        for one in compared:
+            page.text(f"{one.ratio:,.2f}   {one.words}")
+        page.skip(_LINE)
+    page.text("Ran on", "head")
+    for line in about.lines:
+        for part in _wrapped(line):
+            page.text(part, "small")
+    return page.whole()
+
+
+class _Page:
+    """Lines from the top to the bottom."""
+
+    def __init__(self) -> None:
+        self.y = _MARGIN
+        self._parts: list[str] = []
+
+    def skip(self, height: int) -> None:
+        self.y += height
+
+    def add(self, element: str) -> None:
+        self._parts.append(element)
+
+    def text(self, words: str, style: str = "") -> None:
+        self.y += _LINE
+        self.add(_text(_MARGIN, self.y, words, style))
+
+    def whole(self) -> str:
+        height = self.y + _MARGIN
+        size = f'width="{_WIDTH}" height="{height}" viewBox="0 0 {_WIDTH} {height}"'
+        return "\n".join(
+            (
+                f'<svg xmlns="http://www.w3.org/2000/svg" {size}>',
+                f"<style>{_STYLE}</style>",
+                f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
+                *self._parts,
+                "</svg>\n",
+            )
+        )
+
+
+def _bars(page: _Page, results: Sequence[Result]) -> None:
+    most = max((result.messages_per_second.max for result in results), default=0) or 1
+    across = _WIDTH - _LABEL - 2 * _MARGIN - 90
+    page.skip(10)
+    for number, result in enumerate(results):
+        spread = result.messages_per_second
+        middle = page.y + _BAR // 2
+        ends = [_LABEL + round(across * value / most) for value in (spread.min, spread.max)]
+        width = round(across * spread.median / most)
+        page.add(_text(_MARGIN, middle + 4, result.label))
+        page.add(
+            f'<rect x="{_LABEL}" y="{page.y + 4}" width="{width}" height="{_BAR - 8}" '
+            f'fill="{_colour(number)}"/>'
+        )
+        page.add(
+            f'<line class="spread" x1="{ends[0]}" x2="{ends[1]}" y1="{middle}" y2="{middle}"/>'
+        )
+        page.add(_text(max(ends) + 8, middle + 4, f"{spread.median:,.0f}"))
+        page.skip(_BAR)
+
+
+def _curves(page: _Page, results: Sequence[Result]) -> None:
+    page.skip(12)
+    top, bottom = page.y, page.y + _CURVES
+    left, right = _MARGIN + 60, _WIDTH - _MARGIN
+    most = max((max(result.curve, default=0) for result in results), default=0) or 1
+    for part in range(5):
+        y = bottom - round(_CURVES * part / 4)
+        page.add(f'<line x1="{left}" x2="{right}" y1="{y}" y2="{y}" stroke="#ddd"/>')
+        page.add(_text(_MARGIN, y + 4, f"{most * part / 4:,.0f}", "small"))
+    for number, result in enumerate(results):
+        points = " ".join(_points(result.curve, (left, right, top, bottom), most))
+        page.add(
+            f'<polyline points="{points}" fill="none" stroke="{_colour(number)}" stroke-width="2">'
+            f"<title>{html.escape(result.label)}</title></polyline>"
+        )
+    seconds = max((one.seconds for result in results for one in result.plain), default=0)
+    page.skip(_CURVES)
+    page.add(_text(right - 60, bottom + 16, f"{seconds:,.0f} s", "small"))
+    page.skip(_LINE)
+    for number, result in enumerate(results):
+        page.skip(_LINE)
+        place = f'x="{_MARGIN}" y="{page.y - 10}" width="12" height="12"'
+        page.add(f'<rect {place} fill="{_colour(number)}"/>')
+        page.add(_text(_MARGIN + 20, page.y, result.label, "small"))
+    page.skip(_LINE)
+
+
+def _points(curve: Sequence[float], box: tuple[int, int, int, int], most: float) -> Iterator[str]:
+    left, right, top, bottom = box
+    for at, value in enumerate(curve):
+        x = left + (right - left) * (at + 0.5) / len(curve)
+        yield f"{x:.1f},{bottom - (bottom - top) * value / most:.1f}"
+
+
+def _colour(number: int) -> str:
+    return _COLOURS[number % len(_COLOURS)]
+
+
+def _text(x: int, y: int, words: str, style: str = "") -> str:
+    named = f' class="{style}"' if style else ""
+    return f'<text x="{x}" y="{y}"{named}>{html.escape(words)}</text>'
+
+
+def _wrapped(line: str, length: int = 130) -> Iterator[str]:
+    while len(line) > length:
+        cut = line.rfind(" ", 0, length) if " " in line[:length] else length
+        yield line[:cut]
+        line = line[cut:].lstrip()
+    yield line

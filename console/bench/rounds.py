@@ -1,0 +1,277 @@
+"""The bench itself: rounds in turn, each contestant's on a scratch queue of its own."""
+
+import itertools
+import os
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from console.bench import message
+from console.bench.board import Board
+from console.bench.contestant import Contestant, Ground, Scratch
+from console.bench.crew import Crew
+from console.bench.journal import Journal
+from console.bench.judge import judge
+from console.bench.load import Load
+from console.bench.measured import Round, measured
+from console.bench.names import load_name
+from console.bench.server import (
+    Looker,
+    keep_old,
+    looking,
+    old_transaction,
+    server_cpu_seconds,
+)
+from console.bench.shift import Task, Times, now_us
+from console.bench.watching import Watch
+from console.engines import Database
+
+__all__ = ["Bench", "Entrant", "Ground", "Live", "Load"]
+
+HEAD_START_SECONDS = 0.5
+"""Producers begin so much before consumers, so that there is something to pop."""
+_BEGIN_SECONDS = 0.1
+_LOOK_SECONDS = 0.25
+_KEEP_SECONDS = 30.0
+_LAST_LOOK_SHARE = 0.05
+"""Of the measured time. When the clock ends so do sessions, and what they used is with nobody for
+a moment: the last look at that is before."""
+_CURVE_POINTS = 20
+
+
+@dataclass(frozen=True)
+class Live:
+    """How a round goes, once a second."""
+
+    contestant: Contestant
+    round: int
+    rounds: int
+    second: int
+    """Of the round; negative while it warms up."""
+    messages_per_second: float
+    """In the second that is over."""
+    p50_ms: float | None
+    """Of the pops of the last moments."""
+
+
+@dataclass(frozen=True)
+class Entrant:
+    """A contestant, and where it gets its queues."""
+
+    contestant: Contestant
+    ground: Ground
+
+
+AfterRound = Callable[[Scratch, Round], Round]
+"""What else is measured on the same scratch queue, before it goes."""
+
+
+class Bench:
+    """One run: all contestants, all rounds."""
+
+    def __init__(
+        self,
+        database: Database,
+        token: str,
+        load: Load,
+        *,
+        postmaster: int | None = None,
+        tell: Callable[[Live], None] = lambda _: None,
+        after: AfterRound = lambda _, found: found,
+    ) -> None:
+        """`postmaster`: the server's process, where it is on this machine and known."""
+        self._database = database
+        self._token = token
+        self._load = load
+        self._postmaster = postmaster
+        self._tell = tell
+        self._after = after
+
+    def run(
+        self, entrants: Sequence[Entrant], done: Callable[[Entrant, Round], None]
+    ) -> dict[Contestant, list[Round]]:
+        """Round 1 of all, round 2 of all...: what disturbs the machine meanwhile meets them all."""
+        found: dict[Contestant, list[Round]] = {entrant.contestant: [] for entrant in entrants}
+        consoles = (False, True) if self._load.with_console else (False,)
+        with looking(self._database, self._token) as looker:
+            for number in range(1, self._load.rounds + 1):
+                # First the one, then the other, in turn: neither is always the later one.
+                for console in consoles if number % 2 else consoles[::-1]:
+                    for entrant in entrants:
+                        one = self._round(entrant, number, looker, console=console)
+                        found[entrant.contestant].append(one)
+                        done(entrant, one)
+        return found
+
+    def _round(self, entrant: Entrant, number: int, looker: Looker, *, console: bool) -> Round:
+        contestant, load = entrant.contestant, self._load
+        with ExitStack() as stack:
+            scratch = stack.enter_context(entrant.ground.scratch(contestant, load.payload))
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dbq-bench-")))
+            if console:
+                stack.enter_context(Watch(self._database, folder))
+            tasks = self._tasks(contestant, scratch, folder)
+            board = Board(folder / "board", len(tasks))
+            stack.callback(board.close)
+            with Crew(tasks) as crew:
+                crew.wait_until_ready()
+                times = self._times()
+                crew.go(times)
+                costs = self._follow(contestant, number, board, times, looker)
+                journal = Journal.merged(crew.journals(times.stop))
+            touched = looker.touched(scratch.schema, scratch.tables)
+            one = self._weigh(contestant, scratch, journal, times)
+            one = replace(
+                one,
+                number=number,
+                console=console,
+                waits=looker.waits(),
+                server_cpu=costs.server_cpu,
+                log_bytes_per_second=costs.log_bytes,
+                touched=touched,
+            )
+            return self._after(scratch, one)
+
+    def _times(self) -> Times:
+        produce = now_us() + round(_BEGIN_SECONDS * 1e6)
+        consume = produce + round(HEAD_START_SECONDS * 1e6)
+        measure = consume + round(self._load.warmup_seconds * 1e6)
+        return Times(produce, consume, measure, measure + round(self._load.seconds * 1e6))
+
+    def _tasks(self, contestant: Contestant, scratch: Scratch, folder: Path) -> list[Task]:
+        load = self._load
+        room = load.room and max(load.room, 2 * load.producers * contestant.batch)
+        url = self._database.complete_url().render_as_string(hide_password=False)
+        tasks: list[Task] = []
+        for produces, clients in ((True, load.producers), (False, load.consumers)):
+            for first, count in _shares(clients):
+                tasks.append(
+                    Task(
+                        driver=contestant.driver,
+                        settings=scratch.settings,
+                        produces=produces,
+                        url=url,
+                        application_name=load_name(self._token),
+                        first=first,
+                        clients=count,
+                        batch=contestant.batch,
+                        payload=load.payload,
+                        room=room,
+                        board=str(folder / "board"),
+                        place=len(tasks),
+                        journal=str(folder / f"journal-{len(tasks)}"),
+                    )
+                )
+        return tasks
+
+    def _follow(
+        self, contestant: Contestant, number: int, board: Board, times: Times, looker: Looker
+    ) -> "_Rates":
+        """Until the clock ends: look what it costs, tell how it goes."""
+        load = self._load
+        with ExitStack() as stack:
+            old = None
+            if load.held_xmin:
+                old = stack.enter_context(old_transaction(self._database))
+            kept = time.monotonic()
+            _sleep_until(times.consume)
+            looker.forget()
+            before = after = None
+            popped, second = board.popped, -round(load.warmup_seconds)
+            next_look, next_second = times.measure, times.consume + 1_000_000
+            last_look = times.stop - round((times.stop - times.measure) * _LAST_LOOK_SHARE)
+            while (now := now_us()) < times.stop:
+                if before is None and now >= times.measure:
+                    before = self._costs(looker)
+                if after is None and now >= last_look:
+                    after = self._costs(looker)
+                if now >= next_look:
+                    looker.look()
+                    next_look = now + round(_LOOK_SECONDS * 1e6)
+                if now >= next_second:
+                    self._tell(_live(contestant, number, load, second, board, popped))
+                    popped, second = board.popped, second + 1
+                    next_second += 1_000_000
+                if old is not None and time.monotonic() - kept > _KEEP_SECONDS:
+                    keep_old(self._database, old)
+                    kept = time.monotonic()
+                waiting_for = [next_second, next_look, times.stop]
+                _sleep_until(min(waiting_for if after else [*waiting_for, last_look]))
+        if before is None or after is None or not before.at_us < after.at_us < times.stop:
+            return _Rates(None, None)  # too late: the machine was busier than the clock
+        return after.since(before)
+
+    def _costs(self, looker: Looker) -> "_Costs":
+        log_bytes = looker.log_bytes()
+        return _Costs(server_cpu_seconds(self._postmaster), log_bytes, now_us())
+
+    def _weigh(
+        self, contestant: Contestant, scratch: Scratch, journal: Journal, times: Times
+    ) -> Round:
+        load = self._load
+        if not contestant.carries:
+            return measured(journal, None, None, times, _CURVE_POINTS)
+        codes, pushed_us = message.codes_and_times(journal.heads)
+        rest = message.filler(load.payload)
+        verdict = judge(
+            journal,
+            codes.to_pylist(),
+            scratch.left(rest),
+            lambda: scratch.left_codes(rest),
+            contestant.order,
+        )
+        return measured(journal, verdict, pushed_us, times, _CURVE_POINTS)
+
+
+@dataclass(frozen=True)
+class _Rates:
+    """A second; None: not known."""
+
+    server_cpu: float | None
+    log_bytes: float | None
+
+
+@dataclass(frozen=True)
+class _Costs:
+    """So far."""
+
+    server_cpu_seconds: float | None
+    log_bytes: int | None
+    at_us: int
+
+    def since(self, before: "_Costs") -> _Rates:
+        seconds = (self.at_us - before.at_us) / 1e6
+        cpu = log = None
+        if self.server_cpu_seconds is not None and before.server_cpu_seconds is not None:
+            cpu = (self.server_cpu_seconds - before.server_cpu_seconds) / seconds
+        if self.log_bytes is not None and before.log_bytes is not None:
+            log = (self.log_bytes - before.log_bytes) / seconds
+        return _Rates(cpu, log)
+
+
+def _live(
+    contestant: Contestant, number: int, load: Load, second: int, board: Board, before: int
+) -> Live:
+    medians = [median for median in board.medians()[-_processes(load.consumers) :] if median]
+    p50_ms = max(medians) / 1000 if medians else None
+    through = float(board.popped - before)
+    return Live(contestant, number, load.rounds, second, through, p50_ms)
+
+
+def _processes(clients: int) -> int:
+    """One side's: a thread of Python drives more connections than half the cores can serve."""
+    return max(1, min(clients, (os.cpu_count() or 2) // 2))
+
+
+def _shares(clients: int) -> list[tuple[int, int]]:
+    """(first client, how many) for each process of a side."""
+    processes = _processes(clients)
+    bounds = [clients * part // processes for part in range(processes + 1)]
+    return [(a, b - a) for a, b in itertools.pairwise(bounds)]
+
+
+def _sleep_until(at_us: int) -> None:
+    time.sleep(max(0.0, (at_us - now_us()) / 1e6))

@@ -1,0 +1,91 @@
+"""The console beside a round: its sampler in a process of its own, one look a second.
+
+    python -m console.bench.watching
+
+Its input is the database's URL, then nothing until it shall leave.
+"""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from console.bench.crew import environment
+from console.engines import Database, open_database
+from console.errors import ConnectionFailedError
+from console.monitor.sample import SAMPLING_TIMEOUTS
+from console.monitor.sampler import Reading, Sampler
+
+_READY_SECONDS = 30.0
+
+
+class Watch:
+    """Looks at all queues of the database, as the screens do, as long as the context is open."""
+
+    def __init__(self, database: Database, folder: Path) -> None:
+        self._url = database.complete_url().render_as_string(hide_password=False)
+        self._log = folder / "watch.err"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "console.bench.watching"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd="/",
+                env=environment(),
+                start_new_session=True,
+            )
+        if self._process.stdin is not None and self._process.stdout is not None:
+            self._process.stdin.write(self._url.encode() + b"\n")
+            self._process.stdin.flush()
+            if self._process.stdout.readline() != b"looked\n":
+                self._end()
+                raise ConnectionFailedError(
+                    "The console beside the bench did not start.",
+                    why=self._log.read_text(errors="replace").strip()[-500:],
+                )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        if self._process is None:
+            return
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def main() -> None:
+    """Look until the parent closes the pipe or is gone."""
+    url = sys.stdin.readline().strip()
+    database = open_database(url, timeouts=SAMPLING_TIMEOUTS)
+    first = threading.Event()
+
+    def deliver(_: Reading) -> None:
+        if not first.is_set():
+            first.set()
+            os.write(1, b"looked\n")
+
+    Sampler(database, deliver, interval_seconds=1.0).start()
+    while os.read(0, 1024):
+        pass
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

