@@ -2,4 +2,5 @@
 
 from console.cli import main
 
-main()
+if __name__ == "__main__":  # spark-submit is told the path of this file, by importing it
+    main()

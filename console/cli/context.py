@@ -51,6 +51,8 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 BARE_YES = "\0"
 """What `--yes` without a word is: no queue can be named so."""
 _WRITTEN_OUT = "\0="
+HEARD = "console.cli.heard"
+"""Under this name of a click context's meta: whoever hears what a verb answers."""
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,9 @@ class Call:
 
     def answer(self, value: object, lines: Sequence[str]) -> None:
         """The result on stdout: one JSON object with --json, else the lines."""
+        context = click.get_current_context(silent=True)
+        if context is not None and (heard := context.meta.get(HEARD)):
+            heard(value, lines)
         if self.json:
             put(json.dumps(value, ensure_ascii=False).encode() + b"\n")
         else:

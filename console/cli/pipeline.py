@@ -1,20 +1,19 @@
-"""Verbs of the pipeline: archive, rollup, replay, verify. Each runs Spark in this process."""
+"""Verbs of the pipeline: archive, rollup, replay, verify, each with Spark in this process; runs."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from console.cli import pipeline_jobs
+from console.cli import pipeline_jobs, pipeline_runs
 from console.cli.context import (
     DURATION,
     Call,
-    ConfirmedVerb,
     Rights,
     confirmation,
     verb_options,
 )
-from console.cli.pipeline_shared import confirmed, progress
+from console.cli.pipeline_shared import Job, about, confirmed, progress
 from console.cli.streams import narrate
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ def pipeline() -> None:
     """
 
 
-@pipeline.command(cls=ConfirmedVerb)
+@pipeline.command(cls=Job)
 @click.argument("name")
 @click.option("--lake", metavar="PATH", help="Else: the folder `lake` in this user's state.")
 @click.option("--older", type=DURATION, default=0.0, metavar="T", help="Only rows so old. [0s]")
@@ -78,6 +77,7 @@ def archive(
     database = call.database(Rights.OPERATOR, job.VERB)
     queue = call.find(database, name)
     opened = Lake(lake or default_place())
+    about(database=database, lake=opened.place)
     offered = job.offer(database, queue, opened, Wanted(**ages))
     nothing = not offered.rows and offered.unfinished is None
     if not confirmed(
@@ -113,7 +113,7 @@ def _result(done: "list[Done]") -> Mapping[str, Any]:
     }
 
 
-for command in pipeline_jobs.COMMANDS:
+for command in (*pipeline_jobs.COMMANDS, *pipeline_runs.COMMANDS):
     pipeline.add_command(command)
 
 COMMANDS = (pipeline,)

@@ -9,12 +9,11 @@ import click
 
 from console.cli.context import (
     Call,
-    ConfirmedVerb,
     Rights,
     confirmation,
     verb_options,
 )
-from console.cli.pipeline_shared import confirmed, progress
+from console.cli.pipeline_shared import Job, about, confirmed, progress
 from console.designs import Order
 from console.errors import UsageError
 from console.formats import duration, plain
@@ -27,7 +26,7 @@ _lake = click.option("--lake", metavar="PATH", help="Else: the folder `lake` in 
 _master = click.option("--master", metavar="M", help="Spark's master. [local[*]]")
 
 
-@click.command()
+@click.command(cls=Job)
 @click.option(
     "--recordings",
     multiple=True,
@@ -64,6 +63,7 @@ def rollup(
     require_extra()
     wanted = None if days is None else _days(days)
     opened = Lake(lake or default_place())
+    about(lake=opened.place)
     with progress(call, "rollup", "files") as told:
         result = job.rollup(
             lambda: session("rollup", master),
@@ -115,7 +115,7 @@ def _lines(result: "Result") -> list[str]:
     return lines
 
 
-@click.command()
+@click.command(cls=Job)
 @click.argument("name", required=False)
 @click.option("--push-log", metavar="FILE", help="What was pushed: a file or a folder of it.")
 @click.option("--pop-log", metavar="FILE", help="What was popped.")
@@ -172,6 +172,7 @@ def verify(  # noqa: PLR0913  # a verb's options
     promised = _order(call, name, order)
     opened = None if pop_log is not None else Lake(lake or default_place())
     of = None if opened is None else archived(opened, source, call.schema, name or "")
+    about(lake="" if opened is None else opened.place)
     with session("verify", master) as spark:
         pushes = None if push_log is None else job.read(spark, push_log)
         if opened is not None and of is not None:
@@ -193,11 +194,13 @@ def _order(call: Call, name: str | None, order: str | None) -> Order:
             "What order was promised?",
             next_step="Say it with --order, or name the queue and its database.",
         )
-    queue = call.find(call.database(Rights.READ_ONLY, "pipeline verify"), name)
+    database = call.database(Rights.READ_ONLY, "pipeline verify")
+    about(database=database)
+    queue = call.find(database, name)
     return queue.design.order_with(queue.options)
 
 
-@click.command(cls=ConfirmedVerb)
+@click.command(cls=Job)
 @click.argument("name")
 @_lake
 @click.option("--from", "source", metavar="C", help="The connection whose archive it was.")
@@ -246,6 +249,7 @@ def replay(  # noqa: PLR0913  # a verb's options
     database = call.database(Rights.OPERATOR, job.VERB)
     queue = call.find(database, to or name)
     opened = Lake(lake or default_place())
+    about(database=database, queue=queue.name, lake=opened.place)
     of = archived(opened, source, call.schema, name)
     job.require_target(queue, of)
     with session(f"replay {name}", master) as spark:

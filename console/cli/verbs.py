@@ -12,6 +12,7 @@ import click
 
 from console.cli import (
     acting,
+    bench,
     config,
     doctor,
     history,
@@ -26,19 +27,12 @@ from console.cli import (
     waits,
 )
 from console.cli.context import place
+from console.cli.interrupts import Stopped, interrupt_behind, status_of
 from console.cli.streams import narrate, narrate_interrupt, put
 from console.config import DISPLAY_ZONE, Said, load
 from console.errors import ConsoleError, UsageError
 from console.monitor.recording.recorder import folder
 from console.rights import Rights
-
-
-class _Stopped(KeyboardInterrupt):
-    """SIGTERM or SIGHUP: undone and given back is what Ctrl-C would have undone."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
 
 
 class _Verbs(click.Group):
@@ -47,19 +41,11 @@ class _Verbs(click.Group):
         try:
             return super().invoke(context)
         except BaseException as error:
-            stop = _interrupt_behind(error)
+            stop = interrupt_behind(error)
             if stop is None:
                 raise
-            number = stop.number if isinstance(stop, _Stopped) else signal.SIGINT
             narrate_interrupt(*getattr(stop, "__notes__", ()))
-            raise click.exceptions.Exit(128 + number) from None
-
-
-def _interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
-    """The interrupt that is the error, or in whose wake it came (a driver cut off in a call)."""
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error
+            raise click.exceptions.Exit(status_of(stop)) from None
 
 
 def _tell_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
@@ -159,7 +145,7 @@ for command in (*running.COMMANDS, *config.COMMANDS, *waits.COMMANDS, *inspectin
     cli.add_command(command)
 for command in (*acting.COMMANDS, *mending.COMMANDS, *doctor.COMMANDS, *history.COMMANDS):
     cli.add_command(command)
-for command in pipeline.COMMANDS:
+for command in (*pipeline.COMMANDS, *bench.COMMANDS):
     cli.add_command(command)
 
 
@@ -186,7 +172,7 @@ def _ending_as_by_interrupt() -> Iterator[None]:
     """Let SIGTERM and SIGHUP, where nobody said otherwise, end a verb as Ctrl-C does."""
 
     def stop(number: int, _: FrameType | None) -> None:
-        raise _Stopped(number)
+        raise Stopped(number)
 
     ours = [s for s in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) is signal.SIG_DFL]
     for number in ours:

@@ -416,6 +416,21 @@ class ConsoleApp(App[None]):
 
         self.push_screen(SmokeScreen(self.desk, key))
 
+    def open_runs(self, id_: str = "") -> None:
+        """The runs of the pipeline on this machine."""
+        from console.tui.screens.runs import RunsScreen  # noqa: PLC0415
+
+        if isinstance(self.screen, RunsScreen):
+            # As from the form of a rollup: Escape shall not lead through it twice.
+            self.pop_screen()
+        self.push_screen(RunsScreen(self.desk, id_))
+
+    def open_pipeline(self, verb: str, key: Key | None = None, **options: str) -> None:
+        """The form of a job of the pipeline."""
+        from console.tui.screens.pipeline import PipelineScreen  # noqa: PLC0415
+
+        self.push_screen(PipelineScreen(self.desk, verb, key, options))
+
     def open_connections(self) -> None:
         """The connections, and what is configured."""
         self.push_screen(ConnectionsScreen(self.desk))

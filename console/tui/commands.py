@@ -4,13 +4,16 @@ A command goes somewhere, or opens a form with its fields filled. None changes d
 """
 
 import difflib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from console.errors import UsageError
 from console.monitor import filters as filtering
+from console.tui.actions import pipeline as jobs
 from console.tui.actions.fields import BY_VERB, Field, Form, Kind, Put
+from console.tui.actions.fields import line_of as field_line
 from console.tui.board import Key
 from console.tui.desk import Desk
 from console.tui.filter_line import line_of, words_of
@@ -255,6 +258,44 @@ def _smoke(site: Site, words: list[str]) -> None:
     site.desk.ways.open_smoke(key)
 
 
+def _pipeline(site: Site, words: list[str]) -> None:
+    verb = words[0] if words else ""
+    form = jobs.BY_VERB.get(verb)
+    if form is None:
+        known = ", ".join(jobs.BY_VERB)
+        raise UsageError(
+            "Which job?" if not verb else f"There is no job {plain(verb)!r}.",
+            next_step=f"There are: {known}.",
+        )
+    key, rest = None, words[1:]
+    if verb in jobs.ABOUT_A_QUEUE:
+        key, rest = _queue_and_rest(site, rest)
+    filters, rest = _replays_filters(rest) if verb == "replay" else ([], rest)
+    _, options = read_options(form, rest)
+    if filters:
+        options["filter"] = field_line(tuple(filters))
+    site.desk.ways.open_pipeline(verb, key, **options)
+
+
+def _replays_filters(words: list[str]) -> tuple[list[str], list[str]]:
+    """Filters of a replay, which are others than those of messages here; and the other words."""
+    filters, rest, left = [], [], list(words)
+    while left:
+        word = left.pop(0)
+        if word == "--filter" and left:
+            filters.append(left.pop(0))
+        elif word.startswith("--filter="):
+            filters.append(word.removeprefix("--filter="))
+        elif _OF_A_REPLAY.match(word):
+            filters.append(word)
+        else:
+            rest.append(word)
+    return filters, rest
+
+
+_OF_A_REPLAY = re.compile(r"(id|state|error|reason|title|since|until)[=~]")
+
+
 def _audit(site: Site, words: list[str]) -> None:
     if not words:
         site.desk.ways.open_audit()
@@ -314,6 +355,10 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "waits", "[CONNECTION]", "what the sessions wait for",
         _at_connection(lambda site: site.desk.ways.open_waits), "connection",
+    ),
+    Command("runs", "", "the runs of the pipeline", _simply(lambda site: site.desk.ways.open_runs)),
+    Command(
+        "pipeline", "JOB [QUEUE] ...", f"the form: {', '.join(jobs.BY_VERB)}", _pipeline, "job",
     ),
     Command("audit", "[QUEUE | CONNECTION]", "who did what", _audit, "both"),
     Command(

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from console.errors import UsageError
 from console.monitor import filters as filtering
 from console.tui.actions.fields import BY_VERB, Put
+from console.tui.actions.pipeline import ABOUT_A_QUEUE
+from console.tui.actions.pipeline import BY_VERB as JOBS
 from console.tui.board import Key
 from console.tui.commands import COMMANDS, TABS, Command, Site, command_named, names_of, quoted
 
@@ -32,8 +34,12 @@ def _words(site: Site, command: Command, before: Sequence[str]) -> Iterator[str]
             yield from map(quoted, site.desk.places)
         if command.wants == "theme":
             yield from site.themes
+        if command.wants == "job":
+            yield from JOBS
     if command.name == "queue" and len(before) == 2:
         yield from TABS
+    if command.wants == "job" and len(before) == 2 and before[1] in ABOUT_A_QUEUE:
+        yield from _unambiguous(site.keys)
     form = BY_VERB.get(command.name)
     takes_filters = command.name in {"messages", "actions"} or (
         form is not None and any(field.name == "filter" for field in form.fields)

@@ -58,6 +58,12 @@ class Ways(Protocol):
     def open_smoke(self, key: Key) -> None:
         """A trial of the queue's design."""
 
+    def open_runs(self, id_: str = "") -> None:
+        """The runs of the pipeline on this machine; `id_`: the one to begin at."""
+
+    def open_pipeline(self, verb: str, key: Key | None = None, **options: str) -> None:
+        """The form of a job of the pipeline. `options` are its fields."""
+
     def open_connections(self) -> None:
         """The connections, and what is configured."""
 

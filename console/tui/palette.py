@@ -10,6 +10,8 @@ from console.designs import DESIGNS
 from console.errors import ConsoleError
 from console.tui import commands
 from console.tui.actions.fields import BY_VERB
+from console.tui.actions.pipeline import ABOUT_A_QUEUE
+from console.tui.actions.pipeline import BY_VERB as JOBS
 from console.tui.commands import Site
 from console.tui.text import plain
 
@@ -61,6 +63,8 @@ def entries(site: Site) -> Iterator[Entry]:
     """Everything that there is to choose."""
     if site.key is not None:
         yield from _of_the_queue(site)
+    yield "Pipeline runs", commands.BY_NAME["runs"].summary, "runs"
+    yield "pipeline rollup", JOBS["rollup"].summary, "pipeline rollup"
     for name in ("audit", "connections", "running", "install", "adopt", "waits", "doctor", "help"):
         command = commands.BY_NAME[name]
         yield name, command.summary, name
@@ -81,6 +85,8 @@ def _of_the_queue(site: Site) -> Iterator[Entry]:
     for verb in _verbs(site):
         summary = BY_VERB[verb].summary if verb in BY_VERB else commands.BY_NAME[verb].summary
         yield f"{verb} {shown}", summary, f"{verb} {name}"
+    for verb in ABOUT_A_QUEUE:
+        yield f"pipeline {verb} {shown}", JOBS[verb].summary, f"pipeline {verb} {name}"
     for other in ("messages", "errors", "audit"):
         yield f"{other} {shown}", commands.BY_NAME[other].summary, f"{other} {name}"
 

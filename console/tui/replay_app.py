@@ -194,6 +194,19 @@ class ReplayApp(ConsoleApp):
         """Nothing can be done."""
         self._refuse(_NOTHING)
 
+    def open_runs(self, id_: str = "") -> None:  # noqa: ARG002
+        """They are this machine's now, and none of the recording's."""
+        self._refuse("A recording has no runs; dbq-console pipeline runs lists this machine's.")
+
+    def open_pipeline(
+        self,
+        verb: str,
+        key: Key | None = None,  # noqa: ARG002
+        **options: str,  # noqa: ARG002
+    ) -> None:
+        """None can be begun."""
+        self._refuse(f"pipeline {verb}: {_NOTHING[0].lower()}{_NOTHING[1:]}")
+
     def examine(self, key: Key | None = None) -> None:  # noqa: ARG002
         """The doctor's word is as it was recorded."""
         self._refuse("A recording: what the doctor said then is shown; he cannot look again.")

@@ -66,7 +66,7 @@ def test_the_wrapper_drops_the_module_and_nothing_else(
     found = java(tmp_path / "a $HOME", "21.0.2")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("JAVA_HOME", str(found.parent.parent))
-    home = session._java_home()
+    home = session.java_home()
     said = ["-cp", "a b:*", "--add-modules=jdk.incubator.vector", "", "$x 'q'", "Main"]
     done = subprocess.run(
         [str(home / "bin" / "java"), *said], capture_output=True, text=True, check=True
@@ -75,7 +75,7 @@ def test_the_wrapper_drops_the_module_and_nothing_else(
     (logging, *words) = done.stdout.split("\n")[:-1]
     assert words == kept
     assert Path(logging.partition("file://")[2]).read_text().startswith("rootLogger")
-    assert session._java_home() == home
+    assert session.java_home() == home
     monkeypatch.setenv("JAVA_HOME", str(home))
     assert session.find_java() != home / "bin" / "java", "never itself"
 

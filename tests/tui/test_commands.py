@@ -75,6 +75,19 @@ def site(key: Any = None, queues: Sequence[QueueSnapshot] = ()) -> tuple[Site, F
         ("adopt prod", ("open_adopt", "prod")),
         ("smoke mail", ("open_smoke", KEY)),
         ("connections", ("open_connections",)),
+        ("runs", ("open_runs",)),
+        (
+            "pipeline rollup --days 2026-03-28",
+            ("open_pipeline", "rollup", None, {"days": "2026-03-28"}),
+        ),
+        (
+            "pipeline replay mail reason=pop --filter 'error~no route' --lake /l",
+            (
+                *("open_pipeline", "replay", KEY),
+                {"filter": "reason=pop 'error~no route'", "lake": "/l"},
+            ),
+        ),
+        ("pipeline archive", ("open_pipeline", "archive", KEY)),
         ("doctor mail", ("examine", KEY)),
     ],
 )
@@ -97,6 +110,8 @@ def test_a_command_goes_where_it_says(line: str, went: tuple[Any, ...]) -> None:
         ("q mail state", "cannot be read"),
         ("waits nowhere", "There are: prod"),
         ("theme pink", "dark, light"),
+        ("pipeline", "archive, replay, verify, rollup"),
+        ("pipeline archvie mail", "There is no job"),
         ("quit now", "no meaning"),
         ('q "mail', "quotation"),
     ],
@@ -126,6 +141,8 @@ def test_of_namesakes_one_has_to_be_meant() -> None:
         ("release ma", ["release mail"]),
         ("queue mail st", ["queue mail stuck"]),
         ("theme l", ["theme light"]),
+        ("pipeline ro", ["pipeline rollup"]),
+        ("pipeline archive ma", ["pipeline archive mail"]),
         ("release mail --unk", ["release mail --unknown"]),
         ("q mail state=e", ["q mail state=error"]),
         ("waits ", ["waits prod"]),

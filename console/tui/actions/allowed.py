@@ -7,6 +7,7 @@ from console.actions.work import Asked
 from console.actions.works import needs, why_not
 from console.catalog import Queue
 from console.rights import Rights
+from console.tui.actions import pipeline
 from console.tui.actions.fields import FORMS
 
 
@@ -21,6 +22,14 @@ class Choice:
 
 _OTHERS = (("smoke", "try its design out on a scratch queue"),)
 """Verbs with screens of their own."""
+
+ON_THE_LAKE = {"to lake": "archive", "from lake": "replay", "verify log": "verify"}
+"""Jobs of the pipeline, as they are called here."""
+_LAKE_WORDS = {
+    "to lake": "its archive into Parquet files, as a process of its own",
+    "from lake": "archived messages out of Parquet files, each once more",
+    "verify log": "what was pushed and popped: lost, doubled, out of order",
+}
 
 
 def choices(queue: Queue, rights: Rights, stale: str = "") -> tuple[Choice, ...]:
@@ -37,6 +46,12 @@ def _every(queue: Queue, rights: Rights, stale: str) -> Iterator[Choice]:
         if not why and rights < wanted:
             why = f"it needs the right {wanted.word}; this connection has {rights.word}"
         yield Choice(verb, summary, why or stale)
+    for name, verb in ON_THE_LAKE.items():
+        job = pipeline.BY_VERB[verb]
+        why = ""
+        if job.confirmed and rights < Rights.OPERATOR:
+            why = f"it needs the right operator; this connection has {rights.word}"
+        yield Choice(name, _LAKE_WORDS[name], why or stale)
 
 
 _BY_STATE = {"error": "requeue", "claimed": "release", "done": "archive", "ready": ""}

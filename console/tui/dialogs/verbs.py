@@ -13,7 +13,7 @@ from textual.widgets.option_list import Option
 from console.catalog import Queue
 from console.errors import ConsoleError
 from console.monitor import filters
-from console.tui.actions.allowed import Choice, choices, suggested
+from console.tui.actions.allowed import ON_THE_LAKE, Choice, choices, suggested
 from console.tui.board import Key, QueueView
 from console.tui.desk import Desk
 from console.tui.dialogs.dialog import Dialog
@@ -116,6 +116,8 @@ class VerbsDialog(Dialog[None]):
         self.app.pop_screen()
         if verb == "smoke":
             self._desk.ways.open_smoke(self._key)
+        elif verb in ON_THE_LAKE:
+            self._desk.ways.open_pipeline(ON_THE_LAKE[verb], self._key)
         else:
             self._desk.ways.open_action(self._key, verb, self._words)
 

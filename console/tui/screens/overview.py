@@ -57,6 +57,7 @@ class OverviewScreen(LiveScreen):
             "v", "group", "group", show=False, tooltip="the queues of each connection together"
         ),
         Binding("A", "audit", "audit", show=False, tooltip="who did what on the connection"),
+        Binding("P", "runs", "runs", show=False, tooltip="the runs of the pipeline"),
         Binding("o", "twin", "command", show=False, tooltip="the command line that shows the same"),
         Binding("i", "install", "install", show=False, tooltip="a new queue on the connection"),
         Binding("c", "connections", "connections", show=False, tooltip="the connections"),
@@ -254,6 +255,10 @@ class OverviewScreen(LiveScreen):
     def action_audit(self) -> None:
         """Who did what on the connection."""
         self.ways.open_audit(self.connection or "")
+
+    def action_runs(self) -> None:
+        """The runs of the pipeline on this machine."""
+        self.ways.open_runs()
 
     def action_twin(self) -> None:
         """The command line that shows the same, of one connection."""

@@ -67,6 +67,7 @@ class QueueScreen(LiveScreen):
             "left_square_bracket", "chart(-1)", "chart", show=False, tooltip="the chart before"
         ),
         Binding("c", "hide_charts", "charts", show=False, tooltip="without charts, or with them"),
+        Binding("P", "runs", "runs", show=False, tooltip="the runs of the pipeline"),
         Binding("o", "twin", "command", show=False, tooltip="the command line that shows the same"),
         Binding("A", "audit", "audit", show=False, tooltip="who did what to this queue"),
         *(
@@ -290,6 +291,10 @@ class QueueScreen(LiveScreen):
     def action_waits(self) -> None:
         """What the server's sessions wait for."""
         self.ways.open_waits(self.key[0])
+
+    def action_runs(self) -> None:
+        """The runs of the pipeline on this machine."""
+        self.ways.open_runs()
 
     def action_twin(self) -> None:
         """The command line that shows the same as the tab in sight, or else as the figures."""

@@ -1,0 +1,23 @@
+"""How a verb is cut off from outside, and how that is told from other ends."""
+
+import signal
+
+
+class Stopped(KeyboardInterrupt):
+    """SIGTERM or SIGHUP: undone and given back is what Ctrl-C would have undone."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
+    """The interrupt that is the error, or in whose wake it came (a driver cut off in a call)."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def status_of(stop: KeyboardInterrupt) -> int:
+    """The exit status, as a shell says it."""
+    return 128 + (stop.number if isinstance(stop, Stopped) else signal.SIGINT)

@@ -1,0 +1,319 @@
+"""What is kept of a run: its file, how it ended, who is listed, and what never stands in it."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.cli.pipeline_shared import shown_words, without_secrets
+from console.errors import ConsoleError, RefusedError
+from console.pipeline import launch, runs
+from console.pipeline import session as sessions
+from console.pipeline.launch import Job
+from console.pipeline.runs import Outcome, Record, Run
+from console.pipeline.session import Plain
+from tests.cli.calls import call
+from tests.pipeline.conftest import Use
+from tests.pipeline.test_archive import popped
+from tests.servers import wait_until
+
+CORE = "Pl4ntedC0re"
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The runs of this test alone."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return runs.folder()
+
+
+def only(root: Path) -> Run:
+    (run,) = runs.read(root).runs
+    return run
+
+
+# -- the file
+
+
+def test_a_run_from_its_beginning_to_its_end(root: Path) -> None:
+    record = Record.begin(root, "archive", words=("pipeline", "archive", "jobs"), queue="jobs")
+    assert only(root).outcome is Outcome.RUNNING
+    record.about(connection="prod", lake="/lake")
+    result = {"done": True, "result": {"exported": 12, "bytes": 3_000}}
+    record.answered(result, ["plan 1: exported 12"])
+    record.end(0)
+    run = only(root)
+    assert (run.outcome, run.queue, run.connection, run.lake) == (
+        *(Outcome.DONE, "jobs", "prod", "/lake"),
+    )
+    assert (run.rows, run.bytes, run.result) == (12, 3_000, result)
+    assert run.ended_at is not None
+    later = run.began_at + timedelta(days=1)
+    assert run.seconds(later) == (run.ended_at - run.began_at).total_seconds()
+    assert json.loads(json.dumps(run.as_json(later)))["result"] == result
+    assert oct(record.path.stat().st_mode)[-3:] == "600"
+    assert [path.name for path in root.iterdir()] == [record.path.name]
+
+
+def test_how_far_it_is_is_known_at_once_and_written_now_and_then(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = Record.begin(root, "replay")
+    record.told("push: 1 of 9 messages", 1, 0)
+    assert only(root).told == "", "it is too early to write again"
+    monkeypatch.setattr(runs, "_TOLD_SECONDS", 0.0)
+    threads = [
+        threading.Thread(target=record.told, args=(f"push: {n} of 9", n, 0)) for n in range(2, 9)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    run = only(root)
+    assert run.rows == int(run.told.split()[1])
+    assert run.runs
+
+
+@pytest.mark.parametrize(
+    ("verb", "status", "result", "outcome"),
+    [
+        ("archive", 0, None, Outcome.DONE),
+        ("verify", 1, {"pushes": 5, "pops": 4}, Outcome.MISMATCH),
+        ("verify", 1, None, Outcome.FAILED),
+        ("replay", 2, None, Outcome.FAILED),
+        ("replay", 4, None, Outcome.REFUSED),
+        ("rollup", 143, None, Outcome.STOPPED),
+    ],
+)
+def test_how_it_ended(
+    root: Path, verb: str, status: int, result: dict[str, int] | None, outcome: Outcome
+) -> None:
+    record = Record.begin(root, verb)
+    if result is not None:
+        record.answered(result, [])
+    record.end(status)
+    run = only(root)
+    assert run.outcome is outcome
+    assert not run.runs
+    assert run.moved == ("9" if result else "")
+
+
+def test_one_that_was_killed_has_ended_without_a_word(root: Path) -> None:
+    """Also while nobody has taken its exit status, and where its number is another process's."""
+    source = (
+        "import sys, time; from pathlib import Path; from console.pipeline.runs import Record\n"
+        "Record.begin(Path(sys.argv[1]), 'archive')\nprint(flush=True)\ntime.sleep(600)"
+    )
+    command = [sys.executable, "-c", source, str(root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert only(root).outcome is Outcome.RUNNING
+        process.kill()
+        wait_until(lambda: only(root).outcome is Outcome.SILENT, "a run without a word")
+    run = only(root)
+    assert run.outcome is Outcome.SILENT
+    assert run.seconds(datetime.now(UTC)) is None, "nobody knows when"
+    assert replace(run, told_rows=63_000).moved == "≈63,000", "it may have moved more"
+    another = replace(run, pid=os.getpid(), id="another", alive=None)
+    Record(root, another)._write()
+    assert {run.outcome for run in runs.read(root).runs} == {Outcome.SILENT}
+    with pytest.raises(RefusedError, match="not running here"):
+        runs.stop(another)
+
+
+def test_of_another_machine_nobody_can_tell(root: Path) -> None:
+    record = Record.begin(root, "archive")
+    other = f"not-{socket.gethostname()}"
+    record.about(host=other)
+    assert only(root).outcome is Outcome.ELSEWHERE
+    with pytest.raises(RefusedError, match=other):
+        runs.stop(only(root))
+
+
+def test_the_newest_are_kept_and_those_that_run(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "KEPT", 3)
+    going = Record.begin(root, "archive")
+    ended = []
+    for _ in range(5):
+        record = Record.begin(root, "rollup")
+        for end in ("out", "err"):
+            record.path.with_suffix(f".{end}").write_text("said")
+        record.end(0)
+        ended.append(record.id)
+    last = Record.begin(root, "verify")
+    found = [run.id for run in runs.read(root).runs]
+    assert found == [last.id, *reversed(ended[-2:]), going.id]
+    assert len([*root.iterdir()]) == 2 + 2 * 3, "what they said goes with them"
+
+
+def test_what_is_no_run_is_counted(root: Path) -> None:
+    Record.begin(root, "archive")
+    for number, text in enumerate(('{"format": 1', "[]", '{"format": 9}', '{"format": 1}')):
+        (root / f"x{number}.json").write_text(text)
+    found = runs.read(root)
+    assert (len(found.runs), found.unreadable) == (1, 4)
+    assert runs.read(root / "nowhere").runs == ()
+
+
+# -- by the command line
+
+
+def test_each_call_leaves_a_run_and_a_dry_one_none(
+    root: Path, use: Use, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    @contextmanager
+    def nothing(*_: object) -> Any:
+        yield None
+
+    monkeypatch.setattr(sessions, "session", nothing)
+    monkeypatch.setattr(sessions, "OnSpark", lambda _: Plain())
+    client = use("fifo", archive_at_pop="on")
+    popped(client, 30)
+    name, place = client.queue.name, str(tmp_path / "lake")
+    words = ("pipeline", "archive", name, "--lake", place, "--url", client.url)
+    assert call(*words, "--dry-run").status == 0
+    assert runs.read(root).runs == ()
+
+    done = call(*words, "--yes", "--json")
+    assert done.status == 0, done.err
+    run = only(root)
+    assert (run.outcome, run.rows, run.queue, run.lake) == (Outcome.DONE, 30, name, place)
+    assert run.result == done.json
+    assert run.bytes == done.json["result"]["bytes"]
+    assert run.told.startswith("delete: 1 of 1 ranges, 30 rows")
+    assert run.connection == client.database.label
+
+    popped(client, 3)
+    assert call(*words).status == 4
+    assert len(runs.read(root).runs) == 1, "it was only the plan"
+    assert call(*words, "--yes", "another").status == 4
+    assert runs.read(root).runs[0].outcome is Outcome.REFUSED
+
+    listed = call("pipeline", "runs", "--json").json
+    assert [one["outcome"] for one in listed["runs"]] == ["refused", "done"]
+    assert listed["runs"][1]["result"] == done.json
+    lines = call("pipeline", "runs").text.splitlines()
+    assert ["refused" in lines[1], "is not the queue's name" in lines[2], "done" in lines[3]] == [
+        *(True, True, True),
+    ]
+
+
+def test_where_nothing_can_be_kept_the_job_runs_all_the_same(root: Path) -> None:
+    root.parent.mkdir(parents=True)
+    root.write_text("no folder")
+    answer = call("pipeline", "verify")
+    assert answer.status == 2
+    assert "will not be in the list" in answer.err
+    assert "verify wants a --pop-log" in answer.err
+
+
+@given(st.text("/@:%'\" ü", max_size=5), st.sampled_from(["--url", "--url=", "--lake", "--lake="]))
+def test_no_secret_of_a_command_line_is_kept(signs: str, option: str) -> None:
+    from urllib.parse import quote  # noqa: PLC0415
+
+    login = f"u:{quote(signs + CORE + signs, safe='')}"
+    uris = (
+        f"postgresql+psycopg://{login}@h/db",
+        f"postgresql+psycopg://h/db?password={CORE}",
+        f"mssql+pyodbc:///?odbc_connect=UID%3Du%3BPWD%3D{CORE}",
+        f"nonsense {CORE}",
+    )
+    lakes = (f"s3://{login}@bucket/folder", f"s3://bucket/folder?secret_key={CORE}&region=x")
+    for uri in uris if "url" in option else lakes:
+        words = [f"{option}{uri}"] if option.endswith("=") else [option, uri]
+        kept = " ".join(shown_words(["pipeline", *words, "jobs"]))
+        assert CORE not in kept
+        assert kept.endswith(" jobs")
+    assert without_secrets("s3://bucket/a:b@c") == "s3://bucket/a:b@c"
+
+
+# -- as a process of its own
+
+
+def test_a_process_of_its_own_that_fails_says_so(root: Path) -> None:
+    id_ = launch.start(Job("verify", ("pipeline", "verify")), root)
+    wait_until(lambda: only(root).status is not None, "an end")
+    run = only(root)
+    assert (run.id, run.status, run.outcome) == (id_, 2, Outcome.FAILED)
+    assert run.error["what"].startswith("verify wants a --pop-log")
+    # The words come after the file: whoever reads it then knows already how it ended.
+    wait_until(lambda: launch.said(id_, "err", root).startswith("verify wants a --pop-log"), "words")
+    assert launch.said(id_, "out", root) == ""
+
+
+def test_what_could_not_even_be_read_is_told_by_who_started_it(root: Path) -> None:
+    launch.start(Job("verify", ("pipeline", "verify", "--no-such-option")), root)
+    wait_until(lambda: only(root).status is not None, "an end")
+    assert only(root).status == 2
+    assert "No such option" in " ".join(only(root).error.values())
+
+
+_WAITING = """
+import signal, sys
+from console.cli import main
+from console.cli.pipeline import pipeline
+from console.cli.pipeline_shared import Job
+pipeline.add_command(Job("wait", callback=lambda: print("at it", flush=True) or signal.pause()))
+sys.argv[1:] = ["pipeline", "wait"]
+main()
+"""
+
+
+@dataclass(frozen=True)
+class Waiting(Job):
+    """One that only a signal ends."""
+
+    @property
+    def command(self) -> list[str]:
+        return [sys.executable, "-c", _WAITING]
+
+
+def test_it_outlives_who_began_it_and_may_be_asked_to_end(root: Path) -> None:
+    id_ = launch.start(Waiting("wait", ("pipeline", "wait")), root)
+    wait_until(lambda: launch.said(id_, "out", root) == "at it\n", "its word")
+    run = only(root)
+    assert run.runs
+    assert os.getsid(run.pid) == run.pid, "nothing that is sent to this terminal reaches it"
+    assert launch.ID not in Job("x", ()).surroundings()
+    runs.stop(run)
+    wait_until(lambda: only(root).status is not None, "an end")
+    assert (only(root).status, only(root).outcome) == (128 + signal.SIGTERM, Outcome.STOPPED)
+    assert only(root).error["what"] == "Interrupted."
+
+
+def test_a_plan_is_asked_for_and_may_be_cut_off() -> None:
+    plan = launch.Plan(Job("rollup", ("pipeline", "runs")))
+    assert plan.ask() == ["Nothing has been run on this machine."]
+    wrong = launch.Plan(Job("verify", ("pipeline", "verify")))
+    with pytest.raises(ConsoleError, match="verify wants a --pop-log"):
+        wrong.ask()
+    cut = launch.Plan(Waiting("wait", ()))
+    failed: list[Exception] = []
+
+    def ask() -> None:
+        try:
+            cut.ask()
+        except ConsoleError as error:
+            failed.append(error)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    wait_until(lambda: cut._process is not None, "a process")
+    cut.cut_off()
+    asking.join(30)
+    assert failed

@@ -1,0 +1,400 @@
+"""The runs of the pipeline on the screen, and how one is begun, followed and stopped from there."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.widgets import Input
+
+from console.engines import open_database
+from console.errors import ConsoleError, UsageError
+from console.pipeline import launch, runs
+from console.pipeline import session as sessions
+from console.pipeline.launch import Job
+from console.pipeline.runs import Found, Outcome, Record, Run
+from console.rights import Rights
+from console.tui.actions import pipeline as jobs
+from console.tui.dialogs.command import CommandDialog
+from console.tui.dialogs.confirm import ConfirmDialog
+from console.tui.dialogs.run_entry import RunDialog
+from console.tui.dialogs.verbs import VerbsDialog
+from console.tui.places import url_words
+from console.tui.screens.pipeline import PipelineScreen, Stage
+from console.tui.screens.runs import RunsScreen
+from console.tui.widgets.action_form import ActionForm
+from console.tui.widgets.choices import Choices
+from console.tui.widgets.lines import Lines
+from console.tui.widgets.runs_table import RunsTable, size
+from tests.servers import wait_until
+from tests.tui.acting import Acting, acting, database_at, make, states
+from tests.tui.alone import alone, is_at, place, until
+from tests.tui.feeds import queue
+from tests.tui.opened import Opened
+
+KEY = ("prod", "public", "jobs")
+TOLD = "export: 2 of 4 ranges, 200,000 rows"
+AT = datetime(2026, 3, 29, 2, 0, 0, tzinfo=UTC)
+DONE = Run(
+    id="1",
+    verb="archive",
+    began_at=AT,
+    words=("pipeline", "archive", "jobs", "--lake", "/lake"),
+    queue="jobs",
+    connection="prod",
+    lake="/lake",
+    user="ann",
+    host="etl01",
+    pid=4711,
+    told="delete: 4 of 4 ranges, 400,000 rows",
+    ended_at=AT + timedelta(seconds=20),
+    status=0,
+    result={"done": True, "result": {"exported": 400_000, "bytes": 122_300_000}},
+    lines=("plan 7: exported 400,000",),
+)
+RUNNING = replace(
+    DONE, id="2", ended_at=None, status=None, result=None, lines=(), alive=True,
+    told=TOLD, told_rows=200_000, told_at=AT,
+)  # fmt: skip
+KILLED = replace(RUNNING, id="3", alive=False)
+WRONG = replace(
+    DONE, id="4", verb="verify", status=1, result={"pushes": 9, "pops": 8, "lost": 1}, queue=""
+)
+FAILED = replace(
+    DONE, id="5", status=3, result=None, lines=(), error={"what": "[bold]no\x1b[31m", "why": "gone"}
+)
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Runs of this test alone, and what one of them has said."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    runs.folder().mkdir(parents=True)
+    (runs.folder() / "3.err").write_text("Traceback of [bold]somebody\x1b[0m")
+    return runs.folder()
+
+
+@pytest.fixture
+def posted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The screen looks at no file by itself: it has what the test gives it."""
+    monkeypatch.setattr(RunsScreen, "look", lambda _: None)
+
+
+async def shown(console: Opened, *found: Run) -> RunsScreen:
+    """The screen, with these on it."""
+    console.app.open_runs()
+    await console.pilot.pause()
+    at = console.app.screen
+    assert isinstance(at, RunsScreen)
+    at.show(Found(found))
+    await console.pilot.pause()
+    return at
+
+
+def cells(at: RunsScreen, id_: str) -> dict[str, str]:
+    found = at.query_one(RunsTable).cells(id_)
+    return {name: cell.text for name, cell in found.items()}
+
+
+# -- the list
+
+
+async def test_each_run_has_a_line_and_the_cursor_stays_on_its_run(posted: None) -> None:
+    async with alone(places=[place()], size=(160, 30)) as console:
+        at = await shown(console, RUNNING, DONE)
+        assert "2 runs, 1 running" in console.picture
+        first = cells(at, "2")
+        assert (first["outcome"], first["rows"], first["told"]) == ("running", "200,000", TOLD)
+        done = cells(at, "1")
+        assert (done["ended"], done["rows"], done["size"], done["rate"], done["took"]) == (
+            *("03-29 02:00:20", "400,000", "122.3 MB", "20,000", "20.0 s"),
+        )
+        await console.press("j")
+        table = at.query_one(RunsTable)
+        at.show(Found((WRONG, RUNNING, DONE), unreadable=2))
+        await console.pilot.pause()
+        assert table.run_here == DONE
+        assert "2 files cannot be read" in console.picture
+        assert cells(at, "4")["outcome"] == Outcome.MISMATCH
+
+
+async def test_it_fits_and_says_what_was_killed(posted: None) -> None:
+    async with alone(places=[place()], size=(80, 24)) as console:
+        at = await shown(console, KILLED, FAILED, DONE)
+        assert "ended without a word" in console.picture
+        assert f"ended without a word; before that: {TOLD}" in console.picture
+        assert "ended without a word  " in console.picture, "not cut off in the table"
+        assert cells(at, "3")["mark"] == "✖"
+        await console.press("j")
+        assert "[bold]no␛[31m gone" in console.picture
+        assert "dbq-console pipeline archive jobs" in console.picture
+        await console.pilot.resize_terminal(50, 14)
+        await console.pilot.pause()
+        assert "archive" in console.picture
+
+
+async def test_enter_shows_the_result_whole(posted: None) -> None:
+    async with alone(places=[place()], size=(120, 50)) as console:
+        await shown(console, DONE, KILLED)
+        await console.press("enter")
+        await until(console, lambda: is_at(console, RunDialog))
+        for words in ("done (exit 0)", "plan 7: exported", '"exported": 400000', "ann@etl01"):
+            assert words in console.picture
+        await console.press("y")
+        assert '"bytes": 122300000' in console.app.clipboard
+        await console.press("escape", "j", "enter")
+        await until(console, lambda: is_at(console, RunDialog))
+        await console.pilot.pause()
+        assert "The same command goes on where it was" in console.picture
+        assert "[bold]somebody␛[0m" in console.picture
+
+
+async def test_nothing_yet_and_nothing_to_be_read(posted: None) -> None:
+    async with alone(places=[place()]) as console:
+        at = await shown(console)
+        assert "Nothing has been run on this machine yet" in console.picture
+        assert ":pipeline archive QUEUE" in console.picture
+        at.show(Found((DONE,)))
+        at._failed(ConsoleError("The runs cannot be read.", why="no disk"))
+        await console.pilot.pause()
+        assert "no disk" in console.picture
+        assert "archive" in console.picture, "what was read stays"
+        await console.press("o")
+        assert is_at(console, CommandDialog)
+
+
+async def test_it_is_stopped_by_a_word_and_not_by_a_key(
+    posted: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopped: list[str] = []
+    monkeypatch.setattr(runs, "stop", lambda run: stopped.append(run.id))
+    async with alone(places=[place()]) as console:
+        await shown(console, RUNNING, DONE)
+        await console.press("s", "escape")
+        assert is_at(console, RunsScreen)
+        await console.press("s")
+        assert is_at(console, ConfirmDialog)
+        assert TOLD in console.picture
+        await console.press("y", "enter")
+        await until(console, lambda: stopped)
+        assert stopped == ["2"]
+        await console.press("j", "s")
+        assert is_at(console, RunsScreen), "it has ended"
+
+
+# -- what is begun
+
+
+def test_the_process_is_told_the_connection_and_no_secret_stands_in_its_words() -> None:
+    said = {"lake": "/l", "older": "1h", "retention": "7d", "master": "local[*]", "done-older": ""}
+    named = jobs.confirmed(jobs.job("archive", said, place(rights=Rights.OPERATOR), KEY))
+    assert named.words == (
+        *("pipeline", "archive", "--yes", "jobs", "--lake=/l", "--older=1h"),
+        *("--schema", "public", "--rights", "operator", "--profile", "prod", "jobs"),
+    )
+    assert named.environment == {}
+    assert named.command[-len(named.words) :] == [*named.words]
+
+    one = place()
+    secret = one.database.url.set(password="Pl4nted")
+    database = open_database(secret.render_as_string(hide_password=False), label="prod")
+    by_url = replace(one, database=database, words=url_words(database))
+    job = jobs.job("verify", {"pop-log": "a b", "left": "0"}, by_url, ("prod", "s", "-odd"))
+    assert "Pl4nted" not in f"{job} {job.command}"
+    assert "Pl4nted" in job.surroundings()["DBQ_URL"]
+    assert job.words[-2:] == ("--", "-odd")
+    assert f"--pop-log={Path('a b').absolute()}" in job.words
+    assert "Pl4nted" not in jobs.twin("archive", {}, by_url, KEY)
+    assert jobs.confirmed(replace(job, queue="-odd")).words[2] == "--yes=-odd"
+    several = jobs.job("replay", {"filter": "error~'no route' id=4"}, place(), KEY)
+    assert several.words[2:4] == ("--filter=error~no route", "--filter=id=4")
+    with pytest.raises(UsageError, match="can be seen by others"):
+        jobs.job("rollup", {"lake": "s3://key:secret@bucket/x"}, None, None)
+    assert jobs.job("rollup", {"lake": "s3://bucket/x"}, None, None).words == (
+        *("pipeline", "rollup", "--lake=s3://bucket/x"),
+    )
+
+
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
+    """What would have been started; a plan is what it was asked with."""
+    found: list[Job] = []
+
+    def start(job: Job) -> str:
+        found.append(job)
+        return Record.begin(runs.folder(), job.verb).id
+
+    class Planned:
+        def __init__(self, job: Job) -> None:
+            self._job = job
+
+        def ask(self) -> list[str]:
+            if "--older=9h" in self._job.words:
+                raise UsageError("Nothing is so old.", next_step="Say less.")
+            return [f"the plan of {' '.join(self._job.words)}"]
+
+        def cut_off(self) -> None:
+            pass
+
+    monkeypatch.setattr(launch, "start", start)
+    monkeypatch.setattr("console.tui.screens.pipeline.Plan", Planned)
+    monkeypatch.setattr(sessions, "require_extra", lambda: None)
+    return found
+
+
+def at_stage(console: Opened, stage: Stage) -> bool:
+    at = console.app.screen
+    return isinstance(at, PipelineScreen) and at.stage is stage
+
+
+async def test_the_form_the_plan_the_name_and_then_the_list(begun: list[Job]) -> None:
+    async with alone(places=[place(rights=Rights.OPERATOR)]) as console:
+        console.feed.give(queue("jobs"))
+        console.app.open_pipeline("archive", KEY, lake="/srv/lake")
+        await until(console, lambda: at_stage(console, Stage.FORM))
+        assert "drain its archive" in console.picture
+        fields = console.app.screen.query_one(ActionForm)
+        fields.rows[1].query_one(Input).value = "9h"
+        await console.press("enter")
+        await until(console, lambda: "Nothing is so old" in console.picture)
+        assert at_stage(console, Stage.FORM)
+        fields.rows[1].query_one(Input).value = "no time"
+        await console.press("enter")
+        assert at_stage(console, Stage.FORM)
+        fields.rows[1].query_one(Input).value = ""
+        await console.press("ctrl+o")
+        twin = "pipeline archive --lake=/srv/lake --schema public --profile prod jobs"
+        assert console.app.clipboard == f"dbq-console {twin}"
+        await console.press("escape", "enter")
+        await until(console, lambda: at_stage(console, Stage.PLAN))
+        assert "the plan of pipeline archive --dry-run --lake=/srv/lake" in console.picture
+        await console.press("y", "enter")
+        assert "'y' is not it" in console.picture
+        assert not begun
+        confirm = console.app.screen.query_one("#confirm", Input)
+        confirm.value = "jobs"
+        console.feed.fail()
+        await console.pilot.pause()
+        await console.press("enter")
+        assert "no new figures" in console.picture
+        assert not begun
+        console.feed.give(queue("jobs"))
+        await console.pilot.pause()
+        at = console.app.screen
+        assert isinstance(at, PipelineScreen)
+        at._confirm("jobs")
+        at._confirm("jobs")
+        await until(console, lambda: is_at(console, RunsScreen))
+        assert [job.words[:4] for job in begun] == [("pipeline", "archive", "--yes", "jobs")]
+        table = console.app.screen.query_one(RunsTable)
+        await until(console, lambda: table.run_here is not None)
+        await console.press("escape")
+        assert not is_at(console, PipelineScreen)
+
+
+async def test_what_changes_nothing_wants_no_name_and_escape_leads_back(begun: list[Job]) -> None:
+    async with alone() as console:
+        console.app.open_runs()
+        await console.press("n")
+        await until(console, lambda: at_stage(console, Stage.FORM))
+        await console.press("enter")
+        await until(console, lambda: at_stage(console, Stage.PLAN))
+        assert "It deletes nothing" in " ".join(console.picture.split())
+        await console.press("escape")
+        assert at_stage(console, Stage.FORM)
+        await console.press("enter")
+        await until(console, lambda: at_stage(console, Stage.PLAN))
+        await console.press("y", "enter")
+        await until(console, lambda: is_at(console, RunsScreen))
+        assert [job.words for job in begun] == [("pipeline", "rollup")]
+
+
+def refusal(console: Opened) -> str:
+    return console.app.screen.query_one("#problem", Lines).said
+
+
+async def test_who_may_only_look_begins_nothing_that_changes_a_queue(begun: list[Job]) -> None:
+    async with alone(places=[place(rights=Rights.READ_ONLY)]) as console:
+        for verb in ("archive", "replay"):
+            console.app.open_pipeline(verb, KEY)
+            await console.pilot.pause()
+            assert "needs the right operator" in refusal(console)
+            await console.press("enter", "enter", "escape")
+        console.app.open_pipeline("verify", KEY)
+        await until(console, lambda: at_stage(console, Stage.FORM))
+        await console.press("escape")
+        console.app.open_pipeline("verify", ("nowhere", "public", "x"))
+        await console.pilot.pause()
+        assert "no such connection" in refusal(console)
+        assert not begun
+
+
+async def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "find_spec", lambda _: None)
+    async with alone() as console:
+        console.app.open_pipeline("rollup")
+        await console.pilot.pause()
+        assert sessions.INSTALL in refusal(console)
+        assert at_stage(console, Stage.REFUSED)
+
+
+def test_a_password_that_is_typed_cannot_be_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Typed:
+        is_typed = True
+
+    one: Any = replace(place(), credentials=Typed())  # type: ignore[arg-type]
+    assert "its password is typed" in jobs.why_not("verify", one)
+    assert jobs.why_not("rollup", one) == ""
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [(None, ""), (7, "7 B"), (4_200, "4.2 kB"), (3_200_000, "3.2 MB"), (90 * 10**9, "90.0 GB")],
+)
+def test_sizes(number: int | None, words: str) -> None:
+    assert size(number) == words
+
+
+@pytest.mark.long
+async def test_a_real_run_from_the_dialog_to_its_result(database_url: str, tmp_path: Path) -> None:
+    with database_at(database_url) as database:
+        made = make(database, "jobs", "fifo", {"archive_at_pop": "on"})
+        with database.transaction("pop") as connection:
+            connection.exec_driver_sql("SELECT count(*) FROM public.jobs_pop_many(5)")
+        before = states(database, made)
+        async with acting(database, "jobs", rights=Rights.OPERATOR) as console:
+            console.app.open_actions(console.key("jobs"))
+            await console.until(lambda: isinstance(console.app.screen, VerbsDialog), "the verbs")
+            await console.until(lambda: bool(console.dialog.choices), "choices")
+            names = [one.verb for one in console.dialog.choices]
+            assert "to lake" in names
+            console.dialog.query_one(Choices).highlighted = names.index("to lake")
+            await console.pilot.press("enter")
+            await form(console, tmp_path / "lake")
+            await console.until(lambda: isinstance(console.app.screen, RunsScreen), "the runs")
+
+        def ended() -> bool:
+            return all(run.status is not None for run in runs.read(runs.folder()).runs)
+
+        # The console has ended; the run goes on.
+        wait_until(ended, "the end of the run", 120)
+        (run,) = runs.read(runs.folder()).runs
+        assert (run.outcome, run.rows) == (Outcome.DONE, 5), run
+        assert states(database, made) == before
+        assert [*(tmp_path / "lake").rglob("*.parquet")]
+
+
+async def form(console: Acting, lake: Path) -> None:
+    def stage(wanted: Stage) -> bool:
+        at = console.app.screen
+        return isinstance(at, PipelineScreen) and at.stage is wanted
+
+    await console.until(lambda: stage(Stage.FORM), "a form")
+    fields = console.app.screen.query_one(ActionForm)
+    fields.rows[0].query_one(Input).value = str(lake)
+    await console.pilot.press("enter")
+    await console.until(lambda: stage(Stage.PLAN), "a plan")
+    assert "5 rows into" in console.picture
+    console.app.screen.query_one("#confirm", Input).value = "jobs"
+    await console.pilot.press("enter")
