@@ -75,6 +75,11 @@ def type_anything(console: "pexpect.spawn[str]", chance: random.Random, count: i
     return repr("".join(typed))
 
 
+def words_of(drawn: io.StringIO) -> str:
+    """What was written, without what moves the cursor."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.getvalue())
+
+
 def go_out(console: "pexpect.spawn[str]") -> None:
     """Escape goes out level by level; on the overview it tells what quits."""
     deadline = time.monotonic() + _ENOUGH_SECONDS
@@ -107,10 +112,13 @@ def test_no_keys_break_it_or_change_anything(
         console.delaybeforesend = None
         drawn = console.logfile_read = io.StringIO()
         console.expect("reports")
-        typed = type_anything(console, random.Random(seed), count)
-        go_out(console)
-        quit_at_once(console)
-        words = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn.getvalue())
+        try:
+            typed = type_anything(console, random.Random(seed), count)
+            go_out(console)
+            quit_at_once(console)
+        except pexpect.EOF:
+            pytest.fail(f"it ended: {words_of(drawn)[-6000:]}")
+        words = words_of(drawn)
         assert "Traceback" not in words, typed
         assert "could not do that" not in words, typed
         assert contents(database, queues) == before, typed
