@@ -423,6 +423,7 @@ DECLARE
     next_pop bigint;
     ring_size bigint;
     room bigint;
+    ready bigint;
     waiting bigint;
     held integer;
     places tid[] := '{}'; -- of all that is locked for this call
@@ -525,6 +526,33 @@ BEGIN
         INTO next_pop, next_push, ring_size FROM "{schema}"."{queue}_config" AS c;
         room := least(wanted - cardinality(places), next_push - next_pop);
         EXIT WHEN room <= 0;
+        -- Near the end of the queue most numbers are those of pushes that are not committed yet. Drawn now
+        -- each would be parked, and behind as many parked ones the next calls find nothing either: 16 and
+        -- 16 in batches of 100 fell from 47,000 messages/s to 3,000 in ten seconds. So no more are drawn
+        -- than up to the last one whose message is here; one where none is, so that no hole stops a call.
+        IF room > 1 AND next_push - next_pop < 32 * room THEN
+            FOR look IN 1..2 LOOP
+                slots := ARRAY(SELECT (next_pop + generate_series(0, room - 1)) % ring_size);
+                SELECT max(r.message_id) - next_pop + 1 INTO ready FROM "{schema}"."{queue}" AS r
+                WHERE r.slot = ANY(slots) AND r.message_id >= next_pop AND r.message_id < next_pop + room;
+                EXIT WHEN ready IS NOT NULL OR look = 2 OR tries + voids > 0;
+                PERFORM pg_sleep(0.001); -- a push's commit may be in flight
+            END LOOP;
+            -- None is: what is known to be void, or has messages behind it, is drawn all at once.
+            IF ready IS NULL THEN
+                PERFORM FROM "{schema}"."{queue}_parked" AS p
+                WHERE p.void AND p.number >= next_pop AND p.number < next_pop + room LIMIT 1;
+                IF FOUND THEN
+                    ready := room;
+                ELSIF next_push - next_pop > room THEN
+                    slots := ARRAY(SELECT (next_pop + generate_series(room, next_push - next_pop - 1)) % ring_size);
+                    PERFORM FROM "{schema}"."{queue}" AS r
+                    WHERE r.slot = ANY(slots) AND r.message_id >= next_pop + room LIMIT 1;
+                    ready := CASE WHEN FOUND THEN room END;
+                END IF;
+            END IF;
+            room := coalesce(ready, 1);
+        END IF;
         drawn := ARRAY(SELECT nextval('"{schema}"."{queue}_pop_seq"') FROM (SELECT generate_series(1, room)) AS g);
         slots := ARRAY(SELECT unnest(drawn) % ring_size);
         -- Two looks, each with a fresh snapshot; what the first one locked is locked in the second.

@@ -15,6 +15,8 @@ Key = tuple[str, int, bool]
 """A row that can be locked: ("slot", slot, False) or ("parked", number, void)."""
 
 MOST_PARKED_LOOKED_AT = 64
+_NEAR = 32
+"""Batches from the end of the queue: so near, a batch looks before it draws."""
 _TRIES = 8
 _LOOKS = 4
 _MOST_VOIDS = 1000
@@ -256,12 +258,17 @@ def pop_many(tx: Transaction, n: int) -> Steps[list[Live]]:
     while tries < _TRIES and voids < _MOST_VOIDS:
         next_pop = store.next_pop
         yield
+        gap = store.next_push - next_pop
+        room = min(n - len(taken), gap)
+        if room <= 0:
+            break
+        if room > 1 and gap < _NEAR * room:
+            looks = 1 if tries + voids else 2
+            room = yield from _drawn_for(tx, next_pop, room, gap, looks)
         numbers = []
-        for _ in range(min(n - len(taken), store.next_push - next_pop)):
+        for _ in range(room):
             numbers.append(store.draw(push=False))
             yield
-        if not numbers:
-            break
         missing = list(numbers)
         for _ in range(2):
             now = [live for number in missing if (live := _take(tx, number))]
@@ -277,6 +284,26 @@ def pop_many(tx: Transaction, n: int) -> Steps[list[Live]]:
         voids += len(known)
         tries += len(known) < len(missing)
     return sorted(taken, key=lambda live: live.message_id)
+
+
+def _drawn_for(tx: Transaction, next_pop: int, room: int, gap: int, looks: int) -> Steps[int]:
+    """How many numbers: up to the last whose message is here; all where they are void or holes."""
+    numbers = range(next_pop, next_pop + room)
+    for _ in range(looks):
+        ready = [number for number in numbers if _is_here(tx, number)]
+        yield
+        if ready:
+            return max(ready) - next_pop + 1
+    void = any((number, True) in tx.parked() for number in numbers)
+    yield
+    if void or any(_is_here(tx, next_pop + ahead) for ahead in range(room, gap)):
+        return room
+    return 1
+
+
+def _is_here(tx: Transaction, number: int) -> bool:
+    live = tx.slot(number % tx.store.size)
+    return live is not None and live.message_id == number
 
 
 def _pop_parked(tx: Transaction, n: int) -> Steps[list[Live]]:

@@ -76,6 +76,35 @@ def test_the_lowest_parked_number_goes_first_whatever_else_is_parked(ring: Ring)
             assert taken.id == number
 
 
+def test_a_batch_does_not_run_ahead_of_pushes_that_are_not_committed(ring: Ring) -> None:
+    """What it draws then is parked, and in the end every message comes by a parked number."""
+    with ring.connect() as connection, ring.connect() as late:
+        late.execute("BEGIN")
+        numbers = ring.push_many(late, [f"late {n}" for n in range(100)])
+        assert ring.pop_many(connection, 100) == []
+        assert len(ring.parked(connection)) == 8, "a call's tries, a number each"
+        late.execute("COMMIT")
+        assert [message.id for message in ring.pop_many(connection, 100)] == numbers
+        assert not ring.parked(connection)
+
+
+def test_a_batch_takes_what_is_behind_holes(ring: Ring) -> None:
+    with ring.connect() as connection:
+        _give_up(ring, connection, "push", 300)
+        behind = ring.push_many(connection, ["behind"] * 10)
+        found = [m for _ in range(3) for m in ring.pop_many(connection, 50)]
+        assert [message.id for message in found] == behind
+
+
+def test_a_batch_drops_voids_at_the_end_at_once(ring: Ring) -> None:
+    with ring.connect() as connection:
+        voids = "INSERT INTO {parked} SELECT g, true, now() FROM generate_series(1, 300) AS g"
+        connection.execute(ring.sql(voids))
+        _give_up(ring, connection, "push", 300)
+        assert ring.pop_many(connection, 100) == []
+        assert ring.measure().gap == 0
+
+
 @pytest.mark.parametrize("batch", [None, 1, 100])
 def test_a_call_drops_a_thousand_voids_and_then_says_nothing_now(
     ring: Ring, batch: int | None
