@@ -3,12 +3,12 @@
 import mmap
 from pathlib import Path
 
-_COLUMNS = 3
+_COLUMNS = 5
 _BYTES = 8
 
 
 class Board:
-    """One row a worker: messages pushed, messages popped, the median of its last calls in µs."""
+    """One row a worker: messages pushed, messages popped, then how long its last calls took."""
 
     def __init__(self, path: Path, rows: int = 0) -> None:
         """Open it; with `rows`, make it."""
@@ -23,9 +23,10 @@ class Board:
         at = row * _COLUMNS
         self._cells[at], self._cells[at + 1] = pushed, popped
 
-    def write_median(self, row: int, microseconds: int) -> None:
-        """Say how long its calls take now."""
-        self._cells[row * _COLUMNS + 2] = microseconds
+    def write_took(self, row: int, p50: int, p95: int, p99: int) -> None:
+        """Say how long its calls take now, in microseconds."""
+        at = row * _COLUMNS
+        self._cells[at + 2], self._cells[at + 3], self._cells[at + 4] = p50, p95, p99
 
     @property
     def pushed(self) -> int:
@@ -37,9 +38,10 @@ class Board:
         """Messages that all workers popped so far."""
         return sum(self._cells[1::_COLUMNS])
 
-    def medians(self) -> list[int]:
-        """How long calls take now, by worker, in µs; 0: not known yet."""
-        return list(self._cells[2::_COLUMNS])
+    def took(self) -> list[tuple[int, int, int]]:
+        """How long calls take now, by worker: p50, p95, p99 in microseconds; 0: not known yet."""
+        cells = list(self._cells)
+        return list(zip(*(cells[column::_COLUMNS] for column in (2, 3, 4)), strict=True))
 
     def close(self) -> None:
         """Give the memory back."""

@@ -14,9 +14,9 @@ class Load:
     seconds: float = 10.0
     warmup_seconds: float = 2.0
     rounds: int = 3
-    room: int = 5_000
-    """Producers wait while so many messages are in the queue: all contestants get the same room,
-    and what is pushed is what is popped. 0: they never wait."""
+    room: int = 0
+    """Producers wait while so many messages are in the queue. 0: never, as in Kejser's article; a
+    full ring makes them wait all the same."""
     held_xmin: bool = False
     """One old transaction is open during each round."""
     with_console: bool = False

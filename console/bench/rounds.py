@@ -16,7 +16,7 @@ from console.bench.crew import Crew
 from console.bench.journal import Journal
 from console.bench.judge import judge
 from console.bench.load import Load
-from console.bench.measured import Round, measured
+from console.bench.measured import Latency, Round, measured
 from console.bench.names import load_name
 from console.bench.server import (
     Looker,
@@ -53,8 +53,8 @@ class Live:
     """Of the round; negative while it warms up."""
     messages_per_second: float
     """In the second that is over."""
-    p50_ms: float | None
-    """Of the pops of the last moments."""
+    pop_ms: Latency | None
+    """Of the pops of the last moments, in the process that takes longest."""
 
 
 @dataclass(frozen=True)
@@ -255,10 +255,10 @@ class _Costs:
 def _live(
     contestant: Contestant, number: int, load: Load, second: int, board: Board, before: int
 ) -> Live:
-    medians = [median for median in board.medians()[-_processes(load.consumers) :] if median]
-    p50_ms = max(medians) / 1000 if medians else None
+    took = max(board.took()[-_processes(load.consumers) :])
+    pop_ms = Latency(*(cut / 1000 for cut in took)) if any(took) else None
     through = float(board.popped - before)
-    return Live(contestant, number, load.rounds, second, through, p50_ms)
+    return Live(contestant, number, load.rounds, second, through, pop_ms)
 
 
 def _processes(clients: int) -> int:

@@ -10,7 +10,6 @@ when their call has committed: tell after that. Nothing here is for several thre
 what says so.
 """
 
-import statistics
 import threading
 import time
 from collections import deque
@@ -23,7 +22,7 @@ from console.bench.message import HEAD, filler, head
 
 _ERRORS_KEPT = 5
 _ERRORS_ENDURED = 1000
-_MEDIAN_OF = 500
+_TOOK_OF = 500
 
 PAUSE_SECONDS = 0.002
 """After a pop that found nothing, and where there is no room for a push; longer by and by."""
@@ -82,7 +81,7 @@ class Shift:
         self._next = dict.fromkeys(range(task.first, task.first + task.clients), 0)
         self._times = Times(0, 0, 0, 0)
         self._messages = 0
-        self._took: deque[int] = deque(maxlen=_MEDIAN_OF)
+        self._took: deque[int] = deque(maxlen=_TOOK_OF)
         self._cpu_before: float | None = None
         self._broken = False
         self.lock = threading.Lock()
@@ -178,5 +177,7 @@ class Shift:
         self._took.append(took)
         if self._cpu_before is None and at >= self._times.measure:
             self._cpu_before = time.process_time()
-        if len(calls) % _MEDIAN_OF == 0:
-            self._board.write_median(self.task.place, round(statistics.median(self._took)))
+        if len(calls) % _TOOK_OF == 0:
+            lately, last = sorted(self._took), len(self._took) - 1
+            p50, p95, p99 = (lately[round(last * share)] for share in (0.5, 0.95, 0.99))
+            self._board.write_took(self.task.place, p50, p95, p99)

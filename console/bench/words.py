@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from console.bench.load import Load
 from console.bench.ran_on import RanOn
 from console.bench.results import Comparison, Result, comparisons
-from console.bench.rounds import Load
 from console.formats import UNKNOWN, numbered, plain
 
 _MANY_WAITS = 4

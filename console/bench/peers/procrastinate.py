@@ -10,7 +10,6 @@ designs do it. A batch is one of deferring (`batch_defer_async`); there is none 
 """
 
 import asyncio
-import heapq
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -131,7 +130,8 @@ class _Telling(JobManager):
     def __init__(self, connector: BaseConnector, shift: Shift) -> None:
         super().__init__(connector)
         self._shift = shift
-        self._idle = list(shift.clients)
+        self._clients: dict[int, int] = {}
+        """Of each worker: it has one job at a time, so what it gets has an order."""
         self._taken: dict[int | None, tuple[int, int, int]] = {}
 
     async def fetch_job(self, queues: Iterable[str] | None, worker_id: int) -> Job | None:
@@ -140,7 +140,10 @@ class _Telling(JobManager):
         if job is None:
             self._shift.popped(self._shift.task.first, [], asked)
         else:
-            self._taken[job.id] = heapq.heappop(self._idle), asked, now_us() - asked
+            client = self._clients.setdefault(
+                worker_id, self._shift.task.first + len(self._clients)
+            )
+            self._taken[job.id] = client, asked, now_us() - asked
         return job
 
     async def finish_job(self, job: Job, status: Status, delete_job: bool) -> None:  # noqa: FBT001
@@ -153,8 +156,6 @@ class _Telling(JobManager):
             if _lost(error):
                 self._shift.pop_in_doubt(1)
             raise
-        finally:
-            heapq.heappush(self._idle, client)
         if status is Status.SUCCEEDED:
             self._shift.popped(client, [str(job.task_kwargs["p"]).encode()], asked, took)
 
