@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +75,7 @@ class Numbers(click.ParamType[tuple[int, ...]]):
     type=click.IntRange(min=0),
     default=Load.room,
     show_default=True,
-    help="Producers wait while so many messages are in the queue; 0: never.",
+    help="Producers wait while so many messages are in the queue; 0: only where a ring is full.",
 )
 @click.option("--ring-size", type=Numbers(), help="Slots of a ring; several are compared.")
 @click.option(
@@ -118,7 +117,8 @@ def bench(
     from console.bench import drawing  # noqa: PLC0415
     from console.bench.ran_on import ran_on  # noqa: PLC0415
     from console.bench.results import comparisons  # noqa: PLC0415
-    from console.cli.bench_words import lines, load_in_words  # noqa: PLC0415
+    from console.bench.words import as_json, load_in_words  # noqa: PLC0415
+    from console.cli.bench_words import lines  # noqa: PLC0415
 
     wanted = Wanted(
         designs=more.pop("designs"),
@@ -144,15 +144,7 @@ def bench(
     compared = comparisons(results)
     if report is not None:
         _write(report, drawing.report(about, load_in_words(settings), results, compared))
-    call.answer(
-        {
-            "ran_on": about.as_json(),
-            "load": asdict(settings),
-            "results": [result.as_json() for result in results],
-            "comparisons": [one.as_json() for one in compared],
-        },
-        lines(about, settings, results, compared),
-    )
+    call.answer(as_json(about, settings, results), lines(about, settings, results, compared))
     if not all(result.ok for result in results):
         sys.exit(1)
 

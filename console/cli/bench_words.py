@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Sequence
 
+from console.bench.load import Load
 from console.bench.ran_on import RanOn
 from console.bench.results import (
     Comparison,
@@ -11,14 +12,13 @@ from console.bench.results import (
     log_bytes_per_message,
     pages_per_message,
 )
-from console.bench.rounds import Load
-from console.formats import NOT_APPLICABLE, UNKNOWN, numbered, plain
+from console.bench.words import checked, compared_lines, load_in_words, waits
+from console.formats import NOT_APPLICABLE, UNKNOWN
 
 _HEADS = (
     *("", "messages/s", "min", "max", "push ms", "p95", "p99", "pop ms", "p95", "p99"),
     *("way ms", "p95", "cpu server", "clients", "log B", "pages", "HOT"),
 )
-_MANY_WAITS = 4
 
 
 def lines(
@@ -30,26 +30,17 @@ def lines(
         "",
         *_chart(results).splitlines(),
         "",
-        *_waits(results),
+        *_block(waits(results)),
         *_curves(load, results),
-        *_compared(compared),
-        *_checked(results),
+        *_block(compared_lines(compared)),
+        *checked(results),
         load_in_words(load),
         *about.lines,
     ]
 
 
-def load_in_words(load: Load) -> str:
-    """How much of what."""
-    room = f"at most {load.room:,} messages waiting" if load.room else "no limit to what waits"
-    held = "; one old transaction open" if load.held_xmin else ""
-    rounds = (
-        f"{numbered(load.rounds, 'round')} of {load.seconds:g} s after {load.warmup_seconds:g} s"
-    )
-    return (
-        f"{load.producers} producers, {load.consumers} consumers, {load.payload} bytes, {room}; "
-        f"{rounds} of warm-up{held}"
-    )
+def _block(shown: list[str]) -> list[str]:
+    return [*shown, ""] if shown else []
 
 
 def _table(results: Sequence[Result]) -> list[str]:
@@ -105,18 +96,6 @@ def _chart(results: Sequence[Result]) -> str:
     return shown
 
 
-def _waits(results: Sequence[Result]) -> list[str]:
-    shown = []
-    for result in results:
-        found = result.waits()
-        if found is None:
-            shown.append(f"{result.label} waits: {UNKNOWN}")
-            continue
-        words = [f"{wait['wait']} {wait['average_sessions']}" for wait in found[:_MANY_WAITS]]
-        shown.append(f"{result.label}: sessions at a time: {', '.join(words)}")
-    return [*shown, ""] if shown else []
-
-
 def _curves(load: Load, results: Sequence[Result]) -> list[str]:
     """How each went on, where something made it slower and slower."""
     if not load.held_xmin:
@@ -124,24 +103,3 @@ def _curves(load: Load, results: Sequence[Result]) -> list[str]:
     shown = ["messages a second, from the beginning of the measured time to its end:"]
     shown += [f"  {r.label}: {' '.join(f'{rate:,.0f}' for rate in r.curve)}" for r in results]
     return [*shown, ""]
-
-
-def _compared(compared: Sequence[Comparison]) -> list[str]:
-    shown = [f"{one.ratio:8.2f}  {one.words}" for one in compared]
-    return [*shown, ""] if shown else []
-
-
-def _checked(results: Sequence[Result]) -> list[str]:
-    """What became of the messages."""
-    bad = [result for result in results if not result.ok]
-    popped = sum(result.verdict["popped"] for result in results)
-    shown = [f"{popped:,} messages checked: none lost, doubled, damaged or out of order"]
-    if bad:
-        shown = [f"NOT OK: {result.label}: {_counts(result)}" for result in bad]
-    shown += [f"in doubt: {r.label}: {_counts(r)}" for r in results if r.verdict["in_doubt"]]
-    shown += [f"error: {r.label}: {plain(error)}" for r in results for error in r.errors]
-    return shown
-
-
-def _counts(result: Result) -> str:
-    return ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in result.verdict.items())

@@ -24,7 +24,7 @@ from console.catalog import Queue
 from console.cli.streams import narrate, put
 from console.config import RIGHTS, Configuration, Profile, Said
 from console.engines import Database, Product
-from console.errors import RefusedError, UsageError
+from console.errors import ConsoleError, RefusedError, UsageError
 from console.formats import parse_duration
 from console.monitor.limits import DEFAULTS, Thresholds
 from console.monitor.message import Masks
@@ -40,6 +40,7 @@ __all__ = [
     "confirm_by_name",
     "confirmation",
     "confirms",
+    "group_option",
     "place",
     "require_confirmation",
     "stopping",
@@ -73,6 +74,18 @@ class Call:
         """The connection that is meant; None where none is named."""
         # Whoever typed the URL typed the verb.
         return self.configuration.chosen(self.said, url_rights=Rights.ADMIN)
+
+    def several(self, group: str | None, said: Said) -> list[Profile]:
+        """The connections of the group, or the one that is named, or all that are configured."""
+        if group is not None:
+            if said.url or said.profile:
+                raise UsageError("--group does not go with --url or --profile.")
+            return self.configuration.in_group(group, said)
+        named = self.configuration.chosen(said, url_rights=Rights.ADMIN)
+        profiles = self.configuration.profiles(said) if named is None else [named]
+        if not profiles:
+            raise self.configuration.none_named()
+        return profiles
 
     @property
     def product(self) -> Product | None:
@@ -191,10 +204,23 @@ class DurationType(click.ParamType[float]):
 DURATION = DurationType()
 
 
+def _profile_names(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
+    """For the shell: nothing is connected, and mistakes of the file are told by the verbs."""
+    try:
+        return [name for name in config.load().names if name.startswith(begun)]
+    except ConsoleError:
+        return []
+
+
 def place(verb: Verb) -> Verb:
     """`--url` and `--profile`, which may stand before the verb and after it."""
     for option in (
-        click.option("--profile", metavar="NAME", help="A connection of the configuration."),
+        click.option(
+            "--profile",
+            metavar="NAME",
+            help="A connection of the configuration.",
+            shell_complete=_profile_names,
+        ),
         click.option("--url", metavar="URL", help=_URL_HELP),
     ):
         verb = option(verb)
@@ -205,6 +231,12 @@ _URL_HELP = (
     "The database; also from DBQ_URL. Others on this machine can see a command line: leave the "
     "password to ~/.pgpass or a profile, or write '${env:NAME}' for it."
 )
+
+
+def group_option(verb: Verb) -> Verb:
+    """`--group`, for verbs that work on several connections."""
+    words = "All connections of this group of the configuration."
+    return click.option("--group", metavar="G", help=words)(verb)
 
 
 def verb_options(verb: Verb) -> Callable[..., Any]:

@@ -2,19 +2,18 @@
 
 import csv
 import io
-import signal
-import threading
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import click
 
-from console.cli.context import DURATION, Call, verb_options
+from console.cli.context import DURATION, Call, group_option, verb_options
+from console.cli.interrupts import asked_to_end
 from console.cli.plots import plot_of
 from console.cli.streams import narrate, put
 from console.config import Profile
@@ -33,6 +32,7 @@ from console.monitor.recording.rollups import connections as rolled_up
 from console.monitor.recording.segments import connections
 from console.pipeline.lake import default_place
 
+_LOG = logging.getLogger(__name__)
 _STOP_SECONDS = 15.0
 _ROWS = 40
 """So many points has a table on a terminal."""
@@ -58,22 +58,23 @@ _recordings = click.option(
     metavar="N",
     help="Of one connection, in MiB; the oldest goes first.",
 )
+@group_option
 @verb_options
-def record(call: Call, recordings: Path | None, keep: float, most_mib: int) -> None:
+def record(
+    call: Call, recordings: Path | None, keep: float, most_mib: int, group: str | None
+) -> None:
     """Record what the console sees, without a screen, until Ctrl-C or SIGTERM.
 
-    The connection that is named, else all that are configured. Samples at the connection's
-    interval; waits, findings and actions in longer steps. Never payloads. A connection has one
-    recorder: a console that is opened meanwhile leaves the recording to this one.
+    The connection that is named, those of --group, else all that are configured. Samples at the
+    connection's interval; waits, findings and actions in longer steps. Never payloads. A connection
+    has one recorder: a console that is opened meanwhile leaves the recording to this one.
 
     \b
     Example: dbq-console record --profile prod --keep 14d
     """
-    profiles = [call.profile] if call.profile is not None else call.configuration.profiles()
-    if not profiles:
-        raise call.configuration.none_named()
+    profiles = call.several(group, call.said)
     bounds = Bounds(keep_seconds=keep, most_bytes=most_mib * _MIB)
-    with ExitStack() as all_of_them, _asked_to_end() as ended:
+    with ExitStack() as all_of_them, asked_to_end() as ended:
         told = [
             all_of_them.enter_context(_recording(profile, recordings or folder(), bounds))
             for profile in profiles
@@ -121,22 +122,9 @@ class _Told:
         words = self._recorder.problem or ("" if error is None else str(error).replace("\n", " "))
         if words != self._said:
             self._said = words
+            state = "not recorded as it should be" if words else "recorded again"
+            _LOG.warning("%s: %s", self._recorder.connection, state)
             narrate(f"{self._recorder.connection}: {words or 'recording again'}")
-
-
-@contextmanager
-def _asked_to_end() -> Iterator[threading.Event]:
-    ended = threading.Event()
-
-    def end(_: int, __: FrameType | None) -> None:
-        ended.set()
-
-    before = {n: signal.signal(n, end) for n in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield ended
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @click.command(name="history")

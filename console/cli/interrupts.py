@@ -1,6 +1,10 @@
 """How a verb is cut off from outside, and how that is told from other ends."""
 
 import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 
 class Stopped(KeyboardInterrupt):
@@ -21,3 +25,19 @@ def interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
 def status_of(stop: KeyboardInterrupt) -> int:
     """The exit status, as a shell says it."""
     return 128 + (stop.number if isinstance(stop, Stopped) else signal.SIGINT)
+
+
+@contextmanager
+def asked_to_end() -> Iterator[threading.Event]:
+    """Set by Ctrl-C and SIGTERM: for what goes on until somebody ends it."""
+    ended = threading.Event()
+
+    def end(_: int, __: FrameType | None) -> None:
+        ended.set()
+
+    before = {n: signal.signal(n, end) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield ended
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

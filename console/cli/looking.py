@@ -98,15 +98,21 @@ def status(call: Call, names: Sequence[str], watch: bool) -> None:
     Example: dbq-console status orders --json
     """
     database = call.database(Rights.READ_ONLY, "status")
+    only = chosen(call, database, names)
+    if watch:
+        _watch(call, database, only)
+    sample = take_sample(database, only=only, stuck_after_seconds=stuck_after(call))
+    login = probe(database, [seen.queue for seen in sample.queues])
+    _show(call, database, [snapshot(seen, sample.connection) for seen in sample.queues], login)
+
+
+def chosen(call: Call, database: Database, names: Sequence[str]) -> list[Queue] | None:
+    """The queues of those names; None, which is all of them, where none is named."""
     only = [call.find(database, name) for name in names] if names else None
     for queue in only or ():
         if queue.kind is Kind.ARCHIVE:
             raise UsageError(f"Of {queue.name!r} only its archive is left: it has no status.")
-    if watch:
-        _watch(call, database, only)
-    sample = take_sample(database, only=only, stuck_after_seconds=_stuck_after(call))
-    login = probe(database, [seen.queue for seen in sample.queues])
-    _show(call, database, [snapshot(seen, sample.connection) for seen in sample.queues], login)
+    return only
 
 
 def _watch(call: Call, database: Database, only: Sequence[Queue] | None) -> NoReturn:
@@ -116,7 +122,7 @@ def _watch(call: Call, database: Database, only: Sequence[Queue] | None) -> NoRe
         database,
         readings.put,
         interval_seconds=_WATCH_SECONDS,
-        stuck_after_seconds=_stuck_after(call),
+        stuck_after_seconds=stuck_after(call),
         only=only,
     )
     sampler.start()
@@ -131,7 +137,8 @@ def _watch(call: Call, database: Database, only: Sequence[Queue] | None) -> NoRe
         sampler.stop(SAMPLING_TIMEOUTS.statement_seconds)
 
 
-def _stuck_after(call: Call) -> StuckAfter:
+def stuck_after(call: Call) -> StuckAfter:
+    """How long a claim of each queue may last."""
     return STUCK_AFTER_SECONDS if call.profile is None else call.profile.stuck_after_seconds
 
 

@@ -2,6 +2,7 @@
 
 import logging
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,8 @@ import click
 from console.cli import (
     acting,
     bench,
+    check,
+    completion,
     config,
     doctor,
     history,
@@ -20,6 +23,7 @@ from console.cli import (
     looking,
     mending,
     messages,
+    metrics,
     pipeline,
     queues,
     ring,
@@ -28,18 +32,23 @@ from console.cli import (
 )
 from console.cli.context import place
 from console.cli.interrupts import Stopped, interrupt_behind, status_of
+from console.cli.logs import logging_to_file, told
 from console.cli.streams import narrate, narrate_interrupt, put
 from console.config import DISPLAY_ZONE, Said, load
+from console.config.kinds import LOG_LEVELS
 from console.errors import ConsoleError, UsageError
 from console.monitor.recording.recorder import folder
 from console.rights import Rights
+
+_LOG = logging.getLogger(__name__)
 
 
 class _Verbs(click.Group):
     def invoke(self, context: click.Context, /) -> Any:
         """Run the verb. Click, which would write an empty line at an interrupt, sees none."""
         try:
-            return super().invoke(context)
+            with _logged(context):
+                return super().invoke(context)
         except BaseException as error:
             stop = interrupt_behind(error)
             if stop is None:
@@ -51,12 +60,9 @@ class _Verbs(click.Group):
 def _tell_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if not wanted or context.resilient_parsing:
         return
-    from importlib import metadata  # noqa: PLC0415  # 30 ms, for this option only
+    from console.cli.version import facts  # noqa: PLC0415  # 30 ms, for this option only
 
-    try:
-        put(f"dbq-console {metadata.version('dbq-console')}\n")
-    except metadata.PackageNotFoundError:
-        put("dbq-console, a checkout that is not installed\n")
+    put("".join(f"{what} {words}\n" for what, words in facts().items()))
     context.exit()
 
 
@@ -72,7 +78,12 @@ def _tell_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
     is_eager=True,
     expose_value=False,
     callback=_tell_version,
-    help="Show the version and exit.",
+    help="Show the version, and those of what it works with, and exit.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(LOG_LEVELS),
+    help="What the log file has; else the configuration's.",
 )
 @click.option("--no-record", is_flag=True, help="Keep nothing of what the screens see.")
 @click.option(
@@ -90,6 +101,7 @@ def cli(
     no_record: bool,
     replay: Path | None,
     at: str | None,
+    log_level: str | None,
     **before: Any,
 ) -> None:
     """The console for message queues kept in relational tables.
@@ -103,6 +115,8 @@ def cli(
     2 wrong use; 3 cannot connect; 4 refused, or only planned.
     """
     context.obj = said = Said(**before)
+    del log_level  # whoever invoked this has seen to it
+    _LOG.info("%s begins", _verb(context))
     if context.invoked_subcommand is None:
         if replay is not None:
             _replay(replay, at, said)
@@ -145,6 +159,8 @@ for command in (*running.COMMANDS, *config.COMMANDS, *waits.COMMANDS, *inspectin
     cli.add_command(command)
 for command in (*acting.COMMANDS, *mending.COMMANDS, *doctor.COMMANDS, *history.COMMANDS):
     cli.add_command(command)
+for command in (*check.COMMANDS, *metrics.COMMANDS, *completion.COMMANDS):
+    cli.add_command(command)
 for command in (*pipeline.COMMANDS, *bench.COMMANDS):
     cli.add_command(command)
 
@@ -165,6 +181,39 @@ def run() -> int:
     except ConsoleError as error:
         narrate(str(error))
         return error.exit_status
+
+
+@contextmanager
+def _logged(context: click.Context) -> Iterator[None]:
+    """The call in the log file: which verb, how long, how it ended. Not what it was called with."""
+    began = time.monotonic()
+    end = "done"
+    with logging_to_file(context.params.get("log_level")):
+        try:
+            yield
+        except ConsoleError as error:
+            end = f"exit {error.exit_status}, {told(error)}"
+            if not isinstance(error, UsageError):
+                _LOG.warning("%s: %s", _verb(context), end)
+            raise
+        except (
+            click.exceptions.Exit,
+            click.Abort,
+            click.ClickException,
+            SystemExit,
+            KeyboardInterrupt,
+        ) as error:
+            end = type(error).__name__
+            raise
+        except BaseException:
+            _LOG.exception("%s: something unforeseen", _verb(context))
+            raise
+        finally:
+            _LOG.info("%s: %s, after %.1f s", _verb(context), end, time.monotonic() - began)
+
+
+def _verb(context: click.Context) -> str:
+    return context.invoked_subcommand or "the screens"
 
 
 @contextmanager

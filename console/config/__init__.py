@@ -12,13 +12,15 @@ from console.config.configuration import (
     load,
     place,
 )
-from console.config.keys import DISPLAY_ZONE, KEYS, RIGHTS
+from console.config.keys import DISPLAY_ZONE, KEYS, LOG_FILE, LOG_LEVEL, RIGHTS
 from console.config.profile import Limits, Profile, Settings, Thresholds
 from console.config.values import Key, Level, Origin, Source, Value
 
 __all__ = [
     "DISPLAY_ZONE",
     "KEYS",
+    "LOG_FILE",
+    "LOG_LEVEL",
     "RIGHTS",
     "Configuration",
     "ConfigurationError",

@@ -64,6 +64,19 @@ class Configuration:
         """Every profile of the file."""
         return [self._profile(name, said) for name in self.document.profiles]
 
+    def in_group(self, group: str, said: Said = NOTHING_SAID) -> list[Profile]:
+        """The profiles of that group, in the file's order. UsageError where there are none."""
+        profiles = self.profiles(said)
+        found = [one for one in profiles if one.group == group]
+        if not found:
+            known = sorted({one.group for one in profiles if one.group is not None})
+            raise UsageError(
+                f"No profile is in a group {group!r}.",
+                why=f"The groups that there are: {', '.join(known) or 'none'}.",
+                next_step='A profile is put into one by: group = "..."',
+            )
+        return found
+
     def chosen(self, said: Said, *, url_rights: Rights) -> Profile | None:
         """The connection that is meant, or None where none is named. UsageError.
 

@@ -18,6 +18,8 @@ T = TypeVar("T")
 OFF = "off"
 """How a limit that another level sets is taken away."""
 
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
 _TYPES = {
     bool: "true or false",
     int: "a whole number",
@@ -100,6 +102,15 @@ def rights(value: Any) -> Rights:
     if value not in BY_WORD:
         raise WrongValueError(f"wants one of {', '.join(BY_WORD)}{near(value, list(BY_WORD))}")
     return BY_WORD[value]
+
+
+def log_level(value: Any) -> str:
+    """From which gravity on the log file has it."""
+    if not isinstance(value, str):
+        raise WrongValueError(f"wants one of {', '.join(LOG_LEVELS)}, not {named(value)}")
+    if value not in LOG_LEVELS:
+        raise WrongValueError(f"wants one of {', '.join(LOG_LEVELS)}{near(value, [*LOG_LEVELS])}")
+    return value
 
 
 def zone(value: Any) -> tzinfo | None:

@@ -81,6 +81,11 @@ class Profile:
         return self.settings[keys.PRODUCTION]
 
     @property
+    def group(self) -> str | None:
+        """Which connections it belongs to; for verbs that work on several."""
+        return self.settings[keys.GROUP]
+
+    @property
     def interval_seconds(self) -> float:
         """The pause between two looks."""
         return self.settings[keys.INTERVAL]

@@ -67,6 +67,7 @@ class Level(Enum):
 
 
 EVERYWHERE = frozenset(Level)
+TOP_ONLY = frozenset({Level.TOP})
 CONNECTION = frozenset({Level.TOP, Level.PROFILE})
 PROFILE_ONLY = frozenset({Level.PROFILE})
 

@@ -97,7 +97,7 @@ class Exceeded:
     """One figure that has reached a limit."""
 
     figure: str
-    """As the configuration names it: `depth`, `age`, `gap_share`, `errors`."""
+    """As the configuration names it: `depth`, `age`, `gap_share`, `errors`; also `stuck`."""
     value: float
     limit: float
     level: Level
@@ -122,7 +122,7 @@ class Exceeded:
             )
         if self.figure == "age":
             return f"oldest {duration(self.value)}"
-        noun = {"depth": "ready", "errors": "in error"}[self.figure]
+        noun = {"depth": "ready", "errors": "in error", "stuck": "stuck"}[self.figure]
         return f"{count(int(self.value), estimated=self.estimated)} {noun}"
 
     @property

@@ -19,6 +19,9 @@ class Rates:
     pop: float | None = None
     net_range: tuple[float, float] | None = field(default=None, compare=False)
     """Where push less pop lies, as far as it varied; None: too few looks, or not a ring."""
+    pushed: float | None = field(default=None, compare=False)
+    """Messages since the first look of this window. It never falls; what a gap hid is not in it."""
+    popped: float | None = field(default=None, compare=False)
 
     @property
     def net(self) -> float | None:
@@ -40,6 +43,25 @@ class _Counters:
     """Pops alone take rows away."""
 
 
+class _Total:
+    """The rises of a count, summed up."""
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._highest: float | None = None
+
+    def add(self, count: float | None, *, anew: bool) -> float | None:
+        """Take a count in; `anew`: it has nothing to do with the one before."""
+        if count is None:
+            return None
+        if anew or self._highest is None:
+            self._highest = count
+        # Engines' counters may trail: a count that falls a little and rises again counts once.
+        self._sum += max(0.0, count - self._highest)
+        self._highest = max(count, self._highest)
+        return self._sum
+
+
 class RateWindow:
     """The rates of one queue over the samples of the last `seconds`; a reset begins it anew."""
 
@@ -47,6 +69,7 @@ class RateWindow:
         self._flow = flow
         self._seconds = seconds
         self._seen: deque[_Counters] = deque()
+        self._pushed, self._popped = _Total(), _Total()
 
     def add(self, taken_at: float, row: StatusRow | None, *, counts_rows: bool) -> Rates:
         """Take one sample in and return the rates from the oldest one kept to this one."""
@@ -56,11 +79,16 @@ class RateWindow:
         now = _counters(taken_at, row, self._flow)
         if self._seen and _was_reset(self._seen[-1], now):
             self._seen.clear()
+        anew = not self._seen
         self._seen.append(now)
         # The last one beyond the window stays: two samples are needed whatever their distance.
         while len(self._seen) > 2 and now.taken_at - self._seen[1].taken_at >= self._seconds:
             self._seen.popleft()
-        rates = _between(self._seen[0], now)
+        rates = replace(
+            _between(self._seen[0], now),
+            pushed=self._pushed.add(now.pushed, anew=anew),
+            popped=self._popped.add(now.popped, anew=anew),
+        )
         if self._flow is not Flow.NUMBERS:
             return rates
         steps = [_between(first, last) for first, last in pairwise(self._seen)]

@@ -1,7 +1,7 @@
 """From samples to what is shown: figures of one queue, with what is estimated and what unknown."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 
 from console.catalog import Acting, Queue
 from console.designs import Flow
@@ -65,6 +65,9 @@ class QueueSnapshot:
     """What operators are doing to it."""
     filling_per_second: tuple[float, float] | None = None
     """How fast a ring's gap grows, from ... to ...; negative: it shrinks."""
+    pushed: float | None = field(default=None, compare=False)
+    """Messages since somebody began to look, as in `Rates`: for what counts itself."""
+    popped: float | None = field(default=None, compare=False)
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -107,7 +110,7 @@ class QueueSnapshot:
     def as_json(self, thresholds: Thresholds = DEFAULTS) -> dict[str, object]:
         """The stable object of `status --json`: keys are added at the end, and never go."""
         hidden = {"problem", "slow", "claims", "holders", "held_seconds", "held_by"}
-        hidden |= {"filling_per_second", "acting"}
+        hidden |= {"filling_per_second", "acting", "pushed", "popped"}
         shown: dict[str, object] = {
             f.name: getattr(self, f.name) for f in fields(self) if f.name not in hidden
         }
@@ -223,6 +226,8 @@ def _snapshot(
         held_by=(sample.holders or ())[:SHOWN],
         acting=sample.acting,
         filling_per_second=None if rates is None else rates.net_range,
+        pushed=None if rates is None else rates.pushed,
+        popped=None if rates is None else rates.popped,
         **shown,  # type: ignore[arg-type]  # the figures, by name; ints where counts
     )
 

@@ -385,6 +385,8 @@ class ConsoleApp(App[None]):
             from console.tui.screens.smoke import SmokeScreen  # noqa: PLC0415
 
             self.push_screen(SmokeScreen(self.desk, found.key, found))
+        elif found is not None and found.verb == "bench":
+            self.open_bench(found.key[0])
         elif found is not None:
             self.push_screen(ActionScreen(self.desk, found.key, found.verb, running=found))
         elif runs:
@@ -430,6 +432,16 @@ class ConsoleApp(App[None]):
         from console.tui.screens.pipeline import PipelineScreen  # noqa: PLC0415
 
         self.push_screen(PipelineScreen(self.desk, verb, key, options))
+
+    def open_bench(self, connection: str, **options: str) -> None:
+        """How fast the designs are on a connection; the bench that runs, where one does."""
+        from console.tui.screens.bench import BenchScreen  # noqa: PLC0415
+
+        if isinstance(self.screen, BenchScreen):
+            # Escape shall not lead through it twice.
+            self.pop_screen()
+        runs = [one for one in self.desk.running.all if one.verb == "bench"]
+        self.push_screen(BenchScreen(self.desk, connection, options, runs[-1] if runs else None))
 
     def open_connections(self) -> None:
         """The connections, and what is configured."""

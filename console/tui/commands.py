@@ -11,6 +11,7 @@ from typing import Protocol
 
 from console.errors import UsageError
 from console.monitor import filters as filtering
+from console.tui.actions import bench
 from console.tui.actions import pipeline as jobs
 from console.tui.actions.fields import BY_VERB, Field, Form, Kind, Put
 from console.tui.actions.fields import line_of as field_line
@@ -311,16 +312,30 @@ def _doctor(site: Site, words: list[str]) -> None:
 
 def _at_connection(way: Callable[[Site], Callable[[str], None]]) -> Do:
     def do(site: Site, words: list[str]) -> None:
-        name = words[0] if words else site.connection
-        if words and name not in site.desk.places:
-            known = ", ".join(map(plain, site.desk.places)) or "none"
-            raise UsageError(
-                f"There is no connection {plain(name)!r}.", next_step=f"There are: {known}"
-            )
+        name = _connection(site, words[:1])
         _nothing_else(words[1:])
         way(site)(name)
 
     return do
+
+
+def _connection(site: Site, words: list[str]) -> str:
+    """The connection that is named, or else the one where the cursor is."""
+    if not words:
+        return site.connection
+    if words[0] not in site.desk.places:
+        known = ", ".join(map(plain, site.desk.places)) or "none"
+        raise UsageError(
+            f"There is no connection {plain(words[0])!r}.", next_step=f"There are: {known}"
+        )
+    return words[0]
+
+
+def _bench(site: Site, words: list[str]) -> None:
+    named = [word for word in words[:1] if not word.startswith("--")]
+    name = _connection(site, named)
+    _, options = read_options(bench.FORM, words[len(named) :])
+    site.desk.ways.open_bench(name, **options)
 
 
 def _theme(site: Site, words: list[str]) -> None:
@@ -359,6 +374,9 @@ COMMANDS: tuple[Command, ...] = (
     Command("runs", "", "the runs of the pipeline", _simply(lambda site: site.desk.ways.open_runs)),
     Command(
         "pipeline", "JOB [QUEUE] ...", f"the form: {', '.join(jobs.BY_VERB)}", _pipeline, "job",
+    ),
+    Command(
+        "bench", "[CONNECTION] ...", f"the form: {bench.FORM.summary}", _bench, "connection",
     ),
     Command("audit", "[QUEUE | CONNECTION]", "who did what", _audit, "both"),
     Command(

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from console.errors import UsageError
 from console.monitor import filters as filtering
+from console.tui.actions import bench
 from console.tui.actions.fields import BY_VERB, Put
 from console.tui.actions.pipeline import ABOUT_A_QUEUE
 from console.tui.actions.pipeline import BY_VERB as JOBS
@@ -40,7 +41,7 @@ def _words(site: Site, command: Command, before: Sequence[str]) -> Iterator[str]
         yield from TABS
     if command.wants == "job" and len(before) == 2 and before[1] in ABOUT_A_QUEUE:
         yield from _unambiguous(site.keys)
-    form = BY_VERB.get(command.name)
+    form = bench.FORM if command.name == bench.FORM.verb else BY_VERB.get(command.name)
     takes_filters = command.name in {"messages", "actions"} or (
         form is not None and any(field.name == "filter" for field in form.fields)
     )

@@ -64,6 +64,9 @@ class Ways(Protocol):
     def open_pipeline(self, verb: str, key: Key | None = None, **options: str) -> None:
         """The form of a job of the pipeline. `options` are its fields."""
 
+    def open_bench(self, connection: str, **options: str) -> None:
+        """How fast the designs are on a connection. `options` are the form's fields."""
+
     def open_connections(self) -> None:
         """The connections, and what is configured."""
 

@@ -13,6 +13,7 @@ from console.tui.actions.fields import BY_VERB
 from console.tui.actions.pipeline import ABOUT_A_QUEUE
 from console.tui.actions.pipeline import BY_VERB as JOBS
 from console.tui.commands import Site
+from console.tui.dialogs.dialog import DismissedOnce
 from console.tui.text import plain
 
 if TYPE_CHECKING:
@@ -22,7 +23,12 @@ Entry = tuple[str, str, str]
 """What it is called, what it does, the command."""
 
 
-class Palette(CommandPalette):
+_SCREENS = (
+    *("audit", "connections", "running", "install", "adopt", "waits", "bench", "doctor", "help"),
+)
+
+
+class Palette(DismissedOnce, CommandPalette):
     """Textual's own pages through a list that has no room yet, and dies of it."""
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
@@ -65,7 +71,7 @@ def entries(site: Site) -> Iterator[Entry]:
         yield from _of_the_queue(site)
     yield "Pipeline runs", commands.BY_NAME["runs"].summary, "runs"
     yield "pipeline rollup", JOBS["rollup"].summary, "pipeline rollup"
-    for name in ("audit", "connections", "running", "install", "adopt", "waits", "doctor", "help"):
+    for name in _SCREENS:
         command = commands.BY_NAME[name]
         yield name, command.summary, name
     for key in site.keys:

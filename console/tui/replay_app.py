@@ -207,6 +207,10 @@ class ReplayApp(ConsoleApp):
         """None can be begun."""
         self._refuse(f"pipeline {verb}: {_NOTHING[0].lower()}{_NOTHING[1:]}")
 
+    def open_bench(self, connection: str, **options: str) -> None:  # noqa: ARG002
+        """There is no server to load."""
+        self._refuse(_NOTHING)
+
     def examine(self, key: Key | None = None) -> None:  # noqa: ARG002
         """The doctor's word is as it was recorded."""
         self._refuse("A recording: what the doctor said then is shown; he cannot look again.")

@@ -9,17 +9,37 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from textual.app import App
 
 from console.actions.execute import Control
-from console.actions.work import Ended, Planned, Told
+from console.actions.work import Ended, Tell, Told
 from console.errors import ConsoleError
 from console.tui.board import Key
 from console.tui.jobs import JobEnded
 from console.tui.text import plain
 
 _LOG = logging.getLogger(__name__)
+
+
+class Work(Protocol):
+    """What can run here: an action's plan, or something that is about no queue."""
+
+    @property
+    def verb(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def count(self) -> int | None:
+        """Messages or steps; None: they are not counted."""
+        ...
+
+    @property
+    def do(self) -> Callable[[Control, Tell], Ended]:
+        """Does it."""
+        ...
 
 
 @dataclass
@@ -30,7 +50,7 @@ class Running:
     key: Key
     verb: str
     """As its form is called."""
-    planned: Planned
+    planned: Work
     began_at: float
     """By the desk's clock."""
     control: Control = field(default_factory=Control)
@@ -94,7 +114,7 @@ class Runs:
         app: App[None],
         key: Key,
         verb: str,
-        planned: Planned,
+        planned: Work,
         now: float,
         over: Callable[[Running], None],
     ) -> Running:

@@ -90,9 +90,9 @@ def test_every_verb_takes_the_common_options() -> None:
     }
     common = {"--url", "--profile", "--schema", "--rights", "--json"}
     assert {name for name, found in options.items() if not common <= found} <= {"demo"}
-    assert {"--url", "--profile", "--version", "--replay", "--at", "--no-record"} == {
-        option for parameter in cli.params for option in parameter.opts
-    }
+    assert {"--url", "--profile", "--version", "--replay", "--at", "--no-record"} | {
+        "--log-level"
+    } == {option for parameter in cli.params for option in parameter.opts}
 
 
 def test_yes_is_taken_by_verbs_that_ask_and_only_by_those() -> None:
@@ -388,8 +388,8 @@ ODD = st.one_of(
         ]
     ),
 )
-# `record` goes on until it is ended, whether or not the database is there.
-VERBS = st.sampled_from(sorted(cli.commands.keys() - {"demo", "smoke", "record"}))
+# `record` and `serve-metrics` go on until they are ended, whether or not the database is there.
+VERBS = st.sampled_from(sorted(cli.commands.keys() - {"demo", "smoke", "record", "serve-metrics"}))
 
 
 def sane(answer: Answer) -> None:

@@ -72,6 +72,8 @@ CALLS = [
     ["status"],
     ["status", "--json"],
     ["status", "none"],
+    ["check", "--json"],
+    ["serve-metrics", "--print-alerts"],
     ["pop", "hunted"],
     ["pop", "hunted", "--json"],
     ["smoke", "hunted"],
@@ -92,7 +94,13 @@ FEW = [
     if call[0] not in {"designs", "smoke", "resize", "relay", "adopt", "roles"}
 ]
 """For each way that there is; all of them for the first one, and with --long."""
-WRONG = [["status"], ["status", "--json"], ["install", "fifo", "hunted"], ["config", "show"]]
+WRONG = [
+    ["status"],
+    ["status", "--json"],
+    ["check", "--plugin"],
+    ["install", "fifo", "hunted"],
+    ["config", "show"],
+]
 """Enough for a connection that fails."""
 
 
@@ -231,6 +239,7 @@ class Hunt:
         """Nothing of the developer's own, and no other password."""
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("DBQ_", "PG", "XDG_"))}
         more = {"HOME": str(self.home), "TMPDIR": str(self.folder / "tmp")}
+        more["DBQ_LOG_LEVEL"] = "debug"
         found = kept | {"PYTHONPATH": str(ROOT)} | more
         for one in self.planted:
             found |= one.environment
@@ -328,6 +337,9 @@ def test_no_verb_shows_a_password(way: str, place: URL, folder: Path, long: bool
     told = hunt.run([*calls, ["status", "--profile", "p0"]], DBQ_PROFILE="p0")
     hunt.is_clean(told)
     assert "DEBUG:sqlalchemy" in told
+    log = (hunt.home / ".local" / "state" / "dbq-console" / "dbq-console.log").read_text()
+    assert "push begins" in log
+    assert "INSERT" not in log
     statuses = _statuses(told)
     assert set(statuses) == {"0", "1", "2", "4"}, statuses
     done = {"install fifo hunted", "push hunted x --json"}

@@ -252,7 +252,9 @@ def test_a_process_of_its_own_that_fails_says_so(root: Path) -> None:
     assert (run.id, run.status, run.outcome) == (id_, 2, Outcome.FAILED)
     assert run.error["what"].startswith("verify wants a --pop-log")
     # The words come after the file: whoever reads it then knows already how it ended.
-    wait_until(lambda: launch.said(id_, "err", root).startswith("verify wants a --pop-log"), "words")
+    wait_until(
+        lambda: launch.said(id_, "err", root).startswith("verify wants a --pop-log"), "words"
+    )
     assert launch.said(id_, "out", root) == ""
 
 

@@ -17,9 +17,10 @@ from console.tui.completion import completions
 from console.tui.desk import Desk
 from console.tui.dialogs.command_line import CommandLineDialog
 from console.tui.filter_line import words_of
-from console.tui.palette import entries
+from console.tui.palette import Palette, entries
 from tests.tui.alone import alone, is_at, place
 from tests.tui.feeds import FakeClock, nine, queue
+from tests.tui.opened import opened
 
 KEY = ("prod", "public", "mail")
 
@@ -76,6 +77,11 @@ def site(key: Any = None, queues: Sequence[QueueSnapshot] = ()) -> tuple[Site, F
         ("smoke mail", ("open_smoke", KEY)),
         ("connections", ("open_connections",)),
         ("runs", ("open_runs",)),
+        ("bench", ("open_bench", "prod")),
+        (
+            "bench prod --designs ring,fifo --held-xmin",
+            ("open_bench", "prod", {"designs": "ring,fifo", "held-xmin": "yes"}),
+        ),
         (
             "pipeline rollup --days 2026-03-28",
             ("open_pipeline", "rollup", None, {"days": "2026-03-28"}),
@@ -109,6 +115,8 @@ def test_a_command_goes_where_it_says(line: str, went: tuple[Any, ...]) -> None:
         ("release mail --batch many", "batch"),
         ("q mail state", "cannot be read"),
         ("waits nowhere", "There are: prod"),
+        ("bench nowhere", "There are: prod"),
+        ("bench --rounds many", "rounds: It wants a whole number"),
         ("theme pink", "dark, light"),
         ("pipeline", "archive, replay, verify, rollup"),
         ("pipeline archvie mail", "There is no job"),
@@ -142,6 +150,8 @@ def test_of_namesakes_one_has_to_be_meant() -> None:
         ("queue mail st", ["queue mail stuck"]),
         ("theme l", ["theme light"]),
         ("pipeline ro", ["pipeline rollup"]),
+        ("bench p", ["bench prod"]),
+        ("bench prod --held", ["bench prod --held-xmin"]),
         ("pipeline archive ma", ["pipeline archive mail"]),
         ("release mail --unk", ["release mail --unknown"]),
         ("q mail state=e", ["q mail state=error"]),
@@ -202,3 +212,14 @@ def test_the_palette_has_every_verb_of_the_queue_under_the_cursor() -> None:
 @given(st.text(min_size=1))
 def test_a_name_that_is_offered_is_read_back(name: str) -> None:
     assert words_of(quoted(name)) == [name]
+
+
+async def test_a_palette_that_is_closed_twice_closes_nothing_else() -> None:
+    """Under load a second Enter is heard by a palette that is gone already."""
+    async with opened() as console:
+        app = console.app
+        here = app.screen
+        await app.push_screen(palette := Palette())
+        palette.dismiss()
+        palette.dismiss()
+        assert app.screen is here

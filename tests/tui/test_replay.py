@@ -165,6 +165,7 @@ async def test_nothing_can_be_done_and_what_was_not_recorded_is_named(recording:
             lambda: app.open_adopt("prod"),
             lambda: app.open_smoke(MAIL),
             app.open_runs,
+            lambda: app.open_bench("prod"),
             lambda: app.open_pipeline("archive", MAIL),
             lambda: app.open_pipeline("rollup"),
             lambda: app.open_message(MAIL, "1"),

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from console.designs import Flow
 from console.monitor import RateWindow
+from console.monitor.rates import _Total
 from console.monitor.sample import StatusRow
 from console.monitor.snapshot import Rates
 from tests.unit.test_snapshot import NOTHING, RING
@@ -87,3 +88,38 @@ def test_two_looks_at_the_same_moment_have_no_rates() -> None:
     window = RateWindow(Flow.NUMBERS)
     window.add(1.0, RING, counts_rows=True)
     assert window.add(1.0, replace(RING, next_push=9), counts_rows=True) == UNKNOWN
+
+
+STEPS = st.lists(st.one_of(st.integers(0, 50), st.sampled_from(["reset", "missed"])), max_size=30)
+
+
+@given(STEPS)
+def test_a_total_has_every_push_that_was_seen_and_never_falls(steps: list[int | str]) -> None:
+    window = RateWindow(Flow.NUMBERS)
+    base, number, expected = 1, 1, 0
+    last: float | None = None
+    begun = False
+    for now, step in enumerate(steps):
+        seen: StatusRow | None = None
+        if step == "reset":  # a relay: numbers are moved, not drawn
+            base, number, begun = base + 1, number + 1_000, True
+            seen = replace(RING, next_push=number, base=base)
+        elif step == "missed":
+            begun = False
+        elif isinstance(step, int):
+            number += step
+            expected += step if begun else 0
+            begun = True
+            seen = replace(RING, next_push=number, base=base)
+        found = window.add(float(now), seen, counts_rows=True).pushed
+        assert found == (None if seen is None else expected)
+        assert found is None or last is None or found >= last
+        last = found if found is not None else last
+
+
+def test_a_count_that_trails_is_not_counted_twice() -> None:
+    total = _Total()
+    counts = [10.0, 12.0, 11.5, 12.0, 13.0, None, 14.0]
+    assert [total.add(count, anew=False) for count in counts] == [0, 2, 2, 2, 3, None, 4]
+    assert total.add(5.0, anew=True) == 4
+    assert total.add(6.0, anew=False) == 5

@@ -126,7 +126,8 @@ class ActionScreen(LiveScreen):
         """Look the queue up, or follow what runs."""
         self._say()
         if self.running is not None:
-            self.planned = self.running.planned
+            planned = self.running.planned
+            self.planned = planned if isinstance(planned, Planned) else None
             self._turn(Stage.RUNNING)
         else:
             self._turn(Stage.LOOKING)

@@ -58,6 +58,7 @@ class OverviewScreen(LiveScreen):
         ),
         Binding("A", "audit", "audit", show=False, tooltip="who did what on the connection"),
         Binding("P", "runs", "runs", show=False, tooltip="the runs of the pipeline"),
+        Binding("B", "bench", "bench", show=False, tooltip="how fast each design is on the server"),
         Binding("o", "twin", "command", show=False, tooltip="the command line that shows the same"),
         Binding("i", "install", "install", show=False, tooltip="a new queue on the connection"),
         Binding("c", "connections", "connections", show=False, tooltip="the connections"),
@@ -259,6 +260,11 @@ class OverviewScreen(LiveScreen):
     def action_runs(self) -> None:
         """The runs of the pipeline on this machine."""
         self.ways.open_runs()
+
+    def action_bench(self) -> None:
+        """How fast each design is on the server."""
+        if (connection := self.connection) is not None:
+            self.ways.open_bench(connection)
 
     def action_twin(self) -> None:
         """The command line that shows the same, of one connection."""

@@ -68,6 +68,7 @@ class QueueScreen(LiveScreen):
         ),
         Binding("c", "hide_charts", "charts", show=False, tooltip="without charts, or with them"),
         Binding("P", "runs", "runs", show=False, tooltip="the runs of the pipeline"),
+        Binding("B", "bench", "bench", show=False, tooltip="how fast each design is on the server"),
         Binding("o", "twin", "command", show=False, tooltip="the command line that shows the same"),
         Binding("A", "audit", "audit", show=False, tooltip="who did what to this queue"),
         *(
@@ -295,6 +296,10 @@ class QueueScreen(LiveScreen):
     def action_runs(self) -> None:
         """The runs of the pipeline on this machine."""
         self.ways.open_runs()
+
+    def action_bench(self) -> None:
+        """How fast each design is on the server."""
+        self.ways.open_bench(self.key[0])
 
     def action_twin(self) -> None:
         """The command line that shows the same as the tab in sight, or else as the figures."""

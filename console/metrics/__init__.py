@@ -1,0 +1,1 @@
+"""What the queues are doing now, for Prometheus: figures, findings, ready-made alerts."""

@@ -1,0 +1,203 @@
+"""--version, completion, and the log file."""
+
+import json
+import logging
+import multiprocessing
+import re
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.shell_completion import ShellComplete
+
+from console.cli import version
+from console.cli.completion import SHELLS
+from console.cli.logs import LogFile, logging_to_file, told
+from console.cli.verbs import cli
+from console.errors import ConnectionFailedError, UsageError
+from tests.cli.calls import Console, call
+from tests.cli.conftest import Install
+from tests.cli.test_grammar import UNREACHABLE
+
+LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z \d+ (\w+) console[\w.]*: (.*)")
+
+
+def test_version_tells_what_it_works_with() -> None:
+    answer = call("--version")
+    assert (answer.status, answer.err) == (0, "")
+    found = dict(line.split(" ", 1) for line in answer.text.splitlines())
+    assert re.match(r"\d+\.\d+\.\d+", found["dbq-console"])
+    assert re.match(r"3\.\d+\.\d+", found["Python"])
+    assert re.match(r"\d+\.\d+.*libpq \d+", found["psycopg"])
+    assert {"platform", "pyodbc", "SQLAlchemy", "Textual"} <= set(found)
+
+
+@pytest.mark.parametrize(
+    ("written", "commit"),
+    [
+        (json.dumps({"url": "x", "vcs_info": {"vcs": "git", "commit_id": "abc123"}}), "abc123"),
+        (json.dumps({"url": "file:///x", "dir_info": {"editable": True}}), ""),
+        (None, ""),
+        ("not json", ""),
+        ("[]", ""),
+    ],
+)
+def test_the_commit_where_pip_has_it(written: str | None, commit: str) -> None:
+    assert version._commit(written) == commit
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_completion_is_a_script_that_its_shell_takes(shell: str, tmp_path: Path) -> None:
+    answer = call("completion", shell)
+    assert answer.status == 0
+    assert "_DBQ_CONSOLE_COMPLETE" in answer.text
+    if found := shutil.which(shell):
+        script = tmp_path / "script"
+        script.write_text(answer.text)
+        subprocess.run([found, "-n", script], check=True, capture_output=True)
+    assert call("completion", "tcsh").status == 2
+
+
+def test_what_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('[profiles.orders]\nurl = "postgresql+psycopg://u@127.0.0.1:1/d"\n')
+
+    monkeypatch.setenv("DBQ_CONFIG", str(file))
+
+    def completed(*words: str) -> list[str]:
+        shell = ShellComplete(cli, {}, "dbq-console", "_DBQ_CONSOLE_COMPLETE")
+        return [one.value for one in shell.get_completions(list(words[:-1]), words[-1])]
+
+    assert completed("serve") == ["serve-metrics"]
+    assert completed("status", "--profile", "or") == ["orders"]
+    file.write_text("nonsense")
+    assert completed("status", "--profile", "or") == []
+
+
+def lines(path: Path) -> list[tuple[str, str]]:
+    found = []
+    for line in path.read_text().splitlines():
+        match = LINE.fullmatch(line)
+        assert match, line
+        found.append((match[1], match[2]))
+    return found
+
+
+def test_a_failure_is_logged_and_what_goes_well_only_on_request(
+    tmp_path: Path, console: Console, install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    path = tmp_path / "dbq-console" / "dbq-console.log"
+    name = install("fifo", "payload=json")
+    console.done("status", name)
+    assert not path.exists()
+    call("status", "--url", UNREACHABLE)
+    ((level, words),) = lines(path)
+    assert level == "WARNING"
+    assert words.startswith("status: exit 3, ConnectionFailedError: Could not ")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert console("push", name, '{"Pl4nted": ').status == 2  # no JSON: the server repeats it
+    assert console("--log-level", "debug", "push", name, '{"Pl4nted": 1}').status == 0
+    assert console("--log-level", "debug", "pop", name, "--url", "nonsense Pl4nted").status == 2
+    found = lines(path)
+    assert ("INFO", "push begins") in found
+    assert re.fullmatch(r"push: done, after \d+\.\d s", found[2][1])
+    assert found[-1][1].startswith("pop: exit 2, UsageError, after")
+    assert "Pl4nted" not in path.read_text()
+    assert "s3cr3t" not in path.read_text()
+
+
+def test_the_configuration_says_where_and_from_what_on(tmp_path: Path) -> None:
+    file, log = tmp_path / "config.toml", tmp_path / "own" / "x.log"
+    environment = {"DBQ_CONFIG": str(file), "XDG_STATE_HOME": str(tmp_path / "state")}
+    file.write_text(f"log_file = '{log}'\nlog_level = 'info'\n")
+    assert call("designs", environment=environment).status == 0
+    assert [level for level, _ in lines(log)] == ["INFO", "INFO"]
+    call("designs", environment=environment | {"DBQ_LOG_LEVEL": "error"})
+    call("--log-level", "error", "designs", environment=environment)
+    assert len(lines(log)) == 2
+    file.write_text("log_file = 'off'\nlog_level = 'debug'\n")
+    call("designs", environment=environment)
+    assert not (tmp_path / "state").exists()
+    file.write_text("log_level = 'loud'\n")
+    wrong = call("config", "validate", environment=environment)
+    assert (wrong.status, "log_level" in wrong.err) == (2, True)
+    assert call("designs", environment=environment).status == 0
+    file.write_text("[profiles.p]\nurl = 'postgresql+psycopg://u@h/d'\nlog_level = 'info'\n")
+    assert "only at the top" in call("config", "validate", environment=environment).err
+    assert call("--log-level", "loud", "designs").status == 2
+
+
+def test_a_log_that_cannot_be_written_disturbs_nobody(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    log = {"DBQ_LOG_FILE": str(tmp_path / "file" / "x.log"), "DBQ_LOG_LEVEL": "debug"}
+    answer = call("designs", "--json", environment=log)
+    assert (answer.status, answer.err) == (0, "")
+    assert answer.json["designs"]
+
+
+def test_an_exception_is_logged_without_its_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DBQ_LOG_FILE", str(tmp_path / "x.log"))
+    with logging_to_file("error"):
+        try:
+            try:
+                int("Pl4nted")
+            except ValueError as error:
+                raise RuntimeError("Pl4nted too") from error
+        except RuntimeError:
+            logging.getLogger("console.x").exception("it failed\nfor good")
+        logging.getLogger("sqlalchemy.engine").error("INSERT Pl4nted")
+    ((level, words),) = lines(tmp_path / "x.log")
+    assert level == "ERROR"
+    assert words.startswith("it failed␊for good␊RuntimeError at test_about.py:")
+    assert "; after ValueError at test_about.py:" in words
+    assert "Pl4nted" not in words
+
+
+def test_what_an_error_tells_the_log() -> None:
+    failed = ConnectionFailedError("Could not look.", why="Pl4nted", next_step="Pl4nted")
+    assert told(failed) == "ConnectionFailedError: Could not look."
+    assert told(UsageError("'Pl4nted' is no duration.")) == "UsageError"
+
+
+def _write(path: Path, number: int, many: int) -> None:
+    handler = LogFile(path, most_bytes=2_000, kept=200)
+    logger = logging.Logger(f"console.{number}")
+    logger.addHandler(handler)
+    for line in range(many):
+        logger.warning("%d-%d %s", number, line, "x" * 40)
+    handler.close()
+
+
+def test_processes_that_share_a_log_lose_no_line_when_it_is_put_away(tmp_path: Path) -> None:
+    path = tmp_path / "x.log"
+    context = multiprocessing.get_context("fork")
+    writers = [context.Process(target=_write, args=(path, n, 150)) for n in range(3)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+        assert writer.exitcode == 0
+    files = [
+        one
+        for one in tmp_path.iterdir()
+        if one.name.startswith("x.log") and not one.name.endswith(".lock")
+    ]
+    assert len(files) > 5
+    seen = [words.split()[0] for one in files for _, words in lines(one)]
+    assert sorted(seen) == sorted(f"{n}-{line}" for n in range(3) for line in range(150))
+    assert all(one.stat().st_size < 4_000 for one in files)
+
+
+def test_no_more_files_are_kept_than_said(tmp_path: Path) -> None:
+    handler = LogFile(tmp_path / "x.log", most_bytes=500, kept=2)
+    logger = logging.Logger("console.x")
+    logger.addHandler(handler)
+    for _ in range(100):
+        logger.warning("x" * 50)
+    handler.close()
+    assert {one.name for one in tmp_path.iterdir()} == {"x.log", "x.log.1", "x.log.2", "x.log.lock"}

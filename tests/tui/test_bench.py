@@ -1,0 +1,268 @@
+"""The bench on the screen: a real one to its end, stopped ones, and who may not begin one."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.widgets import Input
+
+from console.actions.bench import Wanted
+from console.actions.bench_apart import Began, Rounded
+from console.bench.contestant import Contestant
+from console.bench.judge import Verdict
+from console.bench.load import Load
+from console.bench.measured import Latency, Round
+from console.bench.names import APPLICATION, PREFIX
+from console.bench.ran_on import RanOn
+from console.bench.rounds import Live
+from console.engines import open_database
+from console.errors import ConnectionFailedError
+from console.rights import Rights
+from console.tui.bench import Course, Prospect
+from console.tui.dialogs.command import CommandDialog
+from console.tui.dialogs.confirm import ConfirmDialog
+from console.tui.places import Place, url_words
+from console.tui.running import Running
+from console.tui.screens.bench import BenchScreen, Stage, report, what_it_does
+from console.tui.widgets.bench_table import BenchTable
+from tests.servers import value
+from tests.tui.alone import alone, is_at, place, until
+from tests.tui.opened import Opened
+
+SMALL = {"designs": "ring", "producers": "2", "consumers": "2", "seconds": "1", "warmup": "0"}
+LEFT = (
+    rf"SELECT count(*) FROM pg_class WHERE relname LIKE '{PREFIX}%'",
+    rf"SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE '{APPLICATION}%'",
+)
+RING = Contestant("ring", "ring", 1, "")
+FIFO = Contestant("fifo", "fifo", 10, "")
+MS = Latency(1.0, 2.0, 3.0)
+ROUND = Round(
+    1000.0, MS, MS, MS, (1000.0,), Verdict(1000, 1000, 0, 0, 0, 0, 0, 0), 0, 0, 0, 0, (), 1.0, 1.0,
+    1000, 1000,
+)  # fmt: skip
+MACHINE = {"cores": 2, "cpu": "a CPU", "memory_gib": 4, "system": "Linux 6"}
+ABOUT = RanOn(
+    MACHINE, {"engine": "PostgreSQL", "version": "18", "embedded": False}, {"fsync": "on"}, {},
+    durable=True,
+)  # fmt: skip
+
+
+@asynccontextmanager
+async def console_on(url: str, **more: Any) -> AsyncIterator[Opened]:
+    """A console on one real database."""
+    database = open_database(url, label="prod")
+    there = Place("prod", database, Rights.ADMIN, words=url_words(database), **more)
+    try:
+        async with alone(places=[there], size=(160, 48)) as console:
+            yield console
+    finally:
+        database.close()
+
+
+async def bench_at(console: Opened, **options: str) -> BenchScreen:
+    console.app.open_bench("prod", **options)
+    await console.pilot.pause()
+    await console.pilot.pause()
+    at = console.app.screen
+    assert isinstance(at, BenchScreen)
+    return at
+
+
+def written(path: Path) -> bool:
+    return path.exists() and path.read_text().endswith("\n")
+
+
+async def begin(console: Opened, at: BenchScreen, word: str = "y") -> None:
+    """Enter, read what it would do, confirm."""
+    await until(console, lambda: at.stage is Stage.FORM)
+    await console.press("enter")
+    await until(console, lambda: is_at(console, ConfirmDialog))
+    assert not at.runs
+    console.app.screen.query_one(Input).value = word
+    await console.press("enter")
+
+
+def fake(console: Opened, *, wanted: Wanted | None = None, rounds: int = 2) -> Course:
+    load = Load(seconds=10.0, warmup_seconds=0.0, rounds=rounds)
+    return Course(wanted or Wanted(), load, console.app.desk.clock.monotonic)
+
+
+async def test_a_real_bench_goes_from_the_form_to_a_report(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with console_on(database_url) as console:
+        at = await bench_at(console, **SMALL, rounds="1")
+        await begin(console, at)
+        await until(console, lambda: not at.runs)
+        course = at._course
+        assert course is not None
+        assert course.whole
+        assert (course.done, course.total) == (1, 1)
+        assert course.points
+        (result,) = course.results
+        assert result.ok
+        assert result.messages_per_second.median > 0
+        row = at.query_one(BenchTable).cells("ring")
+        assert row["rounds"].text == "1 of 1"
+        assert row["rate"].text == f"{result.messages_per_second.median:,.0f}"
+        popped = result.verdict["popped"]
+        assert f"{popped:,} messages checked: none lost, doubled" in console.picture
+        assert "2 producers, 2 consumers, 300 bytes" in console.picture
+        assert "cores" in console.picture
+        assert [value(database_url, query) for query in LEFT] == [0, 0]
+        for ending, begins in ((".svg", "<svg "), (".json", '{"ran_on"')):
+            path = tmp_path / f"bench{ending}"
+            await console.press("w")
+            at.query_one("#bench-file", Input).value = str(path)
+            await console.press("enter")
+            await until(console, lambda: not at.query_one("#bench-file").display)
+            await until(console, partial(written, path))
+            assert path.read_text().startswith(begins)
+        assert json.loads(path.read_text())["results"][0]["popped"] == popped
+
+
+async def test_escape_stops_it_and_its_queue_goes(database_url: str) -> None:
+    async with console_on(database_url) as console:
+        at = await bench_at(console, **{**SMALL, "seconds": "60"})
+        await begin(console, at)
+        await until(console, lambda: at._course is not None and at._course.live)
+        assert value(database_url, LEFT[0]) != 0
+        assert "ring, round 1 of 3" in console.picture
+        await console.press("escape")
+        assert is_at(console, BenchScreen)
+        await until(console, lambda: not at.runs)
+        await console.pilot.pause()
+        assert "stopped after 0 rounds" in console.picture
+        assert [value(database_url, query) for query in LEFT] == [0, 0]
+        await console.press("escape")
+        assert not is_at(console, BenchScreen)
+
+
+async def test_nothing_is_left_when_the_console_ends(database_url: str) -> None:
+    async with console_on(database_url) as console:
+        at = await bench_at(console, **{**SMALL, "seconds": "60"})
+        await begin(console, at)
+        await until(console, lambda: at._course is not None and at._course.live)
+        running = console.app.desk.running
+    running.wait(lambda _: None)
+    assert [value(database_url, query) for query in LEFT] == [0, 0]
+
+
+async def test_a_production_database_wants_its_name_and_says_what_comes(database_url: str) -> None:
+    async with console_on(database_url, production=True) as console:
+        at = await bench_at(console, **SMALL)
+        await begin(console, at)
+        dialog = console.app.screen
+        assert isinstance(dialog, ConfirmDialog)
+        assert "PRODUCTION database" in console.picture
+        assert any("takes all that the server can give" in line for line in dialog._lines)
+        await console.press("escape")
+        assert at.stage is Stage.FORM
+        assert not console.app.desk.running.all
+
+
+async def test_what_cannot_be_is_said_in_the_form(database_url: str) -> None:
+    async with console_on(database_url) as console:
+        at = await bench_at(console, designs="rign")
+        await until(console, lambda: at.stage is Stage.FORM)
+        await console.press("enter")
+        await until(console, lambda: "rign" in at._error)
+        assert at.stage is Stage.FORM
+        at._form.rows[4].query_one(Input).value = "1,x"
+        await console.press("enter")
+        await console.pilot.pause()
+        assert "batch: it wants whole numbers" in console.picture
+        assert not console.app.desk.running.all
+
+
+@pytest.mark.parametrize("rights", [Rights.READ_ONLY, Rights.OPERATOR])
+async def test_without_the_right_there_is_no_form(rights: Rights) -> None:
+    async with alone(places=[place(rights=rights)]) as console:
+        at = await bench_at(console)
+        await console.press("enter")
+        assert at.stage is Stage.REFUSED
+        assert "eeds the right admin" in console.picture
+        assert not console.app.desk.running.all
+
+
+async def test_what_it_shows_while_it_runs_and_what_it_found_wrong() -> None:
+    async with alone(places=[place()], size=(80, 24)) as console:
+        course = fake(console)
+        course.take(Began(ABOUT, (RING, FIFO)))
+        course.take(Rounded(RING, ROUND))
+        for second in range(3):
+            console.clock.now += 1.0
+            course.take(Live(FIFO, 1, 2, second, 2000.0 + second, MS))
+        running = Running(1, ("prod", "", "prod"), "bench", course.work(place()), 0.0)
+        console.app.desk.running._all = [running]
+        at = await bench_at(console)
+        assert at._course is course
+        table = at.query_one(BenchTable)
+        assert "fifo x10, round 1 of 2; 1 of 4 rounds, about 0 s left" in console.picture
+        assert "messages/s 2,002   fifo x10, second 3" in console.picture
+        now = table.cells("fifo x10")
+        assert [now[name].text for name in ("mark", "rate", "rounds", "pop_p95")] == [
+            *("▶", "2,002", "0 of 2", "2.00"),
+        ]
+        assert table.cells("ring")["rounds"].text == "1 of 2"
+        bad = replace(ROUND, verdict=Verdict(1000, 999, 0, 1, 0, 0, 0, 0), errors=("a\x1b[31m",))
+        course.take(Rounded(FIFO, bad))
+        course.ended_at = console.clock.now
+        running.error = ConnectionFailedError("It is gone.", why="b\x1b[31m")
+        running.over.set()
+        at.draw()
+        await console.pilot.pause()
+        assert "NOT OK: fifo x10: 1,000 pushed, 999 popped, 0 left, 1 lost" in " ".join(
+            console.picture.split()
+        )
+        assert "error: fifo x10: a␛[31m" in console.picture
+        assert table.cells("fifo x10")["mark"].text == "✖"
+        assert "✖ It is gone." in console.picture
+        assert "b␛[31m" in console.picture
+
+
+async def test_how_long_the_rest_takes() -> None:
+    async with alone(places=[place()]) as console:
+        course = fake(console)
+        assert course.seconds_left() is None
+        course.take(Began(ABOUT, (RING, FIFO)))
+        assert course.next == (RING, 1)
+        before = course.seconds_left()
+        assert before is not None
+        assert before >= 4 * 10
+        console.clock.now += 12.0
+        course.take(Rounded(RING, ROUND))
+        assert course.next == (FIFO, 1)
+        assert course.seconds_left() == pytest.approx(3 * 12.0)
+        console.clock.now += 2.0
+        assert course.seconds_left() == pytest.approx(34.0)
+        for one in (FIFO, RING, FIFO):
+            course.take(Rounded(one, ROUND))
+        assert [course.done, course.next] == [4, None]
+        assert report(course, ".svg").startswith("<svg ")
+
+
+async def test_the_command_line_has_what_the_form_says() -> None:
+    async with alone(places=[place()]) as console:
+        at = await bench_at(console, designs="ring,fifo", rounds="5", **{"held-xmin": "yes"})
+        await until(console, lambda: at.stage is Stage.FORM)
+        await console.press("ctrl+o")
+        dialog = console.app.screen
+        assert isinstance(dialog, CommandDialog)
+        words = "dbq-console bench --profile prod --designs=ring,fifo --rounds=5 --held-xmin"
+        assert dialog.command == words
+
+
+def test_what_it_will_do_is_said_before() -> None:
+    found = Prospect(("ring", "fifo"), ("stack is left out: why",), production=False, seconds=75.0)
+    lines = what_it_does("prod", found, Load(held_xmin=True))
+    assert "3 rounds of each: ring, fifo." in lines
+    assert "stack is left out: why" in lines
+    assert any("stays open" in line for line in lines)
+    assert not any("PRODUCTION" in line for line in lines)
