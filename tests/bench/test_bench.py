@@ -105,6 +105,7 @@ def test_what_is_left_is_found_in_every_design(database: Database, variant: Vari
     assert row == LeftRow(3, 5, 5, str(sum(range(5))), str(sum(n * n for n in range(5))))
 
 
+@pytest.mark.long
 def test_rings_of_several_sizes_under_an_old_transaction(console: Console) -> None:
     found = found_by(
         console,

@@ -97,6 +97,7 @@ def test_what_the_server_refuses_is_not_lost(database: Database, name: str) -> N
     assert one.verdict.in_doubt == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("events", ["INSERT", "UPDATE"])
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_connection_that_is_cut_loses_nothing(database: Database, name: str, events: str) -> None:
