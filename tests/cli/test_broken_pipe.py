@@ -197,6 +197,7 @@ def test_a_design_that_deletes_keeps_what_was_not_delivered(
         assert value(console.url, f'SELECT count(*) FROM public."{name}_archive"') == TOTAL
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("unbuffered", [False, True])
 @pytest.mark.parametrize(
     ("kind", "point"),

@@ -163,6 +163,7 @@ def test_wait_takes_the_first_that_comes(console: Console, install: Install, kin
     assert (popping.returncode, out, err) == (0, b"x\n", b"")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", ["fifo", "fifo notify=on"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_wait_leaves_nothing_behind(

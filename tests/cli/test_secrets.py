@@ -329,6 +329,7 @@ def test_the_hunter_sees_what_is_there(tmp_path: Path) -> None:
         hunt.is_clean("")
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("way", WAYS)
 def test_no_verb_shows_a_password(way: str, place: URL, folder: Path, long: bool) -> None:
     hunt = Hunt(folder / "hunt", WAYS[way](place, folder / "plant"))

@@ -87,6 +87,7 @@ def filled(client: Client, depth: int) -> None:
         fill(connection, client.queue, {"ready": depth}, PAYLOAD)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.usefixtures("auto_explain")
 @pytest.mark.parametrize("vacuumed", [False, True])
 @pytest.mark.parametrize("variant", LOOKED_AT, ids=str)
@@ -159,6 +160,7 @@ def many(database: Database, count: int) -> list[Queue]:
     return made
 
 
+@pytest.mark.long
 def test_two_hundred_queues_take_a_handful_of_statements(
     virgin: Database, statements: list[str]
 ) -> None:

@@ -233,6 +233,7 @@ def test_a_page_costs_the_same_at_any_depth(
                 check(by_id, "one message by its id", BY_ID)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.usefixtures("auto_explain")
 @pytest.mark.parametrize("variant", LISTED, ids=str)
 def test_a_filter_that_matches_nothing_reads_no_more_than_its_bound(

@@ -82,6 +82,7 @@ def live(client: Client) -> None:
     assert pop.pop(database, queue, nothing.extend, count=9, wait_seconds=0.02).delivered < 9
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_life_under_that_name_in_a_schema_of_that_name(database: Database, name: str) -> None:
     make_schema(database, name)

@@ -245,7 +245,7 @@ def sampled(client: Client) -> Iterator[Callable[[], Statement]]:
         yield look
 
 
-@pytest.mark.parametrize("left", [0, 10])
+@pytest.mark.parametrize("left", [0, pytest.param(10, marks=pytest.mark.long)])
 @pytest.mark.parametrize("variant", PLANNED, ids=str)
 def test_plans_that_were_made_while_the_queue_was_short(
     use_postgresql: Use, variant: Variant, depth: int, left: int

@@ -90,6 +90,7 @@ def test_two_producers_and_two_consumers(
 IN_ORDER = [v for v in BEHAVIOURS if v.order in {Order.LAX, Order.STRICT, Order.SESSIONS}]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("batch", [1, 6])
 @pytest.mark.parametrize("variant", IN_ORDER, ids=str)
 def test_one_consumer_gets_the_messages_of_each_producer_in_their_order(

@@ -56,6 +56,7 @@ def in_state(client: Client, state: str) -> Counter[object]:
     return Counter(message.payload for message in held(client) if message.state == state)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("target", SMALL, ids=lambda variant: f"to-{variant}")
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
 def test_errors_become_messages_of_the_other_queue(

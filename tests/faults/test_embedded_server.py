@@ -375,6 +375,7 @@ def test_forked_child_cannot_end_the_server(own_server: EmbeddedServer) -> None:
 
 
 @pytest.mark.skipif(shutil.which("ps") is None, reason="there is no ps")
+@pytest.mark.long
 def test_does_without_proc(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a system that has no /proc: the same through ps."""
     monkeypatch.setattr(guard, "_PROC", Path("/no such folder"))

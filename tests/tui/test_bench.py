@@ -144,6 +144,7 @@ async def test_escape_stops_it_and_its_queue_goes(database_url: str) -> None:
         assert not is_at(console, BenchScreen)
 
 
+@pytest.mark.long
 async def test_nothing_is_left_when_the_console_ends(database_url: str) -> None:
     async with console_on(database_url) as console:
         at = await bench_at(console, **{**SMALL, "seconds": "60"})

@@ -129,7 +129,7 @@ async def test_what_is_cut_says_so_and_more_can_be_had() -> None:
         await laid_out(console, screen)
         assert "the first 65,536 bytes of 107; m reads more" in said(screen, "foot")
         await console.press("m")
-        assert asked[-1] == 8 * FIRST_BYTES
+        assert 8 * FIRST_BYTES in asked
 
 
 async def test_ten_megabytes_hold_nothing_up() -> None:

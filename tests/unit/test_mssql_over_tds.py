@@ -466,6 +466,7 @@ def test_pysqlbridge_itself_is_a_server_of_which_the_truth_is_told(
         database.close()
 
 
+@pytest.mark.long
 def test_the_command_line_on_a_port_where_nobody_listens() -> None:
     """In a process of its own: what a driver might write itself is seen too."""
     url = f"mssql+pyodbc://nobody:{SECRET}@127.0.0.1:1/x"

@@ -183,7 +183,7 @@ def test_every_file_is_listed_by_engine() -> None:
     assert {path.name for path in folder.iterdir()} == set(PRODUCTS)
     for engine in PRODUCTS:
         files = {path.stem for path in (folder / engine).glob("*.sql")}
-        house = {"actions", "activity", "catalog", "common", "maintenance"}
+        house = {"actions", "activity", "bench", "catalog", "common", "maintenance"}
         house |= {"doctor", "pipeline", "replay", "roles", "server", "sessions", "upgrade"}
         assert files == set(designs_on(engine)) | house
 
