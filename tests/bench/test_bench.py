@@ -174,6 +174,7 @@ def test_an_interrupt_leaves_nothing_behind(console: Console, number: signal.Sig
     wait_until(lambda: sessions(console.url) == 0, "no session any more")
 
 
+@pytest.mark.long
 def test_what_a_killed_one_left_goes_at_the_next_start(console: Console) -> None:
     arguments = ("--designs", "fifo", "--floor", "--seconds", "60")
     with console.process("bench", *SMALL, *arguments) as running:
@@ -250,6 +251,7 @@ def meddle(when: str, body: str) -> Change:
 SEVENTH = "IF pg_trigger_depth() = 1 AND new.id % 7 = 0 THEN {} END IF;"
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("when", "body", "fault"),
     [

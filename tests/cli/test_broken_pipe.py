@@ -183,6 +183,7 @@ def check_deleted(console: Console, name: str, delivered: list[int]) -> None:
     assert console("pop", name).status == 1
 
 
+@pytest.mark.thinned(2)
 @ways(DELETING, ["fifo", "ring"])
 def test_a_design_that_deletes_keeps_what_was_not_delivered(
     console: Console, filled: Fill, kind: str, end: End

@@ -37,6 +37,7 @@ def options(variant: Variant) -> list[str]:
     return [word for k, v in variant.given.items() for word in ("--option", f"{k}={v}")]
 
 
+@pytest.mark.long
 def test_the_story_of_an_odd_name(empty: Console) -> None:
     before = objects(empty)
     installed = empty.run("install", "ring", ODD, "--option", "size=1000")

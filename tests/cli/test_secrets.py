@@ -350,6 +350,7 @@ def test_no_verb_shows_a_password(way: str, place: URL, folder: Path, long: bool
     hunt.run([["uninstall", "slots", "--yes", "slots"]], DBQ_PROFILE="p0")
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("way", WAYS)
 def test_no_failure_shows_a_password(way: str, place: URL, folder: Path) -> None:
     """Nobody listens; no such database; no such user."""

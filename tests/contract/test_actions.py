@@ -64,6 +64,7 @@ def having() -> list[tuple[Variant, str]]:
     ]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("variant", "verb"), having(), ids=str)
 def test_a_plan_is_what_execute_does(use: Use, variant: Variant, verb: str) -> None:
     client = use(variant)

@@ -135,6 +135,7 @@ def run(client: Client, verb: str) -> int:
     return done.ledger.out
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
 def test_two_operators_never_do_a_thing_twice(use: Use, variant: Variant) -> None:
     client = use(variant)

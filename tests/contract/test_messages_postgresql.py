@@ -199,6 +199,7 @@ def check(found: Looked, what: str, most: int = A_PAGE) -> None:
     assert found.buffers <= most, f"{found.buffers} pages: {what}"
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.usefixtures("auto_explain")
 @pytest.mark.parametrize("variant", LISTED, ids=str)
 def test_a_page_costs_the_same_at_any_depth(

@@ -113,6 +113,7 @@ def test_what_goes_in_comes_out(use: Use, variant: Variant, many: bool) -> None:
         assert any(LARGE_NUMBER in str(payload) for payload in received.values())
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("variant", UNLIMITED, ids=str)
 def test_a_megabyte(use: Use, variant: Variant) -> None:
     client = use(variant)

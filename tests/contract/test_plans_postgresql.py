@@ -195,6 +195,7 @@ def leave_some(client: Client, count: int) -> None:
     on_each_table(client, "VACUUM ANALYZE {}")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
 def test_plans_of_a_deep_queue(use_postgresql: Use, variant: Variant, depth: int) -> None:
     """Of a session that knew it empty, of a new one before any statistics, and with them."""

@@ -97,6 +97,7 @@ def near(estimate: int | None, truth: int) -> None:
     assert abs(estimate - truth) <= ERROR * truth, f"{estimate} for {truth}"
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("analyzed", [False, True])
 @pytest.mark.parametrize("variant", LOOKED_AT, ids=str)
 def test_several_deep_states_are_told_apart(
