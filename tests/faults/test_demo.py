@@ -117,7 +117,10 @@ def test_shows_every_design_with_traffic_and_faults() -> None:
     assert queues["payments"]["age_seconds"] > 3  # its oldest rows are held
 
 
-@pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
+@pytest.mark.parametrize(
+    ("number", "group"),
+    [(signal.SIGINT, True), pytest.param(signal.SIGTERM, False, marks=pytest.mark.long)],
+)
 def test_signal_ends_it_as_the_clock_does(number: signal.Signals, *, group: bool) -> None:
     with headless(300) as run:
         (os.killpg if group else os.kill)(run.demo.pid, number)

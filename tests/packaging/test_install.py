@@ -76,6 +76,7 @@ def test_an_editable_checkout_runs(tmp_path: Path, long: bool) -> None:
     assert '"orders_pop_seq"' in run(programs / "dbq-console", *VERB, folder=tmp_path)
 
 
+@pytest.mark.long
 def test_an_application_of_its_own_runs(wheel: Path, tmp_path: Path) -> None:
     """As pipx does it: one environment for the program, only its command is in the user's path."""
     programs = environment(tmp_path / "applications" / "dbq-console")
