@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import tempfile
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 
@@ -32,6 +33,10 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+FEW = 4
+"""So few parameters are all taken."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run campaigns at their full size")
 
@@ -40,17 +45,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Without --long what is marked so is left out: what stands beside it shows the same."""
     if config.getoption("--long"):
         return
-    seen: Counter[str] = Counter()
     kept: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    of_each = Counter(map(_test, items))
+    seen: Counter[str] = Counter()
     for item in items:
-        test = item.nodeid.partition("[")[0]
-        thinned = item.get_closest_marker("thinned")
-        is_left_out = thinned is not None and seen[test] % thinned.args[0] != 0
-        seen[test] += 1
-        kept[not (is_left_out or item.get_closest_marker("long"))].append(item)
+        test = _test(item)
+        number, seen[test] = seen[test], seen[test] + 1
+        left_out = item.get_closest_marker("long") or _is_thinned_out(item, number, of_each[test])
+        kept[not left_out].append(item)
     if kept[False]:
         config.hook.pytest_deselected(items=kept[False])
         items[:] = kept[True]
+
+
+def _test(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
+
+
+def _is_thinned_out(item: pytest.Item, number: int, of: int) -> bool:
+    """Each test begins elsewhere, so that not one and the same design is left out everywhere."""
+    thinned = item.get_closest_marker("thinned")
+    if thinned is None or of < FEW:
+        return False
+    every: int = thinned.args[0]
+    return (number + zlib.crc32(_test(item).encode())) % every != 0
 
 
 @pytest.fixture(scope="session")

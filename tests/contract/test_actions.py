@@ -18,6 +18,8 @@ from tests.contract.conftest import Use
 from tests.contract.filled import fill, seen
 from tests.contract.variants import TELLING, Variant
 
+pytestmark = pytest.mark.thinned(2)
+
 VERBS = ("purge", "archive", "requeue", "release")
 
 

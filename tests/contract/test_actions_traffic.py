@@ -20,6 +20,8 @@ from tests.contract.filled import seen
 from tests.contract.test_actions import entries, mover
 from tests.contract.variants import BEHAVIOURS, Variant
 
+pytestmark = pytest.mark.thinned(2)
+
 PUSHED = 240
 Sender = tuple[int, int]
 

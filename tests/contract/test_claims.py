@@ -9,6 +9,8 @@ from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.variants import ALL, BEHAVIOURS, Variant
 
+pytestmark = pytest.mark.thinned(2)
+
 KEEPING = [v for v in BEHAVIOURS if v.finishes]
 
 UNKNOWN = {"bigint": "987654321", "uuid": "00000000-0000-4000-8000-000000000000"}

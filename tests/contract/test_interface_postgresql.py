@@ -17,6 +17,8 @@ from tests.contract.conftest import Use
 from tests.contract.variants import BEHAVIOURS, CORE, TELLING, Variant, mostly
 from tests.servers import connect
 
+pytestmark = pytest.mark.thinned(2)
+
 THEN = datetime(2020, 2, 29, 12, 0, tzinfo=UTC)
 EVERYONE_HAS = {"push", "push_many", "pop", "pop_many"}
 

@@ -17,6 +17,8 @@ from tests.contract.conftest import Use
 from tests.contract.filled import ERROR, all_pages, fill, ids_of, paged, seen
 from tests.contract.variants import BEHAVIOURS, CORE, DEFAULTS, SMALL_RING, TELLING, Variant, mostly
 
+pytestmark = pytest.mark.thinned(2)
+
 KEPT = [variant for variant in BEHAVIOURS if variant.finishes]
 
 

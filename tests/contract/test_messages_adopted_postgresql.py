@@ -17,6 +17,8 @@ from console.monitor.message import Message
 from console.monitor.messages import look, message
 from tests.contract.test_adopt_postgresql import TABLES, make, run
 
+pytestmark = pytest.mark.thinned(2)
+
 STATES = {
     "naive": {"ready": ["1", "2", "3"]},
     "fifo": {"ready": ["1", "2", "3"]},

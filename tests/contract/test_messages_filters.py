@@ -22,6 +22,8 @@ from tests.contract.conftest import Use
 from tests.contract.filled import Filled, all_pages, fill, ids_of, paged, seen
 from tests.contract.variants import ALL, BEHAVIOURS, DEFAULTS, Variant
 
+pytestmark = pytest.mark.thinned(2)
+
 
 @pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
 def test_filters(use: Use, variant: Variant) -> None:

@@ -17,6 +17,8 @@ from tests.contract.installs import all_designs
 from tests.contract.leftovers import objects_of
 from tests.contract.variants import ALL, Variant, on
 
+pytestmark = pytest.mark.thinned(2)
+
 NAMES = [
     "plain",
     "two words",

@@ -13,6 +13,8 @@ from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.variants import DEFAULTS, Variant
 
+pytestmark = pytest.mark.thinned(2)
+
 MEGABYTE = 1_000_000
 LARGE_NUMBER = "123456789012345678901234567890.12345678901234567890"
 

@@ -38,6 +38,8 @@ from tests.contract.filled import fill, seen
 from tests.contract.variants import ALL, CORE, DEFAULTS, TELLING, Variant, mostly
 from tests.servers import connect
 
+pytestmark = pytest.mark.thinned(2)
+
 HERE = [variant for variant in TELLING if variant.design.name != "broker"]
 SMALL = [variant for variant in DEFAULTS if variant.design.name != "broker"]
 KEEPING = [v for v in SMALL if v.finishes] + [

@@ -22,6 +22,8 @@ from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant
 from tests.filling import STATES, fill
 from tests.servers import connect, wait_until
 
+pytestmark = pytest.mark.thinned(2)
+
 IN_HAND = [v for v in BEHAVIOURS if v.options.get("in_hand") == "on"]
 LOOKED_AT = DEFAULTS + IN_HAND
 """Other options change how messages flow, and nothing that a look reads."""

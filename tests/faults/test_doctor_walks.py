@@ -24,6 +24,8 @@ from tests.contract.plans import Recorder, Statement
 from tests.contract.variants import SMALL_RING, Variant
 from tests.servers import Server, connect, fresh_database
 
+pytestmark = pytest.mark.thinned(2)
+
 SPLIT = Variant(DESIGNS["split"], {})
 IN_HAND = Variant(DESIGNS["ring"], {"size": SMALL_RING, "in_hand": "on"})
 KEEPING = [Variant(DESIGNS[name], {}) for name in ("claim", "status")] + [SPLIT, IN_HAND]
