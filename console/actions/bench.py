@@ -1,14 +1,12 @@
 """A bench of a database: who takes part, on which ground; then all its rounds. Nothing is left."""
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from console import catalog
-from console.actions.install import install, require_server
-from console.actions.push import signals_held
-from console.actions.uninstall import uninstall
+from console.actions.install import require_server
+from console.actions.scratch import remove, scratch_queue
 from console.bench import floor, queues
 from console.bench import peers as others
 from console.bench.contestant import Contestant, Scratch
@@ -17,7 +15,6 @@ from console.bench.names import new_token
 from console.bench.results import Result
 from console.bench.rounds import Bench, Entrant, Live, Load
 from console.bench.schemas import drop_leftovers, leftovers
-from console.catalog import Queue
 from console.engines import Database, Timeouts
 from console.errors import UsageError
 
@@ -51,7 +48,7 @@ class Plan:
         self._load = load
         self._tell = tell
         self._token = new_token()
-        self._queues = queues.Queues(database, schema, self._token, _scratch)
+        self._queues = queues.Queues(database, schema, self._token, scratch_queue)
 
     def entrants(self, wanted: Wanted) -> list[Entrant]:
         """The designs, then the peers, in each batch; last the floor. UsageError."""
@@ -122,7 +119,7 @@ class Plan:
     ) -> list[Result]:
         """All rounds; nothing of them is left. `done` hears of each round, `live` each second."""
         database = self._database
-        drop_leftovers(database, leftovers(database), _remove, self._tell)
+        drop_leftovers(database, leftovers(database), remove, self._tell)
         pgbench = _pgbench() if against_pgbench else None
 
         def after(scratch: Scratch, one: Round) -> Round:
@@ -144,18 +141,3 @@ def _pgbench() -> Path:
     from console.engines.embedded.binaries import client_program  # noqa: PLC0415
 
     return client_program("pgbench")
-
-
-@contextmanager
-def _scratch(database: Database, queue: Queue) -> Iterator[None]:
-    """The queue, for as long as the block lasts, however it ends."""
-    with ExitStack() as at_the_end:
-        with signals_held():
-            install(database, queue)
-            at_the_end.callback(_remove, database, queue)
-        yield
-
-
-def _remove(database: Database, queue: Queue) -> None:
-    with signals_held():
-        uninstall(database, queue, keep_archive=False, with_messages=True)

@@ -7,7 +7,6 @@ pipe then stays open: its end tells it to stop, whatever became of us, and it dr
 
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
@@ -17,10 +16,10 @@ from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
+from console import processes
 from console.actions.bench import TIMEOUTS, Plan, Wanted
 from console.actions.execute import Control
 from console.bench.contestant import Contestant
-from console.bench.crew import environment
 from console.bench.load import Load
 from console.bench.measured import Round
 from console.bench.ran_on import RanOn, ran_on
@@ -72,15 +71,11 @@ def measure(task: Task, control: Control, hear: Callable[[Heard], None]) -> bool
     with tempfile.TemporaryFile() as complaints:
         its_input, tells = Pipe(duplex=False)
         hears, its_output = Pipe(duplex=False)
-        process = subprocess.Popen(
-            # -P: not the folder in which the user is; another "console" may lie there.
-            [sys.executable, "-P", "-m", "console.actions.bench_apart"],
+        process = processes.start(
+            "console.actions.bench_apart",
             stdin=its_input.fileno(),
             stdout=its_output.fileno(),
             stderr=complaints,
-            cwd="/",
-            env=environment(),
-            start_new_session=True,  # a Ctrl-C is for us: we end it
         )
         its_input.close()
         its_output.close()

@@ -5,15 +5,14 @@ import statistics
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from console.actions.execute import Control
-from console.actions.install import install
 from console.actions.pop import Message, complete, pop_many
-from console.actions.push import Payload, push, push_many, signals_held
-from console.actions.uninstall import uninstall
+from console.actions.push import Payload, push, push_many
+from console.actions.scratch import scratch_queue
+from console.bench.latency import Latency
 from console.catalog import Queue, installed_queue
 from console.designs import Design, Order
 from console.designs.pops import Pop, judge
@@ -33,15 +32,6 @@ _SMALLEST_RING = _SEQUENTIAL
 _LARGEST_RING = 100
 _TIMEOUT_SECONDS = 60.0
 _TELL_SECONDS = 0.1
-
-
-@dataclass(frozen=True)
-class Latency:
-    """Milliseconds of one call, its commit included."""
-
-    p50: float
-    p95: float
-    p99: float
 
 
 @dataclass(frozen=True)
@@ -150,25 +140,10 @@ def _smoke(
         # Smaller than the traffic is long: the test goes round the ring and meets its end.
         options["size"] = str(max(min(int(options["size"]), _LARGEST_RING), _SMALLEST_RING))
     scratch = installed_queue(schema, PREFIX + secrets.token_hex(4), of, options)
-    with _scratch(database, scratch):
+    with scratch_queue(database, scratch):
         out_of_order = _sequential(database, scratch, log)
         _concurrent(database, scratch, log)
     return _judge(scratch, name or of.name, log, out_of_order)
-
-
-@contextmanager
-def _scratch(database: Database, queue: Queue) -> Iterator[None]:
-    """The queue, for as long as the block lasts, however it ends."""
-    with ExitStack() as at_the_end:
-        with signals_held():
-            install(database, queue)
-            at_the_end.callback(_remove, database, queue)
-        yield
-
-
-def _remove(database: Database, queue: Queue) -> None:
-    with signals_held():
-        uninstall(database, queue, keep_archive=False, with_messages=True)
 
 
 def payload_of(number: int, queue: Queue) -> Payload:

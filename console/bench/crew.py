@@ -1,23 +1,14 @@
-"""The worker processes of a round, seen from the process that runs the bench.
-
-A worker gets its task, with the database's password in it, by its standard input, never by its
-command line. That pipe then stays open: its end tells the worker to leave, whatever became of us.
-"""
+"""The worker processes of a round, seen from the process that runs the bench."""
 
 import json
-import os
-import select
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import console
+from console import processes
 from console.bench.journal import Journal
 from console.bench.shift import Task, Times
 from console.errors import ConnectionFailedError
@@ -78,34 +69,15 @@ class _Worker:
         self.task = task
         self._complaints = Path(f"{task.journal}.err")
         with self._complaints.open("wb") as complaints:
-            self._process = subprocess.Popen(
-                # -P: not the folder in which the user is; another "console" may lie there.
-                [sys.executable, "-P", "-m", "console.bench.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=complaints,
-                cwd="/",
-                env=environment(),
-                start_new_session=True,  # a Ctrl-C is for us: we end the workers
-            )
+            self._process = processes.start("console.bench.worker", stderr=complaints)
         self.tell(json.dumps(asdict(task)))
 
     def tell(self, line: str) -> None:
-        pipe = self._process.stdin
-        if pipe is not None:
-            with suppress(BrokenPipeError):  # it has ended: its word will not come
-                pipe.write(line.encode() + b"\n")
-                pipe.flush()
+        processes.tell(self._process, line)
 
     def word(self, deadline: float) -> str:
         """The next line that it says; empty where it ended or was late."""
-        output = self._process.stdout
-        if output is None:
-            return ""
-        wait = max(0.0, deadline - time.monotonic())
-        if not select.select([output], [], [], wait)[0]:
-            return ""
-        return os.read(output.fileno(), 10_000).decode(errors="replace").strip()
+        return processes.word(self._process, deadline)
 
     def why(self, word: str) -> str:
         """What went wrong, as far as it said so."""
@@ -115,16 +87,4 @@ class _Worker:
         return said[-1] if said else "It was too late, or was killed."
 
     def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with suppress(BrokenPipeError):
-                    pipe.close()
-
-
-def environment() -> dict[str, str]:
-    """Ours, and the place where this package was found, which may be a checkout."""
-    place = str(Path(console.__file__).resolve().parent.parent)
-    given = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([place, given] if given else [place])}
+        processes.kill(self._process)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from console.bench.journal import Calls, Journal
 from console.bench.judge import Verdict
+from console.bench.latency import Latency
 from console.bench.server import SeenWait, Touched
 from console.bench.shift import Times
 
@@ -15,15 +16,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _QUANTILES = (0.5, 0.95, 0.99)
-
-
-@dataclass(frozen=True)
-class Latency:
-    """Milliseconds."""
-
-    p50: float
-    p95: float
-    p99: float
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ from typing import Any
 
 from console.bench.contestant import Contestant
 from console.bench.floor import NAME as _FLOOR
-from console.bench.measured import Latency, Round
+from console.bench.latency import Latency
+from console.bench.measured import Round
 
 _COUNTS = ("pushed", "popped", "left", "lost", "doubled", "damaged", "out_of_order", "in_doubt")
 _MANY_WAITS = 8

@@ -15,8 +15,9 @@ from console.bench.contestant import Contestant, Ground, Scratch
 from console.bench.crew import Crew
 from console.bench.journal import Journal
 from console.bench.judge import judge
+from console.bench.latency import Latency
 from console.bench.load import Load
-from console.bench.measured import Latency, Round, measured
+from console.bench.measured import Round, measured
 from console.bench.names import load_name
 from console.bench.server import (
     Looker,

@@ -6,18 +6,21 @@ Its input is the database's URL, then nothing until it shall leave.
 """
 
 import os
-import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from console.bench.crew import environment
+from console import processes
 from console.engines import Database, open_database
 from console.errors import ConnectionFailedError
 from console.monitor.sample import SAMPLING_TIMEOUTS
 from console.monitor.sampler import Reading, Sampler
+
+if TYPE_CHECKING:
+    import subprocess
 
 _READY_SECONDS = 30.0
 
@@ -32,24 +35,14 @@ class Watch:
 
     def __enter__(self) -> Self:
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "console.bench.watching"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                cwd="/",
-                env=environment(),
-                start_new_session=True,
+            self._process = processes.start("console.bench.watching", stderr=log)
+        processes.tell(self._process, self._url)
+        if processes.word(self._process, time.monotonic() + _READY_SECONDS) != "looked":
+            self._end()
+            raise ConnectionFailedError(
+                "The console beside the bench did not start.",
+                why=self._log.read_text(errors="replace").strip()[-500:],
             )
-        if self._process.stdin is not None and self._process.stdout is not None:
-            self._process.stdin.write(self._url.encode() + b"\n")
-            self._process.stdin.flush()
-            if self._process.stdout.readline() != b"looked\n":
-                self._end()
-                raise ConnectionFailedError(
-                    "The console beside the bench did not start.",
-                    why=self._log.read_text(errors="replace").strip()[-500:],
-                )
         return self
 
     def __exit__(
@@ -61,13 +54,8 @@ class Watch:
         self._end()
 
     def _end(self) -> None:
-        if self._process is None:
-            return
-        self._process.kill()
-        self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
+        if self._process is not None:
+            processes.kill(self._process)
 
 
 def main() -> None:

@@ -1,21 +1,14 @@
-"""A worker process, seen from the process that starts it.
-
-It gets its settings, with the database's password in them, by its standard input, never by its
-command line. That pipe then stays open: its end tells the worker that it shall leave, whether this
-side closed it or died.
-"""
+"""A worker process, seen from the process that starts it."""
 
 import json
 import os
 import select
 import subprocess
-import sys
 import time
-from pathlib import Path
 from threading import Event
 from typing import IO
 
-import console
+from console import processes
 
 _LEAVE_SECONDS = 6.0
 
@@ -25,20 +18,8 @@ class Child:
 
     def __init__(self, role: str, settings: dict[str, object], log: IO[bytes] | None) -> None:
         """Start it. What it has to tell goes to `log`, or to where our own log goes."""
-        self._process = subprocess.Popen(
-            # -P: not the folder in which the user is; another project's "console" may lie there.
-            [sys.executable, "-P", "-m", "console.demo.worker", role],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            cwd="/",
-            env=_environment(),
-            start_new_session=True,  # a Ctrl-C is for us: we end the workers in good order
-        )
-        pipe = self._process.stdin
-        if pipe is not None:
-            pipe.write(json.dumps(settings).encode() + b"\n")
-            pipe.flush()
+        self._process = processes.start("console.demo.worker", role, stderr=log)
+        processes.tell(self._process, json.dumps(settings))
 
     def wait_for_word(self, seconds: float, give_up: Event) -> bool:
         """Wait for the one line that a worker says. False: it ended, was late, or we gave up."""
@@ -61,22 +42,8 @@ class Child:
             self._process.wait(_LEAVE_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
-        self._close()
+        processes.close(self._process)
 
     def kill(self) -> None:
         """SIGKILL, as the kernel does when memory is short."""
-        self._process.kill()
-        self._process.wait()
-        self._close()
-
-    def _close(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                pipe.close()
-
-
-def _environment() -> dict[str, str]:
-    """Ours, and the place where this package was found, which may be a checkout."""
-    place = str(Path(console.__file__).resolve().parent.parent)
-    given = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([place, given] if given else [place])}
+        processes.kill(self._process)

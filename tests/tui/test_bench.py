@@ -15,8 +15,9 @@ from console.actions.bench import Wanted
 from console.actions.bench_apart import Began, Rounded
 from console.bench.contestant import Contestant
 from console.bench.judge import Verdict
+from console.bench.latency import Latency
 from console.bench.load import Load
-from console.bench.measured import Latency, Round
+from console.bench.measured import Round
 from console.bench.names import APPLICATION, PREFIX
 from console.bench.ran_on import RanOn
 from console.bench.rounds import Live

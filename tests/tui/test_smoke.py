@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from console.actions import smoke
-from console.actions.smoke import Latency, Progress, SmokeResult
+from console.actions.smoke import Progress, SmokeResult
+from console.bench.latency import Latency
 from console.engines import open_database
 from console.rights import Rights
 from console.tui.places import Place

@@ -1,0 +1,78 @@
+"""A process of our own beside this one: a module of this package, with a pipe to it and one back.
+
+What it has to know, a database's password with it, goes down the pipe to it, never onto its command
+line. That pipe then stays open: its end tells the process to leave, whatever became of us.
+"""
+
+import os
+import select
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+import console
+
+
+def start(
+    module: str,
+    *words: str,
+    stdin: int = subprocess.PIPE,
+    stdout: int = subprocess.PIPE,
+    stderr: IO[bytes] | None = None,
+) -> "subprocess.Popen[bytes]":
+    """`python -m module words`. What it complains of goes to `stderr`, or to where ours goes."""
+    return subprocess.Popen(
+        # -P: not the folder in which the user is; another project's "console" may lie there.
+        [sys.executable, "-P", "-m", module, *words],
+        stdin=stdin,
+        stdout=stdout,
+        stderr=stderr,
+        cwd="/",
+        env=_environment(),
+        start_new_session=True,  # a Ctrl-C is for us: we end it in good order
+    )
+
+
+def _environment() -> dict[str, str]:
+    """Ours, and the place where this package was found, which may be a checkout."""
+    place = str(Path(console.__file__).resolve().parent.parent)
+    given = os.environ.get("PYTHONPATH")
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([place, given] if given else [place])}
+
+
+def tell(process: "subprocess.Popen[bytes]", line: str) -> None:
+    """One line to it. Nothing where it has ended: then its word will not come."""
+    pipe = process.stdin
+    if pipe is not None:
+        with suppress(BrokenPipeError):
+            pipe.write(line.encode() + b"\n")
+            pipe.flush()
+
+
+def word(process: "subprocess.Popen[bytes]", deadline: float) -> str:
+    """The next line that it says by then (`time.monotonic`); empty where it ended or was late."""
+    output = process.stdout
+    if output is None:
+        return ""
+    wait = max(0.0, deadline - time.monotonic())
+    if not select.select([output], [], [], wait)[0]:
+        return ""
+    return os.read(output.fileno(), 10_000).decode(errors="replace").strip()
+
+
+def kill(process: "subprocess.Popen[bytes]") -> None:
+    """SIGKILL, as the kernel does when memory is short; then nothing of it is left here."""
+    process.kill()
+    process.wait()
+    close(process)
+
+
+def close(process: "subprocess.Popen[bytes]") -> None:
+    """The pipes of a process that has ended."""
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            with suppress(BrokenPipeError):
+                pipe.close()
