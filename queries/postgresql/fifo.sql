@@ -195,6 +195,7 @@ FROM "{schema}"."{table}" AS m
 -- Installed: by the ids, which rise with the order. From the last one backwards, in places that each
 -- are a fifth longer than the one before, 32 rows tell how dense the ids lie. Statistics would not do:
 -- vacuum takes the pages that it skips to be as full as the mean, and these are the full ones here.
+-- Powers are those of double precision: numeric's took half of the statement's time.
 -- Adopted: from 256 pages, evenly over the table, or all that it has.
 -- when installed=yes
 SELECT
@@ -218,8 +219,8 @@ FROM (
 ) AS ends
 CROSS JOIN LATERAL (
     SELECT
-        greatest(ends.last_id + 2 - CAST(power(2, i / 4.0) AS bigint), ends.first_id) AS from_id,
-        ends.last_id + 2 - CAST(power(2, (i - 1) / 4.0) AS bigint) AS until_id
+        greatest(ends.last_id + 2 - CAST(power(CAST(2 AS double precision), i / 4.0) AS bigint), ends.first_id) AS from_id,
+        ends.last_id + 2 - CAST(power(CAST(2 AS double precision), (i - 1) / 4.0) AS bigint) AS until_id
     FROM generate_series(1, CAST(ceil(log(2, ends.last_id - ends.first_id + 2) * 4) AS integer)) AS i
 ) AS place
 CROSS JOIN LATERAL (

@@ -203,8 +203,8 @@ FROM (
 ) AS ends
 CROSS JOIN LATERAL (
     SELECT
-        greatest(ends.last_id + 2 - CAST(power(2, i / 4.0) AS bigint), ends.first_id) AS from_id,
-        ends.last_id + 2 - CAST(power(2, (i - 1) / 4.0) AS bigint) AS until_id
+        greatest(ends.last_id + 2 - CAST(power(CAST(2 AS double precision), i / 4.0) AS bigint), ends.first_id) AS from_id,
+        ends.last_id + 2 - CAST(power(CAST(2 AS double precision), (i - 1) / 4.0) AS bigint) AS until_id
     FROM generate_series(1, CAST(ceil(log(2, ends.last_id - ends.first_id + 2) * 4) AS integer)) AS i
 ) AS place
 CROSS JOIN LATERAL (

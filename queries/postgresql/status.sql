@@ -333,7 +333,8 @@ LIMIT 10
 -- name: estimate
 -- one row: about how many rows there are of each state, whatever vacuum and analyze last thought
 -- Ready by the ids, the others by pages: see fifo.sql. Where ready rows are few among done ones no page
--- that is looked at may have any.
+-- that is looked at may have any. 64 pages: with 256 a look at 10,000,000 rows took twice the time of
+-- one at 10,000.
 SELECT
     CAST('{schema}' AS text) AS schema,
     CAST('{queue}' AS text) AS queue,
@@ -360,8 +361,8 @@ SELECT
         ) AS ends
         CROSS JOIN LATERAL (
             SELECT
-                greatest(ends.last_id + 2 - CAST(power(2, i / 4.0) AS bigint), ends.first_id) AS from_id,
-                ends.last_id + 2 - CAST(power(2, (i - 1) / 4.0) AS bigint) AS until_id
+                greatest(ends.last_id + 2 - CAST(power(CAST(2 AS double precision), i / 4.0) AS bigint), ends.first_id) AS from_id,
+                ends.last_id + 2 - CAST(power(CAST(2 AS double precision), (i - 1) / 4.0) AS bigint) AS until_id
             FROM generate_series(1, CAST(ceil(log(2, ends.last_id - ends.first_id + 2) * 4) AS integer)) AS i
         ) AS stretch
         CROSS JOIN LATERAL (
@@ -388,7 +389,7 @@ FROM (
     SELECT pg_relation_size(CAST('"{schema}"."{table}"' AS regclass)) / CAST(current_setting('block_size') AS bigint) AS pages
 ) AS t
 CROSS JOIN LATERAL (
-    SELECT DISTINCT (2 * i + 1) * t.pages / 512 AS page FROM generate_series(0, 255) AS i
+    SELECT DISTINCT (2 * i + 1) * t.pages / 128 AS page FROM generate_series(0, 63) AS i
 ) AS place
 CROSS JOIN LATERAL (
     SELECT
