@@ -4,14 +4,12 @@ import functools
 import json
 import re
 import shlex
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from functools import cached_property
-from types import FrameType
 from typing import Any, TypeVar
 
 import click
@@ -21,6 +19,7 @@ from console.actions import audit
 from console.actions.audit import Outcome
 from console.actions.execute import Control
 from console.catalog import Queue
+from console.cli.interrupts import heard
 from console.cli.streams import narrate, put
 from console.config import RIGHTS, Configuration, Profile, Said
 from console.engines import Database, Product
@@ -345,15 +344,10 @@ def stopping() -> Iterator[Control]:
     """The first Ctrl-C (or SIGTERM) stops after the batch that runs; the next one cuts it off."""
     control = Control()
 
-    def stop(number: int, _: FrameType | None) -> None:
-        signal.signal(number, before[signal.Signals(number)])
+    def stop(_: int) -> None:
         control.stop()
         on_a_line_of_its_own = "\n" if sys.stderr is not None and sys.stderr.isatty() else ""
         narrate(f"{on_a_line_of_its_own}Stopping after this batch; once more cuts it off.")
 
-    before = {n: signal.signal(n, stop) for n in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with heard(stop, once=True):
         yield control
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -31,13 +31,24 @@ def status_of(stop: KeyboardInterrupt) -> int:
 def asked_to_end() -> Iterator[threading.Event]:
     """Set by Ctrl-C and SIGTERM: for what goes on until somebody ends it."""
     ended = threading.Event()
-
-    def end(_: int, __: FrameType | None) -> None:
-        ended.set()
-
-    before = {n: signal.signal(n, end) for n in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with heard(lambda _: ended.set()):
         yield ended
+
+
+@contextmanager
+def heard(tell: Callable[[int], None], *, once: bool = False) -> Iterator[None]:
+    """Ctrl-C and SIGTERM are told and cut nothing off; `once`: the second of a kind does again."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def handle(number: int, _: FrameType | None) -> None:
+        if once:
+            signal.signal(number, before[signal.Signals(number)])
+        tell(number)
+
+    for number in before:
+        signal.signal(number, handle)
+    try:
+        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

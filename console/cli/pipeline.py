@@ -13,7 +13,9 @@ from console.cli.context import (
     confirmation,
     verb_options,
 )
-from console.cli.pipeline_shared import Job, about, confirmed, progress
+from console.cli.pipeline_confirm import confirmed
+from console.cli.pipeline_progress import progress
+from console.cli.pipeline_record import Job, about
 from console.cli.streams import narrate
 
 if TYPE_CHECKING:

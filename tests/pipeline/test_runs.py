@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.cli.pipeline_shared import shown_words, without_secrets
+from console.cli.pipeline_record import shown_words, without_secrets
 from console.errors import ConsoleError, RefusedError
 from console.pipeline import launch, runs
 from console.pipeline import session as sessions
@@ -269,7 +269,7 @@ _WAITING = """
 import signal, sys
 from console.cli import main
 from console.cli.pipeline import pipeline
-from console.cli.pipeline_shared import Job
+from console.cli.pipeline_record import Job
 pipeline.add_command(Job("wait", callback=lambda: print("at it", flush=True) or signal.pause()))
 sys.argv[1:] = ["pipeline", "wait"]
 main()

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 from console import action_rows
 from console.catalog import Queue
@@ -18,20 +18,11 @@ from console.pipeline.archive import plan as planning
 from console.pipeline.archive.plan import Plan, Range, Wanted
 from console.pipeline.archive.reading import url_for_tasks
 from console.pipeline.lake import DamagedError, Lake
+from console.pipeline.phases import Told, untold
 from console.pipeline.session import Tasks
 
 VERB = "pipeline archive"
 PHASES = ("export", "verify", "delete", "withdraw")
-
-
-class Told(Protocol):
-    """Hears of a phase's progress; `size` is in bytes of payload."""
-
-    def __call__(self, phase: str, /, *, done: int, of: int, rows: int, size: int) -> None: ...
-
-
-def untold(phase: str, /, *, done: int, of: int, rows: int, size: int) -> None:
-    """Where nobody listens."""
 
 
 @dataclass(frozen=True)

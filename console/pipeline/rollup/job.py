@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from console import rolled
 from console.errors import RefusedError
 from console.pipeline.lake import DamagedError, Lake
+from console.pipeline.phases import Told, untold
 from console.pipeline.rollup import found as finding
 from console.pipeline.rollup import reading
 from console.pipeline.rollup.found import Day, Names, Segment, Skipped
@@ -24,16 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _ROWS_A_TASK = 250_000
-
-
-class Told(Protocol):
-    """Hears of the progress of a kind: how many of its files are read, with how much."""
-
-    def __call__(self, phase: str, *, done: int, of: int, rows: int, size: int) -> None: ...
-
-
-def untold(phase: str, *, done: int, of: int, rows: int, size: int) -> None:
-    """Where nobody listens."""
 
 
 @dataclass(frozen=True)
