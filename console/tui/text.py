@@ -23,6 +23,11 @@ def said(error: ConsoleError) -> str:
     return "\n".join(map(plain, str(error).splitlines()))
 
 
+def sentence(words: str) -> str:
+    """`no rights` as a sentence: `No rights.`"""
+    return f"{words[:1].upper()}{words[1:]}."
+
+
 def shorten(text: str, width: int) -> str:
     """At most `width` cells; what is cut off is marked with an ellipsis."""
     if cell_len(text) <= width:

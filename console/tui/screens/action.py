@@ -27,7 +27,7 @@ from console.tui.dialogs.command import CommandDialog
 from console.tui.dialogs.verbs import acting_lines, view_of
 from console.tui.jobs import start
 from console.tui.running import Running
-from console.tui.screens.live import LiveScreen
+from console.tui.screens.form import FormScreen
 from console.tui.text import plain, said
 from console.tui.widgets.action_form import ActionForm
 from console.tui.widgets.lines import Lines
@@ -59,19 +59,10 @@ _AT: Mapping[str, frozenset[Stage]] = {
 }
 
 
-class ActionScreen(LiveScreen):
+class ActionScreen(FormScreen):
     """The queue is the one whose key was captured when this opened, whatever is refreshed since."""
 
-    AUTO_FOCUS = ""
-    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012  # Textual has it as an instance's
-        (0, "-narrow"),
-        (70, "-normal"),
-        (120, "-broad"),
-    ]
-    # Keys that move the focus have priority: what is typed right after them goes the new way.
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("tab", "app.focus_next", "next field", show=False, priority=True),
-        Binding("shift+tab", "app.focus_previous", "field before", show=False, priority=True),
         Binding("enter", "go", "plan", tooltip="make the plan; that changes nothing"),
         Binding("p", "hold", "pause / go on", tooltip="pause after this batch, or go on"),
         Binding("s", "stop", "stop", tooltip="stop after this batch; the rest is untouched"),
@@ -106,8 +97,6 @@ class ActionScreen(LiveScreen):
         self.stage = Stage.LOOKING
         self.planned: Planned | None = None
         self.running = running
-        self._asking = 0
-        """The number of the last question: an answer to an older one is for nobody."""
         self._counted = 0
 
     def body(self) -> ComposeResult:
@@ -252,18 +241,19 @@ class ActionScreen(LiveScreen):
             self._say(error)
             return
         self._say()
-        self._asking += 1
+        self.ask_anew()
         self._counted = 0
-        number = self._asking
         site = Site(place.database, queue, place.rights, place.thresholds_of, place.masks)
 
         def counted(so_far: int) -> None:
             self._counted = so_far
 
-        def ours(then: Callable[..., None]) -> Callable[..., None]:
-            return lambda found: then(found) if number == self._asking else None
-
-        start(self, lambda: _planned(site, asked, counted), ours(self.show_plan), ours(self._fail))
+        start(
+            self,
+            lambda: _planned(site, asked, counted),
+            self.still_asked(self.show_plan),
+            self.still_asked(self._fail),
+        )
         self._turn(Stage.PLANNING)
 
     def _fail(self, error: ConsoleError) -> None:
@@ -273,7 +263,7 @@ class ActionScreen(LiveScreen):
 
     def _back(self) -> None:
         """To the form; out of it where it has no fields."""
-        self._asking += 1
+        self.ask_anew()
         self.planned = None
         if self._fields.rows:
             self._enter_form()
@@ -411,7 +401,7 @@ class ActionScreen(LiveScreen):
             self._close()
 
     def _close(self) -> None:
-        self._asking += 1
+        self.ask_anew()
         if len(self.app.screen_stack) > 1:
             self.app.pop_screen()
 

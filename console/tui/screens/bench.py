@@ -27,9 +27,9 @@ from console.tui.dialogs.confirm import ConfirmDialog
 from console.tui.jobs import start
 from console.tui.running import Running
 from console.tui.saving import save, suggestion
-from console.tui.screens.live import LiveScreen
+from console.tui.screens.form import FormScreen
 from console.tui.series import Span
-from console.tui.text import plain, said, whole_seconds
+from console.tui.text import plain, said, sentence, whole_seconds
 from console.tui.widgets.action_form import ActionForm
 from console.tui.widgets.bench_table import BenchTable, label, ms
 from console.tui.widgets.charts import RATES, Chart, Curve, Drawing, Moment
@@ -55,18 +55,10 @@ class Stage(Enum):
     """It runs, or has ended."""
 
 
-class BenchScreen(LiveScreen):
+class BenchScreen(FormScreen):
     """The load is made by processes of their own; this one only shows how they get on."""
 
-    AUTO_FOCUS = ""
-    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012  # Textual has it as an instance's
-        (0, "-narrow"),
-        (70, "-normal"),
-        (120, "-broad"),
-    ]
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("tab", "app.focus_next", "next", show=False, priority=True),
-        Binding("shift+tab", "app.focus_previous", "before", show=False, priority=True),
         Binding("enter", "go", "look", tooltip="say what it would do; that changes nothing"),
         Binding("s,t", "stop", "stop", tooltip="stop it; its scratch queues go"),
         Binding("w", "save", "write", tooltip="write the report to a file: .svg or .json"),
@@ -92,8 +84,6 @@ class BenchScreen(LiveScreen):
         if running is not None and isinstance(running.planned, BenchWork):
             self._course = running.planned.course
         self._error = ""
-        self._asking = 0
-        """The number of the last question: an answer to an older one is for nobody."""
 
     def body(self) -> ComposeResult:
         """The form; then how it goes, and what came of it."""
@@ -116,7 +106,7 @@ class BenchScreen(LiveScreen):
         if self._course is not None:
             self._see()
         elif why := why_not(self._place):
-            self._fail(RefusedError("No bench can be begun here.", why=f"{_whole(why)}."))
+            self._fail(RefusedError("No bench can be begun here.", why=sentence(why)))
         else:
             self._form.offer(offered.FORM.fields, self._said)
             self.call_after_refresh(self._enter_form)
@@ -313,19 +303,14 @@ class BenchScreen(LiveScreen):
         except ConsoleError as error:
             self._fail(error)
             return
-        self._asking += 1
+        self.ask_anew()
         self._turn(Stage.ASKING)
         start(
             self,
             lambda: prospect(place, who, load),
-            self._ours(lambda found: self._ask(found, Course(who, load, self._clock))),
-            self._ours(self._fail),
+            self.still_asked(lambda found: self._ask(found, Course(who, load, self._clock))),
+            self.still_asked(self._fail),
         )
-
-    def _ours(self, then: Callable[..., None]) -> Callable[..., None]:
-        """Only for the question that was asked last."""
-        number = self._asking
-        return lambda found: then(found) if number == self._asking else None
 
     @property
     def _clock(self) -> Callable[[], float]:
@@ -421,7 +406,7 @@ class BenchScreen(LiveScreen):
         if self.query_one("#bench-file").display:
             self._close_line()
         elif self.stage is Stage.ASKING:
-            self._asking += 1
+            self.ask_anew()
             self._enter_form()
         elif self.runs and self._bench is not None and not self._bench.control.stopped:
             self.action_stop()
@@ -462,7 +447,3 @@ def report(course: Course, suffix: str) -> str:
         return json.dumps(as_json(about, course.load, results), ensure_ascii=False) + "\n"
     load = load_in_words(course.load)
     return drawing.report(about, load, results, comparisons(results))
-
-
-def _whole(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:]}"

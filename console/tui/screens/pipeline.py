@@ -3,7 +3,7 @@
 The plan is what the verb itself says with --dry-run. The run makes it anew when it begins.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from typing import ClassVar
 
@@ -22,8 +22,8 @@ from console.tui.desk import Desk
 from console.tui.dialogs.command import CommandDialog
 from console.tui.dialogs.verbs import acting_lines, view_of
 from console.tui.jobs import start
-from console.tui.screens.live import LiveScreen
-from console.tui.text import plain, said
+from console.tui.screens.form import FormScreen
+from console.tui.text import plain, said, sentence
 from console.tui.widgets.action_form import ActionForm
 from console.tui.widgets.lines import Lines
 from console.tui.widgets.paragraph import Paragraph
@@ -38,18 +38,10 @@ class Stage(Enum):
     PLAN = "job-plan"
 
 
-class PipelineScreen(LiveScreen):
+class PipelineScreen(FormScreen):
     """The queue is the one whose key was captured when this opened, whatever is refreshed since."""
 
-    AUTO_FOCUS = ""
-    HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012  # Textual has it as an instance's
-        (0, "-narrow"),
-        (70, "-normal"),
-        (120, "-broad"),
-    ]
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("tab", "app.focus_next", "next field", show=False, priority=True),
-        Binding("shift+tab", "app.focus_previous", "field before", show=False, priority=True),
         Binding("enter", "go", "plan", tooltip="make the plan; that changes nothing"),
         Binding("ctrl+o", "command", "command line", tooltip="the command line's twin, copied"),
         Binding("up", "scroll('up')", "up", show=False),
@@ -77,8 +69,6 @@ class PipelineScreen(LiveScreen):
         self.stage = Stage.REFUSED
         self._plan: Plan | None = None
         self._job: Job | None = None
-        self._asking = 0
-        """The number of the last question: an answer to an older one is for nobody."""
 
     @property
     def verb(self) -> str:
@@ -104,7 +94,7 @@ class PipelineScreen(LiveScreen):
         super().on_mount()
         try:
             if why := jobs.why_not(self.verb, self._place):
-                raise RefusedError(f"pipeline {self.verb} cannot be begun here.", why=_whole(why))
+                raise RefusedError(f"pipeline {self.verb} cannot be begun here.", why=sentence(why))
             jobs.require_extra()
         except ConsoleError as error:
             self.query_one("#nothing", Lines).say(Text("Nothing was begun."))
@@ -164,7 +154,7 @@ class PipelineScreen(LiveScreen):
         if self.stage is not Stage.FORM or not self._fields.check():
             return
         self._say()
-        self._asking += 1
+        self.ask_anew()
         verb, said_, place, key = self.verb, self._fields.said, self._place, self._key
         if self._form.confirmed:
 
@@ -181,19 +171,19 @@ class PipelineScreen(LiveScreen):
         words = "Making the plan ... Escape: back to the form."
         self.query_one("#planning", Lines).say(Text(words))
         self._turn(Stage.PLANNING)
-        start(self, work, self._ours(lambda found: self.show_plan(*found)), self._ours(self._fail))
-
-    def _ours(self, then: Callable[..., None]) -> Callable[..., None]:
-        """Only for the question that was asked last."""
-        number = self._asking
-        return lambda found: then(found) if number == self._asking else None
+        start(
+            self,
+            work,
+            self.still_asked(lambda found: self.show_plan(*found)),
+            self.still_asked(self._fail),
+        )
 
     def _fail(self, error: ConsoleError) -> None:
         self._back()
         self._say(error)
 
     def _back(self) -> None:
-        self._asking += 1
+        self.ask_anew()
         self._cut_off()
         self._say()
         self._enter_form()
@@ -287,11 +277,7 @@ class PipelineScreen(LiveScreen):
             self._close()
 
     def _close(self) -> None:
-        self._asking += 1
+        self.ask_anew()
         self._cut_off()
         if len(self.app.screen_stack) > 1:
             self.app.pop_screen()
-
-
-def _whole(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:]}."

@@ -97,7 +97,7 @@ class AuditTab(QueueTab):
         table = self.query_one(AuditTable)
         table.zone = self.desk.zone
         if self.found is not None:
-            table.show(self.found.entries, self.found.alive)
+            table.show_entries(self.found.entries, self.found.alive)
         table.display = bool(self.found and self.found.entries)
         self._draw_words()
 

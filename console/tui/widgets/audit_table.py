@@ -7,10 +7,10 @@ from datetime import UTC, tzinfo
 from console import formats
 from console.actions.audit import Entry, Outcome
 from console.tui.text import plain
-from console.tui.widgets.fitting import Wish, fit
-from console.tui.widgets.keyed_table import Cell, KeyedTable
+from console.tui.widgets.fitting import Wish
+from console.tui.widgets.keyed_table import Cell
+from console.tui.widgets.list_table import ListTable
 
-_SCROLLBAR = 1
 _WISHES = (
     Wish("mark", "", most=1),
     Wish("when", "when", least=14, most=14),
@@ -74,29 +74,25 @@ class Line:
         return formats.duration(max(0.0, seconds))
 
 
-class AuditTable(KeyedTable):
-    """Give it entries by `show`, or lines of several connections by `show_lines`."""
-
-    DEFAULT_CLASSES = "listed"
+class AuditTable(ListTable):
+    """Give it entries by `show_entries`, or lines of several connections by `show_lines`."""
 
     def __init__(self, *, id: str | None = None, queues: bool = True) -> None:  # noqa: A002
         """`queues`: whether it says of which queue an action was."""
-        super().__init__(id=id)
+        super().__init__(_WISHES, _LOST_FIRST, id=id)
         self.zone: tzinfo | None = UTC
-        """In which times are shown; it counts from the next `show`."""
+        """In which times are shown; it counts from what is shown next."""
         self._queues = queues
         self._lines: dict[str, Line] = {}
 
-    def show(  # type: ignore[override]  # what it shows are actions, not cells
-        self, entries: Sequence[Entry], alive: Mapping[int, bool | None]
-    ) -> None:
+    def show_entries(self, entries: Sequence[Entry], alive: Mapping[int, bool | None]) -> None:
         """Show the actions of one connection; `alive` as `console.actions.audit` gives it."""
         self.show_lines([Line(entry, alive.get(entry.action_id)) for entry in entries])
 
     def show_lines(self, lines: Sequence[Line]) -> None:
         """Show these, in this order."""
         self._lines = {line.key: line for line in lines}
-        self._draw()
+        self.show_rows({key: self._row(line) for key, line in self._lines.items()})
 
     @property
     def line(self) -> Line | None:
@@ -108,16 +104,6 @@ class AuditTable(KeyedTable):
         """The same, as the audit has it."""
         line = self.line
         return line.entry if line is not None else None
-
-    def _draw(self) -> None:
-        rows = {key: self._row(line) for key, line in self._lines.items()}
-        width = (self.size.width or self.app.size.width) - _SCROLLBAR
-        columns = fit(_WISHES, rows.values(), width, _LOST_FIRST)
-
-        def cells_of(key: str) -> tuple[Cell, ...]:
-            return tuple(rows[key][column.name] for column in columns)
-
-        super().show(columns, list(rows), cells_of)
 
     def _row(self, line: Line) -> dict[str, Cell]:
         entry, outcome = line.entry, line.outcome
@@ -140,8 +126,3 @@ class AuditTable(KeyedTable):
             "action": Cell(str(entry.action_id), "quiet"),
             "detail": Cell(about, "quiet"),
         }
-
-    def on_resize(self) -> None:
-        """Another width has other columns."""
-        self._draw()
-        super().on_resize()

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, tzinfo
 from console import formats
 from console.pipeline.runs import Outcome, Run
 from console.tui.text import plain
-from console.tui.widgets.fitting import Wish, fit
-from console.tui.widgets.keyed_table import Cell, KeyedTable
+from console.tui.widgets.fitting import Wish
+from console.tui.widgets.keyed_table import Cell
+from console.tui.widgets.list_table import ListTable
 
-_SCROLLBAR = 1
 _WISHES = (
     Wish("mark", "", most=1),
     Wish("began", "began", least=14, most=14),
@@ -45,13 +45,11 @@ _TONES = {
 }
 
 
-class RunsTable(KeyedTable):
+class RunsTable(ListTable):
     """Give it runs by `show_runs`."""
 
-    DEFAULT_CLASSES = "listed"
-
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  # Textual's own name
-        super().__init__(id=id)
+        super().__init__(_WISHES, _LOST_FIRST, id=id)
         self.zone: tzinfo | None = UTC
         """In which times are shown; it counts from the next `show_runs`."""
         self._runs: dict[str, Run] = {}
@@ -60,7 +58,7 @@ class RunsTable(KeyedTable):
     def show_runs(self, runs: Sequence[Run], now: datetime) -> None:
         """Show these, in this order."""
         self._runs, self._now = {run.id: run for run in runs}, now
-        self._draw()
+        self.show_rows({key: self._row(run) for key, run in self._runs.items()})
 
     @property
     def run_here(self) -> Run | None:
@@ -73,16 +71,6 @@ class RunsTable(KeyedTable):
             return False
         self.move_cursor(self.keys.index(id_))
         return True
-
-    def _draw(self) -> None:
-        rows = {key: self._row(run) for key, run in self._runs.items()}
-        width = (self.size.width or self.app.size.width) - _SCROLLBAR
-        columns = fit(_WISHES, rows.values(), width, _LOST_FIRST)
-
-        def cells_of(key: str) -> tuple[Cell, ...]:
-            return tuple(rows[key][column.name] for column in columns)
-
-        super().show(columns, list(rows), cells_of)
 
     def _row(self, run: Run) -> dict[str, Cell]:
         now, outcome = self._now, run.outcome
@@ -107,11 +95,6 @@ class RunsTable(KeyedTable):
 
     def _moment(self, at: datetime | None) -> str:
         return "" if at is None else f"{at.astimezone(self.zone):%m-%d %H:%M:%S}"
-
-    def on_resize(self) -> None:
-        """Another width has other columns."""
-        self._draw()
-        super().on_resize()
 
 
 def size(number: int | None) -> str:
