@@ -185,7 +185,7 @@ WHERE
 
 -- name: estimate
 -- one row: about how many rows there are of each state, whatever vacuum and analyze last thought
--- From 256 pages, evenly over the table, or all that it has: vacuum takes those that it skips to be as full
+-- From 128 pages, evenly over the table, or all that it has: vacuum takes those that it skips to be as full
 -- as the mean.
 SELECT
     CAST('{schema}' AS text) AS schema,
@@ -199,7 +199,7 @@ FROM (
     SELECT pg_relation_size(CAST('"{schema}"."{queue}"' AS regclass)) / CAST(current_setting('block_size') AS bigint) AS pages
 ) AS t
 CROSS JOIN LATERAL (
-    SELECT DISTINCT (2 * i + 1) * t.pages / 512 AS page FROM generate_series(0, 255) AS i
+    SELECT DISTINCT (2 * i + 1) * t.pages / 256 AS page FROM generate_series(0, 127) AS i
 ) AS place
 CROSS JOIN LATERAL (
     SELECT

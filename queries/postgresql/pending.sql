@@ -226,7 +226,7 @@ FROM (
     SELECT pg_relation_size(CAST('"{schema}"."{queue}"' AS regclass)) / CAST(current_setting('block_size') AS bigint) AS pages
 ) AS t
 CROSS JOIN LATERAL (
-    SELECT DISTINCT (2 * i + 1) * t.pages / 512 AS page FROM generate_series(0, 255) AS i
+    SELECT DISTINCT (2 * i + 1) * t.pages / 256 AS page FROM generate_series(0, 127) AS i
 ) AS place
 CROSS JOIN LATERAL (
     SELECT
