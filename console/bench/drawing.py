@@ -1,7 +1,7 @@
 """The report of a bench as one SVG: bars of messages a second, curves over time, what it ran on."""
 
 import html
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from console.bench.ran_on import RanOn
 from console.bench.results import Comparison, Result
@@ -16,6 +16,9 @@ _COLOURS = (
     *("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e"),
     *("#17becf", "#8c564b", "#e377c2", "#7f7f7f", "#bcbd22"),
 )
+_PLAIN = "#bbbbbb"
+"""Of a bar that has no curve."""
+_LEGEND_COLUMNS = 4
 _STYLE = (
     "text{font:13px sans-serif;fill:#222}.head{font-weight:bold;font-size:15px}"
     ".small{font-size:11px;fill:#555}.spread{stroke:#222;stroke-width:1.5}"
@@ -29,10 +32,13 @@ def report(
     page = _Page()
     page.text("Messages a second through the queue (median; line: lowest to highest round)", "head")
     page.text(load, "small")
-    _bars(page, results)
+    shown = _with_curve(results)
+    colours = {one.label: colour for one, colour in zip(shown, _COLOURS, strict=False)}
+    _bars(page, results, colours)
     page.skip(_LINE)
-    page.text("Messages a second, over the measured time", "head")
-    _curves(page, results)
+    those = "" if len(shown) == len(results) else f", of the {len(shown)} fastest"
+    page.text(f"Messages a second, over the measured time{those}", "head")
+    _curves(page, shown, colours)
     if compared:
         page.text("Compared", "head")
         for one in compared:
@@ -43,6 +49,13 @@ def report(
         for part in _wrapped(line):
             page.text(part, "small")
     return page.whole()
+
+
+def _with_curve(results: Sequence[Result]) -> list[Result]:
+    """As many as there are colours to tell them apart, the fastest ones."""
+    fastest = sorted(results, key=lambda one: one.messages_per_second.median, reverse=True)
+    kept = {one.label for one in fastest[: len(_COLOURS)]}
+    return [one for one in results if one.label in kept]
 
 
 class _Page:
@@ -76,11 +89,11 @@ class _Page:
         )
 
 
-def _bars(page: _Page, results: Sequence[Result]) -> None:
+def _bars(page: _Page, results: Sequence[Result], colours: Mapping[str, str]) -> None:
     most = max((result.messages_per_second.max for result in results), default=0) or 1
     across = _WIDTH - _LABEL - 2 * _MARGIN - 90
     page.skip(10)
-    for number, result in enumerate(results):
+    for result in results:
         spread = result.messages_per_second
         middle = page.y + _BAR // 2
         ends = [_LABEL + round(across * value / most) for value in (spread.min, spread.max)]
@@ -88,7 +101,7 @@ def _bars(page: _Page, results: Sequence[Result]) -> None:
         page.add(_text(_MARGIN, middle + 4, result.label))
         page.add(
             f'<rect x="{_LABEL}" y="{page.y + 4}" width="{width}" height="{_BAR - 8}" '
-            f'fill="{_colour(number)}"/>'
+            f'fill="{colours.get(result.label, _PLAIN)}"/>'
         )
         page.add(
             f'<line class="spread" x1="{ends[0]}" x2="{ends[1]}" y1="{middle}" y2="{middle}"/>'
@@ -97,7 +110,7 @@ def _bars(page: _Page, results: Sequence[Result]) -> None:
         page.skip(_BAR)
 
 
-def _curves(page: _Page, results: Sequence[Result]) -> None:
+def _curves(page: _Page, results: Sequence[Result], colours: Mapping[str, str]) -> None:
     page.skip(12)
     top, bottom = page.y, page.y + _CURVES
     left, right = _MARGIN + 60, _WIDTH - _MARGIN
@@ -106,21 +119,25 @@ def _curves(page: _Page, results: Sequence[Result]) -> None:
         y = bottom - round(_CURVES * part / 4)
         page.add(f'<line x1="{left}" x2="{right}" y1="{y}" y2="{y}" stroke="#ddd"/>')
         page.add(_text(_MARGIN, y + 4, f"{most * part / 4:,.0f}", "small"))
-    for number, result in enumerate(results):
+    for result in results:
         points = " ".join(_points(result.curve, (left, right, top, bottom), most))
         page.add(
-            f'<polyline points="{points}" fill="none" stroke="{_colour(number)}" stroke-width="2">'
+            f'<polyline points="{points}" fill="none" stroke-width="2" '
+            f'stroke="{colours[result.label]}">'
             f"<title>{html.escape(result.label)}</title></polyline>"
         )
     seconds = max((one.seconds for result in results for one in result.plain), default=0)
     page.skip(_CURVES)
     page.add(_text(right - 60, bottom + 16, f"{seconds:,.0f} s", "small"))
     page.skip(_LINE)
+    across = (_WIDTH - 2 * _MARGIN) // _LEGEND_COLUMNS
     for number, result in enumerate(results):
-        page.skip(_LINE)
-        place = f'x="{_MARGIN}" y="{page.y - 10}" width="12" height="12"'
-        page.add(f'<rect {place} fill="{_colour(number)}"/>')
-        page.add(_text(_MARGIN + 20, page.y, result.label, "small"))
+        row, column = divmod(number, _LEGEND_COLUMNS)
+        x, y = _MARGIN + column * across, page.y + (row + 1) * _LINE
+        colour = colours[result.label]
+        page.add(f'<rect x="{x}" y="{y - 10}" width="12" height="12" fill="{colour}"/>')
+        page.add(_text(x + 20, y, result.label, "small"))
+    page.skip(-(-len(results) // _LEGEND_COLUMNS) * _LINE)
     page.skip(_LINE)
 
 
@@ -129,10 +146,6 @@ def _points(curve: Sequence[float], box: tuple[int, int, int, int], most: float)
     for at, value in enumerate(curve):
         x = left + (right - left) * (at + 0.5) / len(curve)
         yield f"{x:.1f},{bottom - (bottom - top) * value / most:.1f}"
-
-
-def _colour(number: int) -> str:
-    return _COLOURS[number % len(_COLOURS)]
 
 
 def _text(x: int, y: int, words: str, style: str = "") -> str:
