@@ -135,7 +135,6 @@ def shared_memory() -> set[str]:
         ("SELECT version() LIKE 'PostgreSQL 18%'", True),
         ("SHOW server_encoding", "UTF8"),
         ("SHOW lc_collate", "C"),
-        ("SHOW fsync", "on"),
         ("SHOW synchronous_commit", "on"),
         ("SHOW full_page_writes", "on"),
         ("SHOW data_checksums", "on"),
@@ -271,6 +270,7 @@ def test_two_servers_side_by_side(own_server: EmbeddedServer) -> None:
         assert other.port != own_server.port
         assert value(other.url, "SHOW max_connections") == "20"
         assert value(other.url, "SHOW work_mem") == "5MB"
+        assert value(other.url, "SHOW fsync") == "on", "durable unless told otherwise"
         other.kill()
         assert value(own_server.url, "SHOW max_connections") == "200"
     assert value(own_server.url, "SELECT 1") == 1
