@@ -18,6 +18,12 @@ class _Number:
 
 
 @dataclass(frozen=True)
+class _Ended:
+    action_id: int
+    done: int
+
+
+@dataclass(frozen=True)
 class _Present:
     present: bool
 
@@ -114,17 +120,21 @@ def batch(  # the counts, each by its name
 
 def end(
     connection: Connection, product: Product, action_id: int, outcome: str, detail: str
-) -> None:
-    """Keep how it ended; nothing where it has ended before."""
-    sql.fetch(
+) -> int | None:
+    """Keep how it ended; how many it has done. None, and nothing kept, where it had ended before.
+
+    It waits for a batch that is not committed yet, and no batch is counted after it.
+    """
+    found = sql.fetch(
         connection,
-        _Number,
+        _Ended,
         _statement(product, "action_end"),
         sql.Scope(),
         action_id=action_id,
         outcome=outcome,
         detail=detail,
     )
+    return found[0].done if found else None
 
 
 def operator() -> str:

@@ -35,6 +35,10 @@ class ConnectionFailedError(ConsoleError):
     exit_status = 3
 
 
+class InDoubtError(ConnectionFailedError):
+    """The connection was lost with the answer to a commit: it may have happened."""
+
+
 class RefusedError(ConsoleError):
     """Refused for safety or for lack of rights, or only planned. Exit 4."""
 

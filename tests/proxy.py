@@ -4,12 +4,32 @@ import select
 import socket
 import threading
 from contextlib import suppress
+from enum import Enum, auto
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from sqlalchemy import make_url
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _CHUNK = 65536
+
+
+class Fate(Enum):
+    """What becomes of something that a client sends."""
+
+    PASSES = auto()
+    CUT = auto()
+    """It never arrives; both sides find the connection ended."""
+    UNANSWERED = auto()
+    """It arrives, and its answer does not: the client finds the connection ended."""
+    FROZEN = auto()
+    """As by `freeze`, beginning with this."""
+
+
+def _passes(_: bytes) -> Fate:
+    return Fate.PASSES
 
 
 class Proxy:
@@ -23,6 +43,10 @@ class Proxy:
         self._flows = threading.Event()
         self._flows.set()
         self._refuses = False
+        self.fate: Callable[[bytes], Fate] = _passes
+        """Asked for each piece that a client sends."""
+        self.accepted = 0
+        """How many connections were ever tried, those too that were refused."""
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -54,13 +78,17 @@ class Proxy:
         for one in cut:
             _hang_up(one)
 
-    def refuse(self) -> None:
-        """Cut, and end each new connection at once."""
+    def shut(self) -> None:
+        """End each new connection at once; those that are open go on."""
         self._refuses = True
+
+    def refuse(self) -> None:
+        """Cut, and shut."""
+        self.shut()
         self.cut()
 
     def let_in(self) -> None:
-        """Undo `refuse`."""
+        """Undo `shut`."""
         self._refuses = False
 
     def close(self) -> None:
@@ -95,6 +123,7 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
+            self.accepted += 1
             if self._refuses:
                 client.close()
                 continue
@@ -111,22 +140,28 @@ class Proxy:
         other = {client: server, server: client}
         with client, server:
             try:
-                while self._carried(other):
+                while self._carried(client, other):
                     pass
             except OSError:
                 pass
             with self._lock:
                 self._open -= {client, server}
 
-    def _carried(self, other: dict[socket.socket, socket.socket]) -> bool:
+    def _carried(self, client: socket.socket, other: dict[socket.socket, socket.socket]) -> bool:
         """Wait for something to carry, and carry it; False: one side has ended."""
         readable, _, _ = select.select(list(other), [], [])
         for one in readable:
             data = one.recv(_CHUNK)
+            fate = self.fate(data) if one is client and data else Fate.PASSES
+            if fate is Fate.FROZEN:
+                self.freeze()
             self._flows.wait()
-            if not data:
+            if not data or fate is Fate.CUT:
                 return False
             other[one].sendall(data)
+            if fate is Fate.UNANSWERED:
+                other[one].recv(_CHUNK)  # it has not only come, it is done
+                return False
         return True
 
 

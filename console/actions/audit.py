@@ -125,10 +125,11 @@ class Record:
             failed=ledger.failed_count,
         )
 
-    def end(self, connection: Connection, outcome: Outcome, detail: str = "") -> None:
-        """Keep how it ended, in the caller's transaction."""
+    def end(self, connection: Connection, outcome: Outcome, detail: str = "") -> int | None:
+        """Keep how it ended, in the caller's transaction; how many it has done, None where it had
+        ended before."""
         words = detail or self._subject.detail
-        action_rows.end(connection, self._product, self.action_id, outcome.value, words)
+        return action_rows.end(connection, self._product, self.action_id, outcome.value, words)
 
     def told(self, outcome: Outcome, ledger: Ledger, detail: str = "") -> None:
         """The local line."""

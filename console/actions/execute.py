@@ -4,6 +4,7 @@ It can be paused, stopped and cut off at any point: what was done is done and in
 rest is untouched, and the same action planned again finishes it.
 """
 
+import random
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,8 +14,14 @@ from console.actions.audit import Outcome, Record
 from console.actions.choosing import Candidates
 from console.actions.ledger import Ledger
 from console.actions.plan import Mover, Plan, require_possible
-from console.engines import Database, Session, again
-from console.errors import BusyError, ConnectionFailedError, ConsoleError, UsageError
+from console.engines import Database, Session, again, patience
+from console.errors import (
+    BusyError,
+    ConnectionFailedError,
+    ConsoleError,
+    InDoubtError,
+    UsageError,
+)
 from console.monitor.message import Message
 
 BATCH = 500
@@ -23,6 +30,10 @@ MOST_BATCH = 4_000
 CANARY = (1, 10)
 """The first batches of an action that tries itself out."""
 _BUSY_PAUSES = (0.1, 0.5, 2.0, 5.0)
+_LOST_PAUSES = (0.0, 1.0, 3.0, 6.0)
+"""Before each try to look how far an action came whose connection was lost..."""
+_LOST_SECONDS = 30.0
+"""... and for all of them together."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +183,8 @@ class _Run:
         self._progress = progress
         self._doing = f"{plan.verb} messages of {plan.queue.name!r}"
         self._ledger = Ledger()
+        self._uncommitted = Ledger()
+        """Of the batch whose commit has not been answered."""
         self._batches = 0
         self._stopped = ""
         """Why the verb itself can do no more."""
@@ -189,17 +202,15 @@ class _Run:
             problem = ""
             try:
                 outcome = self._batches_of(session, record)
+                self._end(session, record, outcome, self._why_ended(outcome))
             except ConnectionFailedError as error:
-                # The last batch may have been committed: the database's row tells.
-                record.told(Outcome.FAILED, self._ledger, str(error))
-                raise
+                raise self._cut_off(record, error) from error
             except (ConsoleError, KeyboardInterrupt) as error:
                 problem = str(error) or "interrupted"
                 stopped = isinstance(error, KeyboardInterrupt)
                 outcome = Outcome.STOPPED if stopped else Outcome.FAILED
                 self._end(session, record, outcome, problem)
                 raise
-            self._end(session, record, outcome, self._why_ended(outcome))
         return self._result(record.action_id, outcome)
 
     def _end(self, session: Session, record: Record, outcome: Outcome, problem: str) -> None:
@@ -207,6 +218,64 @@ class _Run:
         with session.transaction(self._doing) as connection:
             record.end(connection, outcome, detail)
         record.told(outcome, self._ledger, detail)
+
+    def _cut_off(self, record: Record, error: ConnectionFailedError) -> ConnectionFailedError:
+        """The same error with how far it came, looked up where the database can be reached."""
+        done = self._ended_anew(record, str(error))
+        batch, kind = self._uncommitted, ConnectionFailedError
+        if done is not None:
+            if batch.out and done == self._ledger.out + batch.out:
+                self._ledger += batch
+            words = self._looked_up(record, done)
+        elif isinstance(error, InDoubtError) and batch.selected:
+            kind = InDoubtError
+            words = (
+                f"IN DOUBT: the last batch of {batch.selected:,}, after {self._ledger.out:,} that "
+                f"are done. When the database answers again, its audit has the count "
+                f"(action {record.action_id}), and the same action again finishes what is left."
+            )
+        else:
+            words = (
+                f"{self._ledger.out:,} of {self._plan.count:,} are done and in the audit (action "
+                f"{record.action_id}); the batch that was cut off is undone. The same action "
+                "again, when the database answers, finishes the others."
+            )
+        told = kind(error.what, why=error.why, next_step=words)
+        record.told(Outcome.FAILED, self._ledger, str(told))
+        return told
+
+    def _looked_up(self, record: Record, done: int) -> str:
+        words = (
+            f"It was looked up: {done:,} of {self._plan.count:,} are done and in the audit (action "
+            f"{record.action_id}), the others are where they were. The same action again finishes "
+            "them."
+        )
+        if done < self._ledger.out:
+            words += (
+                f" The server had acknowledged {self._ledger.out:,}: the one that answers now does "
+                "not have all that the one before had."
+            )
+        return words
+
+    def _ended_anew(self, record: Record, problem: str) -> int | None:
+        """End the action by another connection; how many it has done. None: it cannot be told.
+
+        That waits for the last batch, should the server still be at it, and lets no other count:
+        so what is told then stays true.
+        """
+        detail = "; ".join(text for text in (self._plan.detail, problem) if text)
+        with patience(_LOST_SECONDS):
+            for pause in _LOST_PAUSES:
+                if pause and self._control.stopped:
+                    break
+                # Jitter, so that not all who lost a server come back to it in step.
+                time.sleep(pause * random.uniform(0.75, 1.25))  # noqa: S311  # no secret
+                try:
+                    with self._database.transaction(self._doing) as connection:
+                        return record.end(connection, Outcome.FAILED, detail)
+                except ConsoleError:
+                    continue
+        return None
 
     def _result(self, action_id: int | None, outcome: Outcome) -> Result:
         seconds = time.monotonic() - self._started
@@ -255,9 +324,12 @@ class _Run:
         """One batch: acted on and counted in one transaction, tried again while it is kept out."""
 
         def batch() -> Ledger:
+            self._uncommitted = Ledger()
             with session.transaction(self._doing) as connection:
                 ledger = self._mover.act(connection, chosen, record.action_id).require_balance()
                 record.batch(connection, ledger)
+                self._uncommitted = ledger
+            self._uncommitted = Ledger()
             return ledger
 
         for pause in _BUSY_PAUSES:

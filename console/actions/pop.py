@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -14,7 +14,7 @@ from console.actions.push import BATCH, pauses, require_interface, signals_held,
 from console.catalog import Queue
 from console.designs import Flow
 from console.engines import Database, Product, again
-from console.errors import UsageError
+from console.errors import ConnectionFailedError, InDoubtError, UsageError
 
 _LONGEST_INSIDE = 1.0
 """Seconds that a pop may wait inside the engine: an interrupt is heard between two pops."""
@@ -209,11 +209,23 @@ def _take_once(
                     base = ring_base(connection, product, queue)
             if messages:
                 before_commit(messages)
-    except BaseException:
+    except BaseException as error:
         if base is not None:
-            give_back(database, queue, messages, base)
+            # Where the connection is lost, that is what the operator has to know.
+            with suppress(ConnectionFailedError):
+                give_back(database, queue, messages, base)
+        if isinstance(error, InDoubtError):
+            raise _in_doubt(error, queue) from error
         raise
     return messages
+
+
+def _in_doubt(error: InDoubtError, queue: Queue) -> InDoubtError:
+    if queue.finishes:
+        words = "Messages may be claimed that nobody has: they get stuck, and release frees them."
+    else:
+        words = "What was written out last may still be in the queue: then it comes once more."
+    return InDoubtError(error.what, why=error.why, next_step=f"In doubt. {words}")
 
 
 def _is_ring(queue: Queue) -> bool:

@@ -14,7 +14,7 @@ from sqlalchemy import Connection
 from console import sql
 from console.catalog import Kind, Queue
 from console.engines import Database, Product, again
-from console.errors import ConnectionFailedError, ConsoleError, UsageError
+from console.errors import ConsoleError, InDoubtError, UsageError
 
 BATCH = 1000
 """Messages a transaction where many are pushed or popped."""
@@ -86,21 +86,13 @@ def _push_many_once(
         return push_many(connection, database.product, queue, payloads)
 
 
-class InDoubtError(ConnectionFailedError):
-    """The connection was lost with the answer to a commit: it may have happened."""
-
-
 @contextmanager
 def _pushing(database: Database, queue: Queue) -> Iterator[Connection]:
     """The transaction of a push. InDoubtError where nobody knows whether it is in."""
-    committing = False
     try:
         with database.transaction(f"push to {queue.name!r}") as connection:
             yield connection
-            committing = True
-    except ConnectionFailedError as error:
-        if not committing:
-            raise
+    except InDoubtError as error:
         raise InDoubtError(
             error.what,
             why=error.why,

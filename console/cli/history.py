@@ -70,7 +70,10 @@ def record(
     has one recorder: a console that is opened meanwhile leaves the recording to this one.
 
     \b
-    Example: dbq-console record --profile prod --keep 14d
+    Examples:
+      dbq-console record
+      dbq-console record --profile orders --keep 14d --most-mib 500
+      dbq-console record --group production
     """
     profiles = call.several(group, call.said)
     bounds = Bounds(keep_seconds=keep, most_bytes=most_mib * _MIB)

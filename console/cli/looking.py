@@ -29,7 +29,9 @@ def designs(call: Call) -> None:
     """List the designs: engines, options, verbs.
 
     \b
-    Example: dbq-console designs --json
+    Examples:
+      dbq-console designs
+      dbq-console designs --json
     """
     found = [_design(design) for design in DESIGNS.values()]
     lines: list[str] = []
@@ -95,7 +97,10 @@ def status(call: Call, names: Sequence[str], watch: bool) -> None:
     ("enforced": whether the server itself refuses what read-only forbids).
 
     \b
-    Example: dbq-console status orders --json
+    Examples:
+      dbq-console status
+      dbq-console status orders mail --json
+      dbq-console status --watch
     """
     database = call.database(Rights.READ_ONLY, "status")
     only = chosen(call, database, names)

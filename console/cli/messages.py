@@ -1,7 +1,6 @@
 """Verbs on messages: push, pop."""
 
 import base64
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from console.actions import pop as popping
 from console.actions import push as pushing
 from console.catalog import Queue
 from console.cli.context import DURATION, Call, Rights, verb_options
-from console.cli.streams import OutputError, input_lines, narrate, put, whole_input
+from console.cli.streams import OutputError, input_lines, json_line, narrate, put, whole_input
 from console.errors import ConsoleError, UsageError
 
 
@@ -159,7 +158,7 @@ class _JsonWriter:
     started = False
 
     def write(self, messages: Sequence[popping.Message]) -> None:
-        objects = ", ".join(json.dumps(_as_json(m), ensure_ascii=False) for m in messages)
+        objects = ", ".join(json_line(_message(m)) for m in messages)
         head = ", " if self.started else '{"messages": ['
         self.started = True
         put((head + objects).encode())
@@ -168,7 +167,7 @@ class _JsonWriter:
         put(b"]}\n" if self.started else b'{"messages": []}\n')
 
 
-def _as_json(message: popping.Message) -> dict[str, object]:
+def _message(message: popping.Message) -> dict[str, object]:
     raw = isinstance(message.payload, bytes)
     return {
         "id": message.id,

@@ -7,7 +7,7 @@ from console.engines import mssql, postgresql
 from console.engines.database import Database, Session
 from console.engines.product import Capabilities, Product, Timeouts
 from console.engines.retry import again
-from console.engines.waiting import patience
+from console.engines.waiting import patience, unhurried
 from console.errors import UsageError
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "open_database",
     "patience",
     "product",
+    "unhurried",
 ]
 
 PRODUCTS: dict[str, Product] = {

@@ -10,24 +10,54 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from console.engines.product import Capabilities, Product, Timeouts
 from console.engines.retry import again
-from console.errors import ConnectionFailedError, RefusedError
+from console.errors import ConnectionFailedError, InDoubtError, RefusedError
 
 
 class Session:
     """A connection in the hands of one thread."""
 
-    def __init__(self, product: Product, connection: Connection) -> None:
+    def __init__(self, product: Product, connection: Connection, *, read_only: bool) -> None:
         self._product = product
         self._connection = connection
+        self._read_only = read_only
 
     @contextmanager
     def transaction(self, doing: str) -> Iterator[Connection]:
         """As `Database.transaction`; what fails in it leaves the session to the next one."""
         try:
-            with self._connection.begin():
+            with _transaction(self._product, self._connection, doing, read_only=self._read_only):
                 yield self._connection
         except DBAPIError as error:
             raise self._product.translate(error, doing) from error
+
+
+@contextmanager
+def _transaction(
+    product: Product, connection: Connection, doing: str, *, read_only: bool
+) -> Iterator[None]:
+    """Committed at the end. InDoubtError where nobody knows whether it was."""
+    committing = False
+    try:
+        with connection.begin():
+            yield
+            if connection.invalidated:
+                raise ConnectionFailedError(
+                    f"Could not {doing}.",
+                    why="The connection was lost; the server has undone it.",
+                    next_step="Try again.",
+                )
+            committing = True
+    except DBAPIError as error:
+        told = product.translate(error, doing)
+        if read_only or not committing or not isinstance(told, ConnectionFailedError):
+            raise
+        if isinstance(told, InDoubtError):
+            raise told from error
+        raise InDoubtError(
+            told.what,
+            why=f"{told.why} The answer to the commit was lost: it may have been done or not.",
+            next_step="Look before you try again: dbq-console status, dbq-console audit",
+        ) from error
 
 
 class Database:
@@ -90,13 +120,14 @@ class Database:
     def transaction(self, doing: str, *, read_only: bool = False) -> Iterator[Connection]:
         """One transaction at READ COMMITTED: committed at the end, rolled back on any error.
 
-        `doing` completes "Could not ..." in the error that the operator sees.
+        `doing` completes "Could not ..." in the error that the operator sees. InDoubtError where
+        the connection was lost with the answer to the commit.
         """
         self._require(doing, read_only=read_only)
         with self._connected(doing, "READ COMMITTED") as connection:
             if read_only:
                 connection.execution_options(**self.product.read_only_options)
-            with connection.begin():
+            with _transaction(self.product, connection, doing, read_only=read_only):
                 yield connection
 
     @contextmanager
@@ -106,7 +137,7 @@ class Database:
         with self._connected(doing, "READ COMMITTED") as connection:
             if read_only:
                 connection.execution_options(**self.product.read_only_options)
-            yield Session(self.product, connection)
+            yield Session(self.product, connection, read_only=read_only)
 
     @contextmanager
     def autocommit(self, doing: str, *, read_only: bool = False) -> Iterator[Connection]:

@@ -1,9 +1,11 @@
 """PostgreSQL 14 and newer, through psycopg 3."""
 
-from collections.abc import Generator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 import sqlalchemy
@@ -13,8 +15,9 @@ from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.exc import DBAPIError
 
 from console import sql
+from console.engines import patient
 from console.engines.product import Capabilities, Timeouts
-from console.engines.waiting import why_not_wait
+from console.engines.turns import Turns
 from console.errors import (
     BusyError,
     ConnectionFailedError,
@@ -84,7 +87,7 @@ class PostgreSQL:
 
     def create_engine(self, url: URL, timeouts: Timeouts, application_name: str) -> Engine:
         """A pool of lazily opened connections with every time-out set at the server."""
-        url = url.set(drivername="postgresql+psycopg")
+        url = url.set(drivername=f"postgresql+{patient.Dialect.driver}")
         settings = {
             "statement_timeout": f"{round(timeouts.statement_seconds * 1000)}",
             "lock_timeout": f"{round(timeouts.lock_seconds * 1000)}",
@@ -93,15 +96,17 @@ class PostgreSQL:
             "timezone": "UTC",
         }
         given = url.query.get("options", "")
-        options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+        ours = " ".join(f"-c {name}={value}" for name, value in settings.items())
+        # What the URL itself asks for comes last, so it wins.
+        options = f"{ours} {given if isinstance(given, str) else ' '.join(given)}".strip()
         arguments: dict[str, object] = {
+            **{name: value for name, value in patient.SOCKET.items() if name not in url.query},
             "connect_timeout": timeouts.connect_seconds,
             "client_encoding": "utf8",
             # A prepared statement keeps its plan as long as the session lives: one made while a
             # queue was empty would read a deep one whole, at every sample. Poolers like none.
             "prepare_threshold": None,
-            # What the URL itself asks for comes last, so it wins.
-            "options": f"{options} {given if isinstance(given, str) else ' '.join(given)}".strip(),
+            "options": options,
         }
         if "application_name" not in url.query:
             arguments["application_name"] = application_name
@@ -115,7 +120,14 @@ class PostgreSQL:
             pool_timeout=timeouts.connect_seconds,
             pool_pre_ping=True,
         )
-        event.listen(engine, "do_connect", _connect)
+        turns = Turns()
+
+        def connect(_dialect: object, _record: object, words: Any, names: Any) -> object:
+            made = turns.connect(lambda: patient.Connection.connect(*words, **names))
+            made.limit(timeouts, options)
+            return made
+
+        event.listen(engine, "do_connect", connect)
         return engine
 
     def capabilities(self, connection: Connection) -> Capabilities:
@@ -145,7 +157,10 @@ class PostgreSQL:
         if not isinstance(original, psycopg.Error):
             return ConsoleError(what, why=str(original))
         state = original.sqlstate or ""
-        why = original.diag.message_primary or str(original).strip()
+        # libpq tells the end of a connection in lines of its own.
+        why = original.diag.message_primary or "; ".join(
+            line.strip() for line in str(original).strip().splitlines()
+        )
         if state.startswith(_OUR_CLASS):
             ours = RefusedError if state == _OUR_REFUSAL else UsageError
             return ours(
@@ -154,7 +169,7 @@ class PostgreSQL:
                 next_step=original.diag.message_hint or "",
             )
         if state[:2] == "08" or (not state and isinstance(original, psycopg.OperationalError)):
-            return ConnectionFailedError(what, why=why, next_step=_UNREACHABLE)
+            return ConnectionFailedError(what, why=why, next_step=_after_a_failed_login(why))
         if not state and isinstance(original, psycopg.DataError) and "NUL" in why:
             state = "22021"  # the driver refuses it before the server could
         kind, next_step = _meaning(state)
@@ -170,19 +185,57 @@ class PostgreSQL:
         for _ in driver.notifies(timeout=seconds, stop_after=1):
             break
 
+    @contextmanager
+    def refusals(self, connection: Connection) -> Iterator[list[str]]:
+        """VACUUM and ANALYZE skip a table for lack of rights with a warning, which has no state of
+        its own and may be in any language: what tells it is the server's function."""
+        driver = connection.connection.driver_connection
+        if not isinstance(driver, psycopg.Connection):
+            raise TypeError("not a psycopg connection")
+        found: list[str] = []
+
+        def hear(notice: psycopg.errors.Diagnostic) -> None:
+            if notice.source_function == "vacuum_is_permitted_for_relation":
+                found.append(notice.message_primary or "refused")
+
+        driver.add_notice_handler(hear)
+        try:
+            yield found
+        finally:
+            driver.remove_notice_handler(hear)
+
 
 _UNREACHABLE = (
     "Check that the server runs and that host, port and network are right, then try again."
 )
 
+_LOGIN = "Check user and password (or ~/.pgpass), and that neither has expired; then try again."
+_DATABASE = "Check the database's name in the URL, and that the login may use it."
+_FULL = "Close other sessions, or try again in a moment."
+_LATER = "The server is stopping or starting; try again in a moment."
+
+_REFUSED_AT_LOGIN: tuple[tuple[str, str], ...] = (
+    (r"authentication failed|no password supplied|not permitted to log in", _LOGIN),
+    (r'role ".*" does not exist', _LOGIN),
+    (r'database ".*" does not exist|not currently accepting connections', _DATABASE),
+    (r"permission denied for database|no pg_hba\.conf entry", _DATABASE),
+    (r"too many (?:clients|connections)|connection slots are reserved", _FULL),
+    (r"is starting up|is shutting down|in recovery mode|not yet accepting connections", _LATER),
+)
+"""What a server says before there is a session, when libpq hands on its words and no SQLSTATE."""
+
 _DETAIL_HAS_DATA = {"23502", "23514", "23505", "22P02"}
 """States whose detail repeats a row's values: payloads do not belong into messages."""
 
 _MEANINGS: dict[str, tuple[type[ConsoleError], str]] = {
-    "28": (ConnectionFailedError, "Check user and password (or ~/.pgpass), then try again."),
-    "3D": (ConnectionFailedError, "Check the database's name in the URL."),
-    "53300": (ConnectionFailedError, "Close other sessions, or try again in a moment."),
-    "57P": (ConnectionFailedError, "The server is stopping or starting; try again in a moment."),
+    "28": (ConnectionFailedError, _LOGIN),
+    "3D": (ConnectionFailedError, _DATABASE),
+    "53300": (ConnectionFailedError, _FULL),
+    "57P": (ConnectionFailedError, _LATER),
+    "57P04": (ConnectionFailedError, "The database was dropped: check its name in the URL."),
+    # The server ends the session: a transaction stood still for too long, or went on for too long.
+    "25P03": (ConnectionFailedError, "Nothing of the transaction was kept. Try again."),
+    "25P04": (ConnectionFailedError, "Nothing of the transaction was kept. Try again."),
     "53": (ConsoleError, "Free the resource that is short on the server, then try again."),
     "42501": (RefusedError, "Ask the owner of the queue for the grant, or use another login."),
     "25006": (RefusedError, "This connection is read-only; use one that may write."),
@@ -203,52 +256,18 @@ _MEANINGS: dict[str, tuple[type[ConsoleError], str]] = {
 }
 
 
+def _after_a_failed_login(why: str) -> str:
+    """What to do where the server's own words are all that is known."""
+    found = (step for pattern, step in _REFUSED_AT_LOGIN if re.search(pattern, why))
+    return next(found, _UNREACHABLE)
+
+
 def _meaning(state: str) -> tuple[type[ConsoleError], str]:
     """The most special meaning that is known for a SQLSTATE."""
     for length in (5, 3, 2):
         if found := _MEANINGS.get(state[:length]):
             return found
     return ConsoleError, ""
-
-
-Answer = TypeVar("Answer")
-
-
-class _Connection(psycopg.Connection[Any]):
-    """One that waits for its server as long as the thread that asks has patience."""
-
-    @classmethod
-    def _connect_gen(cls, *args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        # The driver's own: should it be renamed, a connect ends by its connect_timeout alone.
-        return _patiently(super()._connect_gen(*args, **kwargs))
-
-    def wait(self, gen: Generator[Any, Any, Answer], *args: Any, **kwargs: Any) -> Answer:
-        """Raises OperationalError, and closes the connection, where patience ends first."""
-        return super().wait(_patiently(gen, self), *args, **kwargs)
-
-
-def _connect(_dialect: object, _record: object, words: Any, names: Any) -> _Connection:
-    return _Connection.connect(*words, **names)
-
-
-def _patiently(
-    gen: Generator[Any, Any, Answer], connection: _Connection | None = None
-) -> Generator[Any, Any, Answer]:
-    """The driver's work, which it leaves at least ten times a second to wait, until then."""
-    ready = None
-    while True:
-        if reason := why_not_wait():
-            gen.close()
-            if connection is not None:
-                # An answer may be under way: it must not be taken for that of the next question.
-                connection.pgconn.finish()
-            raise psycopg.OperationalError(reason)
-        try:
-            state = gen.send(ready)
-        except StopIteration as end:
-            answer: Answer = end.value
-            return answer
-        ready = yield state
 
 
 PRODUCT = PostgreSQL()

@@ -1,6 +1,7 @@
 """What an engine module must offer: everything that differs between database products."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -17,6 +18,7 @@ class Timeouts:
 
     connect_seconds: int = 10
     statement_seconds: float = 30.0
+    """0: there is no end."""
     lock_seconds: float = 5.0
 
 
@@ -84,3 +86,7 @@ class Product(Protocol):
     def translate(self, error: DBAPIError, doing: str) -> ConsoleError: ...
 
     def wait_for_notification(self, connection: Connection, seconds: float) -> None: ...
+
+    def refusals(self, connection: Connection) -> AbstractContextManager[list[str]]:
+        """What the server refuses meanwhile and only warns of, as if it had been done."""
+        ...

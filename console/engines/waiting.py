@@ -59,3 +59,24 @@ def why_not_wait() -> str:
     if time.monotonic() >= now.ends_at:
         return f"the server has not answered within {now.seconds:g} s"
     return ""
+
+
+_UNHURRIED: ContextVar[bool] = ContextVar("unhurried", default=False)
+
+
+@contextmanager
+def unhurried() -> Iterator[None]:
+    """What this thread asks inside may take hours: only a lost connection, or impatience, ends it.
+
+    For statements that were freed of the server's own time-out.
+    """
+    token = _UNHURRIED.set(True)
+    try:
+        yield
+    finally:
+        _UNHURRIED.reset(token)
+
+
+def is_unhurried() -> bool:
+    """Whether no answer is late."""
+    return _UNHURRIED.get()

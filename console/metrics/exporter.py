@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from console import catalog
 from console.doctor.examine import examine
-from console.engines import Database
+from console.engines import Database, patience
 from console.errors import RefusedError, UsageError
 from console.metrics.families import Seen, families
 from console.monitor import Reading, Sampler
@@ -25,6 +25,8 @@ FINDINGS_SECONDS = 60.0
 _SHARE = 10
 """A look of the doctor that takes long is followed by a pause of so many times as long."""
 _STOP_SECONDS = 10.0
+_LOOK_SECONDS = 600.0
+"""For a look of the doctor, which is many statements."""
 
 
 class Watch:
@@ -92,12 +94,13 @@ class Watch:
 
     def _look(self) -> None:
         try:
-            found = examine(
-                self._database,
-                catalog.in_use(self._database),
-                thresholds_of=self._thresholds_of,
-                snapshots=self.seen.reading.queues,
-            )
+            with patience(_LOOK_SECONDS, self._stop.is_set):
+                found = examine(
+                    self._database,
+                    catalog.in_use(self._database),
+                    thresholds_of=self._thresholds_of,
+                    snapshots=self.seen.reading.queues,
+                )
         except Exception as error:  # noqa: BLE001  # a thread that dies says nothing ever again
             _LOG.warning("the doctor could not look: %s", type(error).__name__)
             # What was found before says nothing about now.

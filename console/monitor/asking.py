@@ -14,6 +14,7 @@ from sqlalchemy import Connection
 
 from console import sql
 from console.catalog import LIMITS, Kind, Queue
+from console.clock import elapsed
 from console.engines import Database, Session, Timeouts
 from console.errors import ConnectionFailedError, ConsoleError, TooSlowError
 from console.monitor.figures import FIGURES, Key, StatusRow, key_of
@@ -67,7 +68,7 @@ class Seen:
     row: StatusRow | None
     problem: str
     at: float
-    """`time.monotonic()` in the middle of the statement."""
+    """`clock.elapsed()` in the middle of the statement."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ class Look:
             if self._may_search(begin=True):
                 self._ask([by_key[key]], self._budget.together(1))
             else:
-                self._seen[key] = Seen(None, problem, time.monotonic())
+                self._seen[key] = Seen(None, problem, elapsed())
         self._retry(queues)
         return self._seen
 
@@ -209,7 +210,7 @@ class Look:
 
     def _fail(self, queue: Queue, problem: str) -> None:
         self._memory.set_apart(queue, problem)
-        self._seen[key_of(queue)] = Seen(None, problem, time.monotonic())
+        self._seen[key_of(queue)] = Seen(None, problem, elapsed())
 
     def _retry(self, queues: Sequence[Queue]) -> None:
         """Try what was too slow before, as far as there is time: those first that never were tried.
@@ -264,9 +265,9 @@ class Look:
             if gates := [gate for queue in queues for gate in self._gate(queue)]:
                 sql.fetch_union(connection, _Gate, gates)
             parts = [self._status(queue, left_out) for queue in queues]
-            started = time.monotonic()
+            started = elapsed()
             rows = sql.fetch_union(connection, StatusRow, parts)
-            at = (started + time.monotonic()) / 2
+            at = (started + elapsed()) / 2
         by_key = {(row.schema, row.queue): row for row in rows}
         for queue in queues:
             row = by_key.get(key_of(queue))

@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 
 from console import catalog, sql
 from console.catalog import Acting, Kind, Queue
+from console.clock import elapsed
 from console.engines import Database, Session, Timeouts, patience
 from console.errors import ConnectionFailedError, ConsoleError
 from console.monitor import broker, owners
@@ -45,7 +46,7 @@ class QueueSample:
     row: StatusRow | None
     problem: str = ""
     taken_at: float | None = None
-    """`time.monotonic()` in the middle of the statement that saw it."""
+    """`clock.elapsed()` in the middle of the statement that saw it."""
     slow: tuple[str, ...] = ()
     """The figures that are not known because they took too long."""
     estimates: Estimates | None = None
@@ -60,7 +61,7 @@ class QueueSample:
 
 @dataclass(frozen=True)
 class DatabaseSample:
-    """What was seen of a database. `taken_at` is `time.monotonic()` in the middle of the look."""
+    """What was seen of a database. `taken_at` is `clock.elapsed()` in the middle of the look."""
 
     connection: str
     taken_at: float
@@ -88,7 +89,7 @@ def take_sample(
     memory = Memory() if memory is None else memory
     timeouts = database.timeouts if timeouts is None else timeouts
     budget = Budget.of(timeouts)
-    started = time.monotonic()
+    started = elapsed()
     with patience(timeouts.statement_seconds):
         counts_rows = database.capabilities.counts_rows
         with database.session("look at the queues", read_only=True) as session:
@@ -106,7 +107,7 @@ def take_sample(
             estimated, shallow = more.estimates(queues, seen)
             broken = more.broken(queues, seen)
             seen |= look.at(shallow)
-    ended = time.monotonic()
+    ended = elapsed()
     return DatabaseSample(
         connection=database.label,
         taken_at=(started + ended) / 2,

@@ -2,11 +2,11 @@
 
 import random
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from console.catalog import STUCK_AFTER_SECONDS, Queue
+from console.clock import elapsed
 from console.engines import Database, Timeouts, patience
 from console.errors import ConsoleError
 from console.monitor.asking import StuckAfter
@@ -43,7 +43,7 @@ class Reading:
     retry_seconds: float | None = None
     """The pause before the next try, after an error."""
     taken_at: float | None = None
-    """`time.monotonic()` of the look that the snapshots are of; None: there was none yet."""
+    """`clock.elapsed()` of the look that the snapshots are of; None: there was none yet."""
     next_seconds: float | None = None
     """The pause before the next look, whatever this one gave."""
     login: Login | None = None
@@ -58,7 +58,7 @@ class Reading:
         """How old the snapshots are; None: there are none yet."""
         if self.taken_at is None:
             return None
-        return max(0.0, (time.monotonic() if now is None else now) - self.taken_at)
+        return max(0.0, (elapsed() if now is None else now) - self.taken_at)
 
 
 class Sampler:
@@ -135,7 +135,9 @@ class Sampler:
             if not self._stop.is_set():
                 self._deliver(reading)
             if self._wake.wait(reading.next_seconds):
+                # Somebody wants to know now, and then soon again.
                 self._idle.end()
+                self._retry_seconds = _FIRST_RETRY_SECONDS
 
     def look(self) -> Reading:
         """Look once, in the caller's thread; for a sampler that was not started."""

@@ -111,6 +111,7 @@ class Board:
         rights: Mapping[str, RightsWords] | None = None,
         production: Collection[str] = (),
         thresholds: Mapping[str, ThresholdsOf] | None = None,
+        colors: Mapping[str, str] | None = None,
     ) -> None:
         """Of connections by name: `production` are marked so whatever their databases say."""
         self._connections = {name: _Connection(name, now) for name in intervals}
@@ -121,6 +122,7 @@ class Board:
         self._rights = rights or {}
         self._production = frozenset(production)
         self._thresholds = thresholds or {}
+        self._colors = colors or {}
 
     def add(
         self,
@@ -131,6 +133,7 @@ class Board:
         rights: RightsWords = "",
         production: bool = False,
         thresholds: ThresholdsOf = defaults_of,
+        color: str = "",
     ) -> None:
         """One more connection, behind the others."""
         self._connections[name] = _Connection(name, now)
@@ -138,6 +141,7 @@ class Board:
         self._rights = {**self._rights, name: rights}
         self._production = self._production | ({name} if production else set())
         self._thresholds = {**self._thresholds, name: thresholds}
+        self._colors = {**self._colors, name: color}
 
     # What comes in.
 
@@ -264,6 +268,7 @@ class Board:
             or (one.answer is not None and one.answer.production),
             rights=self._rights_of(one),
             why=first_line(one.error.why or one.error.what) if one.error is not None else "",
+            color=self._colors.get(one.name, ""),
         )
 
     def _rights_of(self, one: _Connection) -> str:
@@ -304,6 +309,7 @@ class Board:
                 full_in_seconds=row.full_in_seconds,
                 trend=one.trends[row.key].cells(now),
                 place=place,
+                color=self._colors.get(one.name, ""),
                 stale_seconds=stale,
                 unreachable=link in {Link.LOST, Link.FAILING},
                 diagnosis=examined.diagnosis if examined else None,

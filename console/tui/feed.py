@@ -1,12 +1,12 @@
 """Where readings come from, and what time it is: the two things that tests replace."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
 
 from console.catalog import STUCK_AFTER_SECONDS
+from console.clock import elapsed
 from console.engines import Database
 from console.monitor import Reading, Sampler
 from console.monitor.asking import StuckAfter
@@ -20,7 +20,7 @@ def _utc() -> datetime:
 class Clock:
     """`monotonic` is for ages, `utc` is what the corner of the screen shows."""
 
-    monotonic: Callable[[], float] = time.monotonic
+    monotonic: Callable[[], float] = elapsed
     utc: Callable[[], datetime] = _utc
 
 

@@ -142,13 +142,13 @@ OUTPUT inserted.action_id
 WHERE action_id = @action_id AND ended_at IS NULL;
 
 -- name: action_end
--- one row: the action's number; its outcome is kept
+-- one row: the action's number and what it has done; its outcome is kept. None where it had ended before
 DECLARE @action_id bigint = :action_id;
 DECLARE @outcome nvarchar(20) = :outcome;
 DECLARE @detail nvarchar(max) = :detail;
 UPDATE dbq.[action]
 SET last_at = SYSUTCDATETIME(), ended_at = SYSUTCDATETIME(), outcome = @outcome, detail = @detail
-OUTPUT inserted.action_id
+OUTPUT inserted.action_id, inserted.done
 WHERE action_id = @action_id AND ended_at IS NULL;
 
 -- name: running

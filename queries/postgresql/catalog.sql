@@ -104,11 +104,11 @@ WHERE a.action_id = CAST(:action_id AS bigint) AND a.ended_at IS NULL
 RETURNING a.action_id AS action_id;
 
 -- name: action_end
--- one row: the action's number; its outcome is kept
+-- one row: the action's number and what it has done; its outcome is kept. None where it had ended before
 UPDATE dbq.action AS a
 SET last_at = clock_timestamp(), ended_at = clock_timestamp(), outcome = CAST(:outcome AS text), detail = CAST(:detail AS text)
 WHERE a.action_id = CAST(:action_id AS bigint) AND a.ended_at IS NULL
-RETURNING a.action_id AS action_id;
+RETURNING a.action_id AS action_id, a.done AS done;
 
 -- name: running
 -- what operators are doing now: each action that has not ended, unless its last batch is a day old

@@ -104,8 +104,15 @@ async def seen(console: Opened, words: str) -> None:
 
 
 def cursor(console: Opened) -> str | None:
-    """The key under the cursor of the screen's own table; None: it has none."""
-    tables = [one for one in console.app.screen.query(KeyedTable) if one.display and one.keys]
+    """The key under the cursor of the screen's own table; None: it has none.
+
+    Findings that nobody works with stay at the gravest, which is another when the server goes.
+    """
+    tables = [
+        one
+        for one in console.app.screen.query(KeyedTable)
+        if one.display and one.keys and not getattr(one, "stays_on_top", False)
+    ]
     return tables[0].cursor_key if tables else None
 
 

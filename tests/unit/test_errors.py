@@ -4,12 +4,13 @@ import pickle
 
 import pytest
 
-from console.actions.push import InDoubtError, PartlyPushedError
+from console.actions.push import PartlyPushedError
 from console.cli.streams import OutputError
 from console.errors import (
     BusyError,
     ConnectionFailedError,
     ConsoleError,
+    InDoubtError,
     RefusedError,
     UsageError,
 )

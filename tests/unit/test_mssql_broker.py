@@ -129,6 +129,8 @@ def test_conversations_are_ended_until_none_is_over(
             return [(("conversations",), (5,))]
         if "broker.end_over" in batch:
             return [(("ended",), (left.pop(0),))]
+        if "OUTPUT inserted.action_id, inserted.done" in batch:
+            return [(("action_id", "done"), (4, 5))]
         return [(("action_id",), (4,))] if "dbq.[action]" in batch else [None]
 
     odbc.answer = answer

@@ -15,6 +15,7 @@ from console.errors import (
     BusyError,
     ConnectionFailedError,
     ConsoleError,
+    InDoubtError,
     RefusedError,
     TooSlowError,
     TransientError,
@@ -297,11 +298,11 @@ def test_what_our_own_procedures_throw_is_told_in_their_words(
 def test_after_a_commit_that_was_not_answered_nobody_knows() -> None:
     for name in ("lost, Microsoft", "statement, Microsoft"):
         error = translated(*RECORDED[name][0], notes=(IN_DOUBT,))
-        assert type(error) is ConnectionFailedError
+        assert type(error) is InDoubtError
         assert IN_DOUBT in error.why
         assert "Nothing was changed" not in str(error)
     azure = ("42000", f"[42000] {SERVER}The service has an error. (40197) (SQLExecDirectW)")
-    assert type(translated(*azure, notes=(IN_DOUBT,))) is ConnectionFailedError
+    assert type(translated(*azure, notes=(IN_DOUBT,))) is InDoubtError
     # An update conflict is an answer.
     conflict = ("42000", f"[42000] {SERVER}Snapshot isolation... (3960) (SQLExecDirectW)")
     assert type(translated(*conflict, notes=(IN_DOUBT,))) is TransientError

@@ -16,6 +16,7 @@ from console.errors import (
     BusyError,
     ConnectionFailedError,
     ConsoleError,
+    InDoubtError,
     RefusedError,
     TooSlowError,
     TransientError,
@@ -68,7 +69,7 @@ def translate(error: DBAPIError, doing: str) -> ConsoleError:
     why = _why(record, found)
     notes: Sequence[str] = getattr(original, "__notes__", ())
     if IN_DOUBT in notes and record.number not in _UNDONE:
-        return ConnectionFailedError(
+        return InDoubtError(
             what, why=f"{why} {IN_DOUBT} It may have been done or not.", next_step=_LOOK_FIRST
         )
     login = [note for note in notes if note.startswith(CONNECTING)]

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +16,7 @@ from console.engines.mssql import capabilities, connecting, errors, script
 from console.engines.mssql.drivers import Driver, choose, load_pyodbc
 from console.engines.mssql.session import CONNECTING, Dialect, Session, without
 from console.engines.product import Capabilities, Timeouts
+from console.engines.turns import Turns
 from console.engines.waiting import patience_left
 from console.errors import ConsoleError
 
@@ -73,6 +75,7 @@ class SQLServer:
         )
         text = connecting.connection_string(asked, driver, application_name)
         name = connecting.label(url)
+        turns = Turns()
 
         def connect() -> Session:
             try:
@@ -94,7 +97,7 @@ class SQLServer:
         return sqlalchemy.create_engine(
             # Without the URL's own parts: nothing that shows the engine can show a secret.
             f"mssql+{Dialect.driver}://",
-            creator=connect,
+            creator=lambda: turns.connect(connect),
             pool_size=4,
             max_overflow=4,
             pool_timeout=timeouts.connect_seconds,
@@ -112,6 +115,10 @@ class SQLServer:
     def wait_for_notification(self, connection: Connection, seconds: float) -> None:  # noqa: ARG002
         """Never called: no statement of this engine's queues listens."""
         raise TypeError("SQL Server has no notifications")
+
+    def refusals(self, connection: Connection) -> AbstractContextManager[list[str]]:  # noqa: ARG002
+        """None: what it refuses is an error."""
+        return nullcontext([])
 
 
 def _seconds_to_connect(timeouts: Timeouts) -> int:

@@ -18,7 +18,7 @@ from sqlalchemy.engine.characteristics import ConnectionCharacteristic
 from console.engines.mssql.drivers import Family, load_pyodbc
 from console.engines.mssql.watching import Ended, watched
 from console.engines.product import Timeouts
-from console.engines.waiting import patience_left, why_not_wait
+from console.engines.waiting import patience, patience_left, why_not_wait
 
 READ_COMMITTED: Final = "READ COMMITTED"
 AUTOCOMMIT: Final = "AUTOCOMMIT"
@@ -29,6 +29,9 @@ IN_DOUBT = "The answer to the commit was lost."
 _TIMES_SILENT = 3
 """So many of its time-outs a driver waits at most until it gives a silent server up: Microsoft's
 three, FreeTDS two. After the first it tells the server to stop, and waits to hear that it did."""
+
+_ENDLESS = 2**31 - 1
+"""Seconds, for a statement that nothing but patience ends."""
 
 CONNECTING = "Connecting to "
 """How a note on a driver's error begins that came out of the login: the server follows."""
@@ -235,10 +238,12 @@ class Session:
         return Cursor(self._raw.cursor(), self)
 
     def _whole_seconds(self) -> int:
-        """As the driver counts; 0 would mean for ever."""
+        """As the driver counts; 0 means for ever."""
         seconds = math.ceil(self._timeouts.statement_seconds)
         if (left := patience_left()) is not None:
-            seconds = min(seconds, int(left / _TIMES_SILENT))
+            seconds = min(seconds or _ENDLESS, int(left / _TIMES_SILENT))
+        elif not seconds:
+            return 0
         return max(1, seconds)
 
     def limit(self, timeouts: Timeouts | None) -> None:
@@ -252,7 +257,7 @@ class Session:
 
     def ends_at(self) -> float | None:
         """When a statement that begins now is to be cancelled; None: the driver's time-out does."""
-        if self._timeouts is self._usual:
+        if self._timeouts is self._usual or not self._timeouts.statement_seconds:
             return None
         return time.monotonic() + self._timeouts.statement_seconds
 
@@ -390,7 +395,9 @@ class Dialect(MSDialect_pyodbc):
     def do_ping(self, dbapi_connection: Any) -> bool:
         """Whether the connection is there; one that does not answer in time is not."""
         try:
-            return bool(super().do_ping(dbapi_connection))
+            # Asked before each use, so a silent one is left soon.
+            with patience(dbapi_connection.limits.connect_seconds):
+                return bool(super().do_ping(dbapi_connection))
         except self.loaded_dbapi.Error as error:
             if is_lost(error) or is_timeout(error):
                 return False

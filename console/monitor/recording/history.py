@@ -162,7 +162,7 @@ def history(
             why=told.skipped or f"Looked in {' and '.join(filter(None, (str(root), lake)))}.",
             next_step="The console records while it is open; dbq-console record does so always.",
         )
-    schemas = sorted({row["schema"] for row in rows})
+    schemas = sorted({row["schema"] or "" for row in rows})
     if len(schemas) > 1:
         raise UsageError(
             f"There are several queues {queue!r}.",
@@ -276,7 +276,7 @@ def _point(begin: int, seen: Sequence[Mapping[str, Any]]) -> Point:
 
 def _looks(row: Mapping[str, Any]) -> int:
     """For how many looks a row stands: a sample for one."""
-    return int(row.get("looks", 1))
+    return max(1, int(row.get("looks") or 1))
 
 
 def _mean(values: Sequence[tuple[float, int]]) -> float:

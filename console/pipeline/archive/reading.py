@@ -10,6 +10,7 @@ from psycopg.conninfo import make_conninfo
 
 from console.engines import Timeouts, open_database
 from console.engines.database import Database
+from console.engines.patient import SOCKET
 from console.errors import ConnectionFailedError, ConsoleError, UsageError
 from console.pipeline import rows
 from console.pipeline.session import INSTALL
@@ -150,6 +151,9 @@ def url_for_tasks(database: Database) -> str:
     given = query.pop("options", "")
     arguments = {
         "application_name": "dbq-console pipeline",
+        # It reads for as long as there is something to read: only the socket tells of an end.
+        **SOCKET,
+        "connect_timeout": str(database.timeouts.connect_seconds),
         **query,
         "options": f"-c timezone=UTC -c statement_timeout=0 {given}".strip(),
         "client_encoding": "UTF8",

@@ -1,0 +1,313 @@
+"""What goes on by itself while its connection is lost, and after: sampler, screens, recorder,
+exporter, `status --watch`."""
+
+import json
+import os
+import re
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from pathlib import Path
+from typing import IO
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Identifier
+
+from console import clock
+from console.engines import Timeouts, open_database
+from console.engines.embedded import EmbeddedServer
+from console.monitor import Reading, Sampler
+from console.tui.dialogs.verbs import VerbsDialog
+from tests.cli.calls import COMMAND
+from tests.faults.test_sampler import install_some, push
+from tests.proxy import Proxy
+from tests.servers import connect, fresh_database, wait_until
+from tests.tui.opened import Opened
+from tests.tui.test_faults import MAIL, cursor, queues_on, seen, views, watching
+from tests.tui.test_findings import until
+
+HASTY = Timeouts(connect_seconds=2, statement_seconds=1.0, lock_seconds=0.2)
+
+
+@pytest.fixture
+def url(own_server: EmbeddedServer) -> Iterator[str]:
+    """A database with a ring and a fifo."""
+    with fresh_database(own_server.url) as found:
+        install_some(found)
+        yield found
+
+
+def plain(proxy: Proxy) -> str:
+    """Its URL, by which a driver tries once and not once more without encryption."""
+    return f"{proxy.url}?sslmode=disable&gssencmode=disable"
+
+
+# The sampler.
+
+
+def test_a_lost_server_is_tried_once_a_look_and_less_and_less_often(url: str) -> None:
+    with Proxy(url) as proxy, closing(open_database(plain(proxy), timeouts=HASTY)) as database:
+        sampler = Sampler(database, print, timeouts=HASTY)
+        assert sampler.look().error is None
+        before = proxy.accepted
+        proxy.refuse()
+        pauses = [sampler.look().retry_seconds or 0.0 for _ in range(8)]
+        assert proxy.accepted == before + 8
+        assert all(
+            low <= pause <= high for pause, (low, high) in zip(pauses, _bounds(), strict=True)
+        )
+        proxy.let_in()
+        assert sampler.look().error is None
+        assert proxy.connections <= 2
+
+
+def _bounds() -> list[tuple[float, float]]:
+    """Each pause twice the one before, up to half a minute, and a quarter more or less."""
+    return [(0.75 * pause, 1.25 * pause) for pause in (1, 2, 4, 8, 16, 30, 30, 30)]
+
+
+SLEPT = 8 * 3600.0
+
+
+def test_a_night_of_sleep_is_no_second(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine wakes up: its figures are eight hours old, and so is the last rate."""
+    slept = 0.0
+    ticking = clock.elapsed
+    for module in ("monitor.sampler", "monitor.sample", "monitor.asking"):
+        monkeypatch.setattr(f"console.{module}.elapsed", lambda: ticking() + slept)
+    with Proxy(url) as proxy, closing(open_database(plain(proxy), timeouts=HASTY)) as database:
+        sampler = Sampler(database, print, timeouts=HASTY)
+        sampler.look()
+        before = sampler.look()
+        assert all(queue.push_per_second == 0.0 for queue in before.queues)
+        proxy.freeze()
+        push(url, 3600)
+        slept = SLEPT
+        assert SLEPT <= (before.age_seconds() or 0.0) < SLEPT + 60.0
+        asleep = sampler.look()
+        assert asleep.stale
+        assert SLEPT <= (asleep.age_seconds() or 0.0) < SLEPT + 60.0
+        proxy.thaw()
+        awake = sampler.look()
+        assert awake.error is None
+        assert (awake.age_seconds() or 0.0) < 60.0
+        # After a look that failed there is a gap. Without one, the rate is that of the night.
+        assert all(queue.push_per_second is None for queue in awake.queues)
+        push(url, 3600)
+        slept += SLEPT
+        rates = [queue.push_per_second for queue in sampler.look().queues]
+        assert all(rate is not None and rate <= 3600 / SLEPT for rate in rates), rates
+
+
+def test_the_clock_of_ages_runs_on_while_the_machine_sleeps() -> None:
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        pytest.skip("another system's clock")
+    before = time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert before <= clock.elapsed() <= time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+# The screens.
+
+
+PRESSES = 5
+
+
+@contextmanager
+def cut(proxy: Proxy) -> Iterator[None]:
+    proxy.refuse()
+    yield
+    proxy.let_in()
+
+
+@contextmanager
+def silent(proxy: Proxy) -> Iterator[None]:
+    proxy.freeze()
+    yield
+    proxy.thaw()
+
+
+@pytest.mark.parametrize("loss", [cut, pytest.param(silent, marks=pytest.mark.long)])
+async def test_the_screens_grey_it_allow_nothing_and_go_on_by_themselves(
+    own_server: EmbeddedServer, loss: Callable[[Proxy], AbstractContextManager[None]]
+) -> None:
+    with (
+        fresh_database(own_server.url) as url,
+        queues_on(url) as (_, _message),
+        Proxy(url) as proxy,
+        closing(open_database(plain(proxy), label="here", timeouts=HASTY)) as far,
+    ):
+        async with watching(far) as console:
+            await seen(console, "orders")
+            await console.press("j")
+            before = cursor(console)
+            began, proxy.accepted = time.monotonic(), 0
+            with loss(proxy):
+                await until(console, lambda: "lost" in console.picture)
+                assert views(console) == []
+                console.app.open_actions(MAIL)
+                await console.pilot.pause()
+                await refused(console)
+                await console.press("escape")
+                # Whoever asks again and again makes no storm of it.
+                for _ in range(PRESSES):
+                    await console.press("r")
+                # The sampler at each key and once a second at most, the doctor, the dialog.
+                assert proxy.accepted <= PRESSES + 1.5 * (time.monotonic() - began) + 4
+                assert cursor(console) == before
+            # By itself: nobody presses anything.
+            await until(console, lambda: len(views(console)) == 2, 60.0)
+            await until(console, lambda: "lost" not in console.picture)
+            assert cursor(console) == before
+            assert proxy.connections <= 8
+
+
+async def refused(console: Opened) -> None:
+    """The verbs are there, and none can be chosen."""
+    dialog = console.app.screen
+    assert isinstance(dialog, VerbsDialog)
+    assert all(one.why_not for one in getattr(dialog, "choices", ()))
+
+
+# What runs unattended.
+
+
+@contextmanager
+def unattended(proxy: Proxy, *words: str) -> Iterator["subprocess.Popen[str]"]:
+    """A verb at work through the proxy; asked to end, it does."""
+    environment = {
+        **os.environ,
+        "DBQ_URL": plain(proxy),
+        "DBQ_INTERVAL": "0.2s",
+        "PYTHONUNBUFFERED": "1",
+    }
+    with subprocess.Popen(
+        [*COMMAND, *words],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+            process.communicate(timeout=40)
+
+
+class Heard:
+    """The lines of a stream, as they come."""
+
+    def __init__(self, stream: IO[str] | None) -> None:
+        assert stream is not None
+        self.lines: list[str] = []
+        self._stream = stream
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in self._stream:
+            self.lines += [line]
+
+    def wait(self, pattern: str, after: int = 0) -> int:
+        """How many lines there are when one behind `after` matches."""
+
+        def there() -> bool:
+            return any(re.search(pattern, line) for line in self.lines[after:])
+
+        wait_until(there, pattern, seconds=60)
+        return len(self.lines)
+
+
+LOSSES = [cut, silent]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_watch_goes_on(url: str, loss: Callable[[Proxy], AbstractContextManager[None]]) -> None:
+    with Proxy(url) as proxy, unattended(proxy, "status", "--watch", "--json") as process:
+        out, err = Heard(process.stdout), Heard(process.stderr)
+        out.wait('"fifo"')
+        with loss(proxy):
+            err.wait("Could not")
+        after = len(out.lines)
+        out.wait('"fifo"', after)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_recorder_goes_on(
+    url: str, tmp_path: Path, loss: Callable[[Proxy], AbstractContextManager[None]]
+) -> None:
+    words = ("record", "--recordings", str(tmp_path))
+    with Proxy(url) as proxy, unattended(proxy, *words) as process:
+        err = Heard(process.stderr)
+        err.wait("Recording")
+        wait_until(lambda: any(tmp_path.rglob("*")), "something is recorded")
+        with loss(proxy):
+            err.wait("Could not")
+        err.wait("recording again")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("loss", LOSSES)
+def test_an_exporter_goes_on_and_says_what_it_does_not_know(
+    url: str, loss: Callable[[Proxy], AbstractContextManager[None]]
+) -> None:
+    words = ("serve-metrics", "--listen", "127.0.0.1:0", "--interval", "200ms", "--json")
+    with Proxy(url) as proxy, unattended(proxy, *words) as process:
+        assert process.stdout is not None
+        address = json.loads(process.stdout.readline())["url"]
+
+        def up() -> str:
+            with urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310
+                page = answer.read().decode()
+            found = re.search(r"^dbq_up\{.*\} (\S+)", page, re.MULTILINE)
+            ready = "dbq_queue_ready_messages{" in page
+            return f"{found[1] if found else None} {ready}"
+
+        wait_until(lambda: up() == "1.0 True", "it is up", seconds=60)
+        with loss(proxy):
+            # Of a connection that is lost there are no figures, and no zeros.
+            wait_until(lambda: up() == "0.0 False", "it is down", seconds=60)
+        wait_until(lambda: up() == "1.0 True", "it is up again", seconds=60)
+
+
+# Another server behind the same address.
+
+
+def test_the_address_answers_as_another_server(url: str, own_server: EmbeddedServer) -> None:
+    """A fail-over: what was counted before says nothing about now, and what is there is shown."""
+    with fresh_database(own_server.url) as other:
+        with connect(other) as connection:
+            connection.execute("CREATE TABLE x ()")
+        push(url, 5)
+        proxy = Proxy(url)
+        with proxy, closing(open_database(plain(proxy), timeouts=HASTY)) as database:
+            sampler = Sampler(database, print, timeouts=HASTY)
+            first = sampler.look()
+            assert {queue.ready for queue in first.queues} == {5}
+            with connect(own_server.url) as connection:
+                names = [Identifier(one.rpartition("/")[2]) for one in (url, other)]
+                proxy.cut()
+                swap(connection, *names)
+            again: Reading = sampler.look()
+            assert again.error is None
+            assert again.queues == ()
+            proxy.cut()
+            with connect(own_server.url) as connection:
+                swap(connection, *names)
+            assert {queue.ready for queue in sampler.look().queues} == {5}
+
+
+def swap(connection: psycopg.Connection, one: Identifier, two: Identifier) -> None:
+    """Rename two databases into each other."""
+    connection.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE pid <> pg_backend_pid() AND datname LIKE 'dbq_test_%'"
+    )
+    spare = Identifier("dbq_test_spare")
+    for before, after in ((one, spare), (two, one), (spare, two)):
+        connection.execute(SQL("ALTER DATABASE {} RENAME TO {}").format(before, after))
