@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from console import sql
-from console.designs import Design, design
+from console.designs import Design, recorded
 from console.engines import Database, Product
 from console.errors import UsageError
 from console.formats import duration
@@ -59,7 +59,14 @@ class Queue:
     @property
     def table(self) -> str:
         """The main table, which holds the states."""
-        return self.name if self.kind is Kind.ADOPTED else self.name + self.design.table_suffix
+        if self.kind is Kind.ADOPTED:
+            return self.options.get("table", self.name)
+        return self.name + self.design.table_suffix
+
+    @property
+    def part(self) -> str:
+        """Which of the queues that a library keeps in the table; empty: all that the table has."""
+        return self.options.get("only", "")
 
     @property
     def finishes(self) -> bool:
@@ -95,18 +102,22 @@ class Queue:
             "size": self.options.get("size") or self.roles.get("size", "0"),
             "fillfactor": FILLFACTOR,
             "stuck_after_seconds": str(STUCK_AFTER_SECONDS),
+            "only": self.part,
+            "beside": self.options.get("beside", ""),
             **LIMITS,
             **more,
         }
         options = {
             **self.options,
-            "design": self.design.name,
+            "design": self.design.shape,
             "payload": payload,
             "limited": "no" if limit == "unlimited" else "yes",
             "finishes": "yes" if self.finishes else "no",
             "installed": "yes" if self.kind is Kind.INSTALLED else "no",
             "in_hand": self.options.get("in_hand", "off"),
+            "archive_at_pop": self.options.get("archive_at_pop", "off"),
             "counters": counters,
+            "part": "one" if self.part else "all",
         }
         return sql.Scope(values, options, self.roles)
 
@@ -223,7 +234,7 @@ def _queues(connection: Connection, product: Product) -> list[Queue]:
         Queue(
             schema=row.schema,
             name=row.name,
-            design=design(row.design),
+            design=recorded(row.design),
             options=_document(row.options),
             roles=_document(row.roles),
             kind=Kind(row.kind),

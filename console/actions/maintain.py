@@ -18,7 +18,7 @@ from console.actions import audit
 from console.actions.execute import Control
 from console.actions.ledger import Ledger
 from console.catalog import Kind, Queue
-from console.engines import Database, Product, Timeouts
+from console.engines import Database, Product, Timeouts, unhurried
 from console.errors import ConsoleError
 from console.formats import duration
 from console.monitor.waits import HorizonRow
@@ -332,7 +332,11 @@ def _ledger(done: Sequence[Done]) -> Ledger:
 def _do(database: Database, doing: str, step: Step) -> str:
     """Why it failed; empty: it did not."""
     try:
-        with database.autocommit(doing) as connection, _patience(connection, database):
+        with (
+            database.autocommit(doing) as connection,
+            _patience(connection, database),
+            database.product.refusals(connection) as refused,
+        ):
             try:
                 for text in step.statements:
                     _run(connection, text)
@@ -341,7 +345,7 @@ def _do(database: Database, doing: str, step: Step) -> str:
                     _run(connection, step.always)
     except ConsoleError as error:
         return " ".join(part for part in (error.what, error.why) if part)
-    return ""
+    return "; ".join(refused)
 
 
 def _run(connection: Connection, text: str) -> None:
@@ -367,7 +371,8 @@ def _patience(connection: Connection, database: Database) -> Iterator[None]:
         return
     sql.fetch(connection, _Before, statements["patient"], sql.Scope())
     try:
-        yield
+        with unhurried():
+            yield
     finally:
         # The connection may be lost, and then there is nothing to be put back.
         with suppress(DBAPIError):
@@ -524,7 +529,7 @@ class _SQLServer(_Picking):
 
     def _is_broker(self, name: str) -> bool:
         ours = (self._queue.name, f"{self._queue.name}_initiator")
-        return self._queue.design.name == "broker" and name in ours
+        return self._queue.design.shape == "broker" and name in ours
 
     def _index(self, index: IndexMeasure) -> None:
         where = (index.table_name, index.name)

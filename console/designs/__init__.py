@@ -1,10 +1,20 @@
 """The designs of queues in tables. To add one: its value here, its SQL in `queries/<engine>/`."""
 
-from console.designs import broker, kejser, pinter, rusanu, zabir
+from console.designs import broker, kejser, libraries, pinter, rusanu, zabir
 from console.designs.model import Design, Flow, Option, Order
 from console.errors import UsageError
 
-__all__ = ["DESIGNS", "Design", "Flow", "Option", "Order", "design", "designs_on"]
+__all__ = [
+    "DESIGNS",
+    "LIBRARIES",
+    "Design",
+    "Flow",
+    "Option",
+    "Order",
+    "design",
+    "designs_on",
+    "recorded",
+]
 
 DESIGNS: dict[str, Design] = {
     value.name: value
@@ -22,6 +32,9 @@ DESIGNS: dict[str, Design] = {
     )
 }
 """Every design, in the order of the documentation."""
+
+LIBRARIES: dict[str, Design] = {value.name: value for value in libraries.ALL}
+"""What `adopt --preset` takes: tables that a library made, works on, and has its own rules for."""
 
 
 def designs_on(engine: str) -> dict[str, Design]:
@@ -43,3 +56,8 @@ def design(name: str, engine: str | None = None) -> Design:
             next_step="List what each engine has with: dbq-console designs",
         )
     return found
+
+
+def recorded(name: str) -> Design:
+    """The design under which a queue stands in the catalog: one of ours, or a library's."""
+    return LIBRARIES.get(name) or design(name)

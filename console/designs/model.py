@@ -123,6 +123,21 @@ class Design:
     age_is_known: bool = True
     waits_itself: bool = False
     """Its pop can wait inside the engine, which wakes it."""
+    like: str = ""
+    """The design whose tables and columns it has, where it is one more way to use those."""
+    library: str = ""
+    """The library, with its version, whose own tables these are; empty: a design of queues here."""
+    refusals: Mapping[str, str] = field(default_factory=dict)
+    """Verb -> why it is not for such a queue, where that is no matter of its states."""
+    requeued: str = ""
+    """What becomes of a message that is made ready again, where a library's own rule does it."""
+    stays: str = ""
+    """Why a message that was chosen may stay as it is: the library's own rule."""
+
+    @property
+    def shape(self) -> str:
+        """What SQL and checks that are not its own go by: `-- when design=...` asks for this."""
+        return self.like or self.name
 
     def option(self, name: str) -> Option:
         """The option of that name, or UsageError with those that there are."""

@@ -52,7 +52,7 @@ CODES: tuple[Code, ...] = (STATUS, GONE, ALIVE, UNKNOWN, NOBODY, ILLEGAL)
 
 def applies(queue: Queue) -> bool:
     """Whether it keeps what was popped."""
-    return "claimed" in queue.states and queue.finishes and queue.design.name != "broker"
+    return "claimed" in queue.states and queue.finishes and queue.design.shape != "broker"
 
 
 def examine(look: Look) -> Iterator[Finding]:
@@ -177,15 +177,15 @@ def _owned(look: Look) -> list[_Owned]:
     has no claims any more, and one who is gone does not come back.
     """
     product = look.database.product
-    owners = [owner_of(row.claimed_by) for row in _read(look)]
+    owners = [owner_of(row.claimed_by, look.queue) for row in _read(look)]
     sessions = [None if owner is None else owner.session for owner in owners]
     if not sessions:
         return []
     with look.moment() as connection:
-        told = evidence_of(connection, product, sessions)
+        told = evidence_of(connection, product, sessions, look.queue)
     found = []
     for row in _read(look):
-        owner = owner_of(row.claimed_by)
+        owner = owner_of(row.claimed_by, look.queue)
         session = None if owner is None else owner.session
         if session is not None and session not in sessions:
             continue
@@ -230,7 +230,9 @@ def _oldest(owned: Sequence[_Owned]) -> float:
     return max((one.row.oldest_seconds or 0.0 for one in owned), default=0.0)
 
 
-def _repair(look: Look, owned: Sequence[_Owned], how: str) -> ReleaseClaims:
+def _repair(look: Look, owned: Sequence[_Owned], how: str) -> ReleaseClaims | None:
+    if "release" not in look.queue.verbs:
+        return None  # a library that takes them back itself
     count = sum(one.count for one in owned)
     return ReleaseClaims(look.queue, count, look.thresholds.stuck_after_seconds, how)
 
@@ -362,8 +364,8 @@ _OF_STATE = {
 
 def _illegal(look: Look) -> Iterator[Finding]:
     queue = look.queue
-    rowed = queue.design.name in {"status", "split"} or (
-        queue.design.name == "claim" and queue.kind is Kind.INSTALLED
+    rowed = queue.design.shape in {"status", "split"} or (
+        queue.design.shape == "claim" and queue.kind is Kind.INSTALLED
     )
     if not rowed:
         return
@@ -406,7 +408,7 @@ def _contradictions(look: Look) -> dict[str, _Wrong]:
     """By what is wrong; in the order of the walks."""
     found: dict[str, _Wrong] = {}
     for walk in walks_of(look.queue):
-        of_state = _OF_STATE.get((look.queue.design.name, walk.state))
+        of_state = _OF_STATE.get((look.queue.design.shape, walk.state))
         if walk.dated and of_state is None:
             continue
         for row in walked(look, _STATES, walk, ContradictionRow, "contradictions"):

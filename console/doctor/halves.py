@@ -49,7 +49,7 @@ CODES: tuple[Code, ...] = (PAYLOAD_MISSING, PAYLOAD_LOST, PAYLOAD_ALONE)
 
 def applies(queue: Queue) -> bool:
     """Whether its messages have two halves."""
-    return queue.design.name == "split" and queue.kind is Kind.INSTALLED
+    return queue.design.shape == "split" and queue.kind is Kind.INSTALLED
 
 
 def examine(look: Look) -> Iterator[Finding]:

@@ -91,7 +91,8 @@ class Mend:
         doing = f"mend the ring {self.queue.name!r}"
         with audit.recorded(database, doing, subject) as act:
             product = database.product
-            ring, scope = sql.statements(product.name, "ring"), self.queue.scope(product)
+            ring = sql.statements(product.name, self.queue.design.name)
+            scope = self.queue.scope(product)
             sql.fetch(act.connection, Gate, ring["gate"], scope)
             ledger = Ledger()
             for kind in self.found:
@@ -132,7 +133,7 @@ class _Slot:
 def add_slots(database: Database, queue: Queue, act: audit.Act) -> int:
     """Give every slot without a row an empty one, in the caller's transaction; how many."""
     product = database.product
-    ring, scope = sql.statements(product.name, "ring"), queue.scope(product)
+    ring, scope = sql.statements(product.name, queue.design.name), queue.scope(product)
     added = [row.slot for row in sql.fetch(act.connection, _Slot, ring["add_slots"], scope)]
     slots = product.array([str(slot) for slot in added])
     emptied = sql.fetch(act.connection, _Slot, ring["empty_slots"], scope, slots=slots)
@@ -167,7 +168,8 @@ class AddSlots:
         subject = audit.Subject.of(database, self.queue, VERB, self.summary)
         with audit.recorded(database, f"mend the ring {self.queue.name!r}", subject) as act:
             product = database.product
-            ring, scope = sql.statements(product.name, "ring"), self.queue.scope(product)
+            ring = sql.statements(product.name, self.queue.design.name)
+            scope = self.queue.scope(product)
             sql.fetch(act.connection, Gate, ring["gate"], scope)
             count = add_slots(database, self.queue, act)
             act.detail = f"{count} empty slots added"
@@ -232,7 +234,8 @@ class Renumber:
         subject = audit.Subject.of(database, self.queue, VERB, "put slots and sequences straight")
         with audit.recorded(database, f"mend the ring {self.queue.name!r}", subject) as act:
             product = database.product
-            ring, scope = sql.statements(product.name, "ring"), self.queue.scope(product)
+            ring = sql.statements(product.name, self.queue.design.name)
+            scope = self.queue.scope(product)
             sql.run_script(act.connection, ring["alone"], scope)
             sql.run_script(act.connection, ring["uncache"], scope)
             (raised,) = sql.fetch(act.connection, _Next, ring["lift"], scope)

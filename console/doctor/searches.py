@@ -49,7 +49,7 @@ CODES: tuple[Code, ...] = (MISSING, INVALID, UNUSED)
 
 def applies(queue: Queue) -> bool:
     """Of somebody else's table nobody knows the indexes; Service Broker has its own."""
-    return queue.kind is Kind.INSTALLED and queue.design.name != "broker"
+    return queue.kind is Kind.INSTALLED and queue.design.shape != "broker"
 
 
 def examine(look: Look) -> Iterator[Finding]:

@@ -62,7 +62,7 @@ CODES: tuple[Code, ...] = (ROWS_HELD, PREPARED, STARVED, DEAD_HEAD, KEY_MISSING)
 
 def examine(look: Look) -> Iterator[Finding]:
     """Every finding; what cannot be told goes to `look.unseen`."""
-    if look.queue.design.name == "broker":
+    if look.queue.design.shape == "broker":
         return
     yield from checked(look, "sessions that hold rows", _holders)
     yield from checked(look, "starvation", _starved)
@@ -128,7 +128,7 @@ def _why_held(session: Session) -> str:
 
 
 def _consequence(look: Look) -> str:
-    design = look.queue.design.name
+    design = look.queue.design.shape
     if design == "naive":
         return "if it holds the head, every other pop waits until it ends"
     if design == "status" or look.queue.options.get("dequeue") == "two_step":
@@ -285,7 +285,7 @@ def _keys(look: Look) -> Iterator[Finding]:
         consequence="two rows may get one id, and what finds a row by its key or in its order "
         "reads the whole table"
         + ("; delete all but one of the rows that have one key first" if doubled else "")
-        + MAKE_KEY[product.name],
+        + MAKE_KEY.get(product.name, ""),
         repair=None if doubled or product.name != "postgresql" else _made(look, missing),
     )
 

@@ -41,7 +41,7 @@ def _is(queue: Queue, words: str) -> bool:
     """Whether the queue is of that design and has those options: `fifo order=strict`."""
     design, *options = words.split()
     pairs = (option.partition("=") for option in options)
-    return queue.design.name == design and all(queue.options.get(n) == v for n, _, v in pairs)
+    return queue.design.shape == design and all(queue.options.get(n) == v for n, _, v in pairs)
 
 
 @cache

@@ -22,6 +22,8 @@ _FORMAT = "dbq-console archive plan"
 _VERSION = 1
 _DONE_DESIGNS = ("status", "split")
 ARCHIVE, DONE = "archive", "done"
+_SOURCES = (ARCHIVE, DONE)
+_NO_TEXTS = ("ranges", "range_rows")
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ def require_archive(queue: Queue, wanted: Wanted) -> None:
             why="The console takes nothing out of somebody else's tables for good.",
         )
     if wanted.done_older is not None and (
-        queue.design.name not in _DONE_DESIGNS or queue.kind is not Kind.INSTALLED
+        queue.design.shape not in _DONE_DESIGNS or queue.kind is not Kind.INSTALLED
     ):
         raise UsageError(
             f"The queue {queue.name!r} keeps no done rows.",
@@ -243,13 +245,28 @@ def read(lake: Lake, folder: str) -> Plan:
     try:
         _require_known(told.pop("format"), told.pop("version"))
         ranges = [Range(**part) for part in told.pop("ranges")]
-        return Plan(**told, ranges=ranges)
+        return _sound(Plan(**told, ranges=ranges), folder)
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedError(
             f"{lake.path(path)} is no plan that this console can read.",
             why=str(error),
             next_step="Nothing was changed. Restore the file, or use the console that wrote it.",
         ) from error
+
+
+def _sound(plan: Plan, folder: str) -> Plan:
+    """The plan of that folder, each value of it of its kind. ValueError."""
+    if plan.manifests != folder:
+        raise ValueError("it is of another queue, or another plan")
+    for part in plan.ranges:
+        whole = (part.number, part.after, part.last, part.rows)
+        if not all(isinstance(number, int) for number in whole) or part.source not in _SOURCES:
+            raise ValueError("one of its ranges is none")
+    texts = {name: value for name, value in vars(plan).items() if name not in _NO_TEXTS}
+    wrong = [name for name, value in texts.items() if not isinstance(value, str)]
+    if wrong or not isinstance(plan.range_rows, int):
+        raise ValueError(f"{', '.join(wrong) or 'range_rows'} cannot be that")
+    return plan
 
 
 def _require_known(form: object, version: int) -> None:

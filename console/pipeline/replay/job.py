@@ -311,10 +311,10 @@ class _Replaying:
 
     def _more(self, row: "Row") -> tuple[tuple[str, Any], ...]:
         """What the design's push takes beside payloads."""
-        if self._queue.design.name == "pending":
+        if self._queue.design.shape == "pending":
             due = row["due_us"]
             return (("due_at", None if due is None else _EPOCH + timedelta(microseconds=due)),)
-        if self._queue.design.name in {"status", "split"}:
+        if self._queue.design.shape in {"status", "split"}:
             return (("title", row["title"] or ""),)
         return ()
 

@@ -127,7 +127,7 @@ class CodeView(ScrollableContainer, can_focus=True):
 def highlighted(code: str, engine: str) -> Text:
     """The text as it is, safe to show, its words in the terminal's own colours."""
     safe = "\n".join(map(plain, code.expandtabs(_TAB).splitlines()))
-    syntax = Syntax("", _LEXERS[engine], theme="ansi_dark", background_color="default")
+    syntax = Syntax("", _LEXERS.get(engine, "sql"), theme="ansi_dark", background_color="default")
     found = syntax.highlight(safe)
     found.rstrip()
     return found

@@ -1,0 +1,192 @@
+"""Queues that a library keeps in its own tables (`adopt --preset`), read by what it writes there.
+
+The library goes on working on them, so nothing is done in another way than its own: each verb is
+the library's own function, or exactly the statement that it runs itself. How that is known stands
+with the statement in `queries/postgresql/<name>.sql`. What the library has no rule for is refused.
+"""
+
+from console.designs.model import Design, Flow, Order
+
+_OURS = "{} keeps the table: only it adds rows there, takes them away and deletes them"
+_ENDS = ("push", "pop", "purge", "archive", "restore", "smoke")
+
+
+def _refused(library: str, **others: str) -> dict[str, str]:
+    """Why what is not there is not there."""
+    return dict.fromkeys(_ENDS, _OURS.format(library)) | others
+
+
+PGQUEUER = Design(
+    name="pgqueuer",
+    title="queue of pgqueuer",
+    source="pgqueuer",
+    summary="One table for all entrypoints; a job that was worked on is deleted and logged.",
+    advice=(
+        "pgqueuer's own table: jobs of all entrypoints lie in it, picked ones with a heartbeat; "
+        "what is done is deleted and stands in its log. Adopt it to see what waits, what is picked "
+        "by a manager that no longer beats, and what failed and is held."
+    ),
+    engines=("postgresql",),
+    options=(),
+    states=("ready", "scheduled", "claimed", "error"),
+    verbs=("requeue", "maintain"),
+    roles={
+        "id": "id",
+        "pushed_at": "created",
+        "due_at": "execute_after",
+        "claimed_at": "updated",
+        "claimed_by": "queue_manager_id",
+        "status": "status",
+        "error": "traceback",
+        "attempts": "attempts",
+        "payload": "payload",
+        "done_at": "updated",
+    },
+    needed_roles=("id", "status", "payload"),
+    order=Order.LAX,
+    flow=Flow.DELETED,
+    keeps_row=True,
+    like="library",
+    library="pgqueuer 1",
+    refusals=_refused(
+        "pgqueuer",
+        release="pgqueuer takes it back itself: its dequeue picks what has had no heartbeat for "
+        "longer than its heartbeat_timeout, and it has no other way",
+        purge="pgqueuer deletes jobs itself, and logs each in its log table",
+    ),
+    requeued="as pgqueuer's own requeue_jobs does it: due now, its attempts counted anew, logged",
+    stays="a waiting or picked job has its dedupe_key",
+)
+
+PROCRASTINATE = Design(
+    name="procrastinate",
+    title="queue of procrastinate",
+    source="procrastinate",
+    summary="One table for all queues; a trigger writes down each change of a job's status.",
+    advice=(
+        "procrastinate's own table: jobs of all its queues lie in it, and what succeeded stays "
+        "unless its workers delete it. Adopt it to see what waits, what a worker without a "
+        "heartbeat has left behind, and what failed; both can be retried as procrastinate does it."
+    ),
+    engines=("postgresql",),
+    options=(),
+    states=("ready", "scheduled", "claimed", "error", "done"),
+    verbs=("requeue", "release", "maintain"),
+    roles={
+        "id": "id",
+        "pushed_at": "at",
+        "due_at": "scheduled_at",
+        "claimed_at": "at",
+        "claimed_by": "worker_id",
+        "status": "status",
+        "error": "task_name",
+        "attempts": "attempts",
+        "payload": "args",
+        "done_at": "at",
+    },
+    needed_roles=("id", "status", "payload"),
+    order=Order.LAX,
+    flow=Flow.CLAIMED,
+    keeps_row=True,
+    like="library",
+    library="procrastinate 3",
+    refusals=_refused(
+        "procrastinate",
+        archive="procrastinate deletes old jobs itself: its builtin task remove_old_jobs, or "
+        "delete_jobs of its workers",
+        purge="procrastinate cancels a waiting job by its own cancel_job_by_id, and deletes old "
+        "ones by its builtin task remove_old_jobs",
+    ),
+    requeued="as procrastinate's own function procrastinate_retry_job_v2 does it: due now, one "
+    "more attempt counted, the event written down",
+    stays="another waiting job has its queueing_lock, or its abort was requested",
+)
+
+PGMQ = Design(
+    name="pgmq",
+    title="queue of pgmq",
+    source="pgmq",
+    summary="A table for each queue; what was read is invisible until its time is over.",
+    advice=(
+        "pgmq's own table q_NAME: a message that was read stays, invisible until its visibility "
+        "time-out, and comes back by itself; what is done is deleted or goes into a_NAME. Adopt it "
+        "to see what is visible, what is in flight and how often messages were read."
+    ),
+    engines=("postgresql",),
+    options=(),
+    states=("ready", "scheduled", "claimed"),
+    verbs=("release", "maintain"),
+    roles={
+        "id": "msg_id",
+        "pushed_at": "enqueued_at",
+        "due_at": "vt",
+        "claimed_at": "last_read_at",
+        "status": "vt",
+        "attempts": "read_ct",
+        "payload": "message",
+    },
+    needed_roles=("id", "status", "payload"),
+    order=Order.LAX,
+    flow=Flow.DELETED,
+    keeps_row=True,
+    like="library",
+    library="pgmq 1",
+    refusals=_refused(
+        "pgmq",
+        requeue="pgmq has no failed messages: what was read and not deleted is visible again when "
+        "its time-out is over (release ends that time-out now)",
+        archive="pgmq archives by its own function: SELECT pgmq.archive(queue, id)",
+        purge="pgmq empties a queue by its own functions: pgmq.archive, pgmq.delete, "
+        "pgmq.purge_queue",
+    ),
+    requeued="as pgmq's own function pgmq.set_vt does it with a time-out of 0: visible now, its "
+    "reads stay counted",
+    stays="pgmq.set_vt found no such message",
+)
+
+GRAPHILE_WORKER = Design(
+    name="graphile-worker",
+    title="queue of graphile-worker",
+    source="graphile-worker",
+    summary="One table for all tasks; what failed waits for its next try until it has none left.",
+    advice=(
+        "graphile-worker's own table: jobs of all tasks lie in it until they are completed, which "
+        "deletes them; one that failed waits for its next try, and one without any left stays. "
+        "Adopt it to see what waits, what is locked and since when, and what failed for good."
+    ),
+    engines=("postgresql",),
+    options=(),
+    states=("ready", "scheduled", "claimed", "error"),
+    verbs=("requeue", "maintain"),
+    roles={
+        "id": "id",
+        "pushed_at": "created_at",
+        "due_at": "run_at",
+        "claimed_at": "locked_at",
+        "claimed_by": "locked_by",
+        "status": "is_available",
+        "error": "last_error",
+        "attempts": "attempts",
+        "payload": "payload",
+        "done_at": "updated_at",
+    },
+    needed_roles=("id", "status", "payload"),
+    order=Order.LAX,
+    flow=Flow.DELETED,
+    keeps_row=True,
+    like="library",
+    library="graphile-worker 0.16",
+    refusals=_refused(
+        "graphile-worker",
+        release="graphile-worker unlocks whole workers, never one job: once a worker is surely "
+        "dead, SELECT graphile_worker.force_unlock_workers(ARRAY['its id']); it takes jobs back "
+        "itself after 4 hours",
+        purge="graphile-worker ends jobs by its own functions: complete_jobs deletes them, "
+        "permanently_fail_jobs keeps them",
+    ),
+    requeued="as graphile-worker's own function reschedule_jobs does it: due now, its attempts "
+    "counted anew, its last error kept",
+    stays="graphile-worker's reschedule_jobs left it: it was locked",
+)
+
+ALL = (PGQUEUER, PROCRASTINATE, PGMQ, GRAPHILE_WORKER)
