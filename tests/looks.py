@@ -2,8 +2,10 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 
+from console.actions.libraries import Table, presets, queue_of
 from console.catalog import Kind, Queue
 from console.designs import DESIGNS
 from console.engines import Product
@@ -72,7 +74,10 @@ def samples(product: Product, queue: Queue) -> dict[str, str]:
 
 def sources(product: Product, queue: Queue) -> Iterator[Source]:
     """The queue; one that was adopted, with every type that its payload may have."""
-    kinds = [queue.options["payload"]] if queue.options else ["text", "json", "bytes"]
+    ours = queue.options.get("payload")
+    kinds = [ours] if ours else ["text", "json", "bytes"]
+    if queue.design.library:
+        kinds = ["bytes" if queue.design.name == "pgqueuer" else "json"]
     if queue.kind is Kind.ADOPTED and "payload" not in queue.roles:
         kinds = [""]
     return (Source(product, queue, kind, "bigint") for kind in kinds)
@@ -86,6 +91,16 @@ def adopted(product: Product) -> Iterator[Queue]:
                 size = {"size": "10"} if "slot" in of.needed_roles else {}
                 columns = {role: f"the {role}" for role in roles}
                 yield Queue("s", "t", of, {}, columns | size, kind=Kind.ADOPTED)
+    yield from of_libraries(product)
+
+
+def of_libraries(product: Product) -> Iterator[Queue]:
+    """What each library keeps: one queue of it, and all of it as its oldest version tells it."""
+    for of in presets(product.name).values():
+        table = Table("s", "their table", "beside it", None)
+        needed = {role: column for role, column in of.roles.items() if role in of.needed_roles}
+        yield queue_of(of, table, "t", "its's")
+        yield replace(queue_of(of, table, "t", ""), roles=needed)
 
 
 def texts(product: Product, queue: Queue) -> Iterator[tuple[str, str]]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection
 
 from console import catalog, sql
-from console.actions import audit
+from console.actions import audit, libraries
 from console.actions.install import prepare_catalog, record, require_schema
 from console.catalog import Kind, Queue
 from console.designs import Design
@@ -57,17 +57,61 @@ def adopt(
         connection = act.connection
         prepare_catalog(connection, product)
         require_schema(connection, product, schema)
-        for known in catalog.queues(connection, product):
-            if (known.schema, known.name) == (schema, table):
-                raise UsageError(
-                    f"There is already a queue named {table!r} in schema {schema!r}.",
-                    why=f"It is {known.kind.value}, of the design {known.design.name}.",
-                    next_step=f"To map it anew: dbq-console forget {shlex.quote(table)}, "
-                    "then adopt again.",
-                )
+        _require_new(connection, product, queue)
         _check_columns(connection, product, queue)
         record(connection, product, queue)
     return queue
+
+
+def adopt_library(
+    database: Database,
+    of: Design,
+    name: str,
+    *,
+    schema: str | None = None,
+    table: str | None = None,
+    part: str = "",
+) -> Queue:
+    """Record what a library keeps under a name. Nothing in it is touched.
+
+    `part`: only that one of the queues that lie in its table; pgmq has a table for each.
+    """
+    product = database.product
+    libraries.preset(of.name, product.name)
+    for text in (name, part, schema, table):
+        if text or text is name:
+            _check_name(product, text or "")
+    if of is libraries.presets(product.name).get("pgmq") and not part:
+        part = name
+    doing = f"adopt the queue {name!r}"
+    with database.transaction(doing, read_only=True) as connection:
+        found = libraries.choose(connection, product, of, schema=schema, table=table, part=part)
+        queue = libraries.candidate(connection, product, of, found, name, part)
+    detail = f"preset {of.name}" + (f", only {queue.part}" if queue.part else "")
+    with audit.recorded(database, doing, audit.Subject.of(database, queue, "adopt", detail)) as act:
+        prepare_catalog(act.connection, product)
+        _require_new(act.connection, product, queue)
+        record(act.connection, product, queue)
+    return queue
+
+
+def _require_new(connection: Connection, product: Product, queue: Queue) -> None:
+    """UsageError where the name is taken, or a library's queue is adopted under another one."""
+    place = (queue.schema, queue.table, queue.part)
+    for known in catalog.queues(connection, product):
+        if (known.schema, known.name) == (queue.schema, queue.name):
+            raise UsageError(
+                f"There is already a queue named {queue.name!r} in schema {queue.schema!r}.",
+                why=f"It is {known.kind.value}, of the design {known.design.name}.",
+                next_step=f"To map it anew: dbq-console forget {shlex.quote(queue.name)}, "
+                "then adopt again.",
+            )
+        if queue.design.library and (known.schema, known.table, known.part) == place:
+            raise UsageError(
+                f"That is adopted already: as {known.name!r}.",
+                next_step=f"For another name: dbq-console forget {shlex.quote(known.name)}, "
+                "then adopt again.",
+            )
 
 
 def forget(database: Database, queue: Queue) -> None:

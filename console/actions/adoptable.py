@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from console import catalog, sql
-from console.actions import works
+from console.actions import libraries, works
 from console.catalog import Kind, Queue
 from console.designs import Design
 from console.engines import Database
@@ -62,7 +62,7 @@ def tables(database: Database) -> list[Table]:
 
 def _names(database: Database, queue: Queue) -> list[str]:
     if queue.kind is Kind.ADOPTED:
-        return [queue.name]
+        return [] if queue.part else [queue.table]
     return catalog.object_names(database.product, queue)
 
 
@@ -85,6 +85,20 @@ def candidate(table: Table, of: Design, roles: Mapping[str, str]) -> Queue:
     """The queue that the table would be."""
     given = {role: column for role, column in roles.items() if column}
     return Queue(table.schema, table.name, of, {}, given, kind=Kind.ADOPTED)
+
+
+def preview_of_library(
+    database: Database, found: libraries.Found, name: str, part: str, masks: Masks = ()
+) -> Preview:
+    """The same of what a library keeps. Waits; what fails is in the preview."""
+    of, table = found.of, found.table
+    queue = libraries.queue_of(of, table, name, table.queue or part)
+    try:
+        with database.transaction("look at a library's table", read_only=True) as connection:
+            queue = libraries.candidate(connection, database.product, of, table, name, part)
+    except ConsoleError as error:
+        return Preview(queue, errors=(error,))
+    return preview(database, queue, masks)
 
 
 def preview(database: Database, queue: Queue, masks: Masks = ()) -> Preview:
@@ -184,7 +198,7 @@ def verbs(queue: Queue) -> tuple[list[str], dict[str, str]]:
     able = ["status", "doctor"]
     unable: dict[str, str] = {}
     for verb in ("requeue", "release", "purge", "maintain", "end-session"):
-        if verb not in queue.verbs:
+        if verb not in queue.verbs and verb not in queue.design.refusals:
             continue
         if why := works.why_not(queue, verb):
             unable[verb] = why

@@ -262,6 +262,11 @@ def require_verb(queue: Queue, verb: str) -> None:
     """UsageError where queues of its kind have no such verb, with those that it has."""
     if queue.kind is Kind.ARCHIVE:
         raise UsageError(f"Of {queue.name!r} only its archive is left.")
+    if why := queue.design.refusals.get(verb):
+        raise RefusedError(
+            f"{verb} is not for the queue {queue.name!r}, which {queue.design.library} keeps.",
+            why=f"{why}.",
+        )
     if verb not in queue.verbs:
         raise UsageError(
             f"The queue {queue.name!r} has no verb {verb}.",

@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from console import sql
 from console.actions.plan import Plan, require_verb
-from console.actions.rows import RowMover
+from console.actions.rows import RowMover, against_the_rule
 from console.engines import Product, Session
 from console.errors import UsageError
 from console.formats import duration
@@ -89,9 +89,10 @@ class Release(RowMover):
     def consider(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
         """Leaves alone the young, the living and the unknown."""
         with session.transaction("look at the owners of claims") as connection:
-            owners = [owner_of(message.claimed_by) for message in chosen]
+            queue = self.source.queue
+            owners = [owner_of(message.claimed_by, queue) for message in chosen]
             sessions = [None if owner is None else owner.session for owner in owners]
-            told = evidence_of(connection, self.source.product, sessions)
+            told = evidence_of(connection, self.source.product, sessions, queue)
         left: dict[str, list[Message]] = defaultdict(list)
         for message, owner in zip(chosen, owners, strict=True):
             evidence = Evidence.UNKNOWN
@@ -116,14 +117,20 @@ class Release(RowMover):
 
     def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
         """What becomes of the claims, and who the living are."""
+        library = self.source.queue.design.library
         lines = ["they can be popped again; whoever still works on one cannot finish it any more"]
+        if library:
+            lines = [
+                f"they become ready again, {self.source.queue.design.requeued}",
+                "whoever still works on one may end it all the same: then it was done twice",
+            ]
         lines.append(f"a claim counts as stuck after {duration(self._stuck_after_seconds)}")
         lines += self._living(session)
         if plan.left_alone.get(UNKNOWN):
             lines.append("--unknown releases those of whom nobody can tell")
         if plan.left_alone.get(ALIVE):
             lines.append("--force releases those whose owner is alive: it works on them, perhaps")
-        return lines, []
+        return lines, against_the_rule(session, self.source)
 
     def _living(self, session: Session) -> list[str]:
         """Who and where they are."""

@@ -16,6 +16,7 @@ from console.actions.rows import (
     Moved,
     RowMover,
     Shelf,
+    against_the_rule,
     by_shelf,
     scope,
     standing,
@@ -58,6 +59,11 @@ class Requeue(RowMover):
         queue = source.queue
         require_verb(queue, self.verb)
         ring = queue.design.flow is Flow.NUMBERS
+        if to_back and queue.design.library:
+            raise UsageError(
+                f"Nothing goes to the back of {queue.name!r}.",
+                why=f"It is requeued {queue.design.requeued}.",
+            )
         if to_back and (ring or "pushed_at" not in queue.roles):
             why = "Its pops take what was in hand before all that lies in the slots."
             if not ring:
@@ -70,8 +76,11 @@ class Requeue(RowMover):
 
     def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
         """Where in the order they come."""
-        del session, plan
+        del plan
         queue = self.source.queue
+        if queue.design.library:
+            lines = [f"they become ready again, {queue.design.requeued}"]
+            return lines, against_the_rule(session, self.source)
         if queue.design.flow is Flow.NUMBERS:
             return ["they are popped next, before what lies in the slots"], []
         if self._to_back:
@@ -94,6 +103,11 @@ class RequeueTo(RowMover):
         """UsageError where the other queue cannot have such messages."""
         queue, target = source.queue, to.queue
         require_verb(queue, self.verb)
+        if queue.design.library:
+            raise RefusedError(
+                f"Nothing of {queue.name!r}, which {queue.design.library} keeps, goes elsewhere.",
+                why="Only the library takes its own messages away.",
+            )
         require_interface(target)
         if (queue.schema, queue.name) == (target.schema, target.name):
             raise UsageError(

@@ -139,8 +139,24 @@ def scope(source: Source, shelf: Shelf, **conditions: str) -> sql.Scope:
 
 
 def statement(source: Source, name: str) -> sql.Statement:
-    """One of actions.sql."""
-    return sql.statements(source.product.name, "actions")[name]
+    """One of actions.sql; of a queue that a library keeps, of that library's own file."""
+    file = source.queue.design.name if source.queue.design.library else "actions"
+    return sql.statements(source.product.name, file)[name]
+
+
+@dataclass(frozen=True)
+class _Rule:
+    problem: str | None
+
+
+def against_the_rule(session: Session, source: Source) -> list[str]:
+    """Why the library's own way to make a message ready is not open here; nothing: it is."""
+    if not source.queue.design.library:
+        return []
+    with session.transaction("look for the library's own function") as connection:
+        rule = statement(source, "rule")
+        (found,) = sql.fetch(connection, _Rule, rule, source.queue.scope(source.product))
+    return [found.problem] if found.problem else []
 
 
 def standing(connection: Connection, source: Source) -> Standing:
@@ -294,7 +310,11 @@ class RowMover:
             state=held.state,
             **self.bound(action_id),
         )
-        return Ledger(selected=len(held.places), out=moved.taken_out, into=moved.put_in)
+        # A library's own rule may leave some where they are.
+        stayed = len(held.places) - moved.taken_out
+        why = self._source.queue.design.stays
+        failed = {why: stayed} if stayed > 0 and why else {}
+        return Ledger(len(held.places), moved.taken_out, moved.put_in, failed=failed)
 
     def stops(self, ledger: Ledger) -> str:
         """Goes on whatever comes."""

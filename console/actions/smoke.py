@@ -17,7 +17,7 @@ from console.catalog import Queue, installed_queue
 from console.designs import Design, Order
 from console.designs.pops import Pop, judge
 from console.engines import Database
-from console.errors import ConsoleError
+from console.errors import ConsoleError, RefusedError
 
 PREFIX = "dbq_smoke_"
 """Of a scratch queue's name: one that is left behind by a kill can be told and uninstalled."""
@@ -120,6 +120,11 @@ def smoke_queue(
 
     `tell` hears several times a second how far it is. StoppedError where `control` stops it.
     """
+    if queue.design.library:
+        raise RefusedError(
+            f"smoke is not for the queue {queue.name!r}, which {queue.design.library} keeps.",
+            why="A scratch queue beside it would be none of the library's.",
+        )
     log = _Log(control=control or Control(), tell=tell)
     return _smoke(database, queue.schema, queue.design, dict(queue.options), queue.name, log)
 

@@ -38,6 +38,8 @@ def why_not(queue: Queue, verb: str) -> str:
         return "" if verb == "uninstall" else "only its archive is left"
     if verb == "forget":
         return "" if adopted else "it is installed: uninstall removes it"
+    if verb in queue.design.refusals:
+        return queue.design.refusals[verb]
     if verb != "doctor" and verb not in queue.verbs:
         with_option = [
             f"{name}={value}"

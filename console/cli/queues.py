@@ -1,4 +1,4 @@
-"""Verbs on queues as a whole: install, uninstall, adopt, forget."""
+"""Verbs on queues as a whole: install, uninstall, discover, adopt, forget."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -7,6 +7,7 @@ import click
 
 from console.actions import adopt as adopting
 from console.actions import install as installing
+from console.actions import libraries
 from console.actions import uninstall as uninstalling
 from console.actions.roles import script as role_script
 from console.catalog import Queue, installed_queue
@@ -20,9 +21,11 @@ from console.cli.context import (
     verb_options,
 )
 from console.cli.looking import engine_named
-from console.cli.streams import put
+from console.cli.streams import narrate, put
+from console.designs import LIBRARIES
 from console.designs import design as find_design
 from console.errors import RefusedError, UsageError
+from console.formats import plain
 
 
 @click.command()
@@ -79,7 +82,9 @@ def uninstall(
     """Remove a queue with all its objects and the messages in them.
 
     \b
-    Example: dbq-console uninstall orders --yes orders
+    Examples:
+      dbq-console uninstall orders --dry-run
+      dbq-console uninstall orders --keep-archive --yes orders
     """
     database = call.database(Rights.ADMIN, "uninstall")
     queue = call.find(database, name)
@@ -108,30 +113,114 @@ def uninstall(
 
 
 @click.command()
-@click.argument("table")
-@click.option("--design", required=True, metavar="D", help="The design that the table follows.")
+@click.argument("name")
+@click.option("--design", metavar="D", help="The design that the table NAME follows.")
 @click.option(
     "--map", "roles", multiple=True, metavar="ROLE=COLUMN", help="Which column plays which role."
 )
+@click.option("--preset", metavar="LIBRARY", help=f"Its queue: {', '.join(LIBRARIES)}.")
+@click.option(
+    "--queue", "part", metavar="Q", help="Of the library's queues (entrypoints, tasks) only this."
+)
+@click.option("--table", metavar="T", help="The library's table, where there are several.")
 @verb_options
-def adopt(call: Call, table: str, design: str, roles: Sequence[str]) -> None:
-    """Record an existing TABLE as a queue: to be looked at, and acted on when you say so.
+def adopt(
+    call: Call,
+    name: str,
+    design: str | None,
+    roles: Sequence[str],
+    preset: str | None,
+    part: str | None,
+    table: str | None,
+) -> None:
+    """Record an existing table as a queue: to be looked at, and acted on when you say so.
 
-    Roles: id pushed_at due_at claimed_at claimed_by status error attempts payload done_at; for a
-    ring also slot reference_count push_sequence pop_sequence size. What a missing role would tell
-    is shown as `?`.
+    With --design, the table NAME, whoever made it. Roles: id pushed_at due_at claimed_at claimed_by
+    status error attempts payload done_at; for a ring also slot reference_count push_sequence
+    pop_sequence size. What a missing role would tell is shown as `?`.
+
+    With --preset, what a library keeps, under the NAME that it shall have here: everything in the
+    library's table, or one --queue of it (pgqueuer: an entrypoint; graphile-worker: a task; pgmq:
+    a queue, NAME unless given). See what is there with `discover`.
 
     \b
-    Example: dbq-console adopt jobs --design claim --map id=job_id --map claimed_at=started \\
-               --map payload=body --map pushed_at=created
+    Examples:
+      dbq-console adopt mails --design fifo --map id=mail_id --map payload=body
+      dbq-console adopt jobs --design claim --map id=job_id --map claimed_at=started \\
+        --map payload=body --map pushed_at=created
+      dbq-console adopt jobs --preset procrastinate
+      dbq-console adopt mails --preset pgqueuer --queue send_mail
+      dbq-console adopt orders --preset pgmq
     """
     database = call.database(Rights.ADMIN, "adopt")
-    of = find_design(design, database.product.name)
-    queue = adopting.adopt(database, call.schema_for(database), table, of, pairs(roles, "--map"))
+    if preset is not None:
+        if design is not None or roles:
+            raise UsageError(
+                "--preset and --design exclude each other, and --map goes with --design.",
+                why="A preset knows the columns of its library.",
+            )
+        of = libraries.preset(preset, database.product.name)
+        queue = adopting.adopt_library(
+            database, of, name, schema=call.schema, table=table, part=part or ""
+        )
+    elif design is None:
+        raise UsageError(
+            "Missing option --design, or --preset.",
+            next_step="See which libraries keep queues here with: dbq-console discover",
+        )
+    elif part is not None or table is not None:
+        raise UsageError("--queue and --table go with --preset.")
+    else:
+        of = find_design(design, database.product.name)
+        where = call.schema_for(database)
+        queue = adopting.adopt(database, where, name, of, pairs(roles, "--map"))
+    only = f", only {queue.part}" if queue.part else ""
     call.answer(
-        {**_named(queue), "roles": dict(queue.roles), "connection": database.label},
-        [f"adopted {queue.label} as a {of.title}"],
+        {
+            **_named(queue),
+            "roles": dict(queue.roles),
+            "connection": database.label,
+            "table": queue.table,
+            "only": queue.part or None,
+        },
+        [f"adopted {queue.label} as a {of.title}{only}"],
     )
+
+
+@click.command()
+@verb_options
+def discover(call: Call) -> None:
+    """Find the queues that other libraries keep in this database, and how each is adopted.
+
+    By their own tables and columns, in every schema and under every prefix: pgqueuer,
+    procrastinate, pgmq, graphile-worker (PostgreSQL only). Other tables: adopt --design, --map.
+
+    \b
+    Examples:
+      dbq-console discover --url URL
+      dbq-console discover --json
+    """
+    database = call.database(Rights.READ_ONLY, "discover")
+    found = [one for one in libraries.discover(database) if call.schema in (None, one.table.schema)]
+    lines = [line for one in found for line in _told(one)]
+    if not libraries.presets(database.product.name):
+        narrate("The libraries that have presets keep their queues in PostgreSQL only.")
+    elif not found:
+        lines = ["No library that has a preset keeps a queue here that this login may read."]
+    call.answer({"found": [one.as_json() for one in found], "connection": database.label}, lines)
+
+
+def _told(found: libraries.Found) -> list[str]:
+    """One table of a library, in words; names are those of the library's callers."""
+    several = found.table.queue is None
+    lines = [f"{found.of.library}: {found.table.schema}.{found.table.table}"]
+    if several:
+        lines.append(f"  queues: {', '.join(found.queues) or 'none that has messages'}")
+    lines += [
+        f"  adopted as {queue.label}" + (f", only {queue.part}" if queue.part and several else "")
+        for queue in found.adopted
+    ]
+    return [plain(line) for line in [*lines, *(f"  {command}" for command in found.commands)]]
 
 
 @click.command()
@@ -141,7 +230,9 @@ def forget(call: Call, name: str) -> None:
     """Take an adopted queue out of the catalog; its table stays as it is.
 
     \b
-    Example: dbq-console forget jobs
+    Examples:
+      dbq-console forget jobs
+      dbq-console forget jobs --schema sales
     """
     database = call.database(Rights.ADMIN, "forget")
     queue = call.find(database, name)
@@ -195,4 +286,4 @@ def _named(queue: Queue) -> dict[str, object]:
     return {"queue": queue.name, "schema": queue.schema, "design": queue.design.name}
 
 
-COMMANDS = (install, uninstall, adopt, forget, roles)
+COMMANDS = (install, uninstall, discover, adopt, forget, roles)

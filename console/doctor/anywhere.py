@@ -279,6 +279,8 @@ def _burst(look: Look) -> Iterator[Finding]:
         return
     if not ring and "done_at" not in queue.roles:
         return  # no column tells when they failed, so none is newer than another
+    if queue.design.library:
+        return  # when they failed stands beside its table, or in no index of it
     if not can_ask(look, "errors", "errors_lately"):
         return
     where = scope_of(look.database.product, queue)

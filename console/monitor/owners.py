@@ -104,25 +104,44 @@ def claims(
         for queue in queues
     ]
     found: dict[Key, list[Claim]] = defaultdict(list)
+    of_key = {key_of(queue): queue for queue in queues}
     for row in sql.fetch_union(connection, _ClaimRow, parts):
-        found[row.schema, row.queue].append(_claim(row))
-    evidence = evidence_of(connection, product, (c.session for cs in found.values() for c in cs))
+        key = (row.schema, row.queue)
+        found[key].append(_claim(row, of_key[key]))
+    evidence = evidence_of(
+        connection,
+        product,
+        (c.session for key, cs in found.items() for c in cs if not of_key[key].design.library),
+    )
+    told = {
+        key: evidence_of(connection, product, (c.session for c in cs), of_key[key])
+        for key, cs in found.items()
+        if of_key[key].design.library
+    }
     return {
-        key: tuple(_with_evidence(claim, evidence) for claim in sorted(some, key=_oldest_first))
+        key: tuple(
+            _with_evidence(claim, told.get(key, evidence))
+            for claim in sorted(some, key=_oldest_first)
+        )
         for key, some in found.items()
     }
 
 
-def owner_of(claimed_by: str | None) -> Owner | None:
-    """Read from a row's `claimed_by`; None where that is not ours."""
+def owner_of(claimed_by: str | None, queue: Queue | None = None) -> Owner | None:
+    """Read from a row's `claimed_by`; None where that is not ours.
+
+    Of a queue that a library keeps, the library's worker: what it claimed ends with it.
+    """
+    if queue is not None and queue.design.library:
+        return Owner(claimed_by, bound=True, consumer=None) if claimed_by else None
     ours = _CLAIMED_BY.fullmatch(claimed_by or "")
     if ours is None:
         return None
     return Owner(ours["session"], ours["bound"] is not None, ours["consumer"])
 
 
-def _claim(row: _ClaimRow) -> Claim:
-    owner = owner_of(row.claimed_by)
+def _claim(row: _ClaimRow, queue: Queue) -> Claim:
+    owner = owner_of(row.claimed_by, queue)
     claim = (row.id, row.claimed_seconds, row.claimed_by, row.attempts)
     if owner is None:
         return Claim(*claim)
@@ -134,15 +153,23 @@ def _oldest_first(claim: Claim) -> float:
 
 
 def evidence_of(
-    connection: Connection, product: Product, found: Iterable[str | None]
+    connection: Connection,
+    product: Product,
+    found: Iterable[str | None],
+    queue: Queue | None = None,
 ) -> Mapping[str, Evidence]:
-    """What the server says of each of the sessions, as `claimed_by` names them."""
+    """What the server says of each of the sessions, as `claimed_by` names them.
+
+    Of workers that claimed from a library's queue, what their heartbeats say, where they have any.
+    """
     sessions = sorted({session for session in found if session is not None})
-    server = sql.statements(product.name, "server")
-    if not sessions or "owners" not in server:
+    of_library = queue is not None and queue.design.library
+    asked = sql.statements(product.name, queue.design.name if queue and of_library else "server")
+    scope = queue.scope(product) if queue and of_library else sql.Scope()
+    if not sessions or "owners" not in asked:
         return {}
     rows = sql.fetch(
-        connection, _OwnerRow, server["owners"], sql.Scope(), sessions=product.array(sessions)
+        connection, _OwnerRow, asked["owners"], scope, sessions=product.array(sessions)
     )
     return {row.session: Evidence(row.owner) for row in rows}
 
@@ -167,11 +194,12 @@ def holders(
     server = sql.statements(database.product.name, "server")
     if "holders" not in server:
         return {}
-    by_table = {(queue.schema, queue.table): key_of(queue) for queue in queues}
+    by_table: dict[tuple[str, str], list[Key]] = defaultdict(list)
+    for queue in queues:  # a library keeps several in one table
+        by_table[queue.schema, queue.table].append(key_of(queue))
     found: dict[Key, list[Holder]] = {key_of(queue): [] for queue in queues}
     for row in sql.fetch(connection, _HolderRow, server["holders"], sql.Scope()):
-        key = by_table.get((row.schema, row.relation))
-        if key is not None:
+        for key in by_table.get((row.schema, row.relation), ()):
             found[key].append(
                 Holder(
                     row.session,

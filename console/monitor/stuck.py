@@ -24,10 +24,10 @@ class Claims:
 def claims(database: Database, queue: Queue, limit: int = MOST) -> Claims:
     """The oldest claims and the evidence about their owners. UsageError where there are none."""
     page = look(database, queue, Filters(state="claimed"), limit=limit)
-    owners = {m.key: owner_of(m.claimed_by) for m in page.messages}
+    owners = {m.key: owner_of(m.claimed_by, queue) for m in page.messages}
     sessions = [owner.session for owner in owners.values() if owner is not None]
     with database.transaction("look at the owners of claims", read_only=True) as connection:
-        evidence = evidence_of(connection, database.product, sessions)
+        evidence = evidence_of(connection, database.product, sessions, queue)
     found = []
     for message in page.messages:
         owner = owners[message.key]
@@ -40,11 +40,11 @@ def claims(database: Database, queue: Queue, limit: int = MOST) -> Claims:
     return Claims(tuple(found), page.next is not None or not page.complete)
 
 
-def evidence(database: Database, claimed_by: str | None) -> Evidence:
+def evidence(database: Database, queue: Queue, claimed_by: str | None) -> Evidence:
     """What the server says of the owner that a row names."""
-    owner = owner_of(claimed_by)
+    owner = owner_of(claimed_by, queue)
     if owner is None:
         return Evidence.UNKNOWN
     with database.transaction("look at the owner of a claim", read_only=True) as connection:
-        found = evidence_of(connection, database.product, [owner.session])
+        found = evidence_of(connection, database.product, [owner.session], queue)
     return found.get(owner.session, Evidence.UNKNOWN)

@@ -83,7 +83,7 @@ class Source:
             id_type = product.id_types[queue.design.id_type]
             return cls(product, queue, queue.options["payload"], id_type)
         columns = sql.statements(product.name, "catalog")["columns"]
-        values = {"schema": queue.schema, "table": queue.name}
+        values = {"schema": queue.schema, "table": queue.table}
         types = {
             column.name: column.type
             for column in sql.fetch(connection, _Column, columns, sql.Scope(), **values)
@@ -103,8 +103,12 @@ class Source:
         self.pass_gate(connection)
 
     def pass_gate(self, connection: Connection) -> None:
-        """What comes first in any transaction at a ring: it waits while a relay runs."""
-        if "gate" in self.statements and self.queue.kind is Kind.INSTALLED:
+        """What comes first in any transaction at a ring: it waits while a relay runs.
+
+        Of a library's table: its functions find each other by the search path.
+        """
+        ours = self.queue.kind is Kind.INSTALLED or self.queue.design.library
+        if "gate" in self.statements and ours:
             gate = sql.query(self.statements["gate"], connection.dialect, self._scope())
             connection.execute(gate)
 

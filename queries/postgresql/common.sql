@@ -233,7 +233,7 @@ SELECT
     -- when no role error
     CAST(NULL AS text) AS error,
     -- end
-    -- when design=status|split
+    -- when design=status|split|library
     w.title AS title,
     -- end
     -- when design=ring
@@ -323,7 +323,7 @@ SELECT
     l.claimed_at AS claimed_at,
     l.claimed_by AS claimed_by,
     l.done_at AS done_at,
-    -- when design=status|split
+    -- when design=status|split|library
     l.title AS title,
     -- end
     -- when design=naive|ring|heap|fifo|stack|pending|claim
@@ -333,7 +333,7 @@ SELECT
     l.slot AS slot,
     l.number AS number,
     -- end
-    -- when design=naive|heap|fifo|stack|pending|claim|status|split
+    -- when design=naive|heap|fifo|stack|pending|claim|status|split|library
     CAST(NULL AS bigint) AS slot,
     CAST(NULL AS bigint) AS number,
     -- end

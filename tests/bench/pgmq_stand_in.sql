@@ -1,4 +1,5 @@
--- What the bench calls of pgmq, with the names, arguments and results that its documentation gives.
+-- What the bench, and the console of an adopted queue, call of pgmq, with the names, arguments and results that its
+-- documentation gives. It is not the library.
 CREATE TABLE pgmq.meta (queue_name varchar PRIMARY KEY);
 
 CREATE TYPE pgmq.message_record AS (
@@ -62,4 +63,14 @@ BEGIN
     RETURN QUERY EXECUTE format(
         'DELETE FROM pgmq.%I WHERE msg_id = ANY($1) RETURNING msg_id', 'q_' || queue_name
     ) USING msg_ids;
+END $$;
+
+CREATE FUNCTION pgmq.set_vt(queue_name text, msg_id bigint, vt integer) RETURNS SETOF pgmq.message_record
+LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY EXECUTE format(
+        'UPDATE pgmq.%I AS m SET vt = clock_timestamp() + make_interval(secs => $1) WHERE m.msg_id = $2'
+        ' RETURNING m.msg_id, m.read_ct, m.enqueued_at, m.vt, m.message, m.headers',
+        'q_' || queue_name
+    ) USING vt, msg_id;
 END $$;

@@ -1,5 +1,7 @@
 """A table becomes a queue: the list, the mapping with a preview, and the way on a real server."""
 
+import asyncio
+
 import pytest
 from sqlalchemy import text
 
@@ -16,6 +18,7 @@ from console.tui.screens.adopt import AdoptScreen
 from console.tui.widgets.adoptable_table import Tables
 from console.tui.widgets.field import Field
 from console.tui.widgets.list_table import ListTable
+from tests.contract.at_work import ProcrastinateAtWork
 from tests.tui.alone import alone, is_at, place, until
 from tests.tui.opened import Opened
 
@@ -128,4 +131,39 @@ async def test_from_the_list_to_the_catalog(database_url: str) -> None:
     with database.transaction("look", read_only=True) as connection:
         queue = find(connection, database.product, "jobs")
     assert (queue.design.name, queue.roles["error"]) == ("claim", "last_error")
+    database.close()
+
+
+async def test_what_a_library_keeps_is_adopted_by_its_preset(database_url: str) -> None:
+    at_work = ProcrastinateAtWork(database_url)
+    await asyncio.to_thread(at_work.install)
+    await asyncio.to_thread(at_work.defer, "send", 2)
+    await asyncio.to_thread(at_work.defer, "report", 1)
+    database = open_database(database_url, label="prod")
+    here = Place("prod", database, Rights.ADMIN)
+    async with alone(places=[here], size=(160, 48)) as console:
+        went: list[object] = []
+        console.app.open_queue = lambda *key: went.append(key)  # type: ignore[method-assign]
+        console.app.open_adopt("prod")
+        await until(console, lambda: "queues of procrastinate" in console.picture)
+        await console.press("slash", *"_jobs", "enter", "enter")
+        screen = console.app.screen
+        assert isinstance(screen, AdoptScreen)
+        await until(console, lambda: "ready 3" in console.picture)
+        assert "no purge: procrastinate cancels" in " ".join(console.picture.split())
+        await console.press("down", "right")
+        await until(console, lambda: "ready 2" in console.picture)
+        assert (screen.part, screen.called) == ("mails", "mails")
+        await console.press("enter")
+        assert is_at(console, ConfirmDialog)
+        console.app.screen.query_one("#confirm").value = "y"  # type: ignore[attr-defined]
+        await console.press("enter")
+        await until(console, lambda: went)
+    with database.transaction("look", read_only=True) as connection:
+        queue = find(connection, database.product, "mails")
+    assert (queue.design.name, queue.table, queue.part) == (
+        "procrastinate",
+        "procrastinate_jobs",
+        "mails",
+    )
     database.close()

@@ -9,6 +9,7 @@ from console.catalog import Kind, Queue
 from console.designs import DESIGNS, Design
 from console.engines import PRODUCTS, Product
 from tests.contract.variants import ALL, Variant
+from tests.looks import of_libraries
 
 MORE = {
     "kind": "installed",
@@ -36,6 +37,9 @@ HOUSE = (
     "upgrade",
 )
 """The files that belong to no design."""
+LIBRARIES_OF = [
+    (product, queue) for product in PRODUCTS.values() for queue in of_libraries(product)
+]
 PRODUCTS_OF = [
     (product, of)
     for product in PRODUCTS.values()
@@ -76,3 +80,11 @@ def test_of_an_adopted_table(product: Product, of: Design) -> None:
     status = sql.statements(product.name, of.name)["status"]
     for roles in (full, *lacking, needed):
         check(product, Queue("s", "t", of, {}, roles, kind=Kind.ADOPTED), status)
+
+
+@pytest.mark.parametrize(
+    ("product", "queue"), LIBRARIES_OF, ids=[queue.design.name for _, queue in LIBRARIES_OF]
+)
+def test_of_what_a_library_keeps(product: Product, queue: Queue) -> None:
+    for statement in sql.statements(product.name, queue.design.name).values():
+        check(product, queue, statement)

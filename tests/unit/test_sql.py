@@ -12,7 +12,7 @@ from sqlalchemy.dialects import mssql, postgresql
 
 from console import sql
 from console.catalog import installed_queue
-from console.designs import DESIGNS, designs_on
+from console.designs import DESIGNS, LIBRARIES, designs_on
 from console.engines import PRODUCTS
 from console.monitor.walked import CONDITIONS
 from tests.lint_sql import texts
@@ -163,7 +163,7 @@ def test_no_placeholder_is_left_anywhere(engine: str) -> None:
 def test_every_condition_asks_for_something_that_can_be(engine: str) -> None:
     """A misspelt option would silently leave its lines out for ever."""
     product = PRODUCTS[engine]
-    known = {"design": set(DESIGNS)}
+    known = {"design": {design.shape for design in (*DESIGNS.values(), *LIBRARIES.values())}}
     known |= {name: {"yes", "no"} for name in ("installed", "limited", "finishes", "counters")}
     for option in (option for design in DESIGNS.values() for option in design.options):
         known[option.name] = set(option.choices)
@@ -185,7 +185,8 @@ def test_every_file_is_listed_by_engine() -> None:
         files = {path.stem for path in (folder / engine).glob("*.sql")}
         house = {"actions", "activity", "bench", "catalog", "common", "maintenance"}
         house |= {"doctor", "pipeline", "replay", "roles", "server", "sessions", "upgrade"}
-        assert files == set(designs_on(engine)) | house
+        libraries = {name for name, made in LIBRARIES.items() if engine in made.engines}
+        assert files == set(designs_on(engine)) | libraries | house
 
 
 def test_a_name_twice_and_a_missing_comment_fail(

@@ -1,6 +1,9 @@
-"""A table that is a queue already: which one, of which design, which column plays which role."""
+"""A table that is a queue already: which one, of which design, which column plays which role.
 
-from collections.abc import Mapping, Sequence
+Or what a library keeps in it: a preset knows its columns, and asks for a name and which queue.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from rich.text import Text
@@ -10,10 +13,12 @@ from textual.containers import Container, VerticalScroll
 from textual.widgets import Input
 
 from console.actions import adopt as adopting
-from console.actions import adoptable
+from console.actions import adoptable, libraries
 from console.actions.adoptable import Column, Preview, Table
+from console.actions.libraries import Found
 from console.catalog import Queue
-from console.designs import DESIGNS, Design, designs_on
+from console.designs import DESIGNS, LIBRARIES, Design, designs_on
+from console.engines import Database
 from console.errors import ConsoleError
 from console.rights import Rights
 from console.tui import jobs
@@ -35,6 +40,8 @@ _TYPED = {"push_sequence", "pop_sequence", "size"}
 """Roles that no column plays."""
 _ROLES = tuple(adoptable.WHAT_ROLES_ARE)
 _NONE = "-"
+_LIBRARY_FIELDS = ("only", "called")
+"""What a preset asks for, in place of roles."""
 _WIDE = 120
 
 
@@ -70,6 +77,8 @@ class AdoptScreen(LiveScreen):
             with VerticalScroll(id="adopt-form", can_focus=False):
                 designs = [(name, name) for name in self._designs]
                 yield Field("design", choices=designs, value="claim", prefix="role")
+                yield Field("only", "queue", choices=[(_NONE, "all of them")], prefix="role")
+                yield Field("called", "name", prefix="role")
                 for role in _ROLES:
                     typed = role in _TYPED
                     choices = None if typed else [(_NONE, "none")]
@@ -99,7 +108,11 @@ class AdoptScreen(LiveScreen):
         database = place.database
 
         def look() -> Tables:
-            return Tables(tuple(adoptable.tables(database)), tuple(adoptable.adopted(database)))
+            return Tables(
+                tuple(adoptable.tables(database)),
+                tuple(adoptable.adopted(database)),
+                tuple(libraries.discover(database)),
+            )
 
         jobs.start(self, look, self.show_tables, self._failed)
 
@@ -178,17 +191,40 @@ class AdoptScreen(LiveScreen):
 
     @property
     def design(self) -> Design:
-        """The design that is chosen."""
-        return DESIGNS[self._field("design").value]
+        """The design that is chosen; or the library, whose preset is."""
+        name = self._field("design").value
+        return LIBRARIES.get(name) or DESIGNS[name]
+
+    @property
+    def _found(self) -> Found | None:
+        """What a library with a preset keeps in the chosen table."""
+        if self._table is None or self._tables is None:
+            return None
+        return self._tables.library_of(self._table)
+
+    @property
+    def called(self) -> str:
+        """The name that the queue of a preset shall have."""
+        return self._field("called").value.strip()
+
+    @property
+    def part(self) -> str:
+        """The one queue of a library that is meant; empty: all that its table has."""
+        value = self._field("only").value
+        return "" if value == _NONE else value
 
     @property
     def roles(self) -> dict[str, str]:
         """Role -> column, as the form has it; those that are not mapped are left out."""
+        if self.design.library:
+            return {}
         found = {role: self._field(role).value for role in adoptable.roles_of(self.design)}
         return {role: column for role, column in found.items() if column not in {"", _NONE}}
 
     def _missing(self) -> list[str]:
         of, roles = self.design, self.roles
+        if of.library:
+            return [] if self.called else ["called"]
         every = adoptable.roles_of(of)
         return [role for role in every if adoptable.is_needed(of, role) and role not in roles]
 
@@ -196,15 +232,38 @@ class AdoptScreen(LiveScreen):
         """The chosen table's columns: each role gets the one that is likely its own."""
         self._columns = tuple(columns)
         self._error = ""
+        if (found := self._found) is not None:
+            self._offer_preset(found)
+        elif self.design.library:
+            self._field("design").value = "claim"
         self._design_chosen()
         self.set_focus(self._field("design").control)
 
+    def _offer_preset(self, found: Found) -> None:
+        """What the library keeps there: all of it first, under the name of its table."""
+        self._field("design").offer(found.of.name, [(n, n) for n in self._choices])
+        every = [(name, name) for name in found.queues]
+        if found.table.queue is None:
+            every = [(_NONE, "all of them"), *every]
+        self._field("only").offer(every[0][0], every, "which of those that it keeps there")
+        called = self._field("called")
+        name = found.table.queue or found.table.table
+        called.offer(name, None, "what the queue is called here")
+        called.touched = False
+
     def _design_chosen(self) -> None:
         of = self.design
+        self._field("design").offer(of.name, [(n, n) for n in self._choices], of.summary)
+        for name in _LIBRARY_FIELDS:
+            self._field(name).display = bool(of.library)
+        if of.library:
+            for role in _ROLES:
+                self._field(role).display = False
+            self._preset_changed()
+            return
         guessed = adoptable.guess(of, self._columns)
         choices = [(_NONE, "none"), *((c.name, f"{c.name} {c.type}") for c in self._columns)]
         shown = adoptable.roles_of(of)
-        self._field("design").offer(of.name, [(n, n) for n in self._designs], of.summary)
         for role in _ROLES:
             field = self._field(role)
             field.display = role in shown
@@ -213,6 +272,24 @@ class AdoptScreen(LiveScreen):
             else:
                 field.offer(guessed.get(role, _NONE), choices)
         self._mapping_changed()
+
+    @property
+    def _choices(self) -> list[str]:
+        """The designs; before them the library's own, where the table is one's."""
+        found = self._found
+        return [*([found.of.name] if found else []), *self._designs]
+
+    def _preset_changed(self) -> None:
+        place, found = self._place, self._found
+        called, part = self.called, self.part
+        self._field("called").complain("" if called else "the queue wants a name")
+        self._preview = None
+        if place is not None and found is not None and called:
+            masks, database = place.masks, place.database
+            self._question.ask(
+                lambda: adoptable.preview_of_library(database, found, called, part, masks)
+            )
+        self._draw_preview()
 
     def _mapping_changed(self) -> None:
         of, roles = self.design, self.roles
@@ -239,6 +316,11 @@ class AdoptScreen(LiveScreen):
         """Another mapping, another preview."""
         if event.field.field_name == "design":
             self._design_chosen()
+        elif self.design.library:
+            if event.field.field_name == "only" and not self._field("called").touched:
+                whole = "" if self._table is None else self._table.name
+                self._field("called").value = self.part or whole
+            self._preset_changed()
         else:
             self._mapping_changed()
 
@@ -290,27 +372,45 @@ class AdoptScreen(LiveScreen):
             self._error = "Adopting wants the right admin."
             self.draw()
             return
-        table, of, roles = self._table, self.design, self.roles
+        table, of = self._table, self.design
+        database = place.database
+        name, lines, adopt = self._mapped(database, table, of)
         lines = [
             f"{table.schema}.{table.name} on {place.name} becomes a queue of the design {of.name}.",
             "Nothing in it is touched; its own callers go on.",
             "",
-            *(f"  {role:<16}{column}" for role, column in roles.items()),
+            *lines,
         ]
         production = is_production(self.desk, place, self.desk.clock.monotonic())
-        dialog = ConfirmDialog("Adopt", lines, table.name, by_name=production)
+        dialog = ConfirmDialog("Adopt", lines, name, by_name=production)
 
         def answered(yes: bool | None) -> None:  # noqa: FBT001  # Textual's way
             if yes:
-                database = place.database
-                jobs.start(
-                    self,
-                    lambda: adopting.adopt(database, table.schema, table.name, of, roles),
-                    self.adopted,
-                    self._failed,
-                )
+                jobs.start(self, adopt, self.adopted, self._failed)
 
         self.app.push_screen(dialog, answered)
+
+    def _mapped(
+        self, database: Database, table: Table, of: Design
+    ) -> tuple[str, list[str], Callable[[], Queue]]:
+        """The queue's name, what the form says of it, and how it is adopted."""
+        if of.library:
+            called, part = self.called, self.part
+            lines = [f"  name            {called}", f"  queue           {part or 'all of them'}"]
+            return (
+                called,
+                lines,
+                lambda: adopting.adopt_library(
+                    database, of, called, schema=table.schema, table=table.name, part=part
+                ),
+            )
+        roles = self.roles
+        lines = [f"  {role:<16}{column}" for role, column in roles.items()]
+        return (
+            table.name,
+            lines,
+            lambda: adopting.adopt(database, table.schema, table.name, of, roles),
+        )
 
     def _choose(self) -> None:
         chosen = self.query_one(AdoptableTable).table
@@ -362,8 +462,13 @@ class AdoptScreen(LiveScreen):
         """What does the same on the command line."""
         if self._table is None:
             return
-        words = ["--schema", self._table.schema, "--design", self.design.name]
-        for role, column in self.roles.items():
-            words += ["--map", f"{role}={column}"]
-        words.append(self._table.name)
+        if self.design.library:
+            words = ["--schema", self._table.schema, "--table", self._table.name]
+            words += ["--preset", self.design.name]
+            words += [*(["--queue", self.part] if self.part else []), self.called]
+        else:
+            words = ["--schema", self._table.schema, "--design", self.design.name]
+            for role, column in self.roles.items():
+                words += ["--map", f"{role}={column}"]
+            words.append(self._table.name)
         show_twin(self, self._place, "adopt", None, words)

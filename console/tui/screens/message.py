@@ -12,6 +12,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import Input
 
 from console.actions.reveal import Revealed, reveal
+from console.catalog import Queue
 from console.errors import ConsoleError, UsageError
 from console.formats import UNKNOWN, count
 from console.monitor.message import Masks, Message
@@ -135,7 +136,7 @@ class MessageScreen(LiveScreen):
         def work() -> Looked:
             queue = place.find(schema, name)
             found = follow(place.database, queue, key, payload_bytes=payload_bytes, masks=masks)
-            return Looked(found, _owner(place, found), payload_bytes)
+            return Looked(found, _owner(place, queue, found), payload_bytes)
 
         self._pace.asked()
         self._question.ask(work, wait=wait)
@@ -290,7 +291,7 @@ class MessageScreen(LiveScreen):
             found: Revealed = reveal(
                 place.database, queue, key, rights=place.rights, payload_bytes=size
             )
-            owner = _owner(place, found.message)
+            owner = _owner(place, queue, found.message)
             return Looked(
                 found.message, owner, size, revealed=True, only_locally=found.only_locally
             )
@@ -389,7 +390,7 @@ class MessageScreen(LiveScreen):
         self.notify(said, markup=False)
 
 
-def _owner(place: Place, found: Message | None) -> Evidence | None:
+def _owner(place: Place, queue: Queue, found: Message | None) -> Evidence | None:
     if found is None or found.claimed_by is None:
         return None
-    return evidence(place.database, found.claimed_by)
+    return evidence(place.database, queue, found.claimed_by)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from console import formats
 from console.actions.adoptable import Table
+from console.actions.libraries import Found
 from console.catalog import Queue
 from console.tui.text import plain
 from console.tui.widgets.fitting import Wish
@@ -24,6 +25,13 @@ class Tables:
 
     free: tuple[Table, ...] = ()
     adopted: tuple[Queue, ...] = ()
+    found: tuple[Found, ...] = ()
+    """Those that a library keeps queues in."""
+
+    def library_of(self, table: Table) -> Found | None:
+        """Whose it is, where a library made it that has a preset."""
+        place = (table.schema, table.name)
+        return next((one for one in self.found if one.key == place), None)
 
 
 class AdoptableTable(ListTable):
@@ -47,7 +55,7 @@ class AdoptableTable(ListTable):
                     "rows": Cell(
                         formats.count(count or 0, estimated=True) if known else formats.UNKNOWN
                     ),
-                    "state": Cell(""),
+                    "state": Cell(_made_by(found.library_of(table))),
                 }
         for queue in found.adopted:
             if wanted in f"{queue.schema}.{queue.name}".casefold():
@@ -55,7 +63,7 @@ class AdoptableTable(ListTable):
                     "schema": Cell(plain(queue.schema), "quiet"),
                     "name": Cell(plain(queue.name), "quiet"),
                     "rows": Cell(""),
-                    "state": Cell(f"adopted as {queue.design.name} (f forgets)", "quiet"),
+                    "state": Cell(_adopted_as(queue), "quiet"),
                 }
         self.show_rows(rows)
 
@@ -68,6 +76,15 @@ class AdoptableTable(ListTable):
     def adopted(self) -> Queue | None:
         """The queue under the cursor, if it was adopted."""
         return next((one for one in self._found.adopted if _key(one) == self.cursor_key), None)
+
+
+def _made_by(found: Found | None) -> str:
+    return "" if found is None else f"queues of {found.of.name}"
+
+
+def _adopted_as(queue: Queue) -> str:
+    only = f", only {plain(queue.part)}" if queue.part else ""
+    return f"adopted as {queue.design.name}{only} (f forgets)"
 
 
 def _key(one: Table | Queue) -> str:

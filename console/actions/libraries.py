@@ -1,0 +1,215 @@
+"""Queues that libraries keep in this database: found by their own tables, and named for `adopt`."""
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sqlalchemy import Connection
+
+from console import catalog, sql
+from console.catalog import Kind, Queue
+from console.designs import LIBRARIES, Design
+from console.engines import Database, Product
+from console.errors import ConsoleError, UsageError
+
+
+@dataclass(frozen=True)
+class Table:
+    """What every `find` returns: a table in which a library keeps jobs of its."""
+
+    schema: str
+    table: str
+    beside: str | None
+    """The table of its that says more: events, a log, the names of tasks."""
+    queue: str | None
+    """The one queue that it is; None: it has several."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A library's table, and what is known of it here."""
+
+    of: Design
+    table: Table
+    queues: tuple[str, ...]
+    """The names of those that it keeps there, as far as they have messages: at most 100."""
+    adopted: tuple[Queue, ...]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Schema and table."""
+        return (self.table.schema, self.table.table)
+
+    @property
+    def commands(self) -> list[str]:
+        """How each of the queues that are not adopted yet is, and all of them together."""
+        met = {queue.part for queue in self.adopted}
+        wanted = [name for name in self.queues if name not in met]
+        parts = [_command(self, name, ["--queue", name]) for name in wanted]
+        if self.table.queue is not None:
+            return parts
+        whole = [] if "" in met else [_command(self, self.table.table, [])]
+        return whole + parts
+
+    def as_json(self) -> dict[str, object]:
+        """Keys as they are documented."""
+        return {
+            "preset": self.of.name,
+            "library": self.of.library,
+            "schema": self.table.schema,
+            "table": self.table.table,
+            "queues": list(self.queues),
+            "adopted": [
+                {"queue": queue.name, "only": queue.part or None} for queue in self.adopted
+            ],
+            "commands": self.commands,
+        }
+
+
+def _command(found: Found, name: str, words: Sequence[str]) -> str:
+    where = ["--schema", found.table.schema, "--table", found.table.table]
+    if found.table.queue is not None:
+        where = []
+    words = ["adopt", "--preset", found.of.name, *where, *words, "--", name]
+    if not name.startswith("-"):
+        words.remove("--")
+    return shlex.join(["dbq-console", *words])
+
+
+@dataclass(frozen=True)
+class _Name:
+    name: str
+
+
+@dataclass(frozen=True)
+class _Column:
+    name: str
+    type: str
+
+
+def presets(engine: str) -> dict[str, Design]:
+    """Those that can be in databases of the engine."""
+    return {name: of for name, of in LIBRARIES.items() if engine in of.engines}
+
+
+def preset(name: str, engine: str) -> Design:
+    """The library of that name, which the engine must have; else UsageError."""
+    of = LIBRARIES.get(name)
+    if of is None:
+        raise UsageError(
+            f"There is no preset {name!r}.", next_step=f"Presets: {', '.join(LIBRARIES)}."
+        )
+    if engine not in of.engines:
+        raise UsageError(
+            f"There is no preset {name!r} for {engine}.",
+            why=f"{name} keeps its queues in {', '.join(of.engines)} only.",
+            next_step="Adopt a table of another kind with --design and --map.",
+        )
+    return of
+
+
+def discover(database: Database) -> list[Found]:
+    """Every table of a library that has a preset, by library, schema and name. Waits."""
+    product = database.product
+    found = []
+    for of in presets(product.name).values():
+        with database.transaction("look for queues of libraries", read_only=True) as connection:
+            known = catalog.queues(connection, product)
+            tables = _find(connection, product, of)
+        found += [_known(database, of, table, known) for table in tables]
+    return found
+
+
+def _find(connection: Connection, product: Product, of: Design) -> list[Table]:
+    statement = sql.statements(product.name, of.name)["find"]
+    return sql.fetch(connection, Table, statement, sql.Scope())
+
+
+def _known(database: Database, of: Design, table: Table, known: Sequence[Queue]) -> Found:
+    adopted = tuple(
+        queue
+        for queue in known
+        if (queue.schema, queue.table) == (table.schema, table.table)
+        and queue.kind is Kind.ADOPTED
+        and queue.design is of
+    )
+    names = (table.queue,) if table.queue is not None else _names(database, of, table)
+    return Found(of, table, names, adopted)
+
+
+def _names(database: Database, of: Design, table: Table) -> tuple[str, ...]:
+    """None where they cannot be read: that the table is there is known all the same."""
+    product = database.product
+    statement = sql.statements(product.name, of.name)["queues"]
+    scope = queue_of(of, table, table.table, "").scope(product)
+    try:
+        with database.transaction("list the queues of a library", read_only=True) as connection:
+            return tuple(row.name for row in sql.fetch(connection, _Name, statement, scope))
+    except ConsoleError:
+        return ()
+
+
+def queue_of(of: Design, table: Table, name: str, part: str) -> Queue:
+    """The queue that it would be, with all roles that the library has in its newest version."""
+    options = {"table": table.table, "beside": table.beside or "", "only": part}
+    given = {option: value for option, value in options.items() if value}
+    return Queue(table.schema, name, of, given, dict(of.roles), kind=Kind.ADOPTED)
+
+
+def candidate(
+    connection: Connection, product: Product, of: Design, table: Table, name: str, part: str
+) -> Queue:
+    """The same with the roles of the version that is there. UsageError where it is none of ours."""
+    columns = sql.statements(product.name, "catalog")["columns"]
+    there = {
+        column.name
+        for relation in (table.table, table.beside or "")
+        for column in sql.fetch(
+            connection, _Column, columns, sql.Scope(), schema=table.schema, table=relation
+        )
+    }
+    if table.queue is None and table.beside is None:
+        raise UsageError(
+            f"The table {table.table!r} in schema {table.schema!r} is not all of {of.name}'s.",
+            why=f"What {of.library} keeps beside it is not there, or not to be seen.",
+        )
+    whole = queue_of(of, table, name, table.queue or part)
+    roles = {role: column for role, column in of.roles.items() if column in there}
+    return Queue(whole.schema, name, of, whole.options, roles, kind=Kind.ADOPTED)
+
+
+def choose(
+    connection: Connection,
+    product: Product,
+    of: Design,
+    *,
+    schema: str | None = None,
+    table: str | None = None,
+    part: str = "",
+) -> Table:
+    """The one table that is meant. UsageError where there is none, or several."""
+    every = _find(connection, product, of)
+    found = [
+        one
+        for one in every
+        if schema in (None, one.schema)
+        and table in (None, one.table)
+        and (one.queue is None or one.queue == part.lower())
+    ]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(
+            f"There are {len(found)} tables of {of.name}.",
+            why=", ".join(f"{one.schema}.{one.table}" for one in found),
+            next_step="Say which with --schema and --table.",
+        )
+    what = f"a queue {part!r} of {of.name}" if of.name == "pgmq" else f"a table of {of.name}"
+    where = f" in schema {schema!r}" if schema else ""
+    met = ", ".join(f"{one.schema}.{one.table}" for one in every[:10])
+    raise UsageError(
+        f"There is no {what.removeprefix('a ')}{where} that this login may read.",
+        why=f"Looked for the columns that {of.library} has."
+        + (f" There are: {met}." if met else ""),
+        next_step="See what is there with: dbq-console discover",
+    )

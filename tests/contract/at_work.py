@@ -1,0 +1,309 @@
+"""procrastinate and pgqueuer at work: on tables that they made themselves, by their own workers."""
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import asyncpg
+import psycopg
+from pgqueuer import AsyncpgDriver, Job, PgQueuer, Queries
+from pgqueuer.adapters.persistence import qb
+from pgqueuer.domain.settings import DBSettings
+from pgqueuer.ports.repository import EntrypointExecutionParameter
+from pgqueuer.types import QueueExecutionMode
+from procrastinate import App, PsycopgConnector
+from sqlalchemy import make_url
+
+from tests.servers import connect
+
+T = TypeVar("T")
+
+_AT_ONCE = timedelta(seconds=0.1)
+
+
+def conninfo(url: str) -> str:
+    words = make_url(url).translate_connect_args(username="user", database="dbname")
+    return psycopg.conninfo.make_conninfo(**words)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A worker in the midst of one job."""
+
+    taken: threading.Event
+    go_on: threading.Event
+
+
+@dataclass(frozen=True)
+class ProcrastinateAtWork:
+    """Its tables in one schema, and what its application would do."""
+
+    url: str
+    schema: str = "public"
+
+    def install(self) -> None:
+        with connect(self.url) as connection:
+            connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{self.schema}"'.encode())
+        self.run(lambda app: app.schema_manager.apply_schema_async())
+
+    def run(self, drive: Callable[[App], Awaitable[T]]) -> T:
+        """Do it with an application that is open."""
+
+        async def opened() -> T:
+            async with self._app().open_async() as app:
+                return await drive(app)
+
+        return asyncio.run(opened())
+
+    def _app(self, held: Held | None = None) -> App:
+        search_path = f'-c search_path="{self.schema}"'
+        app = App(
+            connector=PsycopgConnector(
+                conninfo=conninfo(self.url), kwargs={"options": search_path}, max_size=4
+            )
+        )
+
+        @app.task(queue="mails", name="send")
+        async def send(n: int, *, fails: bool = False) -> None:
+            if fails:
+                raise RuntimeError(f"no host {n}")
+
+        @app.task(queue="reports", name="report")
+        async def report(n: int) -> None:
+            assert held is not None, n
+            held.taken.set()
+            await asyncio.to_thread(held.go_on.wait, 60)
+
+        return app
+
+    def defer(self, task: str, number: int = 1, *, later: bool = False, **more: Any) -> list[int]:
+        """Defer so many jobs; their ids. `lock` and `queueing_lock` are of each of them."""
+        how: dict[str, Any] = {
+            name: more.pop(name) for name in ("lock", "queueing_lock") if name in more
+        }
+        if later:
+            how["schedule_in"] = {"hours": 1}
+
+        async def drive(app: App) -> list[int]:
+            deferrer = app.configure_task(task, **how)
+            return [await deferrer.defer_async(n=n, **more) for n in range(number)]
+
+        return self.run(drive)
+
+    def work(self) -> None:
+        """A worker works on all that is due, and ends."""
+        self.run(lambda app: _work(app, None))
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """A worker is in the midst of one report."""
+        held = Held(threading.Event(), threading.Event())
+
+        async def hold() -> None:
+            async with self._app(held).open_async() as app:
+                await _work(app, ["reports"])
+
+        thread = threading.Thread(target=lambda: asyncio.run(hold()))
+        thread.start()
+        try:
+            assert held.taken.wait(30)
+            yield
+        finally:
+            held.go_on.set()
+            thread.join(60)
+
+    def leave(self, queue: str) -> int:
+        """A worker takes a job and is never heard of again; the job's id."""
+
+        async def drive(app: App) -> int:
+            worker = await app.job_manager.register_worker()
+            job = await app.job_manager.fetch_job([queue], worker)
+            assert job is not None
+            assert job.id is not None
+            return job.id
+
+        job = self.run(drive)
+        table = f'"{self.schema}".procrastinate_workers'
+        beat = f"UPDATE {table} SET last_heartbeat = now() - interval '1 h'"
+        with connect(self.url) as connection:
+            connection.execute(beat.encode())
+        return job
+
+    def queues(self) -> dict[str, dict[str, int]]:
+        """Its own figures."""
+        found = self.run(lambda app: app.job_manager.list_queues_async())
+        return {row["name"]: {k: v for k, v in row.items() if k != "name"} for row in found}
+
+    def jobs(self, **words: Any) -> list[Any]:
+        return list(self.run(lambda app: app.job_manager.list_jobs_async(**words)))
+
+    def stalled(self, seconds: float) -> list[int | None]:
+        """The ids of jobs whose workers have no heartbeat, as it tells them itself."""
+        found = self.run(
+            lambda app: app.job_manager.get_stalled_jobs(seconds_since_heartbeat=seconds)
+        )
+        return [job.id for job in found]
+
+    def events(self, job: int) -> list[str]:
+        query = (
+            f'SELECT CAST(type AS text) FROM "{self.schema}".procrastinate_events '
+            "WHERE job_id = %s ORDER BY id"
+        )
+        with connect(self.url) as connection:
+            return [row[0] for row in connection.execute(query.encode(), [job])]
+
+
+async def _work(app: App, queues: list[str] | None) -> None:
+    only: dict[str, Any] = {} if queues is None else {"queues": queues}
+    await app.run_worker_async(
+        **only,
+        wait=False,
+        install_signal_handlers=False,
+        listen_notify=False,
+        delete_jobs="never",
+    )
+
+
+@dataclass(frozen=True)
+class PgQueuerAtWork:
+    """Its tables under a prefix in a schema, and what its application would do."""
+
+    url: str
+    schema: str
+    prefix: str
+
+    @property
+    def table(self) -> str:
+        return f"{self.prefix}pgqueuer"
+
+    def run(self, drive: Callable[[Queries], Awaitable[T]]) -> T:
+        """Do it on a connection of its own."""
+
+        async def opened() -> T:
+            words = make_url(self.url).translate_connect_args(username="user")
+            connection = await asyncpg.connect(**words)
+            try:
+                return await drive(self._queries(AsyncpgDriver(connection)))
+            finally:
+                await connection.close()
+
+        return asyncio.run(opened())
+
+    def _queries(self, driver: AsyncpgDriver) -> Queries:
+        settings = DBSettings(prefix=self.prefix, db_schema=self.schema)
+        return Queries(
+            driver,
+            qbe=qb.QueryBuilderEnvironment(settings=settings),
+            qbq=qb.QueryQueueBuilder(settings=settings),
+            qbs=qb.QuerySchedulerBuilder(settings=settings),
+        )
+
+    def install(self) -> None:
+        self.run(lambda queries: queries.install())
+
+    def enqueue(
+        self, entrypoint: str, number: int = 1, *, later: bool = False, key: str | None = None
+    ) -> list[int]:
+        after = timedelta(hours=1) if later else None
+
+        async def drive(queries: Queries) -> list[int]:
+            ids = await queries.enqueue(
+                [entrypoint] * number,
+                [f"{entrypoint} {n}".encode() for n in range(number)],
+                [0] * number,
+                [after] * number,
+                [key] * number,
+            )
+            return [int(one) for one in ids]
+
+        return self.run(drive)
+
+    def work(self, *, works: bool) -> None:
+        """A manager works on all that is due, and ends: what it cannot do is held."""
+
+        async def drive(queries: Queries) -> None:
+            manager = PgQueuer(queries.driver, queries=queries)
+
+            @manager.entrypoint("mail", on_failure="hold")
+            async def mail(job: Job) -> None:
+                if not works:
+                    raise RuntimeError(f"no host for {job.id}")
+
+            await manager.run(dequeue_timeout=_AT_ONCE, mode=QueueExecutionMode.drain)
+
+        self.run(drive)
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """A manager is in the midst of one report."""
+        held = Held(threading.Event(), threading.Event())
+
+        async def hold(queries: Queries) -> None:
+            manager = PgQueuer(queries.driver, queries=queries)
+
+            @manager.entrypoint("report")
+            async def report(job: Job) -> None:
+                held.taken.set()
+                await asyncio.to_thread(held.go_on.wait, 60)
+
+            await manager.run(dequeue_timeout=_AT_ONCE, mode=QueueExecutionMode.drain)
+
+        thread = threading.Thread(target=lambda: self.run(hold))
+        thread.start()
+        try:
+            assert held.taken.wait(30)
+            yield
+        finally:
+            held.go_on.set()
+            thread.join(60)
+
+    def leave(self, entrypoint: str, *, beats: bool) -> int:
+        """A manager picks a job, and is never heard of again unless it beats; the job's id."""
+
+        async def drive(queries: Queries) -> int:
+            (job,) = await queries.dequeue(
+                1,
+                {entrypoint: EntrypointExecutionParameter(concurrency_limit=0)},  # type: ignore[dict-item]
+                uuid4(),  # type: ignore[arg-type]
+                None,
+                timedelta(hours=9),
+            )
+            return int(job.id)
+
+        job = self.run(drive)
+        if not beats:
+            beat = (
+                f'UPDATE "{self.schema}"."{self.table}" '
+                "SET heartbeat = now() - interval '1 h', updated = now() - interval '1 h' "
+                "WHERE id = %s"
+            )
+            with connect(self.url) as connection:
+                connection.execute(beat.encode(), [job])
+        return job
+
+    def size(self, entrypoint: str | None = None) -> dict[str, int]:
+        """Its own figures: how many jobs of each status."""
+        found = self.run(lambda queries: queries.queue_size())
+        sums: dict[str, int] = {}
+        for row in found:
+            if entrypoint in (None, row.entrypoint):
+                sums[row.status] = sums.get(row.status, 0) + row.count
+        return sums
+
+    def stale(self, seconds: float) -> list[int]:
+        """The ids of picked jobs without a heartbeat, as it tells them itself."""
+        found = self.run(lambda queries: queries.stale_jobs(timedelta(seconds=seconds), 100))
+        return [int(job.id) for job in found]
+
+    def log(self, job: int) -> list[str]:
+        query = (
+            f'SELECT CAST(status AS text) FROM "{self.schema}"."{self.table}_log" '
+            "WHERE job_id = %s ORDER BY id"
+        )
+        with connect(self.url) as connection:
+            return [row[0] for row in connection.execute(query.encode(), [job])]
