@@ -58,6 +58,9 @@ $dbq$;
 -- name: queue
 -- script: what the roles may do with one queue, where they have been made in this database
 DO $dbq$
+DECLARE
+    kept text;
+    tables text[] := ARRAY['"{schema}"."{table}"', '"{schema}"."{queue}_archive"'];
 BEGIN
     IF NOT EXISTS (SELECT FROM pg_roles AS r WHERE r.rolname = 'dbq_reader')
         OR NOT has_schema_privilege('dbq_reader', 'dbq', 'USAGE') THEN
@@ -70,6 +73,7 @@ BEGIN
     -- when design=split
     GRANT SELECT ON "{schema}"."{queue}_data" TO dbq_reader;
     GRANT INSERT, UPDATE, DELETE ON "{schema}"."{queue}_data" TO dbq_operator;
+    tables := array_append(tables, '"{schema}"."{queue}_data"');
     -- push_many draws the ids itself.
     EXECUTE format('GRANT USAGE ON SEQUENCE %s TO dbq_operator',
         pg_get_serial_sequence('"{schema}"."{queue}_meta"', 'id'));
@@ -81,6 +85,7 @@ BEGIN
     -- when design=ring
     GRANT SELECT ON "{schema}"."{queue}_config", "{schema}"."{queue}_parked" TO dbq_reader;
     GRANT INSERT, UPDATE, DELETE ON "{schema}"."{queue}_parked" TO dbq_operator;
+    tables := array_cat(tables, ARRAY['"{schema}"."{queue}_config"', '"{schema}"."{queue}_parked"']);
     -- Reading where a sequence stands is SELECT; to draw from it is USAGE.
     GRANT SELECT ON SEQUENCE "{schema}"."{queue}_push_seq", "{schema}"."{queue}_pop_seq" TO dbq_reader;
     GRANT USAGE ON SEQUENCE "{schema}"."{queue}_push_seq", "{schema}"."{queue}_pop_seq" TO dbq_operator;
@@ -90,11 +95,13 @@ BEGIN
     -- when in_hand=on
     GRANT SELECT ON "{schema}"."{queue}_in_hand" TO dbq_reader;
     GRANT INSERT, UPDATE, DELETE ON "{schema}"."{queue}_in_hand" TO dbq_operator;
+    tables := array_append(tables, '"{schema}"."{queue}_in_hand"');
     -- end
     -- end
     -- when notify=on
     GRANT SELECT ON "{schema}"."{queue}_waiting" TO dbq_reader;
     GRANT INSERT, UPDATE, DELETE ON "{schema}"."{queue}_waiting" TO dbq_operator;
+    tables := array_append(tables, '"{schema}"."{queue}_waiting"');
     REVOKE EXECUTE ON FUNCTION "{schema}"."{queue}_wait", "{schema}"."{queue}_wait_end" FROM PUBLIC;
     GRANT EXECUTE ON FUNCTION "{schema}"."{queue}_wait", "{schema}"."{queue}_wait_end" TO dbq_operator;
     -- end
@@ -109,5 +116,12 @@ BEGIN
     REVOKE EXECUTE ON FUNCTION "{schema}"."{queue}_complete", "{schema}"."{queue}_fail" FROM PUBLIC;
     GRANT EXECUTE ON FUNCTION "{schema}"."{queue}_complete", "{schema}"."{queue}_fail" TO dbq_operator;
     -- end
+
+    -- Vacuum, analyze and reindex are the owner's; from PostgreSQL 17 on they can be granted.
+    IF CAST(current_setting('server_version_num') AS integer) >= 170000 THEN
+        FOREACH kept IN ARRAY tables LOOP
+            EXECUTE format('GRANT MAINTAIN ON %s TO dbq_operator', CAST(kept AS regclass));
+        END LOOP;
+    END IF;
 END
 $dbq$;

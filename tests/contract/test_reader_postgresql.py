@@ -1,0 +1,335 @@
+"""A login that is only a reader (`dbq-console roles`): it sees all, the server refuses the rest.
+
+The console's own checks are off: whoever names a URL may do everything as far as those know, and
+what is asked about the audit before an action is answered with yes. So the server refuses a reader
+there; and a scribe, who may write the audit and is a reader otherwise, at the queue itself.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+from psycopg.sql import SQL, Identifier
+from sqlalchemy import make_url
+
+from console import action_rows, catalog
+from console.engines.embedded import EmbeddedServer
+from console.errors import RefusedError
+from console.pipeline import session
+from console.pipeline.archived import Archived
+from console.pipeline.lake import Lake
+from console.pipeline.replay import job as replaying
+from console.pipeline.session import Plain
+from console.tui.app import ConsoleApp
+from console.tui.feed import SamplerFeed
+from console.tui.places import Place as Spot
+from console.tui.places import url_words
+from console.tui.screens.queue import TABS
+from tests.cli.calls import Answer, Console
+from tests.cli.test_grammar import verbs
+from tests.servers import connect, value
+from tests.tui.acting import acting, database_at, make
+from tests.tui.opened import ended, picture
+
+HOLDER = "{holder}"
+"""Stands for the session that holds rows of `held`."""
+ORDERS = ("here", "public", "orders")
+LOGINS = ("reader", "scribe")
+MAP = ("--map", "id=id", "--map", "payload=body")
+REFUSED = {
+    "push": "push mail x",
+    "push --lines": "push letters - --lines",
+    "pop": "pop letters",
+    "pop --complete": "pop mail --complete",
+    "pop --fail": "pop orders --fail no",
+    "smoke": "smoke mail",
+    "smoke --design": "smoke --design fifo",
+    "smoke --live": "smoke empty --live",
+    "bench": "bench --designs fifo --seconds 1 --rounds 1 --producers 1 --consumers 1",
+    "install": "install fifo new",
+    "uninstall": "uninstall mail --yes mail",
+    "upgrade": "upgrade broken --yes broken",
+    "adopt": f"adopt theirs --design fifo {' '.join(MAP)}",
+    "forget": "forget adopted",
+    "requeue": "requeue mail --yes mail",
+    "requeue --to": "requeue mail --to letters --yes mail",
+    "release": "release mail --force --unknown --yes mail",
+    "purge": "purge letters --yes letters",
+    "purge --permanently": "purge letters --permanently --yes letters",
+    "archive": "archive jobs --yes jobs",
+    "restore": "restore letters --yes letters",
+    "resize": "resize orders 60 --yes orders",
+    "relay": "relay orders --yes orders",
+    "maintain": "maintain bloated --yes bloated",
+    "end-session": f"end-session held {HOLDER} --yes held",
+    "doctor --fix": "doctor broken --fix --yes broken",
+    "pipeline archive": "pipeline archive jobs --done-older 0s --lake {lake} --yes jobs",
+}
+"""Every verb that writes, in each of its ways; `pipeline replay` has a test of its own."""
+LOOKING = {
+    "status": "status",
+    "messages": "messages mail --payload",
+    "errors": "errors mail",
+    "waits": "waits --seconds 0",
+    "doctor": "doctor",
+    "report": "report orders",
+    "audit": "audit",
+    "check": "check",
+    "discover": "discover",
+    "roles": "roles",
+    "designs": "designs",
+    "config": "config show",
+    "completion": "completion bash",
+    "pipeline runs": "pipeline runs",
+}
+ELSEWHERE = {
+    *("demo", "record", "serve-metrics", "history"),
+    *("pipeline rollup", "pipeline verify"),
+}
+"""They go on until they are ended, or ask no database."""
+THE_SERVERS_WORDS = ("permission denied", "must be owner", "must be superuser", "denied to")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A database with something to do for every verb."""
+
+    owner: str
+    logins: dict[str, Console]
+    holder: int
+    lake: Path
+
+    def call(self, words: str, login: str = "reader") -> Answer:
+        filled = words.format(holder=self.holder, lake=self.lake)
+        return self.logins[login](*filled.split(), stdin=b"x\n")
+
+
+@pytest.fixture(scope="module")
+def place(
+    module_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
+    """Queues in every state, the roles, a login that is a reader and nothing else."""
+    url = module_server.create_database("rights")
+    owner = Console(url)
+    lake = tmp_path_factory.mktemp("lake")
+    with database_at(url) as database:
+        make(database, "mail", "claim", {})
+        make(database, "letters", "fifo", {"archive_at_pop": "on"})
+        make(database, "jobs", "status", {})
+        make(database, "orders", "ring", {"size": "50", "in_hand": "on"})
+        for name in ("held", "bloated", "broken", "empty"):
+            make(database, name, "fifo", {})
+    assert len(owner.drained("empty")) == 7
+    owner.done("purge", "letters", "--filter", "limit=2", "--yes", "letters")
+    with connect(url) as connection:
+        connection.execute(owner.done("roles").out)
+        _make_it_bad(connection)
+        owner.done("adopt", "adopted", "--design", "fifo", *MAP)
+        for login in LOGINS:
+            connection.execute(
+                SQL("CREATE ROLE {} LOGIN PASSWORD 'x' IN ROLE dbq_reader").format(
+                    Identifier(login)
+                )
+            )
+        connection.execute("GRANT SELECT ON theirs, adopted TO dbq_reader")
+        connection.execute("GRANT INSERT, UPDATE ON dbq.action TO scribe")
+    words = {login: make_url(url).set(username=login, password="x") for login in LOGINS}
+    logins = {
+        name: Console(one.render_as_string(hide_password=False)) for name, one in words.items()
+    }
+    with connect(url) as held, held.transaction():
+        held.execute("SELECT held_pop()")
+        yield Place(url, logins, held.info.backend_pid, lake)
+
+
+def _make_it_bad(connection: psycopg.Connection) -> None:
+    """What upgrade, the doctor and maintain are for, and tables that nobody has adopted."""
+    connection.execute("ALTER TABLE bloated SET (autovacuum_enabled = off)")
+    connection.execute("INSERT INTO bloated (payload) SELECT 'x' FROM generate_series(1, 30000)")
+    connection.execute("DELETE FROM bloated")
+    connection.execute("DROP FUNCTION broken_push_many")
+    connection.execute(
+        "UPDATE mail SET processing_started_at = processing_started_at - '1h'::interval"
+    )
+    for name in ("theirs", "adopted"):
+        connection.execute(
+            SQL("CREATE TABLE {} (id int PRIMARY KEY, body text)").format(Identifier(name))
+        )
+    connection.execute("SELECT pg_stat_force_next_flush()")
+
+
+@contextmanager
+def unchecked() -> Iterator[None]:
+    """Nothing of the console asks whether the audit may be written; the pipeline's jobs run without
+    Spark, in this process."""
+
+    @contextmanager
+    def no_session(*_: object, **__: object) -> Iterator[None]:
+        yield None
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(action_rows, "may_write", lambda *_: True)
+        patch.setattr(session, "require_extra", lambda *_: None)
+        patch.setattr(session, "session", no_session)
+        patch.setattr(session, "OnSpark", lambda _: Plain())
+        yield
+
+
+def contents(url: str) -> str:
+    """All that the database holds, but for what the server counts."""
+    with connect(url) as connection:
+        tables = connection.execute(
+            "SELECT c.relkind, format('%I.%I', n.nspname, c.relname) FROM pg_class AS c "
+            "JOIN pg_namespace AS n ON n.oid = c.relnamespace "
+            "WHERE n.nspname IN ('public', 'dbq') AND c.relname NOT LIKE 'action%' ORDER BY 2"
+        ).fetchall()
+        functions = connection.execute(
+            "SELECT oid::regprocedure::text FROM pg_proc "
+            "WHERE pronamespace = 'public'::regnamespace ORDER BY 1"
+        ).fetchall()
+        rows = [
+            sorted(map(str, connection.execute(f"SELECT * FROM {name}".encode()).fetchall()))
+            for kind, name in tables
+            if kind in {"r", "S"}
+        ]
+    return repr((tables, functions, rows))
+
+
+def test_every_verb_is_here() -> None:
+    known = {name for name, _ in verbs()}
+    written = {" ".join(w for w in name.split() if not w.startswith("--")) for name in REFUSED}
+    assert written | {"pipeline replay"} | LOOKING.keys() | ELSEWHERE == known
+    assert set(REFUSED) - known >= {"doctor --fix", "requeue --to"}
+    asking = {
+        name
+        for name, verb in verbs()
+        if any("--yes" in parameter.opts for parameter in verb.params)
+    }
+    assert asking - {"pipeline replay"} <= written
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("verb", LOOKING)
+def test_a_reader_may_look(place: Place, verb: str) -> None:
+    answer = place.call(LOOKING[verb])
+    assert answer.status in {0, 1 if verb in {"doctor", "check"} else 0}, answer
+    assert answer.out
+    for word in ("denied", "Could not"):
+        assert word not in answer.text + answer.err
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("login", LOGINS)
+@pytest.mark.parametrize("verb", REFUSED)
+def test_the_server_refuses_it(place: Place, verb: str, login: str) -> None:
+    before = contents(place.owner)
+    with unchecked():
+        answer = place.call(REFUSED[verb], login)
+    told = answer.text + answer.err
+    assert any(words in told for words in THE_SERVERS_WORDS), answer
+    # The doctor's exit status is that of the queue, which is as bad as before.
+    assert answer.status == (1 if verb == "doctor --fix" else 4), answer
+    assert "Traceback" not in told
+    assert contents(place.owner) == before
+    assert value(place.owner, f"SELECT pid FROM pg_stat_activity WHERE pid = {place.holder}")
+
+
+@pytest.mark.parametrize("login", LOGINS)
+def test_the_server_refuses_the_replay_of_archived_messages(place: Place, login: str) -> None:
+    """The job itself: what stands before it in the verb reads the lake, by Spark."""
+    before = contents(place.owner)
+    source = Archived("elsewhere", "public", "old", {"text": ("a.parquet",)}, 0)
+    row: Any = {"message": "a1 1", "payload": b"x", "title": None, "due_us": None}
+    with unchecked(), database_at(place.logins[login].url) as database:
+        with database.transaction("look", read_only=True) as connection:
+            queue = catalog.find(connection, database.product, "letters")
+        offered = replaying.Offer(queue, str(place.lake), source, (), 1, None, None)
+        with pytest.raises(RefusedError) as refused:
+            replaying.replay(database, offered, Lake(place.lake), [row])
+    assert any(words in refused.value.why for words in THE_SERVERS_WORDS)
+    assert contents(place.owner) == before
+
+
+TABS_SHOW = {
+    "findings": "4 in error",
+    "messages": "14 messages",
+    "errors": "4 errors of 1 kind",
+    "stuck": "3 claims",
+    "waits": "as of ",
+    "slots": "43 free",
+    "sql": "all as this console installs it",
+    "audit": "1 action",
+    "history": "Nothing is recorded here.",
+}
+"""What each tab of a ring shows of `orders`."""
+SCREENS: dict[str, tuple[Callable[[ConsoleApp], object], str]] = {
+    "waits": (lambda app: app.open_waits("here"), "as of "),
+    "audit": (lambda app: app.open_audit("here"), "adopt"),
+    "actions": (lambda app: app.open_actions(ORDERS), "it needs the right operator"),
+    "a form": (lambda app: app.open_action(ORDERS, "relay"), "needs the right admin"),
+    "install": (lambda app: app.open_install("here"), "it can be planned here, not run"),
+    "adopt": (lambda app: app.open_adopt("here"), "theirs"),
+    "smoke": (lambda app: app.open_smoke(ORDERS), "it needs the right admin"),
+    "bench": (lambda app: app.open_bench("here"), "It needs the right admin"),
+    "runs": (lambda app: app.open_runs(), "Nothing has been run"),
+    "pipeline": (lambda app: app.open_pipeline("archive", ORDERS), "needs the right operator"),
+    "connections": (lambda app: app.open_connections(), "read-only"),
+    "help": (lambda app: app.action_help(), "Ctrl"),
+}
+"""Every other screen, and what it shows."""
+
+
+@pytest.mark.long
+async def test_every_screen_works_for_a_reader(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))  # without the runs that were refused
+    with database_at(place.logins["reader"].url) as database:
+        here = Spot("here", database, words=url_words(database))
+        feed = SamplerFeed(database, interval_seconds=60.0, name="here")
+        app = ConsoleApp([feed], places=[here], rights="read-only")
+        async with app.run_test(size=(100, 30)) as pilot:
+
+            async def shows(what: str, words: str) -> None:
+                deadline = time.monotonic() + 30
+                while words not in picture(app):
+                    assert time.monotonic() < deadline, f"{what}:\n{picture(app)}"
+                    await pilot.pause(0.1)
+                for bad in ("denied", "ould not"):
+                    assert bad not in picture(app), f"{what}:\n{picture(app)}"
+
+            await shows("overview", "function broken_push_many is missing")
+            assert {tab.NAME for tab in TABS} == TABS_SHOW.keys()
+            for tab, words in TABS_SHOW.items():
+                app.open_queue(ORDERS, tab)
+                await shows(tab, words)
+                await pilot.press("escape")
+            app.open_queue(ORDERS, "messages")
+            await shows("messages", "14 messages")
+            await pilot.press("enter")
+            await shows("a message", "Enter reads the payload")
+            await pilot.press("enter")
+            await shows("its payload", "orders 9")
+            await pilot.press("escape", "escape")
+            for screen, (open_it, words) in SCREENS.items():
+                open_it(app)
+                await shows(screen, words)
+                await pilot.press("escape")
+    ended()
+
+
+@pytest.mark.long
+async def test_what_a_reader_begins_on_a_screen_the_server_refuses(place: Place) -> None:
+    before = contents(place.owner)
+    with unchecked(), database_at(place.logins["scribe"].url) as database:
+        async with acting(database, "letters", size=(110, 40)) as console:
+            await console.open("letters", "purge")
+            await console.plan()
+            await console.confirm("letters")
+            assert any(words in console.picture for words in THE_SERVERS_WORDS), console.picture
+    assert contents(place.owner) == before
