@@ -8,7 +8,9 @@ queue with default options gets, and one with every option at its other end. Exi
 
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import cache
 
 from sqlfluff.core import FluffConfig, Linter
 
@@ -17,7 +19,7 @@ from console.catalog import Queue, installed_queue
 from console.designs import Design, designs_on
 from console.doctor.claims import IN_HAND, scope_of
 from console.engines import PRODUCTS, Product
-from tests.looks import BIND, samples
+from tests.looks import BIND, of_libraries, samples
 from tests.moves import moves
 from tests.pipeline.statements import asked as piped
 
@@ -73,11 +75,22 @@ def texts(product: Product) -> Iterator[tuple[str, str]]:
                 yield from _file(product, queue, file, done)
     for file in ("server", "activity", "maintenance", "sessions", "upgrade"):
         yield from _file(product, queue, file, done)
+    yield from _libraries(product)
     yield from _looks(product)
     yield from _moves(product)
     yield from _doctors(product)
     yield from _pipeline(product)
     yield from _benches(product)
+
+
+def _libraries(product: Product) -> Iterator[tuple[str, str]]:
+    """What is asked of the tables of libraries."""
+    for queue in of_libraries(product):
+        for statement in sql.statements(product.name, queue.design.name).values():
+            text = sql.script(statement, product.dialect, queue.scope(product)).strip()
+            yield f"{product.name}/{queue.design.name}.sql {statement.name}", BIND.sub("1", text)
+        for where, text in samples(product, queue).items():
+            yield f"{product.name}/{queue.design.name}.sql messages {where}", text
 
 
 def _pipeline(product: Product) -> Iterator[tuple[str, str]]:
@@ -175,38 +188,52 @@ _UNPARSED = ("postgresql/sessions.sql end_prepared", "postgresql/bench.sql begin
 test_end_session_postgresql and test_bench."""
 
 
+@cache
+def _linter(engine: str) -> Linter:
+    config = FluffConfig(
+        configs={
+            "core": {
+                "dialect": DIALECTS[engine],
+                "templater": "raw",
+                "rules": RULES,
+                "exclude_rules": ",".join((EXCLUDED, *EXCLUDED_BY_ENGINE[engine])),
+                "large_file_skip_byte_limit": 0,
+            },
+            # Syntax that looks like a function, written as the keyword that it is.
+            "rules": {
+                "capitalisation.functions": {"ignore_words": "ANY,ARRAY,CAST,EXISTS,EXTRACT"},
+            },
+        }
+    )
+    return Linter(config=config)
+
+
+def violations(job: tuple[str, str, str]) -> list[str]:
+    """What is wrong with one text of an engine: (engine, where it stands, text)."""
+    engine, where, text = job
+    elsewhere = engine in _PARSED_ELSEWHERE or where.startswith(_UNPARSED)
+    return [
+        f"{where}: line {found.line_no}: {found.rule_code()} {found.desc()}"
+        for found in _linter(engine).lint_string(text + "\n").get_violations()
+        if not (found.rule_code() == "PRS" and elsewhere)
+    ]
+
+
 def main() -> int:
-    """Lint everything; the number of violations is printed, each with its place."""
-    found = statements = 0
-    for product in PRODUCTS.values():
-        config = FluffConfig(
-            configs={
-                "core": {
-                    "dialect": DIALECTS[product.name],
-                    "templater": "raw",
-                    "rules": RULES,
-                    "exclude_rules": ",".join((EXCLUDED, *EXCLUDED_BY_ENGINE[product.name])),
-                    "large_file_skip_byte_limit": 0,
-                },
-                # Syntax that looks like a function, written as the keyword that it is.
-                "rules": {
-                    "capitalisation.functions": {"ignore_words": "ANY,ARRAY,CAST,EXISTS,EXTRACT"},
-                },
-            }
-        )
-        linter = Linter(config=config)
-        for where, text in texts(product):
-            statements += 1
-            for violation in linter.lint_string(text + "\n").get_violations():
-                elsewhere = product.name in _PARSED_ELSEWHERE or where.startswith(_UNPARSED)
-                if violation.rule_code() == "PRS" and elsewhere:
-                    continue
-                found += 1
-                print(
-                    f"{where}: line {violation.line_no}: {violation.rule_code()} {violation.desc()}"
-                )
-    print(f"{statements} statements linted, {found} violations")
-    return 1 if found else 0
+    """Lint everything, on all processors; the violations are printed, each with its place."""
+    jobs = [
+        (product.name, where, text)
+        for product in PRODUCTS.values()
+        for where, text in texts(product)
+    ]
+    count = 0
+    with ProcessPoolExecutor() as pool:
+        for found in pool.map(violations, jobs, chunksize=8):
+            count += len(found)
+            for line in found:
+                print(line)
+    print(f"{len(jobs)} statements linted, {count} violations")
+    return 1 if count else 0
 
 
 if __name__ == "__main__":

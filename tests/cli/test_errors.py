@@ -1,6 +1,5 @@
 """`errors`: what kinds of errors a queue has, counted."""
 
-import time
 from datetime import datetime
 from typing import Any
 
@@ -82,12 +81,8 @@ def test_a_hundred_thousand_errors_of_twelve_kinds_are_twelve_groups(
 ) -> None:
     name = install(design)
     fill(console, name, design, COUNT)
-    started = time.perf_counter()
     plain = console.run("errors", name)
-    elapsed = time.perf_counter() - started
-    print(f"dbq-console errors: {elapsed:.1f} s for {COUNT:,} errors\n{plain.text}")
     assert (plain.status, plain.err) == (0, "")
-    assert elapsed < 30
     assert plain.text.startswith("100,000 errors of 12 kinds.\n")
     assert all(len(line) <= 80 for line in plain.text.splitlines())
 
