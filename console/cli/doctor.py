@@ -72,13 +72,17 @@ def doctor(call: Call, names: Sequence[str], fix: bool, yes: str | None, dry_run
 
         (before,) = found
         repairs = repairs_of(before, call.rights)
-        _plan(call, database, before, repairs, shown=dry_run or yes != names[0])
-        if not repairs or not confirm_by_name(yes, dry_run, names[0]):
+        only_planned = dry_run or yes != names[0]
+        _plan(call, database, before, repairs, shown=only_planned)
+        if repairs:
+            confirm_by_name(yes, dry_run, names[0])
+        if only_planned:
             _end(found)
         for repair in repairs:
             for line in tried(repair, database).lines:
                 narrate(line)
-        found = _examined(call, database, queues)
+        if repairs:
+            found = _examined(call, database, queues)
     call.answer({"queues": [one.as_json() for one in found]}, _lines(call, found))
     _end(found)
 
@@ -141,7 +145,9 @@ def report(call: Call, name: str) -> None:
     """A queue for the ticket, as Markdown: figures, findings, last actions. Never a payload.
 
     \b
-    Example: dbq-console report orders > ticket.md
+    Examples:
+      dbq-console report orders > ticket.md
+      dbq-console report orders --json
     """
     from console.doctor.report import markdown  # noqa: PLC0415
 
@@ -161,7 +167,7 @@ def report(call: Call, name: str) -> None:
             "actions": [one.as_json() for one in actions],
             "markdown": text,
         },
-        [text],
+        text.split("\n"),
     )
 
 

@@ -61,6 +61,8 @@ def test_an_orphan_is_proven_and_mended(console: Console, ring: str) -> None:
     assert sorted(console.drained(ring)) == ["a", "b", "c"]
     verbs = {one["verb"] for one in console.done("audit", ring, "--json").json["actions"]}
     assert len(verbs) > 1
+    again = console.done("doctor", ring, "--fix", "--yes", ring, "--json")
+    assert findings(again) == [], "nothing to mend is an answer too"
 
 
 def test_fix_wants_one_queue(console: Console, ring: str) -> None:

@@ -45,10 +45,16 @@ class Clients:
         return self.folder / "stop"
 
     def start(
-        self, calls: Sequence[str], *, rings: Sequence[str], seed: int, **more: object
-    ) -> None:
+        self,
+        calls: Sequence[str],
+        *,
+        rings: Sequence[str],
+        seed: int,
+        name: str = "",
+        **more: object,
+    ) -> subprocess.Popen[bytes]:
         """One more client."""
-        name = f"client{len(self.processes)}"
+        name = f"{name or 'client'}{len(self.processes)}"
         orders = {
             "name": name,
             "conninfo": self.conninfo,
@@ -59,8 +65,12 @@ class Clients:
             "calls": list(calls),
             **more,
         }
-        command = [sys.executable, ring_worker.__file__, json.dumps(orders)]
-        self.processes.append(subprocess.Popen(command))
+        process = subprocess.Popen([sys.executable, ring_worker.__file__], stdin=subprocess.PIPE)
+        self.processes.append(process)
+        assert process.stdin is not None
+        with process.stdin:
+            process.stdin.write(json.dumps(orders).encode())
+        return process
 
     def kill_one(self, chance: random.Random) -> None:
         """SIGKILL one of them: what it had in its hands is in doubt."""

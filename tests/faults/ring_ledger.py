@@ -22,6 +22,13 @@ class Counts:
     kills: int = 0
 
 
+def is_whole(text: str) -> bool:
+    """Whether a client sent it so."""
+    name, _, rest = text.partition("/")
+    serial = rest.partition("/")[0]
+    return serial.isdecimal() and text == payload(name, int(serial))
+
+
 @dataclass
 class Ledger:
     """What the clients' logs say."""
@@ -33,9 +40,13 @@ class Ledger:
     tries: Counter[str] = field(default_factory=Counter)
     """Commits that were asked for, of each pushed message."""
     popped: Counter[str] = field(default_factory=Counter)
+    kept: Counter[str] = field(default_factory=Counter)
+    """Popped where a row of it stays."""
     popped_in_doubt: Counter[str] = field(default_factory=Counter)
     unknown_in_doubt: int = 0
     """At most so many more messages went with pops that were cut off: nobody knows which."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Transactions that the server undid, by their SQLSTATE, which clients were to endure."""
     errors: list[str] = field(default_factory=list)
 
     @classmethod
@@ -54,10 +65,13 @@ class Ledger:
                     before = None
                     ledger.acknowledged.update(event["pushed"])
                     ledger.popped.update(event["popped"])
+                    ledger.kept.update(event["kept"])
                 elif event["kind"] == ERROR:
                     ledger.errors.append(f"{log.stem}: {event['text']}")
                 else:
                     assert event["kind"] == UNDONE
+                    before = None
+                    ledger.refused.update(state for state in [event.get("refused")] if state)
             ledger._doubt(before)
         return ledger
 
@@ -70,9 +84,8 @@ class Ledger:
     def settle(self, drained: Iterable[str], *, relays: int = 0, kills: int = 0) -> Counts:
         """The four counts, once the ring is drained; asserts what no crash excuses."""
         came = self.popped + Counter(drained)
-        for text in came:
-            name, serial, _ = text.split("/", 2)
-            assert text == payload(name, int(serial)), f"a message came damaged: {text!r}"
+        damaged = [text for text in came if not is_whole(text)]
+        assert not damaged, f"messages came damaged: {damaged[:5]!r}"
         never_stored = came.keys() - self.acknowledged - self.doubtful.keys()
         assert not never_stored, f"came out and was never stored: {sorted(never_stored)[:5]}"
         lost = self.acknowledged - came.keys()

@@ -1,4 +1,6 @@
-"""One client of a ring, a process of its own that may be killed at any moment: run as a script.
+"""One client of rings, or of queues of any design: a process that may be killed at any moment.
+
+Run as a script; its orders are its input, so that no password stands on its command line.
 
 It writes a line before what may commit and a line when it knows, so that whoever reads the log of
 a killed client knows which call is in doubt. Imports nothing of the project: it starts often.
@@ -11,11 +13,14 @@ import time
 from dataclasses import asdict, dataclass, field
 from io import FileIO
 from pathlib import Path
+from typing import Any
 
 import psycopg
-from psycopg.sql import SQL, Identifier
+from psycopg.sql import SQL, Composed, Identifier
 
 BEFORE, DONE, UNDONE, ERROR = "before", "done", "undone", "error"
+_ABANDONED, _FAILED = 0.02, 0.05
+"""Share of the claims that nobody finishes, and of those that fail."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,20 @@ class Orders:
     rolled_back: float = 0.0
     """Share of the transactions, and of the calls in savepoints, that are rolled back."""
     largest_batch: int = 5
+    sent_again: float = 0.5
+    """Share of the pushes in doubt that are sent once more."""
+    apart: bool = False
+    """A transaction is on one of the queues only."""
+    known: bool = False
+    """No pop commits by itself: what it took is known before."""
+    rest_seconds: float = 0.0
+    """Between two transactions."""
+    finished: list[str] = field(default_factory=list)
+    """Queues whose pops are claims: a message counts as popped when it is complete."""
+    kept: list[str] = field(default_factory=list)
+    """Queues in which, or in whose archive, what was popped can still be seen."""
+    endured: list[str] = field(default_factory=list)
+    """SQLSTATEs of errors that undo a transaction and are nobody's fault: noted as undone."""
 
 
 @dataclass
@@ -45,6 +64,8 @@ class Work:
 
     pushed: list[str] = field(default_factory=list)
     popped: list[str] = field(default_factory=list)
+    kept: list[str] = field(default_factory=list)
+    """Popped too, but a row of it stays."""
     unknown: int = 0
     """At most so many messages were popped by a call whose answer is not there yet."""
 
@@ -84,10 +105,14 @@ class Client:
                 with psycopg.connect(self._orders.conninfo, autocommit=True) as connection:
                     while not self._stop.exists():
                         self._transaction(connection)
+                        time.sleep(self._orders.rest_seconds)
             except psycopg.OperationalError as error:
-                if error.sqlstate and error.sqlstate[:3] != "57P" and error.sqlstate[:2] != "08":
-                    self._write(ERROR, text=f"{error.sqlstate} {error}")
-                if self._in_flight and self._random.random() < 0.5:
+                state = error.sqlstate or ""
+                if state in self._orders.endured:
+                    self._write(UNDONE, refused=state, text=str(error))
+                elif state and state[:3] != "57P" and state[:2] != "08":
+                    self._write(ERROR, text=f"{state} {error}")
+                if self._in_flight and self._random.random() < self._orders.sent_again:
                     self._again += self._in_flight
                 self._in_flight = []
                 time.sleep(0.05)
@@ -96,25 +121,69 @@ class Client:
 
     def _transaction(self, connection: psycopg.Connection) -> None:
         calls = self._random.randint(1, self._orders.largest_transaction)
-        if calls == 1 and self._random.random() < 0.7:
-            done = self._alone(connection)
+        queues = self._orders.rings
+        if self._orders.apart:
+            queues = [self._random.choice(queues)]
+        if _pops(self._orders.calls) and queues[0] in self._orders.finished:
+            done = self._finishing(connection, queues)
+        elif calls == 1 and self._random.random() < 0.7 and not self._must_know():
+            done = self._alone(connection, queues)
         else:
-            done = self._together(connection, calls)
+            done = self._together(connection, queues, calls)
         if not done:
             time.sleep(0.002)  # full or empty: the waiting is the caller's
 
-    def _alone(self, connection: psycopg.Connection) -> bool:
+    def _must_know(self) -> bool:
+        return self._orders.known and _pops(self._orders.calls)
+
+    def _alone(self, connection: psycopg.Connection, queues: list[str]) -> bool:
         """One call that commits by itself: what it pops is not known before it has committed."""
-        call = self._plan()
+        call = self._plan(queues)
         self._in_flight = call.payloads
-        unknown = 0 if call.payloads else call.n
+        unknown = 0 if call.payloads or call.ring in self._orders.kept else call.n
         self._write(BEFORE, **asdict(Work(pushed=call.payloads, unknown=unknown)))
-        done = _make(connection, call)
+        done = self._make(connection, call)
         self._write(DONE, **asdict(done))
         self._in_flight = []
-        return bool(done.pushed or done.popped)
+        return bool(done.pushed or done.popped or done.kept)
 
-    def _together(self, connection: psycopg.Connection, calls: int) -> bool:
+    def _finishing(self, connection: psycopg.Connection, queues: list[str]) -> bool:
+        """Claim, and complete most of it in a transaction: the claims are in the queue's hands."""
+        call = self._plan(queues)
+        rows = self._claimed(connection, call)
+        fate = self._random.random()
+        if not rows or fate < _ABANDONED:
+            return bool(rows)
+        work = Work()
+        connection.execute("BEGIN")
+        for id_, text, _, attempts in rows:
+            if self._random.random() < _FAILED:
+                self._finish(connection, call.ring, "fail", [id_, "no reason", attempts])
+            elif self._finish(connection, call.ring, "complete", [id_, attempts]):
+                (work.kept if call.ring in self._orders.kept else work.popped).append(text)
+        if fate > 1 - self._orders.rolled_back:
+            connection.execute("ROLLBACK")
+            return True
+        self._write(BEFORE, **asdict(work))
+        connection.execute("COMMIT")
+        self._write(DONE, **asdict(work))
+        return True
+
+    def _claimed(self, connection: psycopg.Connection, call: Call) -> list[tuple[Any, ...]]:
+        """What a pop got, bound to this session."""
+        values: list[object] = [self._orders.name, True]
+        if call.kind == "pop_many":
+            values.insert(0, call.n)
+        return connection.execute(_statement(call.ring, call.kind, values), values).fetchall()
+
+    def _finish(
+        self, connection: psycopg.Connection, queue: str, kind: str, values: list[object]
+    ) -> bool:
+        """Whether the claim was still there."""
+        row = connection.execute(_statement(queue, kind, values), values).fetchone()
+        return row is not None and bool(row[0])
+
+    def _together(self, connection: psycopg.Connection, queues: list[str], calls: int) -> bool:
         """Several calls in one transaction, some of them rolled back to a savepoint."""
         work = Work()
         connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
@@ -122,12 +191,13 @@ class Client:
             savepoint = self._random.random() < 0.4
             if savepoint:
                 connection.execute("SAVEPOINT here")
-            done = _make(connection, self._plan())
+            done = self._make(connection, self._plan(queues))
             if savepoint and self._random.random() < self._orders.rolled_back * 2:
                 connection.execute("ROLLBACK TO here")
                 continue
             work.pushed += done.pushed
             work.popped += done.popped
+            work.kept += done.kept
         if self._random.random() < self._orders.rolled_back:
             connection.execute("ROLLBACK")
             self._write(UNDONE, **asdict(work))
@@ -137,10 +207,10 @@ class Client:
         connection.execute("COMMIT")
         self._write(DONE, **asdict(work))
         self._in_flight = []
-        return bool(work.pushed or work.popped)
+        return bool(work.pushed or work.popped or work.kept)
 
-    def _plan(self) -> Call:
-        ring = self._random.choice(self._orders.rings)
+    def _plan(self, queues: list[str]) -> Call:
+        ring = self._random.choice(queues)
         kind = self._random.choice(self._orders.calls)
         n = self._random.randint(1, self._orders.largest_batch) if kind.endswith("many") else 1
         payloads = [self._next_payload() for _ in range(n)] if kind.startswith("push") else []
@@ -152,28 +222,35 @@ class Client:
         self._serial += 1
         return payload(self._orders.name, self._serial)
 
+    def _make(self, connection: psycopg.Connection, call: Call) -> Work:
+        argument: dict[str, list[object]] = {
+            "push": [*call.payloads],
+            "push_many": [call.payloads],
+            "pop": [],
+            "pop_many": [call.n],
+        }
+        values = argument[call.kind]
+        rows = connection.execute(_statement(call.ring, call.kind, values), values).fetchall()
+        if not call.payloads:
+            texts = [row[1] for row in rows]
+            return Work(kept=texts) if call.ring in self._orders.kept else Work(popped=texts)
+        stored = zip(call.payloads, rows, strict=True)
+        return Work(pushed=[text for text, (number,) in stored if number is not None])
+
     def _write(self, kind: str, **values: object) -> None:
         self._log.write(json.dumps({"kind": kind, **values}).encode() + b"\n")
 
 
-def _make(connection: psycopg.Connection, call: Call) -> Work:
-    function = Identifier(f"{call.ring}_{call.kind}")
-    argument: dict[str, list[object]] = {
-        "push": [*call.payloads],
-        "push_many": [call.payloads],
-        "pop": [],
-        "pop_many": [call.n],
-    }
-    values = argument[call.kind]
-    statement = SQL("SELECT * FROM {}({})").format(function, SQL("%s" if values else ""))
-    rows = connection.execute(statement, values).fetchall()
-    if not call.payloads:
-        return Work(popped=[row[1] for row in rows])
-    stored = zip(call.payloads, rows, strict=True)
-    return Work(pushed=[text for text, (number,) in stored if number is not None])
+def _pops(calls: list[str]) -> bool:
+    return all(call.startswith("pop") for call in calls)
+
+
+def _statement(queue: str, kind: str, values: list[object]) -> Composed:
+    marks = SQL(", ").join([SQL("%s")] * len(values))
+    return SQL("SELECT * FROM {}({})").format(Identifier(f"{queue}_{kind}"), marks)
 
 
 if __name__ == "__main__":
-    given = Orders(**json.loads(sys.argv[1]))
+    given = Orders(**json.load(sys.stdin))
     with FileIO(given.log, "ab") as own_log:
         Client(given, own_log).run()

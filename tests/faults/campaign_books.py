@@ -1,0 +1,209 @@
+"""The queues of a campaign, where their messages lie, and whether the books agree at the end."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import psycopg
+from psycopg.sql import SQL, Composed, Identifier
+
+from console.actions.install import install
+from console.catalog import Queue, installed_queue
+from console.designs import design
+from console.engines import open_database
+from console.pipeline.arrow import pq
+from console.pipeline.lake import Lake
+from tests.faults.ring_ledger import Ledger, is_whole
+
+DOOMED = "doomed"
+"""Of this queue messages are purged for good; its own clients work on it, and nothing comes from
+elsewhere. So the audit's count stands against what is gone."""
+_RING = {"size": "400", "max_bytes": "300"}
+QUEUES: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "ring": ("ring", _RING),
+    "ring in hand": ("ring", {**_RING, "in_hand": "on"}),
+    "ring.kept": ("ring", {**_RING, "archive_at_pop": "on"}),
+    "naive": ("naive", {}),
+    "heap": ("heap", {}),
+    "fifo": ("fifo", {}),
+    "fifo strict": ("fifo", {"order": "strict"}),
+    "fifo.kept": ("fifo", {"archive_at_pop": "on"}),
+    "stack": ("stack", {}),
+    "pending": ("pending", {"notify": "on"}),
+    "pending.kept": ("pending", {"archive_at_pop": "on"}),
+    'claim "ü"': ("claim", {}),
+    "status": ("status", {}),
+    "split": ("split", {}),
+    "split two": ("split", {"dequeue": "two_step"}),
+    DOOMED: ("heap", {}),
+}
+FEW = ("ring", "fifo.kept", 'claim "ü"')
+"""For a campaign of some seconds."""
+
+_COLUMN = {"naive": "message", "ring": "message", "status": "text_data"}
+_ROWS = {"ring": "reference_count > 0"}
+_READY = {
+    "claim": "processing_started_at IS NULL AND errors IS NULL",
+    "status": "status = 0",
+    "split": "status = 0",
+    "ring": "reference_count > 0",
+}
+_READY_IN_HAND = "claimed_at IS NULL AND done_at IS NULL"
+
+
+def installed(url: str, names: Iterable[str]) -> dict[str, Queue]:
+    """Install them in an empty database."""
+    database = open_database(url)
+    found = {}
+    for name in names:
+        of = design(QUEUES[name][0])
+        found[name] = installed_queue("public", name, of, of.complete_options(QUEUES[name][1]))
+        install(database, found[name])
+    database.close()
+    return found
+
+
+def keeps(queue: Queue) -> bool:
+    """Whether a message can still be seen when it was popped (and completed)."""
+    return queue.design.name in {"status", "split"} or queue.options.get("archive_at_pop") == "on"
+
+
+def lying(connection: psycopg.Connection, queue: Queue) -> list[str]:
+    """The messages in a queue's own tables."""
+    name = queue.design.name
+    column = Identifier(_COLUMN.get(name, "payload"))
+    if name == "split":
+        query = _of(queue, "SELECT d.text_data FROM {meta} AS m JOIN {data} AS d USING (id)")
+    else:
+        rows = SQL(_ROWS.get(name, "true"))
+        query = SQL("SELECT {} FROM {} WHERE {}").format(column, _table(queue), rows)
+    found = [text for (text,) in connection.execute(query)]
+    if queue.options.get("in_hand") == "on":
+        found += [text for (text,) in connection.execute(_of(queue, "SELECT payload FROM {hand}"))]
+    return found
+
+
+def in_archive(connection: psycopg.Connection, queue: Queue) -> list[str]:
+    """The messages in its archive."""
+    return [text for (text,) in connection.execute(_of(queue, "SELECT payload FROM {archive}"))]
+
+
+def ready(connection: psycopg.Connection, queue: Queue) -> int:
+    """How many can be popped, counted row by row."""
+    name = queue.design.name
+    table = _table(queue, "_meta" if name == "split" else "")
+    where = SQL(_READY.get(name, "true"))
+    counts = [SQL("SELECT count(*) FROM {} WHERE {}").format(table, where)]
+    if queue.options.get("in_hand") == "on":
+        where = SQL(_READY_IN_HAND)
+        counts += [SQL("SELECT count(*) FROM {} WHERE {}").format(_table(queue, "_in_hand"), where)]
+    return sum(int(row[0]) for query in counts for row in connection.execute(query))
+
+
+def in_lake(lake: Lake) -> list[str]:
+    """The messages that readers find there."""
+    found: list[str] = []
+    for path in lake.data_files("archive"):
+        with lake.reading(path) as file:
+            column = pq.read_table(file, columns=["payload"]).column("payload")
+            found += [payload.decode() for payload in column.to_pylist()]
+    return found
+
+
+def _table(queue: Queue, suffix: str = "") -> Identifier:
+    return Identifier(queue.schema, f"{queue.name}{suffix}")
+
+
+def _of(queue: Queue, text: str) -> Composed:
+    names = {"meta": "_meta", "data": "_data", "hand": "_in_hand", "archive": "_archive"}
+    return SQL(text).format(**{word: _table(queue, end) for word, end in names.items()})
+
+
+@dataclass(frozen=True)
+class Lies:
+    """Where the messages are when all is over."""
+
+    queues: Counter[str]
+    archives: Counter[str]
+    lake: Counter[str]
+    purged: int
+    """Messages that the audit says were deleted for good, of DOOMED."""
+
+
+@dataclass
+class Books:
+    """Counts of messages."""
+
+    pushed: int = 0
+    """Acknowledged."""
+    popped: int = 0
+    """Acknowledged, and completed where that is wanted."""
+    in_queues: int = 0
+    in_archives: int = 0
+    in_the_lake: int = 0
+    purged_for_good: int = 0
+    pushes_in_doubt: int = 0
+    of_them_stored: int = 0
+    pops_in_doubt: int = 0
+    of_them_gone: int = 0
+    lost: int = 0
+    doubled: int = 0
+    damaged: int = 0
+    unexplained: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+    @property
+    def balanced(self) -> bool:
+        return not (self.lost or self.doubled or self.damaged or self.unexplained)
+
+
+def balance(ledger: Ledger, lies: Lies) -> Books:
+    """Each message that was acknowledged is popped once, or lies somewhere once.
+
+    A pop in doubt names its messages, so that nothing else is excused by it; nobody sends a message
+    twice.
+    """
+    assert not ledger.unknown_in_doubt, "no client pops without a transaction here"
+    lie = lies.queues + lies.archives + lies.lake
+    came = ledger.popped + lie
+    missing = ledger.acknowledged - came.keys()
+    gone = missing & ledger.popped_in_doubt.keys()
+    lost = {text for text in missing - gone if not text.startswith(DOOMED)}
+    purged = missing - gone - lost
+    twice = {text for text, times in came.items() if times > 1}
+    twice |= {text for text, times in ledger.kept.items() if times > 1}
+    stored = ledger.doubtful.keys() & came.keys()
+    books = Books(
+        pushed=len(ledger.acknowledged),
+        popped=ledger.popped.total() + ledger.kept.total(),
+        in_queues=lies.queues.total(),
+        in_archives=lies.archives.total(),
+        in_the_lake=lies.lake.total(),
+        purged_for_good=lies.purged,
+        pushes_in_doubt=ledger.doubtful.total(),
+        of_them_stored=len(stored),
+        pops_in_doubt=ledger.popped_in_doubt.total(),
+        of_them_gone=len(gone),
+    )
+    books.lost = _told(books, "lost", lost)
+    books.doubled = _told(books, "doubled", twice)
+    books.damaged = _told(books, "damaged", {text for text in came if not is_whole(text)})
+    never = came.keys() - ledger.acknowledged - ledger.doubtful.keys()
+    books.unexplained = _told(books, "came and was never pushed", never)
+    popped_and_gone = ledger.kept.keys() - lie.keys()
+    books.unexplained += _told(books, "popped, and no row of it left", popped_and_gone)
+    # What was pushed in doubt, or popped in doubt, may have been purged instead.
+    doubt = (ledger.doubtful.keys() - stored) | gone
+    most = len(purged) + sum(text.startswith(DOOMED) for text in doubt)
+    if not len(purged) <= lies.purged <= most:
+        books.wrong.append(f"purged for good {lies.purged}, gone {len(purged)} to {most}")
+        books.lost += max(0, len(purged) - lies.purged)
+        books.unexplained += max(0, lies.purged - most)
+    return books
+
+
+def _told(books: Books, what: str, messages: set[str]) -> int:
+    if messages:
+        some = ", ".join(repr(text[:60]) for text in sorted(messages)[:5])
+        books.wrong.append(f"{what}: {len(messages)}, as {some}")
+    return len(messages)

@@ -1,0 +1,370 @@
+"""The console's processes in a campaign: calls that end, services that go on, what they say."""
+
+import fcntl
+import json
+import os
+import pty
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from urllib.parse import urlsplit
+
+CONSOLE = (sys.executable, "-m", "console.cli")
+ANSWERS_NO = frozenset({"pop", "push", "doctor", "check", "smoke", "history"})
+"""Whose exit status may be 1: the answer is no, or nothing is there."""
+_PATIENCE_SECONDS = 30.0
+"""In which a service has to end when it is told to."""
+_SCRAPE_SECONDS = 10.0
+_AFTERMATH_SECONDS = 3.0
+_BEGIN_SECONDS = 5.0
+_MOST_KEPT = 2_000_000
+
+
+@dataclass
+class Defects:
+    """What should not be: counts, and where to look."""
+
+    secret: bytes
+    folder: Path
+    """Of outputs that are worth a look."""
+    counts: Counter[str] = field(default_factory=Counter)
+    told: list[str] = field(default_factory=list)
+
+    def add(self, kind: str, words: str, *outputs: Path) -> None:
+        """One more; its outputs are kept."""
+        self.counts[kind] += 1
+        self.told.append(f"{kind}: {words}")
+        for path in outputs:
+            if path.exists():
+                self.folder.mkdir(exist_ok=True)
+                path.rename(self.folder / path.name)
+
+    def look_at(self, data: bytes, where: str) -> None:
+        """A secret, or a traceback, in something that the console wrote."""
+        if self.secret in data:
+            self.add("secrets", where)
+        if b"Traceback (most recent call last)" in data:
+            self.add("tracebacks", where)
+
+
+class Trouble:
+    """When something was done to the server or to connections: a lost connection then is none."""
+
+    def __init__(self) -> None:
+        self._times: list[tuple[float, float]] = []
+        self._since: float | None = None
+
+    def begin(self) -> None:
+        """From now on."""
+        self._since = time.monotonic()
+
+    def end(self) -> None:
+        """It is over; what came of it may still be told."""
+        if self._since is not None:
+            self._times.append((self._since, time.monotonic() + _AFTERMATH_SECONDS))
+            self._since = None
+
+    def met(self, begins: float, ends: float) -> bool:
+        """Whether there was any between these moments, by `time.monotonic`."""
+        now = [] if self._since is None else [(self._since, float("inf"))]
+        return any(begin < ends and end > begins for begin, end in [*self._times, *now])
+
+
+@dataclass(frozen=True)
+class Order:
+    """A call to make."""
+
+    words: Sequence[str]
+    seconds: float = 60.0
+    """It must have ended after so many."""
+    may_be_wrong: bool = False
+    """Wrong use (2) is an answer too: its queue may be gone, or be there already."""
+    may_die: bool = False
+    """It kills itself somewhere."""
+    payloads: Sequence[str] = ()
+    """What it pushes."""
+
+    @property
+    def verb(self) -> str:
+        """The first word, or two."""
+        return " ".join(self.words[:2]) if self.words[0] == "pipeline" else self.words[0]
+
+
+@dataclass
+class Call:
+    """A call of a verb, under way."""
+
+    order: Order
+    process: "subprocess.Popen[bytes]"
+    out: Path
+    err: Path
+    began: float = field(default_factory=time.monotonic)
+    ended: float = 0.0
+    killed: bool = False
+    said: bytes = b""
+    """On stderr, once it is judged."""
+
+    @classmethod
+    def begin(
+        cls,
+        order: Order,
+        place: Path,
+        environment: Mapping[str, str],
+        program: Sequence[str] = CONSOLE,
+    ) -> Self:
+        """Start it; its output goes to files beside `place`."""
+        out, err = place.with_suffix(".out"), place.with_suffix(".err")
+        with out.open("wb") as stdout, err.open("wb") as stderr:
+            process = subprocess.Popen(
+                [*program, *order.words],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        return cls(order, process, out, err)
+
+    def kill(self) -> None:
+        """SIGKILL, with all its children."""
+        self.killed = True
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def poll(self, defects: Defects) -> bool:
+        """Whether it has ended; where it should have long since, it is killed and counted."""
+        if self.process.poll() is None:
+            if time.monotonic() < self.began + self.order.seconds * _crowd():
+                return False
+            self.kill()
+            defects.add("hangs", f"{self.named} had not ended after {self.order.seconds:g} s")
+        self.ended = time.monotonic()
+        return True
+
+    @property
+    def status(self) -> int:
+        """As it exited; negative: the signal that ended it."""
+        return self.process.returncode
+
+    @property
+    def named(self) -> str:
+        """For reports."""
+        return f"{' '.join(self.order.words)} ({self.out.stem})"
+
+    def judge(self, defects: Defects, trouble: Trouble) -> bytes:
+        """Look at status and output; what it wrote to stdout. Its files are gone then."""
+        out, err = self.out.read_bytes(), self.err.read_bytes()
+        self.said = err
+        defects.look_at(out, f"stdout of {self.named}")
+        defects.look_at(err, f"stderr of {self.named}")
+        died = self.order.may_die and self.status == -signal.SIGKILL
+        if not (self.killed or died) and (why := self._outside(out, trouble)):
+            defects.add("exits", f"{self.named}: {why}; {_last_line(err)}", self.out, self.err)
+        for path in (self.out, self.err):
+            path.unlink(missing_ok=True)
+        return out
+
+    def _outside(self, out: bytes, trouble: Trouble) -> str:
+        """What is wrong with its end, if anything is."""
+        allowed = {0, 3, 4} | ({1} if self.order.verb in ANSWERS_NO else set())
+        allowed |= {2} if self.order.may_be_wrong else set()
+        if self.status not in allowed:
+            return f"exit {self.status}"
+        if self.status == 3 and not trouble.met(self.began, self.ended):
+            return "exit 3 without a fault"
+        if "--json" in self.order.words and self.status == 0 and not _is_object(out):
+            return "no JSON object on stdout"
+        return ""
+
+
+def _crowd() -> float:
+    """How many times longer all takes, up to 4: so many processes want each of the processors."""
+    return min(max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)), 4.0)
+
+
+def _is_object(out: bytes) -> bool:
+    try:
+        return isinstance(json.loads(out), dict)
+    except ValueError:
+        return False
+
+
+def _last_line(text: bytes) -> str:
+    lines = text.decode(errors="replace").strip().splitlines()
+    return " / ".join(lines[-2:])[:300]
+
+
+class Service:
+    """A process that goes on until it is told to end; after a kill another one begins."""
+
+    def __init__(self, name: str, begin: Callable[[], "subprocess.Popen[bytes]"]) -> None:
+        self.name = name
+        self._begin = begin
+        self.process = begin()
+        self.began = time.monotonic()
+        self.starts = 1
+        self.killed = False
+
+    def tend(self, defects: Defects, trouble: Trouble) -> None:
+        """Begin it again where it has ended; by itself it may only where it could not begin."""
+        status = self.process.poll()
+        if status is None:
+            return
+        could_not_begin = status == 3 and trouble.met(self.began, self.began + _BEGIN_SECONDS)
+        if not (self.killed or could_not_begin):
+            defects.add("services", f"{self.name} ended by itself with {status}")
+        self.killed = False
+        self.process, self.began = self._begin(), time.monotonic()
+        self.starts += 1
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.killed = True
+        self.process.kill()
+
+    def end(self, defects: Defects, tell: Callable[[], object] | None = None) -> None:
+        """Told to end, it does, with 0."""
+        if self.killed or self.process.poll() is not None:
+            self.process.wait()
+            return
+        (tell or self.process.terminate)()
+        try:
+            status = self.process.wait(_PATIENCE_SECONDS * _crowd())
+        except subprocess.TimeoutExpired:
+            defects.add(
+                "hangs", f"{self.name} had not ended {_PATIENCE_SECONDS:g} s after it was told"
+            )
+            self.process.kill()
+            self.process.wait()
+        else:
+            begun = time.monotonic() - self.began > _BEGIN_SECONDS
+            if status and (begun or status != -signal.SIGTERM):
+                defects.add("services", f"{self.name}, told to end, ended with {status}")
+
+
+class Terminal:
+    """The screens, on a pseudo-terminal; keys are pressed at random by whoever holds it."""
+
+    def __init__(self, words: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._words, self._environment = words, environment
+        self._ours = -1
+        self._reader: threading.Thread | None = None
+        self.seen = bytearray()
+        """The last that it drew."""
+
+    def begin(self) -> "subprocess.Popen[bytes]":
+        """For a Service."""
+        self._close()
+        self._ours, its = pty.openpty()
+        fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 110, 0, 0))
+        process = subprocess.Popen(
+            [*CONSOLE, *self._words],
+            env={**self._environment, "TERM": "xterm-256color"},
+            stdin=its,
+            stdout=its,
+            stderr=its,
+            start_new_session=True,
+        )
+        os.close(its)
+        self._reader = threading.Thread(target=self._read, args=(self._ours,), daemon=True)
+        self._reader.start()
+        return process
+
+    def press(self, keys: bytes) -> None:
+        """Nothing where it has ended."""
+        with suppress(OSError):
+            os.write(self._ours, keys)
+
+    def quit(self) -> None:
+        """Ctrl-Q."""
+        self.press(b"\x11")
+
+    def _read(self, ours: int) -> None:
+        with suppress(OSError):
+            while drawn := os.read(ours, 65536):
+                self.seen += drawn
+                if len(self.seen) > _MOST_KEPT:
+                    del self.seen[: _MOST_KEPT // 2]
+
+    def _close(self) -> None:
+        """When its process has ended, whatever it drew has been read, or never will be."""
+        if self._reader is not None:
+            self._reader.join(5)
+            os.close(self._ours)
+            self._reader = None
+
+    def end(self) -> None:
+        """Its process has ended."""
+        self._close()
+
+
+class Watch:
+    """Looks beside the campaign: at the command lines of all processes, and at the metrics."""
+
+    def __init__(self, defects: Defects, metrics: Callable[[], str]) -> None:
+        self._defects = defects
+        self._metrics = metrics
+        self._ends = threading.Event()
+        self._seen: set[bytes] = set()
+        self.scrapes: Counter[str] = Counter()
+        self._threads = [
+            threading.Thread(target=self._every, args=(work, seconds), daemon=True)
+            for work, seconds in ((self._command_lines, 0.5), (self._scrape, 1.0))
+        ]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ends.set()
+        for thread in self._threads:
+            thread.join(2 * _SCRAPE_SECONDS)
+
+    def _every(self, work: Callable[[], None], seconds: float) -> None:
+        while not self._ends.wait(seconds):
+            work()
+
+    def _command_lines(self) -> None:
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                line = path.read_bytes()
+                if self._defects.secret in line and line not in self._seen:
+                    self._seen.add(line)
+                    words = line.replace(self._defects.secret, b"***").split(b"\0")
+                    self._defects.add("secrets", f"command line {words!r}"[:300])
+
+    def _scrape(self) -> None:
+        if not (url := self._metrics()):
+            return
+        try:
+            at = urlsplit(url)
+            with closing(
+                HTTPConnection(at.hostname or "", at.port, timeout=_SCRAPE_SECONDS)
+            ) as line:
+                line.request("GET", at.path)
+                self._defects.look_at(line.getresponse().read(), "metrics")
+            self.scrapes["answered"] += 1
+        except TimeoutError:
+            self._defects.add("hangs", "a scrape was not answered")
+        except (OSError, HTTPException):  # it is being begun again
+            self.scrapes["nobody there"] += 1

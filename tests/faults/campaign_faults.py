@@ -1,0 +1,182 @@
+"""What happens to a campaign: to the server, the network, sessions, processes; one at a time."""
+
+import os
+import random
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import psycopg
+from psycopg.sql import SQL, Composed, Identifier
+
+from console.catalog import Queue
+from console.engines.embedded import EmbeddedServer
+from tests.proxy import Proxy
+from tests.servers import connect
+
+LONG_SECONDS = 75.0
+"""A network that is silent for longer than every time-out of the console."""
+_TABLES = {"split": "_meta"}
+
+
+class Crew(Protocol):
+    """Whose processes can be killed."""
+
+    def kill_client(self) -> None: ...
+    def kill_operator(self) -> None: ...
+    def kill_service(self) -> None: ...
+    def kill_archive(self) -> None: ...
+
+
+@dataclass
+class Place:
+    """Everything that something can happen to."""
+
+    server: EmbeddedServer
+    proxy: Proxy
+    url: str
+    """Of the database, past the proxy."""
+    queues: Mapping[str, Queue]
+    crew: Crew
+    chance: random.Random
+    held: list[psycopg.Connection] = field(default_factory=list)
+
+    def restart(self) -> None:
+        """Where it is down."""
+        if not self.server.running:
+            self.server.restart()
+
+    def terminate(self) -> None:
+        """pg_terminate_backend of up to three of its sessions."""
+        pids = self._backends()
+        with suppress(psycopg.Error), connect(self.url) as admin:
+            for pid in self.chance.sample(pids, min(len(pids), self.chance.randint(1, 3))):
+                admin.execute("SELECT pg_terminate_backend(%s)", [pid])
+
+    def kill_backend(self) -> None:
+        """SIGKILL of one session: the whole server recovers from it."""
+        if pids := self._backends():
+            with suppress(ProcessLookupError):
+                os.kill(self.chance.choice(pids), signal.SIGKILL)
+
+    def _backends(self) -> list[int]:
+        query = (
+            "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend'"
+            " AND datname = current_database() AND pid <> pg_backend_pid() ORDER BY pid"
+        )
+        with suppress(psycopg.Error), connect(self.url) as admin:
+            return [pid for (pid,) in admin.execute(query)]
+        return []
+
+    def lock(self) -> None:
+        """Somebody holds a queue's table, as a migration does."""
+        queue = self.chance.choice(list(self.queues.values()))
+        mode = self.chance.choice(["ACCESS EXCLUSIVE", "SHARE ROW EXCLUSIVE", "EXCLUSIVE"])
+        table = Identifier(queue.schema, f"{queue.name}{_TABLES.get(queue.design.name, '')}")
+        self._hold(SQL("LOCK TABLE {} IN {} MODE").format(table, SQL(mode)))
+
+    def pop_and_wait(self) -> None:
+        """A consumer has popped and does not commit."""
+        queue = self.chance.choice(list(self.queues.values()))
+        self._hold(SQL("SELECT * FROM {}(3)").format(Identifier(f"{queue.name}_pop_many")))
+
+    def _hold(self, statement: Composed) -> None:
+        with suppress(psycopg.Error):
+            holder = connect(self.url)
+            self.held.append(holder)
+            holder.execute("SET lock_timeout = '2s'")
+            holder.execute("BEGIN")
+            holder.execute(statement)
+
+    def let_go(self) -> None:
+        """What was held; a pop is undone."""
+        for holder in self.held:
+            with suppress(psycopg.Error):
+                holder.rollback()
+            holder.close()
+        self.held.clear()
+
+    def heal(self) -> None:
+        """Whatever is wrong with server and network is over."""
+        self.proxy.let_in()
+        self.proxy.thaw()
+        self.server.resume()
+        self.restart()
+        self.let_go()
+
+
+@dataclass(frozen=True)
+class Fault:
+    """How it begins, and ends if it lasts."""
+
+    begin: Callable[[Place], object]
+    end: Callable[[Place], object] = lambda _: None
+    longest: float = 0.0
+    """Seconds."""
+    rate: int = 2
+    breaks: bool = True
+    """Connections may be lost by it."""
+
+
+FAULTS: Mapping[str, Fault] = {
+    "kill -9 server": Fault(lambda at: at.server.kill(), Place.restart, 4.0, 3),
+    "kill -9 backend": Fault(Place.kill_backend, rate=2),
+    "restart server": Fault(lambda at: at.server.restart(), rate=2),
+    "pause server": Fault(lambda at: at.server.pause(), lambda at: at.server.resume(), 6.0, 2),
+    "end sessions": Fault(Place.terminate, rate=4),
+    "cut": Fault(lambda at: at.proxy.cut(), rate=4),
+    "refuse": Fault(lambda at: at.proxy.refuse(), lambda at: at.proxy.let_in(), 5.0, 2),
+    "stall": Fault(lambda at: at.proxy.freeze(), lambda at: at.proxy.thaw(), 8.0, 3),
+    "lock": Fault(Place.lock, Place.let_go, 8.0, 3, breaks=False),
+    "open pop": Fault(Place.pop_and_wait, Place.let_go, 8.0, 2, breaks=False),
+    "kill -9 client": Fault(lambda at: at.crew.kill_client(), rate=6, breaks=False),
+    "kill -9 operator": Fault(lambda at: at.crew.kill_operator(), rate=6, breaks=False),
+    "kill -9 service": Fault(lambda at: at.crew.kill_service(), rate=2, breaks=False),
+    "kill -9 archive": Fault(lambda at: at.crew.kill_archive(), rate=3, breaks=False),
+    "long stall": Fault(
+        lambda at: at.proxy.freeze(), lambda at: at.proxy.thaw(), LONG_SECONDS, rate=0
+    ),
+}
+
+
+ALWAYS = ("kill -9 server", "end sessions", "kill -9 client", "cut", "kill -9 operator")
+"""What happens in every campaign, however short."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A fault at its moment."""
+
+    at: float
+    """Seconds after the beginning."""
+    name: str
+    lasts: float
+
+
+def plan(chance: random.Random, seconds: float, pause: float) -> Sequence[Planned]:
+    """One fault at a time, `pause` seconds between two at most; first ALWAYS in some order.
+
+    In a long campaign one stall lasts longer than all time-outs.
+    """
+    first = chance.sample(ALWAYS, len(ALWAYS))
+    found: list[Planned] = []
+    at = chance.uniform(0.2, 1.0) * pause
+    while at < seconds:
+        name = first.pop() if first else _drawn(chance)
+        if seconds > 8 * LONG_SECONDS and at > seconds / 4 and not _has(found, "long stall"):
+            name = "long stall"
+        longest = min(FAULTS[name].longest, seconds / 8)
+        lasts = longest if name == "long stall" else chance.uniform(0.1, 1) * longest
+        found.append(Planned(at, name, lasts))
+        at += lasts + chance.uniform(0.2, 1.0) * pause
+    return found
+
+
+def _drawn(chance: random.Random) -> str:
+    return chance.choices(list(FAULTS), [fault.rate for fault in FAULTS.values()])[0]
+
+
+def _has(found: Sequence[Planned], name: str) -> bool:
+    return any(one.name == name for one in found)
