@@ -96,6 +96,11 @@ def plain(text: str) -> str:
     return "".join(map(_visible, text))
 
 
+def plain_lines(text: str) -> str:
+    """The same of a text of several lines, which they stay."""
+    return "\n".join(map(plain, text.split("\n")))
+
+
 def _visible(character: str) -> str:
     code = ord(character)
     if unicodedata.category(character) not in _HIDDEN:

@@ -26,6 +26,7 @@ from console.cli.context import (
     Call,
     ConfirmedVerb,
     Rights,
+    complete_filters,
     confirmation,
     confirms,
     require_confirmation,
@@ -70,7 +71,9 @@ def _chosen(verb: Verb) -> Verb:
             "words",
             multiple=True,
             metavar="F",
-            help=f"Only what matches; all must, of several id= any. {'  '.join(filtering.FORMS)}",
+            shell_complete=complete_filters,
+            help="Only what matches; all must, of several id= any. "
+            f"{'  '.join(filtering.FORMS)}  @NAME: one that is saved",
         ),
     ):
         verb = option(verb)
@@ -242,7 +245,7 @@ def archive(
     if every is None:
         _act(call, database, mover, yes, dry_run, **how)
         return
-    wanted = filtering.parse(how.pop("words"))
+    wanted = filtering.parse(call.filter_words(how.pop("words")))
     made = plan.make(database, mover, wanted)
     if not _confirmed(call, made, yes, dry_run):
         return
@@ -330,7 +333,8 @@ def _act(
     **pace: Any,
 ) -> None:
     """Plan; with a confirmation also do it, with progress on stderr."""
-    made = plan.make(database, mover, filtering.parse(words), progress=_Counting().told)
+    wanted = filtering.parse(call.filter_words(words))
+    made = plan.make(database, mover, wanted, progress=_Counting().told)
     if not _confirmed(call, made, yes, dry_run):
         return
     if not call.json:

@@ -27,7 +27,7 @@ def completion(call: Call, shell: str) -> None:
     assert kind is not None  # noqa: S101  # click has all three
     root = click.get_current_context().find_root().command
     script = kind(root, {}, _COMMAND, _VARIABLE).source()
-    call.answer({"shell": shell, "script": script}, [script])
+    call.answer({"shell": shell, "script": script}, script.split("\n"))
 
 
 COMMANDS = (completion,)

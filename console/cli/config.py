@@ -13,8 +13,10 @@ from console.config import KEYS, Level, Profile, Settings, Value, load, place
 from console.config.passwords import PasswordSource
 from console.config.urls import HIDDEN, ConnectionUrl
 from console.errors import UsageError
+from console.formats import numbered
+from console.monitor.saved import MARK
 
-Shown = dict[str, Value]
+Shown = Mapping[str, Value]
 """Key -> what holds for it."""
 
 
@@ -32,6 +34,8 @@ def config(call: Call, action: str, example: bool) -> None:
     Examples:
       dbq-console config show --example
       dbq-console config show --profile orders
+      dbq-console config validate
+      dbq-console config path
     """
     if example and action != "show":
         raise UsageError("--example goes with show.")
@@ -60,14 +64,20 @@ def _path(call: Call) -> None:
 def _validate(call: Call) -> None:
     found = load()
     where = found.path if found.exists else f"{found.path} (not there)"
+    messages, queues = found.document.filters, found.document.queue_filters
+    own = sum(len(table.filters) for table in found.document.profiles.values())
+    kept = len(messages) + len(queues) + own
+    filters = f", {numbered(kept, 'saved filter')}" if kept else ""
     call.answer(
-        {"path": _text(found.path), "exists": found.exists, "profiles": found.names},
-        [f"{where}: right; {_profiles(len(found.names))}"],
+        {
+            "path": _text(found.path),
+            "exists": found.exists,
+            "profiles": found.names,
+            "filters": list(messages),
+            "queue_filters": list(queues),
+        },
+        [f"{where}: right; {numbered(len(found.names), 'profile')}{filters}"],
     )
-
-
-def _profiles(count: int) -> str:
-    return f"{count} profile{'' if count == 1 else 's'}"
 
 
 def _show(call: Call) -> None:
@@ -87,24 +97,42 @@ def _show(call: Call) -> None:
                 "meant": profile is meant,
                 "settings": _as_json(_all(profile.settings)),
                 "queues": {name: _as_json(own) for name, own in _queues(profile)},
+                "filters": _as_json(profile.filters),
             }
             for profile in profiles
         ],
+        "filters": _as_json(found.document.filters),
+        "queue_filters": _as_json(found.document.queue_filters),
     }
     lines = [f"{found.path}{'' if found.exists else '  (not there)'}", "", "defaults"]
     lines += _table(defaults)
+    shared = found.document.filters
+    lines += _filters("filters of messages", shared)
+    lines += _filters("filters of the overview", found.document.queue_filters)
     for profile in profiles:
-        lines += ["", *_profile_lines(profile, meant=profile is meant)]
+        lines += ["", *_profile_lines(profile, shared, meant=profile is meant)]
     call.answer(answer, lines)
 
 
-def _profile_lines(profile: Profile, *, meant: bool) -> Iterator[str]:
+def _profile_lines(profile: Profile, shared: Shown, *, meant: bool) -> Iterator[str]:
+    """`shared`: the filters that every connection has, which are told once."""
     head = "no profile, a URL" if profile.name is None else f"profile {profile.name}"
     yield head + ("  (verbs go there unless --url or --profile says otherwise)" if meant else "")
     yield from _table(_all(profile.settings))
     for name, own in _queues(profile):
         yield f"  queue {json.dumps(name, ensure_ascii=False)}"
         yield from (f"  {line}" for line in _table(own))
+    own_filters = {k: v for k, v in profile.filters.items() if v is not shared.get(k)}
+    yield from _table(_marked(own_filters))
+
+
+def _filters(title: str, filters: Mapping[str, Value]) -> list[str]:
+    return ["", title, *_table(_marked(filters))] if filters else []
+
+
+def _marked(filters: Mapping[str, Value]) -> Shown:
+    """As they are called where a filter is typed."""
+    return {f"{MARK}{name}": value for name, value in filters.items()}
 
 
 def _all(settings: Settings) -> Shown:

@@ -1,7 +1,6 @@
 """What all verbs share: connection, schema, rights, output, confirmation."""
 
 import functools
-import json
 import re
 import shlex
 import sys
@@ -20,11 +19,12 @@ from console.actions.audit import Outcome
 from console.actions.execute import Control
 from console.catalog import Queue
 from console.cli.interrupts import heard
-from console.cli.streams import narrate, put
+from console.cli.streams import json_line, narrate, put
 from console.config import RIGHTS, Configuration, Profile, Said
 from console.engines import Database, Product
 from console.errors import ConsoleError, RefusedError, UsageError
-from console.formats import parse_duration
+from console.formats import parse_duration, plain
+from console.monitor import filters, saved
 from console.monitor.limits import DEFAULTS, Thresholds
 from console.monitor.message import Masks
 from console.rights import Rights
@@ -85,6 +85,14 @@ class Call:
         if not profiles:
             raise self.configuration.none_named()
         return profiles
+
+    def filter_words(self, given: Sequence[str]) -> tuple[str, ...]:
+        """The words of `--filter`, with what stands for `@NAME`. UsageError."""
+        if not any(word.startswith(saved.MARK) for word in given):
+            return tuple(given)  # the configuration is not wanted for them
+        profile = self.profile
+        known = self.configuration.saved.messages if profile is None else profile.saved_words
+        return saved.expand(given, known)
 
     @property
     def product(self) -> Product | None:
@@ -173,14 +181,15 @@ class Call:
         return database.product.default_schema if self.schema is None else self.schema
 
     def answer(self, value: object, lines: Sequence[str]) -> None:
-        """The result on stdout: one JSON object with --json, else the lines."""
+        """The result on stdout: one JSON object with --json, else the lines, each of which is one
+        line whatever names are in it."""
         context = click.get_current_context(silent=True)
         if context is not None and (heard := context.meta.get(HEARD)):
             heard(value, lines)
         if self.json:
-            put(json.dumps(value, ensure_ascii=False).encode() + b"\n")
+            put(json_line(value).encode() + b"\n")
         else:
-            put("".join(f"{line}\n" for line in lines))
+            put("".join(f"{plain(line)}\n" for line in lines))
 
 
 class DurationType(click.ParamType[float]):
@@ -230,6 +239,18 @@ _URL_HELP = (
     "The database; also from DBQ_URL. Others on this machine can see a command line: leave the "
     "password to ~/.pgpass or a profile, or write '${env:NAME}' for it."
 )
+
+
+def complete_filters(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
+    """For the shell: the forms up to their values, and the saved ones."""
+    names = [re.split("(?<=[=~.])", form)[0] for form in filters.FORMS]
+    try:
+        found = config.load()
+        layers = [found.document.filters, *(one.filters for one in found.profiles())]
+        names += sorted({f"{saved.MARK}{name}" for layer in layers for name in layer})
+    except ConsoleError:
+        pass  # the verbs tell of mistakes
+    return [name for name in names if name.startswith(begun)]
 
 
 def group_option(verb: Verb) -> Verb:

@@ -11,7 +11,7 @@ from rich.cells import cell_len, set_cell_size
 
 from console.actions.reveal import reveal as unmask
 from console.catalog import Queue
-from console.cli.context import Call, Rights, verb_options
+from console.cli.context import Call, Rights, complete_filters, verb_options
 from console.cli.streams import narrate
 from console.engines import Database
 from console.errors import UsageError
@@ -53,7 +53,8 @@ _MOST_KINDS = 50
     "filters",
     multiple=True,
     metavar="F",
-    help="What must hold; of several, all of them.",
+    shell_complete=complete_filters,
+    help="What must hold; of several, all of them. @NAME: one that is saved.",
 )
 @click.option("--after", metavar="KEY", help="Go on where a page ended.")
 @click.option(
@@ -105,10 +106,11 @@ def messages(  # noqa: PLR0913  # the options of the command line, by name
 
     \b
     Examples:
-      dbq-console messages orders --state error --filter newer=1h
+      dbq-console messages mail --state error --filter newer=1h
       dbq-console messages orders --filter id=17 --payload --json
     """
-    wanted = parse([*filters, *([] if state is None else [f"state={state}"])])
+    words = [*call.filter_words(filters), *([] if state is None else [f"state={state}"])]
+    wanted = parse(words)
     size = payload_bytes or (_PAYLOAD_BYTES if payload else None)
     if size is not None and size * limit > _MOST_BYTES:
         raise UsageError(
@@ -294,7 +296,9 @@ def errors(call: Call, name: str) -> None:
     What the profile's masks match is ***, in --json too.
 
     \b
-    Example: dbq-console errors orders
+    Examples:
+      dbq-console errors mail
+      dbq-console errors mail --json
     """
     database = call.database(Rights.READ_ONLY, "errors")
     queue = call.find(database, name)

@@ -1,5 +1,6 @@
 """Verbs on a queue's tables, code and sessions: maintain, upgrade, end-session."""
 
+import sys
 from collections.abc import Sequence
 
 import click
@@ -18,6 +19,7 @@ from console.cli.context import (
 )
 from console.cli.streams import narrate
 from console.engines import Database
+from console.errors import RefusedError
 
 
 @click.command(cls=ConfirmedVerb)
@@ -30,7 +32,9 @@ def maintain(call: Call, name: str, yes: str | None, dry_run: bool) -> None:
     No message moves and callers go on. Steps run one by one; Ctrl-C ends it between two.
 
     \b
-    Example: dbq-console maintain mail --yes
+    Examples:
+      dbq-console maintain mail --dry-run
+      dbq-console maintain mail --yes
     """
     database = call.database(Rights.OPERATOR, "maintain")
     planned = maintaining.plan(database, call.find(database, name))
@@ -48,6 +52,8 @@ def maintain(call: Call, name: str, yes: str | None, dry_run: bool) -> None:
     call.acted(plan, done.as_json(), done.lines())
     if done.outcome is Outcome.STOPPED:
         raise KeyboardInterrupt
+    if done.outcome is Outcome.FAILED:
+        sys.exit(RefusedError.exit_status)
 
 
 @click.command(cls=ConfirmedVerb)
@@ -61,7 +67,9 @@ def upgrade(call: Call, name: str, yes: str | None, dry_run: bool) -> None:
     are not touched and callers go on.
 
     \b
-    Example: dbq-console upgrade mail --yes
+    Examples:
+      dbq-console upgrade mail --dry-run
+      dbq-console upgrade mail --yes
     """
     database = call.database(Rights.ADMIN, "upgrade")
     queue = call.find(database, name)
@@ -85,7 +93,9 @@ def end_session(call: Call, name: str, session: str, yes: str | None, dry_run: b
     undone, so its rows come back. It is left alone if it is in another transaction by then.
 
     \b
-    Example: dbq-console end-session mail 4711 --yes
+    Examples:
+      dbq-console end-session mail 4711 --dry-run
+      dbq-console end-session mail 4711 --yes
     """
     database = call.database(Rights.OPERATOR, "end-session")
     planned = ending.plan(database, call.find(database, name), session)

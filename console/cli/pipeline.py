@@ -30,6 +30,12 @@ def pipeline() -> None:
 
     A lake is a folder, or a URI such as s3://bucket/folder, of Parquet files and their manifests.
     Under spark-submit its master is used.
+
+    \b
+    Examples:
+      dbq-console pipeline archive jobs --lake /srv/lake --done-older 1d --dry-run
+      dbq-console pipeline rollup --lake /srv/lake
+      dbq-console pipeline runs
     """
 
 

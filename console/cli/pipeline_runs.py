@@ -21,7 +21,9 @@ def runs(call: Call, limit: int) -> None:
     of each. What ended without a word was killed: the same command goes on where it was.
 
     \b
-    Example: dbq-console pipeline runs --limit 5 --json
+    Examples:
+      dbq-console pipeline runs
+      dbq-console pipeline runs --limit 5 --json
     """
     now = datetime.now(UTC)
     found = keeping.read(keeping.folder())

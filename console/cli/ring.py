@@ -28,7 +28,9 @@ def resize(call: Call, name: str, size: int, yes: str | None, dry_run: bool) -> 
     """Give a ring SIZE slots. Live messages keep their order; callers wait while it runs.
 
     \b
-    Example: dbq-console resize orders 50000 --yes orders
+    Examples:
+      dbq-console resize orders 50000 --dry-run
+      dbq-console resize orders 50000 --yes orders
     """
     _relay(call, name, size, yes, dry_run)
 
@@ -41,7 +43,9 @@ def relay(call: Call, name: str, yes: str | None, dry_run: bool) -> None:
     """Number a ring's live messages anew: brings back what was stranded by lost numbers.
 
     \b
-    Example: dbq-console relay orders --yes orders
+    Examples:
+      dbq-console relay orders --dry-run
+      dbq-console relay orders --yes orders
     """
     _relay(call, name, None, yes, dry_run)
 

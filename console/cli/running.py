@@ -1,7 +1,9 @@
 """Verbs that run something: smoke, demo."""
 
 import sys
+from contextlib import suppress
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,8 +13,12 @@ from console.actions.smoke_live import smoke_live
 from console.cli.context import Call, Rights, verb_options
 from console.cli.looking import table
 from console.cli.streams import narrate
+from console.config import THEME, load
 from console.designs import design as find_design
-from console.errors import UsageError
+from console.errors import ConsoleError, UsageError
+
+if TYPE_CHECKING:
+    from console.tui import Taste
 
 
 @click.command()
@@ -97,7 +103,17 @@ def demo(call: Call, headless: bool, seconds: float) -> None:
             stuck_after_seconds=stuck_after,
             banner="a PostgreSQL of its own: everything goes when you quit",
             recordings=running.recordings,
+            taste=_taste(),
         )
+
+
+def _taste() -> "Taste":
+    """The theme of the configuration; the demo goes on whatever else is wrong there."""
+    from console.tui import Taste  # noqa: PLC0415
+
+    with suppress(ConsoleError):
+        return Taste(load().defaults[THEME])
+    return Taste()
 
 
 COMMANDS = (smoke, demo)

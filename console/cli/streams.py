@@ -1,7 +1,9 @@
 """The three standard streams: the result out, narration beside it, messages in."""
 
 import errno
+import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from typing import BinaryIO, TextIO
 import click
 
 from console.errors import ConsoleError, UsageError
+from console.formats import plain_lines
 
 
 class OutputError(ConsoleError):
@@ -53,10 +56,25 @@ def _write_all(out: BinaryIO, data: bytes) -> None:
     out.flush()
 
 
+def json_line(value: object) -> str:
+    """One line of JSON. What a terminal would obey or hide is an escape: the value is the same."""
+    text = json.dumps(value, ensure_ascii=False)
+    return _OBEYED.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
+
+
+# Unicode's signs that have no place, but on a terminal do something; JSON itself escapes the rest.
+_OBEYED = re.compile(
+    "[\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff]"
+)
+
+
 def narrate(text: str) -> None:
-    """A word to the person at the terminal; never part of the result."""
+    """A word to the person at the terminal; never part of the result.
+
+    Names and a driver's words are in it: what a terminal would obey is made visible.
+    """
     try:
-        click.echo(text, err=True)
+        click.echo(plain_lines(text), err=True)
     except OSError:
         _drop(sys.stderr)
 

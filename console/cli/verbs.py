@@ -1,5 +1,6 @@
 """Every verb, and the console itself where none is named. No logic, no SQL."""
 
+import io
 import logging
 import signal
 import time
@@ -34,7 +35,7 @@ from console.cli.context import place
 from console.cli.interrupts import Stopped, interrupt_behind, status_of
 from console.cli.logs import logging_to_file, told
 from console.cli.streams import narrate, narrate_interrupt, put
-from console.config import DISPLAY_ZONE, Said, load
+from console.config import DISPLAY_ZONE, THEME, Said, load
 from console.config.kinds import LOG_LEVELS
 from console.errors import ConsoleError, UsageError
 from console.monitor.recording.recorder import folder
@@ -113,6 +114,13 @@ def cli(
     \b
     Exit status: 0 done; 1 the answer is no: nothing there, full, not healthy;
     2 wrong use; 3 cannot connect; 4 refused, or only planned.
+
+    \b
+    Examples:
+      dbq-console demo
+      dbq-console --url postgresql+psycopg://me@host:5432/database
+      dbq-console --profile orders status
+      dbq-console --replay ~/.local/state/dbq-console/recordings --at 03:00
     """
     context.obj = said = Said(**before)
     del log_level  # whoever invoked this has seen to it
@@ -136,7 +144,9 @@ def _replay(root: Path, at: str | None, said: Said) -> None:
     named = configuration.chosen(said, url_rights=Rights.READ_ONLY)
     zone = configuration.defaults[DISPLAY_ZONE] if named is None else named.display_zone
     known = {one.label: one.thresholds for one in configuration.profiles()}
-    tui.run_replay(root, at, zone=zone, thresholds=known)
+    colors = {one.label: one.color for one in configuration.profiles() if one.color}
+    taste = tui.Taste(configuration.defaults[THEME], colors, configuration.saved)
+    tui.run_replay(root, at, zone=zone, thresholds=known, taste=taste)
 
 
 def _open_screens(said: Said, *, record: bool) -> None:
@@ -149,8 +159,9 @@ def _open_screens(said: Said, *, record: bool) -> None:
     profiles = configuration.profiles() if named is None else [named]
     zone = configuration.defaults[DISPLAY_ZONE]
     recordings = folder() if record else None
+    taste = tui.Taste(configuration.defaults[THEME], saved=configuration.saved)
     path = configuration.path
-    tui.run_profiles(profiles, config_path=path, zone=zone, recordings=recordings)
+    tui.run_profiles(profiles, config_path=path, zone=zone, recordings=recordings, taste=taste)
 
 
 for command in (*looking.COMMANDS, *queues.COMMANDS, *messages.COMMANDS, *ring.COMMANDS):
@@ -176,7 +187,9 @@ def run() -> int:
     except click.Abort:
         return 128 + signal.SIGINT
     except click.ClickException as error:
-        error.show()
+        said = io.StringIO()
+        error.show(said)
+        narrate(said.getvalue().rstrip("\n"))
         return error.exit_code
     except ConsoleError as error:
         narrate(str(error))

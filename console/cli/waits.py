@@ -47,7 +47,9 @@ def waits(call: Call, name: str | None, seconds: float) -> None:
     Ctrl-C ends the looking; what was seen until then is shown.
 
     \b
-    Example: dbq-console waits orders --seconds 5
+    Examples:
+      dbq-console waits
+      dbq-console waits orders --seconds 30 --json
     """
     database = call.database(Rights.READ_ONLY, "waits")
     queues = [call.find(database, name)] if name is not None else _all(call, database)

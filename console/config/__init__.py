@@ -12,7 +12,7 @@ from console.config.configuration import (
     load,
     place,
 )
-from console.config.keys import DISPLAY_ZONE, KEYS, LOG_FILE, LOG_LEVEL, RIGHTS
+from console.config.keys import DISPLAY_ZONE, KEYS, LOG_FILE, LOG_LEVEL, RIGHTS, THEME
 from console.config.profile import Limits, Profile, Settings, Thresholds
 from console.config.values import Key, Level, Origin, Source, Value
 
@@ -22,6 +22,7 @@ __all__ = [
     "LOG_FILE",
     "LOG_LEVEL",
     "RIGHTS",
+    "THEME",
     "Configuration",
     "ConfigurationError",
     "Key",

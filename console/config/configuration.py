@@ -12,6 +12,7 @@ from console.config.reading import Document, Mistake, ProfileTable, read
 from console.config.urls import ConnectionUrl
 from console.config.values import Layer, Origin, Source, Value, WrongValueError
 from console.errors import UsageError
+from console.monitor.saved import Saved
 from console.rights import Rights
 
 _FILE = Path("dbq-console") / "config.toml"
@@ -54,6 +55,15 @@ class Configuration:
     def names(self) -> list[str]:
         """The profiles' names, in the file's order."""
         return list(self.document.profiles)
+
+    @property
+    def saved(self) -> Saved:
+        """The filters that every connection has."""
+        messages, queues = self.document.filters, self.document.queue_filters
+        return Saved(
+            {name: value.meaning for name, value in messages.items()},
+            {name: value.meaning for name, value in queues.items()},
+        )
 
     @property
     def defaults(self) -> Settings:
@@ -117,14 +127,16 @@ class Configuration:
         table = self.document.profiles.get(name)
         if table is None:
             raise self._no_profile(name)
-        return Profile(name, *_settings(self, table, _layer_of(said)), self.environment)
+        settings, queues = _settings(self, table, _layer_of(said))
+        filters = {**self.document.filters, **table.filters}
+        return Profile(name, settings, queues, self.environment, filters)
 
     def _of_url(self, text: str, origin: Origin, said: Said, rights: Rights) -> Profile:
         url = Value(text, ConnectionUrl.read(text), origin)
         given = Value(rights.word, rights, Origin(Source.DEFAULT))
         table = ProfileTable({keys.URL.name: url}, {}, origin)
         settings, queues = _settings(self, table, _layer_of(said), {keys.RIGHTS.name: given})
-        return Profile(None, settings, queues, self.environment)
+        return Profile(None, settings, queues, self.environment, self.document.filters)
 
     def _no_profile(self, name: str) -> UsageError:
         if "://" in name:  # not repeated: it may hold a password
@@ -219,7 +231,9 @@ def _settings(
 ) -> tuple[Settings, dict[str, Settings]]:
     """What holds for a connection, and for each of its queues that has thresholds of its own."""
     over = (said, whole.variables)
-    under = (table.values, whole.document.values, behind or {})
+    group = table.values.get(keys.GROUP.name)
+    shared = {} if group is None else whole.document.groups.get(group.meaning, {})
+    under = (table.values, shared, whole.document.values, behind or {})
     queues = {name: Settings((*over, layer, *under)) for name, layer in table.queues.items()}
     return Settings((*over, *under)), queues
 

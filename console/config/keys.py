@@ -9,6 +9,7 @@ from console.config.values import (
     CONNECTION,
     EVERYWHERE,
     PROFILE_ONLY,
+    PROFILE_OR_GROUP,
     TOP_ONLY,
     Key,
     WrongValueError,
@@ -39,6 +40,7 @@ URL: Key[ConnectionUrl | None] = Key("url", read_url, None, PROFILE_ONLY)
 PASSWORD: Key[PasswordSource | None] = Key("password", read_source, None, PROFILE_ONLY)
 RIGHTS: Key[Rights] = Key("rights", kinds.rights, "read-only", PROFILE_ONLY, "DBQ_RIGHTS")
 GROUP: Key[str | None] = Key("group", kinds.text, None, PROFILE_ONLY)
+COLOR: Key[str | None] = Key("color", kinds.one_of(kinds.COLORS), None, PROFILE_OR_GROUP)
 PRODUCTION: Key[bool] = Key("production", kinds.flag, default=False, levels=PROFILE_ONLY)
 INTERVAL: Key[float] = Key("interval", kinds.seconds(0.1, _DAY), "1s", CONNECTION, "DBQ_INTERVAL")
 RECORD: Key[bool] = Key("record", kinds.flag, default=True, levels=CONNECTION)
@@ -56,8 +58,11 @@ LOCK_TIMEOUT: Key[float] = Key(
 APPLICATION_NAME: Key[str] = Key(
     "application_name", kinds.text, "dbq-console", CONNECTION, "DBQ_APPLICATION_NAME"
 )
+THEME: Key[str] = Key("theme", kinds.one_of(kinds.THEMES), "dark", TOP_ONLY, "DBQ_THEME")
 LOG_FILE: Key[str | None] = Key("log_file", kinds.text, None, TOP_ONLY, "DBQ_LOG_FILE")
-LOG_LEVEL: Key[str] = Key("log_level", kinds.log_level, "warning", TOP_ONLY, "DBQ_LOG_LEVEL")
+LOG_LEVEL: Key[str] = Key(
+    "log_level", kinds.one_of(kinds.LOG_LEVELS), "warning", TOP_ONLY, "DBQ_LOG_LEVEL"
+)
 STUCK_AFTER: Key[float] = Key("stuck_after", kinds.seconds(1, 3650 * _DAY), "5m", EVERYWHERE)
 
 _amount = kinds.or_off(kinds.amount)
@@ -81,10 +86,10 @@ LIMITS: tuple[tuple[Key[Any], Key[Any]], ...] = (
 """From the first on it is a warning, from the second on critical."""
 
 _ALL: tuple[Key[Any], ...] = (
-    *(URL, PASSWORD, RIGHTS, PRODUCTION, GROUP),
+    *(URL, PASSWORD, RIGHTS, PRODUCTION, GROUP, COLOR),
     *(INTERVAL, RECORD, DISPLAY_ZONE, MASKS),
     *(CONNECT_TIMEOUT, STATEMENT_TIMEOUT, LOCK_TIMEOUT, APPLICATION_NAME),
-    *(LOG_FILE, LOG_LEVEL),
+    *(THEME, LOG_FILE, LOG_LEVEL),
     STUCK_AFTER,
     *(key for pair in LIMITS for key in pair),
 )

@@ -4,13 +4,16 @@ import difflib
 import re
 import warnings
 import zoneinfo
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, tzinfo
 from typing import Any, TypeVar
 
 from console.config.values import WrongValueError
 from console.errors import UsageError
 from console.formats import duration, parse_duration
+from console.monitor import filters
+from console.monitor.filter_line import words_of
+from console.monitor.saved import MARK
 from console.rights import BY_WORD, Rights
 
 T = TypeVar("T")
@@ -19,6 +22,9 @@ OFF = "off"
 """How a limit that another level sets is taken away."""
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
+THEMES = ("dark", "light", "contrast")
+COLORS = ("red", "orange", "yellow", "green", "cyan", "blue", "purple", "pink", "grey")
+"""Each of them is one in every theme."""
 
 _TYPES = {
     bool: "true or false",
@@ -104,13 +110,43 @@ def rights(value: Any) -> Rights:
     return BY_WORD[value]
 
 
-def log_level(value: Any) -> str:
-    """From which gravity on the log file has it."""
-    if not isinstance(value, str):
-        raise WrongValueError(f"wants one of {', '.join(LOG_LEVELS)}, not {named(value)}")
-    if value not in LOG_LEVELS:
-        raise WrongValueError(f"wants one of {', '.join(LOG_LEVELS)}{near(value, [*LOG_LEVELS])}")
-    return value
+def one_of(known: Sequence[str]) -> Callable[[Any], str]:
+    """One of these words."""
+
+    def read(value: Any) -> str:
+        if not isinstance(value, str):
+            raise WrongValueError(f"wants one of {', '.join(known)}, not {named(value)}")
+        if value not in known:
+            raise WrongValueError(f"wants one of {', '.join(known)}{near(value, [*known])}")
+        return value
+
+    return read
+
+
+def message_filter(value: Any) -> tuple[str, ...]:
+    """A saved filter of messages, as `/` takes it in their list: its words."""
+    line = text(value)
+    try:
+        words = tuple(words_of(line))
+        _require_own(words)
+        filters.parse(words)
+    except UsageError as error:
+        raise WrongValueError(f"is no filter of messages. {error.what} {error.why}") from None
+    return words
+
+
+def queue_filter(value: Any) -> str:
+    """A saved filter of the overview, as `/` takes it there. Whatever is typed there is one."""
+    found = text(value).strip()
+    _require_own(found.split())
+    return found
+
+
+def _require_own(words: Sequence[str]) -> None:
+    if not words:
+        raise WrongValueError("wants a filter, and says nothing")
+    if any(word.startswith(MARK) for word in words):
+        raise WrongValueError(f"wants its own words: {MARK} names another filter")
 
 
 def zone(value: Any) -> tzinfo | None:

@@ -15,6 +15,7 @@ from console.config.values import Key, Layer, Value
 from console.engines import Database, Product, Timeouts, label_of, product
 from console.errors import UsageError
 from console.monitor.limits import Limits, Thresholds
+from console.monitor.saved import Words
 from console.rights import Rights
 
 __all__ = ["Limits", "Profile", "Settings", "Thresholds"]
@@ -58,12 +59,15 @@ class Profile:
         settings: Settings,
         queues: Mapping[str, Settings],
         environment: Mapping[str, str],
+        filters: Layer,
     ) -> None:
         """`name` is None where a URL alone names the database."""
         self.name = name
         self.settings = settings
         self.queues = queues
         """The queues that have thresholds of their own."""
+        self.filters = filters
+        """The saved filters of messages, by their names."""
         self._environment = environment
 
     def __repr__(self) -> str:
@@ -84,6 +88,16 @@ class Profile:
     def group(self) -> str | None:
         """Which connections it belongs to; for verbs that work on several."""
         return self.settings[keys.GROUP]
+
+    @property
+    def color(self) -> str | None:
+        """The mark beside its name, so that nobody takes it for another one."""
+        return self.settings[keys.COLOR]
+
+    @property
+    def saved_words(self) -> Words:
+        """What its saved filters of messages stand for."""
+        return {name: value.meaning for name, value in self.filters.items()}
 
     @property
     def interval_seconds(self) -> float:

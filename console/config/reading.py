@@ -4,17 +4,24 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from console.config.keys import KEYS, URL
-from console.config.kinds import named
+from console.config.keys import GROUP, KEYS, URL
+from console.config.kinds import message_filter, named, queue_filter
 from console.config.lines import lines
 from console.config.values import Layer, Level, Origin, Source, Value, WrongValueError
+from console.monitor.saved import NAME
 
-PROFILES, QUEUES = "profiles", "queues"
+PROFILES, QUEUES, GROUPS = "profiles", "queues", "groups"
+FILTERS, QUEUE_FILTERS = "filters", "queue_filters"
+READERS: Mapping[str, Callable[[Any], Any]] = {
+    FILTERS: message_filter,
+    QUEUE_FILTERS: queue_filter,
+}
+"""The tables of saved filters: of the messages of a queue, and of the overview."""
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _WHERE_TOML_FAILED = re.compile(r" \(at line (\d+), column (\d+)\)$")
@@ -39,6 +46,8 @@ class ProfileTable:
     values: Layer
     queues: Mapping[str, Layer]
     origin: Origin
+    filters: Layer = field(default_factory=dict)
+    """Of messages, by their names."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +57,11 @@ class Document:
     values: Layer
     profiles: Mapping[str, ProfileTable]
     mistakes: tuple[Mistake, ...] = ()
+    groups: Mapping[str, Layer] = field(default_factory=dict)
+    filters: Layer = field(default_factory=dict)
+    """Of messages, by their names."""
+    queue_filters: Layer = field(default_factory=dict)
+    """Of the overview."""
 
 
 def read(path: Path, text: str) -> Document:
@@ -65,8 +79,11 @@ def _not_toml(path: Path, words: str) -> Mistake:
     return Mistake(place, f"not TOML: {_WHERE_TOML_FAILED.sub('', words)}")
 
 
-_INNER = {Level.TOP: PROFILES, Level.PROFILE: QUEUES}
-"""The tables in which those of the next level stand."""
+_INNER = {
+    Level.TOP: (PROFILES, GROUPS, FILTERS, QUEUE_FILTERS),
+    Level.PROFILE: (QUEUES, FILTERS),
+}
+"""The tables in which the user's own names stand."""
 
 
 class _Reader:
@@ -81,8 +98,15 @@ class _Reader:
         profiles = {
             name: self._profile(name, table) for name, table in self._tables(found, (PROFILES,))
         }
+        groups = {
+            name: self._group(name, table, profiles)
+            for name, table in self._tables(found, (GROUPS,))
+        }
+        filters = self._filters(found, (FILTERS,))
+        queue_filters = self._filters(found, (QUEUE_FILTERS,))
         in_order = sorted(self._mistakes, key=lambda found: found[0])
-        return Document(values, profiles, tuple(mistake for _, mistake in in_order))
+        mistakes = tuple(mistake for _, mistake in in_order)
+        return Document(values, profiles, mistakes, groups, filters, queue_filters)
 
     def _profile(self, name: str, table: Mapping[str, Any]) -> ProfileTable:
         path = (PROFILES, name)
@@ -95,7 +119,33 @@ class _Reader:
             queue: self._layer(inner, (*path, QUEUES, queue), Level.QUEUE)
             for queue, inner in self._tables(table, (*path, QUEUES))
         }
-        return ProfileTable(values, queues, self._origin(path))
+        filters = self._filters(table, (*path, FILTERS))
+        return ProfileTable(values, queues, self._origin(path), filters)
+
+    def _group(
+        self, name: str, table: Mapping[str, Any], profiles: Mapping[str, ProfileTable]
+    ) -> Layer:
+        if not any(_is_in(one, name) for one in profiles.values()):
+            self._mistake((GROUPS, name), "is the group of no profile")
+        return self._layer(table, (GROUPS, name), Level.GROUP)
+
+    def _filters(self, table: Mapping[str, Any], path: tuple[str, ...]) -> Layer:
+        """Saved filters, by their names."""
+        written = table.get(path[-1], {})
+        if not isinstance(written, dict):
+            self._mistake(path, f"wants a table of filters, not {named(written)}")
+            return {}
+        found: dict[str, Value] = {}
+        for name, line in written.items():
+            here = (*path, name)
+            if not NAME.fullmatch(name):
+                self._mistake(here, "wants a name of letters, digits, _ and -")
+                continue
+            try:
+                found[name] = Value(line, READERS[path[-1]](line), self._origin(here))
+            except WrongValueError as error:
+                self._mistake(here, str(error))
+        return found
 
     def _tables(
         self, table: Mapping[str, Any], path: tuple[str, ...]
@@ -129,7 +179,7 @@ class _Reader:
                     yield from self._values(written, here, level, f"{name}.")
                 else:
                     self._mistake(here, f"wants {_LIMITS}, not {named(written)}")
-            elif group or word != _INNER.get(level):
+            elif group or word not in _INNER.get(level, ()):
                 self._mistake(here, f"is not known{_advice(word, level, group)}")
 
     def _origin(self, path: tuple[str, ...]) -> Origin:
@@ -139,6 +189,11 @@ class _Reader:
         origin = self._origin(path)
         mistake = Mistake(str(origin), f"{_dotted(path)} {text}")
         self._mistakes.append((origin.line or 0, mistake))
+
+
+def _is_in(profile: ProfileTable, group: str) -> bool:
+    value = profile.values.get(GROUP.name)
+    return value is not None and value.meaning == group
 
 
 _LIMITS = "{ warning = ..., critical = ... }"
@@ -156,7 +211,7 @@ def _words(level: Level, group: str) -> list[str]:
 
 def _advice(word: str, level: Level, group: str) -> str:
     """What may have been meant."""
-    known = _words(level, group) + ([] if group else [_INNER[level]] if level in _INNER else [])
+    known = _words(level, group) + ([] if group else [*_INNER.get(level, ())])
     if near := difflib.get_close_matches(word, known, n=1):
         return f'; did you mean "{near[0]}"?'
     elsewhere = [other.value for other in Level if not group and word in _words(other, "")]

@@ -63,13 +63,15 @@ class Level(Enum):
 
     TOP = "at the top, before any [table]"
     PROFILE = "in [profiles.NAME]"
+    GROUP = "in [groups.NAME]"
     QUEUE = 'in [profiles.NAME.queues."QUEUE"]'
 
 
-EVERYWHERE = frozenset(Level)
+EVERYWHERE = frozenset({Level.TOP, Level.PROFILE, Level.QUEUE})
 TOP_ONLY = frozenset({Level.TOP})
 CONNECTION = frozenset({Level.TOP, Level.PROFILE})
 PROFILE_ONLY = frozenset({Level.PROFILE})
+PROFILE_OR_GROUP = frozenset({Level.PROFILE, Level.GROUP})
 
 
 @dataclass(frozen=True)

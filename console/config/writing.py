@@ -1,4 +1,4 @@
-"""A profile written to the file: everything else in it stays as it is, byte for byte.
+"""A profile, a saved filter, the theme written to the file: all else stays, byte for byte.
 
 No password is ever written: only where it comes from.
 """
@@ -7,16 +7,20 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from console.config.keys import KEYS
-from console.config.reading import PROFILES, read
+from console.config.keys import KEYS, THEME
+from console.config.lines import statements
+from console.config.reading import FILTERS, PROFILES, READERS, Document, read
 from console.config.values import Level, Origin, Source, WrongValueError
 from console.errors import UsageError
+from console.monitor.saved import NAME
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
+_VALUE = re.compile(r"""(?<==)(\s*)("[^"]*"|'[^']*')""")
 
 
 class WrongFieldError(UsageError):
@@ -50,7 +54,7 @@ def check_name(name: str) -> None:
 
 def table(name: str, values: Mapping[str, object]) -> str:
     """The profile as TOML."""
-    lines = [f"[{PROFILES}.{name if _BARE.fullmatch(name) else _quoted(name)}]"]
+    lines = [f"[{PROFILES}.{_key(name)}]"]
     lines += [f"{key} = {_written(value)}" for key, value in values.items()]
     return "\n".join(lines) + "\n"
 
@@ -63,16 +67,50 @@ def add_profile(path: Path, name: str, values: Mapping[str, object]) -> None:
     """
     check_name(name)
     check(values)
+    _rewrite(path, lambda text: _with_profile(path, text, name, values))
+
+
+def save_filter(path: Path, kind: str, name: str, line: str) -> None:
+    """Add a saved filter: of messages (FILTERS), or of the overview (QUEUE_FILTERS).
+
+    As `add_profile`. One of that name that says the same is left as it is.
+    """
+    if not NAME.fullmatch(name):
+        raise WrongFieldError("name", "wants letters, digits, _ and -, and no blanks")
+    try:
+        READERS[kind](line)
+    except WrongValueError as error:
+        raise WrongFieldError("filter", str(error)) from None
+    _rewrite(path, lambda text: _with_filter(path, text, kind, name, line))
+
+
+def save_theme(path: Path, theme: str) -> None:
+    """Set the theme, at the top of the file. As `add_profile`."""
+    try:
+        THEME.value(theme, Origin(Source.FILE))
+    except WrongValueError as error:
+        raise WrongFieldError(THEME.name, str(error)) from None
+    _rewrite(path, lambda text: _with_theme(path, text, theme))
+
+
+def _rewrite(path: Path, change: Callable[[str], str]) -> None:
+    """Put what `change` makes of the file's text in its place, whole or not at all."""
     real = Path(os.path.realpath(path))  # a link stays one
     before = _bytes(real)
-    text = _with(path, before, name, values)
+    try:
+        text = (before or b"").decode()
+    except UnicodeDecodeError:
+        raise UsageError(f"{str(path)!r} is not UTF-8.") from None
+    after = change(text)
+    if after == text:
+        return
     try:
         real.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         mode = real.stat().st_mode & 0o777 if before is not None else 0o600
         descriptor, temporary = tempfile.mkstemp(prefix=f".{real.name}.", dir=real.parent)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(text.encode())
+                file.write(after.encode())
                 file.flush()
                 os.fchmod(file.fileno(), mode)
                 os.fsync(file.fileno())
@@ -86,7 +124,7 @@ def add_profile(path: Path, name: str, values: Mapping[str, object]) -> None:
         raise UsageError(
             f"{str(path)!r} cannot be written.",
             why=error.strerror or str(error),
-            next_step="Add the profile by hand, or name another file in DBQ_CONFIG.",
+            next_step="Write it by hand, or name another file in DBQ_CONFIG.",
         ) from error
 
 
@@ -108,12 +146,8 @@ def _require_unchanged(path: Path, before: bytes | None) -> None:
         )
 
 
-def _with(path: Path, before: bytes | None, name: str, values: Mapping[str, object]) -> str:
-    """The file's text with the profile in it, checked as a whole."""
-    try:
-        text = (before or b"").decode()
-    except UnicodeDecodeError:
-        raise UsageError(f"{str(path)!r} is not UTF-8.") from None
+def _right(path: Path, text: str) -> Document:
+    """What the file says now. UsageError where it has mistakes."""
     known = read(path, text)
     if known.mistakes:
         raise UsageError(
@@ -121,11 +155,15 @@ def _with(path: Path, before: bytes | None, name: str, values: Mapping[str, obje
             why="\n".join(map(str, known.mistakes)),
             next_step="Correct them first: dbq-console config validate",
         )
+    return known
+
+
+def _with_profile(path: Path, text: str, name: str, values: Mapping[str, object]) -> str:
+    """The file's text with the profile in it, checked as a whole."""
+    known = _right(path, text)
     if name in known.profiles:
         raise WrongFieldError("name", f"is taken: {path} has a profile {name!r}")
-    ending = "\r\n" if "\r\n" in text else "\n"
-    gap = "" if not text else ending if text.endswith("\n") else ending * 2
-    found = text + gap + table(name, values).replace("\n", ending)
+    found = _at_end(text, table(name, values))
     after = read(path, found)
     if after.mistakes or list(after.profiles) != [*known.profiles, name]:
         raise UsageError(
@@ -134,6 +172,89 @@ def _with(path: Path, before: bytes | None, name: str, values: Mapping[str, obje
             next_step="Add it by hand:\n" + table(name, values),
         )
     return found
+
+
+def _with_filter(path: Path, text: str, kind: str, name: str, line: str) -> str:
+    known = _right(path, text)
+    there = (known.filters if kind == FILTERS else known.queue_filters).get(name)
+    if there is not None and there.written == line:
+        return text
+    if there is not None:
+        raise WrongFieldError("name", f"is taken: {there.origin} has {name} = {there.written!r}")
+    setting = f"{_key(name)} = {_quoted(line)}"
+    inside = [one for one in statements(text) if one.table == (kind,)]
+    if inside:
+        found = _after_line(text, inside[-1].last, setting)
+    else:
+        found = _at_end(text, f"[{kind}]\n{setting}\n")
+    return _checked(path, text, found, f"[{kind}]\n{setting}", kind, name, line)
+
+
+def _with_theme(path: Path, text: str, theme: str) -> str:
+    known = _right(path, text)
+    there, setting = known.values.get(THEME.name), f"{THEME.name} = {_quoted(theme)}"
+    if there is not None and there.written == theme:
+        return text
+    top = [one for one in statements(text) if one.table == ()]
+    lines = text.split("\n")
+    if there is not None:
+        at = next(one for one in top if one.paths[0] == (THEME.name,)).first - 1
+        lines[at] = _VALUE.sub(lambda found: found[1] + _quoted(theme), lines[at], count=1)
+        found = "\n".join(lines)
+    elif top:
+        found = _after_line(text, top[-1].last, setting)
+    else:
+        found = _after_line(text, _first_words(lines), setting + ("\n" if text else ""))
+    return _checked(path, text, found, setting, THEME.name, theme)
+
+
+def _first_words(lines: Sequence[str]) -> int:
+    """How many lines the comment has with which a file begins, with the empty line behind it."""
+    count = next((n for n, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    return count + 1 if count and count < len(lines) and not lines[count].strip() else 0
+
+
+def _checked(path: Path, before: str, after: str, by_hand: str, *change: str) -> str:
+    """The text `after`, if it says what `before` said and the change, and nothing else."""
+    *places, last, value = change
+    try:
+        wanted = inner = tomllib.loads(before)
+        for place in places:
+            inner = inner.setdefault(place, {})
+        inner[last] = value
+        same = tomllib.loads(after) == wanted
+    except tomllib.TOMLDecodeError:
+        same = False
+    if same and not read(path, after).mistakes:
+        return after
+    raise UsageError(
+        f"That cannot be added to {str(path)!r} without changing what is there.",
+        next_step="Add it by hand:\n" + by_hand,
+    )
+
+
+def _ending(text: str) -> str:
+    return "\r\n" if "\r\n" in text else "\n"
+
+
+def _at_end(text: str, more: str) -> str:
+    ending = _ending(text)
+    gap = "" if not text else ending if text.endswith("\n") else ending * 2
+    return text + gap + more.replace("\n", ending)
+
+
+def _after_line(text: str, number: int, more: str) -> str:
+    """The text with lines of its own behind its line of that number; 0: before all."""
+    ending = _ending(text)
+    lines = text.split("\n")
+    added = more.replace("\n", ending) + ending
+    if number == len(lines):  # the last one, without its end
+        return text + ending + added
+    return "".join(f"{line}\n" for line in lines[:number]) + added + "\n".join(lines[number:])
+
+
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else _quoted(name)
 
 
 def _written(value: object) -> str:

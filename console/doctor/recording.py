@@ -1,5 +1,6 @@
 """Everything that is recorded of one connection: samples, and in longer steps what is dearer."""
 
+import logging
 import threading
 import time
 from collections import Counter
@@ -13,7 +14,7 @@ from console.actions import audit
 from console.catalog import Queue
 from console.doctor.examine import examine
 from console.doctor.finding import Diagnosis, Finding
-from console.engines import Database
+from console.engines import Database, patience
 from console.errors import ConsoleError
 from console.monitor import Reading, Sampler
 from console.monitor.activity import Activity, find_objects, look
@@ -23,11 +24,14 @@ from console.monitor.message import Masks
 from console.monitor.recording import Recorder
 from console.monitor.recording.records import ACTIONS, FINDINGS, WAITS, Row
 
+_LOG = logging.getLogger(__name__)
 FINDINGS_SECONDS = 60.0
 WAITS_SECONDS = 10.0
 ACTIONS_SECONDS = 10.0
 _SHARE = 10
 """A look that takes long is followed by a pause of so many times as long, at least."""
+_LOOK_SECONDS = 600.0
+"""For one of them, which may be many statements."""
 
 
 @dataclass
@@ -93,9 +97,12 @@ class Rounds:
 
     def _try(self, record: Callable[[Sequence[Queue]], None]) -> None:
         try:
-            record(catalog.in_use(self._database))
+            with patience(_LOOK_SECONDS, self._stop.is_set):
+                record(catalog.in_use(self._database))
         except ConsoleError:
             return  # a look that failed is no record; the samples tell of the connection
+        except Exception:  # noqa: BLE001  # a thread that dies records nothing ever again
+            _LOG.exception("what is recorded in longer steps could not be looked at")
 
     def _findings(self, queues: Sequence[Queue]) -> None:
         seen = self._last.queues if self._last is not None else ()

@@ -1,11 +1,12 @@
 """A queue for the ticket: its figures, what is wrong with it, what was done to it, as Markdown."""
 
+import re
 from collections.abc import Iterator, Sequence
 from datetime import tzinfo
 
 from console.actions.audit import Entry
 from console.doctor.finding import Diagnosis
-from console.formats import NOT_APPLICABLE, UNKNOWN, count, duration, moment, rate
+from console.formats import NOT_APPLICABLE, UNKNOWN, count, duration, moment, plain, rate
 from console.monitor import QueueSnapshot
 
 _FIGURES = (
@@ -88,7 +89,7 @@ def _findings(diagnosis: Diagnosis, zone: tzinfo | None) -> Iterator[str]:
         for name, value in finding.evidence.items():
             yield f"- {_text(name)}: {_text(str(value))}"
         if finding.repair is not None:
-            command = f" (`{finding.repair.command}`)" if finding.repair.command else ""
+            command = f" ({_code(finding.repair.command)})" if finding.repair.command else ""
             yield f"- Repair: {_text(finding.repair.summary)}{command}"
         yield ""
     for why in diagnosis.unseen:
@@ -113,7 +114,14 @@ def _actions(actions: Sequence[Entry], zone: tzinfo | None) -> Iterator[str]:
         )
 
 
+def _code(text: str) -> str:
+    """To be copied: in more backticks than it has itself."""
+    most = max(map(len, re.findall("`+", text)), default=0)
+    fence, room = "`" * (most + 1), " " if most else ""
+    return f"{fence}{room}{plain(text)}{room}{fence}"
+
+
 def _text(text: str) -> str:
-    """Data is never markup: nor a second line, nor a column of its own."""
-    one_line = " ".join(text.split())
+    """Data is never markup: nor a second line, nor a column of its own, nor a terminal's."""
+    one_line = plain(" ".join(text.split()))
     return "".join(f"\\{sign}" if sign in "\\`*_[]<>#|" else sign for sign in one_line)

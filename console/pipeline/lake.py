@@ -109,7 +109,12 @@ class Lake:
         return self._files
 
     def path(self, path: str) -> str:
-        """As the filesystem has it."""
+        """As the filesystem has it. DamagedError for what a manifest says of a place elsewhere."""
+        if ".." in path.split("/"):
+            raise DamagedError(
+                f"The lake {self.place} names a file that is not in it: {path!r}.",
+                next_step="Nothing was changed. Look who has written its manifests.",
+            )
         return f"{self._root.rstrip('/')}/{path}"
 
     def id(self) -> str:
@@ -178,7 +183,7 @@ class Lake:
             data = file.read()
         try:
             content = json.loads(data)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise _damaged(self.path(path), str(error)) from error
         if not isinstance(content, dict):
             raise _damaged(self.path(path), "it is no JSON object")

@@ -133,7 +133,7 @@ class Run:
     ) -> int | None:
         if self.result is None or self.verb not in of:
             return else_
-        with suppress(KeyError, TypeError, ValueError, AttributeError):
+        with suppress(KeyError, TypeError, ValueError, AttributeError, OverflowError):
             return int(of[self.verb](self.result))
         return else_
 
@@ -220,10 +220,28 @@ def _read(path: Path) -> Run | None:
                 content[name] = datetime.fromisoformat(content[name])
         for name in ("words", "lines"):
             content[name] = tuple(content.get(name, ()))
-        run = Run(**content, id=path.stem)
+        run = _sound(Run(**content, id=path.stem))
         return Run(**{**vars(run), "alive": None if run.status is not None else _alive(run)})
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
+
+
+def _sound(run: Run) -> Run:
+    """The same where each value is of its kind. ValueError."""
+    texts = (run.verb, run.queue, run.connection, run.lake, run.user, run.host, run.born, run.told)
+    numbers = (run.status, run.told_rows, run.told_bytes)
+    moments = (run.began_at, run.told_at, run.ended_at)
+    good = (
+        all(isinstance(text, str) for text in (*texts, *run.words, *run.lines))
+        and all(number is None or isinstance(number, int) for number in numbers)
+        and all(at is None or at.tzinfo is not None for at in moments)
+        and isinstance(run.pid, int)
+        and (run.result is None or isinstance(run.result, dict))
+        and all(isinstance(text, str) for text in (*run.error, *run.error.values()))
+    )
+    if not good:
+        raise ValueError("it is no run")
+    return run
 
 
 def _alive(run: Run) -> bool | None:

@@ -21,12 +21,14 @@ from console.tui.feed import Clock, Feed, SamplerFeed
 from console.tui.opening import Opening, free_name, open_profile
 from console.tui.places import Place, url_words
 from console.tui.replay import open_replay
+from console.tui.themes import DEFAULT_TASTE, Taste
 
 __all__ = [
     "Clock",
     "ConsoleApp",
     "Feed",
     "SamplerFeed",
+    "Taste",
     "require_terminal",
     "run",
     "run_profiles",
@@ -54,6 +56,7 @@ def run(
     banner: str = "",
     rights: Rights = Rights.ADMIN,
     recordings: Path | None = None,
+    taste: Taste = DEFAULT_TASTE,
 ) -> None:
     """Open the console on these databases and return when the operator quits.
 
@@ -84,6 +87,7 @@ def run(
         rights=rights.word,
         thresholds=thresholds,
         recordings=recordings,
+        taste=taste,
     )
     _run(app)
 
@@ -94,6 +98,7 @@ def run_profiles(
     config_path: Path | None,
     zone: tzinfo | None = UTC,
     recordings: Path | None = None,
+    taste: Taste = DEFAULT_TASTE,
 ) -> None:
     """Open the console on these connections and return when the operator quits.
 
@@ -115,6 +120,7 @@ def run_profiles(
         zone=zones.pop() if len(zones) == 1 else zone,
         config_path=config_path,
         recordings=recordings,
+        taste=taste,
     )
     _run(app)
 
@@ -125,6 +131,7 @@ def run_replay(
     *,
     zone: tzinfo | None = UTC,
     thresholds: Mapping[str, ThresholdsOf] | None = None,
+    taste: Taste = DEFAULT_TASTE,
 ) -> None:
     """Open the console on the recordings in a folder, at a time (`03:00`, or ISO).
 
@@ -134,7 +141,7 @@ def run_replay(
 
     replay = open_replay(root, at, zone, time.monotonic)
     require_terminal()
-    _run(ReplayApp(replay, zone=zone, thresholds=thresholds))
+    _run(ReplayApp(replay, zone=zone, thresholds=thresholds, taste=taste))
 
 
 def _run(app: ConsoleApp) -> None:

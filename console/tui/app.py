@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import Provider
+from textual.filter import LineFilter
 from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Input
 
+from console.config.reading import FILTERS, QUEUE_FILTERS
 from console.monitor import Reading
 from console.monitor.limits import ThresholdsOf
 from console.tui.board import Board, Key, RightsWords
@@ -31,11 +33,15 @@ from console.tui.screens.connections import ConnectionsScreen
 from console.tui.screens.help import HelpScreen
 from console.tui.screens.live import LiveScreen
 from console.tui.screens.overview import OverviewScreen
-from console.tui.terminal import TerminalDriver
-from console.tui.themes import THEMES
+from console.tui.terminal import Harmless, TerminalDriver
+from console.tui.text import plain
+from console.tui.themes import DEFAULT_TASTE, THEMES, Taste
 
 if TYPE_CHECKING:
-    from console.tui.commands import Site
+    from console.tui.commands import InSight, Site
+
+
+HARMLESS = Harmless()
 
 
 def _palette() -> type[Provider]:
@@ -109,6 +115,7 @@ class ConsoleApp(App[None]):
         zone: tzinfo | None = UTC,
         config_path: Path | None = None,
         recordings: Path | None = None,
+        taste: Taste = DEFAULT_TASTE,
     ) -> None:
         """`rights` are words for the connections' lines, one for all or each by its name.
 
@@ -116,23 +123,27 @@ class ConsoleApp(App[None]):
         `zone` is the one in which times of day are shown (None: the machine's own). `recordings`:
         the folder to which what is seen is recorded; None: nothing is.
         """
+        if not os.environ.get("NO_COLOR", "?"):
+            del os.environ["NO_COLOR"]  # empty it says nothing, by its own rule; not to Textual
         # Without colours means without colours: greys would be colours too.
         super().__init__(
             driver_class=TerminalDriver, ansi_color=True if "NO_COLOR" in os.environ else None
         )
         for theme in THEMES:
             self.register_theme(theme)
-        self.theme = THEMES[0].name
+        self.theme = taste.theme
         intervals = {feed.name: feed.interval_seconds for feed in feeds}
         if len(intervals) < len(feeds):
             raise ValueError("two feeds of one name")
         clock = clock or Clock()
+        colors = {**taste.colors, **{one.name: one.color for one in places if one.color}}
         board = Board(
             intervals,
             clock.monotonic(),
             rights=dict.fromkeys(intervals, rights) if isinstance(rights, str) else rights,
             production=production,
             thresholds=thresholds,
+            colors={} if self.no_color else colors,
         )
         self.desk = Desk(
             board,
@@ -143,6 +154,7 @@ class ConsoleApp(App[None]):
             zone,
             config_path,
             recordings=None if recordings is None else Recordings(recordings),
+            saved=taste.saved,
         )
         self._overview = OverviewScreen(self.desk, banner=banner)
         # A feed without a place is not a database's: nobody can look behind its readings.
@@ -154,6 +166,10 @@ class ConsoleApp(App[None]):
         for name in self._doctors:
             board.expect_doctor(name)
             self._record(self.desk.places[name])
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """The last that is done to a line before it is drawn."""
+        return [*super().get_line_filters(), HARMLESS]
 
     def get_default_screen(self) -> Screen[None]:
         """What opens first: the overview, or how to get something to look at."""
@@ -172,6 +188,7 @@ class ConsoleApp(App[None]):
             rights=opening.rights,
             production=place.production,
             thresholds=opening.thresholds,
+            color="" if self.no_color else place.color,
         )
         self._doctors[place.name] = DoctorFeed(place, self._hearer(place.name))
         desk.board.expect_doctor(place.name)
@@ -293,7 +310,21 @@ class ConsoleApp(App[None]):
         if isinstance(screen, OverviewScreen):
             key = screen.queue_key
         themes = tuple(theme.name for theme in THEMES)
-        return Site(self.desk, self, key if isinstance(key, tuple) else None, themes)
+        in_sight = self._filter_in_sight(screen)
+        return Site(self.desk, self, key if isinstance(key, tuple) else None, themes, in_sight)
+
+    def _filter_in_sight(self, screen: Screen[object]) -> "InSight | None":
+        """Of the overview, or of the list of messages that is not behind another tab."""
+        from console.tui.commands import InSight  # noqa: PLC0415
+        from console.tui.tabs.message_pane import MessagePane  # noqa: PLC0415
+
+        if isinstance(screen, OverviewScreen):
+            line = screen.filter_line
+            return InSight(QUEUE_FILTERS, line) if line else None
+        for pane in screen.query(MessagePane):
+            if pane.region and (line := pane.filter_line):
+                return InSight(FILTERS, line)
+        return None
 
     def action_command_palette(self) -> None:
         """Everything that a command can do."""
@@ -311,6 +342,10 @@ class ConsoleApp(App[None]):
     def choose_theme(self, name: str) -> None:
         """Other colours, for as long as the console runs."""
         self.theme = name
+
+    def tell(self, words: str) -> None:
+        """Something that was done, said for a moment."""
+        self.notify(plain(words), markup=False)
 
     def open_messages(self, key: Key, words: Sequence[str] = ()) -> None:
         """A queue's messages, with a filter."""

@@ -6,18 +6,22 @@ A command goes somewhere, or opens a form with its fields filled. None changes d
 import difflib
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol
 
+from console.config import writing
+from console.config.reading import FILTERS
 from console.errors import UsageError
 from console.monitor import filters as filtering
+from console.monitor.filter_line import line_of, words_of
+from console.monitor.saved import MARK, Words, expand
 from console.tui.actions import bench
 from console.tui.actions import pipeline as jobs
 from console.tui.actions.fields import BY_VERB, Field, Form, Kind, Put
 from console.tui.actions.fields import line_of as field_line
 from console.tui.board import Key
 from console.tui.desk import Desk
-from console.tui.filter_line import line_of, words_of
 from console.tui.text import plain
 
 TABS = ("findings", "messages", "errors", "stuck", "waits", "slots", "sql", "audit")
@@ -32,11 +36,23 @@ class Shell(Protocol):
     def choose_theme(self, name: str) -> None:
         """Other colours."""
 
+    def tell(self, words: str) -> None:
+        """Something that was done."""
+
     def action_help(self) -> None:
         """The help."""
 
     def exit(self) -> None:
         """Quit."""
+
+
+@dataclass(frozen=True)
+class InSight:
+    """The filter of what is on the screen, as the configuration would have it."""
+
+    kind: str
+    """FILTERS, of messages; or QUEUE_FILTERS, of the overview."""
+    line: str
 
 
 @dataclass(frozen=True)
@@ -48,6 +64,8 @@ class Site:
     key: Key | None = None
     """The queue under the cursor."""
     themes: tuple[str, ...] = ()
+    in_sight: InSight | None = None
+    """The filter that could be saved."""
 
     @property
     def connection(self) -> str:
@@ -60,6 +78,15 @@ class Site:
     def keys(self) -> list[Key]:
         """Every queue that is known now."""
         return [view.key for view in self.desk.board.queues(self.desk.clock.monotonic())]
+
+    @property
+    def filters(self) -> Words:
+        """The saved filters of messages of the queue under the cursor, or of every queue."""
+        return self.desk.saved.messages if self.key is None else self.desk.filters(self.key)
+
+    def is_saved(self, word: str) -> bool:
+        """Whether it means a saved filter, and no queue."""
+        return word.startswith(MARK) and not any(word in names_of(key) for key in self.keys)
 
 
 Do = Callable[[Site, list[str]], None]
@@ -131,7 +158,7 @@ def quoted(word: str) -> str:
 
 def _queue_and_rest(site: Site, words: list[str]) -> tuple[Key, list[str]]:
     """The queue that is named, or else the one under the cursor; and the other words."""
-    if words and not _is_option(words[0]):
+    if words and not _is_option(words[0]) and not site.is_saved(words[0]):
         return queue_named(site, words[0]), words[1:]
     if site.key is None:
         raise UsageError("Which queue?", next_step="Name it, or put the cursor on it.")
@@ -160,8 +187,7 @@ def _nothing_else(words: Sequence[str]) -> None:
 
 def _messages(site: Site, words: list[str]) -> None:
     key, rest = _queue_and_rest(site, words)
-    filtering.parse(rest)
-    site.shell.open_messages(key, rest)
+    site.shell.open_messages(key, _filters(site, key, rest))
 
 
 def _queue(site: Site, words: list[str]) -> None:
@@ -183,11 +209,12 @@ def _errors(site: Site, words: list[str]) -> None:
 
 def _actions(site: Site, words: list[str]) -> None:
     key, rest = _queue_and_rest(site, words)
-    site.desk.ways.open_actions(key, _filters(rest))
+    site.desk.ways.open_actions(key, _filters(site, key, rest))
 
 
-def _filters(words: list[str]) -> list[str]:
-    found = [word for word in words if word != "--filter"]
+def _filters(site: Site, key: Key, words: list[str]) -> list[str]:
+    given = (word for word in words if word != "--filter")
+    found = [*expand(given, site.desk.filters(key))]
     filtering.parse(found)
     return found
 
@@ -195,13 +222,15 @@ def _filters(words: list[str]) -> list[str]:
 def _verb(form: Form) -> Do:
     def do(site: Site, words: list[str]) -> None:
         key, rest = _queue_and_rest(site, words)
-        filters, options = read_options(form, rest)
+        filters, options = read_options(form, rest, site.desk.filters(key))
         site.desk.ways.open_action(key, form.verb, filters, **options)
 
     return do
 
 
-def read_options(form: Form, words: list[str]) -> tuple[list[str], dict[str, str]]:
+def read_options(
+    form: Form, words: list[str], saved: Words | None = None
+) -> tuple[list[str], dict[str, str]]:
     """The filters and the fields that the words of a verb say, as the command line has them."""
     fields = {field.name: field for field in form.fields}
     filters: list[str] = []
@@ -225,12 +254,12 @@ def read_options(form: Form, words: list[str]) -> tuple[list[str], dict[str, str
                     raise UsageError(f"{plain(word)} wants a value: {field.summary}.")
                 value = left.pop(0)
             if field.kind is Kind.FILTERS:
-                filters.append(value)
+                filters += expand([value], saved or {})
             else:
                 _check(field, value)
                 options[name] = value
-        elif "filter" in fields and _is_filter(word):
-            filters.append(word)
+        elif "filter" in fields and (_is_filter(word) or word.startswith(MARK)):
+            filters += expand([word], saved or {})
         else:
             _argument(form, word, options)
     filtering.parse(filters)
@@ -341,7 +370,44 @@ def _bench(site: Site, words: list[str]) -> None:
 def _theme(site: Site, words: list[str]) -> None:
     if not words or words[0] not in site.themes:
         raise UsageError("Which theme?", next_step=f"There are: {', '.join(site.themes)}")
+    keep = words[1:2] == ["--save"]
+    _nothing_else(words[2:] if keep else words[1:])
     site.shell.choose_theme(words[0])
+    if keep:
+        path = _file(site)
+        writing.save_theme(path, words[0])
+        site.shell.tell(f"The theme is {words[0]} from now on, by {path}.")
+
+
+def _file(site: Site) -> Path:
+    """The configuration. UsageError where this console has none."""
+    if site.desk.config_path is None:
+        raise UsageError(
+            "Nothing can be saved from here.", why="This console has no configuration file."
+        )
+    return site.desk.config_path
+
+
+def _save(site: Site, words: list[str]) -> None:
+    """Keep the filter that is in sight."""
+    if not words:
+        raise UsageError("Under which name?", next_step="Example: :save late")
+    _nothing_else(words[1:])
+    name, one, path = words[0].removeprefix(MARK), site.in_sight, _file(site)
+    if one is None:
+        raise UsageError(
+            "There is no filter in sight.",
+            next_step="Filter the overview, or a list of messages, with / first.",
+        )
+    writing.save_filter(path, one.kind, name, one.line)
+    saved = site.desk.saved
+    if one.kind == FILTERS:
+        messages = {**saved.messages, name: tuple(words_of(one.line))}
+        site.desk.saved = replace(saved, messages=messages)
+    else:
+        site.desk.saved = replace(saved, queues={**saved.queues, name: one.line})
+    where = "in lists of messages" if one.kind == FILTERS else "on the overview"
+    site.shell.tell(f"Saved in {path}: {MARK}{name} behind / {where}.")
 
 
 def _simply(way: Callable[[Site], Callable[[], None]]) -> Do:
@@ -395,7 +461,10 @@ COMMANDS: tuple[Command, ...] = (
         "running", "", "the actions that run here",
         _simply(lambda site: site.desk.ways.open_running),
     ),
-    Command("theme", "NAME", "other colours", _theme, "theme"),
+    Command(
+        "save", "NAME", "keep the filter in sight, for / and --filter: @NAME", _save,
+    ),
+    Command("theme", "NAME [--save]", "other colours, for now or for good", _theme, "theme"),
     Command("help", "", "the keys", _simply(lambda site: site.shell.action_help)),
     Command("quit", "", "quit", _simply(lambda site: site.shell.exit), "", ("q!",)),
 )  # fmt: skip

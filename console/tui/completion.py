@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from console.errors import UsageError
 from console.monitor import filters as filtering
+from console.monitor.saved import MARK
 from console.tui.actions import bench
 from console.tui.actions.fields import BY_VERB, Put
 from console.tui.actions.pipeline import ABOUT_A_QUEUE
@@ -29,14 +30,9 @@ def completions(site: Site, line: str) -> list[str]:
 
 def _words(site: Site, command: Command, before: Sequence[str]) -> Iterator[str]:
     if len(before) == 1:
-        if command.wants in {"queue", "both"}:
-            yield from _unambiguous(site.keys)
-        if command.wants in {"connection", "both"}:
-            yield from map(quoted, site.desk.places)
-        if command.wants == "theme":
-            yield from site.themes
-        if command.wants == "job":
-            yield from JOBS
+        yield from _wanted(site, command.wants)
+    if command.wants == "theme" and len(before) == 2:
+        yield "--save"
     if command.name == "queue" and len(before) == 2:
         yield from TABS
     if command.wants == "job" and len(before) == 2 and before[1] in ABOUT_A_QUEUE:
@@ -48,8 +44,21 @@ def _words(site: Site, command: Command, before: Sequence[str]) -> Iterator[str]
     if takes_filters and before:
         yield from ("state=ready", "state=claimed", "state=error", "state=done")
         yield from (re.split("(?<=[=~.])", one)[0] for one in filtering.FORMS)
+        yield from (f"{MARK}{name}" for name in site.filters)
     if form is not None:
         yield from (f"--{field.name}" for field in form.fields if field.put is Put.OPTION)
+
+
+def _wanted(site: Site, what: str) -> Iterator[str]:
+    """The first word of a command."""
+    if what in {"queue", "both"}:
+        yield from _unambiguous(site.keys)
+    if what in {"connection", "both"}:
+        yield from map(quoted, site.desk.places)
+    if what == "theme":
+        yield from site.themes
+    if what == "job":
+        yield from JOBS
 
 
 def _unambiguous(keys: Iterable[Key]) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from console import formats
+from console.monitor.saved import Saved, Words
 from console.tui.board import Board, Key
 from console.tui.feed import Clock, Feed
 from console.tui.findings import FindingView
@@ -100,6 +101,8 @@ class Desk:
     """What is kept of all this; None: nothing is."""
     replay: Replay | None = None
     """What is played, in a console that shows a recording."""
+    saved: Saved = field(default_factory=Saved)
+    """The filters that have names."""
     _other_zone: tzinfo | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -113,6 +116,11 @@ class Desk:
     def place(self, key: Key) -> Place | None:
         """The connection of a queue; None in a console that has nothing but readings."""
         return self.places.get(key[0])
+
+    def filters(self, key: Key) -> Words:
+        """The saved filters of the messages of a queue."""
+        place = self.place(key)
+        return {**self.saved.messages, **(place.filters if place is not None else {})}
 
     def moment(self, at: datetime) -> str:
         """A time as this console shows times now."""

@@ -4,11 +4,12 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from console.catalog import Queue
-from console.designs import DESIGNS
+from console.designs import DESIGNS, LIBRARIES
 from console.doctor.finding import Code, Diagnosis, Finding, Severity
 from console.errors import ConsoleError
 from console.monitor import Reading
@@ -78,7 +79,7 @@ class Film:
             self._designs[row["schema"], row["queue"]] = row["design"] or ""
         looks = [
             Look(link["at"], self.connection, self._reading(link, following, samples))
-            for link, following in zip(links, [*links[1:], None], strict=True)
+            for link, following in zip_longest(links, links[1:])
         ]
         told_from = min(span.begin, moment - _FINDINGS_BACK) if back else span.begin
         looks += self._diagnoses(self._reader.rows(FINDINGS, Span(told_from, span.end)))
@@ -126,7 +127,8 @@ class Film:
             for row in rows
             if row["code"]
         )
-        design = DESIGNS.get(self._designs.get(pair, "")) or DESIGNS["fifo"]
+        name = self._designs.get(pair, "")
+        design = LIBRARIES.get(name) or DESIGNS.get(name) or DESIGNS["fifo"]
         unseen = rows[0]["verdict"] == "unknown"
         why = ("not everything could be looked at then",) if unseen else ()
         return Diagnosis(Queue(*pair, design, {}, {}), findings, why)

@@ -1,14 +1,16 @@
 """The filter of the queue table: free words and `field:value`, all of which must hold.
 
 `mail` is found in the name, design, schema or connection; `design:ring` and `state:critical` in
-that field; `errors:>0` and `ready:<=100` compare; a word with blanks stands in double quotes.
+that field; `errors:>0` and `ready:<=100` compare; a word with blanks stands in double quotes;
+`@sick` stands for the filter that was saved under that name.
 """
 
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from console.monitor.saved import MARK
 from console.tui.board import QueueView
 
 _WORD = re.compile(r'(?:(?P<field>[a-z_/]+):)?(?:"(?P<quoted>[^"]*)"?|(?P<bare>\S+))', re.I)
@@ -63,9 +65,21 @@ class Filter:
         return all(test(view) for test in self.tests)
 
 
-def parse(text: str) -> Filter:
+def parse(text: str, saved: Mapping[str, str] | None = None) -> Filter:
     """The filter that a line means. Nothing is wrong in it: what is no field is a word."""
-    return Filter(text.strip(), tuple(_test(match) for match in _WORD.finditer(text)))
+    meant = expanded(text, saved or {})
+    return Filter(text.strip(), tuple(_test(match) for match in _WORD.finditer(meant)))
+
+
+def expanded(text: str, saved: Mapping[str, str]) -> str:
+    """The line with the filters that are named in it."""
+
+    def meant(match: re.Match[str]) -> str:
+        word = match["bare"] or ""
+        named = not match["field"] and word.startswith(MARK)
+        return saved.get(word.removeprefix(MARK), match[0]) if named else match[0]
+
+    return _WORD.sub(meant, text).strip()
 
 
 def _test(match: re.Match[str]) -> Test:

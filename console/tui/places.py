@@ -1,6 +1,6 @@
 """A connection as screens work with it: its database, what may be done there, what is hidden."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, tzinfo
 
 from sqlalchemy import URL
@@ -13,6 +13,7 @@ from console.config.passwords import Credentials
 from console.engines import Database
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks
+from console.monitor.saved import Words
 from console.rights import Rights
 
 
@@ -39,6 +40,10 @@ class Place:
     """Where that comes from: a file and its line, a variable, the command line."""
     record: bool = True
     """Whether what is seen of it is kept, in a console that keeps anything."""
+    color: str = ""
+    """The mark beside its name; empty: none."""
+    filters: Words = field(default_factory=dict)
+    """What the saved filters of its messages stand for."""
 
     def find(self, schema: str, name: str) -> Queue:
         """The queue of that name, as the catalog has it now. Waits; ConsoleError."""
@@ -63,6 +68,8 @@ def place_of(
         profile.shown_url,
         str(profile.settings.value(URL_KEY).origin),
         profile.record,
+        profile.color or "",
+        profile.saved_words,
     )
 
 

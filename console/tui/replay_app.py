@@ -18,6 +18,7 @@ from console.tui.opening import Opening
 from console.tui.projector import Projector, Scene, Shown, take
 from console.tui.replay import Replay, moment_of
 from console.tui.text import plain
+from console.tui.themes import DEFAULT_TASTE, Taste
 
 _RIGHTS = "a recording"
 _NOTHING = "A recording: nothing can be done from here."
@@ -68,6 +69,7 @@ class ReplayApp(ConsoleApp):
         zone: tzinfo | None = UTC,
         thresholds: Mapping[str, ThresholdsOf] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
+        taste: Taste = DEFAULT_TASTE,
     ) -> None:
         """`thresholds`: of connections that are configured still."""
         self._thresholds_of = dict(thresholds or {})
@@ -77,7 +79,9 @@ class ReplayApp(ConsoleApp):
             rights=_RIGHTS,
             thresholds=self._thresholds_of,
             zone=zone,
+            taste=taste,
         )
+        self._marks = {} if self.no_color else taste.colors
         self._monotonic = monotonic
         self._replay = replay
         self.desk.replay = replay
@@ -90,6 +94,7 @@ class ReplayApp(ConsoleApp):
             moment.timestamp(),
             rights=dict.fromkeys(names, _RIGHTS),
             thresholds=self._thresholds_of,
+            colors=self._marks,
         )
 
     def _show(self, shown: Shown) -> None:

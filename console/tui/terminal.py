@@ -1,15 +1,45 @@
-"""The terminal, which may go away: a window that is closed, a line that is cut.
+"""The terminal, which obeys what is written to it, and may go away: a window closed, a line cut.
 
 Textual writes in a thread of its own, through a queue that is not endless. Where a write fails that
 thread dies, and a console that ends waits for it for ever, with all that it holds open.
 """
 
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TextIO
 
+from rich.segment import Segment
 from textual.app import App
+from textual.color import Color
 from textual.drivers.linux_driver import LinuxDriver
+from textual.filter import LineFilter
+
+
+class Harmless(LineFilter):
+    """What a terminal would obey is not drawn, wherever it came from: a field's text, a paste.
+
+    Screens make visible what they show (`console.formats.plain`); this is for what they forgot.
+    """
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:  # noqa: ARG002
+        """The same where nothing is to be left out: it takes no room."""
+        if all(segment.text.isprintable() for segment in segments):
+            return segments
+        return [
+            Segment(_OBEYED.sub(_instead, text), style, control)
+            for text, style, control in segments
+        ]
+
+
+_OBEYED = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def _instead(sign: re.Match[str]) -> str:
+    """As wide, that is nothing; what is no Unicode cannot be written at all."""
+    return "\ufffd" if sign[0] >= "\ud800" else ""
 
 
 class TerminalDriver(LinuxDriver):

@@ -39,6 +39,8 @@ class ConnectionView:
     rights: str = ""
     """What may be done by it, and who enforces that, in words."""
     why: str = ""
+    color: str = ""
+    """The mark beside its name; empty: none."""
 
     @property
     def level(self) -> Level:
@@ -62,6 +64,8 @@ class QueueView:
     """The most that were ready in each of the last buckets, the newest last; None: not seen."""
     place: str = ""
     """Its connection, where there are several; safe to show."""
+    color: str = ""
+    """Of the connection's mark; empty: none."""
     stale_seconds: float | None = None
     """How old the figures are, where the connection gives no new ones."""
     unreachable: bool = False

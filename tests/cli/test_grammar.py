@@ -2,10 +2,13 @@
 
 import json
 import os
+import re
+import shlex
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -19,6 +22,7 @@ from tests.cli.calls import COMMAND, Answer, Console, call
 from tests.cli.conftest import Install
 from tests.servers import connect
 
+ROOT = Path(__file__).resolve().parents[2]
 PASSWORD = "s3cr3t"
 UNREACHABLE = f"postgresql+psycopg://somebody:{PASSWORD}@127.0.0.1:1/nowhere"
 QUEUE_VERBS = {
@@ -108,15 +112,85 @@ def test_yes_is_taken_by_verbs_that_ask_and_only_by_those() -> None:
     }
 
 
-def test_every_verb_has_help_with_an_example() -> None:
-    for name, verb in verbs():
+def test_every_verb_has_help_with_examples() -> None:
+    for name, verb in [*verbs(), ("", cli), ("pipeline", cli.commands["pipeline"])]:
         answer = call(*name.split(), "--help")
         assert answer.status == 0
         assert "Usage: " in answer.text
-        assert "Example" in answer.text
+        assert "\n  Examples:\n    " in answer.text
         assert answer.err == ""
         assert verb.get_short_help_str(200)
-    assert call("--help").status == call("-h").status == call("--version").status == 0
+    assert call("-h").status == call("--version").status == 0
+
+
+def examples(verb: click.Command) -> list[list[str]]:
+    """The words of each call among a verb's examples, as a shell takes them."""
+    _, found, after = (verb.help or "").partition("Examples:\n")
+    assert found, verb.name
+    block = after.partition("\n\n")[0].replace("\\\n", " ")
+    return [
+        words
+        for line in block.splitlines()
+        for words in calls_of(re.sub(r'eval "\$\((.*)\)"', r"\1", line))
+    ]
+
+
+def calls_of(line: str) -> Iterator[list[str]]:
+    """What stands after `dbq-console` in a pipe's members."""
+    reader = shlex.shlex(line, posix=True, punctuation_chars=True)
+    reader.whitespace_split = True
+    words = list(reader)
+    while "dbq-console" in words:
+        words = words[words.index("dbq-console") + 1 :]
+        end = next((at for at, word in enumerate(words) if word in {"|", ">"}), len(words))
+        yield words[:end]
+
+
+def understood(words: list[str]) -> None:
+    """ClickException where click does not take the words. Nothing is run."""
+    context = cli.make_context("dbq-console", list(words))
+    while left := [*context._protected_args, *context.args]:
+        assert isinstance(context.command, click.Group), left
+        name, verb, rest = context.command.resolve_command(context, left)
+        assert verb is not None
+        context = verb.make_context(name, rest, parent=context)
+        if not isinstance(verb, click.Group):
+            return
+
+
+@pytest.mark.parametrize(
+    ("name", "verb"),
+    [*verbs(), ("pipeline", cli.commands["pipeline"]), ("", cli)],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_example_can_be_called_so(name: str, verb: click.Command) -> None:
+    found = examples(verb)
+    assert found
+    for words in found:
+        understood(words)
+        assert words[: len(name.split())] == name.split()
+
+
+def test_every_command_of_the_readme_can_be_called_so() -> None:
+    text = (ROOT / "README.md").read_text()
+    blocks = re.findall(r"^```(?:sh)?\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    lines += re.findall(
+        r"`(dbq-console [^`]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    )
+    found = [words for line in lines if "dbq-console" in line for words in calls_of(line)]
+    assert len(found) > 60
+    for words in found:
+        if words != ["pipeline"]:  # only named
+            understood(words)
+
+
+@pytest.mark.parametrize(
+    "words", ["status --wach", "pop", "resize orders ten", "pipeline archve q"]
+)
+def test_an_example_that_cannot_be_called_is_found(words: str) -> None:
+    with pytest.raises(click.ClickException):
+        understood(words.split())
 
 
 @pytest.mark.parametrize(
@@ -225,6 +299,10 @@ MISTAKES = {
     "install fifo q --print --engine oracle": "'oracle'",
     "adopt t": "--design",
     "adopt t --design nope": "'nope'",
+    "adopt t --preset nope": "'nope'",
+    "adopt t --preset pgqueuer --map id=a": "exclude",
+    "adopt t --preset pgqueuer": "no table of pgqueuer",
+    "adopt t --design fifo --queue q": "--preset",
     "adopt t --design fifo": "--map id=COLUMN",
     "adopt t --design fifo --map colour=a --map id=a --map payload=b": "'colour'",
     "adopt t --design fifo --map size=5 --map id=a --map payload=b": "'size'",
@@ -285,23 +363,37 @@ def test_an_empty_list_is_exit_0(empty: Console) -> None:
 
 
 WRITING = {
-    "push": "operator",
-    "pop": "operator",
-    "install": "admin",
-    "uninstall": "admin",
-    "adopt": "admin",
-    "forget": "admin",
-    "smoke": "admin",
-    "relay": "admin",
-    "resize": "admin",
+    "push q x": "operator",
+    "pop q": "operator",
+    "requeue q": "operator",
+    "release q": "operator",
+    "purge q": "operator",
+    "purge q --permanently": "admin",
+    "archive q": "operator",
+    "restore q": "operator",
+    "maintain q": "operator",
+    "end-session q 1": "operator",
+    "doctor q --fix": "operator",
+    "pipeline archive q": "operator",
+    "pipeline replay q": "operator",
+    "install fifo q": "admin",
+    "upgrade q": "admin",
+    "uninstall q": "admin",
+    "adopt q --design fifo --map id=a --map payload=b": "admin",
+    "forget q": "admin",
+    "smoke q": "admin",
+    "bench": "admin",
+    "relay q": "admin",
+    "resize q 5": "admin",
 }
+"""Every verb that writes, and the right that it needs."""
 
 
-@pytest.mark.parametrize("verb", WRITING)
-def test_too_few_rights_are_exit_4_before_anything_is_connected(verb: str) -> None:
-    for rights in ["read-only", *(["operator"] if WRITING[verb] == "admin" else [])]:
-        answer = call(*words(verb, "q"), "--rights", rights, "--url", UNREACHABLE)
-        refused(answer, 4, f"needs the right {WRITING[verb]}", rights)
+@pytest.mark.parametrize("words", WRITING)
+def test_too_few_rights_are_exit_4_before_anything_is_connected(words: str) -> None:
+    for rights in ["read-only", *(["operator"] if WRITING[words] == "admin" else [])]:
+        answer = call(*words.split(), "--rights", rights, "--url", UNREACHABLE)
+        refused(answer, 4, f"needs the right {WRITING[words]}", rights)
 
 
 def test_rights_that_are_enough(console: Console, install: Install) -> None:

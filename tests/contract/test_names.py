@@ -42,7 +42,7 @@ NAMES = [
     "back\\slash\\",
     "E'\\x'",
     "[brackets]]",
-    "new\nline\ttab",
+    "new\nline\ttab \x1b[31m\x9b\u202e[red]\u2028",
     "/* comment */ -- x",
     "\N{GRINNING FACE} \N{SNOWMAN}",
     "e\N{COMBINING ACUTE ACCENT}",

@@ -10,13 +10,13 @@ from textual.widgets import Input
 
 from console.errors import UsageError
 from console.monitor import QueueSnapshot, Reading
+from console.monitor.filter_line import words_of
 from console.tui import commands
 from console.tui.board import Board
 from console.tui.commands import Site, queue_named, quoted
 from console.tui.completion import completions
 from console.tui.desk import Desk
 from console.tui.dialogs.command_line import CommandLineDialog
-from console.tui.filter_line import words_of
 from console.tui.palette import Palette, entries
 from tests.tui.alone import alone, is_at, place
 from tests.tui.feeds import FakeClock, nine, queue

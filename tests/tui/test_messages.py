@@ -13,11 +13,11 @@ from textual.widgets import Input
 from console.catalog import installed_queue
 from console.designs import design
 from console.errors import ConnectionFailedError, UsageError
+from console.monitor.filter_line import line_of, words_of
 from console.monitor.filters import NOTHING, Filters, parse
 from console.monitor.message import Message
 from console.monitor.messages import Page
 from console.monitor.walks import Key as Place
-from console.tui.filter_line import line_of, words_of
 from console.tui.tabs.message_pane import Answer, Ask, MessagePane
 from console.tui.tabs.messages import MessagesTab
 from console.tui.widgets.keeping import LEFT, keys_with

@@ -1,13 +1,19 @@
 """Records read again: from closed segments and from those that are still open, in order of time."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from console.monitor.recording import segments
 from console.monitor.recording.records import Kind
+from console.monitor.recording.segments import ALWAYS, Span
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = ["ALWAYS", "Reader", "Skipped", "Span", "sound"]
 
 
 @dataclass
@@ -29,27 +35,6 @@ class Skipped:
         ]
         found = ", ".join(f"{number:,} {what}" for number, what in told if number)
         return f"skipped: {found}" if found else ""
-
-
-@dataclass(frozen=True)
-class Span:
-    """A stretch of time: from its begin, up to its end and not with it."""
-
-    begin: datetime
-    end: datetime
-
-    def __contains__(self, at: datetime) -> bool:
-        return self.begin <= at < self.end
-
-    def days(self) -> Iterator[date]:
-        """The days in UTC that it touches."""
-        day = self.begin.date()
-        while day <= self.end.date():
-            yield day
-            day += timedelta(days=1)
-
-
-ALWAYS = Span(datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))
 
 
 @dataclass
@@ -77,7 +62,7 @@ class Reader:
         found, read = self._open(kind, span, names, equal)
         for day, path in segments.closed(self.root, kind, self.connection):
             if span.begin.date() <= day <= span.end.date() and path.stem not in read:
-                rows = self._closed(path, span, names, equal)
+                rows = self._closed(kind, path, span, names, equal)
                 found += rows if thin is None else thin(rows)
         found.sort(key=lambda row: row["at"])
         return found
@@ -91,7 +76,7 @@ class Reader:
         ends: list[datetime] = []
         for ordered in (files, files[::-1]):
             for _, path in ordered:
-                found = self._closed(path, ALWAYS, ["at"], {})
+                found = self._closed(kind, path, ALWAYS, ["at"], {})
                 if found:
                     ends += [row["at"] for row in found]
                     break
@@ -121,7 +106,7 @@ class Reader:
         return found, read
 
     def _closed(
-        self, path: Path, span: Span, names: Sequence[str], equal: Mapping[str, str]
+        self, kind: Kind, path: Path, span: Span, names: Sequence[str], equal: Mapping[str, str]
     ) -> list[dict[str, Any]]:
         import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
         import pyarrow.parquet as pq  # noqa: PLC0415
@@ -134,10 +119,30 @@ class Reader:
             table = pq.read_table(  # type: ignore[no-untyped-call]
                 path, columns=columns, filters=wanted, partitioning=None
             )
-            rows: list[dict[str, Any]] = table.to_pylist()
+            known = segments.schema(kind)
+            types = {name: known.field(name).type for name in columns}
+            rows: list[dict[str, Any]] = sound(table, types).to_pylist()
         except FileNotFoundError:
             return []  # let go of for its age just now
-        except (OSError, KeyError, pa.ArrowException):
+        except (OSError, KeyError, ValueError, OverflowError, pa.ArrowException):
             self.skipped.files += 1
             return []
         return [{name: row.get(name) for name in names} for row in rows]
+
+
+def sound(table: "pa.Table", types: Mapping[str, "pa.DataType"]) -> "pa.Table":
+    """The table with its columns in these types, no figure infinite. ArrowException.
+
+    A file that somebody else has written may have anything under our names.
+    """
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    for at, name in enumerate(table.column_names):
+        if name not in types:
+            continue
+        column = table.column(at).cast(types[name])
+        if pa.types.is_floating(types[name]):
+            column = pc.if_else(pc.is_finite(column), column, None)  # type: ignore[attr-defined]
+        table = table.set_column(at, name, column)
+    return table

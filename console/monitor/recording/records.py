@@ -128,9 +128,9 @@ def snapshot_of(row: Row, connection: str) -> QueueSnapshot:
     """The figures of a queue as they were, from a row of SAMPLES."""
     figures = {name: row.get(name) for name in _FIGURES}
     return QueueSnapshot(
-        queue=str(row["queue"]),
+        queue=str(row["queue"] or ""),
         design=str(row.get("design") or "?"),
-        schema=str(row["schema"]),
+        schema=str(row["schema"] or ""),
         connection=connection,
         estimated=_names(row.get("estimated")),
         unknown=_names(row.get("unknown")),

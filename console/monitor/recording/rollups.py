@@ -10,14 +10,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from console import rolled
 from console.errors import ConsoleError, UsageError
 from console.monitor.recording import segments
-from console.monitor.recording.reading import Skipped, Span
+from console.monitor.recording.reading import Skipped, Span, sound
 from console.monitor.recording.records import KINDS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 RAW = "raw"
 
@@ -62,7 +65,7 @@ class Rollups:
                 made = {kind: frozenset(names) for kind, names in told["segments"].items()}
             except FileNotFoundError:
                 continue
-            except (ValueError, KeyError, AttributeError, TypeError):
+            except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
                 self.skipped.files += 1
                 continue
             if told.get("state") == "done":
@@ -95,18 +98,13 @@ class Rollups:
                 filters=[(name, "==", value) for name, value in equal.items()] or None,
                 partitioning=None,
             )
-            names = table.column_names
-            at = pa.timestamp("us", tz="UTC")
-            for name in {"begin", "first_at", "last_at"} & set(names):
-                moment = table.column(name).cast(at)
-                table = table.set_column(names.index(name), name, moment)
-            rows: list[dict[str, Any]] = table.to_pylist()
+            rows: list[dict[str, Any]] = sound(table, _types()).to_pylist()
+            return [row for row in rows if row["begin"] is not None]
         except FileNotFoundError:
             return []
-        except (OSError, KeyError, ValueError, pa.ArrowException):
+        except (OSError, KeyError, ValueError, OverflowError, pa.ArrowException):
             self.skipped.files += 1
             return []
-        return rows
 
     def names(self, folder: str) -> list[str]:
         """The paths in a folder of the lake, sorted."""
@@ -120,6 +118,20 @@ class Rollups:
             raise ConsoleError(
                 f"The lake {self.lake} cannot be read.", why=error.strerror or str(error)
             ) from error
+
+
+def _types() -> dict[str, "pa.DataType"]:
+    """Of the columns that are read here."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    number = {
+        **{f"{name}_max": pa.float64() for name in rolled.MEANS},
+        **{f"{name}_avg": pa.float64() for name in rolled.MEANS},
+    }
+    whole = {f"{name}_max": pa.int64() for name in rolled.COUNTS} | {"looks": pa.int64()}
+    texts = ("schema", "queue", "design", "verdict", "code", "severity", "summary")
+    times = dict.fromkeys(("begin", "first_at", "last_at"), pa.timestamp("us", tz="UTC"))
+    return {**number, **whole, **dict.fromkeys(texts, pa.string()), **times}
 
 
 def connections(lake: str) -> list[str]:

@@ -8,12 +8,13 @@ segment twice gives the same files, so a crash between the two steps of closing 
 """
 
 import json
+import math
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import quote, unquote
@@ -22,6 +23,28 @@ from console.monitor.recording.records import COUNT, KINDS, NUMBER, TEXT, TIME, 
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class Span:
+    """A stretch of time: from its begin, up to its end and not with it."""
+
+    begin: datetime
+    end: datetime
+
+    def __contains__(self, at: datetime) -> bool:
+        return self.begin <= at < self.end
+
+    def days(self) -> Iterator[date]:
+        """The days in UTC that it touches."""
+        day = self.begin.date()
+        while day <= self.end.date():
+            yield day
+            day += timedelta(days=1)
+
+
+ALWAYS = Span(datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))
+"""A record of another time is damaged."""
 
 _OPEN = ".jsonl"
 _CLOSED = ".parquet"
@@ -71,7 +94,8 @@ class Segment:
         """Append rows: in one write, so that they are there when this returns. OSError."""
         head = {"v": VERSION, "of": kind.name}
         lines = [json.dumps(head | _told(kind, row), ensure_ascii=False) for row in rows]
-        data = "".join(f"{line}\n" for line in lines).encode()
+        # Half a pair of surrogates, as a name on SQL Server may have one: JSON's escape of it.
+        data = "".join(f"{line}\n" for line in lines).encode(errors="backslashreplace")
         if not data:
             return
         before = self.bytes
@@ -136,8 +160,8 @@ def _read(line: bytes, found: Lines) -> None:
             return
         kind = KINDS[record["of"]]
         row = {name: _meant(of, record.get(name)) for name, of in kind.columns.items()}
-        row["at"] = _meant(TIME, record["at"])
-    except (ValueError, KeyError, TypeError):
+        row["at"] = _time(record["at"])
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         found.torn += 1
     else:
         found.rows.append((kind, row))
@@ -154,13 +178,42 @@ def _told(kind: Kind, row: Row) -> dict[str, object]:
 
 
 def _meant(of: str, value: object) -> object:
-    """The value of a line in its column's type. ValueError, TypeError."""
-    if value is None:
-        return None
-    if of == TIME:
-        return datetime.fromisoformat(str(value)).astimezone(UTC)
-    readers: Mapping[str, Any] = {TEXT: str, COUNT: int, NUMBER: float}
-    return readers[of](value)
+    """The value of a line in its column's type. ValueError, TypeError, OverflowError."""
+    return None if value is None else _READERS[of](value)
+
+
+def _time(value: object) -> datetime:
+    found = datetime.fromisoformat(str(value)).astimezone(UTC)
+    if found not in ALWAYS:
+        raise ValueError("no such time was recorded")
+    return found
+
+
+def _text(value: object) -> str:
+    """What is no Unicode has no place in the closed files."""
+    return str(value).encode(errors="replace").decode()
+
+
+def _count(value: Any) -> int:
+    found = int(value)
+    if not -(2**63) <= found < 2**63:
+        raise ValueError("no count is so large")
+    return found
+
+
+def _number(value: Any) -> float:
+    found = float(value)
+    if not math.isfinite(found):
+        raise ValueError("no figure is infinite")
+    return found
+
+
+_READERS: Mapping[str, Callable[[Any], object]] = {
+    TIME: _time,
+    TEXT: _text,
+    COUNT: _count,
+    NUMBER: _number,
+}
 
 
 def schema(kind: Kind) -> "pa.Schema":

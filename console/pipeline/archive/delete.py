@@ -134,7 +134,7 @@ class Intents:
     def _read(self, name: str) -> dict[str, Any]:
         path = f"{self._folder}/{name}"
         told = self._lake.read_json(path)
-        if not {"action", "done", "keys"} <= told.keys() or told["action"] not in self._done:
+        if not _is_batch(told) or told["action"] not in self._done:
             raise DamagedError(
                 f"{self._lake.path(path)} is damaged.",
                 why="It does not say what a batch was to delete.",
@@ -148,6 +148,19 @@ class Intents:
             for name in names:
                 self._lake.remove(f"{self._folder}/{name}")
         self._names.clear()
+
+
+def _is_batch(told: Mapping[str, Any]) -> bool:
+    keys = told.get("keys")
+    return (
+        isinstance(told.get("action"), int)
+        and isinstance(told.get("done"), int)
+        and isinstance(keys, list)
+        and all(
+            isinstance(run, list) and len(run) == 2 and all(isinstance(n, int) for n in run)
+            for run in keys
+        )
+    )
 
 
 class Deleter:

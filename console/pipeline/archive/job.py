@@ -335,8 +335,11 @@ class _Carrying:
     def _verify(self, manifests: Mapping[int, Mapping[str, Any]]) -> None:
         """Once for all: from then on rows may be deleted, and files be rewritten."""
         if self._lake.exists(self._verified_path):
-            told = self._lake.read_json(self._verified_path)
-            self._done.exported = int(told["rows"])
+            counted = self._lake.read_json(self._verified_path).get("rows")
+            if not isinstance(counted, int):
+                path = self._lake.path(self._verified_path)
+                raise _lacking(path, "It does not say how many rows were verified.")
+            self._done.exported = counted
             return
         exported = sum(int(manifest["rows"]) for manifest in manifests.values())
         with self._phase("verify"):

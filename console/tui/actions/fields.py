@@ -11,6 +11,7 @@ from console.catalog import Queue
 from console.errors import UsageError
 from console.formats import parse_duration
 from console.monitor import filters as filtering
+from console.monitor.saved import MARK, Words, expand
 
 
 class Kind(Enum):
@@ -63,7 +64,8 @@ class Field:
             case Kind.DURATION:
                 parse_duration(text)
             case Kind.FILTERS:
-                filtering.parse(words_of(text))
+                # What is saved is looked up for the queue, when the plan is made.
+                filtering.parse(word for word in words_of(text) if not word.startswith(MARK))
             case _:
                 pass
 
@@ -124,10 +126,13 @@ class Form:
             return ()  # they are about the queue or its conversations, not about messages
         return tuple(one for one in self.fields if one.only != "finishes" or queue.finishes)
 
-    def asked(self, said: Mapping[str, str]) -> Asked:
-        """What was said, as the actions take it. It has been checked field by field."""
+    def asked(self, said: Mapping[str, str], saved: Words | None = None) -> Asked:
+        """What was said, as the actions take it. It has been checked field by field.
+
+        `saved`: the filters that have names. UsageError for one that is not among them.
+        """
         options = {one.name: said.get(one.name, "") for one in self.fields}
-        words = words_of(options.pop("filter", ""))
+        words = expand(words_of(options.pop("filter", "")), saved or {})
         batch, rate = options.pop("batch", ""), options.pop("rate", "")
         pace = Pace(
             int(batch or BATCH), float(rate) if rate else None, options.pop("canary", "") == "yes"

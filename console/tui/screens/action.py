@@ -236,7 +236,7 @@ class ActionScreen(FormScreen):
         if place is None or queue is None:
             return
         try:
-            asked = self._form.asked(self.said)
+            asked = self._form.asked(self.said, self.desk.filters(self._key))
         except ConsoleError as error:
             self._say(error)
             return

@@ -27,8 +27,9 @@ from console.tui.widgets.fitting import Wish
 from console.tui.widgets.keyed_table import Cell
 from console.tui.widgets.list_table import ListTable
 from console.tui.widgets.paragraph import Paragraph
+from console.tui.widgets.queue_columns import marked
 from console.tui.widgets.screen_head import ScreenHead
-from console.tui.widgets.tones import tone
+from console.tui.widgets.tones import MARK, tone
 
 _WORDS = """\
 No connection is configured.
@@ -150,7 +151,7 @@ class ConnectionsScreen(LiveScreen):
         latency = view.latency_seconds
         return {
             "mark": Cell(_MARKS[level], _TONES[level]),
-            "name": Cell(view.name, "strong"),
+            "name": marked(Cell(view.name, "strong"), view.color),
             "state": Cell(state, "" if level == 0 else _TONES[level]),
             "latency": Cell(
                 formats.UNKNOWN if latency is None else formats.duration(latency), "quiet"
@@ -171,6 +172,8 @@ class ConnectionsScreen(LiveScreen):
         place, view = self.desk.places.get(name), views.get(name)
         text = Text()
         if view is not None:
+            if view.color:
+                text.append(MARK, tone(told, f"mark-{view.color}"))
             text.append(view.name, tone(told, "strong"))
             if place is not None:
                 where = place.url or " ".join(place.words[1:])

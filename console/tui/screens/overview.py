@@ -9,10 +9,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Input, Static
 
+from console.monitor.saved import MARK
 from console.tui.board import Key, QueueView
 from console.tui.desk import Desk
 from console.tui.dialogs.command import show_twin
-from console.tui.filters import parse
+from console.tui.filters import expanded, parse
 from console.tui.findings import FindingView
 from console.tui.health import Level
 from console.tui.screens.live import LiveScreen
@@ -83,7 +84,7 @@ class OverviewScreen(LiveScreen):
         yield Words(id="empty")
         yield RingSlots(self.desk)
         yield QueueDetail(id="detail")
-        yield Input(id="filter", placeholder="name or design, or field:value as in errors:>0")
+        yield Input(id="filter", placeholder="name or design, field:value as in errors:>0, @SAVED")
 
     def on_mount(self) -> None:
         """The table has the keys."""
@@ -164,7 +165,11 @@ class OverviewScreen(LiveScreen):
     def _why_empty(self, views: Sequence[QueueView], now: float) -> str:
         table = self.query_one(QueueTable)
         if views:
-            return f"No queue matches {table.filter.text!r}. Escape shows all {len(views)} again."
+            text, known = table.filter.text, self.desk.saved.queues
+            words = f"No queue matches {text!r}. Escape shows all {len(views)} again."
+            if text.startswith(MARK) and known:
+                words += f"\n\nSaved filters: {', '.join(f'{MARK}{name}' for name in known)}"
+            return words
         connections = self.desk.board.connections(now)
         if any(not view.ever_answered and view.level is Level.OK for view in connections):
             return "Looking for queues ..."
@@ -207,6 +212,11 @@ class OverviewScreen(LiveScreen):
         """The finding under the cursor, where the findings have the keys."""
         table = self.query_one(FindingsTable)
         return table.view if table.has_focus else None
+
+    @property
+    def filter_line(self) -> str:
+        """What the queues are filtered by, in words of its own; empty: by nothing."""
+        return expanded(self.query_one(QueueTable).filter.text, self.desk.saved.queues)
 
     @property
     def queue_key(self) -> Key | None:
@@ -317,7 +327,7 @@ class OverviewScreen(LiveScreen):
     def on_input_changed(self, event: Input.Changed) -> None:
         """The table follows every letter."""
         table = self.query_one(QueueTable)
-        table.filter = parse(event.value)
+        table.filter = parse(event.value, self.desk.saved.queues)
         table.draw()
         self._draw_words(self.desk.clock.monotonic())
         self.refresh_bindings()

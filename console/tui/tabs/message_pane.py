@@ -14,14 +14,15 @@ from textual.widgets import Input
 from console.errors import ConsoleError, UsageError
 from console.formats import clock
 from console.monitor import messages
+from console.monitor.filter_line import line_of, words_of
 from console.monitor.filters import NOTHING, Filters, parse
 from console.monitor.message import Message
 from console.monitor.messages import MOST_MESSAGES, Page
+from console.monitor.saved import expand
 from console.monitor.walks import walks_of
 from console.tui.board import Key, QueueView
 from console.tui.desk import Desk
 from console.tui.dialogs.command import show_twin
-from console.tui.filter_line import line_of, words_of
 from console.tui.jobs import Question
 from console.tui.tabs.keys import take_keys
 from console.tui.tabs.pace import Pace
@@ -117,7 +118,7 @@ class MessagePane(Vertical):
         yield MessageTable()
         yield Input(
             classes="pane-filter",
-            placeholder="state=error older=10m error~TEXT id=17",
+            placeholder="state=error older=10m error~TEXT id=17 @SAVED",
             select_on_focus=False,
         )
 
@@ -300,6 +301,11 @@ class MessagePane(Vertical):
             words += " (enough was read for one look)"
         return words
 
+    @property
+    def filter_line(self) -> str:
+        """What the list is filtered by, as it is typed; empty: by nothing."""
+        return line_of(self.asked.filters.words)
+
     # What the operator does.
 
     @property
@@ -328,7 +334,7 @@ class MessagePane(Vertical):
     def action_filter(self) -> None:
         """Open the line for the filter, with what holds now."""
         line = self.query_one(Input)
-        written = line_of(self.asked.filters.words)
+        written = self.filter_line
         line.value = f"{written} " if written else ""
         line.display = True
         line.cursor_position = len(line.value)
@@ -339,7 +345,7 @@ class MessagePane(Vertical):
         """Ask for what the line says; what cannot be read is said, and changes nothing."""
         event.stop()
         try:
-            filters = parse(words_of(event.value))
+            filters = parse(expand(words_of(event.value), self.desk.filters(self.key)))
         except UsageError as error:
             self.fail(error)
             return

@@ -9,7 +9,7 @@ from console import formats
 from console.tui.board import ConnectionView, Link
 from console.tui.health import Level
 from console.tui.text import shorten, whole_seconds
-from console.tui.widgets.tones import tone
+from console.tui.widgets.tones import MARK, tone
 from console.tui.widgets.words import Words
 
 _MARKS = {Link.OPENING: "○", Link.ALIVE: "●", Link.SILENT: "!"}
@@ -63,6 +63,9 @@ class ConnectionLines(Words):
         line.append(_MARKS.get(view.link, "✖") + " ", tone(self, mood))
         # However long the name and small the screen: PRODUCTION is never cut off.
         kept = len("●    PRODUCTION  " if view.production else "●  ")
+        if view.color:
+            line.append(MARK, tone(self, f"mark-{view.color}"))
+            kept += len(MARK)
         line.append(shorten(view.name, max(1, min(_LONGEST_NAME, room - kept))))
         if view.production:
             line.append("  ")

@@ -28,6 +28,8 @@ class Cell:
 
     text: str
     tone: str = ""
+    mark: str = ""
+    """The tone of its first sign, where that is one of its own."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,9 @@ class KeyedTable(ScrollView, can_focus=True, inherit_bindings=False):
             space = " " * (column.width - cell_len(text))
             before, after = (space, "") if column.right else ("", space)
             segments.append(Segment(" " + before, base))
+            if cell.mark:
+                segments.append(Segment(text[:1], base + tone(self, cell.mark)))
+                text = text[1:]
             segments.append(Segment(text, base + tone(self, cell.tone)))
             segments.append(Segment(after + " ", base))
         strip = Strip(segments).crop(left, left + width)

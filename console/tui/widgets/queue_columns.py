@@ -1,7 +1,7 @@
 """The columns of the queue table: what each shows, sorts by and needs, and which are lost first."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.cells import cell_len
 
@@ -10,6 +10,7 @@ from console.tui.board import BUCKET_SECONDS, TREND_CELLS, QueueView
 from console.tui.health import Level
 from console.tui.text import figure, plain, shorten, sparkline, whole_seconds
 from console.tui.widgets.keyed_table import Cell, TableColumn
+from console.tui.widgets.tones import MARK
 
 _TONES = {Level.OK: "", Level.WARNING: "warning", Level.CRITICAL: "critical"}
 _PADDING = 2
@@ -91,7 +92,19 @@ def _mark_of(level: Level) -> Cell:
 
 
 def _name(view: QueueView, width: int) -> Cell:
-    """The queue's name; what is stale says here how old it is, for this column is never lost."""
+    """The queue's name, after its connection's, with the mark of that, where there are several."""
+    if not view.place:
+        return _in_words(view, width)
+    return marked(_in_words(view, width - len(MARK) if view.color else width), view.color)
+
+
+def marked(cell: Cell, color: str) -> Cell:
+    """The same behind the mark of its connection, if that has one."""
+    return replace(cell, text=MARK + cell.text, mark=f"mark-{color}") if color else cell
+
+
+def _in_words(view: QueueView, width: int) -> Cell:
+    """What is stale says here how old it is, for this column is never lost."""
     if view.stale_seconds is None:
         return _acted_on(view, width) if view.snapshot.acting else Cell(_in_place(view, width))
     age = f" · {whole_seconds(view.stale_seconds)}" + (" old" if width >= 24 else "")
@@ -194,7 +207,8 @@ def group_cell(column: QueueColumn, name: str, views: Sequence[QueueView]) -> Ce
     if column.name == "state":
         return _mark_of(max((view.level for view in views), default=Level.OK))
     if column.name == "queue":
-        return Cell(f"{name}: {formats.numbered(len(views), 'queue')}", "group")
+        head = Cell(f"{name}: {formats.numbered(len(views), 'queue')}", "group")
+        return marked(head, views[0].color)
     return Cell(_summed(_FIELDS[column.name], views) if column.name in _FIELDS else "", "group")
 
 

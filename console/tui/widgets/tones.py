@@ -3,6 +3,8 @@
 from rich.style import Style
 from textual.widget import Widget
 
+from console.config.kinds import COLORS
+
 NAMES = (
     "good",
     "critical",
@@ -15,9 +17,14 @@ NAMES = (
     "production",
     "paused",
     "group",
+    *(f"mark-{color}" for color in COLORS),
 )
 TONE_CLASSES = {f"tone--{name}" for name in NAMES}
 """The COMPONENT_CLASSES of a widget that styles text of its own."""
+
+
+MARK = "▌"
+"""Before a connection's name, in the colour that it is given."""
 
 
 def tone(widget: Widget, name: str) -> Style:

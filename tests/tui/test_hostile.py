@@ -1,0 +1,105 @@
+"""Whatever names, payloads, errors and pastes hold: no screen passes it on to the terminal."""
+
+import pytest
+from textual import events
+from textual.widgets import Input
+
+from console.errors import ConnectionFailedError
+from console.rights import Rights
+from console.tui.places import Place
+from console.tui.screens.message import MessageScreen
+from console.tui.screens.overview import OverviewScreen
+from console.tui.screens.queue import QueueScreen
+from console.tui.tabs.messages import MessagesTab
+from tests.hostile import TEXTS, obeyed
+from tests.tui.acting import database_at, make
+from tests.tui.feeds import broken, queue
+from tests.tui.one_tab import until
+from tests.tui.opened import Opened, opened, picture
+
+NAMES = [text for text in TEXTS if text.strip()]
+WORST = "\x1b[2J\x9b31m\u202eq\u2028[red]r\ns: all clear"
+
+
+async def test_names_of_any_kind_on_the_first_screen_and_behind_it(long: bool) -> None:
+    async with opened(WORST, NAMES[4], size=(120, 40)) as console:
+        first, second = console.feeds
+        first.give(
+            *(queue(name, "status", schema=name, errors=2) for name in NAMES),
+            broken("x", WORST, WORST),
+        )
+        second.fail(ConnectionFailedError(WORST, why=f"{WORST}\n{NAMES[0]}"))
+        await console.pilot.pause()
+        assert obeyed(console.picture) == []
+        assert "[red" in console.picture
+        assert "␛[2J" in console.picture
+        for keys in (["v"], ["tab", "enter"], ["escape", "c"]):
+            await console.press(*keys)
+            assert obeyed(console.picture) == [], keys
+        console.app.open_queue((WORST, NAMES[0], NAMES[0]))
+        await console.pilot.pause()
+        assert isinstance(console.app.screen, QueueScreen)
+        assert obeyed(console.picture) == []
+        await console.press("colon")
+        console.app.screen.query_one(Input).value = "queue "
+        await console.press("tab", "tab")
+        assert obeyed(console.picture) == []
+        await _out(console)
+        # What is pasted is text as well.
+        for key in ("slash", "colon"):
+            for text in (WORST, "x" * 20_000) if long else (WORST,):
+                await console.press(key)
+                console.app.post_message(events.Paste(text))
+                await console.pilot.pause()
+                assert text.splitlines()[0][:5] in console.app.screen.query_one(Input).value
+                assert obeyed(console.picture) == [], (key, text)
+                await _out(console)
+
+
+async def _out(console: Opened) -> None:
+    while not isinstance(console.app.screen, OverviewScreen):
+        await console.press("escape")
+    await console.press("escape")
+
+
+@pytest.mark.long
+async def test_messages_of_any_kind_on_every_screen_of_a_queue(database_url: str) -> None:
+    with database_at(database_url) as database:
+        name = "\x1b[2J\x9b1m\u202eq [red]x"
+        made = make(database, name, "status", {})
+        with database.autocommit("make its messages hostile") as connection:
+            for column, text in (("text_data", WORST), ("errors", WORST), ("title", WORST)):
+                connection.exec_driver_sql(
+                    f'UPDATE "{name}" SET {column} = %(text)s WHERE {column} IS NOT NULL',
+                    {"text": text},
+                )
+        place = Place("here", database, Rights.ADMIN, words=("--profile", WORST))
+        async with opened("here", size=(120, 40), places=[place]) as console:
+            await console.give(queue(name, "status", ready=7, errors=4, claimed=3, done=2))
+            console.app.open_queue(("here", "public", name), "messages")
+            await until(console.pilot, lambda: console.app.screen.query(MessagesTab))
+            for digit in "34562":
+                await console.press(digit)
+                await console.pilot.pause(0.2)
+                assert obeyed(console.picture) == [], digit
+            pane = console.app.screen.query_one(MessagesTab).pane
+            await until(console.pilot, lambda: len(pane.table.keys) > 9)
+            assert obeyed(console.picture) == []
+            await console.press("slash")
+            pane.query_one(Input).value = "error~clear"
+            await console.press("enter")
+            await until(console.pilot, lambda: len(pane.table.keys) == 4)
+            assert "␛[2J" in console.picture
+            await console.press("enter")
+            await until(console.pilot, lambda: isinstance(console.app.screen, MessageScreen))
+            await until(console.pilot, lambda: "all clear" in picture(console.app))
+            assert obeyed(console.picture) == []
+            await console.press("o")
+            assert obeyed(console.picture) == []
+            await console.press("escape", "escape")
+            console.app.open_action(
+                ("here", made.schema, name), "requeue", [f"error~{WORST}"], to=WORST
+            )
+            await until(console.pilot, lambda: console.app.screen.query(Input))
+            await console.pilot.pause(0.3)
+            assert obeyed(console.picture) == []

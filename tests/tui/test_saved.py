@@ -1,0 +1,293 @@
+"""What the configuration keeps for the screens: filters with names, the theme, colours."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.widgets import Input
+
+from console.config import load
+from console.config.kinds import COLORS, THEMES
+from console.errors import UsageError
+from console.monitor.filters import Filters
+from console.monitor.saved import Saved
+from console.tui import commands, themes
+from console.tui.actions.command import command
+from console.tui.actions.fields import BY_VERB
+from console.tui.app import ConsoleApp
+from console.tui.commands import InSight, Site
+from console.tui.completion import completions
+from console.tui.desk import Desk
+from console.tui.opening import open_profile
+from console.tui.tabs.messages import MessagesTab
+from console.tui.themes import Taste
+from console.tui.widgets.tones import MARK
+from tests.tui.feeds import FakeFeed, nine, queue
+from tests.tui.one_tab import one_tab
+from tests.tui.opened import Opened, opened
+from tests.tui.test_commands import KEY, Followed, site
+
+FILE = """\
+# ours
+theme = "light"   # by day
+
+[filters]
+late = "state=error older=1h"   # in error for long
+
+[queue_filters]
+failing = "errors:>0"
+[groups.shop]
+color = "blue"
+[profiles.a]
+url = "postgresql://u@127.0.0.1:1/a"
+group = "shop"
+filters.mine = "id=1"
+filters.late = "older=2h"
+[profiles.b]
+url = "postgresql://u@127.0.0.1:1/b"
+color = "red"
+"""
+SAVED = Saved({"late": ("state=error", "older=1h")}, {"failing": "errors:>0"})
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "config.toml"
+    path.write_text(FILE)
+    return path
+
+
+def text_of(file: Path) -> str:
+    return file.read_text()
+
+
+async def say(console: Opened, line: str) -> None:
+    """A command."""
+    await console.press("colon")
+    console.app.screen.query_one(Input).value = line
+    await console.press("enter")
+
+
+async def narrow(console: Opened, line: str) -> None:
+    """A filter behind /, still open."""
+    if not console.overview.query_one("#filter").display:
+        await console.press("slash")
+    console.overview.query_one("#filter", Input).value = line
+    await console.pilot.pause()
+
+
+def told(console: Opened) -> str:
+    """What was notified last."""
+    return [one.message for one in console.app._notifications][-1]
+
+
+async def test_filters_of_the_overview_and_themes_are_those_of_the_file_and_saved_there(
+    file: Path,
+) -> None:
+    async with opened(taste=Taste("light", saved=SAVED), config_path=file) as console:
+        await console.give(*nine())
+        assert console.app.theme == "light"
+        await say(console, "save all")
+        assert "no filter in sight" in console.picture
+        await console.press("escape")
+        await narrow(console, "@failing")
+        assert set(console.order) == {"mail", "reports"}
+        await narrow(console, "@failing design:claim")
+        await console.press("enter")
+        assert console.order == ["mail"]
+        assert "1 of 9 match @failing design:claim" in console.picture
+        await say(console, "save failing")
+        assert "is taken" in console.picture
+        assert text_of(file) == FILE
+        await console.press("escape")
+        await say(console, "save claims")
+        assert "@claims behind / on the overview" in told(console)
+        changed = text_of(file).replace('claims = "errors:>0 design:claim"\n', "")
+        assert changed == FILE
+        await narrow(console, "@claims")
+        assert console.order == ["mail"]
+        await narrow(console, "@nothing")
+        assert console.order == []
+        assert "Saved filters: @failing, @claims" in console.picture
+        await console.press("escape")
+        await say(console, "theme contrast")
+        assert console.app.theme == "contrast"
+        assert 'theme = "light"   # by day' in text_of(file)
+        await say(console, "theme dark --save")
+        assert console.app.theme == "dark"
+        assert 'theme = "dark"   # by day' in text_of(file)
+        assert "The theme is dark from now on" in told(console)
+
+
+async def test_a_list_of_messages_takes_saved_filters_and_the_profile_s_are_nearer(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (a, _) = load({"DBQ_CONFIG": str(file)}).profiles()
+    opening = open_profile(a)
+    assert opening.place.filters == {"late": ("older=2h",), "mine": ("id=1",)}
+    key = ("a", "public", "mail")
+    async with one_tab(MessagesTab, key=key, places=[opening.place]) as shown:
+        pane = shown.tab.pane
+        shown.app.desk.saved = SAVED
+        asks: list[Any] = []
+        monkeypatch.setattr(pane, "_ask", lambda ask, **_: asks.append(ask))
+        for line, meant in (
+            ("@late limit=3", Filters(older=7200.0, limit=3)),
+            ("@mine", Filters(ids=("1",))),
+            ("@mind", Filters(ids=("1",))),
+        ):
+            await shown.press("slash")
+            pane.query_one(Input).value = line
+            await shown.press("enter")
+            assert asks[-1].filters == meant
+        assert "no saved filter 'mind'" in shown.picture
+        assert "Did you mean: @mine" in shown.picture
+
+
+def with_filters(key: Any = KEY, **more: Any) -> tuple[Site, Followed]:
+    found, ways = site(key)
+    found.desk.saved = SAVED
+    return Site(found.desk, found.shell, key, found.themes, **more), ways
+
+
+@pytest.mark.parametrize(
+    ("line", "went"),
+    [
+        ("q mail @late", ("open_messages", KEY, ["state=error", "older=1h"])),
+        ("messages @late id=1", ("open_messages", KEY, ["state=error", "older=1h", "id=1"])),
+        ("actions @late", ("open_actions", KEY, ["state=error", "older=1h"])),
+        ("purge mail @late", ("open_action", KEY, "purge", ["state=error", "older=1h"])),
+        ("purge --filter @late", ("open_action", KEY, "purge", ["state=error", "older=1h"])),
+        ("push mail @late", ("open_action", KEY, "push", [], {"payload": "@late"})),
+        ("theme light", ("choose_theme", "light")),
+    ],
+)
+def test_commands_take_saved_filters(line: str, went: tuple[Any, ...]) -> None:
+    found, ways = with_filters()
+    commands.run(found, line)
+    assert ways.went == [went]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("q mail @lat", "Did you mean: @late?"),
+        ("q @lat", "no saved filter 'lat'"),
+        ("purge @nothing", "There are: late."),
+        ("save", "Under which name?"),
+        ("save a b", "has no meaning"),
+        ("save a", "no configuration file"),
+        ("theme light --save", "no configuration file"),
+        ("theme light --keep", "has no meaning"),
+    ],
+)
+def test_what_is_wrong_with_them_is_answered(line: str, words: str) -> None:
+    found, _ = with_filters()
+    with pytest.raises(UsageError) as wrong:
+        commands.run(found, line)
+    assert words in str(wrong.value)
+
+
+def test_a_filter_of_messages_is_saved_in_its_table_and_known_at_once(file: Path) -> None:
+    found, ways = with_filters(in_sight=InSight("filters", 'error~"no route" id=1'))
+    found.desk.config_path = file
+    commands.run(found, "save @routes")
+    assert 'routes = "error~\\"no route\\" id=1"\n' in text_of(file)
+    assert text_of(file).replace('routes = "error~\\"no route\\" id=1"\n', "") == FILE
+    commands.run(found, "q mail @routes")
+    assert ways.went[-1] == ("open_messages", KEY, ["error~no route", "id=1"])
+    assert load({"DBQ_CONFIG": str(file)}).saved.messages["routes"] == ("error~no route", "id=1")
+
+
+def test_saved_filters_and_saving_are_offered() -> None:
+    found, _ = with_filters()
+    assert completions(found, "purge mail @") == ["purge mail @late"]
+    assert completions(found, "theme light ") == ["theme light --save"]
+
+
+def test_a_form_takes_saved_filters_and_its_twin_names_them() -> None:
+    form = BY_VERB["purge"]
+    said = {"filter": "@late 'error~no route'"}
+    next(field for field in form.fields if field.name == "filter").check(said["filter"])
+    asked = form.asked(said, SAVED.messages)
+    assert asked.words == ("state=error", "older=1h", "error~no route")
+    assert "--filter @late" in command(form, (), "public", "mail", said)
+    with pytest.raises(UsageError, match="no saved filter 'late'"):
+        form.asked(said, {})
+
+
+# The theme.
+
+
+def test_the_configuration_knows_the_themes_and_each_has_every_colour() -> None:
+    assert tuple(theme.name for theme in themes.THEMES) == THEMES
+    for theme in themes.THEMES:
+        assert {f"mark-{color}" for color in COLORS} <= set(theme.variables)
+
+
+# Colours.
+
+
+def marks(console: Opened) -> set[str]:
+    """The colours of the marks that are on the screen."""
+    strips = console.app.screen._compositor.render_strips()
+    segments = [segment for strip in strips for segment in strip]
+    found = {segment.style.color for segment in segments if MARK in segment.text and segment.style}
+    return {color.get_truecolor().hex for color in found if color}
+
+
+def colour(app: ConsoleApp, name: str) -> str:
+    return app.theme_variables[f"mark-{name}"].lower()
+
+
+async def test_connections_have_the_marks_of_their_profiles_beside_their_names(
+    file: Path,
+) -> None:
+    openings = [open_profile(one) for one in load({"DBQ_CONFIG": str(file)}).profiles()]
+    places = [one.place for one in openings]
+    assert [one.color for one in places] == ["blue", "red"]
+    async with opened("a", "b", places=places, production=["b"]) as console:
+        for feed in console.feeds:
+            feed.give(queue("mail"))
+        await console.pilot.pause()
+        both = {colour(console.app, "blue"), colour(console.app, "red")}
+        assert marks(console) == both
+        assert f"● {MARK}b   PRODUCTION " in console.picture
+        assert f"{MARK}a › mail" in console.picture  # noqa: RUF001  # the sign between two names
+        await console.press("v")
+        assert f"{MARK}a: 1 queue" in console.picture
+        await console.press("c")
+        assert marks(console) == both
+        assert f"{MARK}b  " in console.picture
+        await say(console, "theme contrast")
+        await console.pilot.pause()
+        assert marks(console) == {colour(console.app, "blue"), colour(console.app, "red")} != both
+
+
+def test_without_colours_there_are_no_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+    taste = Taste(colors={"prod": "red"})
+    assert shown(ConsoleApp([FakeFeed("prod")], taste=taste)) == ["red"]
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert shown(ConsoleApp([FakeFeed("prod")], taste=taste)) == [""]
+
+
+def shown(app: ConsoleApp) -> list[str]:
+    return [one.color for one in app.desk.board.connections(0.0)]
+
+
+@pytest.mark.parametrize(("said", "none"), [("", False), ("0", True), ("1", True)])
+def test_no_color_counts_unless_it_is_empty(
+    said: str, none: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its own rule has it: https://no-color.org."""
+    monkeypatch.setenv("NO_COLOR", said)
+    assert ConsoleApp().no_color is none
+    os.environ.pop("NO_COLOR", None)
+
+
+def test_a_desk_without_a_place_has_the_filters_of_all() -> None:
+    found, _ = with_filters(None)
+    assert isinstance(found.desk, Desk)
+    assert found.filters == SAVED.messages
+    assert found.desk.filters(("gone", "s", "q")) == SAVED.messages

@@ -1,0 +1,264 @@
+"""Whatever stands in a configuration, an environment or a URL: it is read, or refused in words."""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from console.config import KEYS, ConfigurationError, Said, load
+from console.config.lines import statements
+from console.config.reading import FILTERS, QUEUE_FILTERS, read
+from console.config.urls import ConnectionUrl
+from console.config.writing import WrongFieldError, save_filter, save_theme, table
+from console.engines import label_of
+from console.errors import ConsoleError, UsageError
+from console.monitor.filter_line import words_of
+from console.monitor.filters import parse
+from console.monitor.saved import expand
+from console.rights import Rights
+from tests.hostile import TEXTS, outcome, texts
+
+SECRET = "Pl4nted"
+PLACE = Path("/nowhere/config.toml")
+
+VALUES = st.recursive(
+    st.none().map(lambda _: "")
+    | texts.map(lambda text: text.encode(errors="replace").decode())
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.booleans()
+    | st.sampled_from(["1s", "5m", "off", "red", "light", "state=error", "postgresql://u@h/d"]),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=4,
+)
+WORDS = st.sampled_from([*KEYS, "profiles", "filters", "queue_filters", "groups", "queues", "late"])
+TABLES = st.recursive(
+    VALUES,
+    lambda inner: st.dictionaries(WORDS | texts, inner, max_size=4),
+    max_leaves=12,
+)
+DOCUMENTS = st.dictionaries(WORDS | texts, TABLES, max_size=5)
+
+
+def toml(found: object) -> str:
+    """As an inline value of TOML."""
+    if isinstance(found, Mapping):
+        return "{" + ", ".join(f"{_text(k)} = {toml(v)}" for k, v in found.items()) + "}"
+    if isinstance(found, list):
+        return "[" + ", ".join(map(toml, found)) + "]"
+    if isinstance(found, str):
+        return _text(found)
+    return json.dumps(found).replace("NaN", "nan").replace("Infinity", "inf")
+
+
+def _text(text: str) -> str:
+    valid = text.encode(errors="replace").decode()
+    return json.dumps(valid, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def look_at(written: str, **environment: str) -> None:
+    """Everything that a verb would ask of it."""
+    found = read(PLACE, written)
+    for mistake in found.mistakes:
+        assert str(mistake).startswith(str(PLACE))
+    if found.mistakes:
+        return
+    for profile in found.profiles.values():
+        assert profile.values["url"].meaning.shown
+
+
+@settings(max_examples=50)
+@given(DOCUMENTS)
+def test_any_toml_is_read_or_every_mistake_is_told(found: dict[str, Any]) -> None:
+    look_at("\n".join(f"{_text(name)} = {toml(value)}" for name, value in found.items()))
+
+
+@settings(max_examples=50)
+@given(texts | st.lists(texts, max_size=6).map("\n".join))
+def test_any_text_is_read_or_is_no_toml(written: str) -> None:
+    look_at(written)
+
+
+@given(st.dictionaries(st.sampled_from([k.variable for k in KEYS.values() if k.variable]), texts))
+def test_any_environment_is_read_or_refused(environment: dict[str, str]) -> None:
+    found = outcome(lambda: load({"DBQ_CONFIG": "/dev/null", **environment}))
+    if isinstance(found, ConsoleError):
+        assert isinstance(found, ConfigurationError)
+        assert found.next_step
+        assert "environment DBQ_" in found.why
+        return
+    for key in KEYS.values():
+        assert found.defaults.value(key).origin
+
+
+PARTS = texts.map(lambda text: text.replace(SECRET, ""))
+URLS = st.builds(
+    lambda scheme, user, host, port, name, query: (
+        f"{scheme}://{user}:{SECRET}@{host}{port}/{name}{query}"
+    ),
+    st.sampled_from(["postgresql", "postgresql+psycopg", "mssql+pyodbc", "mysql", "", "a b"])
+    | PARTS,
+    PARTS,
+    st.sampled_from(["h", "[::1]", "${env:HOST}", ""]) | PARTS,
+    st.sampled_from(["", ":1", ":x", ":99999999", ":-1", ":\u0661"]),
+    PARTS,
+    st.sampled_from(["", "?a=b", "?a", "?odbc_connect=x", "?=", "?sslmode=%zz&a=1&a=2"]) | PARTS,
+)
+
+
+@settings(max_examples=100)
+@given(URLS | texts)
+def test_any_url_is_read_or_refused_and_no_password_is_told(text: str) -> None:
+    url = outcome(lambda: ConnectionUrl.read(text))
+    told = [str(url)]
+    if isinstance(url, ConnectionUrl):
+        told += [url.shown, repr(url)]
+        known = outcome(lambda: url.known({"HOST": "h"}))
+        if isinstance(known, ConnectionUrl):
+            told += [str(known.public), str(outcome(lambda: label_of(known.public)))]
+            outcome(lambda: known.complete({"HOST": "h"}))
+    assert [one for one in told if SECRET in one] == []
+
+
+@settings(max_examples=30)
+@given(texts)
+def test_any_profile_that_is_named_is_there_or_refused(name: str) -> None:
+    found = load({"DBQ_CONFIG": "/dev/null"})
+    with pytest.raises(UsageError) as refused:
+        found.chosen(Said(profile=name or "x"), url_rights=Rights.ADMIN)
+    assert "profile" in str(refused.value)
+
+
+# What is saved is read again, and nothing else changes.
+
+NAMES = st.from_regex(r"[\w-]{1,12}", fullmatch=True)
+MESSAGES = st.sampled_from(
+    ["state=error", "id=1 id=2", 'error~"no route"', "payload.a=x older=1h", "'id=a b'", "id=é"]
+)
+FILES = st.sampled_from(
+    [
+        "",
+        "# only words\n",
+        "# ours\n\n# theirs\ninterval = '2s' # slow",
+        "[filters]\n# the first\na_b = 'id=1' # last\n\n[profiles.x] # y\nurl = 'postgresql://h/d'\n",
+        "interval = '2s'\r\n[filters]\r\n[queue_filters]\r\n'z' = '''mail'''\r\n# end",
+        "theme = 'light'   # at day\n[profiles.x]\nurl = 'postgresql://h/d'",
+        "masks = [\n  'a', # one\n]\n[queue_filters]\n",
+        "filters = { a_b = 'id=1' }\n",
+        "filters.a_b = 'id=1'\n",
+        'theme = """dark"""\n',
+    ]
+)
+CHANGES = st.one_of(
+    st.tuples(st.just(FILTERS), NAMES, MESSAGES | texts),
+    st.tuples(st.just(QUEUE_FILTERS), NAMES, texts),
+    st.tuples(st.just("theme"), st.just(""), st.sampled_from(["dark", "light", "contrast"])),
+)
+
+
+def save(path: Path, kind: str, name: str, line: str) -> None:
+    if kind == "theme":
+        save_theme(path, line)
+    else:
+        save_filter(path, kind, name, line)
+
+
+@settings(max_examples=30)
+@given(before=FILES, changes=st.lists(CHANGES, max_size=4))
+def test_what_is_saved_is_read_again_and_all_else_stays(
+    tmp_path_factory: pytest.TempPathFactory, before: str, changes: list[tuple[str, str, str]]
+) -> None:
+    path = tmp_path_factory.mktemp("config") / "config.toml"
+    path.write_bytes(before.encode())
+    for kind, name, line in changes:
+        old = path.read_bytes().decode()
+        refused = outcome(lambda: save(path, kind, name, line))  # noqa: B023  # called at once
+        new = path.read_bytes().decode()
+        if refused is not None:
+            assert new == old
+            continue
+        wanted = tomllib.loads(old)
+        (wanted if kind == "theme" else wanted.setdefault(kind, {}))[name or kind] = line
+        assert tomllib.loads(new) == wanted
+        assert not read(path, new).mistakes
+        # A line may come, and the theme's may change its value: no other is touched.
+        kept = new.split("\n")
+        lost = [one for one in old.split("\n") if one not in kept]
+        assert all(one.startswith("theme") for one in lost), (old, new)
+        assert ("\r\n" in old) <= ("\n" not in new.replace("\r\n", ""))
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a.b", "@x", "é" * 65, "x\n", "a=b", "\x1b[31m"])
+def test_what_no_filter_can_be_called(tmp_path: Path, name: str) -> None:
+    for kind, line in ((FILTERS, "id=1"), (QUEUE_FILTERS, "mail")):
+        with pytest.raises(WrongFieldError) as refused:
+            save_filter(tmp_path / "x.toml", kind, name, line)
+        assert refused.value.key == "name"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("line", ["", " ", "a\nb", "@late", "id=1 @late", "\x1b[2J", "stat=x"])
+def test_what_no_filter_of_messages_can_be(tmp_path: Path, line: str) -> None:
+    with pytest.raises(WrongFieldError) as refused:
+        save_filter(tmp_path / "x.toml", FILTERS, "late", line)
+    assert refused.value.key == "filter"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_name_that_is_taken_is_not_taken_away(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    save_filter(path, FILTERS, "late", "older=1h")
+    text = path.read_text()
+    save_filter(path, FILTERS, "late", "older=1h")
+    save_filter(path, QUEUE_FILTERS, "late", "mail")
+    assert path.read_text().startswith(text)
+    with pytest.raises(WrongFieldError, match=r"late = 'older=1h'"):
+        save_filter(path, FILTERS, "late", "older=2h")
+    assert "older=2h" not in path.read_text()
+
+
+STATEMENTS = st.sampled_from(["a = 1", "[t]", "[t.u]", "b = '''x\ny'''", "# c", ""])
+
+
+@given(st.lists(STATEMENTS, max_size=6))
+def test_statements_have_their_lines(written: list[str]) -> None:
+    text = "\n".join(written)
+    with suppress(tomllib.TOMLDecodeError):
+        tomllib.loads(text)
+        lines = text.split("\n")
+        for one in statements(text):
+            tomllib.loads("\n".join(lines[one.first - 1 : one.last]))
+            assert one.is_head == lines[one.first - 1].startswith("[")
+
+
+# Filters and their lines.
+
+
+@given(st.lists(texts, max_size=3).map(" ".join))
+def test_any_line_of_filters_is_read_or_refused(line: str) -> None:
+    with suppress(UsageError):
+        words = expand(words_of(line), {"late": ("older=1h", "state=error")})
+        assert "@late" not in words
+        found = parse(words)
+        assert parse(found.words) == found
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_saved_filter_that_is_not_there_is_named(name: str) -> None:
+    with pytest.raises(UsageError, match="no saved filter") as refused:
+        expand([f"@{name}"], {"late": ("id=1",)})
+    assert "There are: late." in refused.value.why
+    assert expand(["@late", "id=2"], {"late": ("id=1",)}) == ("id=1", "id=2")
+
+
+@given(texts)
+def test_any_profile_s_name_is_one_table(name: str) -> None:
+    with suppress(UsageError):
+        found = tomllib.loads(table(name, {"url": "x"})) if name.isprintable() else {}
+        assert not found or list(found["profiles"]) == [name]
