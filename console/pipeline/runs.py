@@ -232,7 +232,8 @@ def _sound(run: Run) -> Run:
     numbers = (run.status, run.told_rows, run.told_bytes)
     moments = (run.began_at, run.told_at, run.ended_at)
     good = (
-        all(isinstance(text, str) for text in (*texts, *run.words, *run.lines))
+        isinstance(run.began_at, datetime)
+        and all(isinstance(text, str) for text in (*texts, *run.words, *run.lines))
         and all(number is None or isinstance(number, int) for number in numbers)
         and all(at is None or at.tzinfo is not None for at in moments)
         and isinstance(run.pid, int)

@@ -233,6 +233,8 @@ def test_the_story_of_an_adopted_table(jobs: Console) -> None:
         "queue": "jobs",
         "schema": "public",
         "design": "claim",
+        "table": "jobs",
+        "only": None,
         "roles": {"id": "job_id", "claimed_at": "started", "payload": "body"},
         "connection": f"{url.host}:{url.port}/{url.database}",
     }

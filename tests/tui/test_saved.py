@@ -23,6 +23,7 @@ from console.tui.opening import open_profile
 from console.tui.tabs.messages import MessagesTab
 from console.tui.themes import Taste
 from console.tui.widgets.tones import MARK
+from tests.tui.alone import until
 from tests.tui.feeds import FakeFeed, nine, queue
 from tests.tui.one_tab import one_tab
 from tests.tui.opened import Opened, opened
@@ -261,8 +262,13 @@ async def test_connections_have_the_marks_of_their_profiles_beside_their_names(
         assert marks(console) == both
         assert f"{MARK}b  " in console.picture
         await say(console, "theme contrast")
-        await console.pilot.pause()
-        assert marks(console) == {colour(console.app, "blue"), colour(console.app, "red")} != both
+        # Styles are set anew widget by widget, and drawn as they are.
+        await until(
+            console,
+            lambda: (
+                marks(console) == {colour(console.app, name) for name in ("blue", "red")} != both
+            ),
+        )
 
 
 def test_without_colours_there_are_no_marks(monkeypatch: pytest.MonkeyPatch) -> None:
