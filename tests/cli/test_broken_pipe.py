@@ -183,7 +183,7 @@ def check_deleted(console: Console, name: str, delivered: list[int]) -> None:
     assert console("pop", name).status == 1
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @ways(DELETING, ["fifo", "ring"])
 def test_a_design_that_deletes_keeps_what_was_not_delivered(
     console: Console, filled: Fill, kind: str, end: End
@@ -198,7 +198,7 @@ def test_a_design_that_deletes_keeps_what_was_not_delivered(
         assert value(console.url, f'SELECT count(*) FROM public."{name}_archive"') == TOTAL
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("unbuffered", [False, True])
 @pytest.mark.parametrize(
     ("kind", "point"),

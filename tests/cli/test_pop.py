@@ -153,6 +153,7 @@ def test_a_design_that_deletes_has_nothing_to_finish(
         assert console.drained(name) == ["x"]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kind", ["fifo", "fifo notify=on", "claim notify=on", "ring notify=on"])
 def test_wait_takes_the_first_that_comes(console: Console, install: Install, kind: str) -> None:
     name = make(install, kind)
@@ -163,7 +164,7 @@ def test_wait_takes_the_first_that_comes(console: Console, install: Install, kin
     assert (popping.returncode, out, err) == (0, b"x\n", b"")
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["fifo", "fifo notify=on"])
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_wait_leaves_nothing_behind(

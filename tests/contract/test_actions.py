@@ -18,7 +18,7 @@ from tests.contract.conftest import Use
 from tests.contract.filled import fill, seen
 from tests.contract.variants import TELLING, Variant
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(3)
 
 VERBS = ("purge", "archive", "requeue", "release")
 
@@ -66,7 +66,7 @@ def having() -> list[tuple[Variant, str]]:
     ]
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("variant", "verb"), having(), ids=str)
 def test_a_plan_is_what_execute_does(use: Use, variant: Variant, verb: str) -> None:
     client = use(variant)

@@ -20,7 +20,7 @@ from tests.contract.filled import seen
 from tests.contract.test_actions import entries, mover
 from tests.contract.variants import BEHAVIOURS, Variant
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(3)
 
 PUSHED = 240
 Sender = tuple[int, int]
@@ -137,7 +137,7 @@ def run(client: Client, verb: str) -> int:
     return done.ledger.out
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
 def test_two_operators_never_do_a_thing_twice(use: Use, variant: Variant) -> None:
     client = use(variant)

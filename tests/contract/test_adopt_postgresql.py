@@ -19,7 +19,7 @@ from console.monitor import QueueSnapshot, snapshot, take_sample
 from tests.contract.leftovers import objects_of
 from tests.servers import connect
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(3)
 
 RATES = {"push_per_second", "pop_per_second"}
 """What a single look cannot know."""

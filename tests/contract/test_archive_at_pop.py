@@ -12,7 +12,7 @@ from tests.contract.client import Client, in_utc
 from tests.contract.conftest import Use
 from tests.contract.variants import ALL, Variant
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(3)
 
 ARCHIVING = [v for v in ALL if v.options.get("archive_at_pop") == "on"]
 OTHERS = [v for v in ALL if v.options.get("archive_at_pop") != "on" and len(v.given) < 2]

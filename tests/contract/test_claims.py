@@ -9,7 +9,7 @@ from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.variants import ALL, BEHAVIOURS, Variant
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(3)
 
 KEEPING = [v for v in BEHAVIOURS if v.finishes]
 

@@ -72,7 +72,7 @@ CASES = [
 ]
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("laps", "kind", "width"), CASES, ids=lambda part: getattr(part, "__name__", None)
 )

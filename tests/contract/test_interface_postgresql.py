@@ -17,7 +17,7 @@ from tests.contract.conftest import Use
 from tests.contract.variants import BEHAVIOURS, CORE, TELLING, Variant, mostly
 from tests.servers import connect
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(3)
 
 THEN = datetime(2020, 2, 29, 12, 0, tzinfo=UTC)
 EVERYONE_HAS = {"push", "push_many", "pop", "pop_many"}

@@ -17,7 +17,7 @@ from console.monitor.message import Message
 from console.monitor.messages import look, message
 from tests.contract.test_adopt_postgresql import TABLES, make, run
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(3)
 
 STATES = {
     "naive": {"ready": ["1", "2", "3"]},

@@ -22,7 +22,7 @@ from tests.contract.conftest import Use
 from tests.contract.filled import Filled, all_pages, fill, ids_of, paged, seen
 from tests.contract.variants import ALL, BEHAVIOURS, DEFAULTS, Variant
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(3)
 
 
 @pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)

@@ -199,7 +199,7 @@ def check(found: Looked, what: str, most: int = A_PAGE) -> None:
     assert found.buffers <= most, f"{found.buffers} pages: {what}"
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.usefixtures("auto_explain")
 @pytest.mark.parametrize("variant", LISTED, ids=str)
 def test_a_page_costs_the_same_at_any_depth(
@@ -234,7 +234,7 @@ def test_a_page_costs_the_same_at_any_depth(
                 check(by_id, "one message by its id", BY_ID)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.usefixtures("auto_explain")
 @pytest.mark.parametrize("variant", LISTED, ids=str)
 def test_a_filter_that_matches_nothing_reads_no_more_than_its_bound(

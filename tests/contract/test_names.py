@@ -17,7 +17,7 @@ from tests.contract.installs import all_designs
 from tests.contract.leftovers import objects_of
 from tests.contract.variants import ALL, Variant, on
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(3)
 
 NAMES = [
     "plain",
@@ -84,7 +84,7 @@ def live(client: Client) -> None:
     assert pop.pop(database, queue, nothing.extend, count=9, wait_seconds=0.02).delivered < 9
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_life_under_that_name_in_a_schema_of_that_name(database: Database, name: str) -> None:
     make_schema(database, name)

@@ -58,7 +58,7 @@ def waiting(client: Client) -> list[int]:
     return [pid for (pid,) in rows]
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("variant", NOTIFYING, ids=str)
 def test_a_push_notifies_while_somebody_is_registered(
     use_postgresql: Use, variant: Variant

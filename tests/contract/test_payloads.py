@@ -13,7 +13,7 @@ from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.variants import DEFAULTS, Variant
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(3)
 
 MEGABYTE = 1_000_000
 LARGE_NUMBER = "123456789012345678901234567890.12345678901234567890"
@@ -115,7 +115,7 @@ def test_what_goes_in_comes_out(use: Use, variant: Variant, many: bool) -> None:
         assert any(LARGE_NUMBER in str(payload) for payload in received.values())
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("variant", UNLIMITED, ids=str)
 def test_a_megabyte(use: Use, variant: Variant) -> None:
     client = use(variant)

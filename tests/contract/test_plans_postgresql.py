@@ -195,7 +195,7 @@ def leave_some(client: Client, count: int) -> None:
     on_each_table(client, "VACUUM ANALYZE {}")
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
 def test_plans_of_a_deep_queue(use_postgresql: Use, variant: Variant, depth: int) -> None:
     """Of a session that knew it empty, of a new one before any statistics, and with them."""
@@ -211,6 +211,7 @@ def test_plans_of_a_deep_queue(use_postgresql: Use, variant: Variant, depth: int
         check(client, use_all(session, client.queue), situation="with statistics")
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("variant", [v for v in PLANNED if v.finishes], ids=str)
 def test_plans_that_were_made_while_few_were_claimed(
     use_postgresql: Use, variant: Variant, depth: int
@@ -246,6 +247,7 @@ def sampled(client: Client) -> Iterator[Callable[[], Statement]]:
         yield look
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("left", [0, pytest.param(10, marks=pytest.mark.long)])
 @pytest.mark.parametrize("variant", PLANNED, ids=str)
 def test_plans_that_were_made_while_the_queue_was_short(

@@ -61,6 +61,7 @@ def check_order_of_each_producer(outcome: Outcome) -> None:
         assert numbers == sorted(numbers)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("variant", mostly(CORE), ids=str)
 def test_two_producers_and_two_consumers(
     use: Use, crew: Crew, variant: Variant, count: int, share: float
@@ -114,6 +115,7 @@ def test_one_consumer_gets_the_messages_of_each_producer_in_their_order(
 NUMBERED = [v for v in BEHAVIOURS if v.order in {Order.NUMBERS, Order.STRICT}]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("batch", [0, 5])
 @pytest.mark.parametrize("variant", NUMBERED, ids=str)
 def test_each_of_several_consumers_empties_a_filled_queue_in_the_order_of_numbers(

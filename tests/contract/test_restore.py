@@ -38,7 +38,7 @@ from tests.contract.filled import fill, seen
 from tests.contract.variants import ALL, CORE, DEFAULTS, TELLING, Variant, mostly
 from tests.servers import connect
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(3)
 
 HERE = [variant for variant in TELLING if variant.design.name != "broker"]
 SMALL = [variant for variant in DEFAULTS if variant.design.name != "broker"]

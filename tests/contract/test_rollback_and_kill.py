@@ -138,6 +138,7 @@ def test_a_design_that_deletes_has_nothing_to_finish(use: Use, variant: Variant)
     assert client.status().ready == 1
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("variant", mostly(DEFAULTS, KILLED), ids=str)
 def test_a_client_that_is_killed_in_mid_transaction(use: Use, variant: Variant) -> None:
     client = use(variant)
@@ -185,6 +186,7 @@ def test_a_consumer_that_is_killed_after_its_commit_leaves_its_claims(
     assert client.complete(third)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("variant", [v for v in DEFAULTS if not v.finishes], ids=str)
 def test_a_consumer_that_is_killed_after_its_commit_has_its_messages(
     use: Use, variant: Variant

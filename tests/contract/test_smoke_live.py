@@ -10,6 +10,7 @@ from tests.contract.filled import seen
 from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
 def test_it_leaves_a_drained_queue_as_it_was(use: Use, variant: Variant) -> None:
     client = use(variant)

@@ -22,7 +22,7 @@ from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant
 from tests.filling import STATES, fill
 from tests.servers import connect, wait_until
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(3)
 
 IN_HAND = [v for v in BEHAVIOURS if v.options.get("in_hand") == "on"]
 LOOKED_AT = DEFAULTS + IN_HAND
@@ -99,7 +99,7 @@ def near(estimate: int | None, truth: int) -> None:
     assert abs(estimate - truth) <= ERROR * truth, f"{estimate} for {truth}"
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("analyzed", [False, True])
 @pytest.mark.parametrize("variant", LOOKED_AT, ids=str)
 def test_several_deep_states_are_told_apart(

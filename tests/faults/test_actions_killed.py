@@ -47,7 +47,7 @@ def database(server: Server) -> Iterator[Database]:
         opened.close()
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("name", "options", "verb"), [*CASES, *MORE], ids=str)
 def test_killed_and_run_again(
     database: Database,

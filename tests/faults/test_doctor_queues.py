@@ -40,7 +40,7 @@ from tests.contract.test_every_statement import rows_checked, running
 from tests.contract.variants import SMALL_RING, Variant
 from tests.servers import Server, connect, fresh_database, wait_until
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(3)
 
 SOON = 0.05
 """A threshold that is over at once."""

@@ -634,6 +634,7 @@ def prove(client: Client, case: Case, seed: int = 0) -> None:
     assert bool(traffic.refused) or case.make not in {dropped_code, dropped_column}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("case", FEW, ids=str)
 def test_a_repair_beside_traffic(use: Use, case: Case, long: bool) -> None:
     for seed in range(3 if long else 1):

@@ -24,7 +24,7 @@ from tests.contract.plans import Recorder, Statement
 from tests.contract.variants import SMALL_RING, Variant
 from tests.servers import Server, connect, fresh_database
 
-pytestmark = pytest.mark.thinned(2)
+pytestmark = pytest.mark.thinned(3)
 
 SPLIT = Variant(DESIGNS["split"], {})
 IN_HAND = Variant(DESIGNS["ring"], {"size": SMALL_RING, "in_hand": "on"})

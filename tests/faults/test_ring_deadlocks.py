@@ -20,7 +20,7 @@ from tests.faults.ring_tools import Ring, make_ring
 ROW_WAIT = re.compile(r"waiting for \w+ on (?:transaction|tuple)")
 
 
-@pytest.mark.parametrize("relays", [False, True])
+@pytest.mark.parametrize("relays", [pytest.param(False, marks=pytest.mark.long), True])
 def test_no_deadlock_and_no_wait_for_a_row(
     own_server: EmbeddedServer, long: bool, relays: bool
 ) -> None:

@@ -55,7 +55,7 @@ _PAINTS_WITHIN_PAUSES = 250
 
 
 @settings(
-    max_examples=12,
+    max_examples=8,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

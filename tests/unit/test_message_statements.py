@@ -60,7 +60,7 @@ def check(product: Product, queue: Queue) -> None:
         ), where
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("variant", ALL, ids=str)
 def test_of_an_installed_queue(engine: str, variant: Variant) -> None:

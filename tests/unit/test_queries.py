@@ -58,7 +58,7 @@ def check(product: Product, queue: Queue, statement: sql.Statement) -> None:
     assert not re.search(r"\{\w+\}", re.sub(r"--[^\n]*", "", text)), statement.label
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("variant", ALL, ids=str)
 def test_of_an_installed_queue(variant: Variant) -> None:
     for product in PRODUCTS.values():
