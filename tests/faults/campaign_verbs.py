@@ -129,7 +129,11 @@ class Operators:
         return self._acting("requeue", *self._some(), *more, queue=queue)
 
     def _requeue_to(self) -> Order:
-        return self._acting("requeue", "--to", self._one("push").name, *self._some())
+        queue = self._one("requeue")
+        to = self._one("push")
+        while to.name == queue.name:
+            to = self._one("push")
+        return self._acting("requeue", "--to", to.name, *self._some(), queue=queue)
 
     def _release(self) -> Order:
         how = self._chance.choice([[], ["--unknown"], ["--force", "--filter", "older=1s"]])
