@@ -74,15 +74,15 @@ def adopt_library(
 ) -> Queue:
     """Record what a library keeps under a name. Nothing in it is touched.
 
-    `part`: only that one of the queues that lie in its table; pgmq has a table for each.
+    `part`: only that one of the queues that lie in its table; the name, where each has its own.
     """
     product = database.product
     libraries.preset(of.name, product.name)
     for text in (name, part, schema, table):
         if text or text is name:
             _check_name(product, text or "")
-    if of is libraries.presets(product.name).get("pgmq") and not part:
-        part = name
+    if of.table_each:
+        part = part or name
     doing = f"adopt the queue {name!r}"
     with database.transaction(doing, read_only=True) as connection:
         found = libraries.choose(connection, product, of, schema=schema, table=table, part=part)

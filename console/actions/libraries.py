@@ -204,11 +204,11 @@ def choose(
             why=", ".join(f"{one.schema}.{one.table}" for one in found),
             next_step="Say which with --schema and --table.",
         )
-    what = f"a queue {part!r} of {of.name}" if of.name == "pgmq" else f"a table of {of.name}"
+    what = f"queue {part!r} of {of.name}" if of.table_each else f"table of {of.name}"
     where = f" in schema {schema!r}" if schema else ""
     met = ", ".join(f"{one.schema}.{one.table}" for one in every[:10])
     raise UsageError(
-        f"There is no {what.removeprefix('a ')}{where} that this login may read.",
+        f"There is no {what}{where} that this login may read.",
         why=f"Looked for the columns that {of.library} has."
         + (f" There are: {met}." if met else ""),
         next_step="See what is there with: dbq-console discover",

@@ -5,6 +5,8 @@ the library's own function, or exactly the statement that it runs itself. How th
 with the statement in `queries/postgresql/<name>.sql`. What the library has no rule for is refused.
 """
 
+from functools import partial
+
 from console.designs.model import Design, Flow, Order
 
 _OURS = "{} keeps the table: only it adds rows there, takes them away and deletes them"
@@ -16,7 +18,18 @@ def _refused(library: str, **others: str) -> dict[str, str]:
     return dict.fromkeys(_ENDS, _OURS.format(library)) | others
 
 
-PGQUEUER = Design(
+_library = partial(
+    Design,
+    engines=("postgresql",),
+    options=(),
+    needed_roles=("id", "status", "payload"),
+    order=Order.LAX,
+    flow=Flow.DELETED,
+    keeps_row=True,
+    like="library",
+)
+
+PGQUEUER = _library(
     name="pgqueuer",
     title="queue of pgqueuer",
     source="pgqueuer",
@@ -26,8 +39,6 @@ PGQUEUER = Design(
         "what is done is deleted and stands in its log. Adopt it to see what waits, what is picked "
         "by a manager that no longer beats, and what failed and is held."
     ),
-    engines=("postgresql",),
-    options=(),
     states=("ready", "scheduled", "claimed", "error"),
     verbs=("requeue", "maintain"),
     roles={
@@ -42,11 +53,6 @@ PGQUEUER = Design(
         "payload": "payload",
         "done_at": "updated",
     },
-    needed_roles=("id", "status", "payload"),
-    order=Order.LAX,
-    flow=Flow.DELETED,
-    keeps_row=True,
-    like="library",
     library="pgqueuer 1",
     refusals=_refused(
         "pgqueuer",
@@ -58,7 +64,7 @@ PGQUEUER = Design(
     stays="a waiting or picked job has its dedupe_key",
 )
 
-PROCRASTINATE = Design(
+PROCRASTINATE = _library(
     name="procrastinate",
     title="queue of procrastinate",
     source="procrastinate",
@@ -68,8 +74,6 @@ PROCRASTINATE = Design(
         "unless its workers delete it. Adopt it to see what waits, what a worker without a "
         "heartbeat has left behind, and what failed; both can be retried as procrastinate does it."
     ),
-    engines=("postgresql",),
-    options=(),
     states=("ready", "scheduled", "claimed", "error", "done"),
     verbs=("requeue", "release", "maintain"),
     roles={
@@ -84,11 +88,7 @@ PROCRASTINATE = Design(
         "payload": "args",
         "done_at": "at",
     },
-    needed_roles=("id", "status", "payload"),
-    order=Order.LAX,
     flow=Flow.CLAIMED,
-    keeps_row=True,
-    like="library",
     library="procrastinate 3",
     refusals=_refused(
         "procrastinate",
@@ -102,7 +102,7 @@ PROCRASTINATE = Design(
     stays="another waiting job has its queueing_lock, or its abort was requested",
 )
 
-PGMQ = Design(
+PGMQ = _library(
     name="pgmq",
     title="queue of pgmq",
     source="pgmq",
@@ -112,8 +112,6 @@ PGMQ = Design(
         "time-out, and comes back by itself; what is done is deleted or goes into a_NAME. Adopt it "
         "to see what is visible, what is in flight and how often messages were read."
     ),
-    engines=("postgresql",),
-    options=(),
     states=("ready", "scheduled", "claimed"),
     verbs=("release", "maintain"),
     roles={
@@ -125,12 +123,8 @@ PGMQ = Design(
         "attempts": "read_ct",
         "payload": "message",
     },
-    needed_roles=("id", "status", "payload"),
-    order=Order.LAX,
-    flow=Flow.DELETED,
-    keeps_row=True,
-    like="library",
     library="pgmq 1",
+    table_each=True,
     refusals=_refused(
         "pgmq",
         requeue="pgmq has no failed messages: what was read and not deleted is visible again when "
@@ -144,7 +138,7 @@ PGMQ = Design(
     stays="pgmq.set_vt found no such message",
 )
 
-GRAPHILE_WORKER = Design(
+GRAPHILE_WORKER = _library(
     name="graphile-worker",
     title="queue of graphile-worker",
     source="graphile-worker",
@@ -154,8 +148,6 @@ GRAPHILE_WORKER = Design(
         "deletes them; one that failed waits for its next try, and one without any left stays. "
         "Adopt it to see what waits, what is locked and since when, and what failed for good."
     ),
-    engines=("postgresql",),
-    options=(),
     states=("ready", "scheduled", "claimed", "error"),
     verbs=("requeue", "maintain"),
     roles={
@@ -170,11 +162,6 @@ GRAPHILE_WORKER = Design(
         "payload": "payload",
         "done_at": "updated_at",
     },
-    needed_roles=("id", "status", "payload"),
-    order=Order.LAX,
-    flow=Flow.DELETED,
-    keeps_row=True,
-    like="library",
     library="graphile-worker 0.16",
     refusals=_refused(
         "graphile-worker",

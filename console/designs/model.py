@@ -127,6 +127,8 @@ class Design:
     """The design whose tables and columns it has, where it is one more way to use those."""
     library: str = ""
     """The library, with its version, whose own tables these are; empty: a design of queues here."""
+    table_each: bool = False
+    """A library's: it makes a table for each queue, and none holds several."""
     refusals: Mapping[str, str] = field(default_factory=dict)
     """Verb -> why it is not for such a queue, where that is no matter of its states."""
     requeued: str = ""

@@ -38,6 +38,18 @@ class Held:
     taken: threading.Event
     go_on: threading.Event
 
+    @contextmanager
+    def during(self, work: Callable[[], object]) -> Iterator[None]:
+        """The work goes on beside what is done meanwhile; its worker has taken the job by then."""
+        thread = threading.Thread(target=work)
+        thread.start()
+        try:
+            assert self.taken.wait(30)
+            yield
+        finally:
+            self.go_on.set()
+            thread.join(60)
+
 
 @dataclass(frozen=True)
 class ProcrastinateAtWork:
@@ -108,14 +120,8 @@ class ProcrastinateAtWork:
             async with self._app(held).open_async() as app:
                 await _work(app, ["reports"])
 
-        thread = threading.Thread(target=lambda: asyncio.run(hold()))
-        thread.start()
-        try:
-            assert held.taken.wait(30)
+        with held.during(lambda: asyncio.run(hold())):
             yield
-        finally:
-            held.go_on.set()
-            thread.join(60)
 
     def leave(self, queue: str) -> int:
         """A worker takes a job and is never heard of again; the job's id."""
@@ -253,14 +259,8 @@ class PgQueuerAtWork:
 
             await manager.run(dequeue_timeout=_AT_ONCE, mode=QueueExecutionMode.drain)
 
-        thread = threading.Thread(target=lambda: self.run(hold))
-        thread.start()
-        try:
-            assert held.taken.wait(30)
+        with held.during(lambda: self.run(hold)):
             yield
-        finally:
-            held.go_on.set()
-            thread.join(60)
 
     def leave(self, entrypoint: str, *, beats: bool) -> int:
         """A manager picks a job, and is never heard of again unless it beats; the job's id."""
