@@ -1,25 +1,28 @@
 """Which queues a database holds: installed by the console, adopted, or only their archive left."""
 
+from __future__ import annotations
+
 import difflib
 import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache
-from typing import Any
-
-from sqlalchemy import Connection
+from typing import TYPE_CHECKING, Any
 
 from console import sql
 from console.designs import Design, recorded
-from console.engines import Database, Product
-from console.errors import UsageError
-from console.formats import duration
+from console.engines import Database, Product, product_of
+from console.errors import RefusedError, UsageError
+from console.formats import duration, moment, numbered
 
-INTERFACE_VERSION = 1
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+INTERFACE_VERSION = 2
 """Version of the tables and functions that this console installs."""
 
 STUCK_AFTER_SECONDS = 300.0
@@ -69,6 +72,16 @@ class Queue:
         return self.options.get("only", "")
 
     @property
+    def not_known(self) -> str:
+        """Why nothing but its name is known; empty: its design is one of this version's."""
+        return "" if self.design.known else f"design {self.design.name} is not known here"
+
+    def refusal(self, verb: str) -> str:
+        """Why the library that keeps it has no such verb; empty: nothing is said of it."""
+        quoted = '"' + self.schema.replace('"', '""') + '"'
+        return self.design.refusals.get(verb, "").replace("{schema}", quoted)
+
+    @property
     def finishes(self) -> bool:
         """Whether popped messages are kept until complete or fail."""
         return self.design.finishes(self.options)
@@ -83,13 +96,14 @@ class Queue:
         """The states its messages can have."""
         return self.design.states_with(self.options)
 
-    def scope(self, product: Product, *, counters: str = "yes", **more: str) -> sql.Scope:
+    def scope(self, on: sql.HasDialect, *, counters: str = "yes", **more: str) -> sql.Scope:
         """What the statements of `queries/` need to know of this queue.
 
         `counters`: yes or no, whether the login may read the engine's counters of rows.
         """
         limit = self.options.get("max_bytes", "unlimited")
         payload = self.options.get("payload", "text")
+        product = product_of(on)
         values = {
             "schema": self.schema,
             "queue": self.name,
@@ -100,6 +114,8 @@ class Queue:
             "channel": self.channel,
             "max_bytes": limit,
             "size": self.options.get("size") or self.roles.get("size", "0"),
+            "cache": self.options.get("cache", "auto"),
+            "commit_wait_ms": self.options.get("commit_wait_ms", "5"),
             "fillfactor": FILLFACTOR,
             "stuck_after_seconds": str(STUCK_AFTER_SECONDS),
             "only": self.part,
@@ -109,14 +125,14 @@ class Queue:
         }
         options = {
             **self.options,
-            "design": self.design.shape,
             "payload": payload,
             "limited": "no" if limit == "unlimited" else "yes",
             "finishes": "yes" if self.finishes else "no",
             "installed": "yes" if self.kind is Kind.INSTALLED else "no",
             "in_hand": self.options.get("in_hand", "off"),
             "archive_at_pop": self.options.get("archive_at_pop", "off"),
-            "counters": counters,
+            # The engine counts the rows of tables, and takes samples of those, not of views.
+            "counters": "no" if self.options.get("view") == "yes" else counters,
             "part": "one" if self.part else "all",
         }
         return sql.Scope(values, options, self.roles)
@@ -132,7 +148,7 @@ LIMITS = {
     f"{figure}_limit": "10001"
     for figure in ("ready", "scheduled", "claimed", "stuck", "errors", "done")
 } | {"age_seconds_limit": "1"}
-"""How many rows a look reads for each figure; 0 leaves it out."""
+"""How many rows a sample reads for each figure; 0 leaves it out."""
 
 FILLFACTOR = "50"
 """Of a ring's table. The server clears a page of dead rows once less is free than this leaves: at
@@ -172,6 +188,86 @@ class _Setting:
 class _Found:
     present: bool
     audited: bool
+    decided: bool
+    decisions_readable: bool
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What an operator has decided of a queue or a finding, and holds until it is taken back."""
+
+    kind: str
+    """`pause`, `protection`, `silence` or `acknowledge`."""
+    code: str
+    """Of the finding; empty where it is about the queue."""
+    schema: str
+    queue: str
+    """Empty, as the schema: of every queue."""
+    operator: str
+    database_user: str
+    reason: str
+    since: datetime
+    until: datetime | None
+    push: bool
+    """Of a pause: whether pushes are paused too."""
+    severity: str
+    """Of an acknowledged finding, at that time."""
+
+    @property
+    def done(self) -> str:
+        """What was decided, in a word: `protected`."""
+        done = {"pause": "paused", "protection": "protected", "silence": "silenced"}
+        return done.get(self.kind, "acknowledged")
+
+    @property
+    def words(self) -> str:
+        """Who, since when, why: `protected by ann@etl01 since 2026-11-22 03:04:05 UTC: audit`."""
+        pushes = ", its pushes too," if self.push else ""
+        return f"{self.done}{pushes} by {self.operator} {self.lasting}"
+
+    @property
+    def lasting(self) -> str:
+        """Since when, until when, why."""
+        text = f"since {moment(self.since, UTC)}"
+        if self.until is not None:
+            text += f", until {moment(self.until, UTC)}"
+        return f"{text}: {self.reason}" if self.reason else text
+
+    @property
+    def shown(self) -> str:
+        """The same for a screen: `PROTECTED by ann@etl01 since ...`."""
+        done, _, rest = self.words.partition(" ")
+        return f"{done.upper()} {rest}"
+
+    def mark(self, now: datetime) -> str:
+        """In as few words as a narrow screen has room for: `PAUSED 12 min, ann`."""
+        seconds = max(0, round((now - self.since).total_seconds()))
+        lasted = duration(seconds) if seconds >= 60 else f"{seconds} s"
+        who = self.operator.partition("@")[0]
+        return f"{self.shown.split()[0].rstrip(',')} {lasted}, {who}"
+
+    def as_json(self) -> dict[str, object]:
+        """The stable object of `status --json`, and of a finding's `silenced`."""
+        until = None if self.until is None else self.until.isoformat()
+        shown: dict[str, object] = {"kind": self.kind, "operator": self.operator}
+        shown |= {"since": self.since.isoformat(), "until": until, "reason": self.reason}
+        return shown | ({"push": self.push} if self.kind == "pause" else {})
+
+
+@dataclass(frozen=True)
+class Note:
+    """What an operator noted of what happened outside: a release, a fail-over."""
+
+    schema: str
+    queue: str
+    """Empty, as the schema: of the whole database."""
+    noted_at: datetime
+    operator: str
+    note: str
+
+    def as_json(self) -> dict[str, object]:
+        """The stable object of `report --json`."""
+        return {**vars(self), "noted_at": self.noted_at.isoformat()}
 
 
 @dataclass(frozen=True)
@@ -196,47 +292,97 @@ class Acting:
 
     @property
     def words(self) -> str:
-        """For a screen: `requeue by ann@etl01 for 1 m 04 s, 4,000 of 100,000 done`."""
+        """For a screen: `requeue by ann@etl01 for 1 min 04 s, 4,000 of 100,000 done`."""
         counts = f", {self.done:,} of {self.planned:,} done" if self.planned else ""
         return f"{self.verb} by {self.operator} for {duration(self.since_seconds)}{counts}"
 
 
-_NOTHING = sql.Scope()
-
-
-def _statement(product: Product, name: str) -> sql.Statement:
-    return sql.statements(product.name, "catalog")[name]
-
-
-def has_catalog(connection: Connection, product: Product) -> bool:
+def has_catalog(connection: Connection) -> bool:
     """Whether the console was ever used to install or adopt anything here."""
-    return _found(connection, product).present
+    return _found(connection).present
 
 
-def has_audit(connection: Connection, product: Product) -> bool:
+def has_audit(connection: Connection) -> bool:
     """Whether the catalog keeps an audit: one that an older console made does not."""
-    return _found(connection, product).audited
+    return _found(connection).audited
 
 
-def _found(connection: Connection, product: Product) -> _Found:
-    (row,) = sql.fetch(connection, _Found, _statement(product, "exists"), _NOTHING)
-    return row
+PROTECTED_FROM = frozenset({"purge", "archive", "uninstall"})
+"""The verbs that a protected queue refuses; a smaller size it refuses too."""
 
 
-def queues(connection: Connection, product: Product) -> list[Queue]:
+def protection(connection: Connection, schema: str, queue: str) -> Decision | None:
+    """Who has protected the queue, from this console or another; None: nobody."""
+    found = (one for one in decisions(connection) if one.kind == "protection")
+    return next((one for one in found if (one.schema, one.queue) == (schema, queue)), None)
+
+
+REFUSED_WHILE_PAUSED = frozenset({"restore", "replay"})
+
+
+def require_not_paused(connection: Connection, schema: str, queue: str, doing: str) -> None:
+    """RefusedError where an operator has paused the queue: nobody would pop what comes to it."""
+    found = (one for one in decisions(connection) if one.kind == "pause")
+    of = (schema, queue)
+    if one := next((one for one in found if (one.schema, one.queue) == of), None):
+        raise RefusedError(
+            f"Nothing was changed: {queue!r} is paused, so there is no {doing}.",
+            why=one.words,
+            next_step=f"Ask them; then: dbq-console resume {queue}",
+        )
+
+
+def require_unprotected(connection: Connection, schema: str, queue: str, doing: str) -> None:
+    """RefusedError where an operator has protected the queue."""
+    if one := protection(connection, schema, queue):
+        raise RefusedError(
+            f"Nothing was changed: {queue!r} is protected from {doing}.",
+            why=one.words,
+            next_step=f"Ask them; then: dbq-console unprotect {queue}",
+        )
+
+
+def has_decisions(connection: Connection) -> bool:
+    """Whether the catalog keeps decisions: one that an older console made does not."""
+    return _found(connection).decided
+
+
+def decisions(connection: Connection) -> list[Decision]:
+    """All that hold; none where the catalog keeps none yet."""
+    return _decisions(connection) if has_decisions(connection) else []
+
+
+def notes(connection: Connection, queue: Queue, limit: int) -> list[Note]:
+    """Of the queue and of the whole database, the newest first."""
+    if not _found(connection).decisions_readable:
+        return []
+    where = {"schema": queue.schema, "queue": queue.name}
+    return sql.rows(connection, Note, "catalog.notes", n=limit, **where)
+
+
+def _decisions(connection: Connection) -> list[Decision]:
+    return sql.rows(connection, Decision, "catalog.decisions")
+
+
+def _found(connection: Connection) -> _Found:
+    return sql.row(connection, _Found, "catalog.exists")
+
+
+def queues(connection: Connection) -> list[Queue]:
     """All queues of the database, by schema and name; none where there is no catalog."""
-    return _queues(connection, product) if has_catalog(connection, product) else []
+    return _queues(connection) if has_catalog(connection) else []
 
 
-def _queues(connection: Connection, product: Product) -> list[Queue]:
-    rows = sql.fetch(connection, _QueueRow, _statement(product, "queues"), _NOTHING)
+def _queues(connection: Connection) -> list[Queue]:
+    rows = sql.rows(connection, _QueueRow, "catalog.queues")
     return [
         Queue(
             schema=row.schema,
             name=row.name,
-            design=recorded(row.design),
-            options=_document(row.options),
-            roles=_document(row.roles),
+            design=(of := recorded(row.design, connection.dialect.name)),
+            # What another design's options and roles mean is not known either.
+            options=_document(row.options) if of.known else {},
+            roles=_document(row.roles) if of.known else {},
             kind=Kind(row.kind),
             version=row.version,
             installed_by=row.installed_by,
@@ -256,13 +402,13 @@ def _document(value: Any) -> dict[str, str]:
 def in_use(database: Database) -> list[Queue]:
     """Every queue but those of which only the archive is left. Waits; ConsoleError."""
     with database.transaction("read the catalog", read_only=True) as connection:
-        found = queues(connection, database.product)
+        found = queues(connection)
     return [queue for queue in found if queue.kind is not Kind.ARCHIVE]
 
 
-def is_production(connection: Connection, product: Product) -> bool:
+def is_production(connection: Connection) -> bool:
     """Whether the database's own catalog marks it as production."""
-    return has_catalog(connection, product) and _is_production(connection, product)
+    return has_catalog(connection) and _is_production(connection)
 
 
 @dataclass(frozen=True)
@@ -272,30 +418,48 @@ class Catalog:
     queues: Sequence[Queue] = ()
     production: bool = False
     acting: Sequence[Acting] = ()
-    """Also what was cut off: whoever asks looks at the sessions."""
+    """Also what was cut off: whoever asks reads the sessions."""
+    decisions: Sequence[Decision] = ()
 
 
-def read(connection: Connection, product: Product) -> Catalog:
+def read(connection: Connection) -> Catalog:
     """The whole catalog; an empty one where there is none."""
-    found = _found(connection, product)
+    found = _found(connection)
     if not found.present:
         return Catalog()
     acting: Sequence[Acting] = ()
     if found.audited:
-        acting = sql.fetch(connection, Acting, _statement(product, "running"), _NOTHING)
-    return Catalog(_queues(connection, product), _is_production(connection, product), acting)
+        acting = sql.rows(connection, Acting, "catalog.running")
+    decided = _decisions(connection) if found.decisions_readable else ()
+    return Catalog(_queues(connection), _is_production(connection), acting, decided)
 
 
-def _is_production(connection: Connection, product: Product) -> bool:
-    settings = sql.fetch(connection, _Setting, _statement(product, "settings"), _NOTHING)
+def _is_production(connection: Connection) -> bool:
+    settings = sql.rows(connection, _Setting, "catalog.settings")
     return any(s.name == "production" and s.value == "on" for s in settings)
 
 
-def find(connection: Connection, product: Product, name: str, schema: str | None = None) -> Queue:
-    """The queue of that name; UsageError where there is none, or several and no schema is given."""
-    known = queues(connection, product)
+def every_queue() -> Queue:
+    """In place of one, where a decision is about all of them: it has no name."""
+    return Queue("", "", recorded(""), {}, {})
+
+
+def find(
+    connection: Connection,
+    name: str,
+    schema: str | None = None,
+    *,
+    any_design: bool = False,
+) -> Queue:
+    """The queue of that name; UsageError where there is none, or several and no schema is given.
+
+    RefusedError where this version does not know its design, unless `any_design` will do.
+    """
+    known = queues(connection)
     matches = [q for q in known if q.name == name and schema in (None, q.schema)]
     if len(matches) == 1:
+        if not any_design:
+            require_known(matches[0])
         return matches[0]
     if matches:
         schemas = ", ".join(q.schema for q in matches)
@@ -308,11 +472,57 @@ def find(connection: Connection, product: Product, name: str, schema: str | None
     where = f" in schema {schema!r}" if schema else ""
     raise UsageError(
         f"There is no queue named {name!r}{where}.",
-        why="The catalog of this database has " + (f"{len(known)} queues." if known else "none."),
+        why="The catalog of this database has "
+        + (f"{numbered(len(known), 'queue')}." if known else "none."),
         next_step=(
             f"Did you mean: {', '.join(near)}?" if near else "List them with: dbq-console status"
         ),
     )
+
+
+def look_up(
+    database: Database, name: str, schema: str | None = None, *, any_design: bool = False
+) -> Queue:
+    """The same in a transaction of its own. Waits; ConsoleError."""
+    with database.transaction("read the catalog", read_only=True) as connection:
+        return find(connection, name, schema, any_design=any_design)
+
+
+def require_known(queue: Queue) -> None:
+    """RefusedError where this version does not know the queue's design."""
+    if queue.not_known:
+        raise RefusedError(
+            f"The queue {queue.name!r} cannot be used: {queue.not_known}.",
+            why="A console of another version added it to this database's catalog.",
+            next_step="Use that version. status and doctor list it; forget drops an adopted one.",
+        )
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A table, a sequence or whatever else the server keeps under a name."""
+
+    name: str
+    kind: str
+
+
+def columns(connection: Connection, schema: str, table: str) -> list[Column]:
+    """The table's columns, in their order; none where it is not there."""
+    return sql.rows(connection, Column, "catalog.columns", schema=schema, table=table)
+
+
+def relations(connection: Connection, schema: str, names: Sequence[str]) -> list[Relation]:
+    """What is there under these names."""
+    wanted = product_of(connection).array(names)
+    return sql.rows(connection, Relation, "catalog.relations", schema=schema, names=wanted)
 
 
 def name_limit(product: Product, design_name: str, schema: str) -> tuple[int, str]:
@@ -370,7 +580,17 @@ def check_names(product: Product, queue: Queue) -> None:
         )
 
 
+def lockable_names(product: Product, queue: Queue) -> list[str]:
+    """The names under which something of the queue may be locked: others may be among them."""
+    if queue.kind is not Kind.ADOPTED:
+        return object_names(product, queue)
+    sequences = [name for role, name in queue.roles.items() if role.endswith("_sequence")]
+    return [queue.table, *sequences]
+
+
 def object_names(product: Product, queue: Queue) -> list[str]:
     """Every name that the queue's tables, sequences and functions have or may have."""
+    if not queue.design.known:
+        return [queue.name]
     suffixes = {suffix for _, suffix in _suffixes(product.name, queue.design.name)}
     return sorted(queue.name + suffix for suffix in suffixes)

@@ -1,7 +1,77 @@
-"""The clock by which ages and rates are told."""
+"""The clock by which ages and rates are told; the time axis of charts."""
 
+import math
 import sys
 import time
+from datetime import UTC, datetime, timedelta, tzinfo
+
+_CELLS_OF_TICK = 9
+_DAY = 86_400
+_STEPS = (60, 300, 900, 3600, 4 * 3600, 12 * 3600, _DAY, 2 * _DAY, 7 * _DAY)
+"""Between two times of day, in seconds; from a day on, between two dates."""
+_MOST_TICKS = 6
+
+
+def ticks(
+    seconds: float, width: int, utc: datetime, zone: tzinfo | None
+) -> tuple[list[float], list[str]]:
+    """Round times of the last `seconds` before `utc`, as many as there is room for.
+
+    How long ago each is (negative), and how it is written.
+    """
+    most = max(1, min(_MOST_TICKS, width // _CELLS_OF_TICK))
+    step = next((one for one in _STEPS if seconds / one <= most), _STEPS[-1])
+    wall = utc.astimezone(zone)
+    since = wall.hour * 3600 + wall.minute * 60 + wall.second + wall.microsecond / 1e6
+    last = since % step
+    backs = [last + step * count for count in range(int((seconds - last) // step) + 1)]
+    form = "%m-%d" if step >= _DAY else "%H:%M"
+    return [-back for back in backs], [f"{wall - timedelta(seconds=back):{form}}" for back in backs]
+
+
+def short_count(value: float) -> str:
+    """`0`, `0.5`, `812`, `4.8 k`, `1.2 M`."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= size:
+            return f"{value / size:.3g} {letter}"
+    return f"{value:.3g}"
+
+
+def short_seconds(value: float) -> str:
+    """`0`, `5 ms`, `2.5 s`, `4 min`, `3 h`."""
+    if value == 0:
+        return "0"
+    unit, letter = _unit(value)
+    return f"{value / unit:.3g} {letter}"
+
+
+_UNITS = ((86400.0, "d"), (3600.0, "h"), (60.0, "min"), (1.0, "s"), (0.001, "ms"))
+
+
+def _unit(seconds: float) -> tuple[float, str]:
+    return next((one for one in _UNITS if seconds >= one[0]), _UNITS[-1])
+
+
+def scale(highest: float) -> float:
+    """A round figure that is not below the highest."""
+    if highest <= 0:
+        return 1.0
+    size = 10.0 ** math.floor(math.log10(highest))
+    return next(
+        (size * step for step in (1, 2, 3, 4, 5, 6, 8) if size * step >= highest), 10 * size
+    )
+
+
+def scale_count(highest: float) -> float:
+    """The same for what is counted: its half is whole too."""
+    found = max(2.0, scale(highest))
+    return found + found % 2 if found < 10 else found
+
+
+def scale_seconds(highest: float) -> float:
+    """The same in the unit that the highest is told in."""
+    unit, _ = _unit(highest)
+    return scale(highest / unit) * unit if highest > 0 else 0.001
 
 
 def _that_counts_sleep() -> int | None:
@@ -21,3 +91,8 @@ _CLOCK = _that_counts_sleep()
 def elapsed() -> float:
     """Seconds since some moment, those too in which this machine was asleep. Never runs back."""
     return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
+
+
+def utc() -> datetime:
+    """Now, by this machine's clock of days."""
+    return datetime.now(UTC)

@@ -56,3 +56,10 @@ class TooSlowError(BusyError):
 class TransientError(BusyError):
     """The server undid the whole transaction by itself (a deadlock, a failover): running it again
     is the remedy."""
+
+
+def interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
+    """The interrupt that is the error, or in whose wake it came (a driver cut off in a call)."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error

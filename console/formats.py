@@ -18,7 +18,7 @@ _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d)")
 
 
 def duration(seconds: float) -> str:
-    """One form for all durations: `250 ms`, `3.1 s`, `4 m 12 s`, `1 h 05 m`, `3 d 04 h`."""
+    """One form for all durations: `250 ms`, `3.1 s`, `4 min 12 s`, `10 min`, `1 h 05 min`."""
     if seconds < 0:
         return f"-{duration(-seconds)}"
     if seconds < 0.9995:
@@ -27,10 +27,33 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     whole = round(seconds)
     if whole < 3600:
-        return f"{whole // 60} m {whole % 60:02} s"
+        return _with_rest(whole // 60, "min", whole % 60, "s")
     if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02} m"
-    return f"{whole // 86400} d {whole % 86400 // 3600:02} h"
+        return _with_rest(whole // 3600, "h", whole % 3600 // 60, "min")
+    return _with_rest(whole // 86400, "d", whole % 86400 // 3600, "h")
+
+
+def _with_rest(number: int, unit: str, rest: int, smaller: str) -> str:
+    return f"{number} {unit} {rest:02} {smaller}" if rest else f"{number} {unit}"
+
+
+def duration_between(least: float | None, most: float | None) -> str:
+    """A duration of which only bounds are known: `at most 4 min 12 s`, `3.1 s to 4 min 12 s`.
+
+    One duration where the bounds are the same to the second.
+    """
+    if most is None:
+        return UNKNOWN if least is None else f"at least {duration(max(least, 0.0))}"
+    if least is None or least <= 0:
+        return f"at most {duration(max(most, 0.0))}"
+    if is_one_duration(least, most):
+        return duration(most)
+    return f"{duration(least)} to {duration(most)}"
+
+
+def is_one_duration(least: float | None, most: float | None) -> bool:
+    """Whether bounds of a duration are the same to the second."""
+    return least is not None and most is not None and least > 0 and most - least < 1.0
 
 
 def parse_duration(text: str) -> float:
@@ -55,7 +78,7 @@ def count(number: int, *, estimated: bool = False) -> str:
 
 
 def numbered(number: int, noun: str) -> str:
-    """`1 look`, `4,711 looks`."""
+    """`1 sample`, `4,711 samples`."""
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 
@@ -82,6 +105,11 @@ def moment(at: datetime, zone: tzinfo | None) -> str:
 def bare_moment(at: datetime, zone: tzinfo | None) -> str:
     """The same where something else tells the zone, such as the head of a column."""
     return f"{at.astimezone(zone):%Y-%m-%d %H:%M:%S}"
+
+
+def short_moment(at: datetime, zone: tzinfo | None) -> str:
+    """The same without the year: `03-29 02:14:07`."""
+    return f"{at.astimezone(zone):%m-%d %H:%M:%S}"
 
 
 def clock(at: datetime, zone: tzinfo | None) -> str:

@@ -36,7 +36,7 @@ class Login:
 
     @property
     def can(self) -> tuple[str, ...]:
-        """In words, as `status --json` has them; nothing: it can only look."""
+        """In words, as `status --json` has them; nothing: it can only read."""
         return tuple(word for name, word in _WORDS.items() if getattr(self, name))
 
 
@@ -52,7 +52,7 @@ _WORDS = {
 
 
 @dataclass(frozen=True)
-class Standing:
+class ConnectionRights:
     """The rights of a connection, and who sees to it that they are kept."""
 
     rights: Rights
@@ -74,7 +74,7 @@ class Standing:
         """For a connection's line."""
         word = self.rights.word
         if self.login is not None and self.rights > Rights.READ_ONLY and not self.login.can:
-            return f"{word}, but the login can only look"
+            return f"{word}, but the login can only read"
         if self.enforced is not False:
             return word
         return f"{word} by this session only" if self.transactions else f"{word}, {_NOT_ENFORCED}"

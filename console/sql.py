@@ -1,5 +1,8 @@
 """Named statements from `queries/`: loading, rendering for one queue, running into row types.
 
+A statement is called by its file and name, `"common.push"`, and the connection's dialect tells of
+which engine: `rows`, `row` and `value` run a query, `run` a script, `query` and `script` render.
+
 A file of `queries/` is SQL that its engine would take as it stands, for a queue whose name is
 the text `{queue}`. Rendering replaces two things only:
 
@@ -8,11 +11,20 @@ the text `{queue}`. Rendering replaces two things only:
 - a quoted literal with a placeholder in it, `'{size}'`, becomes that value as a literal. An
   identifier inside a literal (`'"{schema}"."{queue}_seq"'`) is quoted as an identifier first.
 
+A third thing is replaced outside quotes: `{is_ready}` becomes the definition of that name, which a
+file states once under `-- define: is_ready`, for the design that the statement is rendered for.
+
 Lines between `-- when option=a|b` and `-- end` stay only where the queue has such an option;
-`-- when role due_at` (or `-- when no role due_at`) asks for a column with that role. A line `GO` of
-a script ends a batch, for engines that want them sent one by one. Values that change from call to
+`-- when role due_at` (or `-- when no role due_at`) asks for a column with that role, and
+`-- when defined is_error` (or `-- when not defined is_error`) for a definition. A line `GO` of a
+script ends a batch, for engines that want them sent one by one. Values that change from call to
 call are never rendered: they are bound, as `:name`.
+
+A statement of a design, `"fifo.status"`, is that of its file. What the file lacks is that of the
+design that it is like (`-- like: fifo`), else the one that all designs share.
 """
+
+from __future__ import annotations
 
 import dataclasses
 import re
@@ -22,24 +34,36 @@ from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any, TypeVar
-
-from sqlalchemy import Connection, TextClause, Unicode, text
-from sqlalchemy.engine.interfaces import Dialect
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from console.errors import UsageError
 
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, CursorResult, TextClause
+    from sqlalchemy.engine.interfaces import Dialect
+
 Row = TypeVar("Row")
 
-_NAME = re.compile(r"^-- name: (?P<name>[a-z][a-z0-9_]*)$", re.MULTILINE)
+SHARED = ("monitor", "actions", "doctor", "common")
+"""The files of what designs share: a design's own statement or definition goes before theirs."""
+_HEAD = re.compile(r"^-- (?P<kind>name|define): (?P<name>[a-z][a-z0-9_]*)$", re.MULTILINE)
+_LIKE = re.compile(r"^-- like: (?P<design>[a-z][a-z0-9_-]*)$", re.MULTILINE)
 _WHEN = re.compile(
-    r"^\s*-- when (?:(?P<no>no )?role (?P<role>\w+)|(?P<option>\w+)=(?P<values>[\w|]+))$"
+    r"^\s*-- when (?:(?P<no>no )?role (?P<role>\w+)|(?P<not>not )?defined (?P<defined>\w+)"
+    r"|(?P<option>\w+)=(?P<values>[\w|]+))$"
 )
 _END = re.compile(r"^\s*-- end$")
+_ALONE = re.compile(r"^\s*\{(?P<name>\w+)\}$")
 _BATCH_END = re.compile(r"^GO$", re.MULTILINE)
 # A quoted identifier by the sign that opens it in the dialect; in PostgreSQL "[" is a subscript.
 _QUOTED_NAMES = {'"': r'"(?:[^"]|"")*"', "[": r"\[(?:[^\]\n]|\]\])*\]"}
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_DEFINITION = re.compile(
+    r"""--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|"(?:[^"]|"")*"|\[[^\]\n]*\]|\{(?P<name>\w+)\}""",
+    re.DOTALL,
+)
+"""What is skipped, and the name of a definition to put in."""
 _BODY_QUOTE = "$dbq$"
 _PLAIN: dict[str, Dialect] = {}
 
@@ -71,6 +95,21 @@ class Scope:
     """Role -> column. A role's column is also the value of its placeholder."""
 
 
+NOTHING = Scope()
+"""For statements that are about no queue."""
+
+
+Query: TypeAlias = "str | Statement | TextClause"
+"""What can be run for its rows: a statement, by its name or itself, or one that is rendered."""
+
+
+class HasDialect(Protocol):
+    """Whatever tells which engine is meant: a connection, or the engine itself."""
+
+    @property
+    def dialect(self) -> Dialect: ...
+
+
 def queries_folder() -> Traversable:
     """Where the SQL lies: inside the installed package, else beside it (a checkout)."""
     packaged = resources.files("console") / "queries"
@@ -79,22 +118,124 @@ def queries_folder() -> Traversable:
     return Path(__file__).resolve().parent.parent / "queries"
 
 
+@dataclasses.dataclass(frozen=True)
+class _File:
+    """One file: its statements and its definitions, by name, and the design that it is like."""
+
+    statements: Mapping[str, Statement]
+    definitions: Mapping[str, str]
+    like: str
+
+
 @cache
-def statements(engine: str, file: str) -> Mapping[str, Statement]:
-    """All statements of one file, by name, in the order of the file. KeyError where it lacks."""
+def _file(engine: str, file: str) -> _File:
     path = queries_folder() / engine / f"{file}.sql"
     if not path.is_file():
         raise KeyError(f"{engine}/{file}.sql")
-    parts = _NAME.split(path.read_text(encoding="utf-8"))
+    head, *parts = _HEAD.split(path.read_text(encoding="utf-8"))
     found: dict[str, Statement] = {}
-    for name, body in zip(parts[1::2], parts[2::2], strict=True):
-        comment, _, template = body.strip("\n").partition("\n")
-        if name in found:
+    definitions: dict[str, str] = {}
+    for kind, name, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        if name in (found if kind == "name" else definitions):
             raise ValueError(f"{engine}/{file}.sql names {name!r} twice")
+        if kind == "define":
+            definitions[name] = _without_remarks(body)
+            continue
+        comment, _, template = body.strip("\n").partition("\n")
         if not comment.startswith("-- "):
             raise ValueError(f"{engine}/{file}.sql: {name!r} lacks its line of comment")
         found[name] = Statement(engine, file, name, comment[3:], template.strip("\n"))
+    like = _LIKE.search(head)
+    return _File(found, definitions, like["design"] if like else "")
+
+
+def _without_remarks(body: str) -> str:
+    """What a definition puts in: its comments are for the readers of its file."""
+    lines = body.strip("\n").split("\n")
+    return "\n".join(
+        line
+        for line in lines
+        if not line.lstrip().startswith("--") or _WHEN.match(line) or _END.match(line)
+    )
+
+
+def statements(engine: str, file: str) -> Mapping[str, Statement]:
+    """All statements of one file, by name, in the order of the file. KeyError where it lacks."""
+    return _file(engine, file).statements
+
+
+def statements_of(engine: str, design: str) -> Mapping[str, Statement]:
+    """All statements of a design by name: its own, then what it is monitored by like others."""
+    found = dict(statements(engine, design))
+    for file in (*_line(engine, design)[1:], *_shared(engine)):
+        for name in statements(engine, file) if file not in SHARED[1:] else ():
+            if name not in found and _find(engine, design, name) is not None:
+                found[name] = statement(engine, f"{design}.{name}")
     return found
+
+
+def statement(engine: str, of: str | Statement) -> Statement:
+    """The statement `of`, as `file.name`. KeyError where the engine lacks it."""
+    if isinstance(of, Statement):
+        return of
+    file, _, name = of.rpartition(".")
+    found = _find(engine, file, name)
+    if found is None:
+        raise KeyError(f"{engine}/{of}")
+    return found
+
+
+def _find(engine: str, file: str, name: str) -> Statement | None:
+    line = _line(engine, file)
+    for one in line:
+        if name in statements(engine, one):
+            return statements(engine, one)[name]
+    for one in _shared(engine):
+        found = statements(engine, one).get(name)
+        if found is not None and _made_of(found) <= _defined((*line, *_shared(engine)), engine):
+            return found
+    return None
+
+
+@cache
+def _line(engine: str, file: str) -> tuple[str, ...]:
+    """The file, the one that it is like, the one that this is like; none of a design of a later
+    console, which this one has no file of."""
+    if not (queries_folder() / engine / f"{file}.sql").is_file():
+        return ()
+    like = _file(engine, file).like
+    return (file, *_line(engine, like)) if like else (file,)
+
+
+@cache
+def _shared(engine: str) -> tuple[str, ...]:
+    folder = queries_folder() / engine
+    return tuple(file for file in SHARED if (folder / f"{file}.sql").is_file())
+
+
+@cache
+def _defined(files: tuple[str, ...], engine: str) -> frozenset[str]:
+    return frozenset(name for file in files for name in _file(engine, file).definitions)
+
+
+@cache
+def _made_of(found: Statement) -> frozenset[str]:
+    """The definitions without which the statement cannot be, whatever the queue."""
+    depth, lines = 0, []
+    for line in found.template.split("\n"):
+        depth += bool(_WHEN.match(line)) - bool(_END.match(line))
+        if depth == 0:
+            lines.append(line)
+    return frozenset(m["name"] for m in _DEFINITION.finditer("\n".join(lines)) if m["name"])
+
+
+def has(on: HasDialect, of: str) -> bool:
+    """Whether the engine has the statement `of`: not every engine can do everything."""
+    try:
+        statement(on.dialect.name, of)
+    except KeyError:
+        return False
+    return True
 
 
 def quote_identifier(dialect: Dialect, name: str) -> str:
@@ -105,6 +246,8 @@ def quote_identifier(dialect: Dialect, name: str) -> str:
 
 def quote_literal(dialect: Dialect, value: str) -> str:
     """`value` as a character literal of the dialect."""
+    from sqlalchemy import Unicode  # noqa: PLC0415  # a verb imports what it uses
+
     plain = _plain(dialect)
     # The dialect's own kind of text: N'...' for SQL Server, which would lose signs without the N.
     process = Unicode().dialect_impl(plain).literal_processor(plain)
@@ -120,31 +263,47 @@ def _plain(dialect: Dialect) -> Dialect:
     return _PLAIN[dialect.name]
 
 
-def script(statement: Statement, dialect: Dialect, scope: Scope) -> str:
+def script(of: str | Statement, dialect: Dialect, scope: Scope = NOTHING) -> str:
     """The statement's full text, without bound values: what a DBA could paste."""
-    return _render(statement, dialect, scope, for_text=False)
+    return _render(statement(dialect.name, of), dialect, scope, for_text=False)
 
 
-def query(statement: Statement, dialect: Dialect, scope: Scope) -> TextClause:
+def chosen(of: Statement, scope: Scope) -> str:
+    """The template as this queue's, before names and values are put in."""
+    return _choose(of, scope)
+
+
+def plain(text: str) -> str:
+    """Without the lines that are comments."""
+    return "\n".join(
+        line for line in text.splitlines() if not line.strip().startswith("--")
+    ).strip()
+
+
+def query(of: str | Statement, dialect: Dialect, scope: Scope = NOTHING) -> TextClause:
     """The statement ready to be executed with bound values."""
-    return text(f"/* dbq {statement.label} */ " + _render(statement, dialect, scope, for_text=True))
+    from sqlalchemy import text  # noqa: PLC0415  # a verb imports what it uses
+
+    found = statement(dialect.name, of)
+    return text(f"/* dbq {found.label} */ " + _render(found, dialect, scope, for_text=True))
 
 
 @dataclasses.dataclass(frozen=True)
-class Part:
+class UnionMember:
     """One member of a union, rendered; it may be kept and used again."""
 
     label: str
     text: str
 
 
-def part(statement: Statement, dialect: Dialect, scope: Scope) -> Part:
+def part(of: str | Statement, dialect: Dialect, scope: Scope) -> UnionMember:
     """The statement, which binds nothing, as a member of unions."""
-    rendered = _render(statement, dialect, scope, for_text=False)
-    return Part(statement.label, rendered.rstrip().removesuffix(";"))
+    found = statement(dialect.name, of)
+    rendered = _render(found, dialect, scope, for_text=False)
+    return UnionMember(found.label, rendered.rstrip().removesuffix(";"))
 
 
-def fetch_union(connection: Connection, row_type: type[Row], parts: Sequence[Part]) -> list[Row]:
+def union(connection: Connection, row_type: type[Row], parts: Sequence[UnionMember]) -> list[Row]:
     """The rows of all parts, in no order, by one statement; they must have the same columns."""
     label = "+".join(sorted({part.label for part in parts}))
     # The part may end with a comment, which must not take the bracket in.
@@ -156,53 +315,109 @@ def fetch_union(connection: Connection, row_type: type[Row], parts: Sequence[Par
 
 
 def piped(
-    steps: Sequence[tuple[str, Statement]], last: Statement, dialect: Dialect, scope: Scope
+    steps: Sequence[tuple[str, str]], last: str, dialect: Dialect, scope: Scope
 ) -> TextClause:
     """One statement: each step is a table, under its name, for those after it and for the last."""
-    label = "+".join(statement.label for statement in (*(step for _, step in steps), last))
-    tables = (f"{name} AS ({_piece(step, dialect, scope)})" for name, step in steps)
-    return text(f"/* dbq {label} */ WITH {', '.join(tables)} {_piece(last, dialect, scope)}")
+    from sqlalchemy import text  # noqa: PLC0415  # a verb imports what it uses
+
+    found = [statement(dialect.name, of) for of in (*(of for _, of in steps), last)]
+    label = "+".join(one.label for one in found)
+    *tables, end = (_render(one, dialect, scope, for_text=True).rstrip("; \n") for one in found)
+    named = (f"{name} AS ({table})" for (name, _), table in zip(steps, tables, strict=True))
+    return text(f"/* dbq {label} */ WITH {', '.join(named)} {end}")
 
 
-def _piece(statement: Statement, dialect: Dialect, scope: Scope) -> str:
-    return _render(statement, dialect, scope, for_text=True).rstrip("; \n")
-
-
-def batches(statement: Statement, dialect: Dialect, scope: Scope) -> list[str]:
+def batches(of: str | Statement, dialect: Dialect, scope: Scope = NOTHING) -> list[str]:
     """What a script sends to the server, one after the other: all of it, or up to each `GO`.
 
     Split before names are put in, so that none of them can end a batch.
     """
-    parts = _BATCH_END.split(_choose(statement, scope))
+    found = statement(dialect.name, of)
+    parts = _BATCH_END.split(_choose(found, scope))
     return [
-        _fill(dataclasses.replace(statement, template=part), dialect, scope, for_text=False)
+        _fill(dataclasses.replace(found, template=part), dialect, scope, for_text=False)
         for part in parts
         if part.strip()
     ]
 
 
-def run_script(connection: Connection, statement: Statement, scope: Scope) -> None:
+def run(connection: Connection, of: str | Statement, scope: Scope = NOTHING) -> None:
     """Run a script of several statements, which binds nothing."""
-    for batch in batches(statement, connection.dialect, scope):
+    label = _label(connection, of)
+    for batch in batches(of, connection.dialect, scope):
         # Without parameters the driver takes several statements at once and leaves "%" alone.
         connection.exec_driver_sql(
-            f"/* dbq {statement.label} */\n{batch}", execution_options={"no_parameters": True}
+            f"/* dbq {label} */\n{batch}", execution_options={"no_parameters": True}
         )
 
 
-def fetch(
+def rows(
     connection: Connection,
     row_type: type[Row],
-    statement: Statement,
-    scope: Scope,
+    of: Query,
+    scope: Scope = NOTHING,
+    /,
     **values: object,
 ) -> list[Row]:
     """Run the statement and return its rows as `row_type`, a dataclass.
 
     Raises TypeError, naming the columns, when the statement's are not exactly the dataclass's.
     """
+    result = _executed(connection, of, scope, values)
+    return rows_of(result.keys(), result.fetchall(), row_type, _label(connection, of))
+
+
+def row(
+    connection: Connection,
+    row_type: type[Row],
+    of: Query,
+    scope: Scope = NOTHING,
+    /,
+    **values: object,
+) -> Row:
+    """The one row of a statement that returns exactly one."""
+    (found,) = rows(connection, row_type, of, scope, **values)
+    return found
+
+
+def values(
+    connection: Connection,
+    type_: type[Row] | UnionType,
+    of: Query,
+    scope: Scope = NOTHING,
+    /,
+    **bound: object,
+) -> list[Row]:
+    """The one column of a statement, row by row. Raises TypeError when it has another number."""
+    result = _executed(connection, of, scope, bound)
+    return values_of(result.keys(), result.fetchall(), type_, _label(connection, of))
+
+
+def value(
+    connection: Connection,
+    type_: type[Row] | UnionType,
+    of: Query,
+    scope: Scope = NOTHING,
+    /,
+    **bound: object,
+) -> Row:
+    """The one value of a statement that returns one column of exactly one row."""
+    (found,) = values(connection, type_, of, scope, **bound)
+    return found
+
+
+def _label(connection: Connection, of: Query) -> str:
+    if not isinstance(of, str | Statement):
+        return of.text.removeprefix("/* dbq ").partition(" ")[0]
+    return statement(connection.dialect.name, of).label
+
+
+def _executed(
+    connection: Connection, of: Query, scope: Scope, bound: Mapping[str, object]
+) -> CursorResult[Any]:
+    rendered = query(of, connection.dialect, scope) if isinstance(of, str | Statement) else of
     try:
-        result = connection.execute(query(statement, connection.dialect, scope), values)
+        return connection.execute(rendered, bound)
     except UnicodeEncodeError as error:
         # The driver meets it before the server does, and it is no error of the driver's family.
         raise UsageError(
@@ -210,7 +425,6 @@ def fetch(
             why=str(error),
             next_step="Send it in UTF-8, or use a queue with payload=bytes.",
         ) from error
-    return rows_of(result.keys(), result.fetchall(), row_type, statement.label)
 
 
 def rows_of(names: Any, rows: Any, row_type: type[Row], label: str) -> list[Row]:
@@ -224,7 +438,14 @@ def rows_of(names: Any, rows: Any, row_type: type[Row], label: str) -> list[Row]
     return [row_type(*map(_in_utc, row)) for row in rows]
 
 
-def _in_utc(value: object) -> object:
+def values_of(names: Any, rows: Any, type_: type[Row] | UnionType, label: str) -> list[Row]:
+    """The values of a result's one column, which are of that type."""
+    if len(returned := tuple(names)) != 1:
+        raise TypeError(f"{label} returned the columns {returned}, not one of {type_}")
+    return [_in_utc(value) for (value,) in rows]
+
+
+def _in_utc(value: Any) -> Any:
     """A time without a zone is UTC: all designs keep it so, whatever the column's type tells."""
     if isinstance(value, datetime) and value.tzinfo is None:
         return value.replace(tzinfo=UTC)
@@ -233,22 +454,22 @@ def _in_utc(value: object) -> object:
 
 @cache
 def _lexer(opening_quote: str) -> tuple[re.Pattern[str], re.Pattern[str]]:
-    """What a rendering looks at (comments, quoted identifiers, literals), and identifiers alone."""
+    """What a rendering reads (comments, quoted identifiers, literals), and identifiers alone."""
     name = _QUOTED_NAMES[opening_quote]
     comment, literal = r"--[^\n]*|/\*.*?\*/", r"N?'(?:[^']|'')*'"
     tokens = rf"(?P<comment>{comment})|(?P<identifier>{name})|(?P<literal>{literal})"
     return re.compile(tokens, re.DOTALL), re.compile(name)
 
 
-def _render(statement: Statement, dialect: Dialect, scope: Scope, *, for_text: bool) -> str:
-    chosen = dataclasses.replace(statement, template=_choose(statement, scope))
+def _render(found: Statement, dialect: Dialect, scope: Scope, *, for_text: bool) -> str:
+    chosen = dataclasses.replace(found, template=_choose(found, scope))
     return _fill(chosen, dialect, scope, for_text=for_text)
 
 
-def _fill(statement: Statement, dialect: Dialect, scope: Scope, *, for_text: bool) -> str:
+def _fill(found: Statement, dialect: Dialect, scope: Scope, *, for_text: bool) -> str:
     """The names and values put into a template that has no more conditions."""
     values = {**scope.values, **scope.roles}
-    template = statement.template.replace(_BODY_QUOTE, _body_quote(values))
+    template = found.template.replace(_BODY_QUOTE, _body_quote(values))
 
     tokens, identifiers = _lexer(_plain(dialect).identifier_preparer.initial_quote)
 
@@ -281,26 +502,61 @@ def _fill(statement: Statement, dialect: Dialect, scope: Scope, *, for_text: boo
     return tokens.sub(replace, template)
 
 
-def _choose(statement: Statement, scope: Scope) -> str:
-    """The template without the lines whose condition this queue does not meet."""
+def _choose(found: Statement, scope: Scope) -> str:
+    """The template without the lines whose condition this queue does not meet, and with what its
+    design means by each definition."""
     kept: list[str] = []
     open_conditions: list[bool] = []
-    for line in statement.template.split("\n"):
+    for line in found.template.split("\n"):
         if when := _WHEN.match(line):
-            if when["role"]:
-                open_conditions.append((when["role"] in scope.roles) != bool(when["no"]))
-            else:
-                wanted = when["values"].split("|")
-                open_conditions.append(scope.options.get(when["option"]) in wanted)
+            open_conditions.append(_holds(when, found, scope))
         elif _END.match(line):
             if not open_conditions:
-                raise ValueError(f"{statement.label}: a '-- end' has no '-- when' that can be read")
+                raise ValueError(f"{found.label}: a '-- end' has no '-- when' that can be read")
             open_conditions.pop()
-        elif all(open_conditions):
+        elif all(open_conditions) and not _is_nothing(line, found, scope):
             kept.append(line)
     if open_conditions:
-        raise ValueError(f"{statement.label}: a '-- when' has no '-- end'")
-    return "\n".join(kept)
+        raise ValueError(f"{found.label}: a '-- when' has no '-- end'")
+    return _with_definitions("\n".join(kept), found, scope)
+
+
+def _is_nothing(line: str, found: Statement, scope: Scope) -> bool:
+    """Whether the line is a definition alone, of which nothing is left for this queue."""
+    alone = _ALONE.match(line)
+    return alone is not None and _definition(alone["name"], found, scope) == ""
+
+
+def _holds(when: re.Match[str], found: Statement, scope: Scope) -> bool:
+    if when["role"]:
+        return (when["role"] in scope.roles) != bool(when["no"])
+    if when["defined"]:
+        return bool(_definition(when["defined"], found, scope)) != bool(when["not"])
+    return scope.options.get(when["option"]) in when["values"].split("|")
+
+
+def _with_definitions(template: str, found: Statement, scope: Scope) -> str:
+    def put_in(match: re.Match[str]) -> str:
+        if match["name"] is None:
+            return match[0]
+        text = _definition(match["name"], found, scope)
+        if text is None:
+            raise KeyError(f"{found.label}: {match[0]} is not defined")
+        line = template[template.rfind("\n", 0, match.start()) + 1 :]
+        return text.replace("\n", "\n" + line[: len(line) - len(line.lstrip())])
+
+    return _DEFINITION.sub(put_in, template)
+
+
+def _definition(name: str, found: Statement, scope: Scope) -> str | None:
+    """What the design means by the name, else what all do; empty: nothing, for this queue."""
+    design = scope.values.get("design")
+    files = _line(found.engine, design) if design else ()
+    for file in (*files, found.file, *_shared(found.engine)):
+        text = _file(found.engine, file).definitions.get(name)
+        if text is not None:
+            return _choose(dataclasses.replace(found, template=text), scope)
+    return None
 
 
 def _body_quote(values: Mapping[str, str]) -> str:

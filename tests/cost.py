@@ -23,8 +23,9 @@ from console.catalog import Queue, installed_queue
 from console.designs import designs_on
 from console.engines import Database, Timeouts, open_database
 from console.engines.embedded import EmbeddedServer
-from console.monitor import Memory, snapshot, take_sample
-from console.monitor.sample import SAMPLING_TIMEOUTS
+from console.monitor.memory import Memory
+from console.monitor.sample import SAMPLING_TIMEOUTS, take_sample
+from console.monitor.snapshot import snapshot
 from tests.contract.plans import Recorder
 from tests.filling import fill
 from tests.servers import connect, fresh_database

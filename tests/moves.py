@@ -5,21 +5,21 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from console import sql
-from console.actions.rows import Shelf, scope
+from console.actions.rows import Storage, scope
 from console.catalog import Kind, Queue
 from console.designs import Flow
 from console.engines import Product
 from console.monitor.filters import NOTHING, parse
-from console.monitor.walked import Ask, Source, scope_of
-from console.monitor.walks import By, Key, Walk
-from tests.looks import sources
+from console.monitor.scan_query import MessageSource, scope_of
+from console.monitor.scans import By, Scan, ScanKey, ScanRequest
+from tests.sample_statements import sources
 
 CONDITIONS: dict[str, tuple[str, ...]] = {
-    "shelf": ("table", "slots", "in_hand"),
+    "storage": ("table", "slots", "in_hand"),
     "ids": ("kept", "new"),
     "rows": ("kept", "pushed"),
     "target_payload": ("text", "json", "bytes"),
-    **dict.fromkeys(("payload_beside", "titled", "titles", "to_back", "lock"), ("yes", "no")),
+    **dict.fromkeys(("titles", "to_back", "lock"), ("yes", "no")),
     **dict.fromkeys(("popped", "by_state", "by_action", "by_reason"), ("yes", "no")),
 }
 """What the statements of actions.sql may ask for in `-- when`, beside those over a walk."""
@@ -34,74 +34,75 @@ _TARGET = {
 }
 
 
-def shelves(queue: Queue) -> Iterator[Shelf]:
+def storages(queue: Queue) -> Iterator[Storage]:
     """Where its messages lie that a verb may hold."""
     if queue.design.flow is not Flow.NUMBERS:
-        yield Shelf.TABLE
+        yield Storage.TABLE
     elif queue.kind is Kind.INSTALLED:
-        yield Shelf.SLOTS
+        yield Storage.SLOTS
         if queue.options["in_hand"] == "on":
-            yield Shelf.IN_HAND
+            yield Storage.IN_HAND
 
 
 def moves(product: Product, queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
     """Each statement with each scope that a verb of this queue gives it."""
-    actions = sql.statements(product.name, "actions")
     for source in sources(product, queue):
         for name, within in _scopes(source):
-            yield actions[name], within
+            yield sql.statement(product.name, f"{queue.design.name}.{name}"), within
     for name in ("moment", "living"):
-        yield actions[name], sql.Scope()
+        yield sql.statement(product.name, f"actions.{name}"), sql.Scope()
 
 
-def _scopes(source: Source) -> Iterator[tuple[str, sql.Scope]]:
+def _scopes(source: MessageSource) -> Iterator[tuple[str, sql.Scope]]:
     queue = source.queue
     installed = queue.kind is Kind.INSTALLED
     # Without the role nothing finds a message again.
-    for shelf in shelves(queue) if "id" in queue.roles else ():
-        yield "hold", scope(source, shelf)
-        yield "destroy", scope(source, shelf)
+    for storage in storages(queue) if "id" in queue.roles else ():
+        for lock, hashed in (("yes", "no"), ("yes", "yes"), ("no", "no")):
+            yield "hold", scope(source, storage, lock=lock, hashed=hashed)
+        yield "destroy", scope(source, storage)
         if installed:
-            yield "put_away", scope(source, shelf)
-        if shelf is Shelf.IN_HAND or queue.design.keeps_row:
-            back = "pushed_at" in queue.roles and shelf is Shelf.TABLE
+            yield "put_away", scope(source, storage)
+        if storage is Storage.IN_HAND or queue.design.keeps_row:
+            back = "pushed_at" in queue.roles and storage is Storage.TABLE
             for to_back in ("no", "yes") if back else ("no",):
-                yield "make_ready", scope(source, shelf, to_back=to_back)
-            yield from _to_another(source, shelf)
+                yield "make_ready", scope(source, storage, to_back=to_back)
+            yield from _to_another(source, storage)
     if installed:
         yield from _of_the_archive(source)
 
 
-def _to_another(source: Source, shelf: Shelf) -> Iterator[tuple[str, sql.Scope]]:
+def _to_another(source: MessageSource, storage: Storage) -> Iterator[tuple[str, sql.Scope]]:
     titled = source.queue.kind is Kind.INSTALLED and "status" in source.queue.roles
     for target in _TARGETS.get(source.payload, ()):
         for titles in ("no", "yes") if titled else ("no",):
-            plain = scope(source, shelf, target_payload=target, titles=titles)
+            plain = scope(source, storage, target_payload=target, titles=titles)
             within = replace(plain, values={**plain.values, **_TARGET})
             yield "weigh", within
             yield "push_to", within
 
 
-def _of_the_archive(source: Source) -> Iterator[tuple[str, sql.Scope]]:
+def _of_the_archive(source: MessageSource) -> Iterator[tuple[str, sql.Scope]]:
     queue = source.queue
     in_hand = queue.options.get("in_hand") == "on"
     kept = queue.design.keeps_row or in_hand
-    shelf = Shelf.IN_HAND if in_hand else Shelf.TABLE
+    storage = Storage.IN_HAND if in_hand else Storage.TABLE
     for lock in ("no", "yes"):
         rows = "kept" if kept else "pushed"
-        yield "hold_archived", scope(source, shelf, lock=lock, rows=rows)
+        yield "hold_archived", scope(source, storage, lock=lock, rows=rows)
     if kept:
         for ids in ("kept", "new"):
-            yield "put_back", scope(source, shelf, ids=ids)
+            yield "put_back", scope(source, storage, ids=ids)
     if not queue.design.keeps_row:
-        yield "push_back", scope(source, shelf)
-    yield "standing", scope(source, Shelf.TABLE)
+        yield "push_back", scope(source, storage)
+    for name in ("standing", "archive_end", "archived_after"):
+        yield name, scope(source, Storage.TABLE)
     yield "purges", queue.scope(source.product)
     payload = _NARROW_PAYLOAD if source.payload == "json" else ()
     for narrow in ("no", "yes"):
-        ask = Ask(
-            Walk("archive", By.ID),
-            after=Key("archive", id="5"),
+        ask = ScanRequest(
+            Scan("archive", By.ID),
+            after=ScanKey("archive", id="5"),
             filters=parse([*_NARROW, *payload]) if narrow == "yes" else NOTHING,
             moment=_CUTOFF,
         )

@@ -5,7 +5,6 @@ import socket
 import threading
 from contextlib import suppress
 from enum import Enum, auto
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from sqlalchemy import make_url
@@ -104,12 +103,7 @@ class Proxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _start(self, work: object, *arguments: object) -> None:

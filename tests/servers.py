@@ -1,9 +1,10 @@
 """The servers that the suite runs on, and databases on them."""
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -27,6 +28,12 @@ class ExternalServer:
     url: str
 
 
+PATIENCE_SECONDS = 180.0
+"""How long anything is waited for: for defects, no machine at work is so slow."""
+
+TIMEOUTS = Timeouts(statement_seconds=120.0, lock_seconds=60.0)
+"""Patient: a slow machine is no defect."""
+
 Server = EmbeddedServer | ExternalServer
 EXTERNAL_URL = url_of("postgresql")
 
@@ -45,13 +52,32 @@ def value(url: str, query: str) -> object:
     return row[0]
 
 
+def kill_session(url: str, pid: int) -> bool:
+    """SIGKILL a session's process; False where it had ended before.
+
+    The whole server recovers from it. This returns when the server has noticed, which ends all its
+    sessions: the victim's own connection breaks earlier, and others are still served until then.
+    """
+    with connect(url) as witness:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        with suppress(psycopg.OperationalError):
+            witness.execute("SELECT pg_sleep(60)")
+    return True
+
+
 @contextmanager
 def fresh_database(server_url: str) -> Iterator[str]:
     """The URL of an empty database; at the end it goes, whoever is still connected to it."""
     name = f"dbq_test_{uuid4().hex}"
     with connect(server_url) as connection:
         # Nobody is ever connected to template0, so databases can be made side by side.
-        connection.execute(SQL("CREATE DATABASE {} TEMPLATE template0").format(Identifier(name)))
+        create = SQL("CREATE DATABASE {} TEMPLATE template0").format(Identifier(name))
+        if connection.info.server_version >= 150000:  # its files, not a record of each page
+            create += SQL(" STRATEGY file_copy")
+        connection.execute(create)
     try:
         url = make_url(server_url).set(drivername="postgresql+psycopg", database=name)
         yield url.render_as_string(hide_password=False)
@@ -91,7 +117,7 @@ def _run(server: Database, statement: str) -> None:
         connection.exec_driver_sql(statement)
 
 
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = PATIENCE_SECONDS) -> None:
     """Poll until the condition holds; a failure names `what` did not come true."""
     deadline = time.monotonic() + seconds
     while not condition():

@@ -1,19 +1,209 @@
 """Adopt a table that somebody else made as a queue of a design, and forget it again."""
 
+from __future__ import annotations
+
 import re
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection
-
-from console import catalog, sql
-from console.actions import audit, libraries
+from console import audit, catalog, sql
+from console.actions import libraries
+from console.actions.availability import unavailable
 from console.actions.install import prepare_catalog, record, require_schema
-from console.catalog import Kind, Queue
+from console.catalog import Column, Kind, Queue, require_known
 from console.designs import Design
-from console.engines import Database, Product
-from console.errors import UsageError
+from console.engines import Database, Product, product_of
+from console.errors import ConsoleError, UsageError
+from console.monitor.message import Masks, Message
+from console.monitor.messages import read_page
+from console.monitor.sample import take_sample
+from console.monitor.snapshot import QueueSnapshot, snapshot
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+MOST_TABLES = 2_000
+SHOWN = 5
+"""Messages of a preview."""
+_PAYLOAD_BYTES = 120
+
+
+@dataclass(frozen=True)
+class CandidateTable:
+    """A table as the engine's catalog has it."""
+
+    schema: str
+    name: str
+    rows_estimated: int | None
+    """None: the engine does not know."""
+
+
+@dataclass(frozen=True)
+class Preview:
+    """A table seen as a queue, with nothing recorded."""
+
+    queue: Queue
+    messages: tuple[Message, ...] = ()
+    figures: QueueSnapshot | None = None
+    errors: tuple[ConsoleError, ...] = ()
+    """What could not be read with this mapping."""
+
+
+def tables(database: Database) -> list[CandidateTable]:
+    """The tables that are no queue's yet, by schema and name. Waits."""
+    with database.transaction("list the tables", read_only=True) as connection:
+        found = sql.rows(connection, CandidateTable, "catalog.tables", n=MOST_TABLES)
+        known = catalog.queues(connection)
+    taken = {(q.schema, name) for q in known for name in _names(database, q)}
+    return [table for table in found if (table.schema, table.name) not in taken]
+
+
+def _names(database: Database, queue: Queue) -> list[str]:
+    if queue.kind is Kind.ADOPTED:
+        return [] if queue.part else [queue.table]
+    return catalog.object_names(database.product, queue)
+
+
+def adopted(database: Database) -> list[Queue]:
+    """The queues that were adopted. Waits."""
+    with database.transaction("read the catalog", read_only=True) as connection:
+        known = catalog.queues(connection)
+    return [queue for queue in known if queue.kind is Kind.ADOPTED]
+
+
+def columns(database: Database, table: CandidateTable) -> list[Column]:
+    """The table's columns, in their order. Waits."""
+    with database.transaction("list the columns", read_only=True) as connection:
+        return catalog.columns(connection, table.schema, table.name)
+
+
+def candidate(table: CandidateTable, of: Design, roles: Mapping[str, str]) -> Queue:
+    """The queue that the table would be."""
+    given = {role: column for role, column in roles.items() if column}
+    return Queue(table.schema, table.name, of, {}, given, kind=Kind.ADOPTED)
+
+
+def preview_of_library(
+    database: Database, found: libraries.DiscoveredTable, name: str, part: str, masks: Masks = ()
+) -> Preview:
+    """The same of what a library keeps. Waits; what fails is in the preview."""
+    of, table = found.of, found.table
+    queue = libraries.queue_of(of, table, name, table.queue or part)
+    try:
+        with database.transaction("read a library's table", read_only=True) as connection:
+            queue = libraries.candidate(connection, of, table, name, part)
+    except ConsoleError as error:
+        return Preview(queue, errors=(error,))
+    return preview(database, queue, masks)
+
+
+def preview(database: Database, queue: Queue, masks: Masks = ()) -> Preview:
+    """Examine a table as the queue that it would be. Waits; what fails is in the preview."""
+    errors: list[ConsoleError] = []
+    messages: tuple[Message, ...] = ()
+    figures = None
+    try:
+        page = read_page(database, queue, limit=SHOWN, payload_bytes=_PAYLOAD_BYTES, masks=masks)
+        messages = page.messages
+    except ConsoleError as error:
+        errors.append(error)
+    try:
+        (sample,) = take_sample(database, only=[queue]).queues
+        figures = snapshot(sample, database.label)
+    except ConsoleError as error:
+        errors.append(error)
+    return Preview(queue, messages, figures, tuple(errors))
+
+
+def guess(of: Design, found: Sequence[Column]) -> dict[str, str]:
+    """Which column likely plays which role, by its name alone; the operator decides."""
+    guessed: dict[str, str] = {}
+    for role in roles_of(of):
+        names = {_bare(name) for name in (*_USUAL.get(role, ()), of.roles.get(role, role), role)}
+        for column in found:
+            if _bare(column.name) in names and column.name not in guessed.values():
+                guessed[role] = column.name
+                break
+    return guessed
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"[^a-z]", "", name.lower())
+
+
+_USUAL: Mapping[str, tuple[str, ...]] = {
+    "id": ("job_id", "message_id", "msg_id", "key", "pk"),
+    "pushed_at": ("created_at", "created", "enqueued_at", "inserted_at", "time", "queued_at"),
+    "due_at": ("due", "run_at", "scheduled_at", "not_before", "visible_at", "vt", "available_at"),
+    "claimed_at": ("started_at", "locked_at", "processing_started_at", "taken_at", "started"),
+    "claimed_by": ("locked_by", "worker", "worker_id", "owner", "consumer"),
+    "status": ("state",),
+    "error": ("errors", "last_error", "error_message", "failure"),
+    "attempts": ("tries", "retries", "retry_count", "read_ct", "attempt"),
+    "payload": ("body", "message", "data", "args", "content", "text_data", "msg"),
+    "done_at": ("finished_at", "completed_at", "processed_at"),
+}
+
+RING_ROLES = ("slot", "id", "payload", "reference_count", "push_sequence", "pop_sequence", "size")
+WHAT_ROLES_ARE: Mapping[str, str] = {
+    "id": "identifies a message",
+    "pushed_at": "when it was pushed",
+    "due_at": "not to be popped before",
+    "claimed_at": "when a consumer claimed it; empty: ready",
+    "claimed_by": "which consumer claimed it",
+    "status": "0 pending 1 processing 2 processed 3 archived 4 error",
+    "error": "why it failed; empty: no error",
+    "attempts": "how often it was popped",
+    "payload": "the message itself",
+    "done_at": "when it was done, or failed",
+    "slot": "the ring's slots, from 0",
+    "reference_count": "0: the slot is free",
+    "push_sequence": "name of the sequence that push draws from",
+    "pop_sequence": "name of the sequence that pop draws from",
+    "size": "how many slots the ring has",
+}
+WITHOUT: Mapping[str, str] = {
+    "id": "no requeue, release or purge",
+    "pushed_at": "no age, no filter older= and newer=",
+    "claimed_at": "no stuck claims, no release",
+    "claimed_by": "no owners of claims: none is ever proven disconnected",
+    "error": "no errors, no requeue",
+    "attempts": "no poisoned messages are found",
+    "payload": "payloads are not shown",
+    "done_at": "no time at which a message failed or was done",
+    "due_at": "scheduled messages count as ready",
+    "status": "no states",
+}
+"""What a role that is not mapped costs."""
+
+
+def roles_of(of: Design) -> tuple[str, ...]:
+    """The roles that a table of the design can have mapped, those that it must first."""
+    if "slot" in of.needed_roles:
+        return (*RING_ROLES, "pushed_at")
+    return (*of.needed_roles, *(role for role in of.roles if role not in of.needed_roles))
+
+
+def is_needed(of: Design, role: str) -> bool:
+    """Whether the design cannot do without it."""
+    return role in of.needed_roles or (role == "size" and "slot" in of.needed_roles)
+
+
+def verbs(queue: Queue) -> tuple[list[str], dict[str, str]]:
+    """What could be done with the queue, and what not with the reason."""
+    able = ["status", "doctor"]
+    unable: dict[str, str] = {}
+    for verb in ("requeue", "release", "purge", "maintain", "end-session"):
+        if verb not in queue.verbs and verb not in queue.design.refusals:
+            continue
+        if why := unavailable(queue, verb):
+            unable[verb] = why
+        else:
+            able.append(verb)
+    return able, unable
+
 
 _ROLES = (
     "id",
@@ -31,35 +221,25 @@ _SIZE = re.compile(r"0*[1-9][0-9]{0,17}")
 _RING_ROLES = ("slot", "reference_count", "push_sequence", "pop_sequence", "size")
 
 
-@dataclass(frozen=True)
-class _Column:
-    name: str
-    type: str
-
-
-@dataclass(frozen=True)
-class _Relation:
-    name: str
-    kind: str
-
-
 def adopt(
     database: Database, schema: str, table: str, of: Design, roles: Mapping[str, str]
 ) -> Queue:
     """Record the table as a queue. Nothing in it is touched; every mapped column is checked."""
-    product = database.product
     _check_roles(of, roles)
     for name in (schema, table, *roles.values()):
-        _check_name(product, name)
+        _check_name(database.product, name)
     queue = Queue(schema, table, of, {}, dict(roles), kind=Kind.ADOPTED)
     subject = audit.Subject.of(database, queue, "adopt", detail=f"design {of.name}")
     with audit.recorded(database, f"adopt the table {table!r}", subject) as act:
         connection = act.connection
-        prepare_catalog(connection, product)
-        require_schema(connection, product, schema)
-        _require_new(connection, product, queue)
-        _check_columns(connection, product, queue)
-        record(connection, product, queue)
+        prepare_catalog(connection)
+        require_schema(connection, schema)
+        _require_new(connection, queue)
+        _check_columns(connection, queue)
+        kinds = {found.kind for found in catalog.relations(connection, schema, [table])}
+        if "a view" in kinds:
+            queue = replace(queue, options={"view": "yes"})
+        record(connection, queue)
     return queue
 
 
@@ -85,20 +265,20 @@ def adopt_library(
         part = part or name
     doing = f"adopt the queue {name!r}"
     with database.transaction(doing, read_only=True) as connection:
-        found = libraries.choose(connection, product, of, schema=schema, table=table, part=part)
-        queue = libraries.candidate(connection, product, of, found, name, part)
+        found = libraries.choose(connection, of, schema=schema, table=table, part=part)
+        queue = libraries.candidate(connection, of, found, name, part)
     detail = f"preset {of.name}" + (f", only {queue.part}" if queue.part else "")
     with audit.recorded(database, doing, audit.Subject.of(database, queue, "adopt", detail)) as act:
-        prepare_catalog(act.connection, product)
-        _require_new(act.connection, product, queue)
-        record(act.connection, product, queue)
+        prepare_catalog(act.connection)
+        _require_new(act.connection, queue)
+        record(act.connection, queue)
     return queue
 
 
-def _require_new(connection: Connection, product: Product, queue: Queue) -> None:
+def _require_new(connection: Connection, queue: Queue) -> None:
     """UsageError where the name is taken, or a library's queue is adopted under another one."""
     place = (queue.schema, queue.table, queue.part)
-    for known in catalog.queues(connection, product):
+    for known in catalog.queues(connection):
         if (known.schema, known.name) == (queue.schema, queue.name):
             raise UsageError(
                 f"There is already a queue named {queue.name!r} in schema {queue.schema!r}.",
@@ -120,30 +300,24 @@ def forget(database: Database, queue: Queue) -> None:
     One that the console installed is only forgotten where nothing of it is left: somebody dropped
     its tables by hand.
     """
-    product = database.product
-    erase = sql.statements(product.name, "catalog")["erase"]
+    if queue.kind is not Kind.ADOPTED:
+        require_known(queue)
     subject = audit.Subject.of(database, queue, "forget", detail=f"it was {queue.kind.value}")
     with audit.recorded(database, f"forget the queue {queue.name!r}", subject) as act:
         connection = act.connection
-        if queue.kind is not Kind.ADOPTED and (left := _objects(connection, product, queue)):
+        if queue.kind is not Kind.ADOPTED and (left := _objects(connection, queue)):
             raise UsageError(
                 f"The queue {queue.name!r} was installed by the console, not adopted.",
                 why=f"Forgetting it would leave {', '.join(left)} behind, unlisted.",
                 next_step=f"Remove it with: dbq-console uninstall {shlex.quote(queue.name)}",
             )
-        sql.run_script(connection, erase, queue.scope(product))
+        sql.run(connection, "catalog.erase", queue.scope(database.product))
 
 
-def _objects(connection: Connection, product: Product, queue: Queue) -> list[str]:
+def _objects(connection: Connection, queue: Queue) -> list[str]:
     """What is there under the names that the queue's own objects have."""
-    found = sql.fetch(
-        connection,
-        _Relation,
-        sql.statements(product.name, "catalog")["relations"],
-        sql.Scope(),
-        schema=queue.schema,
-        names=product.array(catalog.object_names(product, queue)),
-    )
+    names = catalog.object_names(product_of(connection), queue)
+    found = catalog.relations(connection, queue.schema, names)
     return [f"{relation.kind} {relation.name!r}" for relation in found]
 
 
@@ -155,7 +329,7 @@ def _check_name(product: Product, name: str) -> None:
         raise UsageError(f"The name {name!r} is not valid Unicode.") from None
     if too_long or "\0" in name or not name:
         raise UsageError(
-            f"There can be nothing of the name {name!r}.",
+            f"Nothing can have the name {name!r}.",
             why=f"{product.title} allows names of 1 to {product.name_limit} {product.name_unit}, "
             "without NUL.",
         )
@@ -173,27 +347,19 @@ def _check_roles(of: Design, roles: Mapping[str, str]) -> None:
     missing = [role for role in needed if role not in roles]
     if missing:
         raise UsageError(
-            f"The design {of.name} cannot do without the roles: {', '.join(missing)}.",
-            next_step="Name their columns: " + " ".join(f"--map {role}=COLUMN" for role in missing),
+            f"The design {of.name} needs the roles: {', '.join(missing)}.",
+            next_step="Map their columns: " + " ".join(f"--map {role}=COLUMN" for role in missing),
         )
     size = roles.get("size")
     if size is not None and not _SIZE.fullmatch(size):
         raise UsageError(
-            f"The role size wants the ring's number of slots, not {size!r}.",
+            f"The role size takes the ring's number of slots, not {size!r}.",
             next_step="Example: --map size=10000",
         )
 
 
-def _check_columns(connection: Connection, product: Product, queue: Queue) -> None:
-    statements = sql.statements(product.name, "catalog")
-    columns = sql.fetch(
-        connection,
-        _Column,
-        statements["columns"],
-        sql.Scope(),
-        schema=queue.schema,
-        table=queue.name,
-    )
+def _check_columns(connection: Connection, queue: Queue) -> None:
+    columns = catalog.columns(connection, queue.schema, queue.name)
     if not columns:
         raise UsageError(
             f"There is no table {queue.name!r} in schema {queue.schema!r}.",
@@ -202,7 +368,7 @@ def _check_columns(connection: Connection, product: Product, queue: Queue) -> No
     names = {column.name for column in columns}
     for role, column in queue.roles.items():
         if role in {"push_sequence", "pop_sequence"}:
-            _check_sequence(connection, product, queue, role, column)
+            _check_sequence(connection, queue, role, column)
         elif role != "size" and column not in names:
             raise UsageError(
                 f"The table {queue.name!r} has no column {column!r} for the role {role}.",
@@ -210,14 +376,8 @@ def _check_columns(connection: Connection, product: Product, queue: Queue) -> No
             )
 
 
-def _check_sequence(
-    connection: Connection, product: Product, queue: Queue, role: str, name: str
-) -> None:
-    statement = sql.statements(product.name, "catalog")["relations"]
-    names = product.array([name])
-    found = sql.fetch(
-        connection, _Relation, statement, sql.Scope(), schema=queue.schema, names=names
-    )
+def _check_sequence(connection: Connection, queue: Queue, role: str, name: str) -> None:
+    found = catalog.relations(connection, queue.schema, [name])
     if not any(relation.kind == "a sequence" for relation in found):
         raise UsageError(
             f"There is no sequence {name!r} in schema {queue.schema!r} for the role {role}."

@@ -1,11 +1,181 @@
-"""Archive: move what is finished, done or in error, out of the queue's table into its archive."""
+"""Archive: move what is finished, done or in error, out of the queue's table into its archive.
 
-from console.actions.plan import Plan, require_verb
-from console.actions.rows import RowMover
+Purge: take messages out, ready or in error, into the archive or for good; never a claimed one. Of a
+ring the slots are emptied where they are and their numbers recorded as void, so that producers and
+consumers go on meanwhile.
+
+And what lies in an archive, chosen as a restore takes it: in the order in which it came there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from console import audit, sql
+from console.actions import broker, execute, plan
+from console.actions.availability import require_verb
+from console.actions.execute import Control, Pace, Result
+from console.actions.plan import Mover, Plan
+from console.actions.rows import Candidates, RowMover
+from console.audit import Ledger
 from console.catalog import Kind
-from console.engines import Session
-from console.errors import RefusedError
-from console.monitor.walked import Source
+from console.designs import Flow
+from console.engines import Database, Session
+from console.errors import BusyError, ConnectionFailedError, RefusedError
+from console.monitor import wording
+from console.monitor.filters import NOTHING, Filters
+from console.monitor.message import ERROR_LENGTH, Message
+from console.monitor.messages import check_payload, doing
+from console.monitor.sample import take_sample
+from console.monitor.scan_query import MessageSource, scope_of, values_of
+from console.monitor.scans import By, Scan, ScanKey, ScanRequest
+from console.monitor.snapshot import snapshot
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+_VOIDS_AT_ONCE = 1_000
+"""So many void numbers one pop drops at most."""
+
+
+class Purge(RowMover):
+    """`reason` stands with each message in the archive; `permanently`: there is none."""
+
+    verb = "purge"
+    states = ("ready", "error")
+    allowed = ("ready", "scheduled", "error")
+    wants_name = True
+
+    def __init__(
+        self, source: MessageSource, *, reason: str = "", permanently: bool = False
+    ) -> None:
+        """RefusedError where there is no archive to purge into."""
+        queue = source.queue
+        require_verb(queue, self.verb)
+        if queue.kind is Kind.ADOPTED and not permanently:
+            raise RefusedError(
+                f"The queue {queue.name!r} was adopted and has no archive.",
+                why="The console creates no tables next to those of other programs.",
+                next_step="To delete for good, use --permanently.",
+            )
+        if queue.kind is Kind.ADOPTED and queue.design.flow is Flow.NUMBERS:
+            raise RefusedError(
+                f"The ring {queue.name!r} was adopted: this console does not empty its slots.",
+                why="Its callers keep its numbers themselves.",
+            )
+        if queue.kind is Kind.ADOPTED and queue.design.waits_itself:
+            raise RefusedError(
+                f"The queue {queue.name!r} was adopted: this console does not receive from it.",
+                why="Only its owner knows when to end one of its conversations.",
+            )
+        told = "deleted for good" if permanently else reason
+        super().__init__(source, detail=told)
+        self.statement = "destroy" if permanently else "put_away"
+        self._permanently = permanently
+        self._reason = f"purge: {reason}" if reason else "purge"
+
+    def choice(
+        self,
+        database: Database,
+        session: Session,
+        filters: Filters,
+        states: Sequence[str],
+        cutoff: datetime,
+    ) -> Candidates:
+        """Where the queue's messages lie, oldest first."""
+        if self.source.queue.design.waits_itself:
+            broker.require_from_the_front(self.verb, filters)
+        return super().choice(database, session, filters, states, cutoff)
+
+    def act(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
+        """One batch, in the caller's transaction."""
+        if self.source.queue.design.waits_itself:
+            bound = self.bound(action_id)
+            return broker.receive(connection, self.source, self._statement, chosen, **bound)
+        return super().act(connection, chosen, action_id)
+
+    def bound(self, action_id: int) -> dict[str, object]:
+        """Why the archive has it, and whose doing it was."""
+        return {} if self._permanently else {"reason": self._reason, "action_id": action_id}
+
+    def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
+        """Where they go, and what that means for those that stay."""
+        del session
+        queue = self.source.queue
+        if self._permanently:
+            lines = ["they are deleted for good"]
+        else:
+            lines = [f"they go into {queue.name}_archive; restore brings them back"]
+        if queue.design.waits_itself:
+            lines.append("each conversation waits for the length of a batch")
+        if queue.design.flow is Flow.NUMBERS and plan.by_state.get("ready"):
+            lines.append("their slots are free at once; pops step over their numbers")
+            if plan.count > _VOIDS_AT_ONCE:
+                lines.append(
+                    f"a pop steps over at most {_VOIDS_AT_ONCE:,} numbers and then returns nothing "
+                    "once; a relay afterwards avoids that"
+                )
+        return lines, []
+
+
+# Archiving round the clock, as Zabir does: what is finished leaves in small batches, for ever.
+#
+# Each round plans anew, so that its cut-off moves on, and waits while the queue has more
+# important
+# things to do.
+
+
+@dataclass(frozen=True)
+class ArchiveRound:
+    """One round: what it did, or why it did nothing."""
+
+    result: Result | None = None
+    waits: str = ""
+
+
+def rounds(
+    database: Database,
+    mover: Mover,
+    filters: Filters,
+    *,
+    every_seconds: float,
+    hot_above: int | None,
+    pace: Pace,
+    control: Control,
+    told: Callable[[ArchiveRound], None],
+) -> None:
+    """Until `control` stops it. A lost connection or a lock that is held only costs a round.
+
+    `hot_above`: while so many messages are ready, consumers come first; None: never.
+    """
+    while not control.stopped:
+        try:
+            told(_round(database, mover, filters, hot_above, pace, control))
+        except (BusyError, ConnectionFailedError) as error:
+            told(ArchiveRound(waits=error.why or error.what))
+        control.wait(every_seconds)
+
+
+def _round(  # what rounds was given
+    database: Database,
+    mover: Mover,
+    filters: Filters,
+    hot_above: int | None,
+    pace: Pace,
+    control: Control,
+) -> ArchiveRound:
+    queue = mover.source.queue
+    if hot_above is not None:
+        (seen,) = take_sample(database, only=[queue]).queues
+        ready = snapshot(seen, database.label).ready
+        if ready is not None and ready > hot_above:
+            return ArchiveRound(waits=f"{ready:,} messages are ready, more than {hot_above:,}")
+    made = plan.make(database, mover, filters)
+    if not made.count:
+        return ArchiveRound(waits="nothing to archive")
+    return ArchiveRound(execute.execute(database, mover, made, pace=pace, control=control))
 
 
 class Archive(RowMover):
@@ -15,14 +185,14 @@ class Archive(RowMover):
     allowed = ("done", "error")
     statement = "put_away"
 
-    def __init__(self, source: Source, *, reason: str = "") -> None:
+    def __init__(self, source: MessageSource, *, reason: str = "") -> None:
         """RefusedError where there is no archive."""
         queue = source.queue
         require_verb(queue, self.verb)
         if queue.kind is Kind.ADOPTED:
             raise RefusedError(
                 f"The queue {queue.name!r} was adopted and has no archive.",
-                why="The console makes no tables beside somebody else's.",
+                why="The console creates no tables next to those of other programs.",
             )
         super().__init__(source, detail=reason)
         # Where nothing is ever done, because a message's end deletes it, the errors are what stays.
@@ -37,3 +207,179 @@ class Archive(RowMover):
         """Where they go."""
         del session, plan
         return [f"they go into {self.source.queue.name}_archive; restore brings them back"], []
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Which rows of an archive, beside what filters say of a message; None: whatever it was."""
+
+    action: int | None = None
+    """The number of the action that took them."""
+    reason: str | None = None
+    """A text that their reason holds, capitals or not."""
+    popped: bool = False
+    """Those that a pop took, and no others; else, all but those."""
+
+
+@dataclass(frozen=True)
+class _ArchivedRow:
+    position: int
+    matches: bool
+    archive_id: int
+    id: str
+    state: str
+    pushed_at: datetime | None
+    age_seconds: float
+    due_at: datetime | None
+    attempts: int
+    claimed_at: datetime | None
+    claimed_by: str | None
+    done_at: datetime | None
+    title: str | None
+    payload_bytes: int | None
+    error: str | None
+
+    @property
+    def message(self) -> Message:
+        """The row as a message; its key is its place in the archive."""
+        told = {name: value for name, value in vars(self).items() if name not in _PLACE}
+        error = None if self.error is None else self.error[:ERROR_LENGTH]
+        told |= {"key": str(self.archive_id), "error": error, "error_cut": error != self.error}
+        return Message(**told, slot=None, number=None)
+
+
+_PLACE = {"position", "matches", "archive_id"}
+_READ_AT_ONCE = 5_000
+"""So many rows of an archive one statement reads where not all of them match."""
+_PURGES_AT_ONCE = 50_000
+
+
+class ArchiveSelection:
+    """The rows of a queue's archive that match, in the order in which they came into it.
+
+    `older` and `newer` say how long they have been there. In the hands of one thread.
+    """
+
+    complete = True
+
+    def __init__(
+        self,
+        database: Database,
+        session: Session,
+        source: MessageSource,
+        filters: Filters,
+        taken: Taken,
+        cutoff: datetime,
+    ) -> None:
+        """UsageError for filters that can mean nothing here."""
+        check_payload(source, filters)
+        filters = replace(source.known(filters), limit=None, keep_newest=None)
+        self._filters, *self._others = filters.each
+        self._database = database
+        self._session = session
+        self._source = source
+        self._taken = taken
+        self._cutoff = cutoff
+        self._after = 0
+        self._ended = False
+
+    def next(self, most: int) -> list[Message]:
+        """The next ones, at most so many; none: that was all."""
+        while self._goes_on():
+            look = max(most, _READ_AT_ONCE) if self._narrow else most
+            with self._session.transaction(doing(self._source.queue)) as connection:
+                self._source.begin(connection, self._database)
+                rows = self._fetch(connection, look, most)
+            if rows:
+                self._after = rows[-1].archive_id
+            self._ended = not rows or (len(rows) < most and rows[-1].position < look)
+            if found := [row.message for row in rows if row.matches and self._of_the_kind(row)]:
+                return found
+        return []
+
+    def _goes_on(self) -> bool:
+        """For each id from the beginning: the archive has no index on them."""
+        if self._ended and self._others:
+            self._filters, self._after, self._ended = self._others.pop(0), 0, False
+        return not self._ended
+
+    def _of_the_kind(self, row: _ArchivedRow) -> bool:
+        kind = self._filters.error_group
+        return kind is None or kind == wording.key_of(row.error or "")
+
+    @property
+    def _narrow(self) -> bool:
+        return self._filters != NOTHING or self._taken != Taken()
+
+    def _fetch(self, connection: Connection, look: int, most: int) -> list[_ArchivedRow]:
+        ask = ScanRequest(
+            Scan("archive", By.ID),
+            look=look,
+            n=most,
+            after=ScanKey("archive", id=str(self._after)),
+            filters=self._filters,
+            moment=self._cutoff,
+            error_length=max(wording.TEXT_LENGTH, ERROR_LENGTH + 1),
+        )
+        conditions = {
+            "by_state": _yes(self._filters.state is not None),
+            "by_action": _yes(self._taken.action is not None),
+            "by_reason": _yes(self._taken.reason is not None),
+            "popped": _yes(self._taken.popped),
+        }
+        plain = scope_of(self._source, ask)
+        return sql.rows(
+            connection,
+            _ArchivedRow,
+            "actions.in_archive",
+            replace(plain, options={**plain.options, **conditions}),
+            **{
+                **values_of(self._source, ask),
+                "state": self._filters.state,
+                "action": self._taken.action,
+                "reason": self._taken.reason,
+            },
+        )
+
+
+@dataclass(frozen=True)
+class _Purges:
+    looked: int
+    lowest: int | None
+    action_id: int | None
+
+
+def last_purge(
+    database: Database, session: Session, source: MessageSource, cutoff: datetime
+) -> int | None:
+    """The last purge of which the archive still has messages: the greatest number of one.
+
+    Backwards, a part at a time. It ends early where the audit says that there was none later.
+    """
+    queue, product = source.queue, source.product
+    greatest: int | None = None
+    before: int | None = None
+    with session.transaction(doing(queue)) as connection:
+        wanted = audit.EntryFilter(queue.schema, queue.name, "purge")
+        newest = next((e.action_id for e in audit.entries(connection, wanted, 1)), None)
+    while True:
+        with session.transaction(doing(queue)) as connection:
+            source.begin(connection, database)
+            found = sql.row(
+                connection,
+                _Purges,
+                "actions.purges",
+                queue.scope(product),
+                before=before,
+                look=_PURGES_AT_ONCE,
+                moment=cutoff,
+            )
+        met = [number for number in (greatest, found.action_id) if number is not None]
+        greatest = max(met, default=None)
+        if found.looked < _PURGES_AT_ONCE or (greatest is not None and greatest == newest):
+            return greatest
+        before = found.lowest
+
+
+def _yes(condition: object) -> str:
+    return "yes" if condition else "no"

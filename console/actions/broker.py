@@ -2,29 +2,32 @@
 
 - purge takes from the beginning of each conversation, which is all that RECEIVE can;
 - requeue switches a queue on again that poison messages have switched off;
-- release ends the conversations that are over on the other side and hold nothing. One that a
+- release ends the conversations that the other side has ended and that hold nothing. One that a
   consumer has locked is a session's: end-session.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection
-
-from console import catalog, sql
-from console.actions import audit
+from console import audit, catalog, sql
+from console.actions.availability import require_verb
 from console.actions.execute import BATCH, Control
-from console.actions.ledger import Ledger
-from console.actions.plan import MANY_MESSAGES, require_verb
-from console.actions.rows import CHANGED, Moved, Shelf, scope
+from console.actions.plan import MANY_MESSAGES
+from console.actions.rows import CHANGED, Moved, Storage, scope
+from console.audit import Ledger
 from console.catalog import Kind, Queue
-from console.engines import Database, Session, again
+from console.engines import Database, Session, retry_transient
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError, UsageError
-from console.monitor.broker import BrokerHealth, health
-from console.monitor.figures import COUNTED
+from console.monitor.figures import COUNTED, BrokerHealth, health
 from console.monitor.filters import Filters
 from console.monitor.message import Message
-from console.monitor.walked import Source
+from console.monitor.scan_query import MessageSource
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 _IN_ORDER = "RECEIVE takes from the beginning of a conversation, and leaves nothing before."
 
@@ -36,17 +39,17 @@ def require_from_the_front(verb: str, filters: Filters) -> None:
 
 def receive(
     connection: Connection,
-    source: Source,
-    statement: sql.Statement,
+    source: MessageSource,
+    statement: str,
     chosen: Sequence[Message],
     **bound: object,
 ) -> Ledger:
     """Take those that are still at the beginning of their conversations, in one transaction."""
-    (moved,) = sql.fetch(
+    moved = sql.row(
         connection,
         Moved,
         statement,
-        scope(source, Shelf.TABLE),
+        scope(source, Storage.TABLE),
         places=source.product.array([message.key.rpartition(",")[2] for message in chosen]),
         state="ready",
         **bound,
@@ -72,13 +75,13 @@ class SwitchPlan:
     def lines(self) -> list[str]:
         """The plan in words."""
         if not self.needed:
-            return [f"requeue {self.queue.label}: the queue is on, there is nothing to do"]
+            return [f"requeue {self.queue.label}: the queue is enabled, there is nothing to do"]
         return [
-            f"requeue {self.queue.label}: the queue is off and is switched on again",
+            f"requeue {self.queue.label}: the queue is disabled and is enabled again",
             "  ALTER QUEUE ... WITH STATUS = ON; no message is moved or changed",
-            "  what waits to be sent to it is delivered then",
-            "  if a poison message switched it off, that message is the next to be popped: "
-            "five more pops of it that are rolled back switch the queue off again",
+            "  messages waiting to be sent to it are then delivered",
+            "  if a poison message disabled it, that message is popped next: "
+            "five more rollbacks of its pop disable the queue again",
         ]
 
     def as_json(self) -> dict[str, object]:
@@ -97,9 +100,9 @@ class SwitchPlan:
 def plan_switch(database: Database, queue: Queue) -> SwitchPlan:
     """Look whether the queue is on. Changes nothing."""
     _require_broker(queue, "requeue")
-    with database.transaction(f"look at the queue {queue.name!r}") as connection:
-        production = database.production or catalog.is_production(connection, database.product)
-        return SwitchPlan(queue, health(connection, database.product, queue), production)
+    with database.transaction(f"read the queue {queue.name!r}") as connection:
+        production = database.production or catalog.is_production(connection)
+        return SwitchPlan(queue, health(connection, queue), production)
 
 
 def switch_on(database: Database, queue: Queue) -> SwitchPlan:
@@ -107,25 +110,15 @@ def switch_on(database: Database, queue: Queue) -> SwitchPlan:
     planned = plan_switch(database, queue)
     if not planned.needed:
         return planned
-    product = database.product
-    subject = audit.Subject.of(database, queue, "requeue", detail="the queue is switched on")
-    with audit.recorded(database, f"switch on the queue {queue.name!r}", subject) as act:
-        enable = sql.statements(product.name, queue.design.name)["enable"]
-        sql.run_script(act.connection, enable, queue.scope(product))
-        found = health(act.connection, product, queue)
+    subject = audit.Subject.of(database, queue, "requeue", detail="the queue is enabled")
+    with audit.recorded(database, f"enable the queue {queue.name!r}", subject) as act:
+        sql.run(act.connection, f"{queue.design.name}.enable", queue.scope(database.product))
+        found = health(act.connection, queue)
         if not (found.is_receive_enabled and found.is_enqueue_enabled):
-            raise RefusedError(f"The queue {queue.name!r} is still off.", why=found.problem(None))
+            raise RefusedError(
+                f"The queue {queue.name!r} is still disabled.", why=found.problem(None)
+            )
     return replace(planned, health=found)
-
-
-@dataclass(frozen=True)
-class _Over:
-    conversations: int
-
-
-@dataclass(frozen=True)
-class _Ended:
-    ended: int
 
 
 @dataclass(frozen=True)
@@ -148,9 +141,9 @@ class ConversationsPlan:
         if self.conversations > COUNTED:
             count = f"more than {COUNTED:,}"
         return [
-            f"release {self.queue.label}: {count} conversations are over on the other side",
-            "  ended there or broken, without a message to be popped or sent: they are ended",
-            "  one that a consumer holds is not among them: see waits, and end-session",
+            f"release {self.queue.label}: {count} conversations were ended by the other side",
+            "  ended or broken, with nothing left to pop or send: they are ended here too",
+            "  one that a consumer holds is not included: see waits, and end-session",
         ]
 
     def as_json(self) -> dict[str, object]:
@@ -166,7 +159,7 @@ class ConversationsPlan:
     @property
     def subject(self) -> audit.Subject:
         """For the audit."""
-        queue, detail = self.queue, "conversations that are over"
+        queue, detail = self.queue, "conversations ended by the other side"
         return audit.Subject(
             "release",
             queue.schema,
@@ -180,12 +173,12 @@ class ConversationsPlan:
 def plan_conversations(database: Database, queue: Queue) -> ConversationsPlan:
     """Count them. Changes nothing."""
     _require_broker(queue, "release")
-    product = database.product
-    statement = sql.statements(product.name, queue.design.name)["over"]
-    with database.transaction(f"look at the queue {queue.name!r}") as connection:
-        production = database.production or catalog.is_production(connection, product)
-        (found,) = sql.fetch(connection, _Over, statement, queue.scope(product))
-    return ConversationsPlan(queue, database.label, found.conversations, production)
+    with database.transaction(f"read the queue {queue.name!r}") as connection:
+        production = database.production or catalog.is_production(connection)
+        conversations = sql.value(
+            connection, int, f"{queue.design.name}.over", queue.scope(connection)
+        )
+    return ConversationsPlan(queue, database.label, conversations, production)
 
 
 def end_conversations(
@@ -220,10 +213,9 @@ class _Ending:
 
     def all(self) -> Ledger:
         """Every batch; then how it ended is kept, as far as the connection allows."""
-        product = self._database.product
         with self._database.session(self._doing) as session:
             with session.transaction(self._doing) as connection:
-                record = audit.Record.begin(connection, product, self._planned.subject)
+                record = audit.ActionRecord.begin(connection, self._planned.subject)
             try:
                 outcome = self._batches(session, record)
             except ConnectionFailedError as error:
@@ -237,9 +229,9 @@ class _Ending:
             self._end(session, record, outcome, "")
         return self._ledger
 
-    def _batches(self, session: Session, record: audit.Record) -> audit.Outcome:
+    def _batches(self, session: Session, record: audit.ActionRecord) -> audit.Outcome:
         while not self._control.stopped:
-            ended = again(lambda: self._one(session, record))
+            ended = retry_transient(lambda: self._one(session, record))
             self._ledger += ended
             self._progress(self._ledger.out)
             if ended.out < self._batch:
@@ -247,18 +239,19 @@ class _Ending:
             self._control.wait(0.0)
         return audit.Outcome.STOPPED
 
-    def _one(self, session: Session, record: audit.Record) -> Ledger:
+    def _one(self, session: Session, record: audit.ActionRecord) -> Ledger:
         queue, product = self._planned.queue, self._database.product
-        statement = sql.statements(product.name, queue.design.name)["end_over"]
         within = queue.scope(product)
         with session.transaction(self._doing) as connection:
-            (found,) = sql.fetch(connection, _Ended, statement, within, n=self._batch)
-            ledger = Ledger(found.ended, found.ended, found.ended)
+            ended = sql.value(
+                connection, int, f"{queue.design.name}.end_over", within, n=self._batch
+            )
+            ledger = Ledger(ended, ended, ended)
             record.batch(connection, ledger)
         return ledger
 
     def _end(
-        self, session: Session, record: audit.Record, outcome: audit.Outcome, problem: str
+        self, session: Session, record: audit.ActionRecord, outcome: audit.Outcome, problem: str
     ) -> None:
         with session.transaction(self._doing) as connection:
             record.end(connection, outcome, problem)
@@ -268,9 +261,9 @@ class _Ending:
 def _require_broker(queue: Queue, verb: str) -> None:
     require_verb(queue, verb)
     if not queue.design.waits_itself:
-        raise UsageError(f"The queue {queue.name!r} is none of Service Broker's.")
+        raise UsageError(f"The queue {queue.name!r} is not a Service Broker queue.")
     if queue.kind is not Kind.INSTALLED:
         raise RefusedError(
             f"The queue {queue.name!r} was adopted.",
-            why="Its switch and its conversations are its owner's.",
+            why="Only its owner enables it and ends its conversations.",
         )

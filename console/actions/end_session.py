@@ -4,29 +4,37 @@ What a pop has deleted and not committed is locked, and nobody else gets it. Onc
 transaction is undone the rows are there again, in their old place.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection
-
-from console import sql
-from console.actions import audit
-from console.actions.ledger import Ledger
+from console import audit, sql
+from console.actions.availability import require_verb
+from console.audit import Ledger
 from console.catalog import Queue
+from console.designs import Flow
 from console.engines import Database
 from console.errors import ConsoleError, RefusedError, UsageError
 from console.formats import duration
-from console.monitor.activity import Activity, Key, Lock, Objects, Session, find_objects, look
+from console.monitor.activity import (
+    Activity,
+    Key,
+    Lock,
+    Session,
+    find_objects,
+    sample_activity,
+    writing,
+)
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 WAIT_SECONDS = 10.0
 """How long it is waited for until it is gone, unless told otherwise."""
 _POLL_SECONDS = 0.1
-_WRITING = {
-    *("RowShareLock", "RowExclusiveLock", "ShareRowExclusiveLock", "ExclusiveLock"),
-    *("AccessExclusiveLock", "IX", "SIX", "UIX", "X", "U", "IU", "BU"),
-}
-"""Modes of locks, of either engine, in which rows are held."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +56,7 @@ class EndPlan:
     session: Session
     identity: Identity
     holds: tuple[Lock, ...]
-    """What of the queue is locked by it."""
+    """Its locks on the queue's objects."""
     blocks: tuple[Key, ...]
     """Sessions at the queue that wait for it, through others too."""
 
@@ -78,10 +86,15 @@ class EndPlan:
         if session.query:
             lines.append(f"  last statement: {session.query}")
         if self.holds:
-            lines.append(f"  holds rows in {_objects(self.holds)}: they come back by rollback")
+            held = f"  holds rows in {_objects(self.holds)} for {session.held_for}"
+            lines.append(f"{held}: a rollback brings them back")
+        if self.holds and self.queue.design.flow is Flow.NUMBERS:
+            lines.append(
+                "  the numbers that it drew stay consumed: the doctor repairs what is left behind"
+            )
         if self.blocks:
-            lines.append(f"  is waited for by {', '.join(_label(key) for key in self.blocks)}")
-        return [*lines, "  all that it did in its transaction is undone"]
+            lines.append(f"  blocks {', '.join(_label(key) for key in self.blocks)}")
+        return [*lines, "  everything done in its transaction is rolled back"]
 
     def as_json(self) -> dict[str, object]:
         """Keys as they are documented."""
@@ -96,25 +109,25 @@ class EndPlan:
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndSessionResult:
     """What came of it."""
 
     plan: EndPlan
     action_id: int | None
     changed_meanwhile: bool = False
-    """It was another one by then, or in another transaction, and was left alone."""
+    """By then it was another session, or in another transaction: it was skipped."""
     gone: bool = False
-    """With all its locks. Else it was told to end, and its rollback lasts."""
+    """With all its locks. Else it was terminated, and its rollback goes on."""
 
     def lines(self) -> list[str]:
         """In words."""
         plan = self.plan
         if self.changed_meanwhile:
-            return [f"{plan.label} changed meanwhile: it was left alone"]
+            return [f"{plan.label} has changed since the plan: skipped"]
         if not self.gone:
-            return [f"{plan.label} was told to end; its rollback is not over yet"]
-        came_back = f"; what it held in {_objects(plan.holds)} is free again" if plan.holds else ""
-        return [f"{plan.label} is ended{came_back}"]
+            return [f"{plan.label} was terminated; its rollback is still running"]
+        came_back = f"; what it held in {_objects(plan.holds)} is released" if plan.holds else ""
+        return [f"{plan.label} is terminated{came_back}"]
 
     def as_json(self) -> dict[str, object]:
         """Keys as they are documented."""
@@ -129,39 +142,34 @@ class Ended:
         }
 
 
-@dataclass(frozen=True)
-class _Struck:
-    ended: bool
-
-
 def holding(database: Database, queue: Queue, older_than_seconds: float = 0.0) -> list[Session]:
-    """Who holds rows of the queue in a transaction that is so old; the oldest first."""
+    """Who has held rows of the queue for so long, perhaps; the oldest transaction first."""
     objects = find_objects(database, [queue])
-    activity = look(database, objects)
+    activity = sample_activity(database, objects)
     return [
         session
         for session in activity.concerned
-        if _held(session, queue, objects)
-        and (session.transaction_seconds or 0.0) >= older_than_seconds
+        if activity.held(session, queue, objects)
+        and (session.held_seconds or 0.0) >= older_than_seconds
     ]
 
 
-def who(session: Session) -> str:
-    """A session and how long it has been in its transaction."""
+def who_holds(session: Session, queue: Queue) -> str:
+    """A session that holds rows of the queue, and for how long."""
     named = f"{session.user or '?'}, {session.application or '?'}, {session.client or 'local'}"
-    seconds = session.transaction_seconds
-    age = "?" if seconds is None else duration(seconds)
-    return f"{session.key} ({named}), in its transaction for {age},"
+    held = f"holds rows of {queue.label} for {session.held_for}"
+    return f"{_label(session.key)} ({named}) {held}"
 
 
 def plan(database: Database, queue: Queue, name: str) -> EndPlan:
-    """Look at the session (its id, or the name of a prepared transaction). Changes nothing.
+    """Examine the session (its id, or the name of a prepared transaction). Changes nothing.
 
     UsageError where there is none; RefusedError where it has nothing to do with the queue, or is
     the console's own.
     """
+    require_verb(queue, "end-session")
     objects = find_objects(database, [queue])
-    activity = look(database, objects)
+    activity = sample_activity(database, objects)
     prepared = any(session.key == name for session in activity.sessions)
     identity = _identity(database, name, prepared=prepared)
     if identity is None:
@@ -169,8 +177,9 @@ def plan(database: Database, queue: Queue, name: str) -> EndPlan:
     if identity is None:
         raise UsageError(
             f"There is no session {name!r}.",
-            why="It ended, or it never was; nor is there a prepared transaction of that name.",
-            next_step="See who is there: dbq-console waits",
+            why="It has ended or never existed; there is no prepared transaction of that name "
+            "either.",
+            next_step="See which sessions there are: dbq-console waits",
         )
     if identity.own:
         raise RefusedError(f"Session {name} is this console's own.")
@@ -178,17 +187,19 @@ def plan(database: Database, queue: Queue, name: str) -> EndPlan:
     _refuse_an_action(database, name, identity)
     session = activity.by_key.get(key, Session(key))
     blocks = tuple(_waiting_for(activity, queue, key))
-    holds = tuple(_held(session, queue, objects))
+    holds = activity.held(session, queue, objects)
     if not blocks and (queue.schema, queue.name) not in session.queues:
         raise RefusedError(
             f"{_label(key).capitalize()} has nothing to do with the queue {queue.name!r}.",
-            why="It has no lock of it, and nobody who is at it waits for that session.",
-            next_step="See who does: dbq-console waits",
+            why="It holds no locks on it and blocks no session that works on it.",
+            next_step="See which do: dbq-console waits",
         )
     return EndPlan(queue, session, identity, holds, blocks)
 
 
-def end_session(database: Database, planned: EndPlan, wait_seconds: float = WAIT_SECONDS) -> Ended:
+def end_session(
+    database: Database, planned: EndPlan, wait_seconds: float = WAIT_SECONDS
+) -> EndSessionResult:
     """End it, if it is the same session in the same transaction still; then wait until it is gone.
 
     RefusedError where this login may not.
@@ -197,17 +208,17 @@ def end_session(database: Database, planned: EndPlan, wait_seconds: float = WAIT
     detail = f"{planned.label} of {planned.session.user or '?'}"
     subject = audit.Subject.of(database, planned.queue, "end-session", detail)
     with database.transaction(doing) as connection:
-        record = audit.Record.begin(connection, database.product, subject)
-    ended = Ended(planned, record.action_id)
+        record = audit.ActionRecord.begin(connection, subject)
+    ended = EndSessionResult(planned, record.action_id)
     outcome, problem = audit.Outcome.FAILED, "interrupted"
     try:
         if not _strike(database, doing, planned, wait_seconds):
-            outcome, problem = audit.Outcome.STOPPED, "changed meanwhile: left alone"
-            ended = Ended(planned, record.action_id, changed_meanwhile=True)
+            outcome, problem = audit.Outcome.STOPPED, "has changed since the plan: skipped"
+            ended = EndSessionResult(planned, record.action_id, changed_meanwhile=True)
         else:
             gone = _wait_until_gone(database, planned, wait_seconds)
-            outcome, problem = audit.Outcome.DONE, "" if gone else "its rollback lasts"
-            ended = Ended(planned, record.action_id, gone=gone)
+            outcome, problem = audit.Outcome.DONE, "" if gone else "its rollback is still running"
+            ended = EndSessionResult(planned, record.action_id, gone=gone)
     except ConsoleError as error:
         problem = str(error)
         raise
@@ -220,30 +231,28 @@ def end_session(database: Database, planned: EndPlan, wait_seconds: float = WAIT
 
 
 def _identity(database: Database, name: str, *, prepared: bool) -> Identity | None:
-    doing = f"look at the session {name!r}"
+    doing = f"read the session {name!r}"
     with database.transaction(doing, read_only=True) as connection:
-        return _identity_in(connection, database, name, prepared=prepared)
+        return _identity_in(connection, name, prepared=prepared)
 
 
-def _identity_in(
-    connection: Connection, database: Database, name: str, *, prepared: bool
-) -> Identity | None:
-    statements = sql.statements(database.product.name, "sessions")
-    statement = statements["prepared_identity" if prepared else "identity"]
-    rows = sql.fetch(connection, Identity, statement, sql.Scope(), session=name)
+def _identity_in(connection: Connection, name: str, *, prepared: bool) -> Identity | None:
+    name_of = "sessions.prepared_identity" if prepared else "sessions.identity"
+    rows = sql.rows(connection, Identity, name_of, session=name)
     return rows[0] if rows else None
 
 
 def _refuse_an_action(database: Database, name: str, identity: Identity) -> None:
     """Who acts on a queue by a console is stopped there, where it ends a batch first."""
-    with database.transaction("look at the audit", read_only=True) as connection:
-        running = audit.entries(connection, database.product, audit.Wanted(running=True))
+    with database.transaction("read the audit", read_only=True) as connection:
+        running = audit.entries(connection, audit.EntryFilter(running=True))
     for entry in running:
         if entry.session == identity.session:
             raise RefusedError(
-                f"Session {name} is a console at work: {entry.verb} of {entry.queue}.",
+                f"Session {name} is a running console: {entry.verb} of {entry.queue}.",
                 why=f"{entry.operator} began it, action {entry.action_id}.",
-                next_step="Stop it there: what it has done stays done, and nothing is half.",
+                next_step="Stop it there: what it has done stays done, and nothing is left half "
+                "done.",
             )
 
 
@@ -264,36 +273,20 @@ def _waiting_for(activity: Activity, queue: Queue, key: Key) -> Iterator[Key]:
                 left += found.blocked_by if found else ()
 
 
-def _held(session: Session, queue: Queue, objects: Objects) -> list[Lock]:
-    """Its locks on the queue's tables in which rows are held."""
-    tables = {row.name for row in objects.rows if row.kind in {"table", "queue"}}
-    return [
-        lock
-        for lock in session.locks
-        if lock.granted
-        and (lock.schema, lock.queue) == (queue.schema, queue.name)
-        and lock.mode in _WRITING
-        and lock.object in tables
-    ]
-
-
 def _strike(database: Database, doing: str, planned: EndPlan, wait_seconds: float) -> bool:
     """Whether it was still the same."""
-    product = database.product
-    statements = sql.statements(product.name, "sessions")
     name = str(planned.session.key)
     with database.autocommit(doing) as connection:
         if planned.prepared:
             # Nothing stands between the two but a moment: no engine undoes one on a condition.
-            if _identity_in(connection, database, name, prepared=True) != planned.identity:
+            if _identity_in(connection, name, prepared=True) != planned.identity:
                 return False
-            sql.run_script(connection, statements["end_prepared"], sql.Scope({"session": name}))
+            sql.run(connection, "sessions.end_prepared", sql.Scope({"session": name}))
             return True
-        struck = sql.fetch(
+        struck = sql.values(
             connection,
-            _Struck,
-            statements["end_session"],
-            sql.Scope(),
+            bool,
+            "sessions.end_session",
             session=name,
             started=planned.identity.started,
             transaction_started=planned.identity.transaction_started,
@@ -310,8 +303,8 @@ def _wait_until_gone(database: Database, planned: EndPlan, wait_seconds: float) 
     while True:
         there = _identity(database, name, prepared=planned.prepared) == planned.identity
         if not there:
-            session = look(database, objects).by_key.get(key)
-            if session is None or not _held(session, planned.queue, objects):
+            session = sample_activity(database, objects).by_key.get(key)
+            if session is None or not writing(session, planned.queue, objects):
                 return True
         if time.monotonic() >= deadline:
             return False

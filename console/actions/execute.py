@@ -8,13 +8,14 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from itertools import chain, repeat
 
-from console.actions.audit import Outcome, Record
-from console.actions.choosing import Candidates
-from console.actions.ledger import Ledger
+from console.actions.canary import CanaryVerdict, Fates, Followed
 from console.actions.plan import Mover, Plan, require_possible
-from console.engines import Database, Session, again, patience
+from console.actions.rows import Candidates, Resolved
+from console.audit import ActionRecord, Ledger, Outcome
+from console.engines import Database, Session, patience, retry_transient
 from console.errors import (
     BusyError,
     ConnectionFailedError,
@@ -22,6 +23,7 @@ from console.errors import (
     InDoubtError,
     UsageError,
 )
+from console.formats import duration, numbered
 from console.monitor.message import Message
 
 BATCH = 500
@@ -29,6 +31,9 @@ MOST_BATCH = 4_000
 """Below the number of locks from which SQL Server takes the whole table."""
 CANARY = (1, 10)
 """The first batches of an action that tries itself out."""
+CANARY_WAIT_SECONDS = 30.0
+_LOOK_PAUSES = (0.1, 0.2, 0.5, 1.0)
+"""Between two reads of what has become of them; the last one again and again."""
 _BUSY_PAUSES = (0.1, 0.5, 2.0, 5.0)
 _LOST_PAUSES = (0.0, 1.0, 3.0, 6.0)
 """Before each try to look how far an action came whose connection was lost..."""
@@ -43,6 +48,10 @@ class Pace:
     batch: int = BATCH
     rate: float | None = None
     canary: bool = False
+    canary_wait: float = CANARY_WAIT_SECONDS
+    """So long its messages are followed, where a result can be waited for."""
+    canary_share: float = 0.0
+    """So many of them may fail, of 1."""
 
     def __post_init__(self) -> None:
         """UsageError for what cannot be."""
@@ -50,9 +59,11 @@ class Pace:
             raise UsageError(f"A batch is 1 to {MOST_BATCH:,} messages, not {self.batch:,}.")
         if self.rate is not None and self.rate <= 0:
             raise UsageError("A rate is more than 0 messages a second.")
+        if not 0 <= self.canary_share < 1:
+            raise UsageError("The share of a canary that may fail is 0 or more, and below 1.")
 
     def sizes(self, done: int) -> int:
-        """How many the next batch may have after so many batches."""
+        """How many the next batch may have after so many that did something."""
         size = CANARY[done] if self.canary and done < len(CANARY) else self.batch
         return size if self.rate is None else max(1, min(size, round(self.rate)))
 
@@ -101,6 +112,8 @@ class Progress:
     planned: int
     ledger: Ledger
     batches: int
+    waits: str = ""
+    """What it waits for between two of them."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +127,15 @@ class Result:
     seconds: float
     problem: str = ""
     """Why it ended before its end."""
+    verdict: CanaryVerdict | None = None
+    """Of the canary; None: there was none, or nothing to wait for."""
+    fates: Fates = field(default_factory=Fates)
+    """Of its messages."""
+
+    @property
+    def unproven(self) -> bool:
+        """Whether the canary has stopped it."""
+        return self.verdict in {CanaryVerdict.FAILED, CanaryVerdict.UNKNOWN}
 
     def as_json(self) -> dict[str, object]:
         """Keys as they are documented."""
@@ -130,7 +152,12 @@ class Result:
             "failed": dict(self.ledger.failed),
             "seconds": round(self.seconds, 3),
             "problem": self.problem,
+            "canary": None if self.verdict is None else self._canary,
         }
+
+    @property
+    def _canary(self) -> dict[str, object]:
+        return {"verdict": self.verdict, **self.fates.as_json()}
 
     def lines(self) -> list[str]:
         """In words."""
@@ -144,6 +171,34 @@ class Result:
         lines += [f"  skipped {n:,}: {why}" for why, n in ledger.skipped.items()]
         lines += [f"  failed {n:,}: {why}" for why, n in ledger.failed.items()]
         return lines + ([f"  {self.problem}"] if self.problem else [])
+
+
+_MOST_NAMED = 3
+
+
+def _named(ids: Sequence[str]) -> str:
+    """Messages by their ids, as far as these can be read at a glance."""
+    more = f" and {len(ids) - _MOST_NAMED:,} more" if len(ids) > _MOST_NAMED else ""
+    noun = "message" if len(ids) == 1 else "messages"
+    return f"{noun} {', '.join(ids[:_MOST_NAMED])}{more}"
+
+
+def paced(plan: Plan, mover: Mover, pace: Pace) -> Plan:
+    """The plan with what a canary does, where one is wanted."""
+    if not pace.canary:
+        return plan
+    steps = "1, then 10, then the rest"
+    if mover.followed is None:
+        return replace(
+            plan, canary=f"{steps}, without a verdict: {plan.verb} has no results to wait for"
+        )
+    share = pace.canary_share
+    some = f"more than {share:.0%} fail" if share else "one fails"
+    words = (
+        f"{steps}; after 1 and after 10 it waits up to {duration(pace.canary_wait)} for their "
+        f"results, and stops if {some}, or one is not known by then"
+    )
+    return replace(plan, canary=words)
 
 
 def execute(
@@ -188,6 +243,10 @@ class _Run:
         self._batches = 0
         self._stopped = ""
         """Why the verb itself can do no more."""
+        self._tried = 0
+        """Batches that did something."""
+        self._verdict: CanaryVerdict | None = None
+        self._fates = Fates()
         self._started = time.monotonic()
 
     def nothing(self) -> Result:
@@ -198,7 +257,7 @@ class _Run:
         """Every batch; then how it ended is kept, as far as the connection allows."""
         with self._database.session(self._doing) as session:
             with session.transaction(self._doing) as connection:
-                record = Record.begin(connection, self._database.product, self._plan.subject)
+                record = ActionRecord.begin(connection, self._plan.subject)
             problem = ""
             try:
                 outcome = self._batches_of(session, record)
@@ -213,13 +272,13 @@ class _Run:
                 raise
         return self._result(record.action_id, outcome)
 
-    def _end(self, session: Session, record: Record, outcome: Outcome, problem: str) -> None:
+    def _end(self, session: Session, record: ActionRecord, outcome: Outcome, problem: str) -> None:
         detail = "; ".join(text for text in (self._plan.detail, problem) if text)
         with session.transaction(self._doing) as connection:
             record.end(connection, outcome, detail)
         record.told(outcome, self._ledger, detail)
 
-    def _cut_off(self, record: Record, error: ConnectionFailedError) -> ConnectionFailedError:
+    def _cut_off(self, record: ActionRecord, error: ConnectionFailedError) -> ConnectionFailedError:
         """The same error with how far it came, looked up where the database can be reached."""
         done = self._ended_anew(record, str(error))
         batch, kind = self._uncommitted, ConnectionFailedError
@@ -231,33 +290,33 @@ class _Run:
             kind = InDoubtError
             words = (
                 f"IN DOUBT: the last batch of {batch.selected:,}, after {self._ledger.out:,} that "
-                f"are done. When the database answers again, its audit has the count "
-                f"(action {record.action_id}), and the same action again finishes what is left."
+                f"are done. Once the database answers again, its audit has the count "
+                f"(action {record.action_id}), and running the same action again finishes the rest."
             )
         else:
             words = (
                 f"{self._ledger.out:,} of {self._plan.count:,} are done and in the audit (action "
-                f"{record.action_id}); the batch that was cut off is undone. The same action "
-                "again, when the database answers, finishes the others."
+                f"{record.action_id}); the interrupted batch was rolled back. Run the same action "
+                "again once the database answers: it finishes the rest."
             )
         told = kind(error.what, why=error.why, next_step=words)
         record.told(Outcome.FAILED, self._ledger, str(told))
         return told
 
-    def _looked_up(self, record: Record, done: int) -> str:
+    def _looked_up(self, record: ActionRecord, done: int) -> str:
         words = (
-            f"It was looked up: {done:,} of {self._plan.count:,} are done and in the audit (action "
-            f"{record.action_id}), the others are where they were. The same action again finishes "
-            "them."
+            f"Checked afterwards: {done:,} of {self._plan.count:,} are done and in the audit "
+            f"(action {record.action_id}), the others are unchanged. Run the same action again to "
+            "finish them."
         )
         if done < self._ledger.out:
             words += (
-                f" The server had acknowledged {self._ledger.out:,}: the one that answers now does "
-                "not have all that the one before had."
+                f" The server had acknowledged {self._ledger.out:,}: the server that answers now "
+                "lacks some of what the one before had committed."
             )
         return words
 
-    def _ended_anew(self, record: Record, problem: str) -> int | None:
+    def _ended_anew(self, record: ActionRecord, problem: str) -> int | None:
         """End the action by another connection; how many it has done. None: it cannot be told.
 
         That waits for the last batch, should the server still be at it, and lets no other count:
@@ -280,22 +339,28 @@ class _Run:
     def _result(self, action_id: int | None, outcome: Outcome) -> Result:
         seconds = time.monotonic() - self._started
         why = self._why_ended(outcome)
-        return Result(self._plan, action_id, outcome, self._ledger, seconds, why)
+        return Result(
+            self._plan, action_id, outcome, self._ledger, seconds, why, self._verdict, self._fates
+        )
 
     def _why_ended(self, outcome: Outcome) -> str:
         if self._stopped:
             return self._stopped
         if outcome is Outcome.STOPPED:
-            return "stopped by its operator; the same action again finishes it"
+            return "cancelled; run the same action again to finish it"
         return ""
 
-    def _batches_of(self, session: Session, record: Record) -> Outcome:
+    def _batches_of(self, session: Session, record: ActionRecord) -> Outcome:
         plan = self._plan
-        choice = self._mover.choice(self._database, session, plan.filters, plan.states, plan.cutoff)
+        choice: Candidates = Resolved(plan.targets)
+        if not plan.targets:
+            choice = self._mover.choice(
+                self._database, session, plan.filters, plan.states, plan.cutoff
+            )
         left = plan.count
         waiting: list[Message] = []
         while left > 0 and not self._control.stopped and not self._stopped:
-            size = min(self._pace.sizes(self._batches), left)
+            size = min(self._pace.sizes(self._tried), left)
             waiting = waiting or self._worth(session, choice, size)
             if not waiting:
                 break
@@ -307,6 +372,9 @@ class _Run:
             self._batches += 1
             self._stopped = self._mover.stops(ledger)
             self._progress(Progress(plan.count, self._ledger, self._batches))
+            if ledger.out:
+                self._tried += 1
+                self._judge(session)
             self._control.wait(self._rest(ledger.selected, begun))
         early = self._stopped or (self._control.stopped and left > 0)
         return Outcome.STOPPED if early else Outcome.DONE
@@ -320,8 +388,11 @@ class _Run:
                 return taken
         return []
 
-    def _one(self, session: Session, record: Record, chosen: Sequence[Message]) -> Ledger:
+    def _one(self, session: Session, record: ActionRecord, chosen: Sequence[Message]) -> Ledger:
         """One batch: acted on and counted in one transaction, tried again while it is kept out."""
+
+        if self._mover.followed is not None:
+            self._mover.followed.wanted = self._pace.canary and self._tried < len(CANARY)
 
         def batch() -> Ledger:
             self._uncommitted = Ledger()
@@ -334,12 +405,52 @@ class _Run:
 
         for pause in _BUSY_PAUSES:
             try:
-                return again(batch)
+                return retry_transient(batch)
             except BusyError:
                 if self._control.stopped:
                     raise
                 self._control.wait(pause)
-        return again(batch)
+        return retry_transient(batch)
+
+    def _judge(self, session: Session) -> None:
+        """After each batch of the canary: what becomes of it decides whether the others follow."""
+        followed = self._mover.followed
+        if not self._pace.canary or followed is None or self._tried > len(CANARY):
+            return
+        deadline = time.monotonic() + self._pace.canary_wait
+        pauses = chain(_LOOK_PAUSES, repeat(_LOOK_PAUSES[-1]))
+        while True:
+            fates = self._look(session, followed)
+            self._verdict = fates.verdict(self._pace.canary_share)
+            left = deadline - time.monotonic()
+            if self._verdict is not None or left <= 0 or self._control.stopped:
+                break
+            words = f"canary: waiting for the result of {numbered(len(fates.waiting), 'message')}"
+            self._progress(Progress(self._plan.count, self._ledger, self._batches, words))
+            self._control.wait(min(left, next(pauses)))
+        self._verdict = self._verdict or CanaryVerdict.UNKNOWN
+        before = self._fates
+        self._fates = Fates(before.done + fates.done, before.failed + fates.failed, fates.waiting)
+        if self._verdict is CanaryVerdict.FAILED:
+            self._stopped = (
+                f"canary: {_named(fates.failed)} failed again; the others are untouched. Repair "
+                "the cause first, then run the same again"
+            )
+        elif self._verdict is CanaryVerdict.UNKNOWN and not self._control.stopped:
+            self._stopped = (
+                f"canary: no result of {_named(fates.waiting)} within "
+                f"{duration(self._pace.canary_wait)}: whether they succeed is not known; the "
+                "others are untouched. If consumers are running, run the same again with a longer "
+                "--canary-wait, or without --canary"
+            )
+
+    def _look(self, session: Session, followed: Followed) -> Fates:
+        """What has become of the last batch; where somebody holds one of them, nothing yet."""
+        try:
+            with session.transaction(self._doing) as connection:
+                return followed.fates(connection)
+        except BusyError:
+            return Fates(waiting=followed.ids)
 
     def _rest(self, selected: int, begun: float) -> float:
         """The pause that keeps the rate."""

@@ -1,51 +1,156 @@
-"""Install a queue: its tables, its functions and its line in the catalog, in one transaction."""
+"""Install a queue: its tables, its functions and its line in the catalog, in one transaction;
+and uninstall one: every object of it, with what it still holds, counted under lock."""
+
+from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection
-
-from console import action_rows, catalog, sql
-from console.actions import audit
+from console import audit, catalog, sql
+from console.actions import shipped
+from console.actions.push import signals_held
 from console.catalog import Kind, Queue
 from console.designs import Design
-from console.engines import Database, Product
-from console.errors import UsageError
+from console.engines import Database, Product, product_of
+from console.errors import RefusedError, UsageError
+from console.formats import numbered
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 
 @dataclass(frozen=True)
-class _Relation:
-    name: str
-    kind: str
+class UninstallPlan:
+    """What goes with the queue. Counts are exact, at the moment of the plan."""
+
+    queue: Queue
+    live: int
+    claimed: int
+    finished: int
+    archived: int
+    keep_archive: bool
+    production: bool
+
+    @property
+    def lost(self) -> int:
+        """How many messages are gone for good afterwards."""
+        kept = 0 if self.keep_archive else self.archived
+        return self.live + self.claimed + self.finished + kept
+
+    @property
+    def detail(self) -> str:
+        """What the audit keeps: the queue itself can no longer tell."""
+        kept = "kept" if self.keep_archive else "gone"
+        return (
+            f"design {self.queue.design.name}; {self.live} live, {self.claimed} claimed and "
+            f"{self.finished} finished messages gone, {self.archived} archived ones {kept}"
+        )
+
+    @property
+    def wants_with_messages(self) -> bool:
+        """Whether the operator has to say that the messages may go."""
+        return self.lost > 0
+
+    def lines(self) -> list[str]:
+        """The plan in words."""
+        lines = [
+            f"uninstall {self.queue.label} (design {self.queue.design.name}) with all its objects",
+            f"  {numbered(self.live, 'message')} not popped yet",
+        ]
+        if self.queue.finishes:
+            lines.append(
+                f"  {numbered(self.claimed, 'claimed message')}, {self.finished:,} finished or in "
+                "error"
+            )
+        where = "stay, listed as an archive" if self.keep_archive else "are dropped with it"
+        lines.append(f"  {numbered(self.archived, 'archived message')}: {where}")
+        if self.production:
+            lines.append("  PRODUCTION database")
+        return lines
 
 
 @dataclass(frozen=True)
-class _Present:
-    present: bool
+class _Contents:
+    live: int
+    claimed: int
+    finished: int
+    archived: int
 
 
-def parts(product: Product, queue: Queue) -> list[sql.Statement]:
+def plan(database: Database, queue: Queue, *, keep_archive: bool) -> UninstallPlan:
+    """Count what the queue holds. Changes nothing."""
+    with database.transaction(f"read the queue {queue.name!r}") as connection:
+        return _plan(connection, database, queue, keep_archive=keep_archive)
+
+
+def uninstall(
+    database: Database, queue: Queue, *, keep_archive: bool, with_messages: bool
+) -> UninstallPlan:
+    """Remove the queue in one transaction; counts again once nobody else can add messages."""
+    scope = queue.scope(database.product)
+    subject = audit.Subject.of(database, queue, "uninstall")
+    with audit.recorded(database, f"uninstall the queue {queue.name!r}", subject) as act:
+        connection = act.connection
+        if queue.kind is Kind.INSTALLED:
+            sql.run(connection, "common.lock_all", scope)
+        planned = _plan(connection, database, queue, keep_archive=keep_archive)
+        if planned.wants_with_messages and not with_messages:
+            raise RefusedError(
+                f"The queue {queue.name!r} still holds {numbered(planned.lost, 'message')}, "
+                "which would be lost.",
+                next_step="Confirm that with --with-messages, or drain or archive them first.",
+            )
+        if queue.kind is Kind.INSTALLED:
+            sql.run(connection, f"{queue.design.name}.drop", scope)
+            if queue.options.get("notify") == "on":
+                sql.run(connection, "common.drop_waiting", scope)
+        if keep_archive:
+            sql.run(connection, "catalog.keep_archive", scope)
+        else:
+            sql.run(connection, "common.drop_archive", scope)
+            sql.run(connection, "catalog.erase", scope)
+        act.detail = planned.detail
+    return planned
+
+
+def _plan(
+    connection: Connection, database: Database, queue: Queue, *, keep_archive: bool
+) -> UninstallPlan:
+    if queue.kind is Kind.ADOPTED:
+        raise UsageError(
+            f"The queue {queue.name!r} was adopted, not installed.",
+            why="The console did not create its table and does not drop it.",
+            next_step=f"Take it out of the catalog: dbq-console forget {shlex.quote(queue.name)}",
+        )
+    scope = queue.scope(database.product)
+    production = database.production or catalog.is_production(connection)
+    if queue.kind is Kind.ARCHIVE:
+        archived = sql.value(connection, int, "common.archived", scope)
+        return UninstallPlan(queue, 0, 0, 0, archived, keep_archive, production)
+    held = sql.row(connection, _Contents, f"{queue.design.name}.contents", scope)
+    return UninstallPlan(
+        queue, held.live, held.claimed, held.finished, held.archived, keep_archive, production
+    )
+
+
+def parts(product: Product, queue: Queue) -> list[str]:
     """The scripts that make the queue, in their order; the catalog's line is another."""
-    design = sql.statements(product.name, queue.design.name)
-    common = sql.statements(product.name, "common")
-    scripts = [design["tables"], common["archive"]]
+    scripts = [*shipped.tables_of(product, queue), "common.archive"]
     if queue.options.get("notify") == "on":
-        scripts += [common["waiting"], common["wait_functions"]]
-    rights = sql.statements(product.name, "roles")["queue"]
-    return [*scripts, design["functions"], rights]
+        scripts += ["common.waiting", "common.wait_functions"]
+    return [*scripts, f"{queue.design.name}.functions", "roles.queue"]
 
 
 def script(product: Product, queue: Queue) -> str:
     """The whole installation as one script that the engine's own client runs as it is."""
     catalog.check_names(product, queue)
-    statements = sql.statements(product.name, "catalog")
-    pieces = [
-        (statements["lock"], queue.scope(product)),
-        (statements["bootstrap"], queue.scope(product)),
-        *((part, queue.scope(product)) for part in parts(product, queue)),
-        (statements["record"], recording_scope(product, queue)),
-    ]
-    texts = [sql.script(part, product.dialect, scope) for part, scope in pieces]
+    scripts = ("catalog.lock", "catalog.bootstrap", *parts(product, queue))
+    texts = [sql.script(part, product.dialect, queue.scope(product)) for part in scripts]
+    texts.append(sql.script("catalog.record", product.dialect, recording_scope(product, queue)))
     head = f"-- dbq-console: {queue.design.title}. One transaction: all of it or nothing."
     return product.as_script(head, texts)
 
@@ -58,20 +163,19 @@ def install(database: Database, queue: Queue) -> None:
     subject = audit.Subject.of(database, queue, "install", detail=f"design {queue.design.name}")
     with audit.recorded(database, f"install the queue {queue.name!r}", subject) as act:
         connection = act.connection
-        prepare_catalog(connection, product)
-        refuse_taken_names(connection, product, queue)
+        prepare_catalog(connection)
+        refuse_taken_names(connection, queue)
         for part in parts(product, queue):
-            sql.run_script(connection, part, queue.scope(product))
-        record(connection, product, queue)
+            sql.run(connection, part, queue.scope(product))
+        record(connection, queue)
 
 
 def check(database: Database, queue: Queue) -> None:
     """UsageError where it cannot be installed as things stand. Changes nothing."""
-    product = database.product
-    catalog.check_names(product, queue)
+    catalog.check_names(database.product, queue)
     require_server(database, queue)
-    with database.transaction("look at the names there", read_only=True) as connection:
-        refuse_taken_names(connection, product, queue)
+    with database.transaction("check which names are taken", read_only=True) as connection:
+        refuse_taken_names(connection, queue)
 
 
 def lacking(database: Database, of: Design) -> str:
@@ -90,66 +194,56 @@ def require_server(database: Database, queue: Queue) -> None:
         )
 
 
-def prepare_catalog(connection: Connection, product: Product) -> None:
+def prepare_catalog(connection: Connection) -> None:
     """Be the only installer, and make the catalog where this is the database's first queue."""
-    statements = sql.statements(product.name, "catalog")
-    sql.run_script(connection, statements["lock"], sql.Scope())
+    sql.run(connection, "catalog.lock")
     # Only its owner may make it again: who installs the next queue need not be that login.
-    if not catalog.has_catalog(connection, product):
-        audit.make_catalog(connection, product)
+    if not catalog.has_catalog(connection):
+        audit.make_catalog(connection)
 
 
-def recording_scope(product: Product, queue: Queue) -> sql.Scope:
+def recording_scope(on: sql.HasDialect, queue: Queue) -> sql.Scope:
     """What the catalog keeps of the queue."""
     return queue.scope(
-        product,
+        on,
         kind=queue.kind.value,
         options_json=json.dumps(dict(queue.options), sort_keys=True),
         roles_json=json.dumps(dict(queue.roles), sort_keys=True),
         version=str(queue.version),
-        installed_from=action_rows.operator(),
+        installed_from=audit.operator(),
     )
 
 
-def record(connection: Connection, product: Product, queue: Queue) -> None:
+def record(connection: Connection, queue: Queue) -> None:
     """Write the queue's line of the catalog."""
-    statement = sql.statements(product.name, "catalog")["record"]
-    sql.run_script(connection, statement, recording_scope(product, queue))
+    sql.run(connection, "catalog.record", recording_scope(connection, queue))
 
 
-def refuse_taken_names(connection: Connection, product: Product, queue: Queue) -> None:
+def refuse_taken_names(connection: Connection, queue: Queue) -> None:
     """UsageError, naming what is there, when the schema or any object's name is not free."""
-    statements = sql.statements(product.name, "catalog")
-    require_schema(connection, product, queue.schema)
-    for known in catalog.queues(connection, product):
+    require_schema(connection, queue.schema)
+    for known in catalog.queues(connection):
         if (known.schema, known.name) == (queue.schema, queue.name):
             raise UsageError(
                 f"There is already a queue named {queue.name!r} in schema {queue.schema!r}.",
                 why=_why_taken(known),
                 next_step="Choose another name, or uninstall that one first.",
             )
-    taken = sql.fetch(
-        connection,
-        _Relation,
-        statements["relations"],
-        sql.Scope(),
-        schema=queue.schema,
-        names=product.array(catalog.object_names(product, queue)),
-    )
+    names = catalog.object_names(product_of(connection), queue)
+    taken = catalog.relations(connection, queue.schema, names)
     if taken:
         things = ", ".join(f"{t.kind} {t.name!r}" for t in taken)
         raise UsageError(
             f"The name {queue.name!r} is taken in schema {queue.schema!r}.",
             why=f"There is already {things}.",
-            next_step="Choose another name; a queue that somebody else made can be adopted.",
+            next_step="Choose another name; a queue made by another program can be adopted.",
         )
 
 
-def require_schema(connection: Connection, product: Product, schema: str) -> None:
+def require_schema(connection: Connection, schema: str) -> None:
     """UsageError where the schema is not there."""
-    statement = sql.statements(product.name, "catalog")["schema_exists"]
-    (row,) = sql.fetch(connection, _Present, statement, sql.Scope(), schema=schema)
-    if not row.present:
+    present = sql.value(connection, bool, "catalog.schema_exists", schema=schema)
+    if not present:
         raise UsageError(
             f"There is no schema {schema!r} in this database.",
             next_step="Create it first, or name another with --schema.",
@@ -160,3 +254,19 @@ def _why_taken(known: Queue) -> str:
     if known.kind is Kind.ARCHIVE:
         return "It was uninstalled with --keep-archive: its archive is still there."
     return f"It is {known.kind.value}, of the design {known.design.name}."
+
+
+@contextmanager
+def scratch_queue(database: Database, queue: Queue) -> Iterator[None]:
+    """The queue, for as long as the block lasts, however it ends."""
+    with ExitStack() as at_the_end:
+        with signals_held():
+            install(database, queue)
+            at_the_end.callback(remove, database, queue)
+        yield
+
+
+def remove(database: Database, queue: Queue) -> None:
+    """With all that is in it; no signal comes in between."""
+    with signals_held():
+        uninstall(database, queue, keep_archive=False, with_messages=True)

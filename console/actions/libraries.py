@@ -1,20 +1,24 @@
 """Queues that libraries keep in this database: found by their own tables, and named for `adopt`."""
 
+from __future__ import annotations
+
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-from sqlalchemy import Connection
+from typing import TYPE_CHECKING
 
 from console import catalog, sql
 from console.catalog import Kind, Queue
 from console.designs import LIBRARIES, Design
-from console.engines import Database, Product
+from console.engines import Database
 from console.errors import ConsoleError, UsageError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 
 @dataclass(frozen=True)
-class Table:
+class LibraryTable:
     """What every `find` returns: a table in which a library keeps jobs of its."""
 
     schema: str
@@ -26,11 +30,11 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Found:
+class DiscoveredTable:
     """A library's table, and what is known of it here."""
 
     of: Design
-    table: Table
+    table: LibraryTable
     queues: tuple[str, ...]
     """The names of those that it keeps there, as far as they have messages: at most 100."""
     adopted: tuple[Queue, ...]
@@ -66,7 +70,7 @@ class Found:
         }
 
 
-def _command(found: Found, name: str, words: Sequence[str]) -> str:
+def _command(found: DiscoveredTable, name: str, words: Sequence[str]) -> str:
     where = ["--schema", found.table.schema, "--table", found.table.table]
     if found.table.queue is not None:
         where = []
@@ -74,17 +78,6 @@ def _command(found: Found, name: str, words: Sequence[str]) -> str:
     if not name.startswith("-"):
         words.remove("--")
     return shlex.join(["dbq-console", *words])
-
-
-@dataclass(frozen=True)
-class _Name:
-    name: str
-
-
-@dataclass(frozen=True)
-class _Column:
-    name: str
-    type: str
 
 
 def presets(engine: str) -> dict[str, Design]:
@@ -108,24 +101,24 @@ def preset(name: str, engine: str) -> Design:
     return of
 
 
-def discover(database: Database) -> list[Found]:
+def discover(database: Database) -> list[DiscoveredTable]:
     """Every table of a library that has a preset, by library, schema and name. Waits."""
-    product = database.product
     found = []
-    for of in presets(product.name).values():
+    for of in presets(database.product.name).values():
         with database.transaction("look for queues of libraries", read_only=True) as connection:
-            known = catalog.queues(connection, product)
-            tables = _find(connection, product, of)
+            known = catalog.queues(connection)
+            tables = _find(connection, of)
         found += [_known(database, of, table, known) for table in tables]
     return found
 
 
-def _find(connection: Connection, product: Product, of: Design) -> list[Table]:
-    statement = sql.statements(product.name, of.name)["find"]
-    return sql.fetch(connection, Table, statement, sql.Scope())
+def _find(connection: Connection, of: Design) -> list[LibraryTable]:
+    return sql.rows(connection, LibraryTable, f"{of.name}.find")
 
 
-def _known(database: Database, of: Design, table: Table, known: Sequence[Queue]) -> Found:
+def _known(
+    database: Database, of: Design, table: LibraryTable, known: Sequence[Queue]
+) -> DiscoveredTable:
     adopted = tuple(
         queue
         for queue in known
@@ -134,22 +127,20 @@ def _known(database: Database, of: Design, table: Table, known: Sequence[Queue])
         and queue.design is of
     )
     names = (table.queue,) if table.queue is not None else _names(database, of, table)
-    return Found(of, table, names, adopted)
+    return DiscoveredTable(of, table, names, adopted)
 
 
-def _names(database: Database, of: Design, table: Table) -> tuple[str, ...]:
+def _names(database: Database, of: Design, table: LibraryTable) -> tuple[str, ...]:
     """None where they cannot be read: that the table is there is known all the same."""
-    product = database.product
-    statement = sql.statements(product.name, of.name)["queues"]
-    scope = queue_of(of, table, table.table, "").scope(product)
+    scope = queue_of(of, table, table.table, "").scope(database.product)
     try:
         with database.transaction("list the queues of a library", read_only=True) as connection:
-            return tuple(row.name for row in sql.fetch(connection, _Name, statement, scope))
+            return tuple(sql.values(connection, str, f"{of.name}.queues", scope))
     except ConsoleError:
         return ()
 
 
-def queue_of(of: Design, table: Table, name: str, part: str) -> Queue:
+def queue_of(of: Design, table: LibraryTable, name: str, part: str) -> Queue:
     """The queue that it would be, with all roles that the library has in its newest version."""
     options = {"table": table.table, "beside": table.beside or "", "only": part}
     given = {option: value for option, value in options.items() if value}
@@ -157,21 +148,18 @@ def queue_of(of: Design, table: Table, name: str, part: str) -> Queue:
 
 
 def candidate(
-    connection: Connection, product: Product, of: Design, table: Table, name: str, part: str
+    connection: Connection, of: Design, table: LibraryTable, name: str, part: str
 ) -> Queue:
     """The same with the roles of the version that is there. UsageError where it is none of ours."""
-    columns = sql.statements(product.name, "catalog")["columns"]
     there = {
         column.name
         for relation in (table.table, table.beside or "")
-        for column in sql.fetch(
-            connection, _Column, columns, sql.Scope(), schema=table.schema, table=relation
-        )
+        for column in catalog.columns(connection, table.schema, relation)
     }
     if table.queue is None and table.beside is None:
         raise UsageError(
-            f"The table {table.table!r} in schema {table.schema!r} is not all of {of.name}'s.",
-            why=f"What {of.library} keeps beside it is not there, or not to be seen.",
+            f"The table {table.table!r} in schema {table.schema!r} lacks parts of {of.name}'s.",
+            why=f"What {of.library} keeps next to it is missing, or this login may not see it.",
         )
     whole = queue_of(of, table, name, table.queue or part)
     roles = {role: column for role, column in of.roles.items() if column in there}
@@ -180,15 +168,14 @@ def candidate(
 
 def choose(
     connection: Connection,
-    product: Product,
     of: Design,
     *,
     schema: str | None = None,
     table: str | None = None,
     part: str = "",
-) -> Table:
+) -> LibraryTable:
     """The one table that is meant. UsageError where there is none, or several."""
-    every = _find(connection, product, of)
+    every = _find(connection, of)
     found = [
         one
         for one in every
@@ -209,7 +196,7 @@ def choose(
     met = ", ".join(f"{one.schema}.{one.table}" for one in every[:10])
     raise UsageError(
         f"There is no {what}{where} that this login may read.",
-        why=f"Looked for the columns that {of.library} has."
-        + (f" There are: {met}." if met else ""),
+        why=f"The search was for the columns that {of.library} has."
+        + (f" Found: {met}." if met else ""),
         next_step="See what is there with: dbq-console discover",
     )

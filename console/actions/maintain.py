@@ -1,38 +1,41 @@
-"""Maintain a queue: what its tables and indexes have become is measured, what mends it is picked.
+"""Maintain a queue: what its tables and indexes have become is measured, what repairs it is picked.
 
 Nothing here moves a message or stops callers: VACUUM, REINDEX CONCURRENTLY and ANALYZE on
-PostgreSQL, REORGANIZE, REBUILD online and UPDATE STATISTICS on SQL Server. Each step is its own, so
+PostgreSQL, REORGANIZE, REBUILD online and UPDATE STATISTICS on SQL Server. One step does: a Service
+Broker queue is rebuilt offline, and the plan says so. Each step is its own, so
 it can be stopped between two, and what was done is done.
 """
+
+from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
-
-from console import catalog, sql
-from console.actions import audit
+from console import audit, catalog, sql
 from console.actions.execute import Control
-from console.actions.ledger import Ledger
+from console.audit import Ledger
 from console.catalog import Kind, Queue
 from console.engines import Database, Product, Timeouts, unhurried
 from console.errors import ConsoleError
-from console.formats import duration
+from console.formats import duration, numbered
 from console.monitor.waits import HorizonRow
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 _PAGE = 8192
 _PAGE_HEADS = 40
 """Bytes of a page that hold no entry: its head, and that of an index."""
 _FILLED = 0.9
 _HOURS_SECONDS = 6 * 3600.0
-"""Nothing takes longer: the longest that a driver is told to wait where it has to be told."""
+"""Nothing takes longer: the longest wait that a driver can be given."""
 
 
 @dataclass(frozen=True)
-class Limits:
+class MaintainLimits:
     """From where on something is worth its work."""
 
     dead_share: float = 0.2
@@ -118,7 +121,7 @@ class Measures:
 
 
 @dataclass(frozen=True)
-class Step:
+class MaintainStep:
     """One thing to do: its SQL as it is sent, and why."""
 
     what: str
@@ -127,6 +130,8 @@ class Step:
     statements: tuple[str, ...]
     always: str = ""
     """Sent at the end, whatever came of the statements."""
+    stops_callers: bool = False
+    """Nobody can push or pop until it is done."""
     figures: tuple[tuple[str, float], ...] = ()
 
     @property
@@ -141,6 +146,7 @@ class Step:
             "target": self.target,
             "reason": self.reason,
             "sql": self.sql,
+            "stops_callers": self.stops_callers,
             "figures": dict(self.figures),
         }
 
@@ -151,7 +157,7 @@ class MaintainPlan:
 
     queue: Queue
     measures: Measures
-    steps: tuple[Step, ...]
+    steps: tuple[MaintainStep, ...]
     left_out: tuple[str, ...] = ()
     """What would be needed and is of no use now, with the reason."""
     notes: tuple[str, ...] = ()
@@ -172,7 +178,9 @@ class MaintainPlan:
         lines += [f"  left out: {why}" for why in self.left_out]
         lines += [f"  note: {note}" for note in self.notes]
         if self.steps:
-            lines.append("  one by one, no message moves, callers go on")
+            stopping = [step.target for step in self.steps if step.stops_callers]
+            callers = f"callers of {', '.join(stopping)} wait" if stopping else "callers go on"
+            lines.append(f"  one at a time; no message moves, {callers}")
         return lines
 
     def as_json(self) -> dict[str, object]:
@@ -191,12 +199,12 @@ class MaintainPlan:
 
 
 @dataclass(frozen=True)
-class Done:
+class StepResult:
     """What came of one step."""
 
-    step: Step
+    step: MaintainStep
     problem: str = ""
-    """Why it failed; empty: it did not."""
+    """Why it failed; empty: it succeeded."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +212,7 @@ class Maintained:
     """How it ended, and the queue as it is now."""
 
     plan: MaintainPlan
-    done: tuple[Done, ...]
+    done: tuple[StepResult, ...]
     after: Measures
     action_id: int | None
     outcome: audit.Outcome
@@ -216,10 +224,10 @@ class Maintained:
             result = f"failed: {one.problem}" if one.problem else "done"
             lines.append(f"  {one.step.what} {one.step.target}: {result}")
         left = len(self.plan.steps) - len(self.done)
-        lines += [f"  {left} steps were not begun"] if left else []
+        lines += [f"  {numbered(left, 'step')} not started"] if left else []
         sizes = f"{_size(self.plan.measures.pages)} before, {_size(self.after.pages)} now"
         before, now = self.plan.measures.dead_rows, self.after.dead_rows
-        return [*lines, f"  {sizes}; dead rows: {before:,} before, {now:,} now"]
+        return [*lines, f"  {sizes}; dead rows: ≈{before:,} before, ≈{now:,} now"]
 
     def as_json(self) -> dict[str, object]:
         """Keys as they are documented."""
@@ -243,7 +251,6 @@ def _size(pages: int) -> str:
 def measure(database: Database, queue: Queue) -> Measures:
     """Ask the engine's counters. Changes nothing, and reads no table of the queue."""
     product = database.product
-    statements = sql.statements(product.name, "maintenance")
     scope = queue.scope(product)
     names = [queue.table]
     if queue.kind is not Kind.ADOPTED:
@@ -251,31 +258,32 @@ def measure(database: Database, queue: Queue) -> Measures:
     seen = "waits" not in database.capabilities.missing
     with database.transaction(f"measure the queue {queue.name!r}", read_only=True) as connection:
         # Before the tables: one of both ages is compared with the other, and must not look older.
-        asked = sql.statements(product.name, "activity")["horizon"]
         horizon: list[HorizonRow] = []
         if seen:
-            horizon = sql.fetch(connection, HorizonRow, asked, sql.Scope())
-        tables = sql.fetch(
+            horizon = sql.rows(connection, HorizonRow, "activity.horizon")
+        tables = sql.rows(
             connection,
             TableMeasure,
-            statements["tables"],
+            "maintenance.tables",
             scope,
             schema=queue.schema,
             names=product.array(names),
         )
         ids = product.array([str(table.id) for table in tables])
-        indexes = sql.fetch(connection, IndexMeasure, statements["indexes"], scope, tables=ids)
+        indexes = sql.rows(connection, IndexMeasure, "maintenance.indexes", scope, tables=ids)
     return Measures(tuple(tables), tuple(indexes), tuple(horizon))
 
 
-def plan(database: Database, queue: Queue, limits: Limits | None = None) -> MaintainPlan:
+def plan(database: Database, queue: Queue, limits: MaintainLimits | None = None) -> MaintainPlan:
     """Measure, and pick what is worth its work. Changes nothing."""
-    return picked(database, queue, measure(database, queue), limits or Limits())
+    return picked(database, queue, measure(database, queue), limits or MaintainLimits())
 
 
-def picked(database: Database, queue: Queue, found: Measures, limits: Limits) -> MaintainPlan:
+def picked(
+    database: Database, queue: Queue, found: Measures, limits: MaintainLimits
+) -> MaintainPlan:
     """What measures call for."""
-    return _PICKED[database.product.name](database, queue, found, limits).plan()
+    return _PICKED[database.product.cleaner](database, queue, found, limits).plan()
 
 
 def maintain(
@@ -283,7 +291,7 @@ def maintain(
     planned: MaintainPlan,
     *,
     control: Control | None = None,
-    progress: Callable[[Done], None] = lambda _: None,
+    progress: Callable[[StepResult], None] = lambda _: None,
 ) -> Maintained:
     """Do what the plan says, step by step, each on its own; a step that fails ends none of the
     others. Nothing to do is no error."""
@@ -291,21 +299,20 @@ def maintain(
     if not planned.steps:
         return Maintained(planned, (), planned.measures, None, audit.Outcome.DONE)
     control = control or Control()
-    product = database.product
     doing = f"maintain the queue {queue.name!r}"
     detail = ", ".join(f"{step.what} {step.target}" for step in planned.steps)
     subject = audit.Subject.of(database, queue, "maintain", detail)
     subject = replace(subject, planned=len(planned.steps))
     with database.transaction(doing) as connection:
-        record = audit.Record.begin(connection, product, subject)
-    done: list[Done] = []
+        record = audit.ActionRecord.begin(connection, subject)
+    done: list[StepResult] = []
     outcome, problem = audit.Outcome.FAILED, "interrupted"
     try:
         for step in planned.steps:
             control.wait(0)
             if control.stopped:
                 break
-            done.append(Done(step, _do(database, doing, step)))
+            done.append(StepResult(step, _do(database, doing, step)))
             progress(done[-1])
         failed = [one for one in done if one.problem]
         problem = "; ".join(f"{one.step.what} {one.step.target}: {one.problem}" for one in failed)
@@ -321,7 +328,7 @@ def maintain(
     return Maintained(planned, tuple(done), measure(database, queue), record.action_id, outcome)
 
 
-def _ledger(done: Sequence[Done]) -> Ledger:
+def _ledger(done: Sequence[StepResult]) -> Ledger:
     """Steps, not messages."""
     failed = sum(1 for one in done if one.problem)
     well = len(done) - failed
@@ -329,8 +336,8 @@ def _ledger(done: Sequence[Done]) -> Ledger:
     return Ledger(selected=len(done), out=well, into=well, failed=problems)
 
 
-def _do(database: Database, doing: str, step: Step) -> str:
-    """Why it failed; empty: it did not."""
+def _do(database: Database, doing: str, step: MaintainStep) -> str:
+    """Why it failed; empty: it succeeded."""
     try:
         with (
             database.autocommit(doing) as connection,
@@ -354,41 +361,39 @@ def _run(connection: Connection, text: str) -> None:
     )
 
 
-@dataclass(frozen=True)
-class _Before:
-    before: str
-
-
 @contextmanager
 def _patience(connection: Connection, database: Database) -> Iterator[None]:
     """No end for a statement that works; one that waits for a lock is ended as usual."""
-    statements = sql.statements(database.product.name, "maintenance")
-    if "patient" not in statements:
+    if not sql.has(connection, "maintenance.patient"):
         usual = database.timeouts
         limits = Timeouts(usual.connect_seconds, _HOURS_SECONDS, usual.lock_seconds)
         connection.execution_options(dbq_timeouts=limits)
         yield
         return
-    sql.fetch(connection, _Before, statements["patient"], sql.Scope())
+    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415  # a verb imports what it uses
+
+    sql.values(connection, str, "maintenance.patient")
     try:
         with unhurried():
             yield
     finally:
         # The connection may be lost, and then there is nothing to be put back.
         with suppress(DBAPIError):
-            sql.run_script(connection, statements["impatient"], sql.Scope())
+            sql.run(connection, "maintenance.impatient")
 
 
 class _Picking:
     """What one engine's measures call for."""
 
-    def __init__(self, database: Database, queue: Queue, found: Measures, limits: Limits) -> None:
+    def __init__(
+        self, database: Database, queue: Queue, found: Measures, limits: MaintainLimits
+    ) -> None:
         self._database = database
         self._queue = queue
         self._found = found
         self._limits = limits
         self._product: Product = database.product
-        self.steps: list[Step] = []
+        self.steps: list[MaintainStep] = []
         self.left_out: list[str] = []
         self.notes: list[str] = []
 
@@ -407,19 +412,18 @@ class _Picking:
         raise NotImplementedError
 
     def _text(self, name: str, relation: str, index: str = "", **options: str) -> str:
-        statement = sql.statements(self._product.name, "maintenance")[name]
         values = {"schema": self._queue.schema, "relation": relation, "index": index}
-        text = sql.script(statement, self._product.dialect, sql.Scope(values, options))
+        text = sql.script(f"maintenance.{name}", self._product.dialect, sql.Scope(values, options))
         return "\n".join(line for line in text.splitlines() if not line.startswith("--")).strip()
 
     def _stale(self, table: TableMeasure) -> str:
         """Why its statistics are to be made anew; empty: they are not."""
         never = table.analyzed_seconds is None
         if never and table.live_rows >= self._limits.dead_least:
-            return f"{table.live_rows:,} rows and no statistics"
+            return f"≈{table.live_rows:,} rows and no statistics"
         share = self._limits.stale_share * table.live_rows
         if table.changed_rows >= max(self._limits.stale_least, share):
-            return f"{table.changed_rows:,} rows changed since its statistics were made"
+            return f"≈{table.changed_rows:,} rows changed since its statistics were made"
         return ""
 
 
@@ -438,7 +442,9 @@ class _PostgreSQL(_Picking):
             if why := self._stale(table):
                 statement = self._text("analyze", table.name)
                 figures = (("changed_rows", table.changed_rows), ("live_rows", table.live_rows))
-                self.steps.append(Step("ANALYZE", table.name, why, (statement,), figures=figures))
+                self.steps.append(
+                    MaintainStep("ANALYZE", table.name, why, (statement,), figures=figures)
+                )
 
     def _leftover(self, index: IndexMeasure) -> None:
         if index.being_built:
@@ -447,7 +453,9 @@ class _PostgreSQL(_Picking):
         statement = self._text("drop_leftover", index.table_name, index.name)
         why = f"an interrupted REINDEX CONCURRENTLY left it ({_size(index.pages)}, of no use)"
         figures = (("pages", index.pages),)
-        self.steps.append(Step("DROP INDEX", index.name, why, (statement,), figures=figures))
+        self.steps.append(
+            MaintainStep("DROP INDEX", index.name, why, (statement,), figures=figures)
+        )
 
     def _holders(self) -> list[HorizonRow]:
         """Those that are no transaction of a moment. A replication slot has no age but a count."""
@@ -464,19 +472,19 @@ class _PostgreSQL(_Picking):
         least = min(limits.dead_many, max(limits.dead_least, limits.dead_share * live))
         if dead < max(1, least):
             return
-        reason = f"{dead:,} dead rows beside {live:,} live ones"
+        reason = f"≈{dead:,} dead rows beside ≈{live:,} live ones"
         for row in self._holders()[:1]:
             if _since(table.vacuumed_seconds) < (row.seconds or 0.0):
                 self.left_out.append(
                     f"VACUUM {table.name}: {reason}; it was vacuumed since {_holder(row)} began, "
-                    f"which keeps them; {_how_to_end(row)}"
+                    f"which keeps them visible; {_how_to_end(row)}"
                 )
                 return
             note = f"VACUUM leaves what died since {_holder(row)} began; {_how_to_end(row)}"
             self.notes += [] if note in self.notes else [note]
         figures = (("dead_rows", dead), ("live_rows", live), ("pages", table.pages))
         statement = self._text("vacuum", table.name)
-        self.steps.append(Step("VACUUM", table.name, reason, (statement,), figures=figures))
+        self.steps.append(MaintainStep("VACUUM", table.name, reason, (statement,), figures=figures))
 
     def _reindex(self, index: IndexMeasure, live: int) -> None:
         needed = index.needed_pages(live)
@@ -490,19 +498,21 @@ class _PostgreSQL(_Picking):
         if index.being_built:
             self.left_out.append(f"{index.name}: another session is building it at this moment")
             return
-        reason = "it is invalid: every write pays for it and no search may use it"
+        reason = "it is invalid: every write maintains it and no query can use it"
         if index.valid:
-            reason = f"{_size(index.pages)}, and its live entries need about {_size(needed or 0)}"
+            reason = f"{_size(index.pages)}; its live entries need about {_size(needed or 0)}"
         for row in self._holders():
             if row.session_id is not None and row.seconds is not None:
                 self.left_out.append(
-                    f"REINDEX {index.name}: {reason}; but it would wait for {_holder(row)}, as for "
-                    f"every older transaction; {_how_to_end(row)}"
+                    f"REINDEX {index.name}: {reason}; but it would wait for {_holder(row)} (and "
+                    f"any older transaction); {_how_to_end(row)}"
                 )
                 return
         figures = (("pages", index.pages), ("needed_pages", needed or 0), ("live_rows", live))
         statement = self._text("reindex", index.table_name, index.name)
-        self.steps.append(Step("REINDEX", index.name, reason, (statement,), figures=figures))
+        self.steps.append(
+            MaintainStep("REINDEX", index.name, reason, (statement,), figures=figures)
+        )
 
 
 class _SQLServer(_Picking):
@@ -524,7 +534,9 @@ class _SQLServer(_Picking):
             if why := self._stale(table):
                 figures = (("changed_rows", table.changed_rows), ("live_rows", table.live_rows))
                 statement = self._text("analyze", table.name)
-                step = Step("UPDATE STATISTICS", table.name, why, (statement,), figures=figures)
+                step = MaintainStep(
+                    "UPDATE STATISTICS", table.name, why, (statement,), figures=figures
+                )
                 self.steps.append(step)
 
     def _is_broker(self, name: str) -> bool:
@@ -538,21 +550,25 @@ class _SQLServer(_Picking):
         figures = (("pages", index.pages), ("fragmentation", round(percent, 1)))
         worth = index.pages > self._limits.pages and percent > self._limits.reorganize_percent
         if index.leftover and not worth:
-            why = "an interrupted REORGANIZE has let page locks in, which READPAST does not skip"
-            self.steps.append(Step("NO PAGE LOCKS", index.name, why, (off,), figures=figures))
+            why = "an interrupted REORGANIZE left page locks allowed, which READPAST does not skip"
+            self.steps.append(
+                MaintainStep("NO PAGE LOCKS", index.name, why, (off,), figures=figures)
+            )
         if not worth:
             return
         reason = f"{percent:.0f} % of its {index.pages:,} pages are out of order"
         if percent > self._limits.rebuild_percent and self._online:
             text = self._text("rebuild", *where, frozen="yes" if index.frozen else "no")
             off = off if index.leftover else ""
-            step = Step("REBUILD", index.name, reason, (text,), off, figures)
+            step = MaintainStep("REBUILD", index.name, reason, (text,), off, figures=figures)
         else:
             if percent > self._limits.rebuild_percent:
                 reason += "; this edition cannot rebuild an index online"
             let = (self._text("let_page_locks", *where),) if off else ()
             text = self._text("reorganize", *where)
-            step = Step("REORGANIZE", index.name, reason, (*let, text), off, figures)
+            step = MaintainStep(
+                "REORGANIZE", index.name, reason, (*let, text), off, figures=figures
+            )
         self.steps.append(step)
 
     def _broker(self, index: IndexMeasure) -> bool:
@@ -564,7 +580,11 @@ class _SQLServer(_Picking):
         text = self._text(f"{word.lower()}_queue", index.table_name)
         reason = f"{percent:.0f} % of the {index.pages:,} pages inside it are out of order"
         figures = (("pages", index.pages), ("fragmentation", round(percent, 1)))
-        self.steps.append(Step(word, index.table_name, reason, (text,), figures=figures))
+        self.steps.append(
+            MaintainStep(
+                word, index.table_name, reason, (text,), stops_callers=rebuilds, figures=figures
+            )
+        )
         return True
 
     def _heap(self, table: TableMeasure) -> None:
@@ -574,19 +594,19 @@ class _SQLServer(_Picking):
         sparse = table.live_rows < table.pages
         if not sparse and table.fragmentation <= self._limits.rebuild_percent:
             return
-        reason = f"{table.live_rows:,} rows in {table.pages:,} pages"
+        reason = f"≈{table.live_rows:,} rows in {table.pages:,} pages"
         if not sparse:
             reason = f"{table.fragmentation:.0f} % of its extents are out of order"
         if not self._online:
-            why = "this edition cannot rebuild a table online, and offline it would stop callers"
+            why = "this edition cannot rebuild a table online, and offline it would block callers"
             self.left_out.append(f"REBUILD {table.name}: {reason}, but {why}")
             return
         figures = (("pages", table.pages), ("live_rows", table.live_rows))
         text = self._text("rebuild_table", table.name)
-        self.steps.append(Step("REBUILD", table.name, reason, (text,), figures=figures))
+        self.steps.append(MaintainStep("REBUILD", table.name, reason, (text,), figures=figures))
 
 
-_PICKED: dict[str, type[_Picking]] = {"postgresql": _PostgreSQL, "mssql": _SQLServer}
+_PICKED: dict[str, type[_Picking]] = {"vacuum": _PostgreSQL, "ghost cleanup": _SQLServer}
 
 
 def _since(seconds: float | None) -> float:
@@ -603,4 +623,4 @@ def _holder(row: HorizonRow) -> str:
 def _how_to_end(row: HorizonRow) -> str:
     if row.kind == "replication slot":
         return "let its consumer catch up, or drop the slot"
-    return "end it first, where it may be ended (dbq-console end-session)"
+    return "terminate it first, if that is safe (dbq-console end-session)"

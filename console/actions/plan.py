@@ -3,25 +3,31 @@
 A plan is made at one moment, its cut-off: what comes into its state later is never part of it.
 """
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Protocol
+from __future__ import annotations
 
-from sqlalchemy import Connection
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
 
 from console import catalog, sql
-from console.actions.audit import Subject
-from console.actions.choosing import Candidates
-from console.actions.ledger import Ledger
-from console.catalog import Kind, Queue
+from console.actions.canary import Followed
+from console.actions.rows import Candidates, SelectedError
+from console.audit import Ledger, Subject
+from console.catalog import Queue
 from console.engines import Database, Session
-from console.errors import RefusedError, UsageError
-from console.formats import duration
+from console.errors import ConsoleError, RefusedError, UsageError
+from console.formats import UNKNOWN, count, duration
+from console.monitor.figures import STATES, StatusRow
 from console.monitor.filters import NOTHING, Filters
 from console.monitor.message import Message
-from console.monitor.walked import Source
+from console.monitor.sample import ArchivedRow, EstimateRow, QueueSample
+from console.monitor.scan_query import MessageSource
+from console.monitor.snapshot import snapshot
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 MANY_MESSAGES = 1_000
 """An action on more than these wants the queue's name as confirmation."""
@@ -63,7 +69,12 @@ class Mover(Protocol):
         ...
 
     @property
-    def source(self) -> Source:
+    def followed(self) -> Followed | None:
+        """What becomes of the last batch; None: nothing tells it."""
+        ...
+
+    @property
+    def source(self) -> MessageSource:
         """The queue, and what its ids and payloads are."""
         ...
 
@@ -82,7 +93,7 @@ class Mover(Protocol):
         """Of some that match: those that it would leave alone, by the reason."""
         ...
 
-    def consequence(self, session: Session, plan: "Plan") -> tuple[list[str], list[str]]:
+    def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
         """What follows, in the design's own terms; and what stands in the way."""
         ...
 
@@ -100,8 +111,21 @@ class Mover(Protocol):
 
 
 @dataclass(frozen=True)
+class Total:
+    """How many messages are in a state; None: not known."""
+
+    count: int | None
+    estimated: bool = False
+
+    @property
+    def words(self) -> str:
+        """As a figure."""
+        return UNKNOWN if self.count is None else count(self.count, estimated=self.estimated)
+
+
+@dataclass(frozen=True)
 class Plan:
-    """Counted exactly, at the cut-off."""
+    """Of exactly what would be done, counted at the cut-off."""
 
     verb: str
     queue: Queue
@@ -111,13 +135,16 @@ class Plan:
     states: tuple[str, ...]
     cutoff: datetime
     """By the server's clock."""
-    matching: int
-    """Messages that match, before limit and keep-newest."""
+    count: int
+    """How many messages it would act on."""
     by_state: Mapping[str, int]
+    """Of these."""
+    totals: Mapping[str, Total]
+    """All in each state that match. Empty: there are more than `limit`, which were not counted."""
     left_alone: Mapping[str, int]
-    """Reason -> messages that match and would be left alone."""
+    """Reason -> messages that match and would be skipped."""
     oldest_seconds: float | None
-    """Of those it is for, since they came into their state."""
+    """Since they came into their state."""
     newest_seconds: float | None
     payload_bytes: int | None
     """None: not known without reading the payloads."""
@@ -130,12 +157,12 @@ class Plan:
     consequences: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
     """Why it cannot be done as it stands."""
-
-    @property
-    def count(self) -> int:
-        """How many messages it would act on."""
-        left = self.matching - sum(self.left_alone.values()) - (self.filters.keep_newest or 0)
-        return max(0, left if self.filters.limit is None else min(left, self.filters.limit))
+    targets: tuple[SelectedError, ...] = ()
+    """Of an error group: each of its errors."""
+    complete: bool = True
+    """False: the search for them was cut short, and there may be more."""
+    canary: str = ""
+    """How it tries itself out, in words; empty: it does not."""
 
     @property
     def wants_queue_name(self) -> bool:
@@ -169,8 +196,10 @@ class Plan:
             "states": list(self.states),
             "cutoff": self.cutoff.isoformat(),
             "count": self.count,
-            "matching": self.matching,
             "by_state": dict(self.by_state),
+            "totals": {state: vars(total) for state, total in self.totals.items()},
+            "complete": self.complete,
+            "canary": self.canary or None,
             "left_alone": dict(self.left_alone),
             "oldest_seconds": self.oldest_seconds,
             "newest_seconds": self.newest_seconds,
@@ -191,6 +220,10 @@ class Plan:
         found = [f"{self.verb} {where}{production}", f"  {self.count:,} {noun}{self._which}"]
         if self.filters.words:
             found.append(f"  filters: {'  '.join(self.filters.words)}")
+        if self.filters.error_group is not None:
+            found.append("  each by its id, attempts and error: what has changed is skipped")
+        if not self.complete:
+            found.append("  the search was cut short: there may be more of this group")
         if self.oldest_seconds is not None and self.newest_seconds is not None:
             ages = " to ".join(
                 dict.fromkeys((duration(self.newest_seconds), duration(self.oldest_seconds)))
@@ -198,18 +231,23 @@ class Plan:
             found.append(f"  {self.aged} for {ages}, at {self.cutoff:%H:%M:%S} UTC, the cut-off")
         if self.payload_bytes is not None and self.count:
             found.append(f"  payloads: {self.payload_bytes:,} bytes")
-        found += [f"  left alone: {n:,} {why}" for why, n in self.left_alone.items()]
+        found += [f"  skipped: {n:,} {why}" for why, n in self.left_alone.items()]
         if self.filters.keep_newest:
-            found.append(f"  left alone: the newest {self.filters.keep_newest:,}")
+            found.append(f"  skipped: the newest {self.filters.keep_newest:,}")
         found += [f"  {line}" for line in self.consequences]
+        if self.canary:
+            found.append(f"  canary: {self.canary}")
         if self.sample:
             found.append("  the first: " + ", ".join(_named(one) for one in self.sample))
         return found + [f"  REFUSED: {line}" for line in self.obstacles]
 
     @property
     def _which(self) -> str:
-        counts = [f"{count:,} {state}" for state, count in self.by_state.items() if count]
-        return f" (of {', '.join(counts)})" if counts else ""
+        if self.count and not self.totals:
+            return ", the first that match; further matches were not counted"
+        shown = {state: total for state, total in self.totals.items() if total.count != 0}
+        totals = [f"{total.words} {state}" for state, total in shown.items()]
+        return f" (of {', '.join(totals)})" if totals else ""
 
 
 def _sampled(message: Message) -> dict[str, object]:
@@ -227,51 +265,56 @@ def _named(message: Message) -> str:
     return message.id or message.key or "?"
 
 
-@dataclass(frozen=True)
-class _Moment:
-    moment: datetime
-
-
-@dataclass
 class _Count:
-    by_state: Counter[str] = field(default_factory=Counter)
-    left_alone: Counter[str] = field(default_factory=Counter)
-    oldest: float | None = None
-    newest: float | None = None
-    payload_bytes: int | None = 0
-    sample: list[Message] = field(default_factory=list)
+    """What would be done, of the messages that match, in the order in which they are taken."""
+
+    def __init__(self, filters: Filters) -> None:
+        self.matching: Counter[str] = Counter()
+        self.by_state: Counter[str] = Counter()
+        self.left_alone: Counter[str] = Counter()
+        self.oldest: float | None = None
+        self.newest: float | None = None
+        self.payload_bytes: int | None = 0
+        self.sample: list[Message] = []
+        self.targets: list[SelectedError] = []
+        self._limit = filters.limit
+        self._kept = filters.keep_newest or 0
+        self._newest: deque[Message] = deque()
+        """Those that are skipped unless newer ones come."""
+
+    @property
+    def wanted(self) -> int:
+        """How many to examine next; none: however many match, it is for no more."""
+        if self._limit is None:
+            return _AT_ONCE
+        left = self._limit - self.by_state.total()
+        return min(_AT_ONCE, left + self._kept - len(self._newest)) if left else 0
 
     def add(self, chosen: Sequence[Message], left: Mapping[str, list[Message]]) -> None:
-        self.by_state.update(message.state for message in chosen)
-        self.left_alone.update({why: len(some) for why, some in left.items()})
-        out = {id(message) for some in left.values() for message in some}
-        taken = [message for message in chosen if id(message) not in out]
-        for message in taken:
-            if message.payload_bytes is None or self.payload_bytes is None:
-                self.payload_bytes = None
-            else:
-                self.payload_bytes += message.payload_bytes
-        ages = [message.age_seconds for message in taken if message.age_seconds is not None]
-        if ages:
-            self.oldest = max(ages) if self.oldest is None else max(self.oldest, *ages)
-            self.newest = min(ages) if self.newest is None else min(self.newest, *ages)
-        self.sample += taken[: SAMPLE - len(self.sample)]
+        """Count these too, up to the limit."""
+        why_left = {id(message): why for why, some in left.items() for message in some}
+        for message in chosen:
+            self.matching[message.state] += 1
+            if why := why_left.get(id(message)):
+                self.left_alone[why] += 1
+                continue
+            self._newest.append(message)
+            if len(self._newest) > self._kept:
+                self._take(self._newest.popleft())
 
-
-def require_verb(queue: Queue, verb: str) -> None:
-    """UsageError where queues of its kind have no such verb, with those that it has."""
-    if queue.kind is Kind.ARCHIVE:
-        raise UsageError(f"Of {queue.name!r} only its archive is left.")
-    if why := queue.design.refusals.get(verb):
-        raise RefusedError(
-            f"{verb} is not for the queue {queue.name!r}, which {queue.design.library} keeps.",
-            why=f"{why}.",
-        )
-    if verb not in queue.verbs:
-        raise UsageError(
-            f"The queue {queue.name!r} has no verb {verb}.",
-            why=f"Its design is {queue.design.name}; that has: {', '.join(queue.verbs)}.",
-        )
+    def _take(self, message: Message) -> None:
+        self.by_state[message.state] += 1
+        if message.payload_bytes is None or self.payload_bytes is None:
+            self.payload_bytes = None
+        else:
+            self.payload_bytes += message.payload_bytes
+        if (age := message.age_seconds) is not None:
+            self.oldest = age if self.oldest is None else max(self.oldest, age)
+            self.newest = age if self.newest is None else min(self.newest, age)
+        if len(self.sample) < SAMPLE:
+            self.sample.append(message)
+        if message.error_hash is not None:
+            self.targets.append(SelectedError(message.id, message.attempts, message.error_hash))
 
 
 def states_for(mover: Mover, queue: Queue, filters: Filters) -> tuple[str, ...]:
@@ -299,19 +342,17 @@ def make(
     doing = f"plan {mover.verb} of {queue.name!r}"
     with database.session(doing, read_only=True) as session:
         with session.transaction(doing) as connection:
-            product = database.product
-            (now,) = sql.fetch(
+            moment = sql.value(
                 connection,
-                _Moment,
-                sql.statements(product.name, "actions")["moment"],
-                sql.Scope(),
+                datetime,
+                "actions.moment",
             )
-            production = database.production or catalog.is_production(connection, product)
-        counted = _Count()
-        choice = mover.choice(database, session, filters, states, now.moment)
-        while chosen := choice.next(_AT_ONCE):
+            production = database.production or catalog.is_production(connection)
+        counted = _Count(filters)
+        choice = mover.choice(database, session, filters, states, moment)
+        while (wanted := counted.wanted) and (chosen := choice.next(wanted)):
             counted.add(chosen, mover.consider(session, chosen))
-            progress(sum(counted.by_state.values()))
+            progress(counted.matching.total())
         plan = Plan(
             verb=mover.verb,
             queue=queue,
@@ -319,9 +360,10 @@ def make(
             production=production,
             filters=filters,
             states=states,
-            cutoff=now.moment,
-            matching=sum(counted.by_state.values()),
+            cutoff=moment,
+            count=counted.by_state.total(),
             by_state=dict(counted.by_state),
+            totals=dict.fromkeys(states, Total(None)),
             left_alone=dict(counted.left_alone),
             oldest_seconds=counted.oldest,
             newest_seconds=counted.newest,
@@ -331,11 +373,59 @@ def make(
             wants_name=mover.wants_name,
             detail=mover.detail,
             aged=mover.aged,
+            targets=tuple(counted.targets),
+            complete=choice.complete,
         )
         consequences, obstacles = mover.consequence(session, plan)
-    return Plan(
-        **{**vars(plan), "consequences": tuple(consequences), "obstacles": tuple(obstacles)}
+        totals = _totals(session, database, mover, plan, counted)
+    return replace(
+        plan,
+        totals=totals,
+        consequences=tuple(consequences),
+        obstacles=tuple(obstacles),
     )
+
+
+_COUNTED_AS = {"error": "errors"}
+"""State -> its count in a snapshot, where that has another name."""
+_NOT_WANTED = {"age_seconds_limit": "0", "stuck_limit": "0"}
+"""What a sample reads besides the counts."""
+
+
+def _totals(
+    session: Session, database: Database, mover: Mover, plan: Plan, counted: _Count
+) -> dict[str, Total]:
+    """As counted; where the limit ended that, as a sample has them, if they are of all messages."""
+    if counted.wanted:
+        return {state: Total(n, not plan.complete) for state, n in counted.matching.items()}
+    if plan.filters.narrowing or mover.aged != Plan.aged:
+        return {}
+    try:
+        figures = snapshot(_depths(session, database, mover.source), database.label)
+    except ConsoleError:
+        return {state: Total(None) for state in plan.states}
+    names = {state: _COUNTED_AS.get(state, state) for state in plan.states}
+    return {
+        state: Total(getattr(figures, name), name in figures.estimated)
+        for state, name in names.items()
+    }
+
+
+def _depths(session: Session, database: Database, source: MessageSource) -> QueueSample:
+    """How many messages are in each state: counted up to a bound, beyond that estimated."""
+    queue, of = source.queue, source.queue.design.name
+    counters = "yes" if database.capabilities.counts_rows else "no"
+    scope = queue.scope(source.product, counters=counters, **_NOT_WANTED)
+    estimates, archived = None, None
+    with session.transaction(f"count the messages of {queue.name!r}") as connection:
+        source.begin(connection, database)
+        row = next(iter(sql.rows(connection, StatusRow, f"{of}.status", scope)), None)
+        if row is not None and row.over() and sql.has(connection, f"{of}.estimate"):
+            estimate = sql.row(connection, EstimateRow, f"{of}.estimate", scope)
+            estimates = {state: getattr(estimate, state) for state in STATES}
+        if sql.has(connection, f"{of}.archive_estimate"):
+            archived = sql.row(connection, ArchivedRow, f"{of}.archive_estimate", scope).done
+    return QueueSample(queue, row, estimates=estimates, archived=archived)
 
 
 def require_possible(plan: Plan) -> None:

@@ -1,33 +1,46 @@
 """Pop messages from a queue, through its public interface, so that a dying reader loses none."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-
-from sqlalchemy import Connection
+from typing import TYPE_CHECKING
 
 from console import sql
 from console.actions.push import BATCH, pauses, require_interface, signals_held, sleep_until
 from console.catalog import Queue
 from console.designs import Flow
-from console.engines import Database, Product, again
+from console.engines import Database, retry_transient
 from console.errors import ConnectionFailedError, InDoubtError, UsageError
+from console.monitor.scan_query import MessageSource
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 _LONGEST_INSIDE = 1.0
 """Seconds that a pop may wait inside the engine: an interrupt is heard between two pops."""
 
 
 @dataclass(frozen=True)
-class Message:
+class PoppedMessage:
     """One popped message. `id` is text (a number or a uuid); `payload` bytes for payload=bytes."""
 
     id: str
     payload: str | bytes
     pushed_at: datetime
     attempts: int
+
+
+@dataclass(frozen=True)
+class ClaimKey:
+    """What somebody popped and has not finished. `attempts` None: whichever claim it is."""
+
+    id: str
+    attempts: int | None = None
 
 
 class Finish(Enum):
@@ -46,75 +59,44 @@ class Popped:
     finished: int = 0
 
 
-@dataclass(frozen=True)
-class _Acted:
-    acted: bool
-
-
-@dataclass(frozen=True)
-class _Channel:
-    channel: str
-
-
-@dataclass(frozen=True)
-class _Ended:
-    ended: str | None
-
-
-@dataclass(frozen=True)
-class _Base:
-    base: int
-
-
-@dataclass(frozen=True)
-class _GivenBack:
-    given_back: int
-
-
 def pop_many(
     connection: Connection,
-    product: Product,
     queue: Queue,
     n: int,
     consumer: str | None = None,
     *,
     wait_seconds: float = 0.0,
-) -> list[Message]:
+) -> list[PoppedMessage]:
     """At most `n` messages in the design's order, in the connection's transaction.
 
     `wait_seconds` is for a design that waits inside the engine; no other waits here.
     """
-    statement = sql.statements(product.name, "common")["pop"]
     values: dict[str, object] = {"n": n}
     if queue.finishes:
         values["consumer"] = consumer
     if queue.design.waits_itself:
         values["wait_ms"] = round(wait_seconds * 1000)
-    return sql.fetch(connection, Message, statement, queue.scope(product), **values)
+    return sql.rows(connection, PoppedMessage, "common.pop", queue.scope(connection), **values)
 
 
-def complete(connection: Connection, product: Product, queue: Queue, message: Message) -> bool:
+def complete(connection: Connection, queue: Queue, message: PoppedMessage | ClaimKey) -> bool:
     """Finish a claim; False where it is no longer this one (released meanwhile, or taken again)."""
-    statement = sql.statements(product.name, "common")["complete"]
     values = {"id": message.id, "attempts": message.attempts}
-    (row,) = sql.fetch(connection, _Acted, statement, queue.scope(product), **values)
-    return row.acted
+    return sql.value(connection, bool, "common.complete", queue.scope(connection), **values)
 
 
 def fail(
-    connection: Connection, product: Product, queue: Queue, message: Message, error: str
+    connection: Connection, queue: Queue, message: PoppedMessage | ClaimKey, error: str
 ) -> bool:
     """Turn a claim into an error; False where it is no longer this one."""
-    statement = sql.statements(product.name, "common")["fail"]
     values = {"id": message.id, "attempts": message.attempts, "error": error}
-    (row,) = sql.fetch(connection, _Acted, statement, queue.scope(product), **values)
-    return row.acted
+    return sql.value(connection, bool, "common.fail", queue.scope(connection), **values)
 
 
 def pop(
     database: Database,
     queue: Queue,
-    deliver: Callable[[Sequence[Message]], None],
+    deliver: Callable[[Sequence[PoppedMessage]], None],
     *,
     count: int = 1,
     wait_seconds: float = 0.0,
@@ -129,12 +111,8 @@ def pop(
     Waits for the first message only; ends when `count` came or a batch came back empty.
     """
     require_interface(queue)
-    if finish is not Finish.NOTHING and not queue.finishes:
-        raise UsageError(
-            f"The queue {queue.name!r} keeps no popped messages to complete or to fail.",
-            why=f"The design {queue.design.name} ends a message with its pop.",
-            next_step="Leave out --complete and --fail.",
-        )
+    if finish is not Finish.NOTHING:
+        require_finishes(queue, "Leave out --complete and --fail.")
     delivered = finished = 0
     deadline = time.monotonic() + wait_seconds
     with _waiter(database, queue, wait_seconds) as wait:
@@ -151,6 +129,35 @@ def pop(
     return Popped(delivered, finished)
 
 
+def require_finishes(queue: Queue, next_step: str = "") -> None:
+    """UsageError where a message ends with its pop."""
+    if not queue.finishes:
+        raise UsageError(
+            f"The queue {queue.name!r} keeps no popped messages to complete or to fail.",
+            why=f"The design {queue.design.name} deletes a message when it is popped.",
+            next_step=next_step,
+        )
+
+
+def claims(
+    database: Database, queue: Queue, ids: Sequence[str], attempts: int | None
+) -> list[ClaimKey]:
+    """What is to be finished, each once. UsageError where an id is not a key of the queue."""
+    require_interface(queue)
+    require_finishes(queue)
+    source = MessageSource.ours(database.product, queue)
+    return [ClaimKey(one, attempts) for one in dict.fromkeys(map(source.id_of, ids))]
+
+
+def finish_claims(
+    database: Database, queue: Queue, claims: Sequence[ClaimKey], how: Finish, error: str = ""
+) -> list[bool]:
+    """Complete or fail them in one transaction; of each, whether it was still that claim."""
+    require_interface(queue)
+    require_finishes(queue)
+    return _finished(database, queue, claims, how, error)
+
+
 @dataclass(frozen=True)
 class _Take:
     """What one batch asks for."""
@@ -162,8 +169,8 @@ class _Take:
 
 
 def _pop_batch(
-    database: Database, take: _Take, deliver: Callable[[Sequence[Message]], None]
-) -> list[Message]:
+    database: Database, take: _Take, deliver: Callable[[Sequence[PoppedMessage]], None]
+) -> list[PoppedMessage]:
     if not take.queue.finishes:
         return _take(database, take, deliver)
     messages = _take(database, take, lambda _: None)
@@ -173,40 +180,41 @@ def _pop_batch(
 
 
 def _take(
-    database: Database, take: _Take, before_commit: Callable[[Sequence[Message]], None]
-) -> list[Message]:
+    database: Database, take: _Take, before_commit: Callable[[Sequence[PoppedMessage]], None]
+) -> list[PoppedMessage]:
     """Pop one batch in one transaction; again where the server undid it before it was delivered."""
     delivering = False
 
-    def deliver(messages: Sequence[Message]) -> None:
+    def deliver(messages: Sequence[PoppedMessage]) -> None:
         nonlocal delivering
         delivering = True
         before_commit(messages)
 
-    return again(lambda: _take_once(database, take, deliver), while_true=lambda: not delivering)
+    return retry_transient(
+        lambda: _take_once(database, take, deliver), while_true=lambda: not delivering
+    )
 
 
 def _take_once(
-    database: Database, take: _Take, before_commit: Callable[[Sequence[Message]], None]
-) -> list[Message]:
-    """A ring gets the numbers back that a rollback has spent."""
-    product, queue = database.product, take.queue
-    messages: list[Message] = []
+    database: Database, take: _Take, before_commit: Callable[[Sequence[PoppedMessage]], None]
+) -> list[PoppedMessage]:
+    """A ring gets the numbers back that a rollback has consumed."""
+    queue = take.queue
+    messages: list[PoppedMessage] = []
     base = None
     try:
         with database.transaction(f"pop from {queue.name!r}") as connection:
-            # Which numbers a ring's pop has spent is only known from its answer.
+            # Which numbers a ring's pop has consumed is only known from its answer.
             with signals_held() if _is_ring(queue) else nullcontext():
                 messages = pop_many(
                     connection,
-                    product,
                     queue,
                     take.n,
                     take.consumer,
                     wait_seconds=take.wait_seconds,
                 )
                 if messages:
-                    base = ring_base(connection, product, queue)
+                    base = ring_base(connection, queue)
             if messages:
                 before_commit(messages)
     except BaseException as error:
@@ -222,9 +230,11 @@ def _take_once(
 
 def _in_doubt(error: InDoubtError, queue: Queue) -> InDoubtError:
     if queue.finishes:
-        words = "Messages may be claimed that nobody has: they get stuck, and release frees them."
+        words = (
+            "Messages may be claimed without a consumer: they become stuck, and release frees them."
+        )
     else:
-        words = "What was written out last may still be in the queue: then it comes once more."
+        words = "What was written last may still be in the queue and come once more."
     return InDoubtError(error.what, why=error.why, next_step=f"In doubt. {words}")
 
 
@@ -232,45 +242,51 @@ def _is_ring(queue: Queue) -> bool:
     return queue.design.flow is Flow.NUMBERS
 
 
-def ring_base(connection: Connection, product: Product, queue: Queue) -> int | None:
+def ring_base(connection: Connection, queue: Queue) -> int | None:
     """For a ring, the base that its numbers count from; None for every other design.
 
     Asked in the transaction of the pop, which no relay can come into.
     """
     if not _is_ring(queue):
         return None
-    statement = sql.statements(product.name, queue.design.name)["base"]
-    (row,) = sql.fetch(connection, _Base, statement, queue.scope(product))
-    return row.base
+    return sql.value(connection, int, f"{queue.design.name}.base", queue.scope(connection))
 
 
-def give_back(database: Database, queue: Queue, messages: Sequence[Message], base: int) -> None:
-    """After our own rollback the ring's numbers are spent: park them, so that a pop finds them."""
-    statement = sql.statements(database.product.name, queue.design.name)["give_back"]
+def give_back(
+    database: Database, queue: Queue, messages: Sequence[PoppedMessage], base: int
+) -> None:
+    """After our own rollback the ring's numbers are consumed: park them, so that pops find them."""
     ids = database.product.array([message.id for message in messages])
     giving = f"give messages back to {queue.name!r}"
     with signals_held(), database.transaction(giving) as connection:
         scope = queue.scope(database.product)
-        sql.fetch(connection, _GivenBack, statement, scope, base=base, ids=ids)
+        sql.values(connection, int, f"{queue.design.name}.give_back", scope, base=base, ids=ids)
 
 
 def _finish(
-    database: Database, queue: Queue, messages: Sequence[Message], how: Finish, error: str
+    database: Database, queue: Queue, messages: Sequence[PoppedMessage], how: Finish, error: str
 ) -> int:
     """Finish the whole batch in one transaction; how many of the claims were still ours."""
     if how is Finish.NOTHING:
         return 0
-    product = database.product
+    return sum(_finished(database, queue, messages, how, error))
 
-    def once() -> int:
+
+def _finished(
+    database: Database,
+    queue: Queue,
+    messages: Sequence[PoppedMessage | ClaimKey],
+    how: Finish,
+    error: str,
+) -> list[bool]:
+
+    def once() -> list[bool]:
         with database.transaction(f"{how.value} messages of {queue.name!r}") as connection:
             if how is Finish.COMPLETE:
-                acted = [complete(connection, product, queue, message) for message in messages]
-            else:
-                acted = [fail(connection, product, queue, message, error) for message in messages]
-        return sum(acted)
+                return [complete(connection, queue, message) for message in messages]
+            return [fail(connection, queue, message, error) for message in messages]
 
-    return again(once)
+    return retry_transient(once)
 
 
 @contextmanager
@@ -290,18 +306,17 @@ def _waiter(
         yield lambda deadline: sleep_until(deadline, next(growing))
         return
     product = database.product
-    common = sql.statements(product.name, "common")
     scope = queue.scope(product)
     with database.autocommit(f"wait for {queue.name!r}") as connection, ExitStack() as at_the_end:
 
         def leave() -> None:
             with signals_held():
-                sql.fetch(connection, _Ended, common["wait_end"], scope)
+                sql.values(connection, str | None, "common.wait_end", scope)
 
         with signals_held():
-            sql.fetch(connection, _Channel, common["wait"], scope)
+            sql.values(connection, str, "common.wait", scope)
             at_the_end.callback(leave)
-            sql.run_script(connection, common["listen"], scope)
+            sql.run(connection, "common.listen", scope)
         first_look = True
 
         def wait(deadline: float) -> bool:
@@ -310,7 +325,7 @@ def _waiter(
             if left <= 0:
                 return False
             if first_look:
-                # What was pushed between the last look and the registration notified nobody.
+                # What was pushed between the last pop and the registration notified nobody.
                 first_look = False
             else:
                 product.wait_for_notification(connection, min(1.0, left))

@@ -1,20 +1,28 @@
 """Push messages into a queue, through its public interface."""
 
+from __future__ import annotations
+
 import shlex
 import signal
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
-
-from sqlalchemy import Connection
+from typing import TYPE_CHECKING
+from uuid import UUID
 
 from console import sql
 from console.catalog import Kind, Queue
-from console.engines import Database, Product, again
+from console.designs import DESIGNS
+from console.engines import Database, Product, product_of, retry_transient
 from console.errors import ConsoleError, InDoubtError, UsageError
+from console.formats import numbered, parse_duration
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 BATCH = 1000
 """Messages a transaction where many are pushed or popped."""
@@ -22,68 +30,161 @@ BATCH = 1000
 Payload = str | bytes
 
 
-@dataclass(frozen=True)
-class _Pushed:
-    id: str | None
-
-
-def push(connection: Connection, product: Product, queue: Queue, payload: Payload) -> str | None:
+def push(connection: Connection, queue: Queue, payload: Payload) -> str | None:
     """Push one message in the connection's transaction; its id, or None where the queue is full."""
-    statement = sql.statements(product.name, "common")["push"]
-    (row,) = sql.fetch(connection, _Pushed, statement, queue.scope(product), payload=payload)
-    return row.id
+    id_: str | None = sql.value(
+        connection, str | None, "common.push", queue.scope(connection), payload=payload
+    )
+    return id_
 
 
 def push_many(
-    connection: Connection, product: Product, queue: Queue, payloads: Sequence[Payload]
+    connection: Connection, queue: Queue, payloads: Sequence[Payload]
 ) -> list[str | None]:
     """Push in order; one id a payload, None for those not stored (always the last ones)."""
-    statement = sql.statements(product.name, "common")["push_many"]
-    scope = queue.scope(product)
-    rows = sql.fetch(connection, _Pushed, statement, scope, payloads=product.array(payloads))
-    return [row.id for row in rows]
+    scope = queue.scope(connection)
+    return sql.values(
+        connection,
+        str | None,
+        "common.push_many",
+        scope,
+        payloads=product_of(connection).array(payloads),
+    )
 
 
-def push_many_due(
+@dataclass(frozen=True)
+class With:
+    """What a push says besides the payload, where the design takes it: `Design.push_takes`."""
+
+    due_in_seconds: float | None = None
+    """From now, by the database's clock."""
+    due_at: datetime | None = None
+    title: str | None = None
+    id: str | None = None
+    """Of one message."""
+
+    @classmethod
+    def read(cls, due: str | None, title: str | None, own_id: str | None) -> With:
+        """From texts; `due` is a duration from now, or a time in ISO 8601. UsageError."""
+        due_in_seconds, due_at = (None, None) if due is None else _due(due)
+        if own_id is not None:
+            _require_uuid(own_id)
+        return cls(due_in_seconds, due_at, title, own_id)
+
+    @property
+    def said(self) -> tuple[str, ...]:
+        """What it says, by the command line's names."""
+        due = self.due_in_seconds is not None or self.due_at is not None
+        there = {"due": due, "title": self.title is not None, "id": self.id is not None}
+        return tuple(name for name, is_there in there.items() if is_there)
+
+    def require_taken(self, queue: Queue) -> None:
+        """UsageError where the queue's push does not take all of it."""
+        takes = queue.design.push_takes
+        for name in self.said:
+            if name not in takes:
+                whose = ", ".join(of.name for of in DESIGNS.values() if name in of.push_takes)
+                raise UsageError(
+                    f"The queue {queue.name!r} takes no --{name}.",
+                    why=f"Its design is {queue.design.name}; a push takes --{name} in: {whose}.",
+                    next_step=f"It takes: {', '.join(f'--{one}' for one in takes)}."
+                    if takes
+                    else f"Leave out --{name}.",
+                )
+
+    def values(self, product: Product, queue: Queue) -> dict[str, object]:
+        """What is bound, for the queue's design."""
+        takes = queue.design.push_takes
+        values: dict[str, object] = {}
+        if "due" in takes:
+            values |= {"due_in_seconds": self.due_in_seconds, "due_at": self.due_at}
+        if "title" in takes:
+            values["title"] = self.title or ""
+        if "id" in takes:
+            values["ids"] = None if self.id is None else product.array([self.id])
+        return values
+
+
+NOTHING_MORE = With()
+
+
+def _due(text: str) -> tuple[float | None, datetime | None]:
+    with suppress(UsageError):
+        return parse_duration(text), None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        raise UsageError(
+            f"--due cannot be {text!r}.",
+            why="It is a duration from now, or a time in ISO 8601 with its offset from UTC.",
+            next_step="Examples: 10m, 1h30m, 2026-03-29T08:00Z, 2026-03-29T08:00+02:00.",
+        )
+    return None, at.astimezone(UTC)
+
+
+def _require_uuid(text: str) -> None:
+    try:
+        UUID(text)
+    except ValueError:
+        raise UsageError(
+            f"--id cannot be {text!r}.",
+            why="It is a UUID.",
+            next_step="Example: 6f1f2a30-3c1e-4f0e-9f43-0c8d7a5b1e52.",
+        ) from None
+
+
+def push_many_with(
     connection: Connection,
-    product: Product,
     queue: Queue,
     payloads: Sequence[Payload],
-    due_in_seconds: float,
+    more: With,
 ) -> list[str | None]:
-    """Push in order into a queue whose messages have a due time, by the database's clock."""
-    statement = sql.statements(product.name, queue.design.name)["push_many_due"]
-    values = {"payloads": product.array(payloads), "due_in_seconds": due_in_seconds}
-    rows = sql.fetch(connection, _Pushed, statement, queue.scope(product), **values)
-    return [row.id for row in rows]
+    """Push in order, all of them with what is said besides."""
+    product = product_of(connection)
+    values = {"payloads": product.array(payloads), **more.values(product, queue)}
+    return sql.values(
+        connection, str | None, "common.push_many_with", queue.scope(connection), **values
+    )
 
 
 def push_waiting(
-    database: Database, queue: Queue, payload: Payload, wait_seconds: float
+    database: Database,
+    queue: Queue,
+    payload: Payload,
+    wait_seconds: float,
+    more: With = NOTHING_MORE,
 ) -> str | None:
     """Push one message; where the queue is full, try again until `wait_seconds` are over.
 
     The waiting is here, outside any transaction: the database never waits.
     """
     require_interface(queue)
+    more.require_taken(queue)
     deadline = time.monotonic() + wait_seconds
     for pause in pauses():
-        pushed = again(lambda: _push_once(database, queue, payload))
+        pushed = retry_transient(lambda: _push_once(database, queue, payload, more))
         if pushed is not None or not sleep_until(deadline, pause):
             return pushed
     raise AssertionError("pauses never end")
 
 
-def _push_once(database: Database, queue: Queue, payload: Payload) -> str | None:
+def _push_once(database: Database, queue: Queue, payload: Payload, more: With) -> str | None:
     with _pushing(database, queue) as connection:
-        return push(connection, database.product, queue, payload)
+        if not more.said:
+            return push(connection, queue, payload)
+        (pushed,) = push_many_with(connection, queue, [payload], more)
+        return pushed
 
 
 def _push_many_once(
-    database: Database, queue: Queue, payloads: Sequence[Payload]
+    database: Database, queue: Queue, payloads: Sequence[Payload], more: With
 ) -> list[str | None]:
     with _pushing(database, queue) as connection:
-        return push_many(connection, database.product, queue, payloads)
+        if not more.said:
+            return push_many(connection, queue, payloads)
+        return push_many_with(connection, queue, payloads, more)
 
 
 @contextmanager
@@ -96,7 +197,7 @@ def _pushing(database: Database, queue: Queue) -> Iterator[Connection]:
         raise InDoubtError(
             error.what,
             why=error.why,
-            next_step="In doubt: it may be in. Look before you push it again.",
+            next_step="In doubt: it may have been stored. Check before you push it again.",
         ) from error
 
 
@@ -124,7 +225,11 @@ class PartlyPushedError(ConsoleError):
 
 
 def push_all(
-    database: Database, queue: Queue, payloads: Iterable[Payload], wait_seconds: float
+    database: Database,
+    queue: Queue,
+    payloads: Iterable[Payload],
+    wait_seconds: float,
+    more: With = NOTHING_MORE,
 ) -> LinesPushed:
     """Push every payload in order, `BATCH` a transaction; stops where the queue stays full.
 
@@ -132,6 +237,7 @@ def push_all(
     An interrupt comes between two transactions, with a note of how many messages are in.
     """
     require_interface(queue)
+    more.require_taken(queue)
     stored = 0
     rest: list[Payload] = []
     try:
@@ -140,7 +246,7 @@ def push_all(
             deadline = time.monotonic() + wait_seconds
             for pause in pauses():
                 with signals_held():
-                    ids = again(partial(_push_many_once, database, queue, rest))
+                    ids = retry_transient(partial(_push_many_once, database, queue, rest, more))
                     done = sum(pushed is not None for pushed in ids)
                     stored += done
                     rest = rest[done:]
@@ -152,7 +258,7 @@ def push_all(
         outcome, next_step = _are_in(stored), error.next_step
         if isinstance(error, InDoubtError):
             outcome += f" Those of lines {stored + 1:,} to {stored + len(rest):,} are in doubt:"
-            next_step = "they may be in. Look before you push them again."
+            next_step = "they may have been stored. Check before you push them again."
         partly = PartlyPushedError(error.what, why=error.why, next_step=f"{outcome} {next_step}")
         partly.exit_status = error.exit_status
         raise partly from error
@@ -163,7 +269,7 @@ def push_all(
 
 
 def _are_in(stored: int) -> str:
-    return f"{stored:,} messages are in, those before line {stored + 1:,}."
+    return f"{numbered(stored, 'message')} stored, those before line {stored + 1:,}."
 
 
 def require_interface(queue: Queue) -> None:
@@ -171,8 +277,9 @@ def require_interface(queue: Queue) -> None:
     if queue.kind is Kind.ADOPTED:
         raise UsageError(
             f"The queue {queue.name!r} was adopted: the console does not push to it or pop it.",
-            why="Its own callers know its rules; no functions of ours are in the database.",
-            next_step=f"Look at it with: dbq-console status {shlex.quote(queue.name)}",
+            why="Its own callers know its rules; the console has no functions for it in the "
+            "database.",
+            next_step=f"See it with: dbq-console status {shlex.quote(queue.name)}",
         )
     if queue.kind is Kind.ARCHIVE:
         raise UsageError(
@@ -182,7 +289,7 @@ def require_interface(queue: Queue) -> None:
 
 
 def pauses() -> Iterator[float]:
-    """Growing pauses between two looks, in seconds: 10 ms to 100 ms (Kejser's), without end."""
+    """Growing pauses between two checks, in seconds: 10 ms to 100 ms (Kejser's), without end."""
     pause = 0.01
     while True:
         yield pause

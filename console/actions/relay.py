@@ -1,14 +1,39 @@
 """Relay a ring: resize it, and renumber what lives in it. One transaction, nothing lost."""
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
-from console import sql
-from console.actions import audit
-from console.actions.insist import insist
-from console.actions.ledger import Ledger
+from console import audit, catalog, sql
+from console.audit import Ledger
 from console.catalog import Kind, Queue
 from console.engines import Database
 from console.errors import BusyError, RefusedError, UsageError
+from console.formats import numbered
+
+Done = TypeVar("Done")
+
+_ATTEMPTS_SECONDS = 30.0
+_FIRST_PAUSE = 0.05
+_LONGEST_PAUSE = 2.0
+
+
+def retry_while_busy(once: Callable[[], Done]) -> Done:
+    """What it returns. It is called again after growing pauses; the last BusyError is raised.
+
+    Each call is a transaction that changed nothing where it was kept out.
+    """
+    deadline = time.monotonic() + _ATTEMPTS_SECONDS
+    pause = _FIRST_PAUSE
+    while True:
+        try:
+            return once()
+        except BusyError:
+            if time.monotonic() + pause > deadline:
+                raise
+            time.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
 
 
 @dataclass(frozen=True)
@@ -73,13 +98,15 @@ class RelayPlan:
         start = max(now.next_push, now.next_pop)
         lines = [
             f"relay {self.queue.label}: {now.size:,} slots now, {self.new_size:,} afterwards",
-            f"  {now.live:,} live messages are numbered anew in their order, from {start:,}",
+            f"  {numbered(now.live, 'live message')}, renumbered in order, from {start:,}"
+            if now.live
+            else f"  no live messages; the next push is {start:,}",
             f"  next push {now.next_push:,}, next pop {now.next_pop:,}, gap {now.gap:,}",
-            f"  {now.parked:,} parked numbers and {now.voids:,} void ones are forgotten",
+            f"  {numbered(now.parked, 'parked number')} and {now.voids:,} void dropped",
             "  all callers wait while it runs; it is one transaction",
         ]
         if self.too_many:
-            lines.append(f"  REFUSED: drain {self.too_many:,} messages first")
+            lines.append(f"  REFUSED: drain {numbered(self.too_many, 'message')} first")
         lines += [f"  waits for {blocker.line}" for blocker in self.blockers]
         return lines
 
@@ -94,18 +121,25 @@ class Relaid:
     base: int
     next_push: int
 
+    def lines(self, queue: Queue) -> list[str]:
+        """In words."""
+        live = numbered(self.live, "live message")
+        numbers = f", numbers {self.base:,} to {self.next_push - 1:,}" if self.live else ""
+        return [
+            f"relaid {queue.label}: {self.size_before:,} slots before, {self.size_after:,} now",
+            f"  {live}{numbers}; the next push is {self.next_push:,}",
+        ]
+
 
 def plan(database: Database, queue: Queue, new_size: int | None) -> RelayPlan:
     """Measure the ring and list who would block a relay. Changes nothing."""
     _require_ring(queue)
     if new_size is not None and new_size < 1:
         raise UsageError("A ring has at least one slot.", next_step="Name a size of 1 or more.")
-    product = database.product
-    ring = sql.statements(product.name, queue.design.name)
-    scope = queue.scope(product)
-    with database.autocommit(f"look at the ring {queue.name!r}") as connection:
-        (measure,) = sql.fetch(connection, Measure, ring["measure"], scope)
-        blockers = sql.fetch(connection, Blocker, ring["blockers"], scope)
+    scope = queue.scope(database.product)
+    with database.autocommit(f"read the ring {queue.name!r}") as connection:
+        measure = sql.row(connection, Measure, f"{queue.design.name}.measure", scope)
+        blockers = sql.rows(connection, Blocker, f"{queue.design.name}.blockers", scope)
     return RelayPlan(queue, measure, new_size or measure.size, tuple(blockers))
 
 
@@ -119,13 +153,14 @@ def relay(database: Database, queue: Queue, new_size: int | None) -> Relaid:
     verb = "relay" if new_size is None else "resize"
     subject = audit.Subject.of(database, queue, verb)
     try:
-        return insist(lambda: _relay_once(database, queue, new_size, subject))
+        return retry_while_busy(lambda: _relay_once(database, queue, new_size, subject))
     except BusyError as error:
         blockers = plan(database, queue, new_size).blockers
         raise BusyError(
             error.what,
             why="; ".join(b.line for b in blockers) or error.why,
-            next_step="Nothing was changed. Wait until they end, or end them; then again.",
+            next_step="Nothing was changed. Wait until they end, or terminate them; then try "
+            "again.",
         ) from error
 
 
@@ -133,13 +168,16 @@ def _relay_once(
     database: Database, queue: Queue, new_size: int | None, subject: audit.Subject
 ) -> Relaid:
     """One try: relaid, counted again and recorded in one transaction."""
-    product = database.product
-    ring = sql.statements(product.name, queue.design.name)
-    scope = queue.scope(product)
+    scope = queue.scope(database.product)
     with audit.recorded(database, f"relay the ring {queue.name!r}", subject) as act:
-        (done,) = sql.fetch(act.connection, Relaid, ring["relay"], scope, new_size=new_size)
+        done = sql.row(
+            act.connection, Relaid, f"{queue.design.name}.relay", scope, new_size=new_size
+        )
+        if done.size_after < done.size_before:
+            doing = f"fewer than its {done.size_before:,} slots"
+            catalog.require_unprotected(act.connection, queue.schema, queue.name, doing)
         # It holds the ring until the commit, so nobody can have come between the two counts.
-        (after,) = sql.fetch(act.connection, Measure, ring["measure"], scope)
+        after = sql.row(act.connection, Measure, f"{queue.design.name}.measure", scope)
         ledger = Ledger(selected=done.live, out=done.live, into=after.live).require_balance()
         act.record.batch(act.connection, ledger)
         act.detail = f"{done.size_before} slots before, {done.size_after} after, {done.live} live"
@@ -149,12 +187,12 @@ def _relay_once(
 def _require_ring(queue: Queue) -> None:
     if "relay" not in queue.design.verbs:
         raise UsageError(
-            f"The queue {queue.name!r} is no ring.",
-            why=f"Its design is {queue.design.name}, which has no slots to lay anew.",
+            f"The queue {queue.name!r} is not a ring.",
+            why=f"Its design is {queue.design.name}, which has no slots.",
         )
     if queue.kind is not Kind.INSTALLED:
         raise RefusedError(
             f"The ring {queue.name!r} was adopted and is never renumbered.",
-            why="Its callers keep its size and its numbers on their side.",
-            next_step="Relay it with the tools of those who own it.",
+            why="Its callers keep its size and its numbers themselves.",
+            next_step="Relay it with its owner's tools.",
         )

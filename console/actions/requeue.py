@@ -1,33 +1,222 @@
-"""Requeue: what failed can be popped again. Its attempts stay counted, its error is forgotten."""
+"""Requeue: what failed can be popped again. Its attempts stay counted, its error is forgotten.
+
+Release: a claim whose consumer disconnected can be popped again, proven, never by age. Evidence is
+of the session that claimed. A consumer may rightly have closed it, so that it is gone says
+something only of a claim that was bound to it, or that is older than the queue's threshold."""
+
+from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-
-from sqlalchemy import Connection
-from sqlalchemy.exc import DBAPIError
+from typing import TYPE_CHECKING
 
 from console import sql
-from console.actions.ledger import Ledger
-from console.actions.plan import Plan, require_verb
+from console.actions.availability import require_verb
+from console.actions.canary import Followed
+from console.actions.plan import Plan
 from console.actions.push import require_interface
 from console.actions.rows import (
     Held,
     Moved,
     RowMover,
-    Shelf,
-    against_the_rule,
-    by_shelf,
+    Storage,
+    by_storage,
     scope,
-    standing,
     statement,
 )
+from console.audit import Ledger
 from console.catalog import Kind
 from console.designs import Flow
-from console.engines import Session
+from console.engines import Session, product_of
 from console.errors import ConnectionFailedError, RefusedError, UsageError
+from console.formats import duration
 from console.monitor.message import Message
-from console.monitor.walked import Source
+from console.monitor.owners import Evidence, owner_of, workers_of
+from console.monitor.scan_query import MessageSource
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+YOUNG = "younger than the threshold, and not bound to a session that is gone"
+ALIVE = "their owner is alive"
+UNKNOWN = "nobody can tell whether their owner is alive"
+UNDATED = "nobody can tell since when they are claimed"
+
+
+_COUNTED = 10_000
+
+
+@dataclass(frozen=True)
+class TargetState:
+    """How a queue stands to which messages shall go."""
+
+    ready: int
+    """Counted to 10,001. Of a ring, those whose numbers were purged too."""
+    room: int | None
+    """So many more a ring takes."""
+    voids: int | None
+    """So many more after a relay."""
+
+    @property
+    def count(self) -> str:
+        """How many are ready, in words."""
+        return _counted(self.ready - (self.voids or 0))
+
+    def needs(self, count: int) -> tuple[list[str], list[str]]:
+        """What a push of so many needs: as a consequence, or as an obstacle."""
+        if self.room is None:
+            return [], []
+        needs = f"needs {count:,} slots, {self.room:,} are free"
+        if count <= self.room:
+            return [needs], []
+        if self.voids:
+            needs += f"; a relay frees {_counted(self.voids)} more, whose messages were purged"
+        return [], [needs]
+
+
+def _counted(number: int) -> str:
+    return f"{number:,}" if number <= _COUNTED else f"more than {_COUNTED:,}"
+
+
+def against_the_rule(session: Session, source: MessageSource) -> list[str]:
+    """Why the library's own way to make a message ready is not open here; nothing: it is."""
+    if not source.queue.design.library:
+        return []
+    with session.transaction("look for the library's own function") as connection:
+        rule = statement(source, "rule")
+        problem: str | None = sql.value(
+            connection, str | None, rule, source.queue.scope(source.product)
+        )
+    return [problem] if problem else []
+
+
+def standing(connection: Connection, source: MessageSource) -> TargetState:
+    """How the queue stands now."""
+    within = scope(source, Storage.TABLE)
+    return sql.row(connection, TargetState, statement(source, "standing"), within)
+
+
+@dataclass(frozen=True)
+class Living:
+    """An owner that is there: who, and from where."""
+
+    session: str
+    session_id: int
+    user_name: str | None
+    application_name: str | None
+    client_address: str | None
+    state: str | None
+
+    @property
+    def line(self) -> str:
+        who = f"{self.user_name or '?'}, {self.application_name or '?'}"
+        where = self.client_address or "this host"
+        return f"session {self.session_id} ({who}) from {where}, {self.state or '?'}"
+
+
+def living(connection: Connection, sessions: Iterable[str]) -> list[Living]:
+    """Those of the sessions, as `claimed_by` names them, that are there."""
+    return sql.rows(
+        connection,
+        Living,
+        "actions.living",
+        sessions=product_of(connection).array(sorted(sessions)),
+    )
+
+
+class Release(RowMover):
+    """`force`: also those whose owner is alive; `unknown`: also those of whom nobody can tell."""
+
+    verb = "release"
+    states = ("claimed",)
+    allowed = ("claimed",)
+    statement = "make_ready"
+
+    def __init__(
+        self,
+        source: MessageSource,
+        *,
+        stuck_after_seconds: float,
+        force: bool = False,
+        unknown: bool = False,
+    ) -> None:
+        """UsageError where the queue has no claims."""
+        queue = source.queue
+        require_verb(queue, self.verb)
+        if "claimed" not in queue.states:
+            raise UsageError(
+                f"The queue {queue.name!r} has no claims.",
+                why="A pop deletes its row: a stuck message is held by a session.",
+                next_step="See which: dbq-console waits; then: dbq-console end-session",
+            )
+        words = [word for word, said in (("force", force), ("unknown", unknown)) if said]
+        super().__init__(source, detail=", ".join(words), to_back="no")
+        self._stuck_after_seconds = stuck_after_seconds
+        self._force = force
+        self._unknown = unknown or force
+        self._alive: set[str] = set()
+
+    def consider(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
+        """Leaves alone the young, the living and the unknown."""
+        with session.transaction("read the owners of claims") as connection:
+            queue = self.source.queue
+            owners = [owner_of(message.claimed_by, queue) for message in chosen]
+            sessions = [None if owner is None else owner.session for owner in owners]
+            told = workers_of(connection, queue, sessions, self._stuck_after_seconds)
+        left: dict[str, list[Message]] = defaultdict(list)
+        for message, owner in zip(chosen, owners, strict=True):
+            evidence = Evidence.UNKNOWN
+            if owner is not None:
+                evidence = told.get(owner.session, Evidence.UNKNOWN)
+            if evidence is Evidence.ALIVE and owner is not None:
+                self._alive.add(owner.session)
+            why = self._why_not(message, evidence, bound=owner is not None and owner.bound)
+            if why:
+                left[why].append(message)
+        return left
+
+    def _why_not(self, message: Message, evidence: Evidence, *, bound: bool) -> str:
+        if evidence is Evidence.GONE and bound:
+            return ""
+        if evidence is Evidence.ALIVE:
+            return "" if self._force else ALIVE
+        if message.age_seconds is None:
+            return "" if self._unknown else UNDATED
+        if message.age_seconds < self._stuck_after_seconds:
+            return "" if self._force and evidence is Evidence.UNKNOWN else YOUNG
+        return "" if self._unknown or evidence is Evidence.GONE else UNKNOWN
+
+    def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
+        """What becomes of the claims, and who the living are."""
+        library = self.source.queue.design.library
+        lines = [
+            "they can be popped again; a consumer still working on one can no longer finish it"
+        ]
+        if library:
+            lines = [
+                f"they become ready again, {self.source.queue.design.requeued}",
+                "a consumer still working on one may finish it all the same: then it is done twice",
+            ]
+        if self.source.queue.design.claims_expire:
+            lines.append("none of them is stuck: each comes back by itself after its time-out")
+        else:
+            lines.append(f"a claim counts as stuck after {duration(self._stuck_after_seconds)}")
+        lines += self._living(session)
+        if plan.left_alone.get(UNKNOWN) or plan.left_alone.get(UNDATED):
+            lines.append("--unknown releases those whose owner is unknown")
+        if plan.left_alone.get(ALIVE):
+            lines.append("--force releases those whose owner is alive: it may be working on them")
+        return lines, against_the_rule(session, self.source)
+
+    def _living(self, session: Session) -> list[str]:
+        """Who and where they are."""
+        if not self._alive:
+            return []
+        with session.transaction("read the owners of claims") as connection:
+            rows = living(connection, self._alive)
+        return [f"alive: {row.line}" for row in rows]
+
 
 FULL = "the other queue is full"
 _GOES_INTO: Mapping[str, tuple[str, ...]] = {
@@ -46,6 +235,12 @@ class _Weighed:
     """None: there is no payload."""
 
 
+@dataclass(frozen=True)
+class _KeptBack:
+    id: str
+    why: str
+
+
 class Requeue(RowMover):
     """To its old place, or behind all that are ready (`to_back`), where the design has an order."""
 
@@ -54,25 +249,46 @@ class Requeue(RowMover):
     allowed = ("error",)
     statement = "make_ready"
 
-    def __init__(self, source: Source, *, to_back: bool = False) -> None:
+    def __init__(self, source: MessageSource, *, to_back: bool = False) -> None:
         """UsageError where the queue has no such verb, or no back to go to."""
         queue = source.queue
         require_verb(queue, self.verb)
         ring = queue.design.flow is Flow.NUMBERS
         if to_back and queue.design.library:
             raise UsageError(
-                f"Nothing goes to the back of {queue.name!r}.",
+                f"Nothing can go to the back of {queue.name!r}.",
                 why=f"It is requeued {queue.design.requeued}.",
             )
         if to_back and (ring or "pushed_at" not in queue.roles):
-            why = "Its pops take what was in hand before all that lies in the slots."
+            why = "Its pops take messages in hand before those in the slots."
             if not ring:
                 why = "It was adopted without a column for the role pushed_at."
-            raise UsageError(f"Nothing goes to the back of {queue.name!r}.", why=why)
+            raise UsageError(f"Nothing can go to the back of {queue.name!r}.", why=why)
         super().__init__(
             source, detail="to the back" if to_back else "", to_back="yes" if to_back else "no"
         )
         self._to_back = to_back
+        # A library may delete what fails, or try it again by itself.
+        self.followed = None if queue.design.library else Followed(source)
+
+    def consider(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
+        """Leaves alone what a library has retired itself."""
+        if not sql.has(self.source.product, self.source.own("kept_back")):
+            return {}
+        with session.transaction("look for jobs that the library has retired") as connection:
+            rows = sql.rows(
+                connection,
+                _KeptBack,
+                statement(self.source, "kept_back"),
+                self.source.queue.scope(self.source.product),
+                keys=self.source.product.array([message.id or "" for message in chosen]),
+            )
+        why = {row.id: row.why for row in rows}
+        left: dict[str, list[Message]] = defaultdict(list)
+        for message in chosen:
+            if message.id in why:
+                left[why[message.id]].append(message)
+        return left
 
     def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
         """Where in the order they come."""
@@ -84,8 +300,8 @@ class Requeue(RowMover):
         if queue.design.flow is Flow.NUMBERS:
             return ["they are popped next, before what lies in the slots"], []
         if self._to_back:
-            return ["they go behind all that are ready now; their push time becomes now"], []
-        return ["they go back to their old place: before all that were pushed later"], []
+            return ["they go behind all that are ready now; their push time is set to now"], []
+        return ["they return to their old place: before all that were pushed later"], []
 
 
 class RequeueTo(RowMover):
@@ -99,14 +315,15 @@ class RequeueTo(RowMover):
     allowed = ("error",)
     statement = "push_to"
 
-    def __init__(self, source: Source, *, to: Source) -> None:
+    def __init__(self, source: MessageSource, *, to: MessageSource) -> None:
         """UsageError where the other queue cannot have such messages."""
         queue, target = source.queue, to.queue
         require_verb(queue, self.verb)
         if queue.design.library:
             raise RefusedError(
-                f"Nothing of {queue.name!r}, which {queue.design.library} keeps, goes elsewhere.",
-                why="Only the library takes its own messages away.",
+                f"Messages of {queue.name!r}, which {queue.design.library} keeps, cannot go to "
+                "another queue.",
+                why="Only the library removes its own messages.",
             )
         require_interface(target)
         if (queue.schema, queue.name) == (target.schema, target.name):
@@ -135,10 +352,10 @@ class RequeueTo(RowMover):
     def consider(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
         """Leaves alone what the other queue could not take."""
         left: dict[str, list[Message]] = defaultdict(list)
-        with session.transaction("weigh messages") as connection:
+        with session.transaction("measure payloads") as connection:
             self.source.pass_gate(connection)
-            for shelf, messages in by_shelf(self.source.queue, chosen):
-                unfit = self._weigh(connection, shelf, [message.id for message in messages])
+            for storage, messages in by_storage(self.source.queue, chosen):
+                unfit = self._weigh(connection, storage, [message.id for message in messages])
                 for message in messages:
                     if message.id in unfit:
                         left[unfit[message.id]].append(message)
@@ -147,13 +364,13 @@ class RequeueTo(RowMover):
     def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
         """Where they come there, and whether there is room."""
         target = self._to.queue
-        with session.transaction("look at the other queue") as connection:
+        with session.transaction("read the other queue") as connection:
             self._to.pass_gate(connection)
             now = standing(connection, self._to)
         lines = [
-            f"they go into {target.label} as new messages, where {now.count} are ready; "
-            "they leave this queue",
-            "their attempts start anew there, and their errors are forgotten",
+            f"they go into {target.label} as new messages behind {now.count} that are ready; they "
+            "leave this queue",
+            "there their attempts start at 0 and their errors are dropped",
         ]
         needs, obstacles = now.needs(plan.count)
         return lines + needs, [f"{target.name} {obstacle}" for obstacle in obstacles]
@@ -162,10 +379,10 @@ class RequeueTo(RowMover):
         """A full ring takes nothing more."""
         if FULL not in ledger.failed:
             return ""
-        return f"{self._to.queue.name} is full: what it did not take is still in error here"
+        return f"{self._to.queue.name} is full: the rest is still in error here"
 
-    def _scope(self, shelf: Shelf) -> sql.Scope:
-        plain = scope(self.source, shelf, **self._conditions)
+    def _scope(self, storage: Storage) -> sql.Scope:
+        plain = scope(self.source, storage, **self._conditions)
         target = self._to.queue.scope(self._to.product)
         values = {
             "target_schema": target.values["schema"],
@@ -176,29 +393,31 @@ class RequeueTo(RowMover):
         return replace(plain, values={**plain.values, **values})
 
     def _weigh(
-        self, connection: Connection, shelf: Shelf, ids: Sequence[str | None]
+        self, connection: Connection, storage: Storage, ids: Sequence[str | None]
     ) -> dict[str | None, str]:
         """Why the other queue could not take them, of those that it could not."""
         if not ids:
             return {}
+        from sqlalchemy.exc import DBAPIError  # noqa: PLC0415  # a verb imports what it uses
+
         try:
             with connection.begin_nested():
-                rows = sql.fetch(
+                rows = sql.rows(
                     connection,
                     _Weighed,
                     statement(self.source, "weigh"),
-                    self._scope(shelf),
+                    self._scope(storage),
                     keys=self.source.product.array([id_ or "" for id_ in ids]),
                 )
         except DBAPIError as error:
-            told = self.source.product.translate(error, "weigh messages")
+            told = self.source.product.translate(error, "measure payloads")
             if isinstance(told, (RefusedError, ConnectionFailedError)):
                 raise
             if len(ids) == 1:
                 return {ids[0]: self._unfit}
             half = len(ids) // 2
-            return self._weigh(connection, shelf, ids[:half]) | self._weigh(
-                connection, shelf, ids[half:]
+            return self._weigh(connection, storage, ids[:half]) | self._weigh(
+                connection, storage, ids[half:]
             )
         told_of = {True: self._too_long, None: self._unfit}
         return {row.id: told_of[row.too_long] for row in rows if row.too_long in told_of}
@@ -206,22 +425,22 @@ class RequeueTo(RowMover):
     def script(self) -> str:
         """The statement as it runs on each batch."""
         ring = self.source.queue.design.flow is Flow.NUMBERS
-        within = self._scope(Shelf.IN_HAND if ring else Shelf.TABLE)
+        within = self._scope(Storage.IN_HAND if ring else Storage.TABLE)
         return sql.script(self._statement, self.source.product.dialect, within)
 
     def _move(self, connection: Connection, held: Held, action_id: int) -> Ledger:
         del action_id
-        unfit = self._weigh(connection, held.shelf, held.ids)
+        unfit = self._weigh(connection, held.storage, held.ids)
         places = [
             place for place, id_ in zip(held.places, held.ids, strict=True) if id_ not in unfit
         ]
         moved = Moved(0, 0)
         if places:
-            (moved,) = sql.fetch(
+            moved = sql.row(
                 connection,
                 Moved,
                 self._statement,
-                self._scope(held.shelf),
+                self._scope(held.storage),
                 places=self.source.product.array(places),
             )
         failed = Counter(unfit.values())

@@ -10,26 +10,32 @@ A popped message (archive_at_pop=on) was delivered: to restore it is to deliver 
 meant by `popped` alone, which means no others; no id and no other filter reaches it.
 """
 
+from __future__ import annotations
+
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
-
-from sqlalchemy import Connection
+from typing import TYPE_CHECKING
 
 from console import sql
-from console.actions.choosing import ArchiveChoice, Candidates, Taken, last_purge
-from console.actions.ledger import Ledger
-from console.actions.plan import Plan, require_verb
-from console.actions.rows import Moved, Shelf, scope, standing, statement
+from console.actions.archive import ArchiveSelection, Taken, last_purge
+from console.actions.availability import require_verb
+from console.actions.plan import Plan
+from console.actions.requeue import standing
+from console.actions.rows import Candidates, Moved, Storage, scope, statement
+from console.audit import Ledger
 from console.catalog import Kind
 from console.designs import Order
 from console.engines import Database, Session
 from console.errors import RefusedError, UsageError
 from console.monitor.filters import Filters
 from console.monitor.message import Message
-from console.monitor.walked import Source
+from console.monitor.scan_query import MessageSource
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 GONE = "restored, or in other hands meanwhile"
 FULL = "the ring is full"
@@ -54,6 +60,8 @@ class _Held:
 class _Nobody:
     """Where no purge left anything."""
 
+    complete = True
+
     def next(self, most: int) -> list[Message]:
         """None."""
         del most
@@ -69,10 +77,11 @@ class Restore:
     allowed = states
     wants_name = False
     aged = "in the archive"
+    followed = None
 
     def __init__(
         self,
-        source: Source,
+        source: MessageSource,
         *,
         action: int | None = None,
         reason: str | None = None,
@@ -82,7 +91,7 @@ class Restore:
         queue = source.queue
         if queue.kind is Kind.ARCHIVE:
             raise UsageError(
-                f"The queue {queue.name!r} was uninstalled: nothing takes its messages back.",
+                f"The queue {queue.name!r} was uninstalled: its messages cannot be restored.",
                 why=f"They are in the table {queue.label}_archive.",
                 next_step="Install a queue under another name, and push the payloads of that "
                 "table into it.",
@@ -91,12 +100,12 @@ class Restore:
         if queue.kind is Kind.ADOPTED:
             raise RefusedError(
                 f"The queue {queue.name!r} was adopted and has no archive.",
-                why="The console makes no tables beside somebody else's.",
+                why="The console creates no tables next to those of other programs.",
             )
         if popped and action is not None:
             raise UsageError(
-                "No action took what was popped.",
-                next_step="Name the action, or popped messages: not both.",
+                "Popped messages belong to no action.",
+                next_step="Name the action or popped messages, not both.",
             )
         self._source = source
         self._taken = Taken(action, reason, popped)
@@ -108,7 +117,7 @@ class Restore:
         """The way of each that matches, in order: a byte a message, as there may be many."""
 
     @property
-    def source(self) -> Source:
+    def source(self) -> MessageSource:
         """The queue, and what its ids and payloads are."""
         return self._source
 
@@ -127,15 +136,15 @@ class Restore:
         if taken == Taken() and not filters.narrowing and filters.state is None:
             action = last_purge(database, session, self._source, cutoff)
             if action is None:
-                self.detail = "nothing of a purge is in the archive"
+                self.detail = "the archive has nothing from a purge"
                 return _Nobody()
             taken = Taken(action)
             self.detail = f"{_words(taken)}, the last purge"
-        return ArchiveChoice(database, session, self._source, filters, taken, cutoff)
+        return ArchiveSelection(database, session, self._source, filters, taken, cutoff)
 
     def consider(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
         """Leaves alone what is over the limit that the queue has now."""
-        with session.transaction("look at archived messages") as connection:
+        with session.transaction("read archived messages") as connection:
             rows = self._rows(connection, chosen, lock="no")
         left: dict[str, list[Message]] = defaultdict(list)
         for message in chosen:
@@ -171,14 +180,14 @@ class Restore:
         if plan.by_state.get("claimed"):
             lines.append("those that were claimed come back as errors")
         if pushed:
-            with session.transaction("look at the queue") as connection:
+            with session.transaction("read the queue") as connection:
                 self._source.pass_gate(connection)
                 now = standing(connection, self._source)
             lines.append(f"{pushed:,} are pushed again and get a new id; {self._place(now.count)}")
             needs, obstacles = now.needs(pushed)
             lines += needs
         if self._taken.popped:
-            lines.append("they were delivered once: whoever pops them gets them again")
+            lines.append("they were delivered once before: consumers get them again")
         return lines, obstacles
 
     def _place(self, ready: str) -> str:
@@ -189,15 +198,15 @@ class Restore:
         if order is Order.DUE:
             return "each at its due time"
         if order is Order.NONE:
-            return "without any order"
-        return f"goes behind {ready} messages that are there"
+            return "in no particular order"
+        return f"goes behind {ready} messages"
 
     def script(self) -> str:
         """The statement that puts most of them back."""
         if self._keeps:
-            name, within = "put_back", scope(self._source, Shelf.TABLE, ids="kept")
+            name, within = "put_back", scope(self._source, Storage.TABLE, ids="kept")
         else:
-            name, within = "push_back", scope(self._source, Shelf.TABLE)
+            name, within = "push_back", scope(self._source, Storage.TABLE)
         return sql.script(statement(self._source, name), self._source.product.dialect, within)
 
     def act(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
@@ -222,8 +231,8 @@ class Restore:
         if FULL not in ledger.failed:
             return ""
         return (
-            f"{FULL}: what it did not take is still in the archive; "
-            "the same action takes it when there are free slots"
+            f"{FULL}: the rest is still in the archive; run the same action again once there are "
+            "free slots"
         )
 
     def _put_back(self, connection: Connection, messages: Sequence[Message]) -> Ledger:
@@ -243,18 +252,18 @@ class Restore:
         return _with_the_rest(ledger, len(messages), FULL)
 
     @property
-    def _shelf(self) -> Shelf:
-        return Shelf.IN_HAND if self._in_hand else Shelf.TABLE
+    def _storage(self) -> Storage:
+        return Storage.IN_HAND if self._in_hand else Storage.TABLE
 
     def _rows(
         self, connection: Connection, chosen: Sequence[Message], *, lock: str
     ) -> dict[str, _Held]:
         kept = "kept" if self._keeps or self._in_hand else "pushed"
-        rows = sql.fetch(
+        rows = sql.rows(
             connection,
             _Held,
             statement(self._source, "hold_archived"),
-            scope(self._source, self._shelf, lock=lock, rows=kept),
+            scope(self._source, self._storage, lock=lock, rows=kept),
             keys=self._source.product.array([message.key for message in chosen]),
         )
         return {str(row.archive_id): row for row in rows}
@@ -262,14 +271,13 @@ class Restore:
     def _move(
         self, connection: Connection, name: str, messages: Sequence[Message], **conditions: str
     ) -> Moved:
-        (moved,) = sql.fetch(
+        return sql.row(
             connection,
             Moved,
             statement(self._source, name),
-            scope(self._source, self._shelf, **conditions),
+            scope(self._source, self._storage, **conditions),
             keys=self._source.product.array([message.key for message in messages]),
         )
-        return moved
 
 
 def _with_the_rest(ledger: Ledger, selected: int, why: str) -> Ledger:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from console.actions import audit
+from console import audit
 from console.catalog import Queue
 from console.engines import Database
 from console.errors import BusyError, ConnectionFailedError, RefusedError, UsageError
@@ -39,9 +39,9 @@ def reveal(
     )
     if rights < Rights.OPERATOR:
         error = RefusedError(
-            "What the masks hide is not shown.",
-            why=f"That wants the rights of an operator; this connection has {rights.word}.",
-            next_step="Use a connection with more rights, if that is meant.",
+            "Masked values are not shown.",
+            why=f"That needs the right operator; this connection has {rights.word}.",
+            next_step="Use a connection with more rights.",
         )
         audit.note(subject, audit.Outcome.REFUSED, detail=str(error))
         raise error
@@ -52,19 +52,19 @@ def reveal(
 
 def _kept_in_the_database(database: Database, subject: audit.Subject) -> bool:
     """Whether the database keeps it; where it cannot, this machine must."""
-    doing = "keep in the audit that a message is revealed"
+    doing = "record in the audit that a message is revealed"
     try:
         with database.transaction(doing) as connection:
-            record = audit.Record.begin(connection, database.product, subject)
+            record = audit.ActionRecord.begin(connection, subject)
             record.end(connection, audit.Outcome.DONE)
     except (ConnectionFailedError, BusyError, UsageError):
         raise
     except RefusedError as error:
         if not audit.note(subject, audit.Outcome.DONE, detail=f"only here: {error.why}"):
             raise RefusedError(
-                "What the masks hide is not shown.",
-                why=f"Nobody could keep that it was: {error.why}",
-                next_step=f"See that {audit.local_file()} can be written.",
+                "Masked values are not shown.",
+                why=f"The audit could not record it: {error.why}",
+                next_step=f"Make sure that {audit.local_file()} can be written.",
             ) from error
         return False
     audit.note(subject, audit.Outcome.DONE, action_id=record.action_id)

@@ -1,36 +1,43 @@
-"""Messages that lie in a queue, taken hold of by their keys and acted on, one batch a transaction.
+"""Messages that lie in a queue: chosen in one order, by keys, up to an action's cut-off; taken hold
+of by these keys and acted on, one batch a transaction.
 
 The SQL is `queries/<engine>/actions.sql`. A batch first holds the rows that are still what was
 chosen, skipping those in other hands, and then acts on exactly these.
 """
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING
-
-from sqlalchemy import Connection
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from console import sql
-from console.actions.choosing import Candidates, Choice
-from console.actions.ledger import Ledger
+from console.audit import Ledger
 from console.catalog import Kind, Queue
 from console.designs import Flow, Order
 from console.engines import Database, Session
+from console.errors import UsageError
+from console.monitor.errors import MOST_ERRORS, SECONDS_MOST
 from console.monitor.filters import Filters
-from console.monitor.message import Message
-from console.monitor.walked import Source
+from console.monitor.message import Message, MessageQuery, ReadBound
+from console.monitor.messages import check, check_payload, doing
+from console.monitor.scan_query import MessageSource, Search
 
 if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from console.actions.canary import Followed
     from console.actions.plan import Plan
 
 CHANGED = "popped, changed or in other hands meanwhile"
 """Why a message was skipped."""
 
 
-class Shelf(StrEnum):
+class Storage(StrEnum):
     """Where a queue's rows lie."""
 
     TABLE = "table"
@@ -45,17 +52,19 @@ _IN_HAND_COLUMNS = {
     **{name: name for name in ("claimed_at", "claimed_by", "done_at")},
     "error": "errors",
 }
-_COUNTED = 10_000
 _KEY_TYPES = {"bigint": "int8", "integer": "int4", "smallint": "int2", "uuid": "uuid"}
 """An adopted table's id: its type by the name that may stand in quotes; others compare as text."""
 
 
 @dataclass(frozen=True)
-class _HeldRow:
+class HeldRow:
+    """A row as it is now. None: nothing tells it."""
+
     place: str
     id: str | None
     state: str | None
     attempts: int | None
+    error_hash: str | None
 
 
 @dataclass(frozen=True)
@@ -67,155 +76,121 @@ class Moved:
 
 
 @dataclass(frozen=True)
-class Standing:
-    """How a queue stands to which messages shall go."""
-
-    ready: int
-    """Counted to 10,001. Of a ring, those whose numbers were purged too."""
-    room: int | None
-    """So many more a ring takes."""
-    voids: int | None
-    """So many more after a relay."""
-
-    @property
-    def count(self) -> str:
-        """How many are ready, in words."""
-        return _counted(self.ready - (self.voids or 0))
-
-    def needs(self, count: int) -> tuple[list[str], list[str]]:
-        """What a push of so many needs: as a consequence, or as an obstacle."""
-        if self.room is None:
-            return [], []
-        needs = f"needs {count:,} slots, {self.room:,} are free"
-        if count <= self.room:
-            return [needs], []
-        if self.voids:
-            needs += f"; a relay frees {_counted(self.voids)} more, whose messages were purged"
-        return [], [needs]
-
-
-def _counted(number: int) -> str:
-    return f"{number:,}" if number <= _COUNTED else f"more than {_COUNTED:,}"
-
-
-@dataclass(frozen=True)
 class Held:
-    """Rows of one shelf that this transaction has locked, in one state."""
+    """Rows of one storage that this transaction has locked, in one state."""
 
-    shelf: Shelf
+    storage: Storage
     state: str
     places: tuple[str, ...]
     ids: tuple[str | None, ...]
 
 
-def shelf_of(queue: Queue, message: Message) -> Shelf:
+def storage_of(queue: Queue, message: Message) -> Storage:
     """Where the message lies."""
     if queue.design.flow is not Flow.NUMBERS:
-        return Shelf.TABLE
-    return Shelf.IN_HAND if message.number is None else Shelf.SLOTS
+        return Storage.TABLE
+    return Storage.IN_HAND if message.number is None else Storage.SLOTS
 
 
-def scope(source: Source, shelf: Shelf, **conditions: str) -> sql.Scope:
+def scope(source: MessageSource, storage: Storage, **conditions: str) -> sql.Scope:
     """What the statements of actions.sql are rendered with."""
     queue = source.queue
     plain = queue.scope(source.product)
     roles = dict(plain.roles)
     values = dict(plain.values)
     installed = queue.kind is Kind.INSTALLED
-    beside = queue.design.table_suffix != "" and installed
-    if shelf is Shelf.IN_HAND:
+    if storage is Storage.IN_HAND:
         roles = dict(_IN_HAND_COLUMNS)
         values["table"] = f"{queue.name}_in_hand"
     values["key_type"] = _KEY_TYPES.get(source.id_type, "text") if not installed else source.id_type
     options = {
         **plain.options,
         "payload": source.payload or "text",
-        "shelf": shelf.value,
-        "payload_beside": "yes" if beside else "no",
-        "titled": "yes" if installed and "status" in queue.roles else "no",
+        "storage": storage.value,
         **conditions,
     }
     return sql.Scope(values, options, roles)
 
 
-def statement(source: Source, name: str) -> sql.Statement:
-    """One of actions.sql; of a queue that a library keeps, of that library's own file."""
-    file = source.queue.design.name if source.queue.design.library else "actions"
-    return sql.statements(source.product.name, file)[name]
-
-
-@dataclass(frozen=True)
-class _Rule:
-    problem: str | None
-
-
-def against_the_rule(session: Session, source: Source) -> list[str]:
-    """Why the library's own way to make a message ready is not open here; nothing: it is."""
-    if not source.queue.design.library:
-        return []
-    with session.transaction("look for the library's own function") as connection:
-        rule = statement(source, "rule")
-        (found,) = sql.fetch(connection, _Rule, rule, source.queue.scope(source.product))
-    return [found.problem] if found.problem else []
-
-
-def standing(connection: Connection, source: Source) -> Standing:
-    """How the queue stands now."""
-    within = scope(source, Shelf.TABLE)
-    (found,) = sql.fetch(connection, Standing, statement(source, "standing"), within)
-    return found
+def statement(source: MessageSource, name: str) -> str:
+    """One of actions.sql, or what the design has of that name in its own file."""
+    return source.own(name)
 
 
 def hold(
-    connection: Connection, source: Source, chosen: Sequence[Message]
+    connection: Connection, source: MessageSource, chosen: Sequence[Message]
 ) -> tuple[list[Held], int]:
     """Lock those that are still as they were chosen; and how many are not, or are in other hands.
 
-    Nothing is waited for. The rows come by shelf and state, each in the order of the choice.
+    Nothing is waited for. The rows come by storage and state, each in the order of the choice.
     """
     held: list[Held] = []
     skipped = len(chosen)
-    for shelf, messages in by_shelf(source.queue, chosen):
-        keys = {key_of(source.queue, shelf, message): message for message in messages}
-        rows = sql.fetch(
-            connection,
-            _HeldRow,
-            statement(source, "hold"),
-            scope(source, shelf),
-            keys=source.product.array(list(keys)),
-            due=source.product.array([due_of(message) for message in messages]),
-        )
+    for storage, messages in by_storage(source.queue, chosen):
+        keys = {key_of(source.queue, storage, message): message for message in messages}
+        hashed = any(message.error_hash is not None for message in messages)
+        rows = rows_of(connection, source, storage, messages, hashed="yes" if hashed else "no")
         by_id = {message.id: message for message in messages}
         order = {message.id: at for at, message in enumerate(messages)}
-        same: dict[str, list[_HeldRow]] = defaultdict(list)
+        same: dict[str, list[HeldRow]] = defaultdict(list)
         for row in rows:
-            message = by_id.get(row.id) if row.id is not None else keys.get(row.place)
+            name = row.place if row.id is None else row.id
+            message = by_id.get(name) or keys.get(name)
             if message is not None and _is_still(row, message):
                 same[message.state].append(row)
                 skipped -= 1
         for state, some in same.items():
             some.sort(key=lambda row: order.get(row.id, 0))
             places, ids = tuple(row.place for row in some), tuple(row.id for row in some)
-            held.append(Held(shelf, state, places, ids))
+            held.append(Held(storage, state, places, ids))
     return held, skipped
 
 
-def _is_still(row: _HeldRow, message: Message) -> bool:
-    """Attempts rise with every pop: with the state they tell one claim or failure from the next."""
-    return row.state in {None, message.state} and row.attempts in {None, message.attempts}
+def rows_of(
+    connection: Connection,
+    source: MessageSource,
+    storage: Storage,
+    messages: Sequence[Message],
+    *,
+    lock: str = "yes",
+    hashed: str = "no",
+) -> list[HeldRow]:
+    """The rows of these messages of one storage that are there, in no order."""
+    return sql.rows(
+        connection,
+        HeldRow,
+        statement(source, "hold"),
+        scope(source, storage, lock=lock, hashed=hashed),
+        keys=source.product.array([key_of(source.queue, storage, message) for message in messages]),
+        due=source.product.array([due_of(message) for message in messages]),
+    )
 
 
-def by_shelf(queue: Queue, chosen: Sequence[Message]) -> Iterator[tuple[Shelf, Sequence[Message]]]:
-    """The messages of each shelf."""
-    found: Mapping[Shelf, list[Message]] = defaultdict(list)
+def _is_still(row: HeldRow, message: Message) -> bool:
+    """Attempts rise with every pop: with the state they tell one claim or failure from the next.
+
+    Of one kind of errors, the text is still the one that was found to be of that kind.
+    """
+    return (
+        row.state in {None, message.state}
+        and row.attempts in {None, message.attempts}
+        and message.error_hash in {None, row.error_hash}
+    )
+
+
+def by_storage(
+    queue: Queue, chosen: Sequence[Message]
+) -> Iterator[tuple[Storage, Sequence[Message]]]:
+    """The messages of each storage."""
+    found: Mapping[Storage, list[Message]] = defaultdict(list)
     for message in chosen:
-        found[shelf_of(queue, message)].append(message)
+        found[storage_of(queue, message)].append(message)
     yield from found.items()
 
 
-def key_of(queue: Queue, shelf: Shelf, message: Message) -> str:
+def key_of(queue: Queue, storage: Storage, message: Message) -> str:
     """What `hold` finds the message by: its place in a heap, its number in a ring, else its id."""
-    if shelf is Shelf.SLOTS:
+    if storage is Storage.SLOTS:
         return str(message.number)
     if queue.design.order is Order.NONE and message.key:
         return message.key.split(",", 2)[2]
@@ -228,6 +203,142 @@ def due_of(message: Message) -> str:
     return place[1] if len(place) == 3 else ""
 
 
+class Candidates(Protocol):
+    """The messages that an action is for, in the order in which it takes them."""
+
+    @property
+    def complete(self) -> bool:
+        """False: the search was cut short, and there may be more."""
+        ...
+
+    def next(self, most: int) -> list[Message]:
+        """The next ones, at most so many; none: that was all."""
+        ...
+
+
+class SelectedError(NamedTuple):
+    """One error of a kind, as it was when its text was read: what a batch checks again."""
+
+    id: str | None
+    attempts: int | None
+    error_hash: str
+
+    @property
+    def message(self) -> Message:
+        """The same for those who hold and move messages: of the rest nothing is told."""
+        nothing = dict.fromkeys(Message.__dataclass_fields__)
+        told = {"key": "", "state": "error", "error_cut": False, "payload_cut": False}
+        return Message(**{**nothing, **told, **self._asdict()})
+
+
+class Resolved:
+    """The errors that a plan has found to be of a kind, and no others."""
+
+    complete = True
+
+    def __init__(self, targets: Sequence[SelectedError]) -> None:
+        self._left = iter(targets)
+
+    def next(self, most: int) -> list[Message]:
+        """The next ones, at most so many; none: that was all."""
+        return [target.message for target in islice(self._left, most)]
+
+
+class Selection:
+    """The messages of some states that match, oldest first. In the hands of one thread."""
+
+    def __init__(
+        self,
+        database: Database,
+        session: Session,
+        source: MessageSource,
+        filters: Filters,
+        states: Sequence[str],
+        cutoff: datetime,
+    ) -> None:
+        """UsageError for filters that can mean nothing in one of the states."""
+        if filters.keep_newest is not None and len(states) > 1:
+            raise UsageError(
+                "keep-newest needs one state.",
+                why=f"They are taken one state after another: {', '.join(states)}.",
+                next_step="Say which with --filter state=...",
+            )
+        if filters.keep_newest is not None and len(filters.ids) > 1:
+            raise UsageError(
+                "keep-newest does not go with several ids.",
+                why="They are taken one id after another, whatever their ages.",
+            )
+        self._database = database
+        self._session = session
+        self._source = source
+        bare = replace(filters, limit=None, keep_newest=None)
+        for state in states:
+            check(source.queue, replace(bare, state=state))
+        each = source.known(bare).each
+        self._left = [replace(one, state=state) for state in states for one in each]
+        """What is still to be read: each state by itself, and in it each id."""
+        check_payload(source, bare)
+        self._cutoff = cutoff
+        self._after: str | None = None
+        self._met: set[str | None] = set()
+        self._beyond = 0
+        """So many more are read, where nothing gives an order."""
+        self.complete = True
+        self._bounded = filters.error_group is not None
+        self._bound = ReadBound(MOST_ERRORS, SECONDS_MOST)
+
+    def next(self, most: int) -> list[Message]:
+        """The next ones, at most so many; none: that was all."""
+        while self._left and self._within_bounds():
+            limit = most + self._beyond
+            wanted = MessageQuery(self._left[0], limit, oldest_first=True, moment=self._cutoff)
+            search = Search(self._source, wanted, self._after)
+            self._run(search)
+            self._bound.rows += search.read
+            found = self._not_met(search.found)
+            if search.next is not None:
+                self._after = search.next.text
+            elif search.complete:
+                self._next_scan()
+            elif found:
+                # Nothing gives an order to go on in: from the beginning, as long as others come.
+                found = found[:most]
+                self._met.update(message.id for message in found)
+            elif len(search.found) >= limit:
+                self._beyond += limit
+            else:
+                self._next_scan()
+            if found:
+                return found
+        return []
+
+    def _within_bounds(self) -> bool:
+        """Where texts are read to tell kinds apart, so many and for so long, as `errors` does."""
+        self.complete = not self._bounded or self._bound.goes_on(0)
+        return self.complete
+
+    def _not_met(self, found: Sequence[Message]) -> list[Message]:
+        if any(message.id is None and not message.key for message in found):
+            raise UsageError(
+                f"Messages of {self._source.queue.name!r} cannot be told apart.",
+                why="It was adopted without a column for the role id.",
+                next_step="Forget it, and adopt it with --map id=COLUMN.",
+            )
+        return [message for message in found if message.id not in self._met]
+
+    def _next_scan(self) -> None:
+        self._left.pop(0)
+        self._after = None
+        self._met.clear()
+        self._beyond = 0
+
+    def _run(self, search: Search) -> None:
+        while not search.ended:
+            with self._session.transaction(doing(self._source.queue)) as connection:
+                self._source.begin(connection, self._database)
+                search.step(connection)
+
+
 class RowMover:
     """A verb that does the same to every row that it holds: one statement of actions.sql."""
 
@@ -238,9 +349,11 @@ class RowMover:
     aged = "in that state"
     statement = ""
     """Its name in actions.sql."""
+    followed: Followed | None = None
+    """What becomes of a batch; None: nothing tells it."""
 
-    def __init__(self, source: Source, *, detail: str = "", **conditions: str) -> None:
-        """`conditions` are what the statement's `-- when` asks for besides queue and shelf."""
+    def __init__(self, source: MessageSource, *, detail: str = "", **conditions: str) -> None:
+        """`conditions` are what the statement's `-- when` asks for besides queue and storage."""
         self._source = source
         self._conditions = conditions
         self.detail = detail
@@ -248,7 +361,7 @@ class RowMover:
         self.allowed = tuple(state for state in self.allowed if state in source.queue.states)
 
     @property
-    def source(self) -> Source:
+    def source(self) -> MessageSource:
         """The queue, and what its ids and payloads are."""
         return self._source
 
@@ -261,14 +374,14 @@ class RowMover:
         cutoff: datetime,
     ) -> Candidates:
         """Where the queue's messages lie, oldest first."""
-        return Choice(database, session, self._source, filters, states, cutoff)
+        return Selection(database, session, self._source, filters, states, cutoff)
 
     def consider(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
         """Leaves none alone."""
         del session, chosen
         return {}
 
-    def consequence(self, session: Session, plan: "Plan") -> tuple[list[str], list[str]]:
+    def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
         """Nothing that would not be known."""
         del session, plan
         return [], []
@@ -279,16 +392,16 @@ class RowMover:
         return {}
 
     def script(self) -> str:
-        """The statement as it runs on each batch, for the shelf that most rows lie on."""
+        """The statement as it runs on each batch, for the storage that most rows lie on."""
         ring = self._source.queue.design.flow is Flow.NUMBERS
-        shelf = Shelf.TABLE
+        storage = Storage.TABLE
         if ring:
-            shelf = Shelf.SLOTS if "ready" in self.states else Shelf.IN_HAND
-        within = scope(self._source, shelf, **self._conditions)
+            storage = Storage.SLOTS if "ready" in self.states else Storage.IN_HAND
+        within = scope(self._source, storage, **self._conditions)
         return sql.script(self._statement, self._source.product.dialect, within)
 
     @property
-    def _statement(self) -> sql.Statement:
+    def _statement(self) -> str:
         return statement(self._source, self.statement)
 
     def act(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
@@ -296,16 +409,19 @@ class RowMover:
         self._source.pass_gate(connection)
         held, skipped = hold(connection, self._source, chosen)
         ledger = Ledger(selected=skipped, skipped={CHANGED: skipped} if skipped else {})
+        if self.followed is not None and self.followed.wanted:
+            ids = {id_ for some in held for id_ in some.ids}
+            self.followed.begin(connection, [one for one in chosen if one.id in ids])
         for some in held:
             ledger += self._move(connection, some, action_id)
         return ledger
 
     def _move(self, connection: Connection, held: Held, action_id: int) -> Ledger:
-        (moved,) = sql.fetch(
+        moved = sql.row(
             connection,
             Moved,
             self._statement,
-            scope(self._source, held.shelf, **self._conditions),
+            scope(self._source, held.storage, **self._conditions),
             places=self._source.product.array(list(held.places)),
             state=held.state,
             **self.bound(action_id),

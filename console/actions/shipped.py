@@ -4,7 +4,7 @@ So there is no second list of them that could differ from the first.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from console import sql
@@ -13,7 +13,7 @@ from console.engines import Product
 
 
 @dataclass(frozen=True)
-class Code:
+class Routine:
     """One function or procedure."""
 
     name: str
@@ -24,7 +24,7 @@ class Code:
 
 
 @dataclass(frozen=True)
-class Column:
+class ShippedColumn:
     """One column of a table."""
 
     table: str
@@ -63,6 +63,7 @@ _TABLE = re.compile(
     r"(?P<columns>.*?)\n\s*\)",
     re.DOTALL,
 )
+_SEQUENCE = re.compile(rf"CREATE SEQUENCE (?:IF NOT EXISTS )?{_IDENT}\.(?P<name>{_IDENT})")
 _COLUMN = re.compile(r"^\s*(?P<name>[a-z]\w*) (?P<definition>.+?),?\s*$")
 _NO_COLUMN = re.compile(r"\s*(?:CONSTRAINT|PRIMARY|UNIQUE|CHECK|INDEX|WITH|FOREIGN)\b")
 _INDEX = re.compile(
@@ -71,29 +72,30 @@ _INDEX = re.compile(
 )
 _COMMENT = re.compile(r"""("(?:[^"]|"")*"|\[(?:[^\]]|\]\])*\])|--[^\n]*""")
 """Or a quoted name, in which two dashes are no comment."""
-_Scripts = Callable[[Product, Queue], Iterator[sql.Statement]]
+_Scripts = Callable[[Product, Queue], Iterable[str]]
 _CATALOG_WORDS = {"timestamptz": "timestamp with time zone", "int8": "bigint"}
 """Types as the scripts write them -> as PostgreSQL does."""
 
 
-def code(product: Product, queue: Queue) -> list[Code]:
+def code(product: Product, queue: Queue) -> list[Routine]:
     """All functions (procedures) of the queue."""
     if queue.kind is not Kind.INSTALLED:
         return []
-    found = [code_of(product, text) for text in _batches(product, queue, _code_scripts)]
+    texts = _batches(product, queue, lambda _, of: code_scripts(of))
+    found = [code_of(product, text) for text in texts]
     return [one for some in found for one in some]
 
 
-def code_of(product: Product, text: str) -> list[Code]:
+def code_of(product: Product, text: str) -> list[Routine]:
     """Those that a text makes: a script of ours, or a definition that the server kept."""
-    if product.name == "mssql":
+    if product.keeps_definitions:
         return [
             # How it is made (CREATE, ALTER) is no part of it, nor are blanks at its ends.
-            Code(_unquoted(m["name"]), "", m["rest"].replace("\r\n", "\n").strip())
+            Routine(_unquoted(m["name"]), "", m["rest"].replace("\r\n", "\n").strip())
             for m in _PROCEDURE.finditer(text)
         ]
     return [
-        Code(
+        Routine(
             _unquoted(m["name"]),
             f"({_arguments(m['arguments'])}) RETURNS {_result(m['result'])}",
             body_of([f"{k}={v}" for k, v in _SETTING.findall(m["settings"])], m["body"]),
@@ -107,18 +109,41 @@ def body_of(settings: Sequence[str], body: str) -> str:
     return "\n".join((*sorted(settings), body))
 
 
-def columns(product: Product, queue: Queue) -> list[Column]:
+def columns(product: Product, queue: Queue) -> list[ShippedColumn]:
     """All columns of the queue's tables."""
     return _columns(_batches(product, queue, _table_scripts))
 
 
-def catalog_columns(product: Product) -> list[Column]:
+def tables_of(product: Product, queue: Queue) -> list[str]:
+    """The scripts that make what the design keeps its messages in."""
+    scripts = [f"{queue.design.name}.{name}" for name in ("tables", "added")]
+    return [script for script in scripts if sql.has(product, script)]
+
+
+def added(product: Product, queue: Queue) -> list[str]:
+    """The script, if any, that makes what a queue of an older version lacks."""
+    script = f"{queue.design.name}.added"
+    return [script] if sql.has(product, script) and queue.kind is Kind.INSTALLED else []
+
+
+def code_scripts(queue: Queue) -> list[str]:
+    """Those that make the queue's functions (procedures)."""
+    waits = queue.options.get("notify") == "on"
+    return [f"{queue.design.name}.functions", *(["common.wait_functions"] if waits else [])]
+
+
+def added_sequences(product: Product, queue: Queue) -> list[str]:
+    """The sequences that the script makes: where one is missing, the script has to run."""
+    texts = _batches(product, queue, added)
+    return [_unquoted(found["name"]) for text in texts for found in _SEQUENCE.finditer(text)]
+
+
+def catalog_columns(product: Product) -> list[ShippedColumn]:
     """All columns of the console's own tables."""
-    bootstrap = sql.statements(product.name, "catalog")["bootstrap"]
-    return _columns(sql.batches(bootstrap, product.dialect, sql.Scope()))
+    return _columns(sql.batches("catalog.bootstrap", product.dialect))
 
 
-def indexes_on(product: Product, queue: Queue, column: Column) -> list[str]:
+def indexes_on(product: Product, queue: Queue, column: ShippedColumn) -> list[str]:
     """Statements that make the indexes that a column is in: without it there is none of them."""
     word = re.compile(rf"\b{column.name}\b")
     return [
@@ -129,7 +154,7 @@ def indexes_on(product: Product, queue: Queue, column: Column) -> list[str]:
     ]
 
 
-def _columns(texts: Sequence[str]) -> list[Column]:
+def _columns(texts: Sequence[str]) -> list[ShippedColumn]:
     found = []
     for text in texts:
         for table in _TABLE.finditer(text):
@@ -138,7 +163,9 @@ def _columns(texts: Sequence[str]) -> list[Column]:
                 column = None if _NO_COLUMN.match(line) else _COLUMN.match(line)
                 if column:
                     name = _unquoted(table["name"])
-                    found.append(Column(name, column["name"], column["definition"], table["place"]))
+                    found.append(
+                        ShippedColumn(name, column["name"], column["definition"], table["place"])
+                    )
     return found
 
 
@@ -148,19 +175,12 @@ def _batches(product: Product, queue: Queue, scripts: _Scripts) -> list[str]:
     return [text for part in chosen for text in sql.batches(part, product.dialect, scope)]
 
 
-def _code_scripts(product: Product, queue: Queue) -> Iterator[sql.Statement]:
-    yield sql.statements(product.name, queue.design.name)["functions"]
-    if queue.options.get("notify") == "on":
-        yield sql.statements(product.name, "common")["wait_functions"]
-
-
-def _table_scripts(product: Product, queue: Queue) -> Iterator[sql.Statement]:
-    common = sql.statements(product.name, "common")
+def _table_scripts(product: Product, queue: Queue) -> Iterator[str]:
     if queue.kind is Kind.INSTALLED:
-        yield sql.statements(product.name, queue.design.name)["tables"]
+        yield from tables_of(product, queue)
         if queue.options.get("notify") == "on":
-            yield common["waiting"]
-    yield common["archive"]
+            yield "common.waiting"
+    yield "common.archive"
 
 
 def _unquoted(name: str) -> str:

@@ -2,22 +2,32 @@
 
 import secrets
 import statistics
+import sys
 import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection
 
 from console.actions.execute import Control
-from console.actions.pop import Message, complete, pop_many
+from console.actions.install import scratch_queue
+from console.actions.pop import PoppedMessage, complete, pop_many
 from console.actions.push import Payload, push, push_many
-from console.actions.scratch import scratch_queue
-from console.bench.latency import Latency
+from console.bench.call_log import CallLog, Calls, Latency
+from console.bench.load_blocking import LostError, consume, produce
+from console.bench.message import DAMAGED, NO_HEAD, codes_and_times, head
+from console.bench.round_figures import KEPT_BY_EACH, judge
+from console.bench.worker_round import SharedCounters, Times, WorkerRound, WorkerTask, now_us
 from console.catalog import Queue, installed_queue
 from console.designs import Design, Order
-from console.designs.pops import Pop, judge
+from console.designs.model import Pop
+from console.designs.model import judge as judge_pops
 from console.engines import Database
-from console.errors import ConsoleError, RefusedError
+from console.errors import ConnectionFailedError, ConsoleError, RefusedError
+from console.formats import numbered
 
 PREFIX = "dbq_smoke_"
 """Of a scratch queue's name: one that is left behind by a kill can be told and uninstalled."""
@@ -26,12 +36,15 @@ _PRODUCERS = 3
 _CONSUMERS = 3
 _MESSAGES_EACH = 100
 _SEQUENTIAL = 40
-_EXPECTED = _SEQUENTIAL + _PRODUCERS * _MESSAGES_EACH
+"""Of producer 0, by itself; the others' are numbered behind them."""
 _SMALLEST_PAYLOAD = 8
+_MOST_DIGITS = 9
 _SMALLEST_RING = _SEQUENTIAL
-_LARGEST_RING = 100
-_TIMEOUT_SECONDS = 60.0
+LARGEST_RING = 100
+_STALLED_SECONDS = 60.0
+"""Without one more message pushed or popped it ends; a busy server may take as long as it needs."""
 _TELL_SECONDS = 0.1
+NOT_YET = Latency(0.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -59,7 +72,7 @@ class SmokeResult:
 
 
 @dataclass(frozen=True)
-class Progress:
+class SmokeProgress:
     """How far a smoke test is."""
 
     pushed: int
@@ -72,7 +85,7 @@ class Progress:
     """Of the calls so far that were measured."""
 
 
-Tell = Callable[[Progress], None]
+Tell = Callable[[SmokeProgress], None]
 
 
 class StoppedError(ConsoleError):
@@ -81,36 +94,10 @@ class StoppedError(ConsoleError):
     def __init__(self, pushed: int) -> None:
         super().__init__(
             "The smoke test was stopped.",
-            why=f"{pushed:,} messages had been pushed. Nothing was judged, nothing is left of it.",
+            why=f"{numbered(pushed, 'message')} had been pushed. Nothing was judged, and nothing "
+            "is left "
+            "behind.",
         )
-
-
-@dataclass
-class _Log:
-    """What the threads saw; appended under the lock."""
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    push_seconds: list[float] = field(default_factory=list)
-    pop_seconds: list[float] = field(default_factory=list)
-    popped: list[tuple[int, Message]] = field(default_factory=list)
-    """(consumer, message), in the order of the pops."""
-    pushed: int = 0
-    unfinished: int = 0
-    errors: list[str] = field(default_factory=list)
-    began: float = field(default_factory=time.monotonic)
-    control: Control = field(default_factory=Control)
-    tell: Tell = lambda _: None
-
-    def go_on(self) -> None:
-        """Tell how far it is; StoppedError where it is to stop."""
-        with self.lock:
-            pushing, popping = list(self.push_seconds), list(self.pop_seconds)
-            pushed, popped = self.pushed, len(self.popped)
-        seconds = time.monotonic() - self.began
-        push_ms, pop_ms = latency_of(pushing), latency_of(popping)
-        self.tell(Progress(pushed, popped, _EXPECTED, seconds, push_ms, pop_ms))
-        if self.control.stopped:
-            raise StoppedError(pushed)
 
 
 def smoke_queue(
@@ -122,20 +109,27 @@ def smoke_queue(
     """
     if queue.design.library:
         raise RefusedError(
-            f"smoke is not for the queue {queue.name!r}, which {queue.design.library} keeps.",
-            why="A scratch queue beside it would be none of the library's.",
+            f"smoke is not available for the queue {queue.name!r}, which {queue.design.library} "
+            "keeps.",
+            why="A scratch queue would not be one of the library's.",
         )
-    log = _Log(control=control or Control(), tell=tell)
-    return _smoke(database, queue.schema, queue.design, dict(queue.options), queue.name, log)
+    of, options = queue.design, dict(queue.options)
+    return _smoke(database, queue.schema, of, options, queue.name, control or Control(), tell)
 
 
 def smoke_design(database: Database, schema: str, of: Design) -> SmokeResult:
     """Smoke-test a design with its default options."""
-    return _smoke(database, schema, of, {}, "", _Log())
+    return _smoke(database, schema, of, {}, of.name, Control(), lambda _: None)
 
 
 def _smoke(
-    database: Database, schema: str, of: Design, options: dict[str, str], name: str, log: _Log
+    database: Database,
+    schema: str,
+    of: Design,
+    options: dict[str, str],
+    name: str,
+    control: Control,
+    tell: Tell,
 ) -> SmokeResult:
     options = of.complete_options(options, database.product.name)
     limit = options["max_bytes"]
@@ -143,12 +137,21 @@ def _smoke(
         options["max_bytes"] = str(max(int(limit), _SMALLEST_PAYLOAD))
     if "size" in options:
         # Smaller than the traffic is long: the test goes round the ring and meets its end.
-        options["size"] = str(max(min(int(options["size"]), _LARGEST_RING), _SMALLEST_RING))
+        options["size"] = str(max(min(int(options["size"]), LARGEST_RING), _SMALLEST_RING))
     scratch = installed_queue(schema, PREFIX + secrets.token_hex(4), of, options)
     with scratch_queue(database, scratch):
-        out_of_order = _sequential(database, scratch, log)
-        _concurrent(database, scratch, log)
-    return _judge(scratch, name or of.name, log, out_of_order)
+        return smoke_scratch(database, scratch, name, control, tell)
+
+
+def smoke_scratch(
+    database: Database, scratch: Queue, name: str, control: Control, tell: Tell = lambda _: None
+) -> SmokeResult:
+    """Smoke-test a queue that is there for that, and empty; its ring has `LARGEST_RING` slots at
+    most. `name`: what the result calls it."""
+    run = _SmokeRound(database, scratch, control, tell)
+    run.sequential()
+    run.concurrent()
+    return judged(scratch, name, run.call_log, run.ids)
 
 
 def payload_of(number: int, queue: Queue) -> Payload:
@@ -164,192 +167,265 @@ def payload_of(number: int, queue: Queue) -> Payload:
 
 
 def number_of(payload: Payload, queue: Queue) -> int:
-    """The message's number if its payload is exactly one that was pushed, else -1."""
+    """The message's number if its payload is exactly one that is pushed, else -1."""
     text = payload.decode("latin-1") if isinstance(payload, bytes) else payload
     digits = text.removeprefix('{"n": ')
     end = next((i for i, sign in enumerate(digits) if not sign.isdecimal()), len(digits))
-    number = int(digits[:end]) if end else -1
-    pushed = 0 <= number < _EXPECTED
-    return number if pushed and payload == payload_of(number, queue) else -1
+    number = int(digits[:end]) if 0 < end < _MOST_DIGITS else -1
+    return number if number >= 0 and payload == payload_of(number, queue) else -1
 
 
-def _sequential(database: Database, queue: Queue, log: _Log) -> int:
-    """One producer in one session, then one consumer: the order of the whole is known.
+@dataclass(frozen=True)
+class _Messages:
+    """What is pushed to the scratch queue, for the workers of the bench."""
 
-    How many are out of it.
-    """
-    product = database.product
-    numbers = range(_SEQUENTIAL)
-    payloads = [payload_of(number, queue) for number in numbers]
-    half = _SEQUENTIAL // 2
-    pushing = "push to the scratch queue"
-    with database.session(pushing) as session:
-        for payload in payloads[:half]:
+    queue: Queue
+
+    def write(self, producer: int, number: int, at_us: int) -> bytes:
+        del at_us  # of no interest here
+        payload = payload_of(_number(producer, number), self.queue)
+        return payload if isinstance(payload, bytes) else payload.encode()
+
+    def head_of(self, payload: bytes) -> bytes:
+        number = number_of(payload if _is_bytes(self.queue) else payload.decode(), self.queue)
+        if number < 0:
+            return NO_HEAD
+        if number < _SEQUENTIAL:
+            return head(0, number, 0)
+        producer, number = divmod(number - _SEQUENTIAL, _MESSAGES_EACH)
+        return head(producer + 1, number, 0)
+
+
+def _is_bytes(queue: Queue) -> bool:
+    return queue.options["payload"] == "bytes"
+
+
+def _number(producer: int, number: int) -> int:
+    """Of a message, among those of all producers."""
+    return number if producer == 0 else _SEQUENTIAL + (producer - 1) * _MESSAGES_EACH + number
+
+
+def _expected() -> int:
+    """Messages of all producers."""
+    return _number(_PRODUCERS + 1, 0)
+
+
+class _SmokeRound:
+    """A round of the bench with few messages: in threads of this process, until all are through."""
+
+    def __init__(self, database: Database, queue: Queue, control: Control, tell: Tell) -> None:
+        self.database = database
+        self.queue = queue
+        self.ids: list[str] = []
+        """Of the concurrent part, in the order of the pops where the queue is strict."""
+        self.lock = threading.Lock()
+        self._control = control
+        self._tell = tell
+        self._began = self._moved_at = time.monotonic()
+        self._moved = 0
+        self._counters = SharedCounters(None, 4)
+        self._pushes_alone = self._side(produces=True, first=0, clients=1, place=0)
+        self._pops_alone = self._side(produces=False, first=0, clients=1, place=1)
+        self._pushes = self._side(
+            produces=True, first=1, clients=_PRODUCERS, place=2, messages=_MESSAGES_EACH
+        )
+        self._pops = self._side(
+            produces=False, first=1, clients=_CONSUMERS, place=3, messages=_expected()
+        )
+        self._pops.broken = self._pushes.broken
+
+    def _side(self, **task: Any) -> WorkerRound:
+        def go() -> Times:
+            return Times(0, 0, 0, sys.maxsize)  # until all are through, or `_look_on` ends it
+
+        messages = _Messages(self.queue)
+        return WorkerRound(
+            WorkerTask(**task), self._counters, go, messages=messages, errors_endured=1
+        )
+
+    @property
+    def call_log(self) -> CallLog:
+        """Of all, the sequential part first."""
+        sides = (self._pushes_alone, self._pops_alone, self._pushes, self._pops)
+        return CallLog.merged([one.call_log for one in sides])
+
+    def go_on(self) -> None:
+        """Tell how far it is; StoppedError where it is to stop."""
+        latencies = []
+        for side, name in ((self._pushes, "pushes"), (self._pops, "pops")):
+            with side.lock:
+                took = list(getattr(side.call_log, name).took_us)
+            latencies.append(latency_of(took))
+        pushed, popped = self._counters.pushed, self._counters.popped
+        seconds = time.monotonic() - self._began
+        self._tell(SmokeProgress(pushed, popped, _expected(), seconds, *latencies))
+        if self._control.stopped:
+            raise StoppedError(pushed)
+
+    def _look_on(self) -> None:
+        """End it where nothing moves any more, and say so: what was not popped may not be lost."""
+        now = time.monotonic()  # first: between the two, this thread may have to wait for long
+        moved = self._counters.pushed + self._counters.popped
+        if moved != self._moved:
+            self._moved, self._moved_at = moved, time.monotonic()
+        elif now - self._moved_at > _STALLED_SECONDS and not self._pops.broken.is_set():
+            with self._pops.lock:
+                self._pops.failed(f"No message was pushed or popped for {_STALLED_SECONDS:g} s.")
+
+    def sequential(self) -> None:
+        """One producer in one session, then one consumer: the order of the whole is known."""
+        payloads = [payload_of(number, self.queue) for number in range(_SEQUENTIAL)]
+        half = _SEQUENTIAL // 2
+        pushing, began = "push to the scratch queue", now_us()
+        with self.database.session(pushing) as session:
+            for payload in payloads[:half]:
+                with session.transaction(pushing) as connection:
+                    push(connection, self.queue, payload)
             with session.transaction(pushing) as connection:
-                push(connection, product, queue, payload)
-        with session.transaction(pushing) as connection:
-            push_many(connection, product, queue, payloads[half:])
-    log.pushed += _SEQUENTIAL
-    seen: list[int] = []
-    while len(seen) < _SEQUENTIAL:
-        log.go_on()
-        with database.transaction("pop from the scratch queue") as connection:
-            messages = pop_many(connection, product, queue, 7, "smoke")
-        if not messages:
-            break
-        log.popped += [(-1, message) for message in messages]
-        seen += [number_of(message.payload, queue) for message in messages]
-        _complete_all(database, queue, messages, log)
-    order = queue.design.order_with(queue.options)
-    if order is Order.NONE:
-        return 0
-    expected = list(reversed(numbers)) if order is Order.LIFO else list(numbers)
-    return sum(a != b for a, b in zip(seen, expected, strict=False))
+                push_many(connection, self.queue, payloads[half:])
+        self._pushes_alone.pushed(0, _SEQUENTIAL, _SEQUENTIAL, began)
+        client = _Client(self, self._pops_alone, 0)
+        while self._counters.popped < _SEQUENTIAL:
+            self.go_on()
+            began = now_us()
+            popped = client.pop(7)
+            if not popped:
+                break
+            finished, missed = client.finish(popped)
+            self._pops_alone.unfinished(missed)
+            self._pops_alone.popped(0, finished, began)
+
+    def concurrent(self) -> None:
+        """Several producers and consumers at once, each a thread with its own connection."""
+        sides = ((self._pushes, produce), (self._pops, consume))
+        threads = [
+            threading.Thread(target=_guarded, args=(work, _Client(self, side, number)))
+            for side, work in sides
+            for number in side.clients
+        ]
+        for side, _ in sides:
+            side.begin()
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(_TELL_SECONDS)
+                    self.go_on()
+                    self._look_on()
+        finally:
+            # An interrupt comes here, while they still run: the queue goes only after they ended.
+            self._pushes.broken.set()
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join()
 
 
-def _complete_all(database: Database, queue: Queue, messages: list[Message], log: _Log) -> None:
-    if not queue.finishes:
-        return
-    with database.transaction("complete messages of the scratch queue") as connection:
-        acted = [complete(connection, database.product, queue, message) for message in messages]
-    with log.lock:
-        log.unfinished += acted.count(False)
+@dataclass(frozen=True)
+class _Client:
+    """A thread's calls, each on a connection of the pool."""
 
+    run: _SmokeRound
+    worker_round: WorkerRound
+    number: int
 
-def _concurrent(database: Database, queue: Queue, log: _Log) -> None:
-    """Several producers and consumers at once, each a thread with its own connection."""
-    stop = threading.Event()
-    deadline = time.monotonic() + _TIMEOUT_SECONDS
-    jobs: list[Callable[[], None]] = [
-        *(lambda p=p: _produce(database, queue, log, p, stop, deadline) for p in range(_PRODUCERS)),
-        *(lambda c=c: _consume(database, queue, log, c, stop, deadline) for c in range(_CONSUMERS)),
-    ]
-    threads = [
-        threading.Thread(target=_guarded, args=(job, log, stop), name=f"smoke {number}")
-        for number, job in enumerate(jobs)
-    ]
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            while thread.is_alive():
-                thread.join(_TELL_SECONDS)
-                log.go_on()
-    finally:
-        # An interrupt comes here, while they still run: the queue goes only after they ended.
-        stop.set()
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join()
+    def push(self, payloads: Sequence[bytes]) -> int:
+        """As any producer does."""
+        queue = self.run.queue
+        given = [payload if _is_bytes(queue) else payload.decode() for payload in payloads]
+        with self._answered("push to the scratch queue") as connection:
+            ids = [push(connection, queue, payload) for payload in given]
+        return sum(id_ is not None for id_ in ids)
 
-
-def _guarded(job: Callable[[], None], log: _Log, stop: threading.Event) -> None:
-    try:
-        job()
-    except ConsoleError as error:
-        stop.set()
-        with log.lock:
-            log.errors.append(str(error))
-
-
-def _produce(
-    database: Database,
-    queue: Queue,
-    log: _Log,
-    producer: int,
-    stop: threading.Event,
-    deadline: float,
-) -> None:
-    first = _SEQUENTIAL + producer * _MESSAGES_EACH
-    for number in range(first, first + _MESSAGES_EACH):
-        stored = None
-        while stored is None:
-            if stop.is_set() or time.monotonic() >= deadline:
-                return
-            started = time.perf_counter()
-            with database.transaction("push to the scratch queue") as connection:
-                stored = push(connection, database.product, queue, payload_of(number, queue))
-            elapsed = time.perf_counter() - started
-            if stored is None:
-                time.sleep(0.01)
-        with log.lock:
-            log.push_seconds.append(elapsed)
-            log.pushed += 1
-
-
-def _consume(
-    database: Database,
-    queue: Queue,
-    log: _Log,
-    consumer: int,
-    stop: threading.Event,
-    deadline: float,
-) -> None:
-    while len(log.popped) < _EXPECTED and not stop.is_set() and time.monotonic() < deadline:
-        started = time.perf_counter()
-        with database.transaction("pop from the scratch queue") as connection:
-            messages = pop_many(connection, database.product, queue, 1, f"smoke {consumer}")
+    def pop(self, n: int) -> Sequence[PoppedMessage]:
+        """As any consumer does."""
+        with self._answered("pop from the scratch queue") as connection:
+            popped = pop_many(connection, self.run.queue, n, f"smoke {self.number}")
             # A strict queue holds its lock until the commit: noted here, the order is exact.
-            with log.lock:
-                log.popped += [(consumer, message) for message in messages]
-        elapsed = time.perf_counter() - started
-        if messages:
-            with log.lock:
-                log.pop_seconds.append(elapsed)
-            _complete_all(database, queue, messages, log)
-        else:
-            time.sleep(0.002)
+            with self.run.lock:
+                self.run.ids += [message.id for message in popped if self.number]
+        return popped
+
+    def finish(self, popped: Sequence[PoppedMessage]) -> tuple[Sequence[bytes], int]:
+        """All at once."""
+        missed, queue = 0, self.run.queue
+        if queue.finishes and popped:
+            with self._answered("complete messages of the scratch queue") as connection:
+                acted = [complete(connection, queue, message) for message in popped]
+            missed = acted.count(False)
+        sent = [message.payload for message in popped]
+        return [one if isinstance(one, bytes) else one.encode() for one in sent], missed
+
+    @contextmanager
+    def _answered(self, doing: str) -> Iterator[Connection]:
+        try:
+            with self.run.database.transaction(doing) as connection:
+                yield connection
+        except ConnectionFailedError as error:
+            with self.worker_round.lock:
+                self.worker_round.failed(str(error))
+            raise LostError from error
 
 
-def _judge(queue: Queue, name: str, log: _Log, out_of_order: int) -> SmokeResult:
-    numbers = [number_of(message.payload, queue) for _, message in log.popped]
-    seen = Counter(number for number in numbers if number >= 0)
+def _guarded(work: Callable[[_Client], None], client: _Client) -> None:
+    try:
+        work(client)
+    except ConsoleError as error:
+        with client.worker_round.lock:
+            client.worker_round.failed(str(error))
+
+
+def judged(queue: Queue, name: str, call_log: CallLog, ids: Sequence[str]) -> SmokeResult:
+    """As the bench judges a round in which nothing may be left."""
+    codes: list[int] = codes_and_times(call_log.heads)[0].to_pylist()
     order = queue.design.order_with(queue.options)
+    verdict = judge(call_log, codes, [], list, order)
     return SmokeResult(
         queue=name,
         design=queue.design.name,
         order=order.value,
-        messages=log.pushed,
-        lost=sum(number not in seen for number in range(_EXPECTED)),
-        doubled=sum(count - 1 for count in seen.values()),
-        damaged=numbers.count(-1),
-        out_of_order=out_of_order + _inversions(log, numbers, order),
-        unfinished=log.unfinished,
-        push_ms=latency_of(log.push_seconds),
-        pop_ms=latency_of(log.pop_seconds),
-        errors=tuple(log.errors),
+        messages=verdict.pushed,
+        # What could not be pushed in time is not there either.
+        lost=verdict.lost + _expected() - verdict.pushed,
+        doubled=verdict.doubled,
+        damaged=verdict.damaged,
+        out_of_order=max(verdict.out_of_order, _out_of_order(call_log, codes, ids, order)),
+        unfinished=call_log.unfinished,
+        push_ms=_of_concurrent(call_log.pushes),
+        pop_ms=_of_concurrent(call_log.pops),
+        errors=tuple(call_log.errors),
     )
 
 
-def _inversions(log: _Log, numbers: list[int], order: Order) -> int:
-    """Pops of the concurrent part that break the promise.
+def _out_of_order(call_log: CallLog, codes: Sequence[int], ids: Sequence[str], order: Order) -> int:
+    """What tells of promises that are not about one consumer and one producer.
 
-    Strict: any that came after one with a higher id. Otherwise, where an order is promised at all:
-    what one consumer got of one producer must be in the order in which that producer pushed. Of a
-    ring only the sequential part tells (a number whose push commits late is popped late), and where
-    each session has its order too: a producer here takes any session of the pool.
+    Strict: pops of the concurrent part that came after one with a higher id. Else only the
+    sequential part tells: of a ring, where a number whose push commits late is popped late, and
+    where each session has its order, for a producer here takes any session of the pool.
     """
-    concurrent = [
-        (consumer, message, number)
-        for (consumer, message), number in zip(log.popped, numbers, strict=True)
-        if consumer >= 0
-    ]
     if order is Order.STRICT:
-        return _overtaken(int(message.id) for _, message, _ in concurrent)
-    if order in {Order.NONE, Order.LIFO, Order.NUMBERS, Order.SESSIONS}:
+        return _overtaken(map(int, ids))
+    if order in {Order.NONE, *KEPT_BY_EACH}:
         return 0
-    of_one: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-    for consumer, _, number in concurrent:
-        of_one[consumer, (number - _SEQUENTIAL) // _MESSAGES_EACH].append(number)
-    return sum(map(_overtaken, of_one.values()))
+    pops = zip(call_log.pops.client, call_log.pops.messages, strict=True)
+    seen = codes[: sum(messages for client, messages in pops if client == 0)]
+    rising = -1 if order is Order.LIFO else 1
+    return _overtaken(rising * code for code in seen if code != DAMAGED)
 
 
 def _overtaken(numbers: Iterable[int]) -> int:
-    return len(judge(map(Pop, numbers), Order.STRICT).overtaken)
+    return len(judge_pops(map(Pop, numbers), Order.STRICT).overtaken)
 
 
-def latency_of(seconds: list[float]) -> Latency:
-    if len(seconds) < 2:
-        return Latency(0.0, 0.0, 0.0)
-    cuts = statistics.quantiles(seconds, n=100, method="inclusive")
-    return Latency(*(round(cuts[at - 1] * 1000, 3) for at in (50, 95, 99)))
+def _of_concurrent(calls: Calls) -> Latency:
+    took = zip(calls.took_us, calls.client, strict=True)
+    return latency_of([us for us, client in took if client])
+
+
+def latency_of(microseconds: Sequence[int]) -> Latency:
+    """In Python alone: in the midst of a library's own code an interrupt could be lost."""
+    if len(microseconds) < 2:
+        return NOT_YET
+    cuts = statistics.quantiles(microseconds, n=100, method="inclusive")
+    return Latency(*(round(cuts[at - 1] / 1000, 3) for at in (50, 95, 99)))

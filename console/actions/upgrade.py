@@ -4,19 +4,23 @@ One transaction, under traffic: who is in a function of the old version ends it,
 one the next time. Tables are only locked where they lack a column.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection
-
-from console import sql
-from console.actions import audit, shipped
-from console.actions.insist import insist
-from console.actions.ledger import ImbalanceError
+from console import audit, catalog, sql
+from console.actions import pause, shipped
+from console.actions.relay import retry_while_busy
+from console.audit import ImbalanceError
 from console.catalog import INTERFACE_VERSION, Kind, Queue
-from console.engines import Database, Product
+from console.engines import Database, Product, product_of
 from console.errors import RefusedError, UsageError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 
 class How(StrEnum):
@@ -24,12 +28,14 @@ class How(StrEnum):
 
     MISSING = "missing"
     OTHER = "other"
-    """Its text: of an older version, or changed by hand."""
+    """Its text: of an older version, or modified locally."""
     CALLED_OTHERWISE = "called otherwise"
     """Its arguments or its result, so callers see another function."""
     HIDDEN = "hidden"
     """This login may not see its text."""
     OLDER = "older"
+    POPS = "pops"
+    """The queue is paused, and the function has been replaced since."""
 
 
 @dataclass(frozen=True)
@@ -37,23 +43,26 @@ class Difference:
     """One thing that is not as this console installs it."""
 
     kind: str
-    """`function`, `column`, `table`, `catalog` or `version`."""
+    """`function`, `column`, `table`, `sequence`, `catalog` or `version`."""
     name: str
     how: How
     installed: str = ""
     shipped: str = ""
     """Both texts, where there are two."""
     mendable: bool = True
-    """Whether an upgrade makes it alike."""
+    """Whether an upgrade changes it to match."""
 
     @property
     def line(self) -> str:
         """In words."""
         words = {
-            How.MISSING: "is missing" if self.mendable else "is missing, and nothing can fill it",
+            How.MISSING: "is missing"
+            if self.mendable
+            else "is missing, and its values cannot be restored",
             How.OTHER: "differs from what is shipped",
             How.CALLED_OTHERWISE: f"is {self.installed}, shipped is {self.shipped}",
             How.HIDDEN: "cannot be compared: this login may not see its text",
+            How.POPS: "was replaced while the queue is paused, and is not paused any more",
             How.OLDER: f"is {self.installed}, this console installs {self.shipped}",
         }
         return f"{self.kind} {self.name} {words[self.how]}"
@@ -80,13 +89,15 @@ class UpgradePlan:
     def lines(self) -> list[str]:
         """The plan in words."""
         if not self.differences:
-            return [f"upgrade {self.queue.label}: nothing to do, it is as this console installs it"]
+            return [
+                f"upgrade {self.queue.label}: nothing to do, it matches what this console installs"
+            ]
         lines = [f"upgrade {self.queue.label} (design {self.queue.design.name}), one transaction:"]
         lines += [f"  {difference.line}" for difference in self.differences]
         if self.changed_by_hand:
-            lines.append("  its version is this console's: somebody changed it by hand")
-        if any(difference.kind == "column" for difference in self.differences):
-            lines.append("  tables that lack a column are locked for a moment, once they are free")
+            lines.append("  its version is this console's: modified locally")
+        if any(difference.kind in {"column", "sequence"} for difference in self.differences):
+            lines.append("  its tables are locked for a moment, once no one holds them")
         return [*lines, "  messages are not touched; callers go on"]
 
     def as_json(self) -> dict[str, object]:
@@ -103,23 +114,6 @@ class UpgradePlan:
 
 
 @dataclass(frozen=True)
-class Installed:
-    """One function (procedure) as the server has it; `body`: None where that is hidden."""
-
-    name: str
-    id: str
-    signature: str
-    settings: str
-    body: str | None
-
-
-@dataclass(frozen=True)
-class _Column:
-    name: str
-    type: str
-
-
-@dataclass(frozen=True)
 class _Caller:
     name: str
     role: str | None
@@ -133,9 +127,9 @@ def plan(database: Database, queue: Queue) -> UpgradePlan:
 
 def differences(database: Database, queue: Queue) -> list[Difference]:
     """What is not as this console installs it; none of an adopted queue, whose code is not ours."""
-    doing = f"compare the queue {queue.name!r} with what is shipped"
+    doing = f"compare the queue {queue.name!r} with what this console installs"
     with database.transaction(doing, read_only=True) as connection:
-        return _differences(connection, database.product, queue)
+        return _differences(connection, queue)
 
 
 def upgrade(database: Database, queue: Queue) -> UpgradePlan:
@@ -145,48 +139,53 @@ def upgrade(database: Database, queue: Queue) -> UpgradePlan:
     """
     _require_ours(queue)
     subject = audit.Subject.of(database, queue, "upgrade")
-    return insist(lambda: _upgrade_once(database, queue, subject))
+    return retry_while_busy(lambda: _upgrade_once(database, queue, subject))
 
 
 def _require_ours(queue: Queue) -> None:
     if queue.kind is Kind.ADOPTED:
         raise UsageError(
             f"The queue {queue.name!r} was adopted, not installed.",
-            why="Its table and what works on it are somebody else's: there is nothing to upgrade.",
+            why="Its table and the code around it belong to other programs: there is nothing to "
+            "upgrade.",
         )
     if queue.version > INTERFACE_VERSION:
         raise RefusedError(
             f"The queue {queue.name!r} has version {queue.version}, newer than this console's.",
-            why=f"This console installs version {INTERFACE_VERSION} and would put it back.",
+            why=f"This console installs version {INTERFACE_VERSION} and would downgrade it.",
             next_step="Use the newer console.",
         )
 
 
-def _differences(connection: Connection, product: Product, queue: Queue) -> list[Difference]:
+def _differences(connection: Connection, queue: Queue) -> list[Difference]:
     if queue.kind is Kind.ADOPTED:
         return []
-    found = [*_columns(connection, product, queue), *_code(connection, product, queue)]
-    found += _catalog(connection, product)
+    found = [*_columns(connection, queue), *_sequences(connection, queue)]
+    found += _code(connection, queue)
+    found += _catalog(connection)
     if queue.version != INTERFACE_VERSION:
         versions = (str(queue.version), str(INTERFACE_VERSION))
         found.append(Difference("version", queue.name, How.OLDER, *versions))
     return found
 
 
-def _code(connection: Connection, product: Product, queue: Queue) -> list[Difference]:
+def _code(connection: Connection, queue: Queue) -> list[Difference]:
+    product = product_of(connection)
     wanted = {code.name: code for code in shipped.code(product, queue)}
-    there: dict[str, list[Installed]] = {name: [] for name in wanted}
-    for row in installed_code(connection, product, queue, list(wanted)):
+    there: dict[str, list[pause.Installed]] = {name: [] for name in wanted}
+    for row in pause.installed_code(connection, queue, list(wanted)):
         there[row.name].append(row)
     found = []
     for name, code in wanted.items():
         if not there[name]:
             found.append(Difference("function", name, How.MISSING, shipped=code.body))
         found += [d for row in there[name] if (d := _compared(product, row, code))]
-    return found
+    named = {one.name for one in found}
+    replaced = [name for name in pause.undone(connection, queue) if name not in named]
+    return found + [Difference("function", name, How.POPS) for name in replaced]
 
 
-def _compared(product: Product, row: Installed, code: shipped.Code) -> Difference | None:
+def _compared(product: Product, row: pause.Installed, code: shipped.Routine) -> Difference | None:
     if row.body is None:
         return Difference("function", row.name, How.HIDDEN)
     if row.signature != code.signature:
@@ -198,33 +197,19 @@ def _compared(product: Product, row: Installed, code: shipped.Code) -> Differenc
     return Difference("function", row.name, How.OTHER, body or "", code.body)
 
 
-def body_of(product: Product, row: Installed) -> str | None:
+def body_of(product: Product, row: pause.Installed) -> str | None:
     """What it does, as `shipped.Code` has it."""
     if row.body is None:
         return None
-    if product.name == "mssql":
+    if product.keeps_definitions:
         made = shipped.code_of(product, row.body)
         return made[0].body if made else row.body
     return shipped.body_of(row.settings.split("\n") if row.settings else [], row.body)
 
 
-def installed_code(
-    connection: Connection, product: Product, queue: Queue, names: Sequence[str]
-) -> list[Installed]:
-    """What the server has under these names."""
-    return sql.fetch(
-        connection,
-        Installed,
-        sql.statements(product.name, "upgrade")["installed_code"],
-        sql.Scope(),
-        schema=queue.schema,
-        names=product.array(names),
-    )
-
-
-def _columns(connection: Connection, product: Product, queue: Queue) -> list[Difference]:
-    wanted = shipped.columns(product, queue)
-    missing = _missing(connection, product, queue.schema, wanted)
+def _columns(connection: Connection, queue: Queue) -> list[Difference]:
+    wanted = shipped.columns(product_of(connection), queue)
+    missing = _missing(connection, queue.schema, wanted)
     absent = {table for table, lacking in missing.items() if lacking is None}
     found = [Difference("table", name, How.MISSING, mendable=False) for name in sorted(absent)]
     for column in wanted:
@@ -234,9 +219,17 @@ def _columns(connection: Connection, product: Product, queue: Queue) -> list[Dif
     return found
 
 
-def _catalog(connection: Connection, product: Product) -> list[Difference]:
+def _sequences(connection: Connection, queue: Queue) -> list[Difference]:
+    """Those of an older version's queue that later versions draw from too."""
+    wanted = shipped.added_sequences(product_of(connection), queue)
+    rows = catalog.relations(connection, queue.schema, wanted) if wanted else []
+    there = {row.name for row in rows}
+    return [Difference("sequence", name, How.MISSING) for name in wanted if name not in there]
+
+
+def _catalog(connection: Connection) -> list[Difference]:
     """What the console's own tables lack."""
-    missing = _missing(connection, product, "dbq", shipped.catalog_columns(product))
+    missing = _missing(connection, "dbq", shipped.catalog_columns(product_of(connection)))
     return [
         Difference("catalog", f"dbq.{table}", How.MISSING)
         if lacking is None
@@ -247,13 +240,12 @@ def _catalog(connection: Connection, product: Product) -> list[Difference]:
 
 
 def _missing(
-    connection: Connection, product: Product, schema: str, wanted: Sequence[shipped.Column]
+    connection: Connection, schema: str, wanted: Sequence[shipped.ShippedColumn]
 ) -> dict[str, list[str] | None]:
     """Table -> the columns that it lacks; None: it is not there at all."""
-    statement = sql.statements(product.name, "catalog")["columns"]
     found: dict[str, list[str] | None] = {}
     for table in dict.fromkeys(column.table for column in wanted):
-        rows = sql.fetch(connection, _Column, statement, sql.Scope(), schema=schema, table=table)
+        rows = catalog.columns(connection, schema, table)
         there = {row.name for row in rows}
         names = [column.name for column in wanted if column.table == table]
         found[table] = [name for name in names if name not in there] if there else None
@@ -264,34 +256,38 @@ def _upgrade_once(database: Database, queue: Queue, subject: audit.Subject) -> U
     product = database.product
     doing = f"upgrade the queue {queue.name!r}"
     with database.transaction(doing) as connection:
-        before = _differences(connection, product, queue)
+        before = _differences(connection, queue)
         if not before:
             return UpgradePlan(queue, ())
-        _mend_catalog(connection, product, before)
+        _mend_catalog(connection, before)
     with audit.recorded(database, doing, subject) as act:
         connection = act.connection
-        sql.run_script(connection, sql.statements(product.name, "catalog")["lock"], sql.Scope())
-        planned = UpgradePlan(queue, tuple(_differences(connection, product, queue)))
+        sql.run(connection, "catalog.lock")
+        planned = UpgradePlan(queue, tuple(_differences(connection, queue)))
         _require_mendable(planned)
-        _add_columns(connection, product, queue, planned.differences)
+        paused = pause.lift(connection, queue)
+        _lock(connection, queue, planned.differences)
+        _add_sequences(connection, queue, planned.differences)
+        _add_columns(connection, queue, planned.differences)
         if queue.kind is Kind.INSTALLED:
-            _replace_code(connection, product, queue, planned.differences)
-            rights = sql.statements(product.name, "roles")["queue"]
-            sql.run_script(connection, rights, queue.scope(product))
+            _replace_code(connection, queue, planned.differences)
+            sql.run(connection, "roles.queue", queue.scope(product))
         scope = queue.scope(product, version=str(INTERFACE_VERSION))
-        sql.run_script(connection, sql.statements(product.name, "catalog")["renew"], scope)
-        _require_alike(connection, product, queue)
+        sql.run(connection, "catalog.renew", scope)
+        if paused is not None:
+            pause.exchange_again(connection, queue, push=paused)
+        _require_alike(connection, queue)
         act.detail = "; ".join(difference.line for difference in before)
     return UpgradePlan(queue, tuple(before))
 
 
-def _mend_catalog(connection: Connection, product: Product, found: Sequence[Difference]) -> None:
+def _mend_catalog(connection: Connection, found: Sequence[Difference]) -> None:
     """First, and kept whatever comes of the queue: without it nothing could be recorded."""
     lacking = {difference.name for difference in found if difference.kind == "catalog"}
     if not lacking:
         return
-    audit.make_catalog(connection, product)
-    for column in shipped.catalog_columns(product):
+    audit.make_catalog(connection)
+    for column in shipped.catalog_columns(product_of(connection)):
         if f"dbq.{column.table}.{column.name}" in lacking:
             connection.exec_driver_sql(column.statement)
 
@@ -306,16 +302,22 @@ def _require_mendable(planned: UpgradePlan) -> None:
         )
 
 
-def _add_columns(
-    connection: Connection, product: Product, queue: Queue, found: Sequence[Difference]
-) -> None:
-    lacking = {difference.name for difference in found if difference.kind == "column"}
-    if not lacking:
-        return
-    if queue.kind is Kind.INSTALLED:
+def _lock(connection: Connection, queue: Queue, found: Sequence[Difference]) -> None:
+    tables_change = any(difference.kind in {"column", "sequence"} for difference in found)
+    if tables_change and queue.kind is Kind.INSTALLED:
         # In the order in which callers lock, so that nobody waits for somebody who waits for us.
-        lock = sql.statements(product.name, "common")["lock_all"]
-        sql.run_script(connection, lock, queue.scope(product))
+        sql.run(connection, "common.lock_all", queue.scope(connection))
+
+
+def _add_sequences(connection: Connection, queue: Queue, found: Sequence[Difference]) -> None:
+    if any(difference.kind == "sequence" for difference in found):
+        for script in shipped.added(product_of(connection), queue):
+            sql.run(connection, script, queue.scope(connection))
+
+
+def _add_columns(connection: Connection, queue: Queue, found: Sequence[Difference]) -> None:
+    product = product_of(connection)
+    lacking = {difference.name for difference in found if difference.kind == "column"}
     added = [c for c in shipped.columns(product, queue) if f"{c.table}.{c.name}" in lacking]
     for column in added:
         _run(connection, column.statement)
@@ -331,42 +333,33 @@ def _run(connection: Connection, text: str) -> None:
     )
 
 
-def _replace_code(
-    connection: Connection, product: Product, queue: Queue, found: Sequence[Difference]
-) -> None:
-    scripts = sql.statements(product.name, "upgrade")
+def _replace_code(connection: Connection, queue: Queue, found: Sequence[Difference]) -> None:
+    product = product_of(connection)
     names = [d.name for d in found if d.how is How.CALLED_OTHERWISE]
     callers: list[_Caller] = []
     if names:
         where = {"schema": queue.schema, "names": product.array(names)}
-        callers = sql.fetch(connection, _Caller, scripts["callers"], sql.Scope(), **where)
-        for row in installed_code(connection, product, queue, names):
-            sql.run_script(connection, scripts["drop_code"], sql.Scope({"function": row.id}))
-    for script in _functions(product, queue):
-        sql.run_script(connection, script, queue.scope(product))
+        callers = sql.rows(connection, _Caller, "upgrade.callers", **where)
+        for row in pause.installed_code(connection, queue, names):
+            sql.run(connection, "upgrade.drop_code", sql.Scope({"function": row.id}))
+    for script in shipped.code_scripts(queue):
+        sql.run(connection, script, queue.scope(connection))
     for caller in callers:
-        script = scripts["close_code" if caller.role is None else "let_call"]
+        script = "upgrade.close_code" if caller.role is None else "upgrade.let_call"
         values = {"schema": queue.schema, "function": caller.name, "role": caller.role or ""}
-        sql.run_script(connection, script, sql.Scope(values))
+        sql.run(connection, script, sql.Scope(values))
 
 
-def _functions(product: Product, queue: Queue) -> list[sql.Statement]:
-    scripts = [sql.statements(product.name, queue.design.name)["functions"]]
-    if queue.options.get("notify") == "on":
-        scripts.append(sql.statements(product.name, "common")["wait_functions"])
-    return scripts
-
-
-def _require_alike(connection: Connection, product: Product, queue: Queue) -> None:
+def _require_alike(connection: Connection, queue: Queue) -> None:
     """Undoes all of it where something is still different: an event trigger may have meddled."""
     left = [
         difference
-        for difference in _differences(connection, product, queue)
+        for difference in _differences(connection, queue)
         if difference.kind != "version" and difference.how is not How.HIDDEN
     ]
     if left:
         raise ImbalanceError(
             f"The queue {queue.name!r} was not upgraded: all of it was undone.",
             why="; ".join(difference.line for difference in left) + ".",
-            next_step="See whether something in this database changes what is created.",
+            next_step="Check whether a trigger in this database changes what is created.",
         )

@@ -1,10 +1,83 @@
-"""The report of a bench as one SVG: bars of messages a second, curves over time, what it ran on."""
+"""What a bench found: in words that the command line and the screen share, and as one SVG: bars of
+messages a second, curves over time, what it ran on."""
+
+from __future__ import annotations
 
 import html
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
-from console.bench.ran_on import RanOn
-from console.bench.results import Comparison, Result
+from console.bench.candidate import Load
+from console.bench.results import CandidateResult, Comparison, comparisons
+from console.formats import UNKNOWN, numbered, plain
+
+if TYPE_CHECKING:
+    from console.bench.server import Environment
+
+_MANY_WAITS = 4
+
+
+def load_in_words(load: Load) -> str:
+    """How much of what."""
+    room = f"at most {load.room:,} messages waiting" if load.room else "no limit to what waits"
+    held = "; one old transaction open" if load.held_xmin else ""
+    rounds = (
+        f"{numbered(load.rounds, 'round')} of {load.seconds:g} s after {load.warmup_seconds:g} s"
+    )
+    return (
+        f"{load.producers} producers, {load.consumers} consumers, {load.payload} bytes, {room}; "
+        f"{rounds} of warm-up{held}"
+    )
+
+
+def as_json(
+    about: Environment, load: Load, results: Sequence[CandidateResult]
+) -> dict[str, object]:
+    """The stable object of `bench --json`."""
+    return {
+        "ran_on": about.as_json(),
+        "load": asdict(load),
+        "results": [result.as_json() for result in results],
+        "comparisons": [one.as_json() for one in comparisons(results)],
+    }
+
+
+def waits(results: Sequence[CandidateResult]) -> list[str]:
+    """Of each candidate, what the sessions were seen waiting for."""
+    shown = []
+    for result in results:
+        found = result.waits()
+        if found is None:
+            shown.append(f"{result.label} waits: {UNKNOWN}")
+            continue
+        words = [f"{wait['wait']} {wait['average_sessions']}" for wait in found[:_MANY_WAITS]]
+        shown.append(f"{result.label}: sessions at a time: {', '.join(words)}")
+    return shown
+
+
+def compared_lines(compared: Sequence[Comparison]) -> list[str]:
+    """One a line."""
+    return [f"{one.ratio:8.2f}  {one.words}" for one in compared]
+
+
+def checked(results: Sequence[CandidateResult]) -> list[str]:
+    """What became of the messages."""
+    bad = [result for result in results if not result.ok]
+    popped = sum(result.verdict["popped"] for result in results)
+    shown = [
+        f"{numbered(popped, 'message')} checked: none lost, duplicated, damaged or out of order"
+    ]
+    if bad:
+        shown = [f"NOT OK: {result.label}: {_counts(result)}" for result in bad]
+    shown += [f"in doubt: {r.label}: {_counts(r)}" for r in results if r.verdict["in_doubt"]]
+    shown += [f"error: {r.label}: {plain(error)}" for r in results for error in r.errors]
+    return shown
+
+
+def _counts(result: CandidateResult) -> str:
+    return ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in result.verdict.items())
+
 
 _WIDTH = 900
 _LABEL = 210
@@ -26,7 +99,10 @@ _STYLE = (
 
 
 def report(
-    about: RanOn, load: str, results: Sequence[Result], compared: Sequence[Comparison]
+    about: Environment,
+    load: str,
+    results: Sequence[CandidateResult],
+    compared: Sequence[Comparison],
 ) -> str:
     """The whole picture."""
     page = _Page()
@@ -51,7 +127,7 @@ def report(
     return page.whole()
 
 
-def _with_curve(results: Sequence[Result]) -> list[Result]:
+def _with_curve(results: Sequence[CandidateResult]) -> list[CandidateResult]:
     """As many as there are colours to tell them apart, the fastest ones."""
     fastest = sorted(results, key=lambda one: one.messages_per_second.median, reverse=True)
     kept = {one.label for one in fastest[: len(_COLOURS)]}
@@ -89,7 +165,7 @@ class _Page:
         )
 
 
-def _bars(page: _Page, results: Sequence[Result], colours: Mapping[str, str]) -> None:
+def _bars(page: _Page, results: Sequence[CandidateResult], colours: Mapping[str, str]) -> None:
     most = max((result.messages_per_second.max for result in results), default=0) or 1
     across = _WIDTH - _LABEL - 2 * _MARGIN - 90
     page.skip(10)
@@ -110,7 +186,7 @@ def _bars(page: _Page, results: Sequence[Result], colours: Mapping[str, str]) ->
         page.skip(_BAR)
 
 
-def _curves(page: _Page, results: Sequence[Result], colours: Mapping[str, str]) -> None:
+def _curves(page: _Page, results: Sequence[CandidateResult], colours: Mapping[str, str]) -> None:
     page.skip(12)
     top, bottom = page.y, page.y + _CURVES
     left, right = _MARGIN + 60, _WIDTH - _MARGIN

@@ -18,6 +18,7 @@ SMALLEST = 40
 PRODUCERS = 10_000
 NUMBERS = 10_000_000_000
 """A message's code is its producer times this, plus its number."""
+NO_HEAD = b"?" * HEAD
 DAMAGED = -1
 """The code of what is no message of the bench, or not as it was pushed."""
 
@@ -34,6 +35,22 @@ def head(producer: int, number: int, at_us: int) -> bytes:
     """The beginning of a payload."""
     check = (producer * _BY_PRODUCER + number * _BY_NUMBER + at_us * _BY_TIME) % _MODULUS
     return b"%08d%04d%010d%016d" % (check, producer, number, at_us)
+
+
+class Texts:
+    """Messages as they are pushed and read again: heads, and the filler behind them."""
+
+    def __init__(self, length: int) -> None:
+        """`length`: bytes of each."""
+        self._rest = filler(length)
+
+    def write(self, producer: int, number: int, at_us: int) -> bytes:
+        """A message that is pushed now."""
+        return head(producer, number, at_us) + self._rest
+
+    def head_of(self, payload: bytes) -> bytes:
+        """Of one that was popped; what is no message of ours in full gets a head that is none."""
+        return payload[:HEAD] if payload[HEAD:] == self._rest else NO_HEAD
 
 
 def codes_and_times(heads: bytes | bytearray) -> "tuple[pa.Int64Array, pa.Int64Array]":

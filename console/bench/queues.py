@@ -1,52 +1,52 @@
-"""The designs as contestants: scratch queues, and their public functions as prepared calls."""
+"""The designs as candidates: scratch queues, and their public functions as prepared calls.
 
+Under them the floor: a push and a pop are at least two durable updates of a row. The same client
+updates rows by their key, one a call. Half of what it reaches is what a queue of single messages
+could reach at best; and beside pgbench with the same statement it tells how much of a figure is the
+load generator's own doing."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-
-from sqlalchemy import TextClause
-from sqlalchemy.dialects import postgresql
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from console import catalog, sql
-from console.bench.contestant import Contestant, LeftRow
-from console.bench.names import PREFIX
-from console.catalog import Queue, installed_queue
+from console.bench.candidate import PREFIX, Candidate, LeftRow, left, left_codes, schema_of_its_own
+from console.bench.message import filler
+from console.catalog import FILLFACTOR, Queue, installed_queue
 from console.designs import Design, design, designs_on
 from console.engines import Database, Product
-from console.errors import UsageError
+from console.errors import ConsoleError, UsageError
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL, TextClause
+
 
 Scratching = Callable[[Database, Queue], AbstractContextManager[None]]
 """Installs a queue for as long as the context is open, whatever ends it."""
 
-LIBPQ = "console.bench.prepared"
-_DRIVERS = {"postgresql": LIBPQ}
-_ANY_DRIVER = "console.bench.blocking"
-
-# libpq wants $1 where SQLAlchemy has :name.
-_NUMBERED = postgresql.dialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
+LIBPQ = "console.bench.load_pipelined"
+_DRIVERS = {"libpq": LIBPQ}
+_ANY_DRIVER = "console.bench.load_blocking"
 
 
-@dataclass(frozen=True)
-class _Code:
-    code: int
-
-
-def contestant(
+def candidate(
     words: str, product: Product, batch: int, more_options: Mapping[str, str] | None = None
-) -> Contestant:
+) -> Candidate:
     """Of `ring`, or of `fifo:order=strict:notify=on`. UsageError for what there is not."""
-    name, *given = words.split(":")
-    of = design(name, product.name)
-    options = dict(more_options or {})
-    for option in given:
-        key, equals, value = option.partition("=")
-        if not equals:
-            raise UsageError(f"{option!r} is no option.", next_step="Example: fifo:order=strict")
-        options[key] = value
+    of, given = design_and_options(words, product)
+    name, options = of.name, {**(more_options or {}), **given}
     complete = of.complete_options(options, product.name)
     if complete["payload"] != "text":
         raise UsageError("The bench pushes text.", next_step="Leave payload=text.")
-    return Contestant(
+    return Candidate(
         name=" ".join([name, *(f"{key}={value}" for key, value in options.items())]),
         design=name,
         batch=batch,
@@ -56,9 +56,23 @@ def contestant(
     )
 
 
+def design_and_options(words: str, product: Product) -> tuple[Design, dict[str, str]]:
+    """Of `ring`, or of `fifo:order=strict:notify=on`. UsageError for what there is not."""
+    name, *given = words.split(":")
+    of, options = design(name, product.name), {}
+    for option in given:
+        key, equals, value = option.partition("=")
+        if not equals:
+            raise UsageError(
+                f"{option!r} is not an option.", next_step="Example: fifo:order=strict"
+            )
+        options[key] = value
+    return of, options
+
+
 def driver(product: Product, what: str) -> str:
     """The best there is for the engine."""
-    return f"{_DRIVERS.get(product.name, _ANY_DRIVER)}:{what}"
+    return f"{_DRIVERS.get(product.protocol, _ANY_DRIVER)}:{what}"
 
 
 def all_designs(product: Product) -> list[str]:
@@ -75,10 +89,10 @@ class Queues:
         self._token = token
         self._scratching = scratching
 
-    def queue(self, contestant: Contestant, payload: int) -> Queue:
+    def queue(self, candidate: Candidate, payload: int) -> Queue:
         """The queue that a round would get. UsageError where it cannot hold such payloads."""
-        of: Design = design(contestant.design, self._database.product.name)
-        options = dict(contestant.options)
+        of: Design = design(candidate.design, self._database.product.name)
+        options = dict(candidate.options)
         limit = of.option("max_bytes")
         if limit.default != "unlimited" and "max_bytes" not in options:
             # A slot is as wide as the largest payload: no wider than what is measured.
@@ -88,11 +102,11 @@ class Queues:
         return installed_queue(self._schema, name, of, complete)
 
     @contextmanager
-    def scratch(self, contestant: Contestant, payload: int) -> Iterator["ScratchQueue"]:
+    def scratch(self, candidate: Candidate, payload: int) -> Iterator[ScratchQueue]:
         """One queue, for one round."""
-        queue = self.queue(contestant, payload)
+        queue = self.queue(candidate, payload)
         with self._scratching(self._database, queue):
-            yield ScratchQueue(self._database, queue, contestant.driver)
+            yield ScratchQueue(self._database, queue, candidate.driver)
 
 
 class ScratchQueue:
@@ -106,8 +120,7 @@ class ScratchQueue:
     @property
     def settings(self) -> Mapping[str, object]:
         """The calls, and whether a pop has to be finished."""
-        known = sql.statements(self._database.product.name, "bench")
-        calls = [name for name in _CALLS if name in known]
+        calls = [name for name in _CALLS if sql.has(self._database.product, f"bench.{name}")]
         if not self._queue.finishes:
             calls = [name for name in calls if not name.startswith("complete")]
         return {
@@ -128,26 +141,17 @@ class ScratchQueue:
 
     def left(self, filler: bytes) -> list[LeftRow]:
         """Counted and checked in the database."""
-        return self._of_codes("left", LeftRow, filler)
+        with self._database.transaction("count what is left", read_only=True) as connection:
+            return left(connection, "held", self._queue.scope(connection), filler)
 
     def left_codes(self, filler: bytes) -> list[int]:
         """Each of them."""
-        return [row.code for row in self._of_codes("left_codes", _Code, filler)]
-
-    def _of_codes(self, name: str, row_type: type[sql.Row], filler: bytes) -> list[sql.Row]:
-        product = self._database.product
-        known = sql.statements(product.name, "bench")
-        steps = [("held", known["held"]), ("codes", known["codes"])]
-        scope = self._queue.scope(product)
-        query = sql.piped(steps, known[name], product.dialect, scope)
         with self._database.transaction("count what is left", read_only=True) as connection:
-            result = connection.execute(query, {"filler": filler.decode()})
-            return sql.rows_of(result.keys(), result.fetchall(), row_type, known[name].label)
+            return left_codes(connection, "held", self._queue.scope(connection), filler)
 
     def _call(self, name: str) -> str:
         product = self._database.product
-        statement = sql.statements(product.name, "bench")[name]
-        rendered = sql.query(statement, product.dialect, self._queue.scope(product))
+        rendered = sql.query(f"bench.{name}", product.dialect, self._queue.scope(product))
         return call_text(rendered, self._driver)
 
 
@@ -157,5 +161,120 @@ _CALLS = ("push", "push_many", "pop", "pop_many", "complete", "complete_many")
 def call_text(rendered: TextClause, driver: str) -> str:
     """A statement as a driver takes it: with $1 for libpq, else with SQLAlchemy's :name."""
     if driver.startswith(LIBPQ):
-        return str(rendered.compile(dialect=_NUMBERED))
+        from sqlalchemy.dialects import postgresql  # noqa: PLC0415  # a verb imports what it uses
+
+        numbered = postgresql.dialect(paramstyle="numeric_dollar")  # type: ignore[no-untyped-call]
+        return str(rendered.compile(dialect=numbered))
     return rendered.text
+
+
+NAME = "floor"
+ROWS = 10_000
+"""As many as a ring has slots."""
+_TABLE = "rows"
+_RATE = re.compile(r"^tps = ([0-9.]+) \(without initial connection time\)", re.MULTILINE)
+_GRACE_SECONDS = 30.0
+
+
+def floor_candidate(product: Product) -> Candidate:
+    """As one that takes part."""
+    return Candidate(NAME, NAME, batch=1, driver=driver(product, "run_updates"), carries=False)
+
+
+class Rows:
+    """Where the floor gets its table."""
+
+    def __init__(self, database: Database, token: str, producers: int, consumers: int) -> None:
+        self._database = database
+        self._token = token
+        self._producers = producers
+        self._clients = producers + consumers
+
+    @contextmanager
+    def scratch(self, candidate: Candidate, payload: int) -> Iterator[ScratchRows]:
+        """One table, for one round."""
+        schema = f"{PREFIX}{self._token}_{candidate.design}"
+        values = {"schema": schema, "width": str(payload), "rows": str(ROWS)}
+        scope = sql.Scope({**values, "fillfactor": FILLFACTOR})
+        with schema_of_its_own(self._database, schema):
+            with self._database.transaction("make the floor's rows") as connection:
+                sql.run(connection, "bench.make_rows", scope)
+            rendered = sql.query("bench.update_row", self._database.product.dialect, scope)
+            call = call_text(rendered, candidate.driver)
+            yield ScratchRows(schema, call, self._producers, self._clients)
+
+
+@dataclass(frozen=True)
+class ScratchRows:
+    """The table of one round."""
+
+    schema: str
+    call: str
+    producers: int
+    clients: int
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """The one call, and whose rows are whose."""
+        return {
+            "calls": {"update_row": self.call},
+            "producers": self.producers,
+            "clients": self.clients,
+            "rows": ROWS,
+        }
+
+    @property
+    def tables(self) -> Sequence[str]:
+        """The one table."""
+        return [_TABLE]
+
+    def left(self, filler: bytes) -> list[LeftRow]:  # noqa: ARG002
+        """No messages."""
+        return []
+
+    def left_codes(self, filler: bytes) -> list[int]:  # noqa: ARG002
+        """No messages."""
+        return []
+
+
+def pgbench_updates_per_second(
+    program: Path, url: URL, rows: ScratchRows, payload: int, seconds: float
+) -> float:
+    """What pgbench reaches with the same statement, as many clients, the same rows."""
+    statement = rows.call.replace("$1", ":message").replace("$2", ":slot")
+    script = (
+        "\\set turn :turn + 1\n"
+        f"\\set slot (:client_id + :turn * {rows.clients}) % {ROWS}\n"
+        f"{_without_comment(statement)};\n"
+    )
+    words = url.translate_connect_args(username="user", database="dbname")
+    options = {"-h": words.get("host"), "-p": words.get("port"), "-U": words.get("user")}
+    place = [part for name, value in options.items() if value for part in (name, str(value))]
+    with tempfile.TemporaryDirectory(prefix="dbq-bench-") as folder:
+        file = Path(folder) / "update.sql"
+        file.write_text(script, encoding="utf-8")
+        command = [str(program), "-n", "-M", "prepared", "-f", str(file), "-T", str(round(seconds))]
+        command += ["-c", str(rows.clients), "-j", "2", "-D", "turn=0"]
+        command += ["-D", f"message={'0' * 38}{filler(payload).decode()}", *place]
+        password = {"PGPASSWORD": str(words["password"])} if words.get("password") else {}
+        try:
+            done = subprocess.run(
+                [*command, str(words.get("dbname", ""))],
+                env={**os.environ, **password, "PGOPTIONS": "-c synchronous_commit=on"},
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=seconds + _GRACE_SECONDS,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ConsoleError("pgbench could not be run.", why=str(error)) from error
+    found = _RATE.search(done.stdout)
+    if found is None:
+        raise ConsoleError("pgbench gave no rate.", why=done.stderr.strip())
+    return float(found[1])
+
+
+def _without_comment(statement: str) -> str:
+    """pgbench counts prepared statements by their text; the comment at the head would do no harm,
+    but a colon in it would be taken for a variable."""
+    return re.sub(r"/\*.*?\*/", "", statement).strip().rstrip(";")

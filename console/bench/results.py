@@ -1,16 +1,20 @@
-"""What a bench found: of each contestant the medians of its rounds, and what they compare to."""
+"""What a bench found: of each candidate the medians of its rounds, and what they compare to."""
+
+from __future__ import annotations
 
 import itertools
 import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from console.bench.contestant import Contestant
-from console.bench.floor import NAME as _FLOOR
-from console.bench.latency import Latency
-from console.bench.measured import Round
+from console.bench.call_log import Latency
+from console.bench.queues import NAME as _FLOOR
+from console.bench.round_figures import RoundFigures
+
+if TYPE_CHECKING:
+    from console.bench.candidate import Candidate
 
 _COUNTS = ("pushed", "popped", "left", "lost", "doubled", "damaged", "out_of_order", "in_doubt")
 _MANY_WAITS = 8
@@ -25,7 +29,7 @@ class Spread:
     max: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
+    def of(cls, values: Sequence[float]) -> Spread:
         """At least one value."""
         return cls(statistics.median(values), min(values), max(values))
 
@@ -35,20 +39,20 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Result:
-    """All rounds of one contestant."""
+class CandidateResult:
+    """All rounds of one candidate."""
 
-    contestant: Contestant
-    rounds: tuple[Round, ...]
+    candidate: Candidate
+    rounds: tuple[RoundFigures, ...]
 
     @property
     def label(self) -> str:
         """Of a row or a bar."""
-        batch = self.contestant.batch
-        return self.contestant.name + (f" x{batch}" if batch > 1 else "")
+        batch = self.candidate.batch
+        return self.candidate.name + (f" x{batch}" if batch > 1 else "")
 
     @property
-    def plain(self) -> tuple[Round, ...]:
+    def plain(self) -> tuple[RoundFigures, ...]:
         """Those without the console beside them."""
         return tuple(one for one in self.rounds if not one.console)
 
@@ -57,9 +61,9 @@ class Result:
         """Through the queue; of the floor, half the updates."""
         return Spread.of([self.rate(one) for one in self.plain])
 
-    def rate(self, one: Round) -> float:
+    def rate(self, one: RoundFigures) -> float:
         """Of one round. A message is two updates, at least."""
-        return one.messages_per_second * (1.0 if self.contestant.carries else 0.5)
+        return one.messages_per_second * (1.0 if self.candidate.carries else 0.5)
 
     @property
     def ok(self) -> bool:
@@ -83,7 +87,7 @@ class Result:
         cuts = ("p50", "p95", "p99")
         return Latency(*(round(statistics.median(getattr(f, c) for f in found), 3) for c in cuts))
 
-    def median(self, figure: Callable[[Round], float | None]) -> float | None:
+    def median(self, figure: Callable[[RoundFigures], float | None]) -> float | None:
         """Of a figure that may not be known; None where it is not known of any round."""
         found = [value for one in self.plain if (value := figure(one)) is not None]
         return statistics.median(found) if found else None
@@ -107,7 +111,7 @@ class Result:
     def curve(self) -> list[float]:
         """Messages a second in equal parts of the measured time: the medians."""
         parts = zip(*(one.curve for one in self.plain), strict=True)
-        factor = 1.0 if self.contestant.carries else 0.5
+        factor = 1.0 if self.candidate.carries else 0.5
         return [round(statistics.median(part) * factor, 1) for part in parts]
 
     @property
@@ -128,18 +132,18 @@ class Result:
     def as_json(self) -> dict[str, object]:
         """The stable object of `bench --json`."""
         found: dict[str, object] = {
-            "name": self.contestant.name,
-            "design": self.contestant.design,
-            "peer": self.contestant.peer,
-            "options": dict(self.contestant.options),
-            "batch": self.contestant.batch,
+            "name": self.candidate.name,
+            "design": self.candidate.design,
+            "peer": self.candidate.peer,
+            "options": dict(self.candidate.options),
+            "batch": self.candidate.batch,
             "rounds": len(self.plain),
             "messages_per_second": self.messages_per_second.as_json(),
-            "push_ms": _as_json(self.latency("push_ms")),
-            "pop_ms": _as_json(self.latency("pop_ms")),
-            "way_ms": _as_json(self.latency("way_ms")),
-            "order": self.contestant.order.value if self.contestant.carries else None,
-            **(self.verdict if self.contestant.carries else {}),
+            "push_seconds": _as_json(self.latency("push_ms")),
+            "pop_seconds": _as_json(self.latency("pop_ms")),
+            "way_seconds": _as_json(self.latency("way_ms")),
+            "order": self.candidate.order.value if self.candidate.carries else None,
+            **(self.verdict if self.candidate.carries else {}),
             "errors": self.errors,
             "failed_calls": sum(one.failed_calls for one in self.rounds),
             "empty_pops": sum(one.empty for one in self.rounds),
@@ -197,11 +201,11 @@ class Comparison:
         return {"ratio": round(self.ratio, 3), "of": self.words}
 
 
-def comparisons(results: Sequence[Result]) -> list[Comparison]:
+def comparisons(results: Sequence[CandidateResult]) -> list[Comparison]:
     """Whatever can be compared with what took part, in messages a second."""
-    rates = {(r.contestant.name, r.contestant.batch): r.messages_per_second.median for r in results}
-    alone = [r for r in results if r.contestant.batch == 1]
-    peers = [r.messages_per_second.median for r in alone if r.contestant.peer]
+    rates = {(r.candidate.name, r.candidate.batch): r.messages_per_second.median for r in results}
+    alone = [r for r in results if r.candidate.batch == 1]
+    peers = [r.messages_per_second.median for r in alone if r.candidate.peer]
     pairs: list[tuple[str, float | None, float | None]] = []
     for (name, batch), rate in rates.items():
         if name == "ring":
@@ -222,20 +226,20 @@ def comparisons(results: Sequence[Result]) -> list[Comparison]:
     return found
 
 
-def log_bytes_per_message(one: Round) -> float | None:
+def log_bytes_per_message(one: RoundFigures) -> float | None:
     """Of the server's log, in the measured time."""
     if one.log_bytes_per_second is None or not one.messages:
         return None
     return one.log_bytes_per_second / one.messages_per_second
 
 
-def pages_per_message(one: Round) -> float | None:
+def pages_per_message(one: RoundFigures) -> float | None:
     """Looked at in the queue's tables and indexes, push and pop together."""
     pages = one.touched.pages if one.touched else None
     return pages / one.through if pages is not None and one.through else None
 
 
-def hot_share(one: Round) -> float | None:
+def hot_share(one: RoundFigures) -> float | None:
     """Of the updates, how many touched no index."""
     touched = one.touched
     if touched is None or touched.hot_updates is None or not touched.updates:
@@ -243,7 +247,7 @@ def hot_share(one: Round) -> float | None:
     return touched.hot_updates / touched.updates
 
 
-def _per_second(one: Round, cpu_seconds: float | None) -> float | None:
+def _per_second(one: RoundFigures, cpu_seconds: float | None) -> float | None:
     return None if cpu_seconds is None else cpu_seconds / one.seconds
 
 
@@ -252,4 +256,4 @@ def _rounded(value: float | None, digits: int = 2) -> float | None:
 
 
 def _as_json(latency: Latency | None) -> Any:
-    return None if latency is None else asdict(latency)
+    return None if latency is None else latency.seconds

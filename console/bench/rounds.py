@@ -1,24 +1,24 @@
-"""The bench itself: rounds in turn, each contestant's on a scratch queue of its own."""
+"""The bench itself: rounds in turn, each candidate's on a scratch queue of its own, its clients in
+worker processes."""
 
 import itertools
+import json
 import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
+from console import processes
 from console.bench import message
-from console.bench.board import Board
-from console.bench.contestant import Contestant, Ground, Scratch
-from console.bench.crew import Crew
-from console.bench.journal import Journal
-from console.bench.judge import judge
-from console.bench.latency import Latency
-from console.bench.load import Load
-from console.bench.measured import Round, measured
-from console.bench.names import load_name
+from console.bench.call_log import CallLog, Latency
+from console.bench.candidate import Candidate, Ground, Load, Scratch, load_name
+from console.bench.round_figures import RoundFigures, judge, measured
+from console.bench.sampler_process import SamplerProcess
 from console.bench.server import (
     Looker,
     keep_old,
@@ -26,9 +26,86 @@ from console.bench.server import (
     old_transaction,
     server_cpu_seconds,
 )
-from console.bench.shift import Task, Times, now_us
-from console.bench.watching import Watch
+from console.bench.worker_round import SharedCounters, Times, WorkerTask, now_us
 from console.engines import Database
+from console.errors import ConnectionFailedError
+
+_READY_SECONDS = 30.0
+_DONE_SECONDS = 8.0
+
+
+class Workers:
+    """All workers of a round. At the end of the context none of them is left."""
+
+    def __init__(self, tasks: Sequence[WorkerTask]) -> None:
+        self._workers = [_Worker(task) for task in tasks]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for worker in self._workers:
+            worker.kill()
+
+    def wait_until_ready(self) -> None:
+        """Until all have their connections. ConnectionFailedError where one has not."""
+        deadline = time.monotonic() + _READY_SECONDS
+        for worker in self._workers:
+            word = worker.word(deadline)
+            if word != "ready":
+                raise ConnectionFailedError(
+                    "A process of the bench did not get ready.", why=worker.why(word)
+                )
+
+    def go(self, times: Times) -> None:
+        """Tell all when what happens."""
+        for worker in self._workers:
+            worker.tell(json.dumps(asdict(times)))
+
+    def call_logs(self, stop_us: int) -> list[CallLog]:
+        """What they did, once all have ended. ConnectionFailedError where one cannot tell."""
+        deadline = stop_us / 1e6 + _DONE_SECONDS
+        found = []
+        for worker in self._workers:
+            word = worker.word(deadline)
+            if word != "done":
+                raise ConnectionFailedError(
+                    "A process of the bench ended without its log.", why=worker.why(word)
+                )
+            found.append(CallLog.load(Path(worker.task.call_log)))
+        return found
+
+
+class _Worker:
+    def __init__(self, task: WorkerTask) -> None:
+        self.task = task
+        self._complaints = Path(f"{task.call_log}.err")
+        with self._complaints.open("wb") as complaints:
+            self._process = processes.start("console.bench.worker", stderr=complaints)
+        self.tell(json.dumps(asdict(task)))
+
+    def tell(self, line: str) -> None:
+        processes.tell(self._process, line)
+
+    def word(self, deadline: float) -> str:
+        """The next line that it says; empty where it ended or was late."""
+        return processes.word(self._process, deadline)
+
+    def why(self, word: str) -> str:
+        """What went wrong, as far as it said so."""
+        if word.startswith("failed "):
+            return word.removeprefix("failed ")
+        said = self._complaints.read_text(errors="replace").strip().splitlines()
+        return said[-1] if said else "It was too slow, or was killed."
+
+    def kill(self) -> None:
+        processes.kill(self._process)
+
 
 __all__ = ["Bench", "Entrant", "Ground", "Live", "Load"]
 
@@ -39,7 +116,7 @@ _LOOK_SECONDS = 0.25
 _KEEP_SECONDS = 30.0
 _LAST_LOOK_SHARE = 0.05
 """Of the measured time. When the clock ends so do sessions, and what they used is with nobody for
-a moment: the last look at that is before."""
+a moment: the last sample of that is before."""
 _CURVE_POINTS = 20
 
 
@@ -47,7 +124,7 @@ _CURVE_POINTS = 20
 class Live:
     """How a round goes, once a second."""
 
-    contestant: Contestant
+    candidate: Candidate
     round: int
     rounds: int
     second: int
@@ -60,18 +137,18 @@ class Live:
 
 @dataclass(frozen=True)
 class Entrant:
-    """A contestant, and where it gets its queues."""
+    """A candidate, and where it gets its queues."""
 
-    contestant: Contestant
+    candidate: Candidate
     ground: Ground
 
 
-AfterRound = Callable[[Scratch, Round], Round]
+AfterRound = Callable[[Scratch, RoundFigures], RoundFigures]
 """What else is measured on the same scratch queue, before it goes."""
 
 
 class Bench:
-    """One run: all contestants, all rounds."""
+    """One run: all candidates, all rounds."""
 
     def __init__(
         self,
@@ -92,10 +169,10 @@ class Bench:
         self._after = after
 
     def run(
-        self, entrants: Sequence[Entrant], done: Callable[[Entrant, Round], None]
-    ) -> dict[Contestant, list[Round]]:
+        self, entrants: Sequence[Entrant], done: Callable[[Entrant, RoundFigures], None]
+    ) -> dict[Candidate, list[RoundFigures]]:
         """Round 1 of all, round 2 of all...: what disturbs the machine meanwhile meets them all."""
-        found: dict[Contestant, list[Round]] = {entrant.contestant: [] for entrant in entrants}
+        found: dict[Candidate, list[RoundFigures]] = {entrant.candidate: [] for entrant in entrants}
         consoles = (False, True) if self._load.with_console else (False,)
         with looking(self._database, self._token) as looker:
             for number in range(1, self._load.rounds + 1):
@@ -103,28 +180,30 @@ class Bench:
                 for console in consoles if number % 2 else consoles[::-1]:
                     for entrant in entrants:
                         one = self._round(entrant, number, looker, console=console)
-                        found[entrant.contestant].append(one)
+                        found[entrant.candidate].append(one)
                         done(entrant, one)
         return found
 
-    def _round(self, entrant: Entrant, number: int, looker: Looker, *, console: bool) -> Round:
-        contestant, load = entrant.contestant, self._load
+    def _round(
+        self, entrant: Entrant, number: int, looker: Looker, *, console: bool
+    ) -> RoundFigures:
+        candidate, load = entrant.candidate, self._load
         with ExitStack() as stack:
-            scratch = stack.enter_context(entrant.ground.scratch(contestant, load.payload))
+            scratch = stack.enter_context(entrant.ground.scratch(candidate, load.payload))
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dbq-bench-")))
             if console:
-                stack.enter_context(Watch(self._database, folder))
-            tasks = self._tasks(contestant, scratch, folder)
-            board = Board(folder / "board", len(tasks))
-            stack.callback(board.close)
-            with Crew(tasks) as crew:
-                crew.wait_until_ready()
+                stack.enter_context(SamplerProcess(self._database, folder))
+            tasks = self._tasks(candidate, scratch, folder)
+            counters = SharedCounters(folder / "board", len(tasks))
+            stack.callback(counters.close)
+            with Workers(tasks) as workers:
+                workers.wait_until_ready()
                 times = self._times()
-                crew.go(times)
-                costs = self._follow(contestant, number, board, times, looker)
-                journal = Journal.merged(crew.journals(times.stop))
+                workers.go(times)
+                costs = self._follow(candidate, number, counters, times, looker)
+                call_log = CallLog.merged(workers.call_logs(times.stop))
             touched = looker.touched(scratch.schema, scratch.tables)
-            one = self._weigh(contestant, scratch, journal, times)
+            one = self._weigh(candidate, scratch, call_log, times)
             one = replace(
                 one,
                 number=number,
@@ -142,34 +221,39 @@ class Bench:
         measure = consume + round(self._load.warmup_seconds * 1e6)
         return Times(produce, consume, measure, measure + round(self._load.seconds * 1e6))
 
-    def _tasks(self, contestant: Contestant, scratch: Scratch, folder: Path) -> list[Task]:
+    def _tasks(self, candidate: Candidate, scratch: Scratch, folder: Path) -> list[WorkerTask]:
         load = self._load
-        room = load.room and max(load.room, 2 * load.producers * contestant.batch)
+        room = load.room and max(load.room, 2 * load.producers * candidate.batch)
         url = self._database.complete_url().render_as_string(hide_password=False)
-        tasks: list[Task] = []
+        tasks: list[WorkerTask] = []
         for produces, clients in ((True, load.producers), (False, load.consumers)):
             for first, count in _shares(clients):
                 tasks.append(
-                    Task(
-                        driver=contestant.driver,
+                    WorkerTask(
+                        driver=candidate.driver,
                         settings=scratch.settings,
                         produces=produces,
                         url=url,
                         application_name=load_name(self._token),
                         first=first,
                         clients=count,
-                        batch=contestant.batch,
+                        batch=candidate.batch,
                         payload=load.payload,
                         room=room,
-                        board=str(folder / "board"),
+                        counters=str(folder / "board"),
                         place=len(tasks),
-                        journal=str(folder / f"journal-{len(tasks)}"),
+                        call_log=str(folder / f"journal-{len(tasks)}"),
                     )
                 )
         return tasks
 
     def _follow(
-        self, contestant: Contestant, number: int, board: Board, times: Times, looker: Looker
+        self,
+        candidate: Candidate,
+        number: int,
+        counters: SharedCounters,
+        times: Times,
+        looker: Looker,
     ) -> "_Rates":
         """Until the clock ends: look what it costs, tell how it goes."""
         load = self._load
@@ -181,7 +265,7 @@ class Bench:
             _sleep_until(times.consume)
             looker.forget()
             before = after = None
-            popped, second = board.popped, -round(load.warmup_seconds)
+            popped, second = counters.popped, -round(load.warmup_seconds)
             next_look, next_second = times.measure, times.consume + 1_000_000
             last_look = times.stop - round((times.stop - times.measure) * _LAST_LOOK_SHARE)
             while (now := now_us()) < times.stop:
@@ -193,11 +277,11 @@ class Bench:
                     looker.look()
                     next_look = now + round(_LOOK_SECONDS * 1e6)
                 if now >= next_second:
-                    self._tell(_live(contestant, number, load, second, board, popped))
-                    popped, second = board.popped, second + 1
+                    self._tell(_live(candidate, number, load, second, counters, popped))
+                    popped, second = counters.popped, second + 1
                     next_second += 1_000_000
                 if old is not None and time.monotonic() - kept > _KEEP_SECONDS:
-                    keep_old(self._database, old)
+                    keep_old(old)
                     kept = time.monotonic()
                 waiting_for = [next_second, next_look, times.stop]
                 _sleep_until(min(waiting_for if after else [*waiting_for, last_look]))
@@ -210,21 +294,21 @@ class Bench:
         return _Costs(server_cpu_seconds(self._postmaster), log_bytes, now_us())
 
     def _weigh(
-        self, contestant: Contestant, scratch: Scratch, journal: Journal, times: Times
-    ) -> Round:
+        self, candidate: Candidate, scratch: Scratch, call_log: CallLog, times: Times
+    ) -> RoundFigures:
         load = self._load
-        if not contestant.carries:
-            return measured(journal, None, None, times, _CURVE_POINTS)
-        codes, pushed_us = message.codes_and_times(journal.heads)
+        if not candidate.carries:
+            return measured(call_log, None, None, times, _CURVE_POINTS)
+        codes, pushed_us = message.codes_and_times(call_log.heads)
         rest = message.filler(load.payload)
         verdict = judge(
-            journal,
+            call_log,
             codes.to_pylist(),
             scratch.left(rest),
             lambda: scratch.left_codes(rest),
-            contestant.order,
+            candidate.order,
         )
-        return measured(journal, verdict, pushed_us, times, _CURVE_POINTS)
+        return measured(call_log, verdict, pushed_us, times, _CURVE_POINTS)
 
 
 @dataclass(frozen=True)
@@ -254,12 +338,17 @@ class _Costs:
 
 
 def _live(
-    contestant: Contestant, number: int, load: Load, second: int, board: Board, before: int
+    candidate: Candidate,
+    number: int,
+    load: Load,
+    second: int,
+    counters: SharedCounters,
+    before: int,
 ) -> Live:
-    took = max(board.took()[-_processes(load.consumers) :])
+    took = max(counters.took()[-_processes(load.consumers) :])
     pop_ms = Latency(*(cut / 1000 for cut in took)) if any(took) else None
-    through = float(board.popped - before)
-    return Live(contestant, number, load.rounds, second, through, pop_ms)
+    through = float(counters.popped - before)
+    return Live(candidate, number, load.rounds, second, through, pop_ms)
 
 
 def _processes(clients: int) -> int:

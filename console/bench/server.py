@@ -1,21 +1,114 @@
-"""What a round costs the server: log, pages, processor; and what its sessions wait for."""
+"""What a round costs the server: log, pages, processor, what its sessions wait for; and what it ran
+on, without which its figures say nothing."""
+
+from __future__ import annotations
 
 import os
+import platform
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
 from console import sql
-from console.bench.names import application_name, load_name
-from console.engines import Database, Product, open_database
+from console.bench.candidate import application_name, load_name
+from console.engines import Database, open_database, product_of
 from console.monitor.known_waits import explain, kind_of
 
-_NOTHING = sql.Scope()
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+_LIBRARIES = ("dbq-console", "psycopg", "pyodbc", "procrastinate", "pgqueuer")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The machine of the bench, and the server, which may be another machine."""
+
+    machine: Mapping[str, object]
+    server: Mapping[str, object]
+    settings: Mapping[str, object]
+    versions: Mapping[str, str]
+    durable: bool | None
+    """Whether a commit is on disk when it is answered; None: not known."""
+
+    def as_json(self) -> dict[str, object]:
+        """Part of `bench --json`."""
+        return asdict(self)
+
+    @property
+    def lines(self) -> list[str]:
+        """In words."""
+        machine = self.machine
+        memory = f", {machine['memory_gib']} GiB" if machine["memory_gib"] else ""
+        settings = ", ".join(f"{name} {value}" for name, value in self.settings.items())
+        durable = {True: "durable", False: "NOT DURABLE", None: "durable or not: ?"}[self.durable]
+        return [
+            f"on {machine['cores']} cores ({machine['cpu']}){memory}, {machine['system']}",
+            f"{self.server['engine']} {self.server['version']}"
+            f"{', embedded' if self.server['embedded'] else ''}: {durable}; {settings}",
+            ", ".join(f"{name} {version}" for name, version in self.versions.items()),
+        ]
+
+
+@dataclass(frozen=True)
+class _Setting:
+    name: str
+    value: str | None
+
+
+def environment_of(database: Database, *, embedded: bool) -> Environment:
+    """Ask the server, and this machine."""
+    with database.transaction("ask the server what it is", read_only=True) as connection:
+        rows = sql.rows(connection, _Setting, "bench.settings")
+        durable: bool | None = sql.value(connection, bool | None, "bench.durable")
+    return Environment(
+        machine={
+            "cores": os.cpu_count(),
+            "cpu": _cpu(),
+            "memory_gib": _memory_gib(),
+            "system": f"{platform.system()} {platform.release()}",
+        },
+        server={
+            "engine": database.product.title,
+            "version": database.capabilities.server_version,
+            "embedded": embedded,
+        },
+        settings={row.name: row.value for row in rows},
+        versions={"Python": platform.python_version(), **_versions()},
+        durable=durable,
+    )
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def _memory_gib() -> float | None:
+    try:
+        return round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1)
+    except (ValueError, OSError):
+        return None
+
+
+def _versions() -> dict[str, Any]:
+    found = {}
+    for name in _LIBRARIES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
 
 
 @dataclass(frozen=True)
@@ -35,16 +128,11 @@ class SeenWait:
 
 @dataclass(frozen=True)
 class Touched:
-    """Pages looked at and rows updated in a queue's tables; None: the server does not say."""
+    """Pages examined and rows updated in a queue's tables; None: the server does not say."""
 
     pages: int | None
     updates: int | None
     hot_updates: int | None
-
-
-@dataclass(frozen=True)
-class _Written:
-    log_bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -54,46 +142,35 @@ class _Waiting:
     sessions: int
 
 
-@dataclass(frozen=True)
-class _Snapshot:
-    xmin: str
-
-
 class Looker:
     """One session beside the load, which asks what it costs."""
 
-    def __init__(self, product: Product, connection: Connection, name: str) -> None:
-        self._product = product
+    def __init__(self, connection: Connection, name: str) -> None:
         self._connection = connection
         self._name = name
         self.looks = 0
         self._waits: Counter[tuple[str | None, str | None]] = Counter()
 
-    def _fetch(self, row_type: type[sql.Row], of: str, /, **values: object) -> list[sql.Row]:
-        statement = sql.statements(self._product.name, "bench")[of]
-        return sql.fetch(self._connection, row_type, statement, _NOTHING, **values)
-
     def log_bytes(self) -> int | None:
         """Of the server's log so far; None: it does not say."""
         try:
-            (row,) = self._fetch(_Written, "written")
-        except DBAPIError:  # the login may not look at that
+            written: int | None = sql.value(self._connection, int | None, "bench.written")
+        except DBAPIError:  # the login may not read that
             return None
-        return row.log_bytes
+        return written
 
     def touched(self, schema: str, tables: Sequence[str]) -> Touched:
         """Of tables, since they are there."""
-        names = self._product.array(tables)
+        names = product_of(self._connection).array(tables)
         try:
-            (row,) = self._fetch(Touched, "touched", schema=schema, names=names)
+            return sql.row(self._connection, Touched, "bench.touched", schema=schema, names=names)
         except DBAPIError:
             return Touched(None, None, None)
-        return row
 
     def look(self) -> None:
-        """One look at what the load's sessions do."""
+        """One sample of what the load's sessions do."""
         try:
-            seen = self._fetch(_Waiting, "waiting", name=self._name)
+            seen = sql.rows(self._connection, _Waiting, "bench.waiting", name=self._name)
         except DBAPIError:
             return
         self.looks += 1
@@ -104,7 +181,7 @@ class Looker:
         """What was seen, the most frequent first; None: the sessions are hidden from this login."""
         if not self._waits:
             return None  # a load of which no session does anything is one that cannot be seen
-        engine = self._product.name
+        engine = self._connection.dialect.name
         return [
             SeenWait(
                 kind or kind_of(engine, wait),
@@ -123,17 +200,24 @@ class Looker:
 
 @contextmanager
 def looking(database: Database, token: str) -> Iterator[Looker]:
-    """A session for the looks of a whole bench, by which others see that it runs."""
+    """A session for the samples of a whole bench, by which others see that it runs."""
+    with session_named(database, application_name(token)) as connection:
+        yield Looker(connection, load_name(token))
+
+
+@contextmanager
+def session_named(database: Database, name: str) -> Iterator[Connection]:
+    """A session of this name, for as long as the block lasts."""
     url = database.complete_url().difference_update_query(("application_name",))
     own = open_database(
         url.render_as_string(hide_password=False),
         timeouts=database.timeouts,
-        application_name=application_name(token),
+        application_name=name,
         label=database.label,
     )
     try:
-        with own.autocommit("look at the server's load", read_only=True) as connection:
-            yield Looker(database.product, connection, load_name(token))
+        with own.autocommit("read the server's load", read_only=True) as connection:
+            yield connection
     finally:
         own.close()
 
@@ -141,21 +225,18 @@ def looking(database: Database, token: str) -> Iterator[Looker]:
 @contextmanager
 def old_transaction(database: Database) -> Iterator[Connection]:
     """One that keeps the server from clearing anything away that dies from now on."""
-    statements = sql.statements(database.product.name, "bench")
     with database.autocommit("hold an old transaction", read_only=True) as connection:
-        sql.run_script(connection, statements["begin_old"], _NOTHING)
+        sql.run(connection, "bench.begin_old")
         try:
-            keep_old(database, connection)
+            keep_old(connection)
             yield connection
         finally:
-            sql.run_script(connection, statements["end_old"], _NOTHING)
+            sql.run(connection, "bench.end_old")
 
 
-def keep_old(database: Database, connection: Connection) -> str:
+def keep_old(connection: Connection) -> str:
     """Say that it is still meant, before it counts as idle; the transaction that it keeps."""
-    statement = sql.statements(database.product.name, "bench")["old_snapshot"]
-    (row,) = sql.fetch(connection, _Snapshot, statement, _NOTHING)
-    return row.xmin
+    return sql.value(connection, str, "bench.old_snapshot")
 
 
 def server_cpu_seconds(postmaster: int | None) -> float | None:

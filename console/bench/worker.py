@@ -1,7 +1,7 @@
 """The main program of the bench's worker processes: `python -m console.bench.worker`.
 
 The first line of its input is its Task as JSON. It says `ready`, gets the round's Times as the
-second line, works, leaves its journal in a file and says `done`. The input's end tells it to leave.
+second line, works, leaves its log in a file and says `done`. The input's end tells it to leave.
 """
 
 import gc
@@ -14,8 +14,7 @@ import sys
 import threading
 from pathlib import Path
 
-from console.bench.board import Board
-from console.bench.shift import Shift, Task, Times
+from console.bench.worker_round import SharedCounters, Times, WorkerRound, WorkerTask
 from console.errors import ConsoleError
 
 
@@ -27,7 +26,7 @@ def main() -> int:
     line = source.readline()
     if not line:
         return 1
-    task = Task(**json.loads(line))
+    task = WorkerTask(**json.loads(line))
 
     def wait_for_go() -> Times:
         _say("ready")
@@ -37,18 +36,18 @@ def main() -> int:
         threading.Thread(target=_leave_with_parent, daemon=True).start()
         return Times(**json.loads(go))
 
-    shift = Shift(task, Board(Path(task.board)), wait_for_go)
+    worker_round = WorkerRound(task, SharedCounters(Path(task.counters)), wait_for_go)
     module, _, name = task.driver.partition(":")
     drive = getattr(importlib.import_module(module), name)
-    # A collection looks at every message that is kept: milliseconds in which no client moves.
+    # A collection reads every message that is kept: milliseconds in which no client moves.
     gc.disable()
     try:
-        drive(shift)
+        drive(worker_round)
     except ConsoleError as error:
         _say(f"failed {' '.join(str(error).split())}")
         return 1
-    shift.end()
-    shift.journal.save(Path(task.journal))
+    worker_round.end()
+    worker_round.call_log.save(Path(task.call_log))
     _say("done")
     return 0
 

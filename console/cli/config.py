@@ -9,12 +9,12 @@ import click
 
 from console.cli.context import Call, verb_options
 from console.cli.streams import put
-from console.config import KEYS, Level, Profile, Settings, Value, load, place
+from console.config import KEYS, KeyLevel, Profile, Settings, Value, load, place
 from console.config.passwords import PasswordSource
 from console.config.urls import HIDDEN, ConnectionUrl
 from console.errors import UsageError
 from console.formats import numbered
-from console.monitor.saved import MARK
+from console.monitor.filters import MARK
 
 Shown = Mapping[str, Value]
 """Key -> what holds for it."""
@@ -22,7 +22,7 @@ Shown = Mapping[str, Value]
 
 @click.command()
 @click.argument("action", type=click.Choice(["show", "validate", "path"]))
-@click.option("--example", is_flag=True, help="With show: a commented file to begin with.")
+@click.option("--example", is_flag=True, help="With show: a commented file to start from.")
 @verb_options
 def config(call: Call, action: str, example: bool) -> None:
     """Show the configuration, check it, or say where it is.
@@ -76,7 +76,7 @@ def _validate(call: Call) -> None:
             "filters": list(messages),
             "queue_filters": list(queues),
         },
-        [f"{where}: right; {numbered(len(found.names), 'profile')}{filters}"],
+        [f"{where}: valid; {numbered(len(found.names), 'profile')}{filters}"],
     )
 
 
@@ -86,7 +86,7 @@ def _show(call: Call) -> None:
     profiles = [] if meant is None else [meant]
     if not (call.said.url or call.said.profile):
         profiles += [p for p in found.profiles(call.said) if meant is None or p.name != meant.name]
-    defaults = {k: v for k, v in _all(found.defaults).items() if Level.TOP in KEYS[k].levels}
+    defaults = {k: v for k, v in _all(found.defaults).items() if KeyLevel.TOP in KEYS[k].levels}
     answer = {
         "path": _text(found.path),
         "exists": found.exists,

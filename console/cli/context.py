@@ -1,48 +1,51 @@
 """What all verbs share: connection, schema, rights, output, confirmation."""
 
+from __future__ import annotations
+
 import functools
 import re
 import shlex
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, tzinfo
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from console import catalog, config
-from console.actions import audit
-from console.actions.audit import Outcome
-from console.actions.execute import Control
-from console.catalog import Queue
-from console.cli.interrupts import heard
-from console.cli.streams import json_line, narrate, put
-from console.config import RIGHTS, Configuration, Profile, Said
-from console.engines import Database, Product
+from console.cli.streams import Answers, put
 from console.errors import ConsoleError, RefusedError, UsageError
-from console.formats import parse_duration, plain
-from console.monitor import filters, saved
-from console.monitor.limits import DEFAULTS, Thresholds
-from console.monitor.message import Masks
+from console.formats import plain
 from console.rights import Rights
+from console.verbs.parameters import Placement
+
+if TYPE_CHECKING:
+    from console.catalog import Queue
+    from console.config import CommandLineValues, Configuration, Profile
+    from console.engines import Database, Product
+    from console.monitor.filters import Words
+    from console.monitor.limits import Thresholds
+    from console.monitor.message import Masks
+    from console.verbs import verb as verbs
 
 __all__ = [
     "BARE_YES",
-    "DURATION",
     "Call",
     "ConfirmedVerb",
-    "DurationType",
     "Rights",
+    "as_command",
+    "call_of",
+    "call_options",
+    "complete_queues",
     "confirm_by_name",
     "confirmation",
     "confirms",
     "group_option",
     "place",
+    "queue_name",
+    "queue_names",
     "require_confirmation",
-    "stopping",
+    "rights_option",
     "verb_options",
 ]
 
@@ -51,6 +54,8 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 BARE_YES = "\0"
 """What `--yes` without a word is: no queue can be named so."""
 _WRITTEN_OUT = "\0="
+SAID = "console.cli.said"
+"""Under this name of a click context's meta: what is said before the verb."""
 HEARD = "console.cli.heard"
 """Under this name of a click context's meta: whoever hears what a verb answers."""
 
@@ -59,13 +64,15 @@ HEARD = "console.cli.heard"
 class Call:
     """One call of a verb: where it goes, what it may, and how it answers."""
 
-    said: Said
+    said: CommandLineValues
     schema: str | None
     json: bool
 
     @cached_property
     def configuration(self) -> Configuration:
         """What is configured, read at the first use: not every verb needs it."""
+        from console import config  # noqa: PLC0415  # a verb imports what it uses
+
         return config.load()
 
     @cached_property
@@ -74,7 +81,7 @@ class Call:
         # Whoever typed the URL typed the verb.
         return self.configuration.chosen(self.said, url_rights=Rights.ADMIN)
 
-    def several(self, group: str | None, said: Said) -> list[Profile]:
+    def several(self, group: str | None, said: CommandLineValues) -> list[Profile]:
         """The connections of the group, or the one that is named, or all that are configured."""
         if group is not None:
             if said.url or said.profile:
@@ -86,13 +93,20 @@ class Call:
             raise self.configuration.none_named()
         return profiles
 
+    def saved_filters(self, given: Sequence[str]) -> Words:
+        """The filters that have names, where one of these words is such a name."""
+        from console.monitor import filters  # noqa: PLC0415  # a verb imports what it uses
+
+        if not any(word.startswith(filters.MARK) for word in given):
+            return {}  # the configuration is not wanted for them
+        profile = self.profile
+        return self.configuration.saved.messages if profile is None else profile.saved_words
+
     def filter_words(self, given: Sequence[str]) -> tuple[str, ...]:
         """The words of `--filter`, with what stands for `@NAME`. UsageError."""
-        if not any(word.startswith(saved.MARK) for word in given):
-            return tuple(given)  # the configuration is not wanted for them
-        profile = self.profile
-        known = self.configuration.saved.messages if profile is None else profile.saved_words
-        return saved.expand(given, known)
+        from console.monitor import filters  # noqa: PLC0415  # a verb imports what it uses
+
+        return filters.expand(given, self.saved_filters(given))
 
     @property
     def product(self) -> Product | None:
@@ -116,37 +130,46 @@ class Call:
 
     def thresholds(self, queue: str) -> Thresholds:
         """What is too much for the queue of that name."""
+        from console.monitor.limits import DEFAULTS  # noqa: PLC0415  # a verb imports what it uses
+
         return DEFAULTS if self.profile is None else self.profile.thresholds(queue)
 
     def database(self, needs: Rights, verb: str) -> Database:
         """The database that the call names. RefusedError where its rights do not reach."""
+        from console.config import RIGHTS  # noqa: PLC0415  # a verb imports what it uses
+
         if self.profile is None:
             raise self.configuration.none_named()
         rights, origin = self.profile.rights, self.profile.settings.value(RIGHTS).origin
         if rights < needs:
             why = f"This connection has {rights.word} ({origin})."
+            from console import audit  # noqa: PLC0415  # a verb imports what it uses
+
             subject = audit.Subject(verb, self.schema or "", "", self.profile.name or "")
-            audit.note(subject, Outcome.REFUSED, detail=why)
+            audit.note(subject, audit.Outcome.REFUSED, detail=why)
             raise RefusedError(
                 f"{verb} needs the right {needs.word}.",
                 why=why,
-                next_step="Use a connection with more rights, or --rights, if that is meant.",
+                next_step="Use a connection with more rights, or --rights.",
             )
         database = self.profile.open()
         click.get_current_context().call_on_close(database.close)
         return database
 
-    def find(self, database: Database, name: str) -> Queue:
-        """The queue of that name, in --schema or in any."""
-        with database.transaction("read the catalog", read_only=True) as connection:
-            return catalog.find(connection, database.product, name, self.schema)
+    def find(self, database: Database, name: str, *, any_design: bool = False) -> Queue:
+        """The queue of that name, in --schema or in any. `any_design`: as `catalog.find`."""
+        from console import catalog  # noqa: PLC0415  # a verb imports what it uses
+
+        return catalog.look_up(database, name, self.schema, any_design=any_design)
 
     def production(self, database: Database) -> bool:
         """Whether the connection or the database itself is marked so."""
         if database.production:
             return True
+        from console import catalog  # noqa: PLC0415  # a verb imports what it uses
+
         with database.transaction("read the catalog", read_only=True) as connection:
-            return catalog.is_production(connection, database.product)
+            return catalog.is_production(connection)
 
     def confirmed(
         self,
@@ -156,25 +179,54 @@ class Call:
         *,
         dry_run: bool,
         by_name: bool,
+        needed: bool = True,
     ) -> bool:
         """Whether to go on with a plan of one queue. Where not, it is the answer.
 
-        False: only the plan was wanted. RefusedError where `yes` does not do.
+        False: only the plan was wanted, or nothing is needed. RefusedError where `yes` does not do.
         """
         name = str(plan["queue"])
         if dry_run or not confirms(yes, name, by_name=by_name):
-            where = {"queue": name, "schema": plan["schema"]}
-            self.answer({**where, "plan": plan, "done": False}, lines)
-        if not dry_run:
-            require_confirmation(yes, name, by_name=by_name)
-        return not dry_run
+            self.planned({"queue": name, "schema": plan["schema"], "plan": plan}, lines)
+        if dry_run or (yes is None and not needed):
+            return False
+        require_confirmation(yes, name, by_name=by_name)
+        return True
 
     def acted(
-        self, plan: Mapping[str, object], result: Mapping[str, object], lines: Sequence[str]
+        self,
+        plan: Mapping[str, object],
+        result: Mapping[str, object],
+        lines: Sequence[str],
+        *,
+        done: int,
     ) -> None:
-        """What came of a plan that was confirmed, as the answer."""
+        """What came of a plan that was confirmed, as the answer. `done`: how many of the things
+        that the verb works on: messages, steps; 1 where it is the queue or a session."""
         where = {"queue": plan["queue"], "schema": plan["schema"]}
-        self.answer({**where, "plan": plan, "done": True, "result": result}, lines)
+        self.answer({**where, "plan": plan, "done": done, "result": result}, lines)
+
+    def planned(self, value: Mapping[str, object], lines: Sequence[str]) -> None:
+        """A plan that is not carried out, as the answer: nothing was done. With --json, the error
+        that says why not comes into the same object."""
+        whole = {**value, "done": 0}
+        self._tell_hearer(whole, lines)
+        if self.json:
+            self.answers.hold(whole)
+        else:
+            put("".join(f"{plain(line)}\n" for line in lines))
+
+    @property
+    def answers(self) -> Answers:
+        """What this call has answered so far."""
+        found = click.get_current_context().find_object(Answers)
+        assert found is not None  # noqa: S101  # every call has it
+        return found
+
+    @staticmethod
+    def _tell_hearer(value: object, lines: Sequence[str]) -> None:
+        if heard := click.get_current_context().meta.get(HEARD):
+            heard(value, lines)
 
     def schema_for(self, database: Database) -> str:
         """Where new queues go."""
@@ -183,37 +235,17 @@ class Call:
     def answer(self, value: object, lines: Sequence[str]) -> None:
         """The result on stdout: one JSON object with --json, else the lines, each of which is one
         line whatever names are in it."""
-        context = click.get_current_context(silent=True)
-        if context is not None and (heard := context.meta.get(HEARD)):
-            heard(value, lines)
+        self._tell_hearer(value, lines)
         if self.json:
-            put(json_line(value).encode() + b"\n")
+            self.answers.give(value)
         else:
             put("".join(f"{plain(line)}\n" for line in lines))
 
 
-class DurationType(click.ParamType[float]):
-    """`0s`, `500ms`, `5s`, `10m`; the value is in seconds."""
-
-    name = "duration"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        """Seconds of the text."""
-        if isinstance(value, float):
-            return value
-        try:
-            return parse_duration(str(value))
-        except UsageError as error:
-            self.fail(str(error), param, ctx)
-
-
-DURATION = DurationType()
-
-
 def _profile_names(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
     """For the shell: nothing is connected, and mistakes of the file are told by the verbs."""
+    from console import config  # noqa: PLC0415  # a verb imports what it uses
+
     try:
         return [name for name in config.load().names if name.startswith(begun)]
     except ConsoleError:
@@ -236,21 +268,40 @@ def place(verb: Verb) -> Verb:
 
 
 _URL_HELP = (
-    "The database; also from DBQ_URL. Others on this machine can see a command line: leave the "
-    "password to ~/.pgpass or a profile, or write '${env:NAME}' for it."
+    "The database; also from DBQ_URL. A command line is visible to others on this machine: leave "
+    "the password to ~/.pgpass or a profile, or write '${env:NAME}' for it."
 )
 
 
-def complete_filters(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
-    """For the shell: the forms up to their values, and the saved ones."""
-    names = [re.split("(?<=[=~.])", form)[0] for form in filters.FORMS]
+def complete_queues(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
+    """For the shell: the queues that the connection had when it was last sampled. Nothing is
+    connected; where no connection is named, those of all."""
+    from console import config  # noqa: PLC0415  # a verb imports what it uses
+    from console.monitor import known_queues  # noqa: PLC0415
+
     try:
-        found = config.load()
-        layers = [found.document.filters, *(one.filters for one in found.profiles())]
-        names += sorted({f"{saved.MARK}{name}" for layer in layers for name in layer})
+        profile = config.load().chosen(_said_so_far(context), url_rights=Rights.ADMIN)
     except ConsoleError:
-        pass  # the verbs tell of mistakes
-    return [name for name in names if name.startswith(begun)]
+        return []
+    known = known_queues.names(None if profile is None else profile.label)
+    return [name for name in known if name.startswith(begun)]
+
+
+def _said_so_far(context: click.Context) -> CommandLineValues:
+    """The connection as the words name it that are typed already, the last ones first."""
+    from console.config import CommandLineValues  # noqa: PLC0415  # a verb imports what it uses
+
+    params = [one.params for one in (context, context.parent) if one is not None]
+
+    def first(name: str) -> str | None:
+        return next((str(one[name]) for one in params if one.get(name)), None)
+
+    return CommandLineValues(first("url"), first("profile"))
+
+
+queue_name = click.argument("name", shell_complete=complete_queues)
+"""The queue that a verb is about."""
+queue_names = click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_queues)
 
 
 def group_option(verb: Verb) -> Verb:
@@ -259,33 +310,48 @@ def group_option(verb: Verb) -> Verb:
     return click.option("--group", metavar="G", help=words)(verb)
 
 
+def rights_option(words: str) -> Callable[[Verb], Verb]:
+    """`--rights`, which may stand before the verb too: there it is the console's."""
+    return click.option("--rights", type=click.Choice([one.word for one in Rights]), help=words)
+
+
+def call_options(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that every verb takes, from which `call_of` makes its `Call`; the verb gets them
+    after click's context."""
+    for option in (
+        click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout."),
+        rights_option(
+            "What this call may do. By default what the profile says; with a URL, admin."
+        ),
+        click.option("--schema", metavar="S", help="Look up or install there; else: every schema."),
+    ):
+        verb = option(verb)
+    return click.pass_context(place(verb))
+
+
+def call_of(context: click.Context, given: dict[str, Any]) -> Call:
+    """The call that these values are of; they are taken out."""
+    from console.config import CommandLineValues  # noqa: PLC0415  # a verb imports what it uses
+
+    before: CommandLineValues = context.meta.get(SAID) or CommandLineValues()
+    as_json = given.pop("as_json")
+    if (answers := context.find_object(Answers)) is not None:
+        answers.json = as_json
+    said = CommandLineValues(
+        given.pop("url") or before.url,
+        given.pop("profile") or before.profile,
+        given.pop("rights") or before.rights,
+    )
+    return Call(said, given.pop("schema"), as_json)
+
+
 def verb_options(verb: Verb) -> Callable[..., Any]:
     """The options that every verb takes; the verb gets them as one `Call`, its first argument."""
 
-    @place
-    @click.option("--schema", metavar="S", help="Look or install there; else: every schema.")
-    @click.option(
-        "--rights",
-        type=click.Choice([rights.word for rights in Rights]),
-        help="What this call may do. Else: what the profile says; with a URL, admin.",
-    )
-    @click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
-    @click.pass_context
+    @call_options
     @functools.wraps(verb)
-    def with_call(
-        context: click.Context,
-        /,
-        *arguments: Any,
-        url: str | None,
-        profile: str | None,
-        schema: str | None,
-        rights: str | None,
-        as_json: bool,
-        **more: Any,
-    ) -> Any:
-        before: Said = context.obj or Said()
-        said = Said(url or before.url, profile or before.profile, rights)
-        return verb(Call(said, schema, as_json), *arguments, **more)
+    def with_call(context: click.Context, /, *arguments: Any, **given: Any) -> Any:
+        return verb(call_of(context, given), *arguments, **given)
 
     return with_call
 
@@ -311,11 +377,31 @@ def confirmation(verb: Verb) -> Verb:
             default=None,
             callback=lambda _, __, word: None if word is None else word.removeprefix(_WRITTEN_OUT),
             metavar="[NAME]",
-            help="Do it. Where the name is wanted: --yes NAME.",
+            help="Do it. Where the plan asks for the name: --yes NAME.",
         ),
     ):
         verb = option(verb)
     return verb
+
+
+def as_command(
+    verb: verbs.Verb, run: Callable[..., Any], *before: click.Parameter
+) -> click.Command:
+    """The verb on the command line: its parameters, and those of `run`, which has the options of
+    every verb. `before`: what else it is told first."""
+    of_verb = [one for one in verb.parameters if one.placement is not Placement.REDIRECTION]
+    first = [one.as_click() for one in of_verb if one.placement is Placement.BEFORE]
+    arguments = [one.as_click() for one in of_verb if one.placement is Placement.ARGUMENT]
+    options = [one.as_click() for one in of_verb if one.placement is Placement.OPTION]
+    command = ConfirmedVerb(
+        verb.name,
+        params=[*first, *before, *arguments, *options],
+        callback=confirmation(run) if verb.confirmed else run,
+        help=verb.help,
+    )
+    shared: list[click.Parameter] = getattr(command.callback, "__click_params__", [])
+    command.params += reversed(shared)
+    return command
 
 
 def confirm_by_name(yes: str | None, dry_run: bool, name: str) -> bool:
@@ -329,7 +415,7 @@ def confirm_by_name(yes: str | None, dry_run: bool, name: str) -> bool:
         )
     if yes == BARE_YES:
         raise RefusedError(
-            "Nothing was changed: this wants the queue's name as confirmation.",
+            "Nothing was changed: this needs the queue's name as confirmation.",
             next_step="Confirm with: " + _yes(name),
         )
     if yes != name:
@@ -358,17 +444,3 @@ def require_confirmation(yes: str | None, name: str, *, by_name: bool) -> None:
 
 def _yes(name: str) -> str:
     return f"--yes{'=' if name.startswith('-') else ' '}{shlex.quote(name)}"
-
-
-@contextmanager
-def stopping() -> Iterator[Control]:
-    """The first Ctrl-C (or SIGTERM) stops after the batch that runs; the next one cuts it off."""
-    control = Control()
-
-    def stop(_: int) -> None:
-        control.stop()
-        on_a_line_of_its_own = "\n" if sys.stderr is not None and sys.stderr.isatty() else ""
-        narrate(f"{on_a_line_of_its_own}Stopping after this batch; once more cuts it off.")
-
-    with heard(stop, once=True):
-        yield control

@@ -1,12 +1,11 @@
 """Verbs of the doctor: doctor, report."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import click
 
-from console import catalog
-from console.actions import audit
+from console import audit, catalog
 from console.catalog import Queue
 from console.cli.context import (
     Call,
@@ -14,6 +13,8 @@ from console.cli.context import (
     Rights,
     confirm_by_name,
     confirmation,
+    queue_name,
+    queue_names,
     verb_options,
 )
 from console.cli.streams import narrate
@@ -21,9 +22,19 @@ from console.doctor.finding import Diagnosis, Finding, Repair
 from console.engines import Database
 from console.errors import UsageError
 from console.formats import moment, plain
-from console.monitor import snapshot, take_sample
+from console.verbs.parameters import DURATION
 
 _ACTIONS = 10
+
+idle_for = click.option(
+    "--idle-for",
+    type=DURATION,
+    default=30.0,
+    metavar="T",
+    help="Consumers count as stopped when nothing is popped for this long while messages wait. "
+    "Waits this long, once for all queues, where a first sample shows no consumption; 0s: never.  "
+    "[default: 30s]",
+)
 
 
 class _WithCodes(ConfirmedVerb):
@@ -32,7 +43,7 @@ class _WithCodes(ConfirmedVerb):
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """All codes, the gravest first."""
         del ctx
-        from console.doctor.codes import CODES  # noqa: PLC0415
+        from console.doctor.families import CODES  # noqa: PLC0415
 
         with formatter.section("Findings"):
             formatter.write_dl(
@@ -41,37 +52,65 @@ class _WithCodes(ConfirmedVerb):
 
 
 @click.command(cls=_WithCodes)
-@click.argument("names", metavar="[NAME]...", nargs=-1)
-@click.option("--fix", is_flag=True, help="Mend what can be mended without judgement. One NAME.")
+@queue_names
+@click.option("--fix", is_flag=True, help="Run the repairs that need no judgement. One NAME.")
+@click.option(
+    "--code",
+    "codes",
+    multiple=True,
+    metavar="CODE",
+    help="With --fix: repair only these findings, even those that need your judgement.",
+)
+@click.option(
+    "--codes",
+    "all_codes",
+    is_flag=True,
+    help="Print every finding there is, with its repair; needs no connection.",
+)
+@idle_for
 @confirmation
 @verb_options
-def doctor(call: Call, names: Sequence[str], fix: bool, yes: str | None, dry_run: bool) -> None:
-    """Prove what is wrong with queues, in order of gravity, and say what mends it.
+def doctor(
+    call: Call,
+    names: Sequence[str],
+    fix: bool,
+    codes: Sequence[str],
+    all_codes: bool,
+    idle_for: float,
+    yes: str | None,
+    dry_run: bool,
+) -> None:
+    """Prove what is wrong with queues, in order of gravity, and say what repairs it.
 
-    Each finding has its evidence, cause, consequence and repair. "All clear" is said only after a
-    look at everything. With --fix and --yes NAME the repairs run that need no judgement and no lock
-    that stops traffic; each is proven again first, counted and audited. One that cannot be done
-    is told on stderr, and the others go on.
+    Each finding has its evidence, cause, consequence, and the command that repairs it or what needs
+    your judgement. "All clear" means that everything was examined. With --fix and --yes NAME the
+    repairs run that need no judgement and no lock that stops traffic; each is proven again
+    first, counted and audited. One that fails is reported on stderr, and the others go on.
 
-    Exit 0: all clear, or notes only; 1: a finding, or something that could not be looked at.
+    What `silence` or `ack` is about is shown last, with who and why, and counts as a note.
+
+    Exit 0: all clear, or notes only; 1: a finding, or something that could not be examined.
 
     \b
     Examples:
       dbq-console doctor
       dbq-console doctor orders --fix --yes orders
+      dbq-console doctor --codes
     """
-    if fix and len(names) != 1:
-        raise UsageError("--fix wants the name of one queue.")
-    if yes is not None and not fix:
-        raise UsageError("--yes goes with --fix.")
+    _require_together(names, fix=fix, codes=codes, all_codes=all_codes, yes=yes)
+    if all_codes:
+        _describe_codes(call)
+        return
     database = call.database(Rights.OPERATOR if fix else Rights.READ_ONLY, "doctor --fix")
-    queues = [call.find(database, name) for name in names] or _all(call, database)
-    found = _examined(call, database, queues)
+    queues = [call.find(database, name, any_design=True) for name in names] or _all(call, database)
+    examined = _examining(call, database, queues, idle_for)
+    found = examined()
+    mended = 0
     if fix:
-        from console.doctor.fixing import repairs_of, tried  # noqa: PLC0415
+        from console.doctor.repairs import repairs_of, tried  # noqa: PLC0415
 
         (before,) = found
-        repairs = repairs_of(before, call.rights)
+        repairs = repairs_of(before, call.rights, codes)
         only_planned = dry_run or yes != names[0]
         _plan(call, database, before, repairs, shown=only_planned)
         if repairs:
@@ -79,22 +118,58 @@ def doctor(call: Call, names: Sequence[str], fix: bool, yes: str | None, dry_run
         if only_planned:
             _end(found)
         for repair in repairs:
-            for line in tried(repair, database).lines:
+            one = tried(repair, database)
+            mended += not one.failed
+            for line in one.lines:
                 narrate(line)
         if repairs:
-            found = _examined(call, database, queues)
-    call.answer({"queues": [one.as_json() for one in found]}, _lines(call, found))
+            found = examined()
+    answer: dict[str, object] = {"queues": [one.as_json() for one in found]}
+    call.answer({**answer, "done": mended} if fix else answer, _lines(call, found))
     _end(found)
+
+
+def _require_together(
+    names: Sequence[str], *, fix: bool, codes: Sequence[str], all_codes: bool, yes: str | None
+) -> None:
+    if all_codes and (names or fix or codes or yes is not None):
+        raise UsageError("--codes takes no NAME and no other option.")
+    if fix and len(names) != 1:
+        raise UsageError("--fix needs the name of one queue.")
+    if yes is not None and not fix:
+        raise UsageError("--yes goes with --fix.")
+    if codes and not fix:
+        raise UsageError("--code goes with --fix.")
+
+
+def _describe_codes(call: Call) -> None:
+    from console.doctor.families import CODES  # noqa: PLC0415
+
+    call.answer(
+        {"codes": [code.as_json() for code in CODES]},
+        [line for code in CODES for line in code.lines],
+    )
 
 
 def _all(call: Call, database: Database) -> list[Queue]:
     return [q for q in catalog.in_use(database) if call.schema in (None, q.schema)]
 
 
-def _examined(call: Call, database: Database, queues: Sequence[Queue]) -> list[Diagnosis]:
+def _examining(
+    call: Call, database: Database, queues: Sequence[Queue], idle_for_seconds: float
+) -> Callable[[], list[Diagnosis]]:
+    """Looks each time it is called; of the pops it remembers what it has seen."""
+    from console.doctor.consumption import Consumption  # noqa: PLC0415
     from console.doctor.examine import examine  # noqa: PLC0415
 
-    return examine(database, queues, thresholds_of=call.thresholds, masks=call.masks)
+    consumption = Consumption(idle_for_seconds or 30.0, waits=idle_for_seconds > 0)
+    return lambda: examine(
+        database,
+        queues,
+        thresholds_of=call.thresholds,
+        masks=call.masks,
+        consumption=consumption,
+    )
 
 
 def _plan(
@@ -104,9 +179,9 @@ def _plan(
         return
     lines = [line for repair in repairs for line in repair.plan(database)]
     plan = [{"summary": repair.summary, "lines": list(repair.plan(database))} for repair in repairs]
-    words = lines or ["Nothing here can be mended without judgement."]
-    call.answer(
-        {"queues": [diagnosis.as_json()], "plan": plan, "done": False},
+    words = lines or ["Nothing here can be repaired without your judgement."]
+    call.planned(
+        {"queues": [diagnosis.as_json()], "plan": plan},
         [*_lines(call, [diagnosis]), "", "Repairs:", *(f"  {plain(line)}" for line in words)],
     )
 
@@ -121,27 +196,27 @@ def _lines(call: Call, found: Sequence[Diagnosis]) -> list[str]:
         lines.append(plain(f"{one.queue.label} ({one.queue.design.name}): {one.verdict}"))
         for finding in one.findings:
             lines += [f"  {plain(line)}" for line in _finding(call, finding)]
-        lines += [f"  not looked at: {plain(why)}" for why in one.unseen]
+        lines += [f"  not examined: {plain(why)}" for why in one.unseen]
     return lines or ["No queues are installed or adopted here."]
 
 
 def _finding(call: Call, finding: Finding) -> list[str]:
     since = "" if finding.since is None else f", since {moment(finding.since, call.zone)}"
-    lines = [f"{finding.code.severity.word}: {finding.summary} [{finding.code.name}]{since}"]
+    lines = [f"{finding.grade}: {finding.summary} [{finding.code.name}]{since}"]
+    lines += [] if finding.silenced is None else [f"  {finding.silenced.words}"]
     parts = (("cause", finding.cause), ("consequence", finding.consequence))
     lines += [f"  {head}: {words}" for head, words in parts if words]
-    lines += [f"  {name}: {value}" for name, value in finding.evidence.items()]
+    lines += [f"  {name}: {value}" for name, value in finding.shown.items()]
     if finding.repair is not None:
-        lines.append(f"  repair: {finding.repair.summary}")
-        if finding.repair.command:
-            lines.append(f"    {finding.repair.command}")
-    return lines
+        lines += [f"  repair: {finding.repair.summary}", f"    {finding.command}"]
+    return [*lines, *(f"  {line}" for line in finding.needs.splitlines())]
 
 
 @click.command()
-@click.argument("name")
+@queue_name
+@idle_for
 @verb_options
-def report(call: Call, name: str) -> None:
+def report(call: Call, name: str, idle_for: float) -> None:
     """A queue for the ticket, as Markdown: figures, findings, last actions. Never a payload.
 
     \b
@@ -152,19 +227,20 @@ def report(call: Call, name: str) -> None:
     from console.doctor.report import markdown  # noqa: PLC0415
 
     database = call.database(Rights.READ_ONLY, "report")
-    queue = call.find(database, name)
-    (diagnosis,) = _examined(call, database, [queue])
-    (sample,) = take_sample(database, only=[queue]).queues
-    figures = snapshot(sample, database.label)
+    queue = call.find(database, name, any_design=True)
+    (diagnosis,) = _examining(call, database, [queue], idle_for)()
+    figures = diagnosis.figures
     with database.transaction("read the audit", read_only=True) as connection:
-        wanted = audit.Wanted(queue.schema, queue.name)
-        actions = audit.entries(connection, database.product, wanted, _ACTIONS)
-    text = markdown(diagnosis, figures, actions, call.zone)
+        wanted = audit.EntryFilter(queue.schema, queue.name)
+        actions = audit.entries(connection, wanted, _ACTIONS)
+        notes = catalog.notes(connection, queue, _ACTIONS)
+    text = markdown(diagnosis, figures, actions, call.zone, notes)
     call.answer(
         {
             **diagnosis.as_json(),
-            "figures": figures.as_json(),
+            "figures": None if figures is None else figures.as_json(call.thresholds(queue.name)),
             "actions": [one.as_json() for one in actions],
+            "notes": [one.as_json() for one in notes],
             "markdown": text,
         },
         text.split("\n"),

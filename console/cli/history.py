@@ -1,26 +1,36 @@
-"""Verbs on what was recorded: record, history."""
+"""Verbs on what was recorded: record, history, audit."""
 
 import csv
 import io
 import logging
-from collections.abc import Iterator, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 from typing import Any
 
 import click
 
-from console.cli.context import DURATION, Call, group_option, verb_options
-from console.cli.interrupts import asked_to_end
-from console.cli.plots import plot_of
-from console.cli.streams import narrate, put
+from console import audit as auditing
+from console import clock
+from console.cli.context import (
+    Call,
+    Rights,
+    as_command,
+    complete_queues,
+    group_option,
+    queue_name,
+    verb_options,
+)
+from console.cli.streams import asked_to_end, narrate, put
 from console.config import Profile
 from console.errors import UsageError
 from console.formats import NOT_APPLICABLE, bare_moment, count, duration, moment, plain, rate
-from console.monitor import Reading
+from console.monitor import owners
 from console.monitor.recording.history import History, Point, history, since
+from console.monitor.recording.reader import connections as rolled_up
 from console.monitor.recording.recorder import (
     KEEP_SECONDS,
     MOST_BYTES,
@@ -28,9 +38,151 @@ from console.monitor.recording.recorder import (
     Recorder,
     folder,
 )
-from console.monitor.recording.rollups import connections as rolled_up
 from console.monitor.recording.segments import connections
+from console.monitor.sampler import Reading
 from console.pipeline.lake import default_place
+from console.verbs import decisions
+from console.verbs.parameters import DURATION
+
+
+@click.command()
+@click.argument("name", required=False, shell_complete=complete_queues)
+@click.option("--verb", metavar="V", help="Only this verb.")
+@click.option("--operator", metavar="WHO", help="Only by this operator: a part of user@host.")
+@click.option("--since", type=DURATION, metavar="T", help="Only what began within this time.")
+@click.option("--running", is_flag=True, help="Only what is still running.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, auditing.LIST_MOST),
+    default=50,
+    show_default=True,
+    metavar="N",
+    help="At most this many, newest first.",
+)
+@verb_options
+def audit(
+    call: Call,
+    name: str | None,
+    verb: str | None,
+    operator: str | None,
+    since: float | None,
+    running: bool,
+    limit: int,
+) -> None:
+    """What operators did, the newest first: who, when, what, how many. Never a payload.
+
+    An action that runs in a session which is gone was cut off: what it had done is counted.
+
+    \b
+    Examples:
+      dbq-console audit orders --since 1d
+      dbq-console audit --verb purge --json
+    """
+    database = call.database(Rights.READ_ONLY, "audit")
+    wanted = auditing.EntryFilter(call.schema, name, verb, operator, since, running)
+    with database.transaction("read the audit", read_only=True) as connection:
+        found = auditing.entries(connection, wanted, limit)
+        alive = owners.alive(connection, found)
+    shown = [{**entry.as_json(), "alive": alive.get(entry.action_id)} for entry in found]
+    lines = [_line(call, entry, alive.get(entry.action_id)) for entry in found]
+    call.answer({"actions": shown}, lines or ["No actions."])
+
+
+def _line(call: Call, entry: auditing.Entry, alive: bool | None) -> str:
+    outcome = entry.outcome
+    if outcome == auditing.Outcome.RUNNING.value and alive is False:
+        outcome = "interrupted"
+    took = duration((entry.last_at - entry.started_at).total_seconds())
+    counts = f"{entry.done:,} of {entry.planned:,}" if entry.planned else f"{entry.done:,}"
+    if entry.skipped or entry.failed:
+        counts += f", {entry.skipped:,} skipped, {entry.failed:,} failed"
+    started = moment(entry.started_at, call.zone)
+    of = f" {entry.schema}.{entry.queue}" if entry.queue else ""
+    parts = (
+        f"{entry.action_id:>6}  {started}  {entry.verb}{of}: {outcome}",
+        counts if entry.planned or entry.done else "",
+        f"in {took}",
+        f"by {entry.operator} as {entry.database_user}",
+        entry.filters,
+        entry.detail,
+    )
+    return "  ".join(plain(part) for part in parts if part)
+
+
+_LINES = 14
+_CHARTS: Sequence[tuple[str, tuple[str, ...]]] = (
+    ("depth", ("ready", "claimed", "errors")),
+    ("messages a second", ("push_per_second", "pop_per_second")),
+    ("age of the oldest", ("age_seconds",)),
+    ("push/pop sequence gap", ("gap",)),
+)
+
+
+def plot_of(found: History, zone: tzinfo | None) -> str:
+    """Charts of what the queue has, under one another, as wide as the terminal."""
+    import plotext  # type: ignore[import-untyped]  # noqa: PLC0415  # verbs shall start at once
+
+    width = shutil.get_terminal_size((100, 24)).columns
+    shown = []
+    for title, names in _CHARTS:
+        there = [name for name in names if any(getattr(p, name) is not None for p in found.points)]
+        if not there:
+            continue
+        plotext.clear_figure()
+        plotext.theme("clear")
+        plotext.plotsize(width, _LINES)
+        plotext.title(title)
+        for name in there:
+            for number, (xs, ys) in enumerate(_stretches(found, name)):
+                label = (
+                    None if number else name.replace("_per_second", "/s").removesuffix("_seconds")
+                )
+                plotext.plot(xs, ys, label=label, marker="braille")
+        for mark in found.marks:
+            if mark.kind == "note":
+                plotext.vline(mark.at.timestamp())
+        plotext.xticks(*_ticks(found, zone, width))
+        # Room above the highest, where the names of the lines stand.
+        highest = 1.2 * max(getattr(p, name) or 0 for p in found.points for name in there)
+        top, words = _scale(there[0], highest)
+        plotext.ylim(0, top)
+        plotext.yticks([0, top / 2, top], [words(0), words(top / 2), words(top)])
+        shown.append(plotext.uncolorize(plotext.build()))
+    return "\n".join(shown)
+
+
+def _stretches(found: History, name: str) -> Iterator[tuple[list[float], list[float]]]:
+    """Points in a row: where one is missing the line is broken."""
+    for run in found.runs:
+        xs: list[float] = []
+        ys: list[float] = []
+        for point in run:
+            value = getattr(point, name)
+            if value is not None:
+                xs.append(point.at.timestamp())
+                ys.append(float(value))
+            elif xs:
+                yield xs, ys
+                xs, ys = [], []
+        if xs:
+            yield xs, ys
+
+
+def _scale(name: str, highest: float) -> tuple[float, Callable[[float], str]]:
+    """Where the axis of what that is ends, and how it is written."""
+    if name == "age_seconds":
+        return clock.scale_seconds(highest), clock.short_seconds
+    if name.endswith("_per_second"):
+        return clock.scale(highest), clock.short_count
+    return clock.scale_count(highest), clock.short_count
+
+
+def _ticks(found: History, zone: tzinfo | None, width: int) -> tuple[list[float], list[str]]:
+    """Round times of day."""
+    first, last = found.points[0].at, found.points[-1].at
+    backs, words = clock.ticks((last - first).total_seconds(), width, last, zone)
+    return [last.timestamp() + back for back in backs], words
+
 
 _LOG = logging.getLogger(__name__)
 _STOP_SECONDS = 15.0
@@ -43,7 +195,7 @@ _recordings = click.option(
     "--recordings",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="FOLDER",
-    help="Where they are kept. Else: the state folder of this user.",
+    help="Where they are kept. By default this user's state folder.",
 )
 
 
@@ -56,7 +208,7 @@ _recordings = click.option(
     default=MOST_BYTES // _MIB,
     show_default=True,
     metavar="N",
-    help="Of one connection, in MiB; the oldest goes first.",
+    help="Per connection, in MiB; the oldest is deleted first.",
 )
 @group_option
 @verb_options
@@ -68,6 +220,9 @@ def record(
     The connection that is named, those of --group, else all that are configured. Samples at the
     connection's interval; waits, findings and actions in longer steps. Never payloads. A connection
     has one recorder: a console that is opened meanwhile leaves the recording to this one.
+
+    With the rights of an operator it also forgets the holes of rings (holes_pile_up), each proven:
+    parked numbers of pushes that are gone, older than an hour or more than slots. See the audit.
 
     \b
     Examples:
@@ -94,7 +249,7 @@ def _recording(profile: Profile, root: Path, bounds: Bounds) -> Iterator[str]:
 
     database = profile.open()
     recorder = Recorder(root, database.label, bounds)
-    state = _Told(recorder)
+    state = _Narrator(recorder)
     recording = Recording(
         database,
         recorder,
@@ -102,6 +257,7 @@ def _recording(profile: Profile, root: Path, bounds: Bounds) -> Iterator[str]:
         stuck_after_seconds=profile.stuck_after_seconds,
         thresholds_of=profile.thresholds,
         masks=profile.masks,
+        rights=profile.rights,
         told=state.told,
     )
     recording.start()
@@ -113,7 +269,7 @@ def _recording(profile: Profile, root: Path, bounds: Bounds) -> Iterator[str]:
         database.close()
 
 
-class _Told:
+class _Narrator:
     """Narrates when a connection is lost or back, and when nothing can be written."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -125,13 +281,13 @@ class _Told:
         words = self._recorder.problem or ("" if error is None else str(error).replace("\n", " "))
         if words != self._said:
             self._said = words
-            state = "not recorded as it should be" if words else "recorded again"
+            state = "not recorded completely" if words else "recorded again"
             _LOG.warning("%s: %s", self._recorder.connection, state)
             narrate(f"{self._recorder.connection}: {words or 'recording again'}")
 
 
 @click.command(name="history")
-@click.argument("name")
+@queue_name
 @click.option(
     "--since",
     "seconds",
@@ -145,7 +301,8 @@ class _Told:
 @click.option(
     "--lake",
     metavar="PATH",
-    help="Whose rollups know what the recordings let go of. Else: this user's, if there is one.",
+    help="Whose rollups have what the recordings no longer have. By default this user's lake, if "
+    "there is one.",
 )
 @_recordings
 @verb_options
@@ -205,7 +362,7 @@ def _connection(call: Call, root: Path, lake: str | None) -> str:
         return known[0]
     raise UsageError(
         "Which connection is meant?" if known else "Nothing is recorded yet.",
-        why=f"There are records of: {', '.join(known)}." if known else f"Looked in {root}.",
+        why=f"Recorded connections: {', '.join(known)}." if known else f"The search was in {root}.",
         next_step="Name one with --profile or --url."
         if known
         else "The console records while it is open; dbq-console record does so always.",
@@ -227,7 +384,7 @@ def _table(call: Call, found: History) -> list[str]:
         for row in rows
     ]
     step = duration(found.step_seconds)
-    lines.append(f"each line: {step}; the highest count, age and gap, the mean rate")
+    lines.append(f"each line covers {step}: the highest count, age and gap, the mean rate")
     return [*lines, *(plain(line) for line in _marks(call, found))]
 
 
@@ -241,7 +398,8 @@ def _cell(name: str, value: Any) -> str:
 
 def _marks(call: Call, found: History) -> Iterator[str]:
     for mark in found.marks:
-        until = "" if mark.until is None else f" to {moment(mark.until, call.zone)}"
+        lasted = mark.until is not None and mark.until != mark.at
+        until = f" to {moment(mark.until, call.zone)}" if mark.until and lasted else ""
         yield f"{mark.kind} {mark.name}: {moment(mark.at, call.zone)}{until}: {mark.words}"
 
 
@@ -256,4 +414,17 @@ def _csv(points: Sequence[Point]) -> str:
     return text.getvalue()
 
 
-COMMANDS = (record, show_history)
+def _note(call: Call, /, text: str, name: str | None, **given: bool) -> None:
+    database = call.database(Rights.OPERATOR, "note")
+    every = given["all"] or name is None
+    queue = None if every else call.find(database, str(name), any_design=True)
+    at = decisions.note(database, text, queue)
+    answer = {"note": text, "queue": queue and queue.name, "schema": queue and queue.schema}
+    call.answer(
+        {**answer, "noted_at": at.isoformat()},
+        [f"noted at {moment(at, call.zone)}: {plain(text)}"],
+    )
+
+
+_name = click.Argument(["name"], required=False, shell_complete=complete_queues)
+COMMANDS = (record, show_history, audit, as_command(decisions.NOTE, verb_options(_note), _name))

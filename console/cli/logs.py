@@ -16,9 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from console import config, state
-from console.config import LOG_FILE, LOG_LEVEL
-from console.config.kinds import OFF
+from console import state
 from console.errors import ConsoleError, UsageError
 from console.formats import plain
 
@@ -55,6 +53,9 @@ def logging_to_file(level: str | None) -> Iterator[None]:
 
 
 def _settled(level: str | None) -> tuple[Path | None, str]:
+    from console import config  # noqa: PLC0415  # a verb imports what it uses
+    from console.config import LOG_FILE, LOG_LEVEL  # noqa: PLC0415
+
     try:
         settings = config.load().defaults
     except ConsoleError:  # the verb that needs it says what is wrong with it
@@ -63,6 +64,8 @@ def _settled(level: str | None) -> tuple[Path | None, str]:
 
 
 def _or_none(named: str | None) -> Path | None:
+    from console.config.kinds import OFF  # noqa: PLC0415  # a verb imports what it uses
+
     if named == OFF:
         return None
     try:
@@ -74,7 +77,8 @@ def _or_none(named: str | None) -> Path | None:
 def told(error: ConsoleError) -> str:
     """An error in a line of the log: `why` is the driver's, and wrong use repeats what was said."""
     words = "" if isinstance(error, UsageError) else f": {error.what}"
-    return f"{type(error).__name__}{words}"
+    # A name may hold bytes that are no text, which no file could take.
+    return f"{type(error).__name__}{words}".encode(errors="backslashreplace").decode()
 
 
 class LogFile(RotatingFileHandler):

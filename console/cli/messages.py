@@ -1,61 +1,129 @@
-"""Verbs on messages: push, pop."""
+"""Verbs on messages: push, pop, complete, fail."""
 
 import base64
 import os
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 
 import click
 
 from console.actions import pop as popping
 from console.actions import push as pushing
 from console.catalog import Queue
-from console.cli.context import DURATION, Call, Rights, verb_options
-from console.cli.streams import OutputError, input_lines, json_line, narrate, put, whole_input
+from console.cli.context import Call, Rights, queue_name, verb_options
+from console.cli.streams import (
+    OutputError,
+    error_json,
+    input_lines,
+    interrupt_json,
+    json_line,
+    narrate,
+    put,
+    status_of,
+    whole_input,
+)
 from console.errors import ConsoleError, UsageError
+from console.formats import numbered
+from console.verbs.parameters import DURATION
+
+_SHOWN_IDS = 3
+"""So many are told of claims that a pop leaves behind."""
 
 
 @click.command()
-@click.argument("name")
+@queue_name
 @click.argument("payload", metavar="[PAYLOAD | -]", required=False)
-@click.option("--lines", is_flag=True, help="With -: one message a line, in order.")
-@click.option("--wait", type=DURATION, default="0s", help="How long to try where it is full.")
+@click.option("--lines", is_flag=True, help="With -: one message per line, in order.")
+@click.option(
+    "--wait", type=DURATION, default="0s", help="How long to keep trying while the queue is full."
+)
+@click.option(
+    "--due", metavar="T", help="Design pending: 10m from now, or a time: 2026-03-29T08:00Z."
+)
+@click.option("--title", metavar="TEXT", help="Designs status and split.")
+@click.option("--id", "own_id", metavar="UUID", help="Design claim: its id, instead of a new one.")
+@click.option("--allow-empty", is_flag=True, help="With -: whether an empty stdin is a message.")
 @verb_options
-def push(call: Call, name: str, payload: str | None, lines: bool, wait: float) -> None:
+def push(  # noqa: PLR0913  # a verb's options
+    call: Call,
+    *,
+    name: str,
+    payload: str | None,
+    lines: bool,
+    wait: float,
+    due: str | None,
+    title: str | None,
+    own_id: str | None,
+    allow_empty: bool,
+) -> None:
     """Push a message, or many.
 
     `-` reads one message from stdin (a final newline is not part of it), with --lines one a line.
-    A queue that is full is exit 1.
+    A stdin with nothing at all in it is taken for a mistake of what came before it in the pipe:
+    exit 2, and nothing is pushed, unless --allow-empty. A queue that is full is exit 1.
 
     \b
     Examples:
       dbq-console push orders '{"id": 1}'
+      dbq-console push timers '{"id": 1}' --due 10m
       seq 100000 | dbq-console push orders - --lines --wait 10s
     """
     if payload is None:
-        raise UsageError("No payload is given.", next_step="Give it, or - to read it from stdin.")
+        raise UsageError("No payload was given.", next_step="Give one, or - to read it from stdin.")
     if lines and payload != "-":
         raise UsageError("--lines goes with -, which reads stdin.")
+    if allow_empty and payload != "-":
+        raise UsageError("--allow-empty goes with -, which reads stdin.")
+    if lines and own_id is not None:
+        raise UsageError("--id is for one message: it does not go with --lines.")
+    more = pushing.With.read(due, title, own_id)
     database = call.database(Rights.OPERATOR, "push")
     queue = call.find(database, name)
     if lines:
-        payloads = (_payload(line, queue) for line in input_lines())
-        pushed = pushing.push_all(database, queue, payloads, wait)
+        given = input_lines() if allow_empty else _not_empty(input_lines())
+        payloads = (_payload(line, queue) for line in given)
+        pushed = pushing.push_all(database, queue, payloads, wait, more)
         call.answer(
-            {"stored": pushed.stored, "full": pushed.full}, [f"{pushed.stored:,} messages stored"]
+            {"stored": pushed.stored, "full": pushed.full},
+            [f"{numbered(pushed.stored, 'message')} stored"],
         )
         if pushed.full:
             narrate(
-                f"The queue {name!r} is full: those from line {pushed.stored + 1:,} on are not in."
+                f"The queue {name!r} is full: those from line {pushed.stored + 1:,} on were not "
+                "stored."
             )
             sys.exit(1)
         return
-    raw = whole_input() if payload == "-" else _argument(payload)
-    pushed_id = pushing.push_waiting(database, queue, _payload(raw, queue), wait)
+    raw = _message_of_stdin(allow_empty) if payload == "-" else _argument(payload)
+    pushed_id = pushing.push_waiting(database, queue, _payload(raw, queue), wait, more)
     call.answer({"id": pushed_id}, [] if pushed_id is None else [pushed_id])
     if pushed_id is None:
         narrate(f"The queue {name!r} is full: the message was not stored.")
         sys.exit(1)
+
+
+def _message_of_stdin(allow_empty: bool) -> bytes:
+    found = whole_input()
+    if found is None and not allow_empty:
+        raise _nothing_came()
+    return found or b""
+
+
+def _not_empty(lines: Iterator[bytes]) -> Iterable[bytes]:
+    first = next(lines, None)
+    if first is None:
+        raise _nothing_came()
+    return chain([first], lines)
+
+
+def _nothing_came() -> UsageError:
+    return UsageError(
+        "Nothing was pushed: stdin is empty.",
+        why="Often the command that should have written to it has failed.",
+        next_step="If an empty message is meant, use --allow-empty.",
+    )
 
 
 def _argument(payload: str) -> bytes:
@@ -80,10 +148,10 @@ def _payload(data: bytes, queue: Queue) -> pushing.Payload:
 
 
 @click.command()
-@click.argument("name")
-@click.option("--count", type=click.IntRange(min=1), default=1, help="How many, at most.")
+@queue_name
+@click.option("--count", type=click.IntRange(min=1), default=1, help="At most this many.")
 @click.option("--wait", type=DURATION, default="0s", help="How long to wait for the first one.")
-@click.option("--complete", is_flag=True, help="Finish the claims once they are written out.")
+@click.option("--complete", is_flag=True, help="Complete the claims once they are written.")
 @click.option("--fail", "failure", metavar="TEXT", help="Turn the claims into errors instead.")
 @verb_options
 def pop(
@@ -92,7 +160,8 @@ def pop(
     """Pop messages and print their payloads as they are, one a line.
 
     A design that deletes commits only when they are written, so a broken pipe loses nothing; one
-    that keeps the row leaves them claimed unless --complete or --fail says more. Exit 1: nothing.
+    that keeps the row leaves them claimed unless --complete or --fail says more: the verbs
+    complete and fail finish them later. Exit 1: nothing.
 
     \b
     Examples:
@@ -108,7 +177,7 @@ def pop(
         finish = popping.Finish.FAIL
     database = call.database(Rights.OPERATOR, "pop")
     queue = call.find(database, name)
-    writer = _JsonWriter() if call.json else _PlainWriter()
+    writer = _JsonWriter(call) if call.json else _PlainWriter()
     try:
         popped = popping.pop(
             database,
@@ -122,52 +191,94 @@ def pop(
         )
     except OutputError:
         raise
-    except (ConsoleError, KeyboardInterrupt):
+    except (ConsoleError, KeyboardInterrupt) as error:
         # What came before the failure is delivered: it shall be readable.
         if writer.started:
-            writer.close()
+            writer.close(error)
+            _tell_claimed(queue, finish, writer.claims)
         raise
     writer.close()
+    _tell_claimed(queue, finish, writer.claims)
     if finish is not popping.Finish.NOTHING and popped.finished < popped.delivered:
-        narrate(
-            f"{popped.delivered - popped.finished:,} claims were no longer ours: "
-            "somebody released or took them meanwhile."
-        )
+        lost = numbered(popped.delivered - popped.finished, "claim")
+        narrate(f"No longer ours: {lost}, released or taken meanwhile.")
     if not popped.delivered:
         narrate(f"The queue {name!r} has nothing to pop now.")
         sys.exit(1)
 
 
-class _PlainWriter:
-    """Each payload as it is and a newline; what was delivered is out before the commit."""
+def _tell_claimed(queue: Queue, finish: popping.Finish, claims: Sequence[popping.ClaimKey]) -> None:
+    """What a pop leaves claimed is nobody's until somebody finishes it: who, and how."""
+    if not claims or not queue.finishes or finish is not popping.Finish.NOTHING:
+        return
+    same = {claim.attempts for claim in claims}
+    words = [queue.name, *(claim.id for claim in claims[:_SHOWN_IDS])]
+    if len(same) == 1:
+        words += ["--attempts", str(same.pop())]
+    more = " ..." if len(claims) > _SHOWN_IDS else ""
+    narrate(
+        f"{numbered(len(claims), 'message')} of {queue.name!r} stay claimed until they are "
+        "finished. When the work is done (or: fail ... --error TEXT):\n"
+        f"  dbq-console complete {shlex.join(words)}{more}"
+    )
 
-    started = False
 
-    def write(self, messages: Sequence[popping.Message]) -> None:
-        self.started = True
+class _Writer:
+    """What was delivered is out before the commit, and known by its claim."""
+
+    def __init__(self) -> None:
+        self.claims: list[popping.ClaimKey] = []
+
+    @property
+    def started(self) -> bool:
+        return bool(self.claims)
+
+    def wrote(self, messages: Sequence[popping.PoppedMessage]) -> None:
+        self.claims += [popping.ClaimKey(one.id, one.attempts) for one in messages]
+
+
+class _PlainWriter(_Writer):
+    """Each payload as it is and a newline."""
+
+    def write(self, messages: Sequence[popping.PoppedMessage]) -> None:
+        self.wrote(messages)
         payloads = (message.payload for message in messages)
         put(b"".join((p if isinstance(p, bytes) else p.encode()) + b"\n" for p in payloads))
 
-    def close(self) -> None:
+    def close(self, error: BaseException | None = None) -> None:
         """Nothing follows the last message."""
 
 
-class _JsonWriter:
-    """One object, written batch by batch: what was delivered is out before the commit."""
+class _JsonWriter(_Writer):
+    """One object, written batch by batch."""
 
-    started = False
+    def __init__(self, call: Call) -> None:
+        super().__init__()
+        self._call = call
 
-    def write(self, messages: Sequence[popping.Message]) -> None:
+    def write(self, messages: Sequence[popping.PoppedMessage]) -> None:
         objects = ", ".join(json_line(_message(m)) for m in messages)
         head = ", " if self.started else '{"messages": ['
-        self.started = True
+        self._call.answers.begun = True
+        self.wrote(messages)
         put((head + objects).encode())
 
-    def close(self) -> None:
-        put(b"]}\n" if self.started else b'{"messages": []}\n')
+    def close(self, error: BaseException | None = None) -> None:
+        """`error`: why there are no more."""
+        self._call.answers.begun = True
+        head = "" if self.started else '{"messages": ['
+        more = "" if error is None else f', "error": {json_line(_error(error))}'
+        put(f"{head}]{more}}}\n".encode())
 
 
-def _message(message: popping.Message) -> dict[str, object]:
+def _error(error: BaseException) -> Mapping[str, object]:
+    if isinstance(error, ConsoleError):
+        return error_json(error)
+    assert isinstance(error, KeyboardInterrupt)  # noqa: S101  # nothing else is caught
+    return interrupt_json(status_of(error))
+
+
+def _message(message: popping.PoppedMessage) -> dict[str, object]:
     raw = isinstance(message.payload, bytes)
     return {
         "id": message.id,
@@ -180,4 +291,83 @@ def _message(message: popping.Message) -> dict[str, object]:
     }
 
 
-COMMANDS = (push, pop)
+_ATTEMPTS = click.option(
+    "--attempts",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Only the claim with this number, as pop returned it, not a later one.",
+)
+
+
+@click.command()
+@queue_name
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@_ATTEMPTS
+@verb_options
+def complete(call: Call, name: str, ids: Sequence[str], attempts: int | None) -> None:
+    """Finish messages that are claimed, by their ids: their work is done.
+
+    As the consumer does that popped them. All in one transaction. Exit 1: one of them was not
+    claimed, or no longer by that claim; the others are finished.
+
+    \b
+    Examples:
+      dbq-console complete mail 4711 4712
+      dbq-console complete jobs 6f1f2a30-3c1e-4f0e-9f43-0c8d7a5b1e52 --attempts 1
+    """
+    _finish(call, name, ids, attempts, popping.Finish.COMPLETE)
+
+
+@click.command()
+@queue_name
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@click.option("--error", required=True, metavar="TEXT", help="What went wrong.")
+@_ATTEMPTS
+@verb_options
+def fail(call: Call, name: str, ids: Sequence[str], error: str, attempts: int | None) -> None:
+    """Turn messages that are claimed into errors, by their ids: for an operator to requeue.
+
+    As the consumer does that popped them. All in one transaction. Exit 1: one of them was not
+    claimed, or no longer by that claim; the others are errors now.
+
+    \b
+    Examples:
+      dbq-console fail mail 4711 --error 'no such mailbox'
+      dbq-console fail mail 4711 --error 'no such mailbox' --attempts 2 --json
+    """
+    _finish(call, name, ids, attempts, popping.Finish.FAIL, error)
+
+
+def _finish(  # what both verbs say
+    call: Call,
+    name: str,
+    ids: Sequence[str],
+    attempts: int | None,
+    how: popping.Finish,
+    error: str = "",
+) -> None:
+    database = call.database(Rights.OPERATOR, how.value)
+    queue = call.find(database, name)
+    claims = popping.claims(database, queue, ids, attempts)
+    acted = popping.finish_claims(database, queue, claims, how, error)
+    left = [claim.id for claim, was in zip(claims, acted, strict=True) if not was]
+    call.answer(
+        {
+            "queue": queue.name,
+            "schema": queue.schema,
+            "done": sum(acted),
+            "messages": [
+                {"id": claim.id, "acted": was} for claim, was in zip(claims, acted, strict=True)
+            ],
+        },
+        [f"{_DID[how]} {sum(acted):,} of {numbered(len(claims), 'message')}"],
+    )
+    if left:
+        by_that = "" if attempts is None else f" with attempts {attempts}"
+        narrate(f"No longer claimed{by_that}, left unchanged: {', '.join(left)}.")
+        sys.exit(1)
+
+
+_DID = {popping.Finish.COMPLETE: "completed", popping.Finish.FAIL: "failed"}
+
+COMMANDS = (push, pop, complete, fail)

@@ -1,25 +1,291 @@
 """Verbs of the pipeline: archive, rollup, replay, verify, each with Spark in this process; runs."""
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from console.cli import pipeline_jobs, pipeline_runs
+from console.cli import pipeline_progress
 from console.cli.context import (
-    DURATION,
     Call,
     Rights,
+    complete_queues,
     confirmation,
+    queue_name,
     verb_options,
 )
-from console.cli.pipeline_confirm import confirmed
-from console.cli.pipeline_progress import progress
-from console.cli.pipeline_record import Job, about
+from console.cli.pipeline_progress import RecordedJob, about, confirmed, progress
 from console.cli.streams import narrate
+from console.designs import Order
+from console.errors import UsageError
+from console.formats import duration, numbered, plain
+from console.monitor.recording.recorder import folder
+from console.verbs.parameters import DURATION
 
 if TYPE_CHECKING:
-    from console.pipeline.archive.job import Done
+    from console.pipeline.archive.job import ArchiveResult
+    from console.pipeline.rollup.job import Days, RollupResult
+
+_lake = click.option(
+    "--lake", metavar="PATH", help="By default the folder `lake` in this user's state."
+)
+_master = click.option("--master", metavar="M", help="Spark's master. [local[*]]")
+
+
+@click.command(cls=RecordedJob)
+@click.option(
+    "--recordings",
+    multiple=True,
+    metavar="FOLDER",
+    help="Of one console each, or a copy. By default this user's state folder.",
+)
+@_lake
+@click.option(
+    "--days",
+    metavar="D[..D]",
+    help="Only these days in UTC, done ones again. By default all with new segments.",
+)
+@_master
+@verb_options
+def rollup(
+    call: Call, recordings: Sequence[str], lake: str | None, days: str | None, master: str | None
+) -> None:
+    """Make tables of minutes, hours and days of what consoles have recorded.
+
+    A day is done from all its segments and replaces what the lake has of it; one that has nothing
+    new, or some of whose segments are gone since, stays as it is. Percentiles are within 1 % of the
+    value at their rank, in an hour and a day as in a minute.
+
+    \b
+    Examples:
+      dbq-console pipeline rollup
+      dbq-console pipeline rollup --recordings /srv/a --recordings /srv/b --lake /srv/lake
+      dbq-console pipeline rollup --days 2026-03-28..2026-03-29
+    """
+    from console.pipeline.lake import Lake, default_place  # noqa: PLC0415  # to start at once
+    from console.pipeline.rollup import job  # noqa: PLC0415
+    from console.pipeline.session import require_extra, session  # noqa: PLC0415
+
+    require_extra()
+    wanted = None if days is None else _days(days)
+    opened = Lake(lake or default_place())
+    about(lake=opened.place)
+    with progress(call, "rollup", "files") as told:
+        result = job.rollup(
+            lambda: session("rollup", master),
+            opened,
+            list(recordings) or [str(folder())],
+            wanted,
+            told=told,
+        )
+    call.answer(result.as_json(), _lines(result))
+
+
+def _days(text: str) -> "Days":
+    from console.pipeline.rollup.job import Days  # noqa: PLC0415
+
+    first, _, last = text.partition("..")
+    try:
+        found = Days(date.fromisoformat(first), date.fromisoformat(last or first))
+    except ValueError as error:
+        raise UsageError(
+            f"{text!r} are not days.",
+            why=str(error),
+            next_step="Examples: 2026-03-28, 2026-03-01..2026-03-31.",
+        ) from error
+    if found.last < found.first:
+        raise UsageError(f"{text!r}: the last day is before the first.")
+    return found
+
+
+def _lines(result: "RollupResult") -> list[str]:
+    told: dict[str, Any] = result.as_json()
+    lines = [
+        f"{plain(connection)}: {numbered(len(done), 'day')} done, {done[0]} to {done[-1]}"
+        for connection, done in told["days"].items()
+    ] or ["Nothing new."]
+    for width, kinds in result.tables.items():
+        rows = ", ".join(f"{number:,} {kind}" for kind, number in kinds.items())
+        lines.append(f"  {width}: {rows}")
+    skipped = result.choice.skipped
+    more = (
+        (len(result.choice.unchanged), "days with nothing new"),
+        (len(result.choice.kept), "days left unchanged: some of their segments are deleted"),
+        (len(skipped.damaged), "damaged files skipped"),
+        (len(skipped.newer), "files of a newer console skipped"),
+    )
+    lines += [f"  {number:,} {words}" for number, words in more if number]
+    if result.rows:
+        read = ", ".join(f"{number:,} {kind}" for kind, number in result.rows.items())
+        lines.append(f"  read {read} in {duration(result.seconds)}")
+    return lines
+
+
+@click.command(cls=RecordedJob)
+@click.argument("name", required=False, shell_complete=complete_queues)
+@click.option("--push-log", metavar="FILE", help="What was pushed: a file, or a folder of files.")
+@click.option("--pop-log", metavar="FILE", help="What was popped.")
+@_lake
+@click.option("--from", "source", metavar="C", help="The connection whose archive it was.")
+@click.option(
+    "--order",
+    type=click.Choice([order.value for order in Order]),
+    help="The promised order. By default what the queue NAME promises in its database.",
+)
+@click.option(
+    "--left",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="Messages still in the queue when the log of pops ended: not lost. [0]",
+)
+@_master
+@verb_options
+def verify(  # noqa: PLR0913  # a verb's options
+    call: Call,
+    *,
+    name: str | None,
+    push_log: str | None,
+    pop_log: str | None,
+    lake: str | None,
+    source: str | None,
+    order: str | None,
+    left: int,
+    master: str | None,
+) -> None:
+    """Compare logs of pushes and pops: what is lost, doubled, damaged, out of order.
+
+    Logs are Parquet, .csv with a head or .jsonl, with the columns id, number, at, due_at, checksum,
+    of which only id is required; number rises with each push, in a log of pops with each pop.
+    Without --pop-log: what archive_at_pop has brought into the lake. Exit 1: something is not as
+    the design promises.
+
+    \b
+    Examples:
+      dbq-console pipeline verify --push-log pushed.parquet --pop-log popped.parquet --order strict
+      dbq-console pipeline verify orders --lake /srv/lake --push-log pushed/
+    """
+    if pop_log is None and name is None:
+        raise UsageError("verify needs a --pop-log, or the NAME of a queue whose pops a lake has.")
+    from console.pipeline.lake import Lake, default_place  # noqa: PLC0415  # to start at once
+    from console.pipeline.session import require_extra, session  # noqa: PLC0415
+
+    require_extra()
+    from console.pipeline import verify as job  # noqa: PLC0415
+    from console.pipeline.archive.plan import archived  # noqa: PLC0415
+    from console.pipeline.replay_selection import read  # noqa: PLC0415
+
+    promised = _order(call, name, order)
+    opened = None if pop_log is not None else Lake(lake or default_place())
+    of = None if opened is None else archived(opened, source, call.schema, name or "")
+    about(lake="" if opened is None else opened.place)
+    with session("verify", master) as spark:
+        pushes = None if push_log is None else job.read(spark, push_log)
+        if opened is not None and of is not None:
+            pops = job.of_archive(read(spark, opened, of), numbered=pushes is None)
+        else:
+            pops = job.read(spark, str(pop_log))
+        found = job.verify(spark, pushes, pops, promised, left=left)
+    call.answer(found.as_json(), found.lines())
+    if found.broken:
+        sys.exit(1)
+
+
+def _order(call: Call, name: str | None, order: str | None) -> Order:
+    """What was promised: said, or what the queue promises."""
+    if order is not None:
+        return Order(order)
+    if name is None or call.profile is None:
+        raise UsageError(
+            "Which order was promised?",
+            next_step="Say it with --order, or name the queue and its database.",
+        )
+    database = call.database(Rights.READ_ONLY, "pipeline verify")
+    about(database=database)
+    queue = call.find(database, name)
+    return queue.design.order_with(queue.options)
+
+
+@click.command(cls=RecordedJob)
+@queue_name
+@_lake
+@click.option("--from", "source", metavar="C", help="The connection whose archive it was.")
+@click.option("--to", metavar="OTHER", help="Into another queue of this database.")
+@click.option(
+    "--filter",
+    "words",
+    multiple=True,
+    metavar="F",
+    help="Only messages that match all filters (of several id=, any). id=I state=S error=E "
+    "error~T reason=R "
+    "reason~T title~T since=TIME until=TIME",
+)
+@_master
+@confirmation
+@verb_options
+def replay(  # noqa: PLR0913  # a verb's options
+    call: Call,
+    *,
+    name: str,
+    lake: str | None,
+    source: str | None,
+    to: str | None,
+    words: Sequence[str],
+    master: str | None,
+    yes: str | None,
+    dry_run: bool,
+) -> None:
+    """Push archived messages out of a lake into a queue again: each once, whatever is cut off.
+
+    In the order of the archive, as new messages. What was popped or done was delivered: it is meant
+    only by --filter reason=pop or state=done. A second run replays nothing twice.
+
+    \b
+    Examples:
+      dbq-console pipeline replay mail --lake /srv/lake --filter 'error~time-out' --dry-run
+      dbq-console pipeline replay mail --lake /srv/lake --filter since=2026-03-28 --yes mail
+    """
+    from console.pipeline.archive.plan import archived  # noqa: PLC0415  # verbs shall start at once
+    from console.pipeline.lake import Lake, default_place  # noqa: PLC0415
+    from console.pipeline.session import require_extra, session  # noqa: PLC0415
+
+    require_extra()
+    from console.pipeline import replay as job  # noqa: PLC0415
+    from console.pipeline import replay_selection as selection  # noqa: PLC0415
+
+    filters = selection.parse(words)
+    database = call.database(Rights.OPERATOR, job.VERB)
+    queue = call.find(database, to or name)
+    opened = Lake(lake or default_place())
+    about(database=database, queue=queue.name, lake=opened.place)
+    of = archived(opened, source, call.schema, name)
+    job.require_target(queue, of)
+    with session(f"replay {name}", master) as spark:
+        meant = selection.chosen(selection.read(spark, opened, of), filters)
+        offered = job.offer(queue, opened, of, words, meant)
+        if not confirmed(
+            call,
+            database,
+            job.VERB,
+            offered,
+            yes,
+            messages=offered.count,
+            dry_run=dry_run or not offered.count,
+        ):
+            return
+        rows = selection.in_order(selection.keyed(meant)).toLocalIterator(prefetchPartitions=True)
+        with progress(call, f"replay {name}", "messages") as told:
+            done = job.replay(
+                database,
+                offered,
+                opened,
+                rows,
+                told=lambda n: told("push", done=n, of=offered.count, rows=n, size=0),
+            )
+    call.acted(offered.as_json(), done.as_json(), done.lines(), done=done.pushed)
+
 
 _WEEK = 7 * 86_400.0
 
@@ -39,19 +305,24 @@ def pipeline() -> None:
     """
 
 
-@pipeline.command(cls=Job)
-@click.argument("name")
-@click.option("--lake", metavar="PATH", help="Else: the folder `lake` in this user's state.")
-@click.option("--older", type=DURATION, default=0.0, metavar="T", help="Only rows so old. [0s]")
+@pipeline.command(cls=RecordedJob)
+@queue_name
+@click.option("--lake", metavar="PATH", help="By default the folder `lake` in this user's state.")
+@click.option(
+    "--older", type=DURATION, default=0.0, metavar="T", help="Only rows at least this old. [0s]"
+)
 @click.option(
     "--retention",
     type=DURATION,
     default=_WEEK,
     metavar="T",
-    help="What was purged or archived stays so long, for restore. [7d]",
+    help="Purged or archived messages stay this long, for restore. [7d]",
 )
 @click.option(
-    "--done-older", type=DURATION, metavar="T", help="Also done rows of status and split, so old."
+    "--done-older",
+    type=DURATION,
+    metavar="T",
+    help="Also done rows of status and split, at least this old.",
 )
 @click.option("--master", metavar="M", help="Spark's master. [local[*]]")
 @confirmation
@@ -79,14 +350,14 @@ def archive(
 
     require_extra()
     from console.pipeline.archive import job  # noqa: PLC0415  # verbs shall start at once
-    from console.pipeline.archive.plan import Wanted  # noqa: PLC0415
+    from console.pipeline.archive.plan import ArchiveRequest  # noqa: PLC0415
     from console.pipeline.lake import Lake, default_place  # noqa: PLC0415
 
     database = call.database(Rights.OPERATOR, job.VERB)
     queue = call.find(database, name)
     opened = Lake(lake or default_place())
     about(database=database, lake=opened.place)
-    offered = job.offer(database, queue, opened, Wanted(**ages))
+    offered = job.offer(database, queue, opened, ArchiveRequest(**ages))
     nothing = not offered.rows and offered.unfinished is None
     if not confirmed(
         call,
@@ -105,10 +376,12 @@ def archive(
         progress(call, f"archive {name}") as told,
     ):
         done = job.archive(database, offered, opened, OnSpark(spark), told=told)
-    call.acted(offered.as_json(), _result(done), [line for one in done for line in one.lines()])
+    result = _result(done)
+    lines = [line for one in done for line in one.lines()]
+    call.acted(offered.as_json(), result, lines, done=result["exported"])
 
 
-def _result(done: "list[Done]") -> Mapping[str, Any]:
+def _result(done: "list[ArchiveResult]") -> Mapping[str, Any]:
     """All plans that this run carried out, and what they come to together."""
     figures = ("exported", "deleted", "withdrawn", "files", "bytes")
     total = {figure: sum(getattr(one, figure) for one in done) for figure in figures}
@@ -121,7 +394,7 @@ def _result(done: "list[Done]") -> Mapping[str, Any]:
     }
 
 
-for command in (*pipeline_jobs.COMMANDS, *pipeline_runs.COMMANDS):
+for command in (rollup, verify, replay, pipeline_progress.list_runs):
     pipeline.add_command(command)
 
 COMMANDS = (pipeline,)

@@ -1,15 +1,226 @@
-"""How far a job of the pipeline is: bars on a terminal, elsewhere lines, and its run's file."""
+"""How far a job of the pipeline is: bars on a terminal, elsewhere lines, its run's file; and all
+runs on this machine."""
 
+import os
+import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime, tzinfo
+from typing import Any, Protocol
 
-from console.cli.context import Call
-from console.cli.pipeline_record import kept
-from console.cli.streams import narrate
-from console.formats import plain
-from console.pipeline.phases import Told
+import click
+
+from console import audit as auditing
+from console.actions.plan import MANY_MESSAGES
+from console.catalog import Queue
+from console.cli.context import HEARD, Call, ConfirmedVerb, verb_options
+from console.cli.streams import narrate, status_of
+from console.config.urls import HIDDEN, ConnectionUrl
+from console.engines import Database
+from console.errors import ConsoleError, RefusedError, interrupt_behind
+from console.formats import bare_moment, duration, numbered, offset, plain
+from console.pipeline import PhaseProgress, launch, runs
+from console.pipeline.runs import Run, RunFile
+
+
+@click.command("runs")
+@click.option("--limit", type=click.IntRange(min=1), default=20, metavar="N", help="[20]")
+@verb_options
+def list_runs(call: Call, limit: int) -> None:
+    """List the runs of the pipeline's jobs on this machine, the newest first.
+
+    Those of the command line and those that a console has begun. With --json also the whole result
+    of each. What ended without a word was killed: the same command goes on where it was.
+
+    \b
+    Examples:
+      dbq-console pipeline runs
+      dbq-console pipeline runs --limit 5 --json
+    """
+    now = datetime.now(UTC)
+    found = runs.read(runs.folder())
+    shown = found.runs[:limit]
+    if found.unreadable:
+        narrate(f"{numbered(found.unreadable, 'file')} of {runs.folder()} cannot be read.")
+    value = {"runs": [run.as_json(now) for run in shown], "unreadable": found.unreadable}
+    call.answer(value, _run_lines(shown, call.zone, now))
+
+
+def _run_lines(shown: tuple[Run, ...], zone: tzinfo | None, now: datetime) -> list[str]:
+    if not shown:
+        return ["No job has been run on this machine."]
+    head = (f"began ({offset(now, zone)})", "verb", "queue", "outcome", "rows", "rows/s", "took")
+    table = [head, *(_cells(run, zone, now) for run in shown)]
+    widths = [max(len(row[at]) for row in table) for at in range(len(head))]
+    lines = []
+    for row in table:
+        left = [cell.ljust(width) for cell, width in zip(row[:4], widths[:4], strict=True)]
+        right = [cell.rjust(width) for cell, width in zip(row[4:], widths[4:], strict=True)]
+        lines.append("  ".join([*left, *right]).rstrip())
+    for at, run in reversed([*enumerate(shown, start=1)]):
+        words = run.told if run.runs else run.error.get("what", "")
+        if words:
+            lines.insert(at + 1, f"    {plain(words)}")
+    return lines
+
+
+def _cells(run: Run, zone: tzinfo | None, now: datetime) -> tuple[str, ...]:
+    seconds, speed = run.seconds(now), run.rows_per_second(now)
+    return (
+        bare_moment(run.began_at, zone),
+        run.verb,
+        plain(run.queue),
+        run.outcome.value,
+        run.moved,
+        "" if speed is None else f"{speed:,.0f}",
+        "" if seconds is None else duration(seconds),
+    )
+
+
+class JobPreview(Protocol):
+    """What a job would do to a queue."""
+
+    @property
+    def queue(self) -> Queue: ...
+
+    def lines(self) -> list[str]: ...
+
+    def as_json(self) -> dict[str, Any]: ...
+
+
+def confirmed(  # what a confirmation is about
+    call: Call,
+    database: Database,
+    verb: str,
+    offered: JobPreview,
+    yes: str | None,
+    *,
+    messages: int,
+    dry_run: bool,
+) -> bool:
+    """Whether to go on; where not, the plan is the answer. RefusedError without a confirmation.
+
+    `dry_run`: also where there is nothing to do: then any confirmation is as good as another.
+    """
+    by_name = messages > MANY_MESSAGES or call.production(database)
+    try:
+        return call.confirmed(
+            offered.as_json(), offered.lines(), yes, dry_run=dry_run, by_name=by_name
+        )
+    except RefusedError as error:
+        if yes is None and (record := kept()) is not None:
+            record.forget()  # it was only the plan
+        subject = auditing.Subject.of(database, offered.queue, verb)
+        auditing.note(subject, auditing.Outcome.REFUSED, detail=error.what)
+        raise
+
+
+_RECORD = "console.cli.pipeline.run"
+_LOGIN = re.compile(r"(://[^:/@\s]*):[^\s]*@")
+_SECRET = re.compile(r"([?&][^=&\s]*(?:secret|password|token|key)[^=&\s]*=)[^&\s]*", re.IGNORECASE)
+
+
+class RecordedJob(ConfirmedVerb):
+    """A verb whose runs are kept: what a run of it does, and what becomes of it. No dry run is."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it."""
+        if ctx.params.get("dry_run"):
+            return super().invoke(ctx)
+        with _recorded(self.name or "", ctx):
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _recorded(verb: str, context: click.Context) -> Iterator[None]:
+    record = RunFile.begin(
+        runs.folder(),
+        verb,
+        # It is this run's alone: no process of this one's shall take it for its own.
+        os.environ.pop(launch.ID, ""),
+        words=shown_words(sys.argv[1:]),
+        queue=str(context.params.get("name") or ""),
+    )
+    if record.problem:
+        narrate(f"This run will not be in the list of runs: {record.problem}")
+    context.meta[_RECORD] = record
+
+    def heard(result: object, lines: Sequence[str]) -> None:
+        record.answered(_shown(result), [without_secrets(line) for line in lines])
+
+    context.meta[HEARD] = heard
+    try:
+        yield
+    except BaseException as error:
+        record.end(*_end_of(error))
+        raise
+    record.end(0)
+
+
+def _end_of(error: BaseException) -> tuple[int, Mapping[str, str]]:
+    """The exit status, and what there is to say."""
+    if (stop := interrupt_behind(error)) is not None:
+        return status_of(stop), {"what": "Interrupted."}
+    if isinstance(error, ConsoleError):
+        parts = {"what": error.what, "why": error.why, "next_step": error.next_step}
+        return error.exit_status, {name: without_secrets(text) for name, text in parts.items()}
+    if isinstance(error, SystemExit | click.exceptions.Exit):
+        code = error.code if isinstance(error, SystemExit) else error.exit_code
+        return (code if isinstance(code, int) else int(code is not None)), {}
+    if isinstance(error, click.ClickException):
+        return error.exit_code, {"what": without_secrets(error.format_message())}
+    words = without_secrets(f"{type(error).__name__}: {error}")
+    return 1, {"what": "The console could not do that.", "why": words}
+
+
+def shown_words(words: Sequence[str]) -> tuple[str, ...]:
+    """Of a command line, what anybody may see."""
+    shown: list[str] = []
+    for word in words:
+        option, equals, value = word.partition("=")
+        if shown and shown[-1] == "--url":
+            shown.append(_shown_url(word))
+        elif option == "--url" and equals:
+            shown.append(f"--url={_shown_url(value)}")
+        else:
+            shown.append(without_secrets(word))
+    return tuple(shown)
+
+
+def _shown_url(url: str) -> str:
+    try:
+        return ConnectionUrl.read(url).shown
+    except ConsoleError:
+        return HIDDEN
+
+
+def without_secrets(text: str) -> str:
+    """A text whose URIs tell no login; that of a lake may have one."""
+    return _SECRET.sub(rf"\1{HIDDEN}", _LOGIN.sub(rf"\1:{HIDDEN}@", text))
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_secrets(value)
+    if isinstance(value, Mapping):
+        return {name: _shown(one) for name, one in value.items()}
+    return [_shown(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def about(*, database: Database | None = None, queue: str = "", lake: str = "") -> None:
+    """What is known of this run by now."""
+    if (record := kept()) is not None:
+        connection = "" if database is None else database.label
+        record.about(connection=connection, queue=queue, lake=without_secrets(lake))
+
+
+def kept() -> RunFile | None:
+    """The file of the run that this call is; None where there is none."""
+    found: RunFile | None = click.get_current_context().meta.get(_RECORD)
+    return found
+
 
 _LINE_SECONDS = 2.0
 """Between two lines of progress, where stderr is no terminal."""
@@ -19,7 +230,7 @@ Shown = Callable[[str, int, int, str], None]
 
 
 @contextmanager
-def progress(call: Call, doing: str, things: str = "ranges") -> Iterator[Told]:
+def progress(call: Call, doing: str, things: str = "ranges") -> Iterator[PhaseProgress]:
     """A bar for each phase on a terminal; elsewhere a line now and then. The run's file has it."""
     bars = not call.json and sys.stderr is not None and sys.stderr.isatty()
     with _bars(doing) if bars else _lines(things) as shown:

@@ -1,190 +1,69 @@
 """Verbs on queues as a whole: install, uninstall, discover, adopt, forget."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from typing import Any
 
 import click
 
-from console.actions import adopt as adopting
+from console import sql
 from console.actions import install as installing
 from console.actions import libraries
-from console.actions import uninstall as uninstalling
-from console.actions.roles import script as role_script
-from console.catalog import Queue, installed_queue
+from console.actions.execute import Control
+from console.catalog import Kind, Queue
 from console.catalog import queues as queues_of
-from console.cli.context import (
-    Call,
-    ConfirmedVerb,
-    Rights,
-    confirm_by_name,
-    confirmation,
-    verb_options,
-)
-from console.cli.looking import engine_named
+from console.cli.context import Call, Rights, as_command, verb_options
+from console.cli.status import engine_named
 from console.cli.streams import narrate, put
-from console.designs import LIBRARIES
-from console.designs import design as find_design
-from console.errors import RefusedError, UsageError
+from console.engines import Product
+from console.errors import UsageError
 from console.formats import plain
+from console.verbs.queues import ADOPT, INSTALL, adopted, install_plan, named, new_queue
+from console.verbs.verb import Result
 
 
-@click.command()
-@click.argument("design")
-@click.argument("name")
-@click.option("--option", "options", multiple=True, metavar="K=V", help="An option of the design.")
-@click.option("--print", "only_print", is_flag=True, help="Print the SQL; needs no connection.")
-@click.option("--engine", metavar="E", help="With --print: the engine to write for.")
-@verb_options
-def install(
-    call: Call, design: str, name: str, options: Sequence[str], only_print: bool, engine: str | None
-) -> None:
-    """Install a queue of DESIGN named NAME, in one transaction.
+def role_script(product: Product, schema: str, queues: Sequence[Queue]) -> str:
+    """One script that makes the roles and gives them their rights on the catalog and the queues.
 
-    \b
-    Examples:
-      dbq-console install ring orders --option size=20000 --url URL
-      dbq-console install fifo mail --option order=strict --print --engine postgresql
+    Installing a queue later gives them theirs on that one. Those that were adopted are left to
+    whoever made them.
     """
-    given = pairs(options, "--option")
-    if only_print:
-        product = engine_named(call, engine)
-        schema = product.default_schema if call.schema is None else call.schema
-        of = find_design(design, product.name)
-        queue = installed_queue(schema, name, of, of.complete_options(given, product.name))
+    house = sql.Scope({"schema": schema})
+    pieces = [
+        *((name, house) for name in ("catalog.lock", "catalog.bootstrap")),
+        ("roles.roles", house),
+        *(
+            ("roles.queue", queue.scope(product))
+            for queue in queues
+            if queue.kind is Kind.INSTALLED
+        ),
+    ]
+    head = "-- dbq-console: the roles dbq_reader, dbq_operator and dbq_admin, and their rights."
+    return product.as_script(head, [sql.script(part, product.dialect, at) for part, at in pieces])
+
+
+def _install(call: Call, /, **given: Any) -> None:
+    if given["print"]:
+        product = engine_named(call, given["engine"])
+        queue = new_queue(given, product, call.schema)
         script = installing.script(product, queue)
         if call.json:
-            call.answer({**_named(queue), "sql": script}, [])
+            call.answer({**named(queue), "sql": script}, [])
         else:
             put(script.encode())
         return
-    if engine is not None:
+    if given["engine"] is not None:
         raise UsageError("--engine goes with --print.")
     database = call.database(Rights.ADMIN, "install")
-    of = find_design(design, database.product.name)
-    chosen = of.complete_options(given, database.product.name)
-    queue = installed_queue(call.schema_for(database), name, of, chosen)
-    installing.install(database, queue)
-    call.answer(
-        {**_named(queue), "options": dict(queue.options), "connection": database.label},
-        [f"installed {queue.label}: {of.title}"],
-    )
+    queue = new_queue(given, database.product, call.schema)
+    _answer(call, install_plan(database, queue).run(Control(), lambda _: None))
 
 
-@click.command(cls=ConfirmedVerb)
-@click.argument("name")
-@click.option("--with-messages", is_flag=True, help="Even if more than 1,000 messages go with it.")
-@click.option("--keep-archive", is_flag=True, help="Leave the archive; it stays listed.")
-@confirmation
-@verb_options
-def uninstall(
-    call: Call, name: str, yes: str | None, dry_run: bool, with_messages: bool, keep_archive: bool
-) -> None:
-    """Remove a queue with all its objects and the messages in them.
-
-    \b
-    Examples:
-      dbq-console uninstall orders --dry-run
-      dbq-console uninstall orders --keep-archive --yes orders
-    """
-    database = call.database(Rights.ADMIN, "uninstall")
-    queue = call.find(database, name)
-    plan = uninstalling.plan(database, queue, keep_archive=keep_archive)
-    figures = {f: v for f, v in asdict(plan).items() if f != "queue"} | {"lost": plan.lost}
-    if dry_run or yes != name:
-        lines = plan.lines()
-        if plan.wants_with_messages and not with_messages:
-            lines.append("  wants --with-messages")
-        call.answer({**_named(queue), "plan": figures, "done": False}, lines)
-    if not confirm_by_name(yes, dry_run, name):
-        return
-    if plan.wants_with_messages and not with_messages:
-        raise RefusedError(
-            f"The queue {name!r} still holds {plan.lost:,} messages, which would be gone for good.",
-            next_step="Say so with --with-messages, or drain or archive them first.",
-        )
-    done = uninstalling.uninstall(
-        database, queue, keep_archive=keep_archive, with_messages=with_messages
-    )
-    figures = {f: v for f, v in asdict(done).items() if f != "queue"} | {"lost": done.lost}
-    call.answer(
-        {**_named(queue), "plan": figures, "done": True},
-        [f"uninstalled {queue.label}; {done.lost:,} messages went with it"],
-    )
+def _adopt(call: Call, /, **given: Any) -> None:
+    _answer(call, adopted(call.database(Rights.ADMIN, "adopt"), given, call.schema))
 
 
-@click.command()
-@click.argument("name")
-@click.option("--design", metavar="D", help="The design that the table NAME follows.")
-@click.option(
-    "--map", "roles", multiple=True, metavar="ROLE=COLUMN", help="Which column plays which role."
-)
-@click.option("--preset", metavar="LIBRARY", help=f"Its queue: {', '.join(LIBRARIES)}.")
-@click.option(
-    "--queue", "part", metavar="Q", help="Of the library's queues (entrypoints, tasks) only this."
-)
-@click.option("--table", metavar="T", help="The library's table, where there are several.")
-@verb_options
-def adopt(
-    call: Call,
-    name: str,
-    design: str | None,
-    roles: Sequence[str],
-    preset: str | None,
-    part: str | None,
-    table: str | None,
-) -> None:
-    """Record an existing table as a queue: to be looked at, and acted on when you say so.
-
-    With --design, the table NAME, whoever made it. Roles: id pushed_at due_at claimed_at claimed_by
-    status error attempts payload done_at; for a ring also slot reference_count push_sequence
-    pop_sequence size. What a missing role would tell is shown as `?`.
-
-    With --preset, what a library keeps, under the NAME that it shall have here: everything in the
-    library's table, or one --queue of it (pgqueuer: an entrypoint; graphile-worker: a task; pgmq:
-    a queue, NAME unless given). See what is there with `discover`.
-
-    \b
-    Examples:
-      dbq-console adopt mails --design fifo --map id=mail_id --map payload=body
-      dbq-console adopt jobs --design claim --map id=job_id --map claimed_at=started \\
-        --map payload=body --map pushed_at=created
-      dbq-console adopt jobs --preset procrastinate
-      dbq-console adopt mails --preset pgqueuer --queue send_mail
-      dbq-console adopt orders --preset pgmq
-    """
-    database = call.database(Rights.ADMIN, "adopt")
-    if preset is not None:
-        if design is not None or roles:
-            raise UsageError(
-                "--preset and --design exclude each other, and --map goes with --design.",
-                why="A preset knows the columns of its library.",
-            )
-        of = libraries.preset(preset, database.product.name)
-        queue = adopting.adopt_library(
-            database, of, name, schema=call.schema, table=table, part=part or ""
-        )
-    elif design is None:
-        raise UsageError(
-            "Missing option --design, or --preset.",
-            next_step="See which libraries keep queues here with: dbq-console discover",
-        )
-    elif part is not None or table is not None:
-        raise UsageError("--queue and --table go with --preset.")
-    else:
-        of = find_design(design, database.product.name)
-        where = call.schema_for(database)
-        queue = adopting.adopt(database, where, name, of, pairs(roles, "--map"))
-    only = f", only {queue.part}" if queue.part else ""
-    call.answer(
-        {
-            **_named(queue),
-            "roles": dict(queue.roles),
-            "connection": database.label,
-            "table": queue.table,
-            "only": queue.part or None,
-        },
-        [f"adopted {queue.label} as a {of.title}{only}"],
-    )
+def _answer(call: Call, done: Result) -> None:
+    call.answer(done.data, done.lines)
 
 
 @click.command()
@@ -210,34 +89,17 @@ def discover(call: Call) -> None:
     call.answer({"found": [one.as_json() for one in found], "connection": database.label}, lines)
 
 
-def _told(found: libraries.Found) -> list[str]:
+def _told(found: libraries.DiscoveredTable) -> list[str]:
     """One table of a library, in words; names are those of the library's callers."""
     several = found.table.queue is None
     lines = [f"{found.of.library}: {found.table.schema}.{found.table.table}"]
     if several:
-        lines.append(f"  queues: {', '.join(found.queues) or 'none that has messages'}")
+        lines.append(f"  queues: {', '.join(found.queues) or 'none with messages'}")
     lines += [
         f"  adopted as {queue.label}" + (f", only {queue.part}" if queue.part and several else "")
         for queue in found.adopted
     ]
     return [plain(line) for line in [*lines, *(f"  {command}" for command in found.commands)]]
-
-
-@click.command()
-@click.argument("name")
-@verb_options
-def forget(call: Call, name: str) -> None:
-    """Take an adopted queue out of the catalog; its table stays as it is.
-
-    \b
-    Examples:
-      dbq-console forget jobs
-      dbq-console forget jobs --schema sales
-    """
-    database = call.database(Rights.ADMIN, "forget")
-    queue = call.find(database, name)
-    adopting.forget(database, queue)
-    call.answer(_named(queue), [f"forgot {queue.label}; its table is untouched"])
 
 
 @click.command()
@@ -261,7 +123,7 @@ def roles(call: Call, engine: str | None) -> None:
         database = call.database(Rights.READ_ONLY, "roles")
         product, schema = database.product, call.schema_for(database)
         with database.transaction("read the catalog", read_only=True) as connection:
-            known = queues_of(connection, product)
+            known = queues_of(connection)
     script = role_script(product, schema, known)
     if call.json:
         call.answer({"sql": script}, [])
@@ -269,21 +131,9 @@ def roles(call: Call, engine: str | None) -> None:
         put(script.encode())
 
 
-def pairs(given: Sequence[str], option: str) -> dict[str, str]:
-    """`k=v` texts as a mapping; UsageError for another form or a name given twice."""
-    found: dict[str, str] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise UsageError(f"{option} wants the form name=value, not {text!r}.")
-        if name in found:
-            raise UsageError(f"{option} names {name!r} twice.")
-        found[name] = value
-    return found
-
-
-def _named(queue: Queue) -> dict[str, object]:
-    return {"queue": queue.name, "schema": queue.schema, "design": queue.design.name}
-
-
-COMMANDS = (install, uninstall, discover, adopt, forget, roles)
+COMMANDS = (
+    as_command(INSTALL, verb_options(_install)),
+    discover,
+    as_command(ADOPT, verb_options(_adopt)),
+    roles,
+)

@@ -6,14 +6,57 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import FrameType
 from typing import BinaryIO, TextIO
 
 import click
 
 from console.errors import ConsoleError, UsageError
 from console.formats import plain_lines
+
+
+class Stopped(KeyboardInterrupt):
+    """SIGTERM or SIGHUP: undone and given back is what Ctrl-C would have undone."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def status_of(stop: KeyboardInterrupt) -> int:
+    """The exit status, as a shell says it."""
+    return 128 + (stop.number if isinstance(stop, Stopped) else signal.SIGINT)
+
+
+@contextmanager
+def asked_to_end() -> Iterator[threading.Event]:
+    """Set by Ctrl-C and SIGTERM: for what goes on until somebody ends it."""
+    ended = threading.Event()
+    with heard(lambda _: ended.set()):
+        yield ended
+
+
+@contextmanager
+def heard(tell: Callable[[int], None], *, once: bool = False) -> Iterator[None]:
+    """Ctrl-C and SIGTERM are told and cut nothing off; `once`: the second of a kind does again."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def handle(number: int, _: FrameType | None) -> None:
+        if once:
+            signal.signal(number, before[signal.Signals(number)])
+        tell(number)
+
+    for number in before:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class OutputError(ConsoleError):
@@ -85,10 +128,12 @@ def narrate_interrupt(*notes: str) -> None:
     narrate(("\n" if echoed else "") + " ".join(("Interrupted.", *notes)))
 
 
-def whole_input() -> bytes:
-    """All of stdin as one message: a final newline is not part of it."""
+def whole_input() -> bytes | None:
+    """All of stdin as one message: a final newline is not part of it. None: there is nothing."""
     with _stdin() as source:
         data = source.read()
+    if not data:
+        return None
     return data[:-1] if data.endswith(b"\n") else data
 
 
@@ -113,3 +158,66 @@ def _drop(stream: TextIO) -> None:
     """What is still in the stream's buffer goes nowhere: the exit shall not try it again."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+@dataclass
+class Answers:
+    """What one call has put of its result on stdout, and what it holds back until its end."""
+
+    json: bool | None = None
+    """Whether the call said --json; None: its words were not understood so far."""
+    begun: bool = False
+    """Whether a part of the result is out: then nothing else follows it."""
+    _held: Mapping[str, object] | None = None
+
+    def give(self, value: object) -> None:
+        """The result, at once."""
+        self.begun = True
+        put(json_line(value).encode() + b"\n")
+
+    def hold(self, value: Mapping[str, object]) -> None:
+        """A plan: why it is not carried out, where that is an error, shall stand in one object
+        with it."""
+        self._held = value
+
+    def end(self) -> None:
+        """Give what is held back."""
+        held, self._held = self._held, None
+        if held is not None:
+            self.give(held)
+
+    def fail(self, error: Mapping[str, object]) -> None:
+        """Give the error, with the plan where there is one. What is wrong with stdout is told
+        already, or less than this."""
+        if self.begun or not (_said_json() if self.json is None else self.json):
+            return
+        held, self._held = self._held or {}, None
+        with suppress(OutputError):
+            self.give({**held, "error": error})
+
+
+def error_json(error: ConsoleError | click.ClickException) -> dict[str, object]:
+    """The stable object of an error."""
+    if isinstance(error, ConsoleError):
+        return _object(error.what, error.exit_status, why=error.why, next_step=error.next_step)
+    next_step = ""
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        next_step = f"See: {error.ctx.command_path} --help"
+    return _object(error.format_message(), error.exit_code, next_step=next_step)
+
+
+def interrupt_json(exit_status: int, why: str = "") -> dict[str, object]:
+    """The same of a call that was cut off from outside."""
+    return _object("Interrupted.", exit_status, why=why)
+
+
+def _object(
+    what: str, exit_status: int, *, why: str = "", next_step: str = ""
+) -> dict[str, object]:
+    return {"what": what, "why": why or None, "next_step": next_step or None, "exit": exit_status}
+
+
+def _said_json() -> bool:
+    """For words that click does not understand: whether --json is among them, before a `--`."""
+    words = sys.argv[1:]
+    return "--json" in words[: words.index("--") if "--" in words else None]

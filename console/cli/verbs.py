@@ -1,45 +1,174 @@
-"""Every verb, and the console itself where none is named. No logic, no SQL."""
+"""Every verb, and the console itself where none is named. No logic, no SQL.
+
+Of a verb its name and the first sentence of its help are known without its module, which is
+imported when it is called."""
 
 import io
 import logging
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property, partial
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from console.cli import (
-    acting,
-    bench,
-    check,
-    completion,
-    config,
-    doctor,
-    history,
-    inspecting,
-    looking,
-    mending,
-    messages,
-    metrics,
-    pipeline,
-    queues,
-    ring,
-    running,
-    waits,
+from console.cli.context import SAID, place, rights_option
+from console.cli.streams import (
+    Answers,
+    Stopped,
+    error_json,
+    interrupt_json,
+    narrate,
+    narrate_interrupt,
+    put,
+    status_of,
 )
-from console.cli.context import place
-from console.cli.interrupts import Stopped, interrupt_behind, status_of
-from console.cli.logs import logging_to_file, told
-from console.cli.streams import narrate, narrate_interrupt, put
-from console.config import DISPLAY_ZONE, THEME, Said, load
-from console.config.kinds import LOG_LEVELS
-from console.errors import ConsoleError, UsageError
-from console.monitor.recording.recorder import folder
+from console.errors import ConsoleError, UsageError, interrupt_behind
 from console.rights import Rights
+from console.state import LOG_LEVELS
+
+if TYPE_CHECKING:
+    from console.config import CommandLineValues
+
+_PLANNED = {
+    "release": "Return claims of disconnected consumers to the queue.",
+    "requeue": "Return errors to the queue.",
+    "end-session": "Terminate a session that holds rows of it.",
+    "archive": "Move finished messages into the archive.",
+    "purge": "Move messages into the archive, or delete them.",
+    "restore": "Bring archived messages back.",
+    "resize": "Change a ring's number of slots.",
+    "relay": "Renumber a ring's live messages.",
+    "maintain": "Vacuum and reindex where bloat was measured.",
+    "upgrade": "Bring its code and columns to this console's version.",
+    "uninstall": "Remove the queue with all its objects.",
+    "forget": "Take an adopted queue out of the catalog.",
+    "pause": "Let its pops find nothing until it is resumed.",
+    "resume": "End its pause.",
+    "protect": "Protect it from purge, archive, uninstall and a smaller size.",
+    "unprotect": "End its protection.",
+    "silence": "Silence a finding for a time.",
+    "ack": "Acknowledge a finding until it ends or worsens.",
+    "unsilence": "End what silences or acknowledges a finding.",
+}
+"""Those that are no more than their value in `console.verbs`."""
+
+_OF_MODULES = {
+    "config": {"config": "Show the configuration, check it, or say where it is."},
+    "doctor": {
+        "doctor": "Prove what is wrong with queues, in order of gravity, and say what repairs it.",
+        "report": "A queue for the ticket, as Markdown: figures, findings, last actions.",
+    },
+    "history": {
+        "record": "Record what the console sees, without a screen, until Ctrl-C or SIGTERM.",
+        "history": "A queue over time, from what was recorded: no database is asked.",
+        "audit": "What operators did, the newest first: who, when, what, how many.",
+        "note": "Keep a note of what happened: a mark on charts.",
+    },
+    "message_lists": {
+        "messages": "The messages of a queue, state by state, without their payloads unless asked.",
+        "errors": "A queue's error groups: its errors by the wording of their texts, counted.",
+    },
+    "messages": {
+        "push": "Push a message, or many.",
+        "pop": "Pop messages and print their payloads as they are, one a line.",
+        "complete": "Finish messages that are claimed, by their ids: their work is done.",
+        "fail": "Turn messages that are claimed into errors, by their ids: for an operator to "
+        "requeue.",
+    },
+    "monitoring": {
+        "check": "Are the queues within their limits? One line a queue, for cron and monitoring "
+        "plugins.",
+        "serve-metrics": "Serve figures and findings in OpenMetrics until Ctrl-C or SIGTERM.",
+    },
+    "pipeline": {
+        "pipeline": "Jobs on archives and history with Spark; they need the extra [pipeline] and "
+        "a Java."
+    },
+    "queues": {
+        "install": "Install a queue of DESIGN named NAME, in one transaction.",
+        "discover": "Find the queues that other libraries keep in this database, and how each is "
+        "adopted.",
+        "adopt": "Record an existing table as a queue: to be monitored, and acted on when you say "
+        "so.",
+        "roles": "Print the SQL of the roles for people: dbq_reader, dbq_operator, dbq_admin.",
+    },
+    "statements": {
+        "sql": "Print the SQL that VERB runs for a queue, expanded; it runs none of it."
+    },
+    "status": {
+        "designs": "List the designs: engines, options, verbs; or print the page of the one that "
+        "is named.",
+        "status": "Sample the queues once: states, depth, age, gap.",
+    },
+    "topics": {
+        "help": "Print the page of a TOPIC, or list the topics.",
+        "completion": "Print the script with which a shell completes verbs, options, profiles, "
+        "designs and queues.",
+    },
+    "trials": {
+        "smoke": "Prove a queue's design here: a scratch queue of the same options, every message "
+        "checked.",
+        "prove": "Prove on a server what the console claims of each design: a report as Markdown.",
+        "demo": "A real server with one queue of every design, live traffic with faults, the "
+        "console on it.",
+        "bench": "How fast each design is here: scratch queues, every message checked, nothing "
+        "left behind.",
+    },
+    "waits": {"waits": "Who waits for whom at the queues, and for what: sessions, locks, waits."},
+}
+"""Module -> its verbs."""
+
+
+class DeferredVerb(click.Command):
+    """A verb as the list of verbs has it; parsed and run it is the command that `load` gives."""
+
+    def __init__(self, name: str, line: str, load: Callable[[str], click.Command]) -> None:
+        super().__init__(name, help=line)
+        self._load = load
+
+    @cached_property
+    def command(self) -> click.Command:
+        """The verb itself."""
+        return self._load(str(self.name))
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        """Of the verb itself."""
+        return self.command.make_context(info_name, args, parent, **extra)
+
+
+def verbs() -> Iterator[DeferredVerb]:
+    """All of them."""
+    for name, line in _PLANNED.items():
+        yield DeferredVerb(name, line, _planned)
+    for module, lines in _OF_MODULES.items():
+        for name, line in lines.items():
+            yield DeferredVerb(name, line, partial(_of_module, module))
+
+
+def _planned(name: str) -> click.Command:
+    from console.cli.message_actions import planned_command  # noqa: PLC0415
+    from console.verbs import named  # noqa: PLC0415
+
+    return planned_command(named(name))
+
+
+def _of_module(module: str, name: str) -> click.Command:
+    commands = import_module(f"console.cli.{module}").COMMANDS
+    found: click.Command = next(one for one in commands if one.name == name)
+    return found
+
 
 _LOG = logging.getLogger(__name__)
 
@@ -54,14 +183,17 @@ class _Verbs(click.Group):
             stop = interrupt_behind(error)
             if stop is None:
                 raise
-            narrate_interrupt(*getattr(stop, "__notes__", ()))
+            notes = getattr(stop, "__notes__", ())
+            if (answers := context.find_object(Answers)) is not None:
+                answers.fail(interrupt_json(status_of(stop), " ".join(notes)))
+            narrate_interrupt(*notes)
             raise click.exceptions.Exit(status_of(stop)) from None
 
 
 def _tell_version(context: click.Context, _: click.Parameter, wanted: bool) -> None:
     if not wanted or context.resilient_parsing:
         return
-    from console.cli.version import facts  # noqa: PLC0415  # 30 ms, for this option only
+    from console.cli.topics import facts  # noqa: PLC0415  # 30 ms, for this option only
 
     put("".join(f"{what} {words}\n" for what, words in facts().items()))
     context.exit()
@@ -73,27 +205,30 @@ def _tell_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @place
+@rights_option(
+    "What may be done. By default what the profile says; on screens opened by URL, read-only."
+)
 @click.option(
     "--version",
     is_flag=True,
     is_eager=True,
     expose_value=False,
     callback=_tell_version,
-    help="Show the version, and those of what it works with, and exit.",
+    help="Show the versions of the console and of what it uses, and exit.",
 )
 @click.option(
     "--log-level",
     type=click.Choice(LOG_LEVELS),
-    help="What the log file has; else the configuration's.",
+    help="How much the log file has. By default as configured.",
 )
-@click.option("--no-record", is_flag=True, help="Keep nothing of what the screens see.")
+@click.option("--no-record", is_flag=True, help="Record nothing of what the screens show.")
 @click.option(
     "--replay",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="The screens on a folder of recordings instead of a database.",
+    help="Replay a folder of recordings instead of connecting.",
 )
-@click.option("--at", metavar="T", help="Where --replay begins: 03:00, or an ISO time.")
+@click.option("--at", metavar="T", help="Where --replay starts: 03:00, or an ISO time.")
 @click.pass_context
 def cli(
     context: click.Context,
@@ -118,15 +253,19 @@ def cli(
     \b
     Examples:
       dbq-console demo
-      dbq-console --url postgresql+psycopg://me@host:5432/database
+      dbq-console --url postgresql://me@host:5432/database --rights operator
       dbq-console --profile orders status
       dbq-console --replay ~/.local/state/dbq-console/recordings --at 03:00
     """
-    context.obj = said = Said(**before)
+    from console.config import CommandLineValues  # noqa: PLC0415  # --help needs none of it
+
+    context.meta[SAID] = said = CommandLineValues(**before)
     del log_level  # whoever invoked this has seen to it
     _LOG.info("%s begins", _verb(context))
     if context.invoked_subcommand is None:
         if replay is not None:
+            if said.rights is not None:
+                raise UsageError("--rights does not go with --replay: a recording is only viewed.")
             _replay(replay, at, said)
         elif at is not None:
             raise UsageError("--at goes with --replay PATH.")
@@ -136,62 +275,68 @@ def cli(
         raise UsageError("--no-record, --replay and --at are for the screens, not for verbs.")
 
 
-def _replay(root: Path, at: str | None, said: Said) -> None:
+def _replay(root: Path, at: str | None, said: "CommandLineValues") -> None:
     """The screens on a recording."""
-    from console import tui  # noqa: PLC0415
+    from console import tui  # noqa: PLC0415  # verbs shall not wait for Textual
+    from console.config import DISPLAY_ZONE, THEME, load  # noqa: PLC0415
 
     configuration = load()
     named = configuration.chosen(said, url_rights=Rights.READ_ONLY)
     zone = configuration.defaults[DISPLAY_ZONE] if named is None else named.display_zone
     known = {one.label: one.thresholds for one in configuration.profiles()}
     colors = {one.label: one.color for one in configuration.profiles() if one.color}
-    taste = tui.Taste(configuration.defaults[THEME], colors, configuration.saved)
-    tui.run_replay(root, at, zone=zone, thresholds=known, taste=taste)
+    appearance = tui.Appearance(configuration.defaults[THEME], colors, configuration.saved)
+    tui.run_replay(root, at, zone=zone, thresholds=known, appearance=appearance)
 
 
-def _open_screens(said: Said, *, record: bool) -> None:
+def _open_screens(said: "CommandLineValues", *, record: bool) -> None:
     """The terminal user interface on the connection that is named, else on all of them."""
     from console import tui  # noqa: PLC0415  # verbs shall not wait for Textual
+    from console.config import DISPLAY_ZONE, THEME, load  # noqa: PLC0415
+    from console.monitor.recording.recorder import folder  # noqa: PLC0415
 
     tui.require_terminal()
     configuration = load()
     named = configuration.chosen(said, url_rights=Rights.READ_ONLY)
-    profiles = configuration.profiles() if named is None else [named]
+    profiles = configuration.profiles(said) if named is None else [named]
     zone = configuration.defaults[DISPLAY_ZONE]
     recordings = folder() if record else None
-    taste = tui.Taste(configuration.defaults[THEME], saved=configuration.saved)
+    appearance = tui.Appearance(configuration.defaults[THEME], saved=configuration.saved)
     path = configuration.path
-    tui.run_profiles(profiles, config_path=path, zone=zone, recordings=recordings, taste=taste)
+    tui.run_profiles(
+        profiles, config_path=path, zone=zone, recordings=recordings, appearance=appearance
+    )
 
 
-for command in (*looking.COMMANDS, *queues.COMMANDS, *messages.COMMANDS, *ring.COMMANDS):
-    cli.add_command(command)
-for command in (*running.COMMANDS, *config.COMMANDS, *waits.COMMANDS, *inspecting.COMMANDS):
-    cli.add_command(command)
-for command in (*acting.COMMANDS, *mending.COMMANDS, *doctor.COMMANDS, *history.COMMANDS):
-    cli.add_command(command)
-for command in (*check.COMMANDS, *metrics.COMMANDS, *completion.COMMANDS):
-    cli.add_command(command)
-for command in (*pipeline.COMMANDS, *bench.COMMANDS):
-    cli.add_command(command)
+for verb in verbs():
+    cli.add_command(verb)
 
 
 def run() -> int:
     """Run the verb that this process was called with; its exit status."""
     # What libraries log of a call that was cut off is nothing for the terminal.
     logging.getLogger().addHandler(logging.NullHandler())
+    answers = Answers()
     try:
         with _ending_as_by_interrupt():
-            # Verbs return nothing; what comes back is the status of an early exit.
-            return int(cli.main(prog_name="dbq-console", standalone_mode=False) or 0)
+            try:
+                # Verbs return nothing; what comes back is the status of an early exit.
+                status = cli.main(prog_name="dbq-console", standalone_mode=False, obj=answers)
+            except SystemExit:
+                answers.end()
+                raise
+            answers.end()
+            return int(status or 0)
     except click.Abort:
         return 128 + signal.SIGINT
     except click.ClickException as error:
+        answers.fail(error_json(error))
         said = io.StringIO()
         error.show(said)
         narrate(said.getvalue().rstrip("\n"))
         return error.exit_code
     except ConsoleError as error:
+        answers.fail(error_json(error))
         narrate(str(error))
         return error.exit_status
 
@@ -199,6 +344,8 @@ def run() -> int:
 @contextmanager
 def _logged(context: click.Context) -> Iterator[None]:
     """The call in the log file: which verb, how long, how it ended. Not what it was called with."""
+    from console.cli.logs import logging_to_file, told  # noqa: PLC0415  # --help logs nothing
+
     began = time.monotonic()
     end = "done"
     with logging_to_file(context.params.get("log_level")):

@@ -2,22 +2,22 @@
 
 import signal
 import time
-import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
 import click
+from rich.cells import cell_len
 
 from console import catalog
 from console.catalog import Queue
-from console.cli.context import Call, Rights, verb_options
+from console.cli.context import Call, Rights, complete_queues, verb_options
 from console.cli.streams import narrate
 from console.engines import Database
 from console.formats import count, duration, numbered, plain
-from console.monitor import wait_words as words
+from console.monitor import waits as words
 from console.monitor.activity import Activity, Key
-from console.monitor.forest import Node
+from console.monitor.wait_graph import Node
 from console.monitor.waits import Wait, WaitReport, watch
 
 _WIDTH = 80
@@ -28,14 +28,14 @@ _DEEPEST = 40
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_queues)
 @click.option(
     "--seconds",
     type=click.FloatRange(0, 3600),
     default=5.0,
     show_default=True,
     metavar="N",
-    help="How long to look; 0: once.",
+    help="How long to sample; 0: once.",
 )
 @verb_options
 def waits(call: Call, name: str | None, seconds: float) -> None:
@@ -44,7 +44,7 @@ def waits(call: Call, name: str | None, seconds: float) -> None:
     Looks several times a second at the server's own views and never at a queue. It shows the
     sessions that have locks of the queue and those bound to them by waiting. Between two
     transactions a session has no lock and is not seen. Values in statements are shown as `?`.
-    Ctrl-C ends the looking; what was seen until then is shown.
+    Ctrl-C ends it early; what was seen until then is shown.
 
     \b
     Examples:
@@ -55,7 +55,7 @@ def waits(call: Call, name: str | None, seconds: float) -> None:
     queues = [call.find(database, name)] if name is not None else _all(call, database)
     with _ended_by_ctrl_c() as asked:
         if seconds > 0 and not call.json:
-            narrate(f"Looking for {duration(seconds)}.")
+            narrate(f"Sampling for {duration(seconds)}.")
         report = watch(database, queues, seconds=seconds, sleep=asked.sleep, asked_to_end=asked)
     call.answer(report.as_json(), list(lines(report, queues, everything=name is None)))
     if asked():
@@ -83,7 +83,7 @@ _HEARS_SECONDS = 0.05
 
 @contextmanager
 def _ended_by_ctrl_c() -> Iterator[_Asked]:
-    """The first Ctrl-C only asks, so that no look is torn; the next one interrupts as ever."""
+    """The first Ctrl-C only asks, so that no sample is torn; the next one interrupts as ever."""
     asked = _Asked()
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield asked  # somebody else says what it means, or that it is to be ignored
@@ -107,8 +107,8 @@ def _all(call: Call, database: Database) -> list[Queue]:
 def lines(report: WaitReport, queues: Sequence[Queue], *, everything: bool) -> Iterator[str]:
     """For a person. `everything`: not one queue was named, so the database is told about too."""
     whom = numbered(len(queues), "queue") if everything else f"{_name(queues[0])}"
-    looks = numbered(report.samples, "look")
-    yield from _wrapped("", "", f"{whom}, {looks} in {duration(report.seconds)}")
+    samples = numbered(report.samples, "sample")
+    yield from _wrapped("", "", f"{whom}, {samples} in {duration(report.seconds)}")
     if report.samples:
         yield from _tree_lines(report)
         yield from _other_lines(report.activity)
@@ -124,7 +124,7 @@ def lines(report: WaitReport, queues: Sequence[Queue], *, everything: bool) -> I
         for line in words.horizon(report):
             yield from _wrapped("", "  ", line)
     for why in report.missing.values():
-        yield from _wrapped("Not seen: ", "  ", why)
+        yield from _wrapped("Not visible: ", "  ", why)
 
 
 def _name(queue: Queue) -> str:
@@ -136,10 +136,10 @@ def _tree_lines(report: WaitReport) -> Iterator[str]:
     activity = report.activity
     yield ""
     if not activity.trees:
-        yield "Nobody waits for another session."
+        yield "No session waits for another."
         return
-    looks = f"{count(report.samples_with_waiters)} of {numbered(report.samples, 'look')}"
-    yield f"Who waits for whom (so in {looks}):"
+    samples = f"{count(report.samples_with_waiters)} of {numbered(report.samples, 'sample')}"
+    yield f"Who waits for whom (seen in {samples}):"
     for tree in activity.trees[:_MOST]:
         yield from _node_lines(tree, activity, "", "", ())
     if (more := len(activity.trees) - _MOST) > 0:
@@ -184,7 +184,7 @@ def _other_lines(activity: Activity) -> Iterator[str]:
     if not others:
         return
     yield ""
-    yield "Others that have locks there:"
+    yield "Other sessions with locks there:"
     for session in others[:_MOST]:
         yield from _wrapped("", "    ", f"{words.title(session)}  {words.doing(session)}")
         yield from _wrapped("  ", "    ", f"{words.who(session)}; {words.locks(session)}")
@@ -213,8 +213,8 @@ def _wait_lines(
 def _wrapped(head: str, below: str, text: str) -> Iterator[str]:
     """The text, made safe, in lines of 80 cells: `head` begins the first, `below` the others."""
     line, start = head, True
-    for word in _fitting(plain(text).split(" "), _WIDTH - max(_cells(head), _cells(below))):
-        if not start and _cells(line) + 1 + _cells(word) > _WIDTH:
+    for word in _fitting(plain(text).split(" "), _WIDTH - max(cell_len(head), cell_len(below))):
+        if not start and cell_len(line) + 1 + cell_len(word) > _WIDTH:
             yield line.rstrip()
             line, start = below, True
         line += word if start else f" {word}"
@@ -228,21 +228,11 @@ def _fitting(words: Iterable[str], width: int) -> Iterator[str]:
     for word in words:
         piece = ""
         for sign in word:
-            if _cells(piece) + _cells(sign) > width:
+            if cell_len(piece) + cell_len(sign) > width:
                 yield piece
                 piece = ""
             piece += sign
         yield piece
-
-
-def _cells(text: str) -> int:
-    """Columns of a terminal that the text takes."""
-    if text.isascii():
-        return len(text)
-    return sum(
-        0 if unicodedata.combining(sign) else 1 + (unicodedata.east_asian_width(sign) in "WF")
-        for sign in text
-    )
 
 
 COMMANDS = (waits,)

@@ -6,15 +6,25 @@ is opened and never before; what shows a value shows them as `***`.
 """
 
 from console.config.configuration import (
+    CommandLineValues,
     Configuration,
     ConfigurationError,
-    Said,
     load,
     place,
 )
-from console.config.keys import DISPLAY_ZONE, KEYS, LOG_FILE, LOG_LEVEL, RIGHTS, THEME
-from console.config.profile import Limits, Profile, Settings, Thresholds
-from console.config.values import Key, Level, Origin, Source, Value
+from console.config.kinds import ConfigKey, KeyLevel, Origin, Value, ValueSource
+from console.config.profile import (
+    DISPLAY_ZONE,
+    KEYS,
+    LOG_FILE,
+    LOG_LEVEL,
+    RIGHTS,
+    THEME,
+    Limits,
+    Profile,
+    Settings,
+    Thresholds,
+)
 
 __all__ = [
     "DISPLAY_ZONE",
@@ -23,18 +33,18 @@ __all__ = [
     "LOG_LEVEL",
     "RIGHTS",
     "THEME",
+    "CommandLineValues",
+    "ConfigKey",
     "Configuration",
     "ConfigurationError",
-    "Key",
-    "Level",
+    "KeyLevel",
     "Limits",
     "Origin",
     "Profile",
-    "Said",
     "Settings",
-    "Source",
     "Thresholds",
     "Value",
+    "ValueSource",
     "load",
     "place",
 ]

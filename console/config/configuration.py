@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from console.config import keys
+from console.config import profile as keys
+from console.config.file_reader import Document, Mistake, ProfileTable, read
+from console.config.kinds import Layer, Origin, Value, ValueSource, WrongValueError
 from console.config.profile import Profile, Settings
-from console.config.reading import Document, Mistake, ProfileTable, read
 from console.config.urls import ConnectionUrl
-from console.config.values import Layer, Origin, Source, Value, WrongValueError
 from console.errors import UsageError
-from console.monitor.saved import Saved
+from console.monitor.filters import Saved
 from console.rights import Rights
 
 _FILE = Path("dbq-console") / "config.toml"
@@ -24,7 +24,7 @@ class ConfigurationError(UsageError):
 
 
 @dataclass(frozen=True)
-class Said:
+class CommandLineValues:
     """What the command line says about the connection. An empty text says nothing."""
 
     url: str | None = None
@@ -36,7 +36,7 @@ class Said:
         return f"Said(profile={self.profile!r}, rights={self.rights!r})"
 
 
-NOTHING_SAID = Said()
+NOTHING_SAID = CommandLineValues()
 
 
 @dataclass(frozen=True, repr=False)
@@ -70,11 +70,11 @@ class Configuration:
         """What holds for a profile that says nothing itself."""
         return Settings((self.variables, self.document.values))
 
-    def profiles(self, said: Said = NOTHING_SAID) -> list[Profile]:
+    def profiles(self, said: CommandLineValues = NOTHING_SAID) -> list[Profile]:
         """Every profile of the file."""
         return [self._profile(name, said) for name in self.document.profiles]
 
-    def in_group(self, group: str, said: Said = NOTHING_SAID) -> list[Profile]:
+    def in_group(self, group: str, said: CommandLineValues = NOTHING_SAID) -> list[Profile]:
         """The profiles of that group, in the file's order. UsageError where there are none."""
         profiles = self.profiles(said)
         found = [one for one in profiles if one.group == group]
@@ -83,11 +83,11 @@ class Configuration:
             raise UsageError(
                 f"No profile is in a group {group!r}.",
                 why=f"The groups that there are: {', '.join(known) or 'none'}.",
-                next_step='A profile is put into one by: group = "..."',
+                next_step='A profile joins a group by: group =  "..."',
             )
         return found
 
-    def chosen(self, said: Said, *, url_rights: Rights) -> Profile | None:
+    def chosen(self, said: CommandLineValues, *, url_rights: Rights) -> Profile | None:
         """The connection that is meant, or None where none is named. UsageError.
 
         `url_rights` is what a connection has that only a URL names.
@@ -100,7 +100,9 @@ class Configuration:
         if said.profile:
             return self._profile(said.profile, said)
         if said.url:
-            return self._of_url(said.url, Origin(Source.COMMAND_LINE, "--url"), said, url_rights)
+            return self._of_url(
+                said.url, Origin(ValueSource.COMMAND_LINE, "--url"), said, url_rights
+            )
         url, name = (self.environment.get(v) for v in ("DBQ_URL", "DBQ_PROFILE"))
         if url and name:
             raise UsageError(
@@ -110,7 +112,7 @@ class Configuration:
         if name:
             return self._profile(name, said)
         if url:
-            return self._of_url(url, Origin(Source.ENVIRONMENT, "DBQ_URL"), said, url_rights)
+            return self._of_url(url, Origin(ValueSource.ENVIRONMENT, "DBQ_URL"), said, url_rights)
         return None
 
     def none_named(self) -> UsageError:
@@ -123,7 +125,7 @@ class Configuration:
             next_step=f"Name one with {profiles}, --url or in DBQ_URL, for example {_EXAMPLE_URL}",
         )
 
-    def _profile(self, name: str, said: Said) -> Profile:
+    def _profile(self, name: str, said: CommandLineValues) -> Profile:
         table = self.document.profiles.get(name)
         if table is None:
             raise self._no_profile(name)
@@ -131,9 +133,11 @@ class Configuration:
         filters = {**self.document.filters, **table.filters}
         return Profile(name, settings, queues, self.environment, filters)
 
-    def _of_url(self, text: str, origin: Origin, said: Said, rights: Rights) -> Profile:
+    def _of_url(
+        self, text: str, origin: Origin, said: CommandLineValues, rights: Rights
+    ) -> Profile:
         url = Value(text, ConnectionUrl.read(text), origin)
-        given = Value(rights.word, rights, Origin(Source.DEFAULT))
+        given = Value(rights.word, rights, Origin(ValueSource.DEFAULT))
         table = ProfileTable({keys.URL.name: url}, {}, origin)
         settings, queues = _settings(self, table, _layer_of(said), {keys.RIGHTS.name: given})
         return Profile(None, settings, queues, self.environment, self.document.filters)
@@ -148,7 +152,7 @@ class Configuration:
             return UsageError(
                 f"There is no profile {name!r}.",
                 why=f"There is no configuration file{f': {self.path}' if self.path else ''}.",
-                next_step="See one with: dbq-console config show --example",
+                next_step="See an example with: dbq-console config show --example",
             )
         near = difflib.get_close_matches(name, self.names, n=3)
         known = ", ".join(self.names) or "none"
@@ -171,9 +175,9 @@ def load(environment: Mapping[str, str] | None = None) -> Configuration:
     mistakes += _upside_down(found)
     if mistakes:
         raise ConfigurationError(
-            "The configuration has a mistake."
+            "The configuration has an error."
             if len(mistakes) == 1
-            else f"The configuration has {len(mistakes)} mistakes.",
+            else f"The configuration has {len(mistakes)} errors.",
             why="\n".join(map(str, mistakes)),
             next_step="Correct it, then check it with: dbq-console config validate",
         )
@@ -214,15 +218,15 @@ def _variables(
     for key in keys.KEYS.values():
         if key.variable and (written := environment.get(key.variable)):
             try:
-                yield key.name, key.value(written, Origin(Source.ENVIRONMENT, key.variable))
+                yield key.name, key.value(written, Origin(ValueSource.ENVIRONMENT, key.variable))
             except WrongValueError as error:
                 mistakes.append(Mistake(f"environment {key.variable}", str(error)))
 
 
-def _layer_of(said: Said) -> Layer:
+def _layer_of(said: CommandLineValues) -> Layer:
     if not said.rights:
         return {}
-    origin = Origin(Source.COMMAND_LINE, "--rights")
+    origin = Origin(ValueSource.COMMAND_LINE, "--rights")
     return {keys.RIGHTS.name: keys.RIGHTS.value(said.rights, origin)}
 
 

@@ -1,27 +1,119 @@
-"""What values can be: from what TOML or the environment gives to what the console works with."""
+"""What a value of the configuration is: what was written, what it means, where it comes from; and
+from what TOML or the environment gives to what the console works with."""
 
 import difflib
 import re
 import warnings
 import zoneinfo
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, tzinfo
-from typing import Any, TypeVar
+from enum import Enum, StrEnum
+from typing import Any, Generic, TypeVar
 
-from console.config.values import WrongValueError
 from console.errors import UsageError
 from console.formats import duration, parse_duration
 from console.monitor import filters
-from console.monitor.filter_line import words_of
-from console.monitor.saved import MARK
+from console.monitor.filters import MARK, words_of
 from console.rights import BY_WORD, Rights
 
 T = TypeVar("T")
 
+
+class ValueSource(StrEnum):
+    """Where a value can come from. A later one wins over those before it."""
+
+    DEFAULT = "default"
+    FILE = "file"
+    ENVIRONMENT = "environment"
+    COMMAND_LINE = "command line"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where one value comes from."""
+
+    source: ValueSource
+    name: str = ""
+    """The file's path, the variable or the option."""
+    line: int | None = None
+
+    def __str__(self) -> str:
+        """For people: `default`, `/etc/dbq.toml:12`, `environment DBQ_RIGHTS`."""
+        if self.source is ValueSource.DEFAULT:
+            return str(self.source)
+        if self.source is ValueSource.FILE:
+            return self.name if self.line is None else f"{self.name}:{self.line}"
+        return f"{self.source} {self.name}"
+
+
+@dataclass(frozen=True)
+class Value:
+    """One value with its origin."""
+
+    written: Any
+    """As TOML has it; text from the environment or the command line."""
+    meaning: Any
+    origin: Origin
+
+    def __repr__(self) -> str:
+        """Without the value, which may be a URL with a password in it."""
+        return f"Value({self.origin})"
+
+
+Layer = Mapping[str, Value]
+"""The values that were set in one place, by the names of their keys."""
+
+
+class WrongValueError(Exception):
+    """A value cannot be what its key wants. The text completes "KEY ..." and never repeats a
+    value that may be secret."""
+
+
+class KeyLevel(Enum):
+    """Where in the file a key may stand."""
+
+    TOP = "at the top, before any [table]"
+    PROFILE = "in [profiles.NAME]"
+    GROUP = "in [groups.NAME]"
+    QUEUE = 'in [profiles.NAME.queues."QUEUE"]'
+
+
+EVERYWHERE = frozenset({KeyLevel.TOP, KeyLevel.PROFILE, KeyLevel.QUEUE})
+TOP_ONLY = frozenset({KeyLevel.TOP})
+CONNECTION = frozenset({KeyLevel.TOP, KeyLevel.PROFILE})
+PROFILE_ONLY = frozenset({KeyLevel.PROFILE})
+PROFILE_OR_GROUP = frozenset({KeyLevel.PROFILE, KeyLevel.GROUP})
+
+
+@dataclass(frozen=True)
+class ConfigKey(Generic[T]):
+    """What one key of the configuration is."""
+
+    name: str
+    """Dotted where it stands in a table of its own: `depth.warning`."""
+    read: Callable[[Any], T]
+    """From what TOML or the environment gives. Raises WrongValueError."""
+    default: Any
+    """As it would be written; None: the value is None unless something is set."""
+    levels: frozenset[KeyLevel]
+    variable: str = ""
+    """The environment variable that sets it for every profile."""
+
+    def value(self, written: Any, origin: Origin) -> Value:
+        """The value that was written there. Raises WrongValueError."""
+        return Value(written, self.read(written), origin)
+
+    @property
+    def default_value(self) -> Value:
+        """What holds where nothing is set."""
+        meaning = None if self.default is None else self.read(self.default)
+        return Value(self.default, meaning, Origin(ValueSource.DEFAULT))
+
+
 OFF = "off"
 """How a limit that another level sets is taken away."""
 
-LOG_LEVELS = ("debug", "info", "warning", "error")
 THEMES = ("dark", "light", "contrast")
 COLORS = ("red", "orange", "yellow", "green", "cyan", "blue", "purple", "pink", "grey")
 """Each of them is one in every theme."""
@@ -44,16 +136,16 @@ def named(value: Any) -> str:
 def text(value: Any) -> str:
     """A text of one line that is not empty."""
     if not isinstance(value, str):
-        raise WrongValueError(f"wants a text in quotes, not {named(value)}")
+        raise WrongValueError(f"must be a text in quotes, not {named(value)}")
     if not value or not value.isprintable():
-        raise WrongValueError("wants a text of one line that is not empty")
+        raise WrongValueError("must be one line of text, not empty")
     return value
 
 
 def flag(value: Any) -> bool:
     """True or false."""
     if not isinstance(value, bool):
-        raise WrongValueError(f"wants true or false, not {named(value)}")
+        raise WrongValueError(f"must be true or false, not {named(value)}")
     return value
 
 
@@ -62,16 +154,16 @@ def seconds(least: float, most: float) -> Callable[[Any], float]:
 
     def read(value: Any) -> float:
         if not isinstance(value, str):
-            raise WrongValueError(f'wants a duration such as "5s" or "10m", not {named(value)}')
+            raise WrongValueError(f'must be a duration such as "5s" or "10m", not {named(value)}')
         try:
             found = parse_duration(value)
         except UsageError:
             raise WrongValueError(
-                f"wants a duration such as 500ms, 5s, 10m or 1h30m, not {value!r}"
+                f"must be a duration such as 500ms, 5s, 10m or 1h30m, not {value!r}"
             ) from None
         if not least <= found <= most:
             raise WrongValueError(
-                f"wants a duration from {duration(least)} to {duration(most)}, not {value!r}"
+                f"must be a duration from {duration(least)} to {duration(most)}, not {value!r}"
             )
         return found
 
@@ -81,18 +173,18 @@ def seconds(least: float, most: float) -> Callable[[Any], float]:
 def amount(value: Any) -> int:
     """A number of messages, 1 or more."""
     if not isinstance(value, int) or isinstance(value, bool):
-        raise WrongValueError(f"wants a whole number, not {named(value)}")
+        raise WrongValueError(f"must be a whole number, not {named(value)}")
     if value < 1:
-        raise WrongValueError(f"wants 1 or more, not {value}")
+        raise WrongValueError(f"must be 1 or more, not {value}")
     return value
 
 
 def share(value: Any) -> float:
     """A part of a whole: more than 0, at most 1."""
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise WrongValueError(f"wants a number between 0 and 1, not {named(value)}")
+        raise WrongValueError(f"must be a number between 0 and 1, not {named(value)}")
     if not 0 < value <= 1:
-        raise WrongValueError(f"wants a number above 0 and up to 1, not {value}")
+        raise WrongValueError(f"must be a number above 0 and up to 1, not {value}")
     return float(value)
 
 
@@ -104,9 +196,9 @@ def or_off(read: Callable[[Any], T]) -> Callable[[Any], T | None]:
 def rights(value: Any) -> Rights:
     """read-only, operator or admin."""
     if not isinstance(value, str):
-        raise WrongValueError(f"wants one of {', '.join(BY_WORD)}, not {named(value)}")
+        raise WrongValueError(f"must be one of {', '.join(BY_WORD)}, not {named(value)}")
     if value not in BY_WORD:
-        raise WrongValueError(f"wants one of {', '.join(BY_WORD)}{near(value, list(BY_WORD))}")
+        raise WrongValueError(f"must be one of {', '.join(BY_WORD)}{near(value, list(BY_WORD))}")
     return BY_WORD[value]
 
 
@@ -115,9 +207,9 @@ def one_of(known: Sequence[str]) -> Callable[[Any], str]:
 
     def read(value: Any) -> str:
         if not isinstance(value, str):
-            raise WrongValueError(f"wants one of {', '.join(known)}, not {named(value)}")
+            raise WrongValueError(f"must be one of {', '.join(known)}, not {named(value)}")
         if value not in known:
-            raise WrongValueError(f"wants one of {', '.join(known)}{near(value, [*known])}")
+            raise WrongValueError(f"must be one of {', '.join(known)}{near(value, [*known])}")
         return value
 
     return read
@@ -131,7 +223,7 @@ def message_filter(value: Any) -> tuple[str, ...]:
         _require_own(words)
         filters.parse(words)
     except UsageError as error:
-        raise WrongValueError(f"is no filter of messages. {error.what} {error.why}") from None
+        raise WrongValueError(f"is not a filter of messages. {error.what} {error.why}") from None
     return words
 
 
@@ -144,9 +236,9 @@ def queue_filter(value: Any) -> str:
 
 def _require_own(words: Sequence[str]) -> None:
     if not words:
-        raise WrongValueError("wants a filter, and says nothing")
+        raise WrongValueError("must be a filter, and is empty")
     if any(word.startswith(MARK) for word in words):
-        raise WrongValueError(f"wants its own words: {MARK} names another filter")
+        raise WrongValueError(f"must be written out: {MARK} refers to another filter")
 
 
 def zone(value: Any) -> tzinfo | None:
@@ -162,32 +254,33 @@ def zone(value: Any) -> tzinfo | None:
         known = zoneinfo.available_timezones()
         if not known:
             raise WrongValueError(
-                "wants a time zone, but Python finds none on this machine: pip install tzdata"
+                "needs time zones, but Python finds none on this machine: pip install tzdata"
             ) from None
         raise WrongValueError(
-            "wants local, UTC or a time zone such as Europe/Prague" + near(name, sorted(known))
+            "must be local, UTC or a time zone such as Europe/Prague" + near(name, sorted(known))
         ) from None
 
 
 def patterns(value: Any) -> tuple[re.Pattern[str], ...]:
     """A list of regular expressions, none of which matches the empty text."""
     if not isinstance(value, list):
-        raise WrongValueError(f"wants a list of regular expressions, not {named(value)}")
+        raise WrongValueError(f"must be a list of regular expressions, not {named(value)}")
     found = []
     for number, one in enumerate(value, 1):
         if not isinstance(one, str):
-            raise WrongValueError(f"wants texts; number {number} of the list is {named(one)}")
+            raise WrongValueError(f"must be texts; number {number} of the list is {named(one)}")
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # "[[a]" may mean something else one day
                 compiled = re.compile(one)
         except (re.error, OverflowError, RecursionError) as error:
             raise WrongValueError(
-                f"wants regular expressions; number {number} is none: {error}"
+                f"must be regular expressions; number {number} is not:  {error}"
             ) from None
         if compiled.search(""):
             raise WrongValueError(
-                f"wants expressions that match something; number {number} matches nothing at all"
+                f"must be expressions that match something; number {number} matches only the empty "
+                "text"
             )
         found.append(compiled)
     return tuple(found)

@@ -1,5 +1,7 @@
 """Where passwords come from. None is looked up before a connection wants it; none is ever shown."""
 
+from __future__ import annotations
+
 import getpass
 import importlib
 import os
@@ -13,13 +15,14 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
-from sqlalchemy import URL
-
+from console.config.kinds import WrongValueError
 from console.config.urls import VARIABLE, ConnectionUrl, check_variable
-from console.config.values import WrongValueError
 from console.errors import ConnectionFailedError, UsageError
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
 
 COMMAND_SECONDS = 60.0
 """How long a command may take: somebody may have to unlock a key."""
@@ -78,7 +81,7 @@ class Variables:
 
 
 @dataclass(frozen=True, repr=False)
-class Command:
+class PasswordCommand:
     """A program whose first line of output is the password."""
 
     kind = "command"
@@ -92,8 +95,8 @@ class Command:
             raise _missing(
                 label,
                 f"The command {self._words[0]!r} {why}.",
-                "Run it by hand to see what it says; it gets no input and must print the "
-                "password on its first line.",
+                "Run it by hand to see what it says; it gets no input and must print the password "
+                "on its first line.",
             )
         return found
 
@@ -119,7 +122,7 @@ class Command:
 @contextmanager
 def _process(
     words: tuple[str, ...], environment: Mapping[str, str]
-) -> Iterator["subprocess.Popen[bytes]"]:
+) -> Iterator[subprocess.Popen[bytes]]:
     """The running command, which ends with all that it started, however this ends."""
     with subprocess.Popen(
         words,
@@ -188,18 +191,18 @@ class Prompt:
                 warnings.simplefilter("error", getpass.GetPassWarning)
                 return Secret(getpass.getpass(f"Password for {label}: "))
         except EOFError:
-            raise _missing(label, "None was given.") from None
+            raise _missing(label, "None was entered.") from None
         except (getpass.GetPassWarning, OSError):
             raise _missing(label, _NO_TERMINAL) from None
 
 
-_NO_TERMINAL = "It is to be typed in, and there is no terminal to ask at."
+_NO_TERMINAL = "It has to be typed in, and there is no terminal."
 
 
 def read_source(value: Any) -> PasswordSource:
     """Where a profile's `password` says that it comes from. Raises WrongValueError."""
     if not isinstance(value, str):
-        raise WrongValueError(f"wants a text in quotes: {_WAYS}")
+        raise WrongValueError(f"must be a text in quotes: {_WAYS}")
     kind, _, rest = value.partition(":")
     if value == "prompt":
         return Prompt()
@@ -215,22 +218,22 @@ def read_source(value: Any) -> PasswordSource:
             try:
                 check_variable(name)
             except UsageError as error:
-                raise WrongValueError(f"wants a variable's name: {error.why}") from None
+                raise WrongValueError(f"needs a variable's name: {error.why}") from None
         return Variables(value)
-    raise WrongValueError(f"wants to know where the password is, not the password: {_WAYS}")
+    raise WrongValueError(f"must say where the password is, not the password itself: {_WAYS}")
 
 
 _WAYS = '"${env:NAME}", "command:PROGRAM ...", "keyring:SERVICE/USER" or "prompt"'
 
 
-def _command(text: str) -> Command:
+def _command(text: str) -> PasswordCommand:
     try:
         words = tuple(shlex.split(text))
     except ValueError:
         raise WrongValueError('wants "command:PROGRAM ..."; a quote is not closed') from None
     if not words:
         raise WrongValueError('wants "command:PROGRAM ..."')
-    return Command(words)
+    return PasswordCommand(words)
 
 
 def _missing(label: str, why: str, next_step: str = "") -> ConnectionFailedError:
@@ -283,7 +286,7 @@ class Credentials:
         """Where a person must type the password: not at the terminal, but by `give`."""
         if isinstance(self._source, Prompt) and self._found is None:
             self._found = _missing(
-                self._label, "It is to be typed in.", "Log in on the screen Connections."
+                self._label, "It has to be typed in.", "Log in on the screen Connections."
             )
 
     def give(self, password: Secret) -> None:

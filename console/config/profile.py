@@ -1,22 +1,137 @@
-"""A connection profile: everything that is settled about one connection, and how to open it."""
+"""A connection profile: every key with its kind and default, what is settled about one connection,
+and how to open it."""
 
 import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import tzinfo
 from functools import cached_property
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from console.catalog import Queue
-from console.config import keys
-from console.config.passwords import Credentials
+from console.config import kinds
+from console.config.kinds import (
+    CONNECTION,
+    EVERYWHERE,
+    PROFILE_ONLY,
+    PROFILE_OR_GROUP,
+    TOP_ONLY,
+    ConfigKey,
+    Layer,
+    Value,
+    ValueSource,
+    WrongValueError,
+)
+from console.config.passwords import Credentials, PasswordSource, read_source
 from console.config.urls import ConnectionUrl
-from console.config.values import Key, Layer, Value
 from console.engines import Database, Product, Timeouts, label_of, product
 from console.errors import UsageError
+from console.monitor.filters import Words
 from console.monitor.limits import Limits, Thresholds
-from console.monitor.saved import Words
 from console.rights import Rights
+from console.state import LOG_LEVELS
+
+_DAY = 86_400.0
+
+
+def read_url(value: Any) -> ConnectionUrl:
+    """A URL as a file may have it: without a password in clear."""
+    if not isinstance(value, str):
+        raise WrongValueError(f"must be a URL in quotes, not {kinds.named(value)}")
+    try:
+        url = ConnectionUrl.read(value)
+    except UsageError as error:
+        raise WrongValueError(f"cannot be used. {error.what} {error.why}".strip()) from None
+    if url.tells_a_secret:
+        raise WrongValueError(
+            "has a password in clear text, which no file should have: leave it to ~/.pgpass, put "
+            "${env:NAME} in its place, or say where it is with the key password"
+        )
+    return url
+
+
+URL: ConfigKey[ConnectionUrl | None] = ConfigKey("url", read_url, None, PROFILE_ONLY)
+PASSWORD: ConfigKey[PasswordSource | None] = ConfigKey("password", read_source, None, PROFILE_ONLY)
+RIGHTS: ConfigKey[Rights] = ConfigKey(
+    "rights", kinds.rights, "read-only", PROFILE_ONLY, "DBQ_RIGHTS"
+)
+GROUP: ConfigKey[str | None] = ConfigKey("group", kinds.text, None, PROFILE_ONLY)
+COLOR: ConfigKey[str | None] = ConfigKey(
+    "color", kinds.one_of(kinds.COLORS), None, PROFILE_OR_GROUP
+)
+PRODUCTION: ConfigKey[bool] = ConfigKey(
+    "production", kinds.flag, default=False, levels=PROFILE_ONLY
+)
+INTERVAL: ConfigKey[float] = ConfigKey(
+    "interval", kinds.seconds(0.1, _DAY), "1s", CONNECTION, "DBQ_INTERVAL"
+)
+RECORD: ConfigKey[bool] = ConfigKey("record", kinds.flag, default=True, levels=CONNECTION)
+DISPLAY_ZONE = ConfigKey("display_zone", kinds.zone, "UTC", CONNECTION, "DBQ_DISPLAY_ZONE")
+MASKS = ConfigKey("masks", kinds.patterns, [], CONNECTION)
+CONNECT_TIMEOUT: ConfigKey[float] = ConfigKey(
+    "connect_timeout", kinds.seconds(1, 600), "10s", CONNECTION, "DBQ_CONNECT_TIMEOUT"
+)
+STATEMENT_TIMEOUT: ConfigKey[float] = ConfigKey(
+    "statement_timeout", kinds.seconds(0.1, _DAY), "30s", CONNECTION, "DBQ_STATEMENT_TIMEOUT"
+)
+LOCK_TIMEOUT: ConfigKey[float] = ConfigKey(
+    "lock_timeout", kinds.seconds(0.01, _DAY), "5s", CONNECTION, "DBQ_LOCK_TIMEOUT"
+)
+APPLICATION_NAME: ConfigKey[str] = ConfigKey(
+    "application_name", kinds.text, "dbq-console", CONNECTION, "DBQ_APPLICATION_NAME"
+)
+THEME: ConfigKey[str] = ConfigKey(
+    "theme", kinds.one_of(kinds.THEMES), "dark", TOP_ONLY, "DBQ_THEME"
+)
+LOG_FILE: ConfigKey[str | None] = ConfigKey("log_file", kinds.text, None, TOP_ONLY, "DBQ_LOG_FILE")
+LOG_LEVEL: ConfigKey[str] = ConfigKey(
+    "log_level", kinds.one_of(LOG_LEVELS), "warning", TOP_ONLY, "DBQ_LOG_LEVEL"
+)
+STUCK_AFTER: ConfigKey[float] = ConfigKey(
+    "stuck_after", kinds.seconds(1, 3650 * _DAY), "5m", EVERYWHERE
+)
+
+_amount = kinds.or_off(kinds.amount)
+_share = kinds.or_off(kinds.share)
+_age = kinds.or_off(kinds.seconds(0.001, 3650 * _DAY))
+DEPTH_WARNING: ConfigKey[int | None] = ConfigKey("depth.warning", _amount, kinds.OFF, EVERYWHERE)
+DEPTH_CRITICAL: ConfigKey[int | None] = ConfigKey("depth.critical", _amount, kinds.OFF, EVERYWHERE)
+AGE_WARNING: ConfigKey[float | None] = ConfigKey("age.warning", _age, kinds.OFF, EVERYWHERE)
+AGE_CRITICAL: ConfigKey[float | None] = ConfigKey("age.critical", _age, kinds.OFF, EVERYWHERE)
+GAP_SHARE_WARNING: ConfigKey[float | None] = ConfigKey("gap_share.warning", _share, 0.9, EVERYWHERE)
+GAP_SHARE_CRITICAL: ConfigKey[float | None] = ConfigKey(
+    "gap_share.critical", _share, 1.0, EVERYWHERE
+)
+ERRORS_WARNING: ConfigKey[int | None] = ConfigKey("errors.warning", _amount, kinds.OFF, EVERYWHERE)
+ERRORS_CRITICAL: ConfigKey[int | None] = ConfigKey(
+    "errors.critical", _amount, kinds.OFF, EVERYWHERE
+)
+ERRORS_SHARE_WARNING: ConfigKey[float | None] = ConfigKey(
+    "errors_share.warning", _share, 0.1, EVERYWHERE
+)
+ERRORS_SHARE_CRITICAL: ConfigKey[float | None] = ConfigKey(
+    "errors_share.critical", _share, kinds.OFF, EVERYWHERE
+)
+
+LIMITS: tuple[tuple[ConfigKey[Any], ConfigKey[Any]], ...] = (
+    (DEPTH_WARNING, DEPTH_CRITICAL),
+    (AGE_WARNING, AGE_CRITICAL),
+    (GAP_SHARE_WARNING, GAP_SHARE_CRITICAL),
+    (ERRORS_WARNING, ERRORS_CRITICAL),
+    (ERRORS_SHARE_WARNING, ERRORS_SHARE_CRITICAL),
+)
+"""From the first value on it is a warning, from the second on critical."""
+
+_ALL: tuple[ConfigKey[Any], ...] = (
+    *(URL, PASSWORD, RIGHTS, PRODUCTION, GROUP, COLOR),
+    *(INTERVAL, RECORD, DISPLAY_ZONE, MASKS),
+    *(CONNECT_TIMEOUT, STATEMENT_TIMEOUT, LOCK_TIMEOUT, APPLICATION_NAME),
+    *(THEME, LOG_FILE, LOG_LEVEL),
+    STUCK_AFTER,
+    *(key for pair in LIMITS for key in pair),
+)
+KEYS = {key.name: key for key in _ALL}
+
 
 __all__ = ["Limits", "Profile", "Settings", "Thresholds"]
 
@@ -29,12 +144,12 @@ class Settings:
     def __init__(self, layers: Sequence[Layer]) -> None:
         self._layers = tuple(layers)
 
-    def value(self, key: Key[T]) -> Value:
+    def value(self, key: ConfigKey[T]) -> Value:
         """What holds for the key, with its origin."""
         found = (layer[key.name] for layer in self._layers if key.name in layer)
         return next(found, None) or key.default_value
 
-    def __getitem__(self, key: Key[T]) -> T:
+    def __getitem__(self, key: ConfigKey[T]) -> T:
         """What holds for the key."""
         return cast("T", self.value(key).meaning)
 
@@ -42,12 +157,24 @@ class Settings:
     def thresholds(self) -> Thresholds:
         """What is too much."""
         return Thresholds(
-            self[keys.STUCK_AFTER],
-            Limits(self[keys.DEPTH_WARNING], self[keys.DEPTH_CRITICAL]),
-            Limits(self[keys.AGE_WARNING], self[keys.AGE_CRITICAL]),
-            Limits(self[keys.GAP_SHARE_WARNING], self[keys.GAP_SHARE_CRITICAL]),
-            Limits(self[keys.ERRORS_WARNING], self[keys.ERRORS_CRITICAL]),
+            self[STUCK_AFTER],
+            Limits(self[DEPTH_WARNING], self[DEPTH_CRITICAL]),
+            Limits(self[AGE_WARNING], self[AGE_CRITICAL]),
+            Limits(self[GAP_SHARE_WARNING], self[GAP_SHARE_CRITICAL]),
+            Limits(self[ERRORS_WARNING], self[ERRORS_CRITICAL]),
+            self._errors_share,
         )
+
+    @property
+    def _errors_share(self) -> Limits[float]:
+        """The default holds where nothing is said of errors: `errors = "off"` takes it away too."""
+        said = [self.value(one).origin.source for one in (ERRORS_WARNING, ERRORS_CRITICAL)]
+        own = [
+            self.value(one).origin.source for one in (ERRORS_SHARE_WARNING, ERRORS_SHARE_CRITICAL)
+        ]
+        if {*said} != {ValueSource.DEFAULT} and {*own} == {ValueSource.DEFAULT}:
+            return Limits()
+        return Limits(self[ERRORS_SHARE_WARNING], self[ERRORS_SHARE_CRITICAL])
 
 
 class Profile:
@@ -77,22 +204,22 @@ class Profile:
     @property
     def rights(self) -> Rights:
         """What the connection may do."""
-        return self.settings[keys.RIGHTS]
+        return self.settings[RIGHTS]
 
     @property
     def production(self) -> bool:
         """Marked as production here; the database's own catalog may do so too."""
-        return self.settings[keys.PRODUCTION]
+        return self.settings[PRODUCTION]
 
     @property
     def group(self) -> str | None:
         """Which connections it belongs to; for verbs that work on several."""
-        return self.settings[keys.GROUP]
+        return self.settings[GROUP]
 
     @property
     def color(self) -> str | None:
         """The mark beside its name, so that nobody takes it for another one."""
-        return self.settings[keys.COLOR]
+        return self.settings[COLOR]
 
     @property
     def saved_words(self) -> Words:
@@ -101,31 +228,31 @@ class Profile:
 
     @property
     def interval_seconds(self) -> float:
-        """The pause between two looks."""
-        return self.settings[keys.INTERVAL]
+        """The pause between two samples."""
+        return self.settings[INTERVAL]
 
     @property
     def record(self) -> bool:
         """Whether the screens keep what they see of it."""
-        return self.settings[keys.RECORD]
+        return self.settings[RECORD]
 
     @property
     def display_zone(self) -> tzinfo | None:
         """For `datetime.astimezone`: None is the machine's own zone."""
-        return self.settings[keys.DISPLAY_ZONE]
+        return self.settings[DISPLAY_ZONE]
 
     @property
     def masks(self) -> tuple[re.Pattern[str], ...]:
         """What neither screens nor lists of messages show of payloads, titles and errors."""
-        return self.settings[keys.MASKS]
+        return self.settings[MASKS]
 
     @property
     def timeouts(self) -> Timeouts:
         """How long to wait for the server."""
         return Timeouts(
-            connect_seconds=math.ceil(self.settings[keys.CONNECT_TIMEOUT]),
-            statement_seconds=self.settings[keys.STATEMENT_TIMEOUT],
-            lock_seconds=self.settings[keys.LOCK_TIMEOUT],
+            connect_seconds=math.ceil(self.settings[CONNECT_TIMEOUT]),
+            statement_seconds=self.settings[STATEMENT_TIMEOUT],
+            lock_seconds=self.settings[LOCK_TIMEOUT],
         )
 
     def thresholds(self, queue: str | None = None) -> Thresholds:
@@ -135,7 +262,7 @@ class Profile:
 
     @cached_property
     def _thresholds(self) -> tuple[Thresholds, dict[str, Thresholds]]:
-        """Asked for each queue at every look, so they are put together once."""
+        """Asked for each queue at every sample, so they are put together once."""
         of_queues = {name: settings.thresholds for name, settings in self.queues.items()}
         return self.settings.thresholds, of_queues
 
@@ -155,12 +282,12 @@ class Profile:
 
     def credentials(self) -> Credentials:
         """What completes its URL. Looks nothing up. ConnectionFailedError, UsageError."""
-        return Credentials(self.label, self._url, self.settings[keys.PASSWORD], self._environment)
+        return Credentials(self.label, self._url, self.settings[PASSWORD], self._environment)
 
     @property
     def shown_url(self) -> str:
         """Its URL, for people: without secrets, with variables as they were written."""
-        url = self.settings[keys.URL]
+        url = self.settings[URL]
         return "" if url is None else url.shown
 
     def open(self, credentials: Credentials | None = None) -> Database:
@@ -173,20 +300,22 @@ class Profile:
         if credentials is None:
             credentials = self.credentials()
             credentials.ask()
-        return Database(
+        database = Database(
             self.product,
             url.public,
             timeouts=self.timeouts,
-            application_name=self.settings[keys.APPLICATION_NAME],
+            application_name=self.settings[APPLICATION_NAME],
             label=label,
             production=self.production,
             read_only=self.rights is Rights.READ_ONLY,
             complete=credentials,
         )
+        database.remembered = True
+        return database
 
     @property
     def _url(self) -> ConnectionUrl:
-        url = self.settings[keys.URL]
+        url = self.settings[URL]
         if url is None:
             raise UsageError(f"The profile {self.name!r} has no url.")
         return url.known(self._environment)

@@ -1,16 +1,54 @@
 """Connection URLs with their secrets apart: what may be shown, and what only a driver sees."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from sqlalchemy import URL
-
 from console import engines
-from console.config import odbc
 from console.errors import ConnectionFailedError, UsageError
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
+
+_WORD = re.compile(r"\s*([^=;{}]+?)\s*=\s*(\{(?:[^}]|\}\})*\}|[^;{][^;]*|)\s*(?:;|$)")
+
+Words = list[tuple[str, str]]
+"""Keywords with their values as they are written, braces and all."""
+
+
+def odbc_words(text: str) -> Words | None:
+    """The keywords of a connection string in their order; None where it cannot be read whole."""
+    found, at = [], 0
+    text = text.strip().rstrip(";")
+    while at < len(text):
+        word = _WORD.match(text, at)
+        if word is None:
+            return None
+        found.append((word[1], word[2].strip()))
+        at = word.end()
+    return found
+
+
+def odbc_written(found: Words) -> str:
+    """The connection string of these words."""
+    return ";".join(f"{keyword}={value}" for keyword, value in found)
+
+
+def odbc_braced(value: str) -> str:
+    """A value that may hold any sign, as it is written."""
+    return "{" + value.replace("}", "}}") + "}"
+
+
+def odbc_filled(value: str, fill: Callable[[str], str]) -> str:
+    """A written value after `fill` put others' text into it: that text stays one value."""
+    if value.startswith("{"):
+        value = value[1:-1].replace("}}", "}")
+    return odbc_braced(fill(value))
+
 
 HIDDEN = "***"
 
@@ -37,7 +75,7 @@ class ConnectionUrl:
     """Number -> the variable's name."""
 
     @classmethod
-    def read(cls, text: str) -> "ConnectionUrl":
+    def read(cls, text: str) -> ConnectionUrl:
         """The URL in a text. UsageError, which never repeats it, where it cannot be used."""
         names = VARIABLE.findall(text)
         for name in names:
@@ -54,7 +92,7 @@ class ConnectionUrl:
         left = iter(numbers)
         return cls(_checked(engines.parse_url(VARIABLE.sub(lambda _: next(left), text))), numbers)
 
-    def known(self, environment: Mapping[str, str]) -> "ConnectionUrl":
+    def known(self, environment: Mapping[str, str]) -> ConnectionUrl:
         """This URL, or the one that its variable holds. ConnectionFailedError, UsageError."""
         if self._parsed is not None:
             return self
@@ -104,14 +142,14 @@ class ConnectionUrl:
                 url = url.difference_update_query([_PASSWORD]).set(password=apart)
             return url
         if isinstance(given := url.query.get(_ODBC), str):
-            words = [word for word in odbc.words(given) or [] if not _is_secret(word[0])]
-            words.append(("PWD", odbc.braced(_sendable(password))))
-            return url.update_query_dict({_ODBC: odbc.written(words)})
+            words = [word for word in odbc_words(given) or [] if not _is_secret(word[0])]
+            words.append(("PWD", odbc_braced(_sendable(password))))
+            return url.update_query_dict({_ODBC: odbc_written(words)})
         return url.set(password=_sendable(password))
 
     def _whole(self) -> URL:
         if self._parsed is None:
-            raise ValueError("nothing is known of this URL yet")
+            raise ValueError("nothing is known about this URL yet")
         return self._parsed
 
     def _named(self, text: str) -> str:
@@ -134,7 +172,7 @@ def _variable(name: str, environment: Mapping[str, str]) -> str:
     if name not in environment:
         raise ConnectionFailedError(
             f"The environment variable {name} is not set.",
-            why="The connection's URL or password is to come from it.",
+            why="The connection's URL or password refers to it.",
             next_step=f"Set {name}, then try again.",
         )
     return environment[name]
@@ -146,14 +184,14 @@ def _checked(url: URL) -> URL:
     if any("@" in part for part in misread):
         raise UsageError(
             "The connection URL cannot be read.",
-            why="There is an @ too many before its host.",
+            why="There is one @ too many before its host.",
             next_step="In a user's name or a password write @ as %40, : as %3A and / as %2F.",
         )
     given = url.query.get(_ODBC)
-    if given is not None and (not isinstance(given, str) or odbc.words(given) is None):
+    if given is not None and (not isinstance(given, str) or odbc_words(given) is None):
         raise UsageError(
             "The connection URL cannot be read.",
-            why="Its odbc_connect has not the form KEYWORD=value;KEYWORD={value};...",
+            why="Its odbc_connect does not have the form KEYWORD=value;KEYWORD={value};...",
         )
     return url
 
@@ -197,7 +235,7 @@ def _map(
         kept = [one for one in new if one is not None]
         if kept:
             query[text(name)] = kept[0] if isinstance(value, str) else kept
-    return URL.create(
+    return type(url).create(
         url.drivername,
         username=None if url.username is None else text(url.username),
         password=secret(str(url.password)) if url.password else None,
@@ -212,13 +250,13 @@ def _map_odbc(
     given: str, text: Callable[[str], str], secret: Callable[[str], str | None], *, foreign: bool
 ) -> str:
     kept = []
-    for keyword, value in odbc.words(given) or []:
+    for keyword, value in odbc_words(given) or []:
         new = secret(value) if _is_secret(keyword) and value else text(value)
         if foreign and new is not None and new != value:
-            new = odbc.filled(value, text)
+            new = odbc_filled(value, text)
         if new is not None:
             kept.append((keyword, new))
-    return odbc.written(kept)
+    return odbc_written(kept)
 
 
 def _port(port: int | None, text: Callable[[str], str], *, foreign: bool) -> int | None:
@@ -229,7 +267,7 @@ def _port(port: int | None, text: Callable[[str], str], *, foreign: bool) -> int
         return int(number)
     if foreign:
         raise ConnectionFailedError(
-            "The connection's port is no number.",
-            why="The environment variable from which it is to come holds something else.",
+            "The connection's port is not a number.",
+            why="The environment variable that should hold it has something else.",
         )
     return None

@@ -7,7 +7,6 @@ The traffic runs in processes of its own. They and the server go with the proces
 however that one ends.
 """
 
-from console.demo.headless import run_headless
-from console.demo.session import Demo
+from console.demo.session import Demo, run_headless
 
 __all__ = ["Demo", "run_headless"]

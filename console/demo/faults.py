@@ -10,8 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from console.actions.pop import fail, pop_many
 from console.demo import plan
 from console.demo.child import Child
-from console.demo.crew import Member, open_for, run_crew, say
-from console.demo.payloads import error_text
+from console.demo.traffic import Member, error_text, open_for, run_threads, say
 from console.errors import ConsoleError
 
 _NEVER = 3600.0
@@ -30,7 +29,7 @@ class FailingConsumer:
     def __init__(self, url: str, queue: str) -> None:
         self.name = f"{queue}-consumer-2"
         self._database = open_for(url, self.name)
-        self._queue = _lane(queue).queue(self._database.product.default_schema)
+        self._queue = _lane(queue).queue(self._database.product)
         self._chance = random.Random(queue)  # noqa: S311 (a demo, no secret)
         self._made = 0
         self._pause = plan.ERROR_PAUSE_SECONDS
@@ -43,13 +42,12 @@ class FailingConsumer:
             return plan.FIRST_ERROR_SECONDS
         if self._made >= plan.ERRORS_AT_MOST:
             return _NEVER
-        product = self._database.product
         # One transaction: no fault of this one's may leave a claim behind.
         with self._database.transaction(f"fail messages of {self._queue.name!r}") as connection:
-            messages = pop_many(connection, product, self._queue, 1, self.name)
+            messages = pop_many(connection, self._queue, 1, self.name)
             for message in messages:
                 text = error_text(self._queue.name, message.id, self._chance)
-                fail(connection, product, self._queue, message, text)
+                fail(connection, self._queue, message, text)
         if not messages:
             return _LOOK_AGAIN_SECONDS
         self._made += 1
@@ -67,7 +65,7 @@ class ForgottenTransaction:
     def __init__(self, url: str, stop: threading.Event) -> None:
         self.name = f"{plan.HELD_QUEUE}-report"
         self._database = open_for(url, self.name)
-        self._queue = _lane(plan.HELD_QUEUE).queue(self._database.product.default_schema)
+        self._queue = _lane(plan.HELD_QUEUE).queue(self._database.product)
         self._stop = stop
         self._began = False
 
@@ -77,7 +75,7 @@ class ForgottenTransaction:
             self._began = True
             return plan.HOLDING.first_seconds
         with self._database.transaction(f"report on {self._queue.name!r}") as connection:
-            held = pop_many(connection, self._database.product, self._queue, plan.HELD_ROWS)
+            held = pop_many(connection, self._queue, plan.HELD_ROWS)
             if held:
                 # It commits in the end: the engine counts the deletes of a rollback as well.
                 self._stop.wait(plan.HOLDING.lasting_seconds)
@@ -122,21 +120,21 @@ def run(settings: dict[str, str], stop: threading.Event) -> None:
     url = settings["url"]
     members: list[Member] = [Killer(url, stop), ForgottenTransaction(url, stop)]
     members += [FailingConsumer(url, queue) for queue in plan.FAILING_QUEUES]
-    run_crew(members, stop)
+    run_threads(members, stop)
 
 
 def run_victim(settings: dict[str, str], stop: threading.Event) -> None:
     """Claim messages of a queue, say so, and wait for the end."""
     name = f"{settings['queue']}-consumer-3"
     database = open_for(settings["url"], name)
-    queue = _lane(settings["queue"]).queue(database.product.default_schema)
+    queue = _lane(settings["queue"]).queue(database.product)
     wanted = plan.CLAIMS_OF_KILLED
     while wanted and not stop.is_set():
         with (
             contextlib.suppress(ConsoleError, SQLAlchemyError),
             database.transaction(f"pop from {queue.name!r}") as connection,
         ):
-            wanted -= len(pop_many(connection, database.product, queue, wanted, name))
+            wanted -= len(pop_many(connection, queue, wanted, name))
         stop.wait(_LOOK_AGAIN_SECONDS if wanted else 0)
     say("holding")
     stop.wait()

@@ -9,6 +9,7 @@ from math import pi, sin
 
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS
+from console.engines import Product
 
 STUCK_AFTER_SECONDS = 3.0
 """How long a claim may last in the demo before it counts as stuck."""
@@ -58,10 +59,11 @@ class Lane:
         """The consumer's at a moment."""
         return self.slow_capacity if self.slowness and self.slowness.is_on(now) else self.capacity
 
-    def queue(self, schema: str) -> Queue:
-        """The queue, with all its options."""
+    def queue(self, on: Product) -> Queue:
+        """The queue, with all the options that the engine has."""
         design = DESIGNS[self.design]
-        return installed_queue(schema, self.name, design, design.complete_options(self.options))
+        options = design.complete_options(self.options, on.name)
+        return installed_queue(on.default_schema, self.name, design, options)
 
 
 LANES = (

@@ -1,6 +1,6 @@
 """The designs of queues in tables. To add one: its value here, its SQL in `queries/<engine>/`."""
 
-from console.designs import broker, kejser, libraries, pinter, rusanu, zabir
+from console.designs import libraries, shipped
 from console.designs.model import Design, Flow, Option, Order
 from console.errors import UsageError
 
@@ -19,16 +19,16 @@ __all__ = [
 DESIGNS: dict[str, Design] = {
     value.name: value
     for value in (
-        kejser.NAIVE,
-        kejser.RING,
-        rusanu.HEAP,
-        rusanu.FIFO,
-        rusanu.STACK,
-        rusanu.PENDING,
-        pinter.CLAIM,
-        zabir.STATUS,
-        zabir.SPLIT,
-        broker.BROKER,
+        shipped.NAIVE,
+        shipped.RING,
+        shipped.HEAP,
+        shipped.FIFO,
+        shipped.STACK,
+        shipped.PENDING,
+        shipped.CLAIM,
+        shipped.STATUS,
+        shipped.SPLIT,
+        shipped.BROKER,
     )
 }
 """Every design, in the order of the documentation."""
@@ -58,6 +58,22 @@ def design(name: str, engine: str | None = None) -> Design:
     return found
 
 
-def recorded(name: str) -> Design:
-    """The design under which a queue stands in the catalog: one of ours, or a library's."""
-    return LIBRARIES.get(name) or design(name)
+def recorded(name: str, engine: str | None = None) -> Design:
+    """The design under which a queue stands in the catalog: one of ours, a library's, or one that
+    this version does not know, with every state and no verb."""
+    found = LIBRARIES.get(name) or DESIGNS.get(name)
+    if found is not None and (engine is None or engine in found.engines):
+        return found
+    return Design(
+        name=name,
+        title=f"queue of the design {name}",
+        source="",
+        summary="",
+        advice="",
+        engines=() if engine is None else (engine,),
+        options=(),
+        states=("ready", "scheduled", "claimed", "error", "done"),
+        verbs=(),
+        flow=Flow.NUMBERS,  # so that no figure of any design is taken for one that it lacks
+        known=False,
+    )

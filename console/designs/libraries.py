@@ -9,7 +9,7 @@ from functools import partial
 
 from console.designs.model import Design, Flow, Order
 
-_OURS = "{} keeps the table: only it adds rows there, takes them away and deletes them"
+_OURS = "{} owns the table: only it adds and deletes rows there"
 _ENDS = ("push", "pop", "purge", "archive", "restore", "smoke")
 
 
@@ -36,11 +36,11 @@ PGQUEUER = _library(
     summary="One table for all entrypoints; a job that was worked on is deleted and logged.",
     advice=(
         "pgqueuer's own table: jobs of all entrypoints lie in it, picked ones with a heartbeat; "
-        "what is done is deleted and stands in its log. Adopt it to see what waits, what is picked "
-        "by a manager that no longer beats, and what failed and is held."
+        "what is done is deleted and logged. Adopt it to see what waits, what is picked by a "
+        "manager whose heartbeat stopped, and what failed and is held."
     ),
     states=("ready", "scheduled", "claimed", "error"),
-    verbs=("requeue", "maintain"),
+    verbs=("requeue", "maintain", "end-session"),
     roles={
         "id": "id",
         "pushed_at": "created",
@@ -57,10 +57,11 @@ PGQUEUER = _library(
     refusals=_refused(
         "pgqueuer",
         release="pgqueuer takes it back itself: its dequeue picks what has had no heartbeat for "
-        "longer than its heartbeat_timeout, and it has no other way",
+        "longer than its heartbeat_timeout, and has no other rule for it",
         purge="pgqueuer deletes jobs itself, and logs each in its log table",
     ),
-    requeued="as pgqueuer's own requeue_jobs does it: due now, its attempts counted anew, logged",
+    left_claims="pgqueuer's other managers take them once their heartbeat_timeout is over",
+    requeued="as pgqueuer's own requeue_jobs does it: due now, its attempts reset to 0, logged",
     stays="a waiting or picked job has its dedupe_key",
 )
 
@@ -68,14 +69,14 @@ PROCRASTINATE = _library(
     name="procrastinate",
     title="queue of procrastinate",
     source="procrastinate",
-    summary="One table for all queues; a trigger writes down each change of a job's status.",
+    summary="One table for all queues; a trigger logs each change of a job's status.",
     advice=(
         "procrastinate's own table: jobs of all its queues lie in it, and what succeeded stays "
         "unless its workers delete it. Adopt it to see what waits, what a worker without a "
         "heartbeat has left behind, and what failed; both can be retried as procrastinate does it."
     ),
     states=("ready", "scheduled", "claimed", "error", "done"),
-    verbs=("requeue", "release", "maintain"),
+    verbs=("requeue", "release", "maintain", "end-session"),
     roles={
         "id": "id",
         "pushed_at": "at",
@@ -97,8 +98,10 @@ PROCRASTINATE = _library(
         purge="procrastinate cancels a waiting job by its own cancel_job_by_id, and deletes old "
         "ones by its builtin task remove_old_jobs",
     ),
+    left_claims="procrastinate's workers leave them as they are: its application retries stalled "
+    "jobs by a task of its own, or release does",
     requeued="as procrastinate's own function procrastinate_retry_job_v2 does it: due now, one "
-    "more attempt counted, the event written down",
+    "more attempt counted, the event logged",
     stays="another waiting job has its queueing_lock, or its abort was requested",
 )
 
@@ -110,10 +113,11 @@ PGMQ = _library(
     advice=(
         "pgmq's own table q_NAME: a message that was read stays, invisible until its visibility "
         "time-out, and comes back by itself; what is done is deleted or goes into a_NAME. Adopt it "
-        "to see what is visible, what is in flight and how often messages were read."
+        "to see what is visible, what is in flight, how often messages were read, and what was "
+        "archived."
     ),
-    states=("ready", "scheduled", "claimed"),
-    verbs=("release", "maintain"),
+    states=("ready", "scheduled", "claimed", "done"),
+    verbs=("release", "maintain", "end-session"),
     roles={
         "id": "msg_id",
         "pushed_at": "enqueued_at",
@@ -122,9 +126,12 @@ PGMQ = _library(
         "status": "vt",
         "attempts": "read_ct",
         "payload": "message",
+        "done_at": "archived_at",
     },
     library="pgmq 1",
     table_each=True,
+    archives=True,
+    claims_expire=True,
     refusals=_refused(
         "pgmq",
         requeue="pgmq has no failed messages: what was read and not deleted is visible again when "
@@ -142,14 +149,15 @@ GRAPHILE_WORKER = _library(
     name="graphile-worker",
     title="queue of graphile-worker",
     source="graphile-worker",
-    summary="One table for all tasks; what failed waits for its next try until it has none left.",
+    summary="One table for all tasks; what failed waits for its next attempt until it has none "
+    "left.",
     advice=(
         "graphile-worker's own table: jobs of all tasks lie in it until they are completed, which "
-        "deletes them; one that failed waits for its next try, and one without any left stays. "
+        "deletes them; one that failed waits for its next attempt, and one with none left stays. "
         "Adopt it to see what waits, what is locked and since when, and what failed for good."
     ),
     states=("ready", "scheduled", "claimed", "error"),
-    verbs=("requeue", "maintain"),
+    verbs=("requeue", "maintain", "end-session"),
     roles={
         "id": "id",
         "pushed_at": "created_at",
@@ -162,17 +170,18 @@ GRAPHILE_WORKER = _library(
         "payload": "payload",
         "done_at": "updated_at",
     },
-    library="graphile-worker 0.16",
+    library="graphile-worker 0.16 and later",
     refusals=_refused(
         "graphile-worker",
         release="graphile-worker unlocks whole workers, never one job: once a worker is surely "
-        "dead, SELECT graphile_worker.force_unlock_workers(ARRAY['its id']); it takes jobs back "
+        "dead, SELECT {schema}.force_unlock_workers(ARRAY['its id']); it takes jobs back "
         "itself after 4 hours",
         purge="graphile-worker ends jobs by its own functions: complete_jobs deletes them, "
         "permanently_fail_jobs keeps them",
     ),
+    left_claims="graphile-worker's other workers take them 4 hours after they were locked",
     requeued="as graphile-worker's own function reschedule_jobs does it: due now, its attempts "
-    "counted anew, its last error kept",
+    "reset to 0, its last error kept",
     stays="graphile-worker's reschedule_jobs left it: it was locked",
 )
 

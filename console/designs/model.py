@@ -1,9 +1,13 @@
 """What a design is, as data: its options, states, verbs, and which column plays which role."""
 
-from collections.abc import Mapping
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from enum import Enum
 
+from console.engines import PRODUCTS
 from console.errors import UsageError
 
 
@@ -22,6 +26,23 @@ class Order(Enum):
     LIFO = "lifo"
     DUE = "due"
     """By due time, and never before it."""
+
+    @property
+    def promise(self) -> str:
+        """The same in words, for operators."""
+        return _PROMISES[self]
+
+
+_PROMISES = {
+    Order.NONE: "none",
+    Order.LAX: "as pushed; a message is overtaken while another consumer holds it or its commit "
+    "is late",
+    Order.STRICT: "as pushed, exactly, whatever rolls back or commits late",
+    Order.NUMBERS: "of the numbers that pushes drew, not of their commits",
+    Order.SESSIONS: "of each session's own pushes; between sessions none",
+    Order.LIFO: "the newest first",
+    Order.DUE: "by due time, and never before it",
+}
 
 
 class Flow(Enum):
@@ -52,7 +73,6 @@ class Option:
     """Where it exists; empty: wherever its design does."""
 
     def is_on(self, engine: str) -> bool:
-        """Whether the engine has it."""
         return not self.engines or engine in self.engines
 
     def check(self, value: str) -> str:
@@ -68,7 +88,7 @@ class Option:
             return value
         if not value.isascii() or not value.isdecimal():
             raise UsageError(
-                f"The option {self.name} wants a whole number, not {value!r}.",
+                f"The option {self.name} must be a whole number, not {value!r}.",
                 next_step=f"It can be {self.range}.",
             )
         number = int(value)
@@ -103,6 +123,8 @@ class Design:
     options: tuple[Option, ...]
     states: tuple[str, ...]
     verbs: tuple[str, ...]
+    details: str = ""
+    """For whoever has one: how it works, and what goes wrong with it."""
     option_verbs: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
     """Verbs that an option adds: (option, value) -> verbs."""
     option_states: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
@@ -120,6 +142,8 @@ class Design:
     id_type: str = "bigint"
     table_suffix: str = ""
     """The main table is the queue's name and this."""
+    push_takes: tuple[str, ...] = ()
+    """What its push takes besides the payload: `due`, `title`, `id`."""
     age_is_known: bool = True
     waits_itself: bool = False
     """Its pop can wait inside the engine, which wakes it."""
@@ -130,15 +154,24 @@ class Design:
     table_each: bool = False
     """A library's: it makes a table for each queue, and none holds several."""
     refusals: Mapping[str, str] = field(default_factory=dict)
-    """Verb -> why it is not for such a queue, where that is no matter of its states."""
+    """Verb -> why it is not for such a queue, where that is no matter of its states. `{schema}`
+    stands for the schema that its tables are in."""
     requeued: str = ""
     """What becomes of a message that is made ready again, where a library's own rule does it."""
     stays: str = ""
     """Why a message that was chosen may stay as it is: the library's own rule."""
+    left_claims: str = ""
+    """What a library does itself with what a dead worker had claimed."""
+    archives: bool = False
+    """What is done goes into a table of its own, read by `archived` and `archived_messages`."""
+    claims_expire: bool = False
+    """A claim ends by itself at a time that its row tells: none is ever stuck."""
+    known: bool = True
+    """False: a catalog names it, and this version has nothing of it but the name."""
 
     @property
     def shape(self) -> str:
-        """What SQL and checks that are not its own go by: `-- when design=...` asks for this."""
+        """What checks that are not its own go by."""
         return self.like or self.name
 
     def option(self, name: str) -> Option:
@@ -204,3 +237,152 @@ class Design:
             if options.get(name) == value:
                 return order
         return self.order
+
+
+EVERYWHERE = tuple(PRODUCTS)
+"""The engines of every design but Service Broker's."""
+
+PAYLOAD = Option(
+    "payload", "what a message is: text, JSON or bytes", "text", choices=("text", "json", "bytes")
+)
+MAX_BYTES = Option(
+    "max_bytes",
+    "the largest payload in bytes; a longer one is refused",
+    "unlimited",
+    maximum=1_000_000_000,
+    words=("unlimited",),
+)
+NOTIFY = Option(
+    "notify",
+    "push wakes consumers that wait (NOTIFY). Its price: all commits that notify go one by one in "
+    "the whole cluster, measured 2.2 times slower",
+    "off",
+    choices=("off", "on"),
+    engines=("postgresql",),
+)
+ARCHIVE_AT_POP = Option(
+    "archive_at_pop",
+    "pop also writes the message to <queue>_archive, in the same statement",
+    "off",
+    choices=("off", "on"),
+)
+
+EVERY_VERB = (
+    "install",
+    "upgrade",
+    "uninstall",
+    "push",
+    "pop",
+    "smoke",
+    "purge",
+    "restore",
+    "maintain",
+    "release",
+    "end-session",
+    "pause",
+    "resume",
+)
+"""The verbs that every design has. Where a pop deletes there are no claims: what is stuck is a
+session that holds rows, and `release` names it."""
+ANY_QUEUE_VERBS = ("protect", "unprotect", "note", "forget")
+"""What is about a queue in the catalog, whatever its design."""
+FINISHING_VERBS = ("complete", "fail", "requeue", "archive")
+"""What a queue whose popped rows stay has besides."""
+
+
+# The order in which messages were popped, judged by what their design promises.
+#
+# From a log of pops: the archive of a queue with `archive_at_pop=on`, or a smoke or trial run.
+
+
+@dataclass(frozen=True)
+class Pop:
+    """One pop. `number`: what rises with each push. What is None nobody wrote down."""
+
+    number: int
+    pushed_at: datetime | None = None
+    popped_at: datetime | None = None
+    due_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Overtaken:
+    """A message that came after some that were pushed later."""
+
+    pop: Pop
+    by: int
+    """How many these are."""
+    first: Pop
+    """The first of them to be popped."""
+
+    @property
+    def late_seconds(self) -> float:
+        """How long after that one it came; 0 where nobody wrote down when."""
+        if self.pop.popped_at is None or self.first.popped_at is None:
+            return 0.0
+        return (self.pop.popped_at - self.first.popped_at).total_seconds()
+
+
+@dataclass(frozen=True)
+class OrderVerdict:
+    order: Order
+    pops: int
+    overtaken: tuple[Overtaken, ...]
+    """In the order of the log. Where no order of pushes is promised, none is looked for."""
+    early: tuple[Pop, ...]
+    """Popped before they were due."""
+
+    @property
+    def kept(self) -> bool:
+        """Whether the promise was kept. A lax order is overtaken while a row is held, and one of
+        numbers while a push is not committed: that is told, and no breach."""
+        if self.order is Order.STRICT:
+            return not self.overtaken
+        return not self.early
+
+    @property
+    def farthest(self) -> int:
+        """The most that overtook one message."""
+        return max((one.by for one in self.overtaken), default=0)
+
+
+def judge(log: Iterable[Pop], order: Order, tolerance: timedelta = timedelta(0)) -> OrderVerdict:
+    """Judge pops in the order in which they ran, which need not be that of their commits.
+
+    Where the times of the pushes are known, they have to agree with the numbers: a numbering that
+    began again is no inversion. `tolerance`: a message popped so much before it was due is not
+    early, for a clock may be set back while a pop runs.
+    """
+    pops = list(log)
+    numbered = order in {Order.STRICT, Order.LAX, Order.NUMBERS}
+    return OrderVerdict(
+        order=order,
+        pops=len(pops),
+        overtaken=tuple(_overtaken(pops)) if numbered else (),
+        early=tuple(p for p in pops if _is_early(p, tolerance)) if order is Order.DUE else (),
+    )
+
+
+def _is_early(pop: Pop, tolerance: timedelta) -> bool:
+    return (
+        pop.due_at is not None
+        and pop.popped_at is not None
+        and pop.popped_at < pop.due_at - tolerance
+    )
+
+
+def _overtaken(log: Sequence[Pop]) -> Iterator[Overtaken]:
+    """Those of a higher number that came before: by number, each with its time and place."""
+    numbers: list[int] = []
+    times: list[float] = []
+    places: list[int] = []
+    for place, pop in enumerate(log):
+        pushed = None if pop.pushed_at is None else pop.pushed_at.timestamp()
+        least = -math.inf if pushed is None else pushed
+        at = bisect_right(numbers, pop.number)
+        before = zip(times[at:], places[at:], strict=True)
+        if by := [found for time, found in before if time >= least]:
+            yield Overtaken(pop, len(by), log[min(by)])
+        numbers.insert(at, pop.number)
+        times.insert(at, math.inf if pushed is None else pushed)
+        places.insert(at, place)

@@ -1,19 +1,16 @@
 """Service Broker: a queue that is off, activation that does not start, conversations that pile up,
 messages that cannot be delivered."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from console.actions import broker
-from console.actions.plan import MANY_MESSAGES
 from console.catalog import Kind, Queue
-from console.doctor.checks import MOST, ago, ask, can_ask, checked, command, counted
-from console.doctor.finding import Code, Finding, Severity
-from console.doctor.look import Look
-from console.engines import Database
+from console.doctor.examination import MOST, Examination, Family, ask, can_ask, counted
+from console.doctor.finding import Code, Finding
+from console.doctor.repairs import end_conversations, switch_on
 from console.formats import duration
-from console.monitor.broker import BrokerHealth, health
-from console.rights import Rights
+from console.monitor.figures import BrokerHealth, health
+from console.monitor.limits import Severity
 
 MANY_CONVERSATIONS = 1_000
 """One a session, or two a message on its way, are normal; so many more are not."""
@@ -26,121 +23,46 @@ _NOTIFIED = "NOTIFIED"
 BROKER_OFF = Code(
     "broker_off",
     Severity.CRITICAL,
-    "Service Broker is switched off in the database: nothing is delivered",
+    "Service Broker is disabled in the database: nothing is delivered",
+    judgement="enabling it waits until no other session is in the database: choose the time",
 )
 QUEUE_OFF = Code(
     "broker_queue_off",
     Severity.CRITICAL,
-    "a broker queue is switched off, by poison messages or by somebody: nothing can be popped",
+    "a broker queue is disabled, by poison messages or by hand: nothing can be popped",
+    repair="doctor --fix --code: it enables the queue",
 )
 UNDELIVERED = Code(
     "broker_undelivered",
     Severity.CRITICAL,
     "messages are stuck in the transmission queue, with the reason that the server gives",
+    judgement="remove the reason that the server gives: a route, a certificate, a disabled queue",
 )
 LEAK = Code(
     "broker_conversations",
     Severity.WARNING,
-    "conversations pile up: somebody begins them and does not end them",
+    "conversations pile up: they are begun and not ended",
+    judgement="only the code of both sides shows which one does not end them",
+    repair="doctor --fix --code: it ends those that the other side has ended",
 )
 NOT_STARTED = Code(
     "broker_activation",
     Severity.WARNING,
-    "activation is on and does not work: its monitor is gone, or what it starts receives nothing",
+    "activation is on and does not work: its monitor is missing, or its procedure receives nothing",
+    judgement="its procedure fails: see the server's error log",
 )
 ACTIVATION_OFF = Code(
     "broker_activation_off",
     Severity.NOTE,
-    "activation is registered and switched off, while messages wait",
-)
-
-CODES: tuple[Code, ...] = (
-    *(BROKER_OFF, QUEUE_OFF, UNDELIVERED, LEAK, NOT_STARTED, ACTIVATION_OFF),
+    "activation is registered but disabled, while messages wait",
+    judgement="it was left disabled: ALTER QUEUE ... WITH ACTIVATION (STATUS = ON) starts it",
 )
 
 
-def applies(queue: Queue) -> bool:
-    """Whether it is one of Service Broker's."""
-    return queue.design.waits_itself
-
-
-def examine(look: Look) -> Iterator[Finding]:
-    """Every finding; what cannot be told goes to `look.unseen`."""
-    if not applies(look.queue):
-        return
-    yield from checked(look, "the queue's switches", _switches)
-    yield from checked(look, "messages on their way", _undelivered)
-    yield from checked(look, "conversations", _conversations)
-    yield from checked(look, "activation", _activation)
-
-
-@dataclass(frozen=True)
-class SwitchOn:
-    """The queue gives and takes messages again. Implements `Repair`."""
-
-    queue: Queue
-
-    summary: str = "switch the queue on again"
-    unattended: bool = False
-    """A poison message would switch it off again: somebody looks at its head first."""
-    wants_name: bool = False
-    rights: Rights = Rights.ADMIN
-
-    @property
-    def command(self) -> str:
-        """The verb."""
-        return command(self.queue, "requeue")
-
-    def plan(self, database: Database) -> Sequence[str]:
-        """The verb's plan."""
-        return broker.plan_switch(database, self.queue).lines()
-
-    def run(self, database: Database) -> Sequence[str]:
-        """Switch it on."""
-        broker.switch_on(database, self.queue)
-        return ["the queue is on"]
-
-
-@dataclass(frozen=True)
-class EndConversations:
-    """Conversations that are over on the other side are ended here too. Implements `Repair`."""
-
-    queue: Queue
-    count: int
-
-    summary: str = "end the conversations that are over and hold nothing"
-    unattended: bool = True
-
-    @property
-    def rights(self) -> Rights:
-        """What the connection must be allowed."""
-        return Rights.OPERATOR
-
-    @property
-    def wants_name(self) -> bool:
-        """As the verb does."""
-        return self.count > MANY_MESSAGES
-
-    @property
-    def command(self) -> str:
-        """The verb."""
-        return command(self.queue, "release")
-
-    def plan(self, database: Database) -> Sequence[str]:
-        """The verb's plan."""
-        return broker.plan_conversations(database, self.queue).lines()
-
-    def run(self, database: Database) -> Sequence[str]:
-        """End them, in batches."""
-        planned = broker.plan_conversations(database, self.queue)
-        ended = broker.end_conversations(database, planned).out
-        return [f"{ended:,} conversations were ended"]
-
-
-def _switches(look: Look) -> Iterator[Finding]:
-    with look.moment() as connection:
-        found = health(connection, look.database.product, look.queue)
-    yield from switches_of(look.queue, found)
+def _switches(examination: Examination) -> Iterator[Finding]:
+    with examination.moment() as connection:
+        found = health(connection, examination.queue)
+    yield from switches_of(examination.queue, found)
 
 
 def switches_of(queue: Queue, found: BrokerHealth) -> Iterator[Finding]:
@@ -148,11 +70,12 @@ def switches_of(queue: Queue, found: BrokerHealth) -> Iterator[Finding]:
     if not found.broker_enabled:
         yield Finding(
             BROKER_OFF,
-            "Service Broker is off in this database",
+            "Service Broker is disabled in this database",
             evidence={"broker_enabled": False},
-            cause="a restored or attached database has it off until somebody switches it on",
+            cause="in a restored or attached database it is disabled until somebody enables it",
             consequence="pushes pile up in sys.transmission_queue, and no pop gets them. "
-            "ALTER DATABASE CURRENT SET ENABLE_BROKER waits until nobody else is in the database",
+            "ALTER DATABASE CURRENT SET ENABLE_BROKER waits until no other session is in the "
+            "database",
         )
         return
     if found.is_receive_enabled and found.is_enqueue_enabled:
@@ -166,26 +89,25 @@ def switches_of(queue: Queue, found: BrokerHealth) -> Iterator[Finding]:
             "is_enqueue_enabled": found.is_enqueue_enabled,
             "transmission": found.transmission,
         },
-        cause="five pops of one message were rolled back in a row (a poison message, at the head "
-        "still), or somebody switched it off",
-        consequence="every pop fails, and pushes pile up in sys.transmission_queue until it is on",
-        repair=None if queue.kind is not Kind.INSTALLED else SwitchOn(queue),
+        cause="five pops of one message were rolled back in a row (a poison message, still at the "
+        "head), or somebody disabled it",
+        consequence="every pop fails, and pushes pile up in sys.transmission_queue until it is "
+        "enabled",
+        repair=None if queue.kind is not Kind.INSTALLED else switch_on(queue),
     )
 
 
 @dataclass(frozen=True)
 class Undelivered:
-    """What waits in the transmission queue."""
-
     found: int
     oldest_seconds: float | None
     status: str | None
 
 
-def _undelivered(look: Look) -> Iterator[Finding]:
-    if can_ask(look, "messages on their way", "undelivered"):
-        for found in ask(look, Undelivered, "undelivered"):
-            yield from undelivered_of(found, look.thresholds.stuck_after_seconds)
+def _undelivered(examination: Examination) -> Iterator[Finding]:
+    if can_ask(examination, "undelivered messages", "undelivered"):
+        for found in ask(examination, Undelivered, "undelivered"):
+            yield from undelivered_of(found, examination.thresholds.stuck_after_seconds)
 
 
 def undelivered_of(found: Undelivered, limit_seconds: float) -> Iterator[Finding]:
@@ -202,9 +124,10 @@ def undelivered_of(found: Undelivered, limit_seconds: float) -> Iterator[Finding
             "oldest_seconds": found.oldest_seconds,
             "transmission_status": found.status,
         },
-        cause=found.status or "the server has not tried yet, or is busy with others",
-        consequence="they are kept and delivered once the reason is gone; no pop sees them before",
-        since=ago(found.oldest_seconds),
+        cause=found.status or "the server has not tried yet, or is busy with other messages",
+        consequence="they are kept, and delivered once the reason is removed; until then no pop "
+        "sees them",
+        for_seconds=found.oldest_seconds,
     )
 
 
@@ -214,15 +137,15 @@ class _States:
     found: int
 
 
-def _conversations(look: Look) -> Iterator[Finding]:
-    if can_ask(look, "conversations", "conversations"):
-        states = {row.state: row.found for row in ask(look, _States, "conversations")}
-        ready = None if look.snapshot is None else look.snapshot.ready
-        yield from leak_of(look.queue, states, ready)
+def _conversations(examination: Examination) -> Iterator[Finding]:
+    if can_ask(examination, "conversations", "conversations"):
+        states = {row.state: row.found for row in ask(examination, _States, "conversations")}
+        ready = None if examination.snapshot is None else examination.snapshot.ready
+        yield from leak_of(examination.queue, states, ready)
 
 
 def leak_of(queue: Queue, states: Mapping[str, int], ready: int | None) -> Iterator[Finding]:
-    """More open conversations than messages on their way account for. Ended ones count for none,
+    """More open conversations than undelivered messages account for. Ended ones count for none,
     unless there are more than any look counts."""
     open_now = sum(count for state, count in states.items() if state != ENDED)
     ended = states.get(ENDED, 0)
@@ -232,18 +155,18 @@ def leak_of(queue: Queue, states: Mapping[str, int], ready: int | None) -> Itera
     piling = open_now > MANY_CONVERSATIONS + 2 * (ready or 0)
     what = f"{counted(open_now, 'conversation')} open" if piling else ""
     if not piling:
-        what = f"{counted(ended, 'conversation')} ended and not taken away yet"
+        what = f"{counted(ended, 'conversation')} ended and not removed yet"
     told = "; ".join(f"{states[s]:,} {why}" for s, why in OVER.items() if states.get(s))
     mendable = bool(over) and queue.kind is Kind.INSTALLED
     yield Finding(
         LEAK,
         what + (f": {told}" if told else ""),
         evidence={"by_state": dict(states), "ready": ready},
-        cause="one side ends its conversations, or is gone, and the other never does"
+        cause="one side ends its conversations, or no longer exists, and the other never ends them"
         if over
-        else "conversations are begun for every message, and ended by nobody or all at once",
-        consequence="each stays in the database for good, and every SEND and RECEIVE gets slower",
-        repair=EndConversations(queue, over) if mendable else None,
+        else "a conversation is begun for every message, and never ended, or all at once",
+        consequence="they stay in the database for good, and every SEND and RECEIVE gets slower",
+        repair=end_conversations(queue, over) if mendable else None,
     )
 
 
@@ -258,17 +181,17 @@ class Activation:
     activated_seconds: float | None
 
 
-def _activation(look: Look) -> Iterator[Finding]:
-    if not can_ask(look, "activation", "activation"):
+def _activation(examination: Examination) -> Iterator[Finding]:
+    if not can_ask(examination, "activation", "activation"):
         return
-    for found in ask(look, Activation, "activation"):
+    for found in ask(examination, Activation, "activation"):
         if found.activated and found.enabled and not found.monitored:
-            missing = look.database.capabilities.missing
+            missing = examination.database.capabilities.missing
             why = missing.get("sessions", "this login lacks VIEW SERVER STATE")
-            look.unseen.append(f"activation: its monitor is hidden: {why}")
+            examination.unseen.append(f"activation: its monitor is not visible: {why}")
             continue
-        ready = None if look.snapshot is None else look.snapshot.ready
-        yield from activation_of(found, ready, look.thresholds.stuck_after_seconds)
+        ready = None if examination.snapshot is None else examination.snapshot.ready
+        yield from activation_of(found, ready, examination.thresholds.stuck_after_seconds)
 
 
 def activation_of(found: Activation, ready: int | None, limit_seconds: float) -> Iterator[Finding]:
@@ -284,10 +207,11 @@ def activation_of(found: Activation, ready: int | None, limit_seconds: float) ->
     if not found.enabled:
         yield Finding(
             ACTIVATION_OFF,
-            f"{found.activated} is registered and switched off, {ready:,} ready",
+            f"{found.activated} is registered but disabled, {ready:,} ready",
             evidence=evidence,
-            cause="an install leaves it off, and so does whoever maintains it",
-            consequence="nobody is started for these messages; consumers that call pop get them. "
+            cause="an installation leaves it disabled, and maintenance may have",
+            consequence="no procedure is started for these messages; consumers that call pop get "
+            "them. "
             "ALTER QUEUE ... WITH ACTIVATION (STATUS = ON) starts it",
         )
         return
@@ -300,12 +224,25 @@ def activation_of(found: Activation, ready: int | None, limit_seconds: float) ->
         f"activation is on, {ready:,} ready, and "
         + ("the queue has no monitor" if gone else f"nothing received for {duration(waited)}"),
         evidence=evidence,
-        cause="the queue's monitor was dropped: the queue, its procedure or the broker is off, or "
-        "was until lately"
+        cause="the queue's monitor was dropped: the queue, its procedure or the broker is "
+        "disabled, or was until recently"
         if gone
-        else f"{found.activated} was started and does not receive: it fails, or may not; its "
-        "errors stand in the server's error log",
-        consequence="nobody is started for these messages; consumers that call pop get them. "
-        "ALTER QUEUE ... WITH ACTIVATION (STATUS = OFF), then ON, begins anew",
-        since=None if gone else ago(waited),
+        else f"{found.activated} was started and receives nothing: it fails or lacks a right; its "
+        "errors are in the server's error log",
+        consequence="no procedure is started for these messages; consumers that call pop get them. "
+        "ALTER QUEUE ... WITH ACTIVATION (STATUS = OFF), then ON, restarts it",
+        for_seconds=None if gone else waited,
     )
+
+
+FAMILY = Family(
+    "Service Broker",
+    (BROKER_OFF, QUEUE_OFF, UNDELIVERED, LEAK, NOT_STARTED, ACTIVATION_OFF),
+    {
+        "the state of the queue": _switches,
+        "undelivered messages": _undelivered,
+        "conversations": _conversations,
+        "activation": _activation,
+    },
+    lambda queue: queue.design.waits_itself,
+)

@@ -1,52 +1,41 @@
-"""All families on all queues: findings in order of gravity, and what could not be looked at.
+"""All families on all queues: findings in order of gravity, and what could not be examined.
 
-"All clear" is said only of a queue that everything was looked at.
+"All clear" is said only of a queue of which everything was examined.
 """
 
+import contextvars
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from threading import Semaphore
 
 from console.catalog import Queue
 from console.designs import Flow
-from console.doctor import (
-    anywhere,
-    broker,
-    claims,
-    halves,
-    installed,
-    order,
-    poison,
-    ring,
-    searches,
-    sessions,
+from console.doctor.common import FULL_SHARE, fills
+from console.doctor.consumption import STOPPED, UNPROVEN, Consumption, ConsumptionVerdict
+from console.doctor.examination import (
+    PATIENCE_SECONDS,
+    Examination,
+    command,
+    open_examination,
 )
-from console.doctor.anywhere import FULL_SHARE, fills
-from console.doctor.checks import checked
+from console.doctor.families import FAMILIES
 from console.doctor.finding import Diagnosis, Finding
-from console.doctor.look import PATIENCE_SECONDS, Look, looking
+from console.doctor.silences import over
 from console.engines import Database
-from console.monitor import QueueSample, QueueSnapshot, RateWindow, snapshot, take_sample
-from console.monitor.figures import Key, key_of
+from console.monitor.figures import Key, RateWindow, key_of
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks
-from console.monitor.sample import DatabaseSample
+from console.monitor.sample import DatabaseSample, QueueSample, take_sample
+from console.monitor.silences import silencing
+from console.monitor.snapshot import QueueSnapshot, snapshot
 
-_FAMILIES: tuple[tuple[str, Callable[[Queue], bool], Callable[[Look], Iterator[Finding]]], ...] = (
-    ("the ring", lambda queue: queue.design.flow is Flow.NUMBERS, ring.examine),
-    ("claims", claims.applies, claims.examine),
-    ("Service Broker", broker.applies, broker.examine),
-    ("halves of messages", halves.applies, halves.examine),
-    ("messages tried too often", claims.applies, poison.examine),
-    ("indexes", searches.applies, searches.examine),
-    ("order of pops", order.applies, order.examine),
-    ("sessions", lambda _: True, sessions.examine),
-    ("installed code", installed.applies, installed.examine),
-    ("what any queue may have", lambda _: True, anywhere.examine),
-)
+_TOGETHER = 16
+"""Queues that wait at the same time, at most. One of them at a time is at work."""
 _RATE_STEPS = 4
 _RATE_SECONDS = 1.5
-"""A ring that may be full soon is looked at so often within this, for the range of its rates."""
+"""A ring that may be full soon is sampled so often within this, for the range of its rates."""
 
 
 def examine(
@@ -57,10 +46,12 @@ def examine(
     patience_seconds: float = PATIENCE_SECONDS,
     snapshots: Sequence[QueueSnapshot] = (),
     masks: Masks = (),
+    consumption: Consumption | None = None,
 ) -> list[Diagnosis]:
     """What is wrong with the queues (None: with all). Changes nothing.
 
-    `snapshots`: what a sampler has seen of them lately, for their rates. Raises
+    `snapshots`: what a sampler has seen of them lately, for their rates. `consumption`: what
+    earlier checks have shown of it; without one this check waits for its second sample. Raises
     ConnectionFailedError; what else is in the way is told in `unseen`.
     """
 
@@ -71,13 +62,44 @@ def examine(
             stuck_after_seconds=lambda queue: thresholds_of(queue.name).stuck_after_seconds,
         )
 
-    first = sampled(queues)
     known = {(one.schema, one.queue): one for one in snapshots}
+    consumption = Consumption() if consumption is None else consumption
+    first, consumed = consumption.watch(database, lambda: sampled(queues), thresholds_of, known)
     rated = _rated(first, known, sampled, min(patience_seconds, _RATE_SECONDS))
-    return [
-        _diagnosed(database, one, rated[key_of(one.queue)], thresholds_of, patience_seconds, masks)
-        for one in first.queues
-    ]
+    turn = Semaphore()
+
+    def diagnosed(one: QueueSample) -> Diagnosis:
+        if one.queue.not_known:
+            return Diagnosis(one.queue, (), (one.queue.not_known,))
+        looked = open_examination(
+            database,
+            one.queue,
+            snapshot=rated[key_of(one.queue)],
+            thresholds=thresholds_of(one.queue.name),
+            patience_seconds=patience_seconds,
+            masks=masks,
+            clock_ahead=first.clock_ahead,
+            turn=turn,
+        )
+        with turn, looked as examination:
+            return _diagnosed(examination, one, consumed[key_of(one.queue)])
+
+    return _overlapped(diagnosed, first.queues)
+
+
+def _overlapped(
+    diagnosed: Callable[[QueueSample], Diagnosis], samples: Sequence[QueueSample]
+) -> list[Diagnosis]:
+    """Each after the other, but where one waits the next goes on."""
+    if len(samples) < 2:
+        return [diagnosed(one) for one in samples]
+    with ThreadPoolExecutor(min(len(samples), _TOGETHER), "examining") as pool:
+        # This thread's patience is theirs too.
+        running = [pool.submit(contextvars.copy_context().run, diagnosed, one) for one in samples]
+        try:
+            return [one.result() for one in running]
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _rated(
@@ -116,36 +138,51 @@ def _rated(
 
 
 def may_fill(seen: QueueSnapshot) -> bool:
-    """Whether it is worth a look at the rates of a ring."""
+    """Whether it is worth a check of the rates of a ring."""
     if seen.push_per_second is not None or seen.gap is None or not seen.capacity:
         return False
     return FULL_SHARE <= seen.gap / seen.capacity < 1
 
 
 def _diagnosed(
-    database: Database,
-    sample: QueueSample,
-    seen: QueueSnapshot,
-    thresholds_of: ThresholdsOf,
-    patience_seconds: float,
-    masks: Masks,
+    examination: Examination, sample: QueueSample, consumed: ConsumptionVerdict
 ) -> Diagnosis:
-    queue = sample.queue
+    queue = examination.queue
     findings: list[Finding] = []
-    with looking(
-        database,
+    silences = sample.silences
+    if sample.problem:
+        examination.unseen.append(f"its figures: {sample.problem}")
+    elif sample.slow:
+        examination.unseen.append(f"its figures: {', '.join(sample.slow)} took too long to read")
+    for family in FAMILIES:
+        findings += family.examine(examination)
+    unproven = bool(examination.unseen)
+    if consumed.why:
+        examination.unseen.append(f"consumption not known: {consumed.why}")
+    findings += [] if consumed.finding is None else [consumed.finding.dated(examination.now)]
+    found = [
+        replace(
+            finding,
+            silenced=silencing(silences, finding.code.name, finding.code.severity, finding.which),
+        )
+        for finding in findings
+    ]
+    ordered = sorted(found, key=lambda one: (-one.level, -one.code.severity))
+    told = tuple(_with_command(queue, finding) for finding in ordered)
+    unknown = {STOPPED.name} if consumed.state in UNPROVEN else set()
+    return Diagnosis(
         queue,
-        snapshot=seen,
-        thresholds=thresholds_of(queue.name),
-        patience_seconds=patience_seconds,
-        masks=masks,
-    ) as look:
-        if sample.problem:
-            look.unseen.append(f"its figures: {sample.problem}")
-        elif sample.slow:
-            look.unseen.append(f"its figures: {', '.join(sample.slow)} took too long to read")
-        for what, applies, family in _FAMILIES:
-            if applies(queue):
-                findings += checked(look, what, family)
-    ordered = sorted(findings, key=lambda finding: finding.code.severity)
-    return Diagnosis(queue, tuple(ordered), tuple(dict.fromkeys(look.unseen)))
+        told,
+        tuple(dict.fromkeys(examination.unseen)),
+        examination.snapshot,
+        examination.clock_ahead,
+        tuple(over(silences, told, lambda code: code in unknown or unproven)),
+    )
+
+
+def _with_command(queue: Queue, finding: Finding) -> Finding:
+    """What only the doctor repairs, it repairs on the command line too."""
+    if finding.repair is None:
+        return finding
+    fix = command(queue, "doctor", "--fix", "--code", finding.code.name)
+    return replace(finding, command=finding.repair.command or fix)

@@ -1,29 +1,22 @@
-"""A finding: something proven wrong, with its evidence, its cause and what mends it."""
+"""A finding: something proven wrong, with its evidence, its cause and what repairs it."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
-from enum import IntEnum
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import Protocol
 
-from console.catalog import Queue
+from console.catalog import Decision, Queue
 from console.engines import Database
+from console.monitor.limits import Severity
+from console.monitor.snapshot import QueueSnapshot
 from console.rights import Rights
 
+SEVERITIES = (Severity.CRITICAL, Severity.WARNING, Severity.NOTE)
+"""Of findings, in the order in which they are shown."""
 
-class Severity(IntEnum):
-    """In the order in which findings are shown."""
 
-    CRITICAL = 0
-    """Messages are stuck, lost or about to be."""
-    WARNING = 1
-    NOTE = 2
-    """Worth knowing; nothing is unhealthy."""
-
-    @property
-    def word(self) -> str:
-        """As `--json` has it."""
-        return self.name.lower()
+DEFAULT_JUDGEMENT = "no repair is safe without a decision: its evidence says where to look"
 
 
 @dataclass(frozen=True)
@@ -33,11 +26,45 @@ class Code:
     name: str
     severity: Severity
     meaning: str
-    """One line for --help and README."""
+    """One line, for --help and --codes."""
+    judgement: str = DEFAULT_JUDGEMENT
+    """Of a finding without a repair: why somebody has to judge, and what to do."""
+    repair: str = ""
+    """What repairs it, where anything does."""
+
+    @property
+    def advice(self) -> str:
+        """What to do where nothing repairs it."""
+        return "" if self.repair and self.judgement == DEFAULT_JUDGEMENT else self.judgement
+
+    def as_json(self) -> dict[str, object]:
+        """The stable object of `doctor --codes --json`."""
+        return {
+            "code": self.name,
+            "severity": self.severity.word,
+            "meaning": self.meaning,
+            "repair": self.repair or None,
+            "judgement": self.advice or None,
+        }
+
+    @property
+    def lines(self) -> list[str]:
+        """The same for a terminal."""
+        judgement = "otherwise" if self.repair else "needs your judgement"
+        return [
+            f"{self.name}: {self.severity.word}",
+            *_wrapped(self.meaning),
+            *(_wrapped(f"repair: {self.repair}") if self.repair else ()),
+            *(_wrapped(f"{judgement}: {self.advice}") if self.advice else ()),
+        ]
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, 78, initial_indent="  ", subsequent_indent="    ")
 
 
 class Repair(Protocol):
-    """What mends a finding, through the actions: planned, confirmed, audited."""
+    """What repairs a finding, through the actions: planned, confirmed, audited."""
 
     @property
     def summary(self) -> str:
@@ -46,7 +73,7 @@ class Repair(Protocol):
 
     @property
     def command(self) -> str:
-        """The same on the command line, for who wants to do it himself; empty: doctor --fix."""
+        """The verb that does the same on the command line; empty: only the doctor does it."""
         ...
 
     @property
@@ -85,7 +112,57 @@ class Finding:
     cause: str = ""
     consequence: str = ""
     since: datetime | None = None
+    """By the database's clock, as all times are that it keeps."""
     repair: Repair | None = None
+    for_seconds: float | None = None
+    """How long it has been so, where no time was kept: `dated` makes `since` of it."""
+
+    def dated(self, now: datetime) -> "Finding":
+        """With since when it has been so; `now` is by the database's clock."""
+        if self.since is not None or self.for_seconds is None:
+            return self
+        return replace(self, since=now - timedelta(seconds=self.for_seconds))
+
+    judgement: str = ""
+    """As of its code, where more can be said of this one: a command, or the SQL to judge by."""
+    command: str = ""
+    """What runs its repair on the command line."""
+    estimated: tuple[str, ...] = ()
+    """Names of evidence that is an estimate."""
+    silenced: Decision | None = None
+    """Who has silenced or acknowledged it: then it is shown, and is no problem."""
+
+    @property
+    def which(self) -> str:
+        """Of several of its code: the figure whose limit it is about."""
+        return str(self.evidence.get("figure", ""))
+
+    @property
+    def level(self) -> Severity:
+        """How grave it is to whoever asks whether all is well."""
+        return self.code.severity if self.silenced is None else Severity.NOTE
+
+    @property
+    def grade(self) -> str:
+        """Its severity, for a reader: `warning`, `warning, silenced`."""
+        if self.silenced is None:
+            return self.code.severity.word
+        return f"{self.code.severity.word}, {self.silenced.done}"
+
+    @property
+    def needs(self) -> str:
+        """What it takes where there is no repair; nothing where there is one."""
+        if self.repair is not None:
+            return ""
+        return f"needs your judgement: {self.judgement or self.code.judgement}"
+
+    @property
+    def shown(self) -> Mapping[str, object]:
+        """The evidence for a reader: an estimate is marked as one."""
+        return {
+            name: _estimate(value) if name in self.estimated else value
+            for name, value in self.evidence.items()
+        }
 
     def as_json(self) -> dict[str, object]:
         """The stable object of `doctor --json`."""
@@ -93,7 +170,7 @@ class Finding:
         if self.repair is not None:
             repair = {
                 "summary": self.repair.summary,
-                "command": self.repair.command,
+                "command": self.command or self.repair.command,
                 "unattended": self.repair.unattended,
             }
         return {
@@ -105,32 +182,51 @@ class Finding:
             "cause": self.cause,
             "consequence": self.consequence,
             "repair": repair,
+            "judgement": self.needs,
+            "estimated": list(self.estimated),
+            "silenced": None if self.silenced is None else self.silenced.as_json(),
         }
+
+
+def _estimate(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {name: _estimate(one) for name, one in value.items()}
+    return f"≈{value:,}" if isinstance(value, (int, float)) else value
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found at one queue. `unseen`: what could not be looked at, and why."""
+    """What was found at one queue. `unseen`: what could not be examined, and why."""
 
     queue: Queue
     findings: tuple[Finding, ...]
     unseen: tuple[str, ...] = ()
+    figures: QueueSnapshot | None = None
+    """Those by which it was judged."""
+    clock_ahead: timedelta = timedelta()
+    """How far the database's clock, by which findings say since when, is ahead of ours."""
+    over: tuple[tuple[Decision, str], ...] = ()
+    """Acknowledgements that end by this, and why: `ended`, `worsened`."""
+
+    @property
+    def severity(self) -> Severity:
+        """Of its gravest finding that nobody has silenced; unknown, where none is grave and not
+        everything was seen."""
+        unseen = [Severity.UNKNOWN] if self.unseen else []
+        return max((*(one.level for one in self.findings), *unseen), default=Severity.OK)
 
     @property
     def healthy(self) -> bool:
-        """All clear, or notes only; and everything was looked at."""
-        grave = [f for f in self.findings if f.code.severity < Severity.NOTE]
-        return not grave and not self.unseen
+        """All clear, or notes only; and everything was examined."""
+        return self.severity <= Severity.NOTE
 
     @property
     def verdict(self) -> str:
-        """`all clear` is only said after a look at everything."""
-        grave = [f.code.severity for f in self.findings if f.code.severity < Severity.NOTE]
-        if grave:
-            return min(grave).word
-        if self.unseen:
-            return "unknown"
-        return "notes" if self.findings else "all clear"
+        """`all clear` is only said after everything was examined."""
+        silenced = any(one.silenced is not None for one in self.findings)
+        notes = "silenced" if silenced else "notes"
+        words = {Severity.OK: "all clear", Severity.NOTE: notes}
+        return words.get(self.severity, self.severity.word)
 
     def as_json(self) -> dict[str, object]:
         """The stable object of `doctor --json`."""

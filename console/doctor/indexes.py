@@ -1,162 +1,309 @@
-"""The indexes and keys that a queue's tables are made with, and which of them are not there.
+"""Indexes that are missing, invalid or not used by pops; and CHECK constraints that are missing.
 
-What is wanted is read from the very script that makes the tables.
+What is missing is told by definition, on both engines. Whether a pop uses its index PostgreSQL's
+planner says, asked with the pop's own choice of rows; of SQL Server nobody asks: there a plan
+belongs to a statement that has run, and its compilation may differ from call to call.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from console import sql
 from console.actions import maintain
-from console.catalog import Queue
-from console.doctor.checks import ask, texts
-from console.doctor.look import Look
+from console.catalog import Kind, Queue
+from console.designs import Order
+from console.doctor import schema
+from console.doctor.examination import (
+    LOCK_SECONDS,
+    STATEMENT_SECONDS,
+    Examination,
+    Family,
+    ask,
+    can_ask,
+    counted,
+    shortened,
+    some,
+)
+from console.doctor.finding import Code, Finding
+from console.doctor.repairs import MakeIndex, maintained
+from console.doctor.schema import Index, ShippedIndex, bare
 from console.engines import Product
+from console.monitor.limits import Severity
+from console.monitor.sample_queries import be_careful
 
+ENOUGH_PAGES = 100
+"""Of a smaller table a pop may as well read all."""
 
-@dataclass(frozen=True)
-class Wanted:
-    """One index, or one key, as the script makes it."""
-
-    table: str
-    columns: tuple[str, ...]
-    condition: str
-    is_key: bool
-    statement: str
-    """Makes it; empty: a key, which is made with its table."""
-    is_primary: bool = False
-
-    @property
-    def label(self) -> str:
-        """What it is on."""
-        where = f" where {self.condition}" if self.condition else ""
-        return f"{self.table} ({', '.join(self.columns)}){where}"
-
-
-@dataclass(frozen=True)
-class Index:
-    """One index that is there."""
-
-    table_name: str
-    name: str
-    columns: Any
-    condition: str | None
-    is_unique: bool
-    valid: bool
-    being_built: bool
-
-    def is_wanted(self, wanted: Wanted) -> bool:
-        """Whether it does what that one is for."""
-        return (
-            self.table_name == wanted.table
-            and [_bare(column) for column in texts(self.columns)]
-            == [_bare(c) for c in wanted.columns]
-            and _bare(self.condition or "") == _bare(wanted.condition)
-            and (self.is_unique or not wanted.is_key)
-        )
-
-    def keeps(self, wanted: Wanted) -> bool:
-        """Whether it keeps those ids apart: what an interrupted statement left does not."""
-        return self.is_wanted(wanted) and (self.valid or not _LEFT.search(self.name))
-
-
-_MADE = "_key_made"
-"""What a key is made of has this name until it is the key."""
-_LEFT = re.compile(rf"{_MADE}$|_ccnew\d*$")
-# Names as either engine quotes them, and what only one of them writes.
-_IDENT = r'(?:"(?:[^"]|"")*"|\[(?:[^\]]|\]\])*\])'
-_TABLE = re.compile(
-    rf"CREATE (?:UNLOGGED )?TABLE {_IDENT}\.(?P<name>{_IDENT}) \(\n(?P<columns>.*?)\n\)",
-    re.DOTALL,
+INDEX_MISSING = Code(
+    "index_missing",
+    Severity.WARNING,
+    "an index of the queue is missing: pops or queries read all rows",
+    repair="doctor --fix: it creates the index",
 )
-_COLUMN_KEY = re.compile(
-    r"^\s*(?P<columns>[a-z]\w*) .*\b(?P<kind>PRIMARY KEY|UNIQUE)\b", re.MULTILINE
+INVALID = Code(
+    "index_invalid",
+    Severity.WARNING,
+    "an index of the queue is invalid: no query uses it",
+    repair="maintain (doctor --fix), which rebuilds it",
 )
-_TABLE_KEY = re.compile(
-    rf"^\s*(?:CONSTRAINT {_IDENT} )?(?P<kind>PRIMARY KEY|UNIQUE)(?: CLUSTERED)? "
-    r"\((?P<columns>[^)]+)\)",
-    re.MULTILINE,
-)
-_INDEX = re.compile(
-    rf"^CREATE (?:NONCLUSTERED )?INDEX (?:{_IDENT} )?ON {_IDENT}\.(?P<name>{_IDENT}) "
-    r"\((?P<columns>.*?)\)(?:\s+INCLUDE \([^)]*\))?(?:\s+WHERE (?P<condition>[^;]*?))?"
-    r"(?:\s+WITH \([^)]*\))?;$",
-    re.MULTILINE,
+UNUSED = Code(
+    "index_unused",
+    Severity.WARNING,
+    "the planner does not use the index that a pop needs: each pop reads all rows",
+    judgement="find out why: ANALYZE the table, and see what keeps dead rows",
+    repair="maintain (doctor --fix), where the index is invalid",
 )
 
 
-def wanted(product: Product, queue: Queue) -> list[Wanted]:
-    """All that the design's script makes."""
-    script = sql.statements(product.name, queue.design.name)["tables"]
-    text = "\n".join(sql.batches(script, product.dialect, queue.scope(product)))
-    return list(_keys(text)) + [
-        Wanted(
-            _unquoted(found["name"]),
-            tuple(found["columns"].split(", ")),
-            found["condition"] or "",
-            is_key=False,
-            statement=found[0],
-        )
-        for found in _INDEX.finditer(text)
+def applies(queue: Queue) -> bool:
+    """Of somebody else's table nobody knows the indexes; Service Broker has its own."""
+    return queue.kind is Kind.INSTALLED and queue.design.shape != "broker"
+
+
+def _by_definition(examination: Examination) -> Iterator[Finding]:
+    queue = examination.queue
+    if not can_ask(examination, "indexes", "indexes"):
+        return
+    wanted = [one for one in schema.wanted(examination.database.product, queue) if not one.is_key]
+    if not wanted:
+        return
+    there = schema.there(examination, [one.table for one in wanted])
+    same = {one: [index for index in there if index.is_wanted(one)] for one in wanted}
+    missing = schema.on_tables(examination, [one for one, found in same.items() if not found])
+    broken = [
+        found[0]
+        for found in same.values()
+        if found and not any(index.valid for index in found) and not found[0].being_built
     ]
-
-
-def _keys(text: str) -> Iterator[Wanted]:
-    for table in _TABLE.finditer(text):
-        name = _unquoted(table["name"])
-        for kind in (_COLUMN_KEY, _TABLE_KEY):
-            for found in kind.finditer(table["columns"]):
-                columns = tuple(found["columns"].split(", "))
-                primary = found["kind"] == "PRIMARY KEY"
-                yield Wanted(name, columns, "", is_key=True, statement="", is_primary=primary)
-
-
-def there(look: Look, tables: Sequence[str]) -> list[Index]:
-    """The indexes of those tables."""
-    product = look.database.product
-    names = product.array(sorted(set(tables)))
-    return ask(look, Index, "indexes", schema=look.queue.schema, tables=names)
-
-
-def key_step(product: Product, schema: str, one: Wanted) -> maintain.Step:
-    """A key of one or two columns, made beside the traffic as far as that goes (PostgreSQL)."""
-    made = f"{one.table}{_MADE}"
-    column, second = (*one.columns, "")[:2]
-    values = {"schema": schema, "relation": one.table, "index": made}
-    values |= {"column": column, "second": second}
-    values["constraint"] = f"{one.table}_pkey" if one.is_primary else f"{one.table}_key"
-    kind = "primary" if one.is_primary else "unique"
-    scope = sql.Scope(values, {"columns": str(len(one.columns)), "key": kind})
-
-    def text(name: str) -> str:
-        script = sql.script(
-            sql.statements(product.name, "maintenance")[name], product.dialect, scope
+    if missing:
+        yield Finding(
+            INDEX_MISSING,
+            f"{counted(len(missing), 'index', 'indexes')} missing: "
+            + shortened(some([one.label for one in missing], most=1), 70),
+            evidence={"missing": [one.statement for one in missing]},
+            cause="they were dropped, or the table was recreated without them",
+            consequence="pops and queries of that state read all rows, slower the deeper the queue",
+            repair=MakeIndex(queue, tuple(_step(examination, one) for one in missing)),
         )
-        return "\n".join(x for x in script.splitlines() if not x.strip().startswith("--")).strip()
+    if broken:
+        names = ", ".join(index.name for index in broken)
+        yield Finding(
+            INVALID,
+            f"{counted(len(broken), 'index', 'indexes')} invalid: "
+            + shortened(some([index.name for index in broken], between=", "), 70),
+            evidence={"invalid": [index.name for index in broken]},
+            cause="an interrupted CREATE INDEX or REINDEX CONCURRENTLY left it so",
+            consequence="every write maintains it and no query can use it",
+            repair=maintained(queue, f"rebuild {names}"),
+        )
 
-    return maintain.Step(
-        "ADD KEY",
-        one.table,
-        f"it is missing: {one.label}",
-        (text("drop_leftover"), text("make_unique"), text("make_key")),
-        always=text("drop_leftover"),  # its own name is gone with the key that is made of it
+
+def _step(examination: Examination, one: ShippedIndex) -> maintain.MaintainStep:
+    """Beside the traffic, in the words of either engine, as far as the server can."""
+    statement = one.statement.replace("CREATE INDEX ON", "CREATE INDEX CONCURRENTLY ON", 1)
+    if "online_rebuild" not in examination.database.capabilities.missing:
+        options = "WITH (ALLOW_PAGE_LOCKS"
+        statement = statement.replace(options, options.replace("(", "(ONLINE = ON, "), 1)
+    return maintain.MaintainStep(
+        "CREATE INDEX", one.table, f"it is missing: {one.label}", (statement,)
     )
 
 
-def on_tables(look: Look, missing: Sequence[Wanted]) -> list[Wanted]:
-    """Those whose table is there: one that is not is a finding of its own."""
-    if not missing:
-        return []
-    tables = {table.name for table in maintain.measure(look.database, look.queue).tables}
-    return [one for one in missing if one.table in tables]
+def of_pop(product: Product, queue: Queue) -> ShippedIndex | None:
+    """The index by which a pop finds its row; a heap has none, and a ring's is its slots' key."""
+    order = queue.design.order_with(queue.options)
+    if order in {Order.NONE, Order.NUMBERS}:
+        return None
+    leads = "due_at" if order is Order.DUE else "pushed_at" if queue.design.keeps_row else "id"
+    for one in schema.wanted(product, queue):
+        if one.table == queue.table and one.columns[0] == queue.roles[leads]:
+            return one
+    raise LookupError(f"{queue.design.name} has no index for its pop")
 
 
-def _bare(text: str) -> str:
-    """Without what the server writes otherwise than the script: brackets, quotes, blanks."""
-    return re.sub(r'[\s()"\[\]]', "", text).lower()
+def _by_plan(examination: Examination) -> Iterator[Finding]:
+    queue, product = examination.queue, examination.database.product
+    expected = of_pop(product, queue)
+    if expected is None or not sql.has(product, "doctor.pop_plan"):
+        return
+    plan = _plan(examination)
+    nodes = list(_nodes(plan["Plan"]))
+    if goes_by_index(nodes) or _pages(examination, expected.table) < ENOUGH_PAGES:
+        return
+    same = [one for one in schema.there(examination, [expected.table]) if one.is_wanted(expected)]
+    if not same or any(index.being_built for index in same):
+        return  # that it is missing is told by definition
+    yield Finding(
+        UNUSED,
+        f"a pop does not use {shortened(same[0].name, 40)}: "
+        + some(list(dict.fromkeys(node["Node Type"] for node in nodes)), most=3, between=", "),
+        evidence={
+            "expected": expected.label,
+            "plan": [_shown(node) for node in nodes],
+            "settings": plan.get("Settings", {}),
+        },
+        cause=_cause(same),
+        consequence="each pop reads all rows of the table, slower the deeper the queue",
+        repair=None
+        if any(index.valid for index in same)
+        else maintained(queue, f"rebuild {same[0].name}"),
+    )
 
 
-def _unquoted(name: str) -> str:
-    return name[1:-1].replace(name[-1] * 2, name[-1])
+def _plan(examination: Examination) -> Mapping[str, Any]:
+    with examination.moment() as connection:
+        be_careful(connection, examination.database, STATEMENT_SECONDS, LOCK_SECONDS)
+        asked = sql.query(
+            "doctor.pop_plan", connection.dialect, examination.queue.scope(connection)
+        )
+        plan: Mapping[str, Any] = connection.execute(asked).scalar_one()[0]
+    return plan
+
+
+def _nodes(plan: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield plan
+    for below in plan.get("Plans", ()):
+        yield from _nodes(below)
+
+
+def goes_by_index(nodes: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether rows come from an index in the order of the pop. Any index will do that brings them
+    so: somebody may have made a better one."""
+    kinds = {node["Node Type"] for node in nodes}
+    return bool(kinds & {"Index Scan", "Index Only Scan"}) and "Sort" not in kinds
+
+
+def _shown(node: Mapping[str, Any]) -> dict[str, object]:
+    names = ("Node Type", "Relation Name", "Index Name", "Sort Key", "Filter", "Total Cost")
+    return {name: node[name] for name in names if name in node}
+
+
+def _pages(examination: Examination, table: str) -> int:
+    tables = maintain.measure(examination.database, examination.queue).tables
+    return max((one.pages for one in tables if one.name == table), default=0)
+
+
+def _cause(same: Sequence[Index]) -> str:
+    if not any(index.valid for index in same):
+        return f"{same[0].name} is invalid: a CREATE INDEX or REINDEX of it was interrupted"
+    return (
+        "an older transaction may still see rows from before the index was made, or the statistics "
+        "are old: ANALYZE the table, and see what keeps dead rows"
+    )
+
+
+INDEXES = Family(
+    "indexes",
+    (INDEX_MISSING, INVALID, UNUSED),
+    {
+        "indexes": _by_definition,
+        "the plan of a pop": _by_plan,
+    },
+    applies,
+)
+
+
+# CHECK constraints that the design's script makes, and which of them are gone.
+
+CONSTRAINT_MISSING = Code(
+    "constraint_missing",
+    Severity.WARNING,
+    "a CHECK constraint of the queue's tables is missing: values that no verb handles are accepted",
+    repair="doctor --fix --code: it creates the CHECK constraint",
+)
+
+
+_CHECK = re.compile(r"\bCHECK \((?P<condition>[^()]+)\)")
+_BETWEEN = re.compile(r"(\w+?)between(\d+)and(\d+)")
+
+
+@dataclass(frozen=True)
+class ShippedCheck:
+    """One CHECK as the script makes it."""
+
+    table: str
+    condition: str
+
+    @property
+    def column(self) -> str:
+        """The one that it is about, with which it begins."""
+        return self.condition.split()[0]
+
+    @property
+    def label(self) -> str:
+        return f"{self.table}: {self.condition}"
+
+
+@dataclass(frozen=True)
+class Check:
+    table_name: str
+    condition: str
+
+    def is_wanted(self, wanted: ShippedCheck) -> bool:
+        """Whether it asks for the same, however the server writes it."""
+        there = bare(self.condition).removeprefix("check").removesuffix("notvalid")
+        return self.table_name == wanted.table and there == _plain(wanted.condition)
+
+
+def checks_wanted(product: Product, queue: Queue) -> list[ShippedCheck]:
+    """All that the design's script makes."""
+    return [
+        ShippedCheck(table, check["condition"])
+        for table, columns in schema.tables(product, queue)
+        for check in _CHECK.finditer(columns)
+    ]
+
+
+def _constraints(examination: Examination) -> Iterator[Finding]:
+    product, queue = examination.database.product, examination.queue
+    asked = checks_wanted(product, queue)
+    if not asked or not can_ask(examination, "constraints", "checks"):
+        return
+    names = product.array(sorted({one.table for one in asked}))
+    there = ask(examination, Check, "checks", schema=queue.schema, tables=names)
+    gone = [one for one in asked if not any(check.is_wanted(one) for check in there)]
+    missing = schema.on_tables(examination, gone)
+    if missing:
+        yield Finding(
+            CONSTRAINT_MISSING,
+            f"{counted(len(missing), 'constraint')} missing: "
+            + some([one.label for one in missing], most=1),
+            evidence={"missing": [[one.table, one.condition] for one in missing]},
+            cause="it was dropped, or the table was recreated without it",
+            consequence="a value that no verb handles is accepted, and its row is no longer seen",
+            repair=MakeIndex(
+                queue,
+                tuple(_check_step(product, queue.schema, one) for one in missing),
+                waits="a moment",
+            ),
+        )
+
+
+def _check_step(product: Product, schema: str, one: ShippedCheck) -> maintain.MaintainStep:
+    """First for rows to come, then for those that are there."""
+    values = {"schema": schema, "relation": one.table, "constraint": f"{one.table}_{one.column}_ck"}
+    scope = sql.Scope(values, {"check": one.column})
+    return maintain.MaintainStep(
+        "ADD CHECK",
+        one.table,
+        f"it is missing: {one.label}",
+        tuple(
+            sql.plain(sql.script(f"maintenance.{name}", product.dialect, scope))
+            for name in ("make_check", "validate_check")
+            if sql.has(product, f"maintenance.{name}")
+        ),
+    )
+
+
+def _plain(condition: str) -> str:
+    return _BETWEEN.sub(r"\1>=\2and\1<=\3", bare(condition))
+
+
+CONSTRAINTS = Family(
+    "constraints",
+    (CONSTRAINT_MISSING,),
+    {"constraints": _constraints},
+    applies,
+)

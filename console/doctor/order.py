@@ -12,11 +12,11 @@ from datetime import datetime, timedelta
 
 from console.catalog import Kind, Queue
 from console.designs import Order
-from console.designs.pops import Overtaken, Pop, Verdict, judge
-from console.doctor.checks import ask, can_ask, checked, counted, some
-from console.doctor.finding import Code, Finding, Severity
-from console.doctor.look import Look
+from console.designs.model import OrderVerdict, Overtaken, Pop, judge
+from console.doctor.examination import Examination, Family, ask, can_ask, counted, some
+from console.doctor.finding import Code, Finding
 from console.formats import duration
+from console.monitor.limits import Severity
 
 FAR = 1_000
 """Who works in larger batches than this is overtaken by whole batches."""
@@ -26,19 +26,24 @@ _TOLERANCE = timedelta(seconds=1)
 """A server's clock may be set back in the middle of a pop."""
 _SHOWN = 10
 
+_OVER = "it cannot be undone: only you can decide whether the work has to be done again"
+
 BROKEN = Code(
     "order_broken",
     Severity.WARNING,
     "a strict fifo: messages were popped after others that were pushed later",
+    judgement=_OVER,
 )
-EARLY = Code("popped_early", Severity.WARNING, "messages were popped before they were due")
+EARLY = Code(
+    "popped_early", Severity.WARNING, "messages were popped before they were due", judgement=_OVER
+)
 OVERTAKEN = Code(
     "overtaken",
     Severity.NOTE,
-    f"a message came minutes after {FAR:,} or more that were pushed later",
+    f"a message was popped minutes after {FAR:,} or more that were pushed later",
+    judgement=_OVER,
 )
 
-CODES: tuple[Code, ...] = (BROKEN, EARLY, OVERTAKEN)
 
 _JUDGED = {Order.STRICT, Order.LAX, Order.NUMBERS, Order.DUE}
 
@@ -47,12 +52,6 @@ def applies(queue: Queue) -> bool:
     """Whether its pops are kept, in an order that means something."""
     kept = queue.options.get("archive_at_pop") == "on" and queue.kind is Kind.INSTALLED
     return kept and queue.design.order_with(queue.options) in _JUDGED
-
-
-def examine(look: Look) -> Iterator[Finding]:
-    """Every finding; what cannot be told goes to `look.unseen`."""
-    if applies(look.queue):
-        yield from checked(look, "order of pops", _order)
 
 
 @dataclass(frozen=True)
@@ -65,20 +64,20 @@ class PoppedRow:
     due_at: datetime | None
 
 
-def _order(look: Look) -> Iterator[Finding]:
-    queue = look.queue
-    if not can_ask(look, "order of pops", "popped"):
+def _order(examination: Examination) -> Iterator[Finding]:
+    queue = examination.queue
+    if not can_ask(examination, "order of pops", "popped"):
         return
     since = queue.installed_at
     log = [
         Pop(row.id, row.pushed_at, row.popped_at, row.due_at)
-        for row in ask(look, PoppedRow, "popped")
+        for row in ask(examination, PoppedRow, "popped")
         if since is None or row.pushed_at is None or row.pushed_at >= since
     ]
     yield from findings(judge(log, queue.design.order_with(queue.options), _TOLERANCE))
 
 
-def findings(verdict: Verdict) -> Iterator[Finding]:
+def findings(verdict: OrderVerdict) -> Iterator[Finding]:
     """What is worth telling of a verdict on a log of pops, whoever wrote it."""
     if verdict.early:
         yield _early(verdict)
@@ -89,7 +88,7 @@ def findings(verdict: Verdict) -> Iterator[Finding]:
         yield _far(verdict, far)
 
 
-def _broken(verdict: Verdict) -> Finding:
+def _broken(verdict: OrderVerdict) -> Finding:
     late = verdict.overtaken
     return Finding(
         BROKEN,
@@ -101,10 +100,10 @@ def _broken(verdict: Verdict) -> Finding:
             "farthest": verdict.farthest,
             "messages": [_told(one) for one in late[:_SHOWN]],
         },
-        cause="something else than the queue's own functions took or put in messages, or its code "
-        "was changed",
-        consequence="who relies on the exact order worked on messages in a wrong one: look at "
-        "what came of these",
+        cause="messages were pushed or popped without the queue's own functions, or its code was "
+        "changed",
+        consequence="consumers that rely on the exact order processed messages in the wrong one: "
+        "check the results of these",
         since=late[0].pop.popped_at,
     )
 
@@ -123,7 +122,7 @@ def _times(pop: Pop) -> dict[str, object]:
     return {name: at.isoformat() for name, at in times.items() if at is not None}
 
 
-def _early(verdict: Verdict) -> Finding:
+def _early(verdict: OrderVerdict) -> Finding:
     early = verdict.early
     return Finding(
         EARLY,
@@ -134,13 +133,13 @@ def _early(verdict: Verdict) -> Finding:
             "count": len(early),
             "messages": [{"id": pop.number, **_times(pop)} for pop in early[:_SHOWN]],
         },
-        cause="something else than the queue's own functions took them, or its code was changed",
-        consequence="somebody worked on them before their time",
+        cause="they were popped without the queue's own functions, or its code was changed",
+        consequence="they were processed too early",
         since=early[0].popped_at,
     )
 
 
-def _far(verdict: Verdict, far: list[Overtaken]) -> Finding:
+def _far(verdict: OrderVerdict, far: list[Overtaken]) -> Finding:
     worst = max(far, key=lambda one: one.by)
     return Finding(
         OVERTAKEN,
@@ -154,7 +153,15 @@ def _far(verdict: Verdict, far: list[Overtaken]) -> Finding:
         },
         cause="their push committed late, or a pop that held them was rolled back or died"
         if verdict.order is Order.LAX
-        else "their push committed late, or a repair gave their numbers back to the pops",
-        consequence="the design allows it; who needs the exact order wants fifo with order=strict",
+        else "their push committed late, or a repair parked their numbers for later pops",
+        consequence="the design allows it; if you need the exact order, use fifo with order=strict",
         since=far[0].pop.popped_at,
     )
+
+
+FAMILY = Family(
+    "order of pops",
+    (BROKEN, EARLY, OVERTAKEN),
+    {"order of pops": _order},
+    applies,
+)

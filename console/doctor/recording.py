@@ -1,4 +1,7 @@
-"""Everything that is recorded of one connection: samples, and in longer steps what is dearer."""
+"""Everything that is recorded of one connection: samples, and in longer steps what is dearer.
+
+And what bounds the holes of a ring that nobody reads: no pop can prove that a push is gone.
+"""
 
 import logging
 import threading
@@ -9,29 +12,30 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from console import catalog
-from console.actions import audit
+from console import audit, catalog
 from console.catalog import Queue
-from console.doctor.examine import examine
-from console.doctor.finding import Diagnosis, Finding
+from console.doctor.finding import Diagnosis, Finding, Repair
+from console.doctor.repairs import tried
+from console.doctor.ring_losses import PILE
+from console.doctor.watcher import UNATTENDED_SECONDS, Doctor, Examined, Watcher
 from console.engines import Database, patience
 from console.errors import ConsoleError
-from console.monitor import Reading, Sampler
-from console.monitor.activity import Activity, find_objects, look
-from console.monitor.asking import StuckAfter
+from console.monitor.activity import Activity, find_objects, sample_activity
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks
 from console.monitor.recording import Recorder
-from console.monitor.recording.records import ACTIONS, FINDINGS, WAITS, Row
+from console.monitor.recording.segments import ACTIONS, FINDINGS, WAITS, Row
+from console.monitor.sample_queries import StuckAfter
+from console.monitor.sampler import Reading, Sampler
+from console.rights import Rights
 
 _LOG = logging.getLogger(__name__)
-FINDINGS_SECONDS = 60.0
 WAITS_SECONDS = 10.0
 ACTIONS_SECONDS = 10.0
 _SHARE = 10
-"""A look that takes long is followed by a pause of so many times as long, at least."""
-_LOOK_SECONDS = 600.0
-"""For one of them, which may be many statements."""
+"""What takes long is followed by a pause of so many times as long, at least."""
+_EXAMINATION_SECONDS = 600.0
+"""For one of them, whatever a silent server does."""
 
 
 @dataclass
@@ -41,34 +45,22 @@ class _Due:
     at: float = 0.0
 
 
-class Rounds:
-    """What is looked at in longer steps, in a thread of its own: waits, actions, findings.
+class WaitsAndActions:
+    """Records, beside the readings, what sessions wait for and what operators did.
 
-    It looks only while samples come: those tell whether the connection is there.
+    A thread of its own, in longer steps, and only while samples come: those tell whether the
+    connection is there.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        recorder: Recorder,
-        *,
-        thresholds_of: ThresholdsOf = defaults_of,
-        masks: Masks = (),
-        findings: bool = True,
-    ) -> None:
-        """`findings`: let the doctor look; not where somebody else does and hands them on."""
+    def __init__(self, database: Database, recorder: Recorder) -> None:
         self._database = database
         self._recorder = recorder
-        self._thresholds_of = thresholds_of
-        self._masks = masks
-        self._with_findings = findings
         self._last: Reading | None = None
         self._seen_actions: dict[int, str] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recording", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def stop(self, timeout_seconds: float = 0.0) -> None:
@@ -83,8 +75,6 @@ class Rounds:
 
     def _run(self) -> None:
         due = [_Due(WAITS_SECONDS, self._waits), _Due(ACTIONS_SECONDS, self._actions)]
-        if self._with_findings:
-            due.append(_Due(FINDINGS_SECONDS, self._findings))
         while not self._stop.wait(1.0):
             if self._last is None or self._last.error is not None:
                 continue  # the sampler is the one that tries to connect again
@@ -97,31 +87,20 @@ class Rounds:
 
     def _try(self, record: Callable[[Sequence[Queue]], None]) -> None:
         try:
-            with patience(_LOOK_SECONDS, self._stop.is_set):
+            with patience(_EXAMINATION_SECONDS, self._stop.is_set):
                 record(catalog.in_use(self._database))
         except ConsoleError:
-            return  # a look that failed is no record; the samples tell of the connection
+            return  # the samples tell of the connection
         except Exception:  # noqa: BLE001  # a thread that dies records nothing ever again
-            _LOG.exception("what is recorded in longer steps could not be looked at")
-
-    def _findings(self, queues: Sequence[Queue]) -> None:
-        seen = self._last.queues if self._last is not None else ()
-        found = examine(
-            self._database,
-            queues,
-            thresholds_of=self._thresholds_of,
-            snapshots=seen,
-            masks=self._masks,
-        )
-        self._recorder.add(FINDINGS, findings(found, datetime.now(UTC)))
+            _LOG.exception("waits or actions could not be recorded")
 
     def _waits(self, queues: Sequence[Queue]) -> None:
-        activity = look(self._database, find_objects(self._database, queues))
+        activity = sample_activity(self._database, find_objects(self._database, queues))
         self._recorder.add(WAITS, waits(activity, datetime.now(UTC)))
 
     def _actions(self, _: Sequence[Queue]) -> None:
         with self._database.transaction("read the audit", read_only=True) as connection:
-            found = audit.entries(connection, self._database.product, audit.Wanted())
+            found = audit.entries(connection, audit.EntryFilter())
         # Each when it is first seen, and when it has gone on.
         news = [one for one in found if self._seen_actions.get(one.action_id) != one.outcome]
         self._seen_actions = {one.action_id: one.outcome for one in found}
@@ -140,31 +119,54 @@ class Recording:
         stuck_after_seconds: StuckAfter,
         thresholds_of: ThresholdsOf = defaults_of,
         masks: Masks = (),
+        rights: Rights = Rights.READ_ONLY,
         told: Callable[[Reading], None] = lambda _: None,
     ) -> None:
-        """`told`: gets each reading too, in the sampler's thread."""
+        """`told`: gets each reading too, in the sampler's thread.
+
+        `rights`: with those of an operator a ring's holes that pile up are forgotten.
+        """
+        self._database = database
+        self._recorder = recorder
+        self._rights = rights
         self._told = told
-        self._rounds = Rounds(database, recorder, thresholds_of=thresholds_of, masks=masks)
-        self._sampler = Sampler(
-            database,
-            self._sampled,
-            interval_seconds=interval_seconds,
-            stuck_after_seconds=stuck_after_seconds,
+        self._waits_and_actions = WaitsAndActions(database, recorder)
+        self._watcher = Watcher(
+            Sampler(
+                database,
+                interval_seconds=interval_seconds,
+                stuck_after_seconds=stuck_after_seconds,
+            ),
+            Doctor(database, thresholds_of, masks, rights=rights),
+            on_reading=self._sampled,
+            on_examined=self._examined,
+            every_seconds=UNATTENDED_SECONDS,
         )
 
     def start(self) -> None:
-        """Begin."""
-        self._sampler.start()
-        self._rounds.start()
+        self._watcher.start()
+        self._waits_and_actions.start()
 
     def stop(self, timeout_seconds: float) -> None:
         """End what is under way and wait for it, so long at most."""
-        self._sampler.stop(timeout_seconds)
-        self._rounds.stop(timeout_seconds)
+        self._watcher.stop(timeout_seconds)
+        self._waits_and_actions.stop(timeout_seconds)
 
     def _sampled(self, reading: Reading) -> None:
-        self._rounds.sampled(reading)
+        self._waits_and_actions.sampled(reading)
         self._told(reading)
+
+    def _examined(self, examined: Examined) -> None:
+        self._recorder.add(FINDINGS, findings(examined.diagnoses, datetime.now(UTC)))
+        for repair in holes_to_forget(examined.diagnoses, self._rights):
+            for line in tried(repair, self._database).lines:
+                _LOG.info("%s: %s", self._recorder.connection, line)
+
+
+def holes_to_forget(found: Iterable[Diagnosis], rights: Rights) -> list[Repair]:
+    """The repairs of rings whose holes are old or many: each proves them again before it acts."""
+    repairs = [f.repair for one in found for f in one.findings if f.code is PILE and f.repair]
+    return [repair for repair in repairs if repair.unattended and repair.rights <= rights]
 
 
 def findings(found: Iterable[Diagnosis], at: datetime) -> Iterator[Row]:
@@ -217,5 +219,6 @@ def action(entry: audit.Entry) -> Row:
     """An action as a row of ACTIONS; its filters may hold parts of payloads and stay out."""
     return {
         "at": entry.started_at,
-        **{name: getattr(entry, name) for name in ACTIONS.columns if name != "at"},
+        **{name: getattr(entry, name) for name in ACTIONS.columns if name not in {"at", "note"}},
+        "note": entry.detail if entry.verb == "note" else None,
     }

@@ -4,10 +4,11 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import tzinfo
 
-from console.actions.audit import Entry
+from console.audit import Entry
+from console.catalog import Note
 from console.doctor.finding import Diagnosis
 from console.formats import NOT_APPLICABLE, UNKNOWN, count, duration, moment, plain, rate
-from console.monitor import QueueSnapshot
+from console.monitor.snapshot import QueueSnapshot
 
 _FIGURES = (
     ("ready", "ready"),
@@ -29,13 +30,16 @@ def markdown(
     figures: QueueSnapshot | None,
     actions: Sequence[Entry],
     zone: tzinfo | None,
+    notes: Sequence[Note] = (),
 ) -> str:
     """The report. It holds no payload."""
     return "\n".join(
         (
             *_head(diagnosis),
+            *_decisions(figures),
             *_figures(figures),
             *_findings(diagnosis, zone),
+            *_notes(notes, zone),
             *_actions(actions, zone),
         )
     )
@@ -48,6 +52,12 @@ def _head(diagnosis: Diagnosis) -> Iterator[str]:
     options = ", ".join(f"{name}={value}" for name, value in sorted(queue.options.items()))
     yield f"Design {queue.design.name} ({_text(options)}). Verdict: **{diagnosis.verdict}**."
     yield ""
+
+
+def _decisions(figures: QueueSnapshot | None) -> Iterator[str]:
+    for one in () if figures is None else figures.decisions:
+        yield f"**{_text(one.shown)}**"
+        yield ""
 
 
 def _figures(figures: QueueSnapshot | None) -> Iterator[str]:
@@ -79,22 +89,38 @@ def _findings(diagnosis: Diagnosis, zone: tzinfo | None) -> Iterator[str]:
         yield ""
     for finding in diagnosis.findings:
         since = "" if finding.since is None else f", since {moment(finding.since, zone)}"
-        yield f"### {finding.code.severity.word}: {_text(finding.summary)}"
+        yield f"### {finding.grade}: {_text(finding.summary)}"
         yield ""
         yield f"`{finding.code.name}`{since}"
         yield ""
+        if finding.silenced is not None:
+            yield f"- {_text(finding.silenced.words.capitalize())}"
         for head, words in (("Cause", finding.cause), ("Consequence", finding.consequence)):
             if words:
                 yield f"- {head}: {_text(words)}"
-        for name, value in finding.evidence.items():
+        for name, value in finding.shown.items():
             yield f"- {_text(name)}: {_text(str(value))}"
         if finding.repair is not None:
-            command = f" ({_code(finding.repair.command)})" if finding.repair.command else ""
-            yield f"- Repair: {_text(finding.repair.summary)}{command}"
+            yield f"- Repair: {_text(finding.repair.summary)} ({_code(finding.command)})"
+        else:
+            words, *statement = finding.needs.splitlines()
+            yield f"- {_text(words)}"
+            yield from (f"  - {_code(line)}" for line in statement)
         yield ""
     for why in diagnosis.unseen:
-        yield f"Not looked at: {_text(why)}"
+        yield f"Not examined: {_text(why)}"
         yield ""
+
+
+def _notes(notes: Sequence[Note], zone: tzinfo | None) -> Iterator[str]:
+    if not notes:
+        return
+    yield "## Notes"
+    yield ""
+    for one in notes:
+        of = "" if one.queue else " (of the whole database)"
+        yield f"- {moment(one.noted_at, zone)}: {_text(one.note)}, {_text(one.operator)}{of}"
+    yield ""
 
 
 def _actions(actions: Sequence[Entry], zone: tzinfo | None) -> Iterator[str]:

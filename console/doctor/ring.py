@@ -1,134 +1,93 @@
-"""The ring: numbers that went astray, slots and sequences that contradict themselves, no room."""
+"""The ring: slots and sequences that contradict themselves, no room; and its lost numbers."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from console import sql
 from console.catalog import Kind
-from console.doctor import ring_causes as causes
-from console.doctor.finding import Code, Finding, Severity
-from console.doctor.look import Look
-from console.doctor.ring_causes import Life, Loss
-from console.doctor.ring_grace import losses
-from console.doctor.ring_map import Missing
+from console.designs import Flow
+from console.doctor import ring_losses
+from console.doctor.examination import Examination, Family, command
+from console.doctor.finding import Code, Finding
+from console.doctor.repairs import relay
+from console.doctor.ring_losses import Ring
+from console.doctor.ring_map import Missing, Structure, losses
 from console.doctor.ring_proof import (
     Astray,
+    Life,
     Losses,
-    Run,
-    as_evidence,
     gated,
     next_numbers,
-    spelled,
     total,
 )
-from console.doctor.ring_repairs import AddSlots, Mend, Renumber
-from console.formats import duration
-from console.monitor.limits import Level
+from console.doctor.ring_repairs import AddSlots, Straighten
+from console.formats import duration, numbered
+from console.monitor.limits import Severity
 
-OLD_SECONDS = 3600.0
-"""A hole that is parked for longer is looked at by too many pops."""
+_STRANDED_SECONDS = 1.0
+"""A message of a parked number that no pop takes for longer waits for its turn."""
 _STANDSTILL_SECONDS = 1.0
 """A full ring from which nothing is popped for so long stands still."""
 
-SPENT_BEYOND = Code(
-    "spent_beyond_ring",
-    Severity.CRITICAL,
-    "more pop numbers are spent ahead of the pushes than the ring has slots: relay at once",
-)
-ORPHAN = Code(
-    "orphan", Severity.CRITICAL, "messages whose pop number is spent: no pop will ask for them"
-)
 MISMATCH = Code(
-    "slot_mismatch", Severity.CRITICAL, "slots that contradict their number or reference count"
+    "slot_mismatch",
+    Severity.CRITICAL,
+    "slots that contradict their number or reference count",
+    repair="doctor --fix --code: it corrects slots and sequences, then renumbers (relay)",
 )
-MISSING = Code("slot_count", Severity.CRITICAL, "not as many slots as the ring's size")
+MISSING = Code(
+    "slot_count",
+    Severity.CRITICAL,
+    "more or fewer slots than the ring's size",
+    repair="doctor --fix: it adds empty slots; slots outside the ring: doctor --fix --code: "
+    "it corrects slots and sequences, then renumbers (relay)",
+)
 BEHIND = Code(
     "sequence_behind",
     Severity.CRITICAL,
-    "sequences that stand below numbers already in use, as after a dump was restored",
+    "sequences below numbers already in use, as after a restored dump",
+    repair="doctor --fix --code: it corrects slots and sequences, then renumbers (relay)",
 )
 CACHED = Code(
     "sequence_cached",
     Severity.CRITICAL,
-    "sequences that hand out numbers per session, by another step, or again from the start",
+    "sequences that cache numbers per session, cache too many, have another step, or cycle",
+    judgement="its sequences belong to another program: ALTER SEQUENCE ... CACHE 1, while no "
+    "caller runs",
+    repair="doctor --fix --code: it corrects slots and sequences, then renumbers (relay)",
 )
-FULL = Code("full", Severity.CRITICAL, "no push finds room, and nothing is popped")
-FILLING = Code("filling", Severity.WARNING, "the ring is nearly full, or full while pops go on")
+FULL = Code(
+    "full",
+    Severity.CRITICAL,
+    "full: no push finds room, and nothing is popped",
+    judgement="start the consumers, or enlarge the ring",
+)
+FILLING = Code(
+    "filling",
+    Severity.WARNING,
+    "the ring is nearly full, or full while pops go on",
+    judgement="add consumers, or enlarge the ring",
+)
 LAPPED = Code(
     "lapped",
     Severity.WARNING,
-    "the pushes are more than a lap ahead, over numbers without messages",
+    "the pushes are more than a lap ahead, because of numbers without messages",
+    repair="relay, which renumbers all live messages",
 )
-AHEAD = Code("pop_ahead", Severity.WARNING, "the pops are more than a lap ahead of the pushes")
-SPENT = Code(
-    "spent",
+AHEAD = Code(
+    "pop_ahead",
     Severity.WARNING,
-    "pop numbers that are spent, not parked and not pushed yet: orphans to be",
+    "the pops are more than a lap ahead of the pushes",
+    repair="relay, which renumbers all live messages",
 )
-PILE = Code(
-    "holes_pile_up",
+STRANDED = Code(
+    "parked_stranded",
     Severity.WARNING,
-    "more parked holes than slots, or one older than an hour: every pop looks at them",
+    "messages of parked numbers that no pop takes for longer than a second, while pops go on",
+    repair="doctor --fix where holes are in the way; else relay, which renumbers all live messages",
 )
-HOLE = Code("hole", Severity.NOTE, "spent push numbers that will never have a message")
-STALE_VOID = Code("stale_void", Severity.NOTE, "void numbers that no pop will ever drop")
-
-CODES: tuple[Code, ...] = (
-    *(SPENT_BEYOND, ORPHAN, MISMATCH, MISSING, BEHIND, CACHED, FULL),
-    *(FILLING, LAPPED, AHEAD, SPENT, PILE),
-    *(HOLE, STALE_VOID),
-)
-"""In the order in which they are found, the gravest first."""
-
-
-@dataclass(frozen=True)
-class Structure:
-    """The ring's numbers and slots at one moment."""
-
-    next_push: int
-    next_pop: int
-    size: int
-    base: int
-    slots: int
-    outside: int
-    live: int
-    misplaced: int
-    miscounted: int
-    below_base: int
-    highest: int
-    parked: int
-    voids: int
-    voids_ahead: int
-    """Void numbers that no pop has drawn yet."""
-    highest_parked: int
-    highest_void: int
-    parked_seconds: float | None
-    """How long the oldest parked number is parked."""
-
-    @property
-    def gap(self) -> int:
-        """The push/pop sequence gap."""
-        return self.next_push - self.next_pop
-
-    @property
-    def broken(self) -> int:
-        """How many contradictions its slots have; one slot may have several."""
-        return self.misplaced + self.miscounted + self.below_base
-
-    @property
-    def behind(self) -> dict[str, int]:
-        """Numbers in use that a sequence has not reached, by what they are of."""
-        pushed = {
-            "highest_message": self.highest,
-            "highest_void": self.highest_void,
-            "base": self.base - 1,
-        }
-        popped = {"highest_parked": self.highest_parked, "base_of_pops": self.base - 1}
-        return {name: n for name, n in pushed.items() if n >= self.next_push} | {
-            name: n for name, n in popped.items() if n >= self.next_pop
-        }
 
 
 @dataclass(frozen=True)
@@ -140,8 +99,13 @@ class _Broken:
 
 
 @dataclass(frozen=True)
-class _Moment:
-    moment: datetime
+class _Stranded:
+    number: int
+    id: int
+    pushed_at: datetime
+    age_seconds: float
+    next_pop: int
+    turn: int | None
 
 
 @dataclass(frozen=True)
@@ -152,124 +116,49 @@ class _Settings:
     cycles: bool
 
 
-def examine(look: Look) -> Iterator[Finding]:
-    """Every finding on a ring, the gravest first. What cannot be told goes to `look.unseen`."""
-    if look.queue.kind is not Kind.INSTALLED:
-        look.unseen.append(
+def _ring(examination: Examination) -> Iterator[Finding]:
+    """Every finding on a ring, the gravest first."""
+    if examination.queue.kind is not Kind.INSTALLED:
+        examination.unseen.append(
             "lost numbers: callers of an adopted ring keep numbers on their side, so nothing that "
             "the database shows proves one lost"
         )
-        if _can(look, "sequence_settings"):
-            yield from _sequences(look)
+        if _can(examination, "sequence_settings"):
+            yield from _sequences(examination)
         return
-    if not _can(look, "lost"):
-        look.unseen.append(f"lost numbers: not looked for on {look.database.product.title} yet")
+    if not _can(examination, "lost"):
+        examination.unseen.append(
+            f"lost numbers: not examined on {examination.database.product.title} yet"
+        )
         return
-    (life,) = look.ask(Life, "life")
+    (life,) = examination.ask(Life, "life")
     if life.recovering:
-        look.unseen.append("lost numbers: a standby does not know its primary's sequences")
+        examination.unseen.append("lost numbers: a standby does not know its primary's sequences")
         return
-    with gated(look) as connection:
-        (now,) = look.fetch(connection, Structure, "structure")
+    with gated(examination) as connection:
+        (now,) = examination.fetch(connection, Structure, "structure")
     # Behind the numbers in use, what looks lost would only be that.
-    lost = Losses() if now.behind else losses(look)
-    look.unseen.extend(lost.unseen())
-    ring = _Ring(look, life, now, lost)
-    for found in (
-        *(_beyond, _orphans, _slots, _missing, _behind),
-        *(_sequences_of, _room, _laps, _spent, _holes, _voids),
-    ):
+    lost = Losses() if now.behind else losses(examination)
+    examination.unseen.extend(lost.unseen())
+    ring = Ring(examination, life, now, lost)
+    for found in (ring_losses.beyond, ring_losses.orphans, _slots, _missing, _behind):
+        yield from found(ring)
+    yield from _sequences(examination)
+    for found in (_room, _laps, ring_losses.spent, _stranded, ring_losses.holes, ring_losses.voids):
         yield from found(ring)
 
 
-@dataclass(frozen=True)
-class _Ring:
-    """All that was looked at."""
-
-    look: Look
-    life: Life
-    now: Structure
-    lost: Losses
-
-    def runs(self, *kinds: Astray) -> list[Run]:
-        """Those that are proven."""
-        return [run for kind in kinds for run in self.lost.proven.get(kind, ())]
-
-    def mend(self, *kinds: Astray) -> Mend:
-        """What puts all of these right."""
-        counts = {kind: total(self.runs(kind)) for kind in kinds}
-        found = {kind: count for kind, count in counts.items() if count}
-        return Mend(self.look.queue, found, self.look.patience_seconds)
+def _can(examination: Examination, statement: str) -> bool:
+    return sql.has(examination.database.product, f"{examination.queue.design.name}.{statement}")
 
 
-def _can(look: Look, statement: str) -> bool:
-    return statement in sql.statements(look.database.product.name, look.queue.design.name)
-
-
-@dataclass(frozen=True)
-class _Told:
-    """Cause and age of lost numbers."""
-
-    cause: str
-    since: datetime | None
-    evidence: dict[str, object]
-    crash: bool
-
-
-def _told(life: Life, runs: Sequence[Run]) -> _Told:
-    found = causes.causes(runs, life)
-    ages = [run.since for run in runs if run.since is not None]
-    evidence: dict[str, object] = {
-        "causes": {
-            loss.value: [[run.first, run.last] for run in some[:20]] for loss, some in found.items()
-        }
-    }
-    crashed = Loss.CRASH in found
-    if crashed and life.crashed_at is not None:
-        evidence["crashed_at"] = life.crashed_at.isoformat()
-    since = life.crashed_at if crashed else min(ages, default=None)
-    return _Told(causes.told(found, life), since, evidence, crashed)
-
-
-def _beyond(ring: _Ring) -> Iterator[Finding]:
-    look, now = ring.look, ring.now
-    runs = ring.runs(Astray.SPENT)
-    if total(runs) > now.size:
-        told = _told(ring.life, runs)
-        yield Finding(
-            SPENT_BEYOND,
-            f"{total(runs):,} pop numbers are spent ahead of the pushes, in {now.size:,} slots",
-            evidence=as_evidence(runs) | told.evidence,
-            cause=told.cause,
-            consequence="the next messages fill the whole ring, and no pop asks for any of them",
-            since=told.since,
-            repair=Renumber(look.queue),
-        )
-
-
-def _orphans(ring: _Ring) -> Iterator[Finding]:
-    runs = ring.runs(Astray.ORPHAN)
-    if runs:
-        told = _told(ring.life, runs)
-        yield Finding(
-            ORPHAN,
-            f"{_counted(runs, 'orphan')}: {spelled(runs)}",
-            evidence=as_evidence(runs) | told.evidence,
-            cause=told.cause,
-            consequence="no pop will ever ask for these messages, and each keeps its slot from "
-            "every lap that comes",
-            since=told.since,
-            repair=ring.mend(Astray.ORPHAN),
-        )
-
-
-def _slots(ring: _Ring) -> Iterator[Finding]:
-    look, now = ring.look, ring.now
+def _slots(ring: Ring) -> Iterator[Finding]:
+    examination, now = ring.examination, ring.now
     if now.broken:
-        samples = look.ask(_Broken, "broken_slots")
+        samples = examination.ask(_Broken, "broken_slots")
         yield Finding(
             MISMATCH,
-            f"{now.broken:,} contradictions in slots"
+            f"{numbered(now.broken, 'contradiction')} in slots"
             + (f": {samples[0].wrong} (slot {samples[0].slot})" if samples else ""),
             evidence={
                 "misplaced": now.misplaced,
@@ -277,18 +166,18 @@ def _slots(ring: _Ring) -> Iterator[Finding]:
                 "below_base": now.below_base,
                 "slots": [vars(sample) for sample in samples],
             },
-            cause="rows were changed by something else than the ring's own functions",
-            consequence="pops do not find messages in them, or pushes no room",
-            repair=Renumber(look.queue, straighten=True),
+            cause="rows were changed without the ring's own functions",
+            consequence="pops do not find messages in them, or pushes find no room",
+            repair=Straighten(examination.queue),
         )
 
 
-def _missing(ring: _Ring) -> Iterator[Finding]:
-    look, now = ring.look, ring.now
+def _missing(ring: Ring) -> Iterator[Finding]:
+    examination, now = ring.examination, ring.now
     inside = now.slots - now.outside
     if inside == now.size and not now.outside:
         return
-    missing = look.ask(Missing, "missing_slots") if inside < now.size else []
+    missing = examination.ask(Missing, "missing_slots") if inside < now.size else []
     yield Finding(
         MISSING,
         f"{inside:,} slots of {now.size:,}"
@@ -299,17 +188,17 @@ def _missing(ring: _Ring) -> Iterator[Finding]:
             "outside": now.outside,
             "missing": [[run.first, run.last] for run in missing[:100]],
         },
-        cause="rows were deleted or added by something else than a relay",
-        consequence="pushes that draw a number of a missing slot find no room; what lay in it is "
-        "lost. A relay with missing slots is refused",
-        repair=Renumber(look.queue, straighten=True)
+        cause="rows were deleted or added, and not by a relay",
+        consequence="pushes that draw a number of a missing slot find no room; the message that "
+        "lay in it is lost. A relay with missing slots is refused",
+        repair=Straighten(examination.queue)
         if now.outside
-        else AddSlots(look.queue, now.size - inside),
+        else AddSlots(examination.queue, now.size - inside),
     )
 
 
-def _behind(ring: _Ring) -> Iterator[Finding]:
-    look, now = ring.look, ring.now
+def _behind(ring: Ring) -> Iterator[Finding]:
+    examination, now = ring.examination, ring.now
     if now.behind:
         yield Finding(
             BEHIND,
@@ -321,19 +210,19 @@ def _behind(ring: _Ring) -> Iterator[Finding]:
                 "base": now.base,
                 **now.behind,
             },
-            cause="table and sequences are of different moments: a dump restored, or a sequence "
+            cause="table and sequences are from different moments: a restored dump, or a sequence "
             "set by hand",
             consequence="numbers are handed out twice: pushes meet slots that are taken, ids are "
-            "no longer unique, pops pass messages by",
-            repair=Renumber(look.queue, straighten=True),
+            "no longer unique, pops miss messages",
+            repair=Straighten(examination.queue),
         )
 
 
-def _sequences(look: Look) -> Iterator[Finding]:
-    found = look.ask(_Settings, "sequence_settings")
+def _sequences(examination: Examination) -> Iterator[Finding]:
+    found = examination.ask(_Settings, "sequence_settings")
     wrong = [s for s in found if s.cached > 1 or s.step != 1 or s.cycles]
     if wrong:
-        installed = look.queue.kind is Kind.INSTALLED
+        installed = examination.queue.kind is Kind.INSTALLED
         yield Finding(
             CACHED,
             "; ".join(
@@ -341,36 +230,36 @@ def _sequences(look: Look) -> Iterator[Finding]:
                 for s in wrong
             ),
             evidence={"sequences": [vars(setting) for setting in wrong]},
-            cause="the sequence was altered; on PostgreSQL every session caches numbers for itself",
-            consequence="numbers come in no order at all, and a session that ends takes its cache "
-            "with it: orphans and holes",
-            repair=Renumber(look.queue, straighten=True) if installed else None,
+            cause="the sequence was altered, or made by an older version; on PostgreSQL every "
+            "session caches numbers for itself, on SQL Server the server does for all",
+            consequence="on PostgreSQL numbers come out of order, and a session that ends takes "
+            "its cache with it; on SQL Server a crash skips the cache: orphans and holes, and a "
+            "ring of fewer slots is full until a relay",
+            repair=Straighten(examination.queue) if installed else None,
         )
 
 
-def _sequences_of(ring: _Ring) -> Iterator[Finding]:
-    return _sequences(ring.look)
-
-
-def _room(ring: _Ring) -> Iterator[Finding]:
-    look, now = ring.look, ring.now
-    if now.gap < now.size and not look.thresholds.gap_share.exceeded(now.gap / now.size):
+def _room(ring: Ring) -> Iterator[Finding]:
+    examination, now = ring.examination, ring.now
+    if now.gap < now.size and not examination.thresholds.gap_share.exceeded(now.gap / now.size):
         return
-    # Of a plain look at a sequence up to 32 may be too much: much in a small ring.
-    now = replace(now, **vars(next_numbers(look)))
+    # Of a plain read of a sequence up to 32 may be too much: much in a small ring.
+    now = replace(now, **vars(next_numbers(examination)))
     share = now.gap / now.size
-    exceeded = look.thresholds.gap_share.exceeded(share)
+    exceeded = examination.thresholds.gap_share.exceeded(share)
     if exceeded is None and share < 1:
         return
-    still = share >= 1 and _stands_still(look, now)
-    level = exceeded[0] if exceeded else Level.CRITICAL
+    still = share >= 1 and _stands_still(examination, now)
+    level = exceeded[0] if exceeded else Severity.CRITICAL
     evidence = {
         "gap": now.gap,
         "size": now.size,
         "live": now.live,
         "next_push": now.next_push,
         "next_pop": now.next_pop,
-        "full_in_seconds": None if look.snapshot is None else look.snapshot.full_in_seconds,
+        "full_in_seconds": None
+        if examination.snapshot is None
+        else examination.snapshot.full_in_seconds,
     }
     yield Finding(
         FULL if still else FILLING,
@@ -380,24 +269,26 @@ def _room(ring: _Ring) -> Iterator[Finding]:
         cause="more is pushed than popped" if not still else "no consumer pops",
         consequence="every push returns null: it is not stored"
         if share >= 1
-        else "when it is full, pushes return null and are not stored",
+        else "once it is full, pushes return null and are not stored",
+        judgement="start or add consumers; or add slots: "
+        + command(examination.queue, "resize", str(2 * now.size)),
     )
 
 
-def _stands_still(look: Look, now: Structure) -> bool:
+def _stands_still(examination: Examination, now: Structure) -> bool:
     """Whether a full ring is still full, and from the same number on, a moment later."""
-    deadline = time.monotonic() + min(_STANDSTILL_SECONDS, look.patience_seconds)
+    deadline = time.monotonic() + min(_STANDSTILL_SECONDS, examination.patience_seconds)
     while True:
-        later = next_numbers(look)
+        later = next_numbers(examination)
         if later.next_pop != now.next_pop or later.next_push - later.next_pop < now.size:
             return False
         if time.monotonic() >= deadline:
             return True
-        time.sleep(0.05)
+        examination.pause(0.05)
 
 
-def _laps(ring: _Ring) -> Iterator[Finding]:
-    look, now = ring.look, ring.now
+def _laps(ring: Ring) -> Iterator[Finding]:
+    examination, now = ring.examination, ring.now
     # Pushes that race at full go a few numbers too far and say so: those are void.
     holes = total(ring.runs(Astray.HOLE))
     over = now.gap - now.voids_ahead - now.size
@@ -410,7 +301,7 @@ def _laps(ring: _Ring) -> Iterator[Finding]:
             evidence=numbers | {"live": now.live, "holes": holes},
             cause="a sequence skipped numbers: see the holes",
             consequence=f"pushes return null although only {now.live:,} messages are in the ring",
-            repair=Renumber(look.queue),
+            repair=relay(examination.queue),
         )
     waiting = -now.gap
     if waiting > now.size and total(ring.runs(Astray.SPENT)) <= now.size:
@@ -418,77 +309,66 @@ def _laps(ring: _Ring) -> Iterator[Finding]:
             AHEAD,
             f"the pops are {waiting:,} numbers ahead of the pushes, in {now.size:,} slots",
             evidence=numbers | {"parked": now.parked},
-            cause="a sequence was moved, or table and sequences are of different moments",
-            consequence="every pop looks at parked numbers in vain",
-            repair=Renumber(look.queue),
+            cause="a sequence was changed, or table and sequences are from different moments",
+            consequence="every pop checks parked numbers in vain",
+            repair=relay(examination.queue),
         )
 
 
-def _spent(ring: _Ring) -> Iterator[Finding]:
-    now = ring.now
-    runs = ring.runs(Astray.SPENT)
-    if runs and total(runs) <= now.size:
-        told = _told(ring.life, runs)
+def _stranded(ring: Ring) -> Iterator[Finding]:
+    examination, now = ring.examination, ring.now
+    left, oldest_seconds = _left_by_pops(examination)
+    if left:
+        numbers = [one.number for one in left]
+        words = "message" if len(left) == 1 else "messages"
+        holes = total(ring.runs(Astray.PARKED_HOLE))
         yield Finding(
-            SPENT,
-            f"{_counted(runs, 'spent pop number')} ahead of the pushes: {spelled(runs)}",
-            evidence=as_evidence(runs) | told.evidence,
-            cause=told.cause,
-            consequence="the messages that will get these numbers will be orphans",
-            since=told.since,
-            repair=ring.mend(Astray.SPENT),
+            STRANDED,
+            f"{len(left):,} {words} of parked numbers that no pop takes, the oldest "
+            f"{duration(oldest_seconds)} old",
+            evidence={
+                "count": len(left),
+                "numbers": numbers[:100],
+                "ids": [one.id for one in left[:100]],
+                "oldest_seconds": oldest_seconds,
+                "parked": now.parked,
+                "parked_holes": holes,
+            },
+            cause=f"{now.parked:,} numbers are parked, and a pop checks 64 of them"
+            + (f"; {holes:,} of them are holes" if holes else ""),
+            consequence="they wait for their turn, and others overtake them",
+            since=min(one.pushed_at for one in left),
+            repair=ring.mend(Astray.PARKED_HOLE) if holes else relay(examination.queue),
         )
 
 
-def _holes(ring: _Ring) -> Iterator[Finding]:
-    now = ring.now
-    parked, ahead = ring.runs(Astray.PARKED_HOLE), ring.runs(Astray.HOLE)
-    runs = sorted([*parked, *ahead], key=lambda run: run.first)
-    if not runs:
-        return
-    age_seconds = _oldest_seconds(ring, parked)
-    old = age_seconds >= OLD_SECONDS
-    pile = old or total(parked) > now.size
-    told = _told(ring.life, runs)
-    age = f", the oldest parked for {duration(age_seconds)}" if old else ""
-    yield Finding(
-        PILE if pile else HOLE,
-        f"{_counted(runs, 'hole')}: {spelled(runs)}{age}",
-        evidence=as_evidence(runs)
-        | {"parked": total(parked), "not_drawn_yet": total(ahead)}
-        | told.evidence,
-        cause=told.cause,
-        consequence="a pop that meets them spends a few milliseconds on each, and after eight it "
-        "returns no row; nothing is lost",
-        since=told.since,
-        repair=ring.mend(Astray.PARKED_HOLE, Astray.HOLE),
-    )
+def _left_by_pops(examination: Examination) -> tuple[list[_Stranded], float]:
+    """What lay there a second ago and still does, although pops came; and the highest age."""
+    before = {
+        one.number: one
+        for one in examination.ask(_Stranded, "stranded")
+        if one.age_seconds >= _STRANDED_SECONDS
+    }
+    if not before:
+        return [], 0.0
+    time.sleep(_STRANDED_SECONDS)
+    left = [
+        one
+        for one in examination.ask(_Stranded, "stranded")
+        if (was := before.get(one.number)) is not None
+        and was.pushed_at == one.pushed_at
+        and (was.next_pop, was.turn) != (one.next_pop, one.turn)
+    ]
+    return left, max((one.age_seconds for one in left), default=0.0)
 
 
-def _oldest_seconds(ring: _Ring, parked: Sequence[Run]) -> float:
-    """How long the oldest hole is parked, by the server's clock; 0 where it cannot be long."""
-    ages = [run.since for run in parked if run.since is not None]
-    if not ages or (ring.now.parked_seconds or 0.0) < OLD_SECONDS:
-        return 0.0
-    (now,) = ring.look.ask(_Moment, "moment", "actions")
-    return (now.moment - min(ages)).total_seconds()
-
-
-def _voids(ring: _Ring) -> Iterator[Finding]:
-    runs = ring.runs(Astray.VOID)
-    if runs:
-        told = _told(ring.life, runs)
-        yield Finding(
-            STALE_VOID,
-            f"{_counted(runs, 'void number')} that no pop will drop: {spelled(runs)}",
-            evidence=as_evidence(runs) | told.evidence,
-            cause=told.cause,
-            consequence="none but their rows",
-            since=told.since,
-            repair=ring.mend(Astray.VOID),
-        )
-
-
-def _counted(runs: Sequence[Run], noun: str) -> str:
-    count = total(runs)
-    return f"{count:,} {noun}" + "s" * (count != 1)
+FAMILY = Family(
+    "the ring",
+    (
+        *(ring_losses.SPENT_BEYOND, ring_losses.ORPHAN, MISMATCH, MISSING, BEHIND, CACHED, FULL),
+        *(FILLING, LAPPED, AHEAD, ring_losses.SPENT, STRANDED, ring_losses.PILE),
+        *(ring_losses.HOLE, ring_losses.STALE_VOID),
+    ),
+    {"the ring": _ring},
+    lambda queue: queue.design.flow is Flow.NUMBERS,
+)

@@ -1,15 +1,195 @@
 """A ring's slots as data: ranges by state."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
+from console import sql
+from console.actions.relay import Blocker
 from console.catalog import Queue
-from console.doctor.look import looking
-from console.doctor.ring_causes import Life
-from console.doctor.ring_grace import prove
-from console.doctor.ring_proof import Side, gated
+from console.doctor import ring_proof
+from console.doctor.examination import Examination, open_examination
+from console.doctor.ring_proof import Astray, Drawer, Life, Losses, NumberRange, Proof, Side, gated
 from console.engines import Database
 from console.errors import RefusedError
+
+# The ring's proof on SQL Server (DESIGN section 5): two checks, a grace apart.
+#
+# What looks lost is lost where it does so twice, and whoever may have drawn it has ended between
+# the looks. Every procedure of a ring locks its configuration before it draws, to the end of its
+# transaction: so who has drawn before the first check, and goes on, is a transaction that is
+# older than that check and holds a lock of the ring. Where this login cannot see those, nothing
+# is proven.
+#
+# A file that has `drawers` tells more: `ring_proof` is its proof, and needs no grace.
+
+GRACE_SECONDS = 1.0
+"""Between the checks, however fast everybody ends: the views of locks are not of one moment."""
+_PAUSE = 0.1
+_TICK = 0.1
+"""The server's times of transactions are no finer than a few milliseconds; so much is enough."""
+
+
+def prove(examination: Examination, sides: Iterable[Side] = tuple(Side)) -> Proof:
+    """Wait until whoever has drawn by now is gone, as long as the check has patience."""
+    if _tells_drawers(examination):
+        return ring_proof.prove(examination, sides)
+    drawn = ring_proof.next_numbers(examination)
+    return Proof(drawn.next_push, drawn.next_pop, _drawers(examination, sides))
+
+
+def losses(examination: Examination) -> Losses:
+    """What is lost. Where nothing even looks like it, nobody is waited for."""
+    if _tells_drawers(examination):
+        return ring_proof.losses(examination)
+    drawn = ring_proof.next_numbers(examination)
+    proof = Proof(drawn.next_push, drawn.next_pop)
+    first = _read(examination, proof)
+    if not first:
+        return ring_proof.sorted_out(proof, ())
+    drawers = _drawers(examination, {Astray(run.kind).side for run in first})
+    proof = replace(proof, drawers=drawers)
+    return ring_proof.sorted_out(proof, in_both(first, _read(examination, proof)))
+
+
+def _drawers(examination: Examination, sides: Iterable[Side]) -> tuple[Drawer, ...]:
+    """Who is still open after the wait. Of which sequence somebody drew, no lock tells."""
+    left = _outwait(
+        lambda: examination.ask(Blocker, "blockers"),
+        examination.patience_seconds,
+        examination.pause,
+    )
+    return tuple(_drawer(side, blocker) for side in sides for blocker in left)
+
+
+def _read(examination: Examination, proof: Proof) -> list[NumberRange]:
+    with ring_proof.gated(examination) as connection:
+        return examination.fetch(
+            connection, NumberRange, "lost", drawn_push=proof.drawn_push, drawn_pop=proof.drawn_pop
+        )
+
+
+def _tells_drawers(examination: Examination) -> bool:
+    return sql.has(examination.database.product, f"{examination.queue.design.name}.drawers")
+
+
+def _outwait(
+    open_now: Callable[[], Sequence[Blocker]],
+    patience_seconds: float,
+    wait: Callable[[float], None] = time.sleep,
+) -> list[Blocker]:
+    """Those that were open at the beginning and are still there at the end; a grace is waited for
+    at least, whatever the patience."""
+    began = time.monotonic()
+    while True:
+        waited = time.monotonic() - began
+        left = [one for one in open_now() if was_open(one, waited)]
+        if waited >= (max(patience_seconds, GRACE_SECONDS) if left else GRACE_SECONDS):
+            return left
+        if any(map(_hidden, left)):
+            return left
+        wait(_PAUSE)
+
+
+def was_open(blocker: Blocker, waited_seconds: float) -> bool:
+    """Whether the transaction may have begun before the wait did; of unknown age it may."""
+    age = blocker.transaction_seconds
+    return age is None or age >= waited_seconds - _TICK
+
+
+def _hidden(blocker: Blocker) -> bool:
+    """The row that stands for all that this login does not see: waiting tells nothing."""
+    return blocker.pid is None and blocker.prepared_transaction is None
+
+
+def _drawer(side: Side, blocker: Blocker) -> Drawer:
+    holder = "" if blocker.pid is None else str(blocker.pid)
+    return Drawer(side, holder, **vars(blocker))
+
+
+def in_both(first: Sequence[NumberRange], second: Sequence[NumberRange]) -> list[NumberRange]:
+    """The runs of the second look, as far as their numbers looked lost in the first one too.
+
+    A number may be another kind by then: a hole is parked once a pop has drawn it, a consumed
+    number is an orphan once its message is there. It is the same loss, of the same side.
+    """
+    found: list[NumberRange] = []
+    for side in Side:
+        before = _joined(run for run in first if Astray(run.kind).side is side)
+        for run in second:
+            if Astray(run.kind).side is side:
+                found += _clipped(run, before)
+    return sorted(found, key=lambda run: (run.kind, run.first))
+
+
+def _joined(runs: Iterable[NumberRange]) -> list[tuple[int, int]]:
+    """First and last numbers of chunks, in order, none of which touches another."""
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted((run.first, run.last) for run in runs):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], last))
+        else:
+            joined.append((first, last))
+    return joined
+
+
+def _clipped(run: NumberRange, chunks: Sequence[tuple[int, int]]) -> list[NumberRange]:
+    """The parts of the run that lie in one of the chunks; times around it only at its ends."""
+    parts = []
+    for first, last in chunks:
+        low, high = max(run.first, first), min(run.last, last)
+        if low <= high:
+            before = run.before_at if low == run.first else None
+            after = run.after_at if high == run.last else None
+            parts.append(NumberRange(run.kind, low, high, run.since, before, after))
+    return parts
+
+
+@dataclass(frozen=True)
+class Structure:
+    """The ring's numbers and slots at one moment."""
+
+    next_push: int
+    next_pop: int
+    size: int
+    base: int
+    slots: int
+    outside: int
+    live: int
+    misplaced: int
+    miscounted: int
+    below_base: int
+    highest: int
+    parked: int
+    voids: int
+    voids_ahead: int
+    """Void numbers that no pop has drawn yet."""
+    highest_parked: int
+    highest_void: int
+    parked_seconds: float | None
+    """How long the oldest parked number is parked."""
+
+    @property
+    def gap(self) -> int:
+        return self.next_push - self.next_pop
+
+    @property
+    def broken(self) -> int:
+        """How many contradictions its slots have; one slot may have several."""
+        return self.misplaced + self.miscounted + self.below_base
+
+    @property
+    def behind(self) -> dict[str, int]:
+        """Numbers in use that a sequence has not reached, by what they are of."""
+        pushed = {
+            "highest_message": self.highest,
+            "highest_void": self.highest_void,
+            "base": self.base - 1,
+        }
+        popped = {"highest_parked": self.highest_parked, "base_of_pops": self.base - 1}
+        return {name: n for name, n in pushed.items() if n >= self.next_push} | {
+            name: n for name, n in popped.items() if n >= self.next_pop
+        }
 
 
 @dataclass(frozen=True)
@@ -52,7 +232,6 @@ class SlotMap:
 
 
 def slot_map(database: Database, queue: Queue, *, patience_seconds: float = 0.5) -> list[SlotRange]:
-    """The ranges of `whole_map`."""
     return list(whole_map(database, queue, patience_seconds=patience_seconds).ranges)
 
 
@@ -62,24 +241,24 @@ def whole_map(database: Database, queue: Queue, *, patience_seconds: float = 0.5
     Numbers whose callers are still open after `patience_seconds` count as under way. RefusedError
     on a standby.
     """
-    with looking(database, queue, patience_seconds=patience_seconds) as look:
-        (life,) = look.ask(Life, "life")
+    with open_examination(database, queue, patience_seconds=patience_seconds) as examination:
+        (life,) = examination.ask(Life, "life")
         if life.recovering:
             raise RefusedError(
                 f"Could not map the slots of {queue.name!r}.",
                 why="A standby does not know where its primary's sequences stand.",
-                next_step="Ask the primary.",
+                next_step="Connect to the primary.",
             )
-        proof = prove(look)
-        with gated(look) as connection:
-            found = look.fetch(
+        proof = prove(examination)
+        with gated(examination) as connection:
+            found = examination.fetch(
                 connection,
                 SlotRange,
                 "slot_map",
                 drawn_pop=0 if proof.in_the_way(Side.POP) else proof.drawn_pop,
                 drawn_push=0 if proof.in_the_way(Side.PUSH) else proof.drawn_push,
             )
-            (extent,) = look.fetch(connection, _Extent, "extent")
+            (extent,) = examination.fetch(connection, _Extent, "extent")
     next_push = None if extent.last is None else extent.last + 1
     ranges = tuple(_with_gaps(found, extent.slots))
     return SlotMap(ranges, extent.slots, extent.first, next_push)

@@ -5,18 +5,24 @@ until those are gone; read the state. What was drawn before the first step and i
 last one will never come. That needs no grace, no evidence of a crash, and stops nobody.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
-
-from sqlalchemy import Connection
+from typing import TYPE_CHECKING
 
 from console import sql
 from console.actions.relay import Blocker
-from console.doctor.look import Look
+from console.doctor.examination import Examination
+from console.formats import numbered
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
 
 _FIRST_PAUSE = 0.005
 _LONGEST_PAUSE = 0.1
@@ -24,8 +30,6 @@ _SHOWN_RUNS = 100
 
 
 class Side(StrEnum):
-    """Which of the two sequences."""
-
     PUSH = "push"
     POP = "pop"
 
@@ -46,16 +50,7 @@ class Astray(StrEnum):
 
 
 @dataclass(frozen=True)
-class Gate:
-    """The row that `gate` never returns."""
-
-    number: int
-
-
-@dataclass(frozen=True)
-class Numbers:
-    """Where both sequences stand."""
-
+class SequencePositions:
     next_push: int
     next_pop: int
 
@@ -77,7 +72,6 @@ class Drawer:
 
     @property
     def line(self) -> str:
-        """Who it is, in words."""
         if not self.holder:
             return "transactions that this login may not see"
         words = {name: value for name, value in vars(self).items() if name not in _KEY}
@@ -88,7 +82,7 @@ _KEY = {"side", "holder"}
 
 
 @dataclass(frozen=True)
-class Run:
+class NumberRange:
     """Numbers in a row that went the same way."""
 
     kind: str
@@ -102,7 +96,6 @@ class Run:
 
     @property
     def count(self) -> int:
-        """How many numbers."""
         return self.last - self.first + 1
 
 
@@ -125,67 +118,71 @@ class Losses:
     """What is lost, proven, and what could not be told from work under way."""
 
     proof: Proof = Proof(0, 0)
-    proven: Mapping[Astray, tuple[Run, ...]] = field(default_factory=dict)
-    in_progress: Mapping[Side, tuple[Run, ...]] = field(default_factory=dict)
+    proven: Mapping[Astray, tuple[NumberRange, ...]] = field(default_factory=dict)
+    in_progress: Mapping[Side, tuple[NumberRange, ...]] = field(default_factory=dict)
 
     def unseen(self) -> list[str]:
         """What could not be proven, in words."""
         return [
-            f"{total(runs):,} {side} numbers ({spelled(runs)}) may be in the hands of "
+            f"{numbered(total(runs), f'{side} number')} ({spelled(runs)}) may be held by "
             + "; ".join(drawer.line for drawer in self.proof.in_the_way(side))
             for side, runs in self.in_progress.items()
             if runs
         ]
 
 
-def next_numbers(look: Look) -> Numbers:
+def next_numbers(examination: Examination) -> SequencePositions:
     """Where they stand, exactly."""
-    (now,) = look.ask(Numbers, "next_numbers")
+    (now,) = examination.ask(SequencePositions, "next_numbers")
     return now
 
 
-def prove(look: Look, sides: Iterable[Side] = tuple(Side)) -> Proof:
-    """Wait until whoever has drawn by now is gone, as long as the look has patience."""
-    drawn = next_numbers(look)
+def prove(examination: Examination, sides: Iterable[Side] = tuple(Side)) -> Proof:
+    """Wait until whoever has drawn by now is gone, as long as the check has patience."""
+    drawn = next_numbers(examination)
     wanted = set(sides)
 
     def open_now() -> list[Drawer]:
-        return [found for found in look.ask(Drawer, "drawers") if found.side in wanted]
+        return [found for found in examination.ask(Drawer, "drawers") if found.side in wanted]
 
-    left = _outwait(open_now, look.patience_seconds)
+    left = _outwait(open_now, examination.patience_seconds, examination.pause)
     return Proof(drawn.next_push, drawn.next_pop, tuple(left))
 
 
-def _outwait(open_now: Callable[[], Sequence[Drawer]], seconds: float) -> list[Drawer]:
-    """Those of the first look that are still there at the last."""
+def _outwait(
+    open_now: Callable[[], Sequence[Drawer]],
+    seconds: float,
+    wait: Callable[[float], None] = time.sleep,
+) -> list[Drawer]:
+    """Those of the first check that are still there at the last."""
     deadline = time.monotonic() + seconds
     pause = _FIRST_PAUSE
     left = list(open_now())
     while left and time.monotonic() < deadline:
-        time.sleep(pause)
+        wait(pause)
         pause = min(pause * 1.5, _LONGEST_PAUSE)
         before = {(drawer.side, drawer.holder) for drawer in left}
         left = [found for found in open_now() if (found.side, found.holder) in before]
     return left
 
 
-def losses(look: Look) -> Losses:
+def losses(examination: Examination) -> Losses:
     """What is lost. Where nothing even looks like it, nobody is waited for."""
-    drawn = next_numbers(look)
+    drawn = next_numbers(examination)
     proof = Proof(drawn.next_push, drawn.next_pop)
-    seen = _read(look, proof)
+    seen = _read(examination, proof)
     # What a side shows only in the second look was not drawn in time to be waited for.
     sides = {Astray(run.kind).side for run in seen}
     if seen:
-        proof = prove(look, sides)
-        seen = [run for run in _read(look, proof) if Astray(run.kind).side in sides]
+        proof = prove(examination, sides)
+        seen = [run for run in _read(examination, proof) if Astray(run.kind).side in sides]
     return sorted_out(proof, seen)
 
 
-def sorted_out(proof: Proof, seen: Sequence[Run]) -> Losses:
+def sorted_out(proof: Proof, seen: Sequence[NumberRange]) -> Losses:
     """What looks lost: proven where nobody is in the way, else in progress."""
-    proven: dict[Astray, tuple[Run, ...]] = {}
-    in_progress: dict[Side, tuple[Run, ...]] = {}
+    proven: dict[Astray, tuple[NumberRange, ...]] = {}
+    in_progress: dict[Side, tuple[NumberRange, ...]] = {}
     for kind in Astray:
         runs = tuple(run for run in seen if run.kind == kind)
         if proof.in_the_way(kind.side):
@@ -195,34 +192,29 @@ def sorted_out(proof: Proof, seen: Sequence[Run]) -> Losses:
     return Losses(proof, proven, in_progress)
 
 
-@dataclass(frozen=True)
-class _Setting:
-    jit: str
-
-
 @contextmanager
-def gated(look: Look) -> Iterator[Connection]:
+def gated(examination: Examination) -> Iterator[Connection]:
     """A transaction that no relay comes into, for statements that read the whole ring."""
-    with look.moment() as connection:
-        look.fetch(connection, Gate, "gate")
-        if "calm" in sql.statements(look.database.product.name, look.queue.design.name):
-            look.fetch(connection, _Setting, "calm")
+    with examination.moment() as connection:
+        design, scope = examination.queue.design.name, examination.queue.scope(connection)
+        sql.values(connection, int, f"{design}.gate", scope)  # never returns a row
+        if sql.has(connection, f"{design}.calm"):
+            sql.values(connection, str, f"{design}.calm", scope)
         yield connection
 
 
-def _read(look: Look, proof: Proof) -> list[Run]:
-    with gated(look) as connection:
-        return look.fetch(
-            connection, Run, "lost", drawn_push=proof.drawn_push, drawn_pop=proof.drawn_pop
+def _read(examination: Examination, proof: Proof) -> list[NumberRange]:
+    with gated(examination) as connection:
+        return examination.fetch(
+            connection, NumberRange, "lost", drawn_push=proof.drawn_push, drawn_pop=proof.drawn_pop
         )
 
 
-def total(runs: Iterable[Run]) -> int:
-    """How many numbers."""
+def total(runs: Iterable[NumberRange]) -> int:
     return sum(run.count for run in runs)
 
 
-def spelled(runs: Sequence[Run], most: int = 5) -> str:
+def spelled(runs: Sequence[NumberRange], most: int = 5) -> str:
     """`507-527, 530`; the rest is counted."""
     words = [str(r.first) if r.count == 1 else f"{r.first}-{r.last}" for r in runs[:most]]
     if len(runs) > most:
@@ -230,7 +222,7 @@ def spelled(runs: Sequence[Run], most: int = 5) -> str:
     return ", ".join(words)
 
 
-def as_evidence(runs: Sequence[Run]) -> dict[str, object]:
+def as_evidence(runs: Sequence[NumberRange]) -> dict[str, object]:
     """How many, and which: pairs of the first and the last of a run, the first hundred runs."""
     found: dict[str, object] = {
         "count": total(runs),
@@ -239,3 +231,107 @@ def as_evidence(runs: Sequence[Run]) -> dict[str, object]:
     if len(runs) > _SHOWN_RUNS:
         found["runs_not_shown"] = len(runs) - _SHOWN_RUNS
     return found
+
+
+_STARTING = timedelta(seconds=60)
+"""A server that recovers drops its counters within so much of its start."""
+_AT_ONCE = timedelta(seconds=2)
+"""A server that starts has its checkpointer within so much."""
+AHEAD = 33
+"""A crash of PostgreSQL loses at most so many numbers of a sequence with CACHE 1: those that it
+logs ahead, and the one whose commit was not there yet."""
+
+
+@dataclass(frozen=True)
+class Life:
+    """The server's own life, as far as this login may see it."""
+
+    server_started: datetime
+    checkpointer_started: datetime | None
+    counts_since: datetime | None
+    timeline: int | None
+    rollbacks: int
+    sessions_lost: int
+    """Ended by their client's death, an error or an administrator, in this database."""
+    recovering: bool = False
+    """A standby, which does not know where its primary's sequences stand."""
+    ahead: int = AHEAD
+    """A crash loses at most so many numbers of a sequence at once."""
+
+    @property
+    def crashed_at(self) -> datetime | None:
+        """When the server came back from its last crash; None: there is no sign of one.
+
+        A clean start keeps the counters, recovery from a crash begins them anew. A backend that
+        crashes takes the checkpointer with it, not the server. A server's very first start looks
+        like a crash: only together with lost numbers from around that time does it tell one.
+        """
+        started = self.checkpointer_started or self.server_started
+        if started - self.server_started > _AT_ONCE:
+            return started
+        if self.counts_since is None:
+            return None
+        anew = timedelta(0) <= self.counts_since - self.server_started <= _STARTING
+        return started if anew else None
+
+
+class Loss(StrEnum):
+    CRASH = "crash"
+    ROLLBACK = "rollback"
+    DEATH = "caller died"
+    EITHER = "rollback or caller died"
+    BATCH = "a batch rolled back, or a sequence moved"
+    UNKNOWN = "unknown"
+
+
+def loss_of(run: NumberRange, life: Life) -> Loss:
+    """The class of one run of lost numbers, by its length and the times around it."""
+    crash = life.crashed_at
+    if crash is not None and run.count <= life.ahead and _may_be_of(run, crash):
+        # A batch that was rolled back since looks alike, unless what came before it is known.
+        alone = not life.rollbacks and not life.sessions_lost
+        sure = run.count > 1 and (run.before_at is not None or alone)
+        return Loss.CRASH if sure else Loss.UNKNOWN
+    if run.count > life.ahead:
+        return Loss.BATCH
+    if life.sessions_lost == 0:
+        return Loss.ROLLBACK if life.rollbacks else Loss.UNKNOWN
+    return Loss.DEATH if life.rollbacks <= life.sessions_lost else Loss.EITHER
+
+
+def _may_be_of(run: NumberRange, crash: datetime) -> bool:
+    """Whether the numbers around it were used before and after the crash; unknown times may be."""
+    before = run.before_at is None or run.before_at <= crash
+    after = run.after_at is None or run.after_at >= crash
+    return before and after
+
+
+def causes(runs: Sequence[NumberRange], life: Life) -> dict[Loss, list[NumberRange]]:
+    found: dict[Loss, list[NumberRange]] = {}
+    for run in runs:
+        found.setdefault(loss_of(run, life), []).append(run)
+    return found
+
+
+def told(found: dict[Loss, list[NumberRange]], life: Life) -> str:
+    """The cause of a finding in words."""
+    crash = life.crashed_at
+    at = "" if crash is None else f" before {crash:%Y-%m-%d %H:%M:%S} UTC"
+    lost = f"{life.sessions_lost:,} sessions were lost in this database"
+    counted = f"{life.rollbacks:,} transactions were rolled back in this database"
+    words = {
+        Loss.CRASH: f"the server crashed{at}; a sequence skips what it had logged or cached ahead",
+        Loss.ROLLBACK: f"their callers rolled back ({counted}); a sequence is never rolled back",
+        Loss.DEATH: f"their callers died ({lost}); a sequence does not take back what they had "
+        "drawn",
+        Loss.EITHER: f"their callers rolled back or died ({counted}, {lost})",
+        Loss.BATCH: "a batch was rolled back; or table and sequences are from different moments "
+        "(a restored dump, a fail-over, a sequence set by hand)",
+        Loss.UNKNOWN: f"a rollback, a caller's death, or the crash{at}"
+        if crash
+        else "not known: nothing in the server's counters explains it",
+    }
+    lines = [f"{total(runs):,} ({spelled(runs)}): {words[loss]}" for loss, runs in found.items()]
+    if life.timeline is not None and life.timeline > 1:
+        lines.append(f"the server is on timeline {life.timeline}: it was promoted or restored")
+    return "; ".join(lines)

@@ -1,4 +1,4 @@
-"""What mends a ring: without a lock where that can be, by numbering it anew where not.
+"""What repairs a ring: without a lock where that can be, by numbering it anew where not.
 
 Each repair proves again right before it acts, in the same words as the finding, and is one
 transaction with its audit. None ever takes a message away.
@@ -7,18 +7,17 @@ transaction with its audit. None ever takes a message away.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from console import sql
-from console.actions import audit
-from console.actions import relay as relaying
-from console.actions.insist import insist
-from console.actions.ledger import Ledger
+from console import audit, sql
+from console.actions.relay import retry_while_busy
+from console.audit import Ledger
 from console.catalog import Queue
-from console.doctor.checks import command
-from console.doctor.look import PATIENCE_SECONDS, looking
-from console.doctor.ring_grace import losses, prove
-from console.doctor.ring_proof import Astray, Gate, Losses, Proof, Side, spelled, total
+from console.doctor.examination import PATIENCE_SECONDS, open_examination
+from console.doctor.repairs import OwnRepair, relay
+from console.doctor.ring_map import losses, prove
+from console.doctor.ring_proof import Astray, Losses, Proof, Side, spelled, total
 from console.engines import Database
 from console.errors import BusyError
+from console.formats import numbered
 from console.rights import Rights
 
 VERB = "mend"
@@ -27,20 +26,25 @@ VERB = "mend"
 
 @dataclass(frozen=True)
 class _Way:
-    """How one kind of lost number is mended."""
+    """How one kind of lost number is repaired."""
 
     statement: str
     does: str
+    to: str
     skipped: str
-    """Why one may be left alone: it is well by now."""
+    """Why one may be skipped: it is well by now."""
+
+    def words(self, number: int) -> str:
+        """`park 21 orphans`."""
+        return self.does.format(numbered(number, self.to))
 
 
 _WAYS: Mapping[Astray, _Way] = {
-    Astray.ORPHAN: _Way("park_orphans", "park {} orphans", "parked meanwhile"),
-    Astray.SPENT: _Way("park_spent", "park {} spent pop numbers", "parked meanwhile"),
-    Astray.PARKED_HOLE: _Way("drop_holes", "forget {} parked holes", "in another's hands"),
-    Astray.HOLE: _Way("void_holes", "make {} holes void", "void meanwhile"),
-    Astray.VOID: _Way("drop_voids", "forget {} void numbers", "in another's hands"),
+    Astray.ORPHAN: _Way("park_orphans", "park {}", "orphan", "parked meanwhile"),
+    Astray.SPENT: _Way("park_spent", "park {}", "consumed pop number", "parked meanwhile"),
+    Astray.PARKED_HOLE: _Way("drop_holes", "drop {}", "parked hole", "in another's hands"),
+    Astray.HOLE: _Way("void_holes", "make {} void", "hole", "void meanwhile"),
+    Astray.VOID: _Way("drop_voids", "drop {}", "void number", "in another's hands"),
 }
 
 
@@ -51,49 +55,46 @@ class _Count:
 
 
 @dataclass(frozen=True)
-class Mend:
-    """Numbers put right one by one, while traffic goes on. Implements `Repair`."""
+class Mend(OwnRepair):
+    """Numbers put right one by one, while traffic goes on."""
 
     queue: Queue
     found: Mapping[Astray, int]
-    """What is to be mended, and how many there were."""
+    """What is to be repaired, and how many there were."""
     patience_seconds: float = PATIENCE_SECONDS
-
-    unattended: bool = True
-    wants_name: bool = False
-    rights: Rights = Rights.OPERATOR
-    command: str = ""
 
     @property
     def summary(self) -> str:
         """`park 21 orphans`."""
-        return ", ".join(_WAYS[kind].does.format(f"{n:,}") for kind, n in self.found.items())
+        return ", ".join(_WAYS[kind].words(n) for kind, n in self.found.items())
 
     def plan(self, database: Database) -> Sequence[str]:
-        """Which numbers it would mend as things stand."""
-        with looking(database, self.queue, patience_seconds=self.patience_seconds) as look:
-            now = losses(look)
+        """Which numbers it would repair as things stand."""
+        with open_examination(
+            database, self.queue, patience_seconds=self.patience_seconds
+        ) as examination:
+            now = losses(examination)
         lines = []
         for kind in self.found:
             runs = now.proven.get(kind, ())
             if runs:
-                does = _WAYS[kind].does.format(f"{total(runs):,}")
+                does = _WAYS[kind].words(total(runs))
                 lines.append(f"{does}: {spelled(runs, most=20)}")
-        return [*lines, *self._left(now)] or ["nothing is left to mend"]
+        return [*lines, *self._left(now)] or ["nothing is left to repair"]
 
     def run(self, database: Database) -> Sequence[str]:
-        """Prove, then mend what is still proven. BusyError where it cannot be proven."""
-        with looking(database, self.queue, patience_seconds=self.patience_seconds) as look:
-            proof = prove(look, {kind.side for kind in self.found})
+        """Prove, then repair what is still proven. BusyError where it cannot be proven."""
+        with open_examination(
+            database, self.queue, patience_seconds=self.patience_seconds
+        ) as examination:
+            proof = prove(examination, {kind.side for kind in self.found})
         self._require(proof)
         told = []
         subject = audit.Subject.of(database, self.queue, VERB, self.summary)
-        doing = f"mend the ring {self.queue.name!r}"
+        doing = f"repair the ring {self.queue.name!r}"
         with audit.recorded(database, doing, subject) as act:
-            product = database.product
-            ring = sql.statements(product.name, self.queue.design.name)
-            scope = self.queue.scope(product)
-            sql.fetch(act.connection, Gate, ring["gate"], scope)
+            scope = self.queue.scope(database.product)
+            sql.values(act.connection, int, f"{self.queue.design.name}.gate", scope)
             ledger = Ledger()
             for kind in self.found:
                 way = _WAYS[kind]
@@ -101,10 +102,16 @@ class Mend:
                     Side.PUSH: {"drawn_push": proof.drawn_push},
                     Side.POP: {"drawn_pop": proof.drawn_pop},
                 }[kind.side]
-                (n,) = sql.fetch(act.connection, _Count, ring[way.statement], scope, **bound)
+                n = sql.row(
+                    act.connection,
+                    _Count,
+                    f"{self.queue.design.name}.{way.statement}",
+                    scope,
+                    **bound,
+                )
                 left = n.selected - n.done
                 ledger += Ledger(n.selected, n.done, n.done, {way.skipped: left} if left else {})
-                told.append(way.does.format(f"{n.done:,}"))
+                told.append(way.words(n.done))
             act.record.batch(act.connection, ledger.require_balance())
             act.detail = ", ".join(told)
         return told
@@ -112,10 +119,11 @@ class Mend:
     def _require(self, proof: Proof) -> None:
         if proof.drawers:
             raise BusyError(
-                f"Could not mend the ring {self.queue.name!r}.",
-                why="Its numbers may be in the hands of "
+                f"Could not repair the ring {self.queue.name!r}.",
+                why="Its numbers may be held by "
                 + "; ".join(drawer.line for drawer in proof.drawers),
-                next_step="Nothing was changed. Wait until they end, or end them; then again.",
+                next_step="Nothing was changed. Wait until they end, or terminate them; then try "
+                "again.",
             )
 
     def _left(self, now: Losses) -> list[str]:
@@ -125,55 +133,44 @@ class Mend:
         ]
 
 
-@dataclass(frozen=True)
-class _Slot:
-    slot: int
-
-
 def add_slots(database: Database, queue: Queue, act: audit.Act) -> int:
     """Give every slot without a row an empty one, in the caller's transaction; how many."""
     product = database.product
-    ring, scope = sql.statements(product.name, queue.design.name), queue.scope(product)
-    added = [row.slot for row in sql.fetch(act.connection, _Slot, ring["add_slots"], scope)]
+    scope = queue.scope(product)
+    added = sql.values(act.connection, int, f"{queue.design.name}.add_slots", scope)
     slots = product.array([str(slot) for slot in added])
-    emptied = sql.fetch(act.connection, _Slot, ring["empty_slots"], scope, slots=slots)
+    emptied = sql.values(
+        act.connection, int, f"{queue.design.name}.empty_slots", scope, slots=slots
+    )
     count = len(added)
     act.record.batch(act.connection, Ledger(count, count, len(emptied)).require_balance())
     return count
 
 
 @dataclass(frozen=True)
-class AddSlots:
-    """Slots whose rows were deleted come back empty. Implements `Repair`."""
+class AddSlots(OwnRepair):
+    """Slots whose rows were deleted come back empty."""
 
     queue: Queue
     count: int
 
-    unattended: bool = True
-    wants_name: bool = False
-    rights: Rights = Rights.ADMIN
-    command: str = ""
+    rights = Rights.ADMIN
 
     @property
     def summary(self) -> str:
-        """What it does."""
-        return f"add {self.count:,} empty slots"
+        return f"add {numbered(self.count, 'empty slot')}"
 
     def plan(self, database: Database) -> Sequence[str]:  # noqa: ARG002  # of the protocol
-        """What it would do."""
-        return [f"{self.summary}; what lay in them went with their rows and stays lost"]
+        return [f"{self.summary}; the messages in them were deleted with their rows and stay lost"]
 
     def run(self, database: Database) -> Sequence[str]:
-        """Add them."""
         subject = audit.Subject.of(database, self.queue, VERB, self.summary)
-        with audit.recorded(database, f"mend the ring {self.queue.name!r}", subject) as act:
-            product = database.product
-            ring = sql.statements(product.name, self.queue.design.name)
-            scope = self.queue.scope(product)
-            sql.fetch(act.connection, Gate, ring["gate"], scope)
+        with audit.recorded(database, f"repair the ring {self.queue.name!r}", subject) as act:
+            scope = self.queue.scope(database.product)
+            sql.values(act.connection, int, f"{self.queue.design.name}.gate", scope)
             count = add_slots(database, self.queue, act)
             act.detail = f"{count} empty slots added"
-        return [f"added {count:,} empty slots"]
+        return [f"added {numbered(count, 'empty slot')}"]
 
 
 @dataclass(frozen=True)
@@ -184,67 +181,49 @@ class _Straightened:
 
 
 @dataclass(frozen=True)
-class _Next:
-    next_push: int
-
-
-@dataclass(frozen=True)
-class Renumber:
-    """Put slots and sequences straight, then relay. Callers wait meanwhile. Implements `Repair`."""
+class Straighten(OwnRepair):
+    """Put slots and sequences straight, then relay, which alone would not see that they contradict
+    themselves. Callers wait meanwhile."""
 
     queue: Queue
-    straighten: bool = False
-    """Whether slots or sequences contradict themselves; a relay alone would not see that."""
 
-    unattended: bool = False
-    wants_name: bool = True
-    rights: Rights = Rights.ADMIN
+    unattended = False
+    wants_name = True
+    rights = Rights.ADMIN
 
     @property
     def summary(self) -> str:
-        """What it does."""
-        first = "put slots and sequences straight, then " if self.straighten else ""
-        return f"{first}number all live messages anew (relay)"
-
-    @property
-    def command(self) -> str:
-        """The relay; what has to be put straight before it, only the doctor does."""
-        if self.straighten:
-            return ""
-        return command(self.queue, "relay", "--yes", self.queue.name)
+        return f"correct slots and sequences, then {relay(self.queue).summary}"
 
     def plan(self, database: Database) -> Sequence[str]:
         """What it would do, and whom it would wait for."""
-        first = []
-        if self.straighten:
-            first = [
-                "every slot with a payload becomes a message again, every other one free",
-                "slots without a row get an empty one; both sequences hand out one number at once",
-                "the push sequence goes above every number and id that the ring knows",
-            ]
-        return [*first, *relaying.plan(database, self.queue, None).lines()]
+        return [
+            "every slot with a payload becomes a message again, all others are freed",
+            "missing slots get an empty row; both sequences are numbered one by one",
+            "the push sequence is set above every number and id in the ring",
+            *relay(self.queue).plan(database),
+        ]
 
     def run(self, database: Database) -> Sequence[str]:
         """Do it; BusyError, and nothing changed, while others hold the ring for too long."""
-        told = insist(lambda: self._straighten(database)) if self.straighten else []
-        done = relaying.relay(database, self.queue, None)
-        return [*told, f"relaid: {done.live:,} live messages, numbers from {done.base:,}"]
+        straightened = retry_while_busy(lambda: self._straighten(database))
+        return [*straightened, *relay(self.queue).run(database)]
 
     def _straighten(self, database: Database) -> list[str]:
-        subject = audit.Subject.of(database, self.queue, VERB, "put slots and sequences straight")
-        with audit.recorded(database, f"mend the ring {self.queue.name!r}", subject) as act:
-            product = database.product
-            ring = sql.statements(product.name, self.queue.design.name)
-            scope = self.queue.scope(product)
-            sql.run_script(act.connection, ring["alone"], scope)
-            sql.run_script(act.connection, ring["uncache"], scope)
-            (raised,) = sql.fetch(act.connection, _Next, ring["lift"], scope)
-            (n,) = sql.fetch(act.connection, _Straightened, ring["straighten"], scope)
+        subject = audit.Subject.of(database, self.queue, VERB, "correct slots and sequences")
+        with audit.recorded(database, f"repair the ring {self.queue.name!r}", subject) as act:
+            scope = self.queue.scope(database.product)
+            sql.run(act.connection, f"{self.queue.design.name}.alone", scope)
+            sql.run(act.connection, f"{self.queue.design.name}.uncache", scope)
+            next_push = sql.value(act.connection, int, f"{self.queue.design.name}.lift", scope)
+            n = sql.row(
+                act.connection, _Straightened, f"{self.queue.design.name}.straighten", scope
+            )
             ledger = Ledger(n.selected, n.kept + n.emptied, n.kept + n.emptied)
             act.record.batch(act.connection, ledger.require_balance())
             added = add_slots(database, self.queue, act)
             act.detail = (
                 f"{n.kept} slots are messages again, {n.emptied} are free, {added} were added; "
-                f"next push {raised.next_push}"
+                f"next push {next_push}"
             )
             return [act.detail]

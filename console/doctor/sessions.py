@@ -7,23 +7,23 @@ from console import sql
 from console.actions import end_session, maintain
 from console.catalog import Kind
 from console.designs import Order
-from console.doctor import indexes
-from console.doctor.checks import (
-    ago,
+from console.doctor import schema as indexes
+from console.doctor.examination import (
+    Examination,
+    Family,
     ask,
     can_ask,
-    checked,
     counted,
     follows,
     shortened,
     some,
 )
-from console.doctor.finding import Code, Finding, Severity
-from console.doctor.look import Look
-from console.doctor.repairs import EndSession, Maintain, MakeIndex
+from console.doctor.finding import Code, Finding
+from console.doctor.repairs import MakeIndex, maintained, session_ended
 from console.errors import TooSlowError
 from console.formats import duration
 from console.monitor.activity import Session
+from console.monitor.limits import Severity
 from console.monitor.waits import HorizonRow
 
 STARVED_SECONDS = 3600.0
@@ -37,59 +37,56 @@ ROWS_HELD = Code(
     "rows_held",
     Severity.WARNING,
     "a session holds rows of the queue in a transaction older than the threshold",
+    repair="end-session",
 )
 PREPARED = Code(
     "prepared_forgotten",
     Severity.WARNING,
     "a prepared transaction older than the threshold holds rows of the queue",
+    repair="end-session, which rolls it back",
 )
 STARVED = Code(
-    "starved", Severity.WARNING, "the bottom of a stack waits while what came later is popped"
+    "starved",
+    Severity.WARNING,
+    "the bottom of a stack waits while what came later is popped",
+    judgement="add consumers, or use a fifo where every message has to come in time",
 )
 DEAD_HEAD = Code(
     "dead_head",
     Severity.WARNING,
-    "the head of the queue lies behind dead rows that somebody keeps from being cleared away",
+    "the head of the queue lies behind dead rows that cannot be removed yet",
+    judgement="what keeps them may be in use: have its owner end it, or drop the slot",
+    repair="maintain (doctor --fix), once nothing keeps the dead rows",
 )
 KEY_MISSING = Code(
     "key_missing",
     Severity.WARNING,
-    "the key of a table is gone: nothing keeps its ids apart, and pops read all rows",
+    "the key of a table is missing: its ids are not kept unique, and pops read all rows",
+    judgement="only you can decide which of the rows with the same key is right: delete the "
+    "others first",
+    repair="doctor --fix --code: it creates the key, if no two rows share one",
 )
 
-CODES: tuple[Code, ...] = (ROWS_HELD, PREPARED, STARVED, DEAD_HEAD, KEY_MISSING)
 
-
-def examine(look: Look) -> Iterator[Finding]:
-    """Every finding; what cannot be told goes to `look.unseen`."""
-    if look.queue.design.shape == "broker":
-        return
-    yield from checked(look, "sessions that hold rows", _holders)
-    yield from checked(look, "starvation", _starved)
-    yield from checked(look, "dead rows at the head", _dead_head)
-    yield from checked(look, "keys", _keys)
-
-
-def _holders(look: Look) -> Iterator[Finding]:
-    missing = look.database.capabilities.missing
+def _holders(examination: Examination) -> Iterator[Finding]:
+    missing = examination.database.capabilities.missing
     if why := missing.get("waits") or missing.get("sessions"):
-        look.unseen.append(f"sessions that hold rows: {why}")
+        examination.unseen.append(f"sessions that hold rows: {why}")
         return
     what = "sessions that hold rows"
-    if can_ask(look, what, "recovering") and follows(look, what):
+    if can_ask(examination, what, "recovering") and follows(examination, what):
         return
-    limit = look.thresholds.stuck_after_seconds
-    for session in end_session.holding(look.database, look.queue, limit):
+    limit = examination.thresholds.stuck_after_seconds
+    for session in end_session.holding(examination.database, examination.queue, limit):
         prepared = isinstance(session.key, str)
         yield Finding(
             PREPARED if prepared else ROWS_HELD,
-            f"{shortened(_who(session), 75)} holds rows for "
-            + duration(session.transaction_seconds or 0.0),
+            f"{shortened(_who(session), 75)} holds rows for {session.held_for}",
             evidence=_session(session),
             cause=_why_held(session),
-            consequence=_consequence(look),
-            since=ago(session.transaction_seconds),
-            repair=EndSession(look.queue, session.key, limit),
+            consequence=_consequence(examination),
+            for_seconds=session.held_exactly_seconds,
+            repair=session_ended(examination.queue, session.key, limit),
         )
 
 
@@ -110,6 +107,8 @@ def _session(session: Session) -> dict[str, object]:
         "wait": session.wait,
         "waits_for": session.waits_for,
         "blocked_by": list(session.blocked_by),
+        "held_at_least_seconds": session.held_at_least_seconds,
+        "held_at_most_seconds": session.held_at_most_seconds,
         "transaction_seconds": session.transaction_seconds,
         "statement_seconds": session.statement_seconds,
         "locks": sorted({f"{lock.object}: {lock.mode}" for lock in session.locks if lock.granted}),
@@ -118,7 +117,7 @@ def _session(session: Session) -> dict[str, object]:
 
 def _why_held(session: Session) -> str:
     if isinstance(session.key, str):
-        return "its transaction manager forgot it, or is down"
+        return "its transaction manager has lost it, or is down"
     if session.waits_for:
         others = ", ".join(map(str, session.blocked_by)) or "somebody"
         return f"it waits for {session.waits_for}, which {others} holds"
@@ -127,17 +126,17 @@ def _why_held(session: Session) -> str:
     return "its transaction has not ended: " + (session.wait or session.state or "state unknown")
 
 
-def _consequence(look: Look) -> str:
-    design = look.queue.design.shape
+def _consequence(examination: Examination) -> str:
+    design = examination.queue.design.shape
     if design == "naive":
         return "if it holds the head, every other pop waits until it ends"
-    if design == "status" or look.queue.options.get("dequeue") == "two_step":
+    if design == "status" or examination.queue.options.get("dequeue") == "two_step":
         return "if it holds the next batch, the other consumers wait until it ends"
-    if look.queue.design.order_with(look.queue.options) is Order.STRICT:
-        return "nobody else pops (or pushes) until it ends"
+    if examination.queue.design.order_with(examination.queue.options) is Order.STRICT:
+        return "no other session pops (or pushes) until it ends"
     if design == "ring":
         return "its numbers are undecided until it ends, and a relay waits for it"
-    return "nobody gets the rows that it took until it ends; a rollback brings them back"
+    return "its rows cannot be popped until it ends; a rollback brings them back"
 
 
 @dataclass(frozen=True)
@@ -147,15 +146,15 @@ class _Bottom:
     overtaking: int
 
 
-def _starved(look: Look) -> Iterator[Finding]:
-    queue = look.queue
+def _starved(examination: Examination) -> Iterator[Finding]:
+    queue = examination.queue
     if queue.design.order_with(queue.options) is not Order.LIFO or queue.kind is not Kind.INSTALLED:
         return
-    if not can_ask(look, "starvation", "bottom"):
+    if not can_ask(examination, "starvation", "bottom"):
         return
-    limit = look.thresholds.age_seconds.warning or STARVED_SECONDS
-    for bottom in ask(look, _Bottom, "bottom"):
-        popped = look.snapshot is not None and bool(look.snapshot.pop_per_second)
+    limit = examination.thresholds.age_seconds.warning or STARVED_SECONDS
+    for bottom in ask(examination, _Bottom, "bottom"):
+        popped = examination.snapshot is not None and bool(examination.snapshot.pop_per_second)
         if bottom.seconds < limit or not (bottom.overtaking or popped):
             continue
         yield Finding(
@@ -166,45 +165,53 @@ def _starved(look: Look) -> Iterator[Finding]:
                 "age_seconds": bottom.seconds,
                 "limit_seconds": limit,
                 "overtaken_by_at_least": bottom.overtaking,
-                "ready": None if look.snapshot is None else look.snapshot.ready,
-                "pop_per_second": None if look.snapshot is None else look.snapshot.pop_per_second,
+                "ready": None if examination.snapshot is None else examination.snapshot.ready,
+                "pop_per_second": None
+                if examination.snapshot is None
+                else examination.snapshot.pop_per_second,
             },
-            cause="a stack pops the newest first, and its consumers never get to the bottom of it",
+            estimated=()
+            if examination.snapshot is None
+            else tuple({"ready"} & {*examination.snapshot.estimated}),
+            cause="a stack pops the newest first, and its consumers never get to the bottom",
             consequence="the oldest messages wait as long as more is pushed than popped. Add "
             "consumers, or use a fifo where every message has to come in time",
-            since=ago(bottom.seconds),
+            for_seconds=bottom.seconds,
         )
 
 
-def _dead_head(look: Look) -> Iterator[Finding]:
+def _dead_head(examination: Examination) -> Iterator[Finding]:
     """Dead rows of a moment are healthy; those that somebody keeps only grow."""
-    if not look.database.capabilities.counts_rows:
-        look.unseen.append("dead rows at the head: this server does not count them")
+    if not examination.database.capabilities.counts_rows:
+        examination.unseen.append("dead rows at the head: this server does not count them")
         return
-    measures = maintain.measure(look.database, look.queue)
-    tables = _dead_rows(look, measures)
+    measures = maintain.measure(examination.database, examination.queue)
+    tables = _dead_rows(examination, measures)
     dead = max(tables.values(), default=0)
-    slow = () if look.snapshot is None else look.snapshot.slow
-    keepers = [row for row in measures.horizon if _keeps(row, look)]
+    slow = () if examination.snapshot is None else examination.snapshot.slow
+    keepers = [row for row in measures.horizon if _keeps(row, examination)]
     # Vacuum comes at that many of itself, and a busy machine is slow for other reasons too.
     if dead < (DEAD_ROWS if keepers else 10 * DEAD_ROWS) or not (slow or keepers):
         return
     keeper = keepers[0] if keepers else None
-    what = f"{counted_rows(dead)} not cleared away"
+    what = f"{counted_rows(dead)} not removed"
     yield Finding(
         DEAD_HEAD,
-        f"{what}" + (f", kept by {holder(keeper)}" if keeper else "; looks at the head are slow"),
+        f"{what}" + (f", kept by {holder(keeper)}" if keeper else "; reading the head is slow"),
         evidence={
             "dead_rows": {name: count for name, count in tables.items() if count},
             "slow": list(slow),
             "kept_by": [vars(row) for row in keepers],
         },
-        cause=f"{holder(keeper)} may still read them, so the server leaves them"
+        estimated=("dead_rows",),
+        cause=f"{holder(keeper)} may still read them, so the server keeps them"
         if keeper
-        else "the server has not come to them",
-        consequence="every pop reads over them to the first message that lives, slower with each",
-        since=ago(keeper.seconds) if keeper else None,
-        repair=None if keeper or not measures.dead_rows else Maintain(look.queue, "vacuum"),
+        else "the server has not got to them",
+        consequence="every pop reads past them to the first live message, slower with each",
+        for_seconds=keeper.seconds if keeper else None,
+        repair=None
+        if keeper or not measures.dead_rows
+        else maintained(examination.queue, "vacuum"),
     )
 
 
@@ -214,17 +221,17 @@ class _Ghosts:
     dead_rows: int
 
 
-def _dead_rows(look: Look, measures: maintain.Measures) -> dict[str, int]:
+def _dead_rows(examination: Examination, measures: maintain.Measures) -> dict[str, int]:
     """By table. An engine that keeps no count of them has to look for its ghosts."""
-    if "ghosts" in sql.statements(look.database.product.name, "doctor"):
-        return {row.name: row.dead_rows for row in ask(look, _Ghosts, "ghosts")}
+    if sql.has(examination.database.product, "doctor.ghosts"):
+        return {row.name: row.dead_rows for row in ask(examination, _Ghosts, "ghosts")}
     return {table.name: table.dead_rows for table in measures.tables}
 
 
-def _keeps(row: HorizonRow, look: Look) -> bool:
+def _keeps(row: HorizonRow, examination: Examination) -> bool:
     if row.seconds is None:
         return (row.transactions or 0) >= KEPT_TRANSACTIONS
-    return row.seconds >= look.thresholds.stuck_after_seconds
+    return row.seconds >= examination.thresholds.stuck_after_seconds
 
 
 def counted_rows(dead: int) -> str:
@@ -242,34 +249,24 @@ def holder(row: HorizonRow | None) -> str:
     return f"{row.kind} {row.session_id} of {row.name or '?'}{since}"
 
 
-MAKE_KEY = {
-    "postgresql": "",
-    "mssql": ". Make it again as the design's script has it (dbq-console install ... --print "
-    "--engine mssql): callers wait meanwhile, unless the edition takes ONLINE = ON",
-}
-"""Where the doctor does not make it himself."""
-
-
 @dataclass(frozen=True)
 class Doubled:
-    """One key that several rows have."""
-
     table_name: str
     key: str
     found: int
 
 
-def _keys(look: Look) -> Iterator[Finding]:
-    queue, product = look.queue, look.database.product
-    if queue.kind is not Kind.INSTALLED or not can_ask(look, "keys", "indexes"):
+def _keys(examination: Examination) -> Iterator[Finding]:
+    queue, product = examination.queue, examination.database.product
+    if queue.kind is not Kind.INSTALLED or not can_ask(examination, "keys", "indexes"):
         return
     wanted = [one for one in indexes.wanted(product, queue) if one.is_key]
-    there = indexes.there(look, [one.table for one in wanted])
+    there = indexes.there(examination, [one.table for one in wanted])
     gone = [one for one in wanted if not any(index.keeps(one) for index in there)]
-    missing = indexes.on_tables(look, gone)
+    missing = indexes.on_tables(examination, gone)
     if not missing:
         return
-    doubled = _doubled(look, missing)
+    doubled = _doubled(examination, missing)
     words = [f"{one.table_name} has {one.key} {one.found:,} times" for one in doubled]
     stands = f"; in its way: {some(words, most=1)}" if doubled else ""
     yield Finding(
@@ -281,26 +278,39 @@ def _keys(look: Look) -> Iterator[Finding]:
             "missing": [[one.table, list(one.columns)] for one in missing],
             "doubled": [[one.table_name, one.key, one.found] for one in doubled],
         },
-        cause="dropped, or the table was made anew without it",
-        consequence="two rows may get one id, and what finds a row by its key or in its order "
-        "reads the whole table"
-        + ("; delete all but one of the rows that have one key first" if doubled else "")
-        + MAKE_KEY.get(product.name, ""),
-        repair=None if doubled or product.name != "postgresql" else _made(look, missing),
+        cause="it was dropped, or the table was recreated without it",
+        consequence="two rows may get the same id, and every search by key or in key order reads "
+        "the whole table"
+        + ("; first delete all but one of the rows that share a key" if doubled else "")
+        + (f". {product.key_by_hand}" if product.key_by_hand else ""),
+        repair=None if doubled or product.key_by_hand else _made(examination, missing),
     )
 
 
-def _doubled(look: Look, missing: Sequence[indexes.Wanted]) -> list[Doubled]:
-    """What stands in the way of a key. A table that is too long for a look has none told."""
-    tables = look.database.product.array(sorted({one.table for one in missing}))
+def _doubled(examination: Examination, missing: Sequence[indexes.ShippedIndex]) -> list[Doubled]:
+    """What stands in the way of a key. A table that is too long for a check has none told."""
+    tables = examination.database.product.array(sorted({one.table for one in missing}))
     try:
-        return ask(look, Doubled, "doubled", tables=tables)
+        return ask(examination, Doubled, "doubled", tables=tables)
     except TooSlowError:
-        look.unseen.append("keys: it took too long to look for rows that have the same one")
+        examination.unseen.append("keys: the search for duplicates took too long")
         return []
 
 
-def _made(look: Look, missing: Sequence[indexes.Wanted]) -> MakeIndex:
-    schema = look.queue.schema
-    steps = tuple(indexes.key_step(look.database.product, schema, one) for one in missing)
-    return MakeIndex(look.queue, steps, waits="a second at most")
+def _made(examination: Examination, missing: Sequence[indexes.ShippedIndex]) -> MakeIndex:
+    schema = examination.queue.schema
+    steps = tuple(indexes.key_step(examination.database.product, schema, one) for one in missing)
+    return MakeIndex(examination.queue, steps, waits="for at most a second")
+
+
+FAMILY = Family(
+    "sessions",
+    (ROWS_HELD, PREPARED, STARVED, DEAD_HEAD, KEY_MISSING),
+    {
+        "sessions that hold rows": _holders,
+        "starvation": _starved,
+        "dead rows at the head": _dead_head,
+        "keys": _keys,
+    },
+    lambda queue: queue.design.shape != "broker",
+)

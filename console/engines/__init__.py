@@ -1,14 +1,17 @@
 """What differs per database product, and how to open a database of any of them."""
 
-from sqlalchemy import URL, make_url
-from sqlalchemy.exc import ArgumentError
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from console.engines import mssql, postgresql
-from console.engines.database import Database, Session
+from console.engines.database import Database, Session, patience, retry_transient, unhurried
 from console.engines.product import Capabilities, Product, Timeouts
-from console.engines.retry import again
-from console.engines.waiting import patience, unhurried
 from console.errors import UsageError
+from console.sql import HasDialect
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
 
 __all__ = [
     "PRODUCTS",
@@ -17,10 +20,11 @@ __all__ = [
     "Product",
     "Session",
     "Timeouts",
-    "again",
     "open_database",
     "patience",
     "product",
+    "product_of",
+    "retry_transient",
     "unhurried",
 ]
 
@@ -30,6 +34,8 @@ PRODUCTS: dict[str, Product] = {
 """Every engine this console knows, by the name that SQLAlchemy's dialect has."""
 
 _EXAMPLE = "postgresql+psycopg://user@host:5432/database"
+_ALIASES = {"postgres": "postgresql"}
+"""Engines by a name that other tools take in a URL, and SQLAlchemy does not."""
 
 
 def product(name: str) -> Product:
@@ -42,16 +48,25 @@ def product(name: str) -> Product:
     return PRODUCTS[name]
 
 
+def product_of(on: HasDialect) -> Product:
+    """The engine that a connection talks to."""
+    return product(on.dialect.name)
+
+
 def parse_url(url: str) -> URL:
     """The URL, checked; the error never repeats it, for it may hold a password."""
+    from sqlalchemy import make_url  # noqa: PLC0415  # a verb imports what it uses
+    from sqlalchemy.exc import ArgumentError  # noqa: PLC0415
+
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError):
         raise UsageError(
             "The connection URL cannot be read.",
-            why="It has not the form dialect+driver://user@host:port/database.",
+            why="It does not have the form dialect+driver://user@host:port/database.",
             next_step=f"Example: {_EXAMPLE}",
         ) from None
+    parsed = parsed.set(drivername=_ALIASES.get(parsed.drivername, parsed.drivername))
     if parsed.get_backend_name() not in PRODUCTS:
         raise UsageError(
             f"The connection URL names an unknown engine: {parsed.get_backend_name()!r}.",

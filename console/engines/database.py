@@ -1,20 +1,185 @@
 """A database that the console talks to: connections with time-outs and translated errors."""
 
+from __future__ import annotations
+
+import random
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from functools import cached_property
-
-from sqlalchemy import URL, Connection, Engine
-from sqlalchemy.exc import DBAPIError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from typing import TYPE_CHECKING, TypeVar
 
 from console.engines.product import Capabilities, Product, Timeouts
-from console.engines.retry import again
-from console.errors import ConnectionFailedError, InDoubtError, RefusedError
+from console.errors import ConnectionFailedError, InDoubtError, RefusedError, TransientError
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL, Connection, Engine
+
+# How long a thread waits for a server that may have fallen silent.
+#
+# A server's own time-outs end what it is slow at. Where it is paused, or the network swallows
+# what it says, they do nothing: only the one who asks can give up. Engine modules look here
+# while they wait.
+
+
+@dataclass(frozen=True)
+class _Patience:
+    seconds: float
+    ends_at: float
+    given_up: Callable[[], bool]
+
+
+_PATIENCE: ContextVar[_Patience | None] = ContextVar("patience", default=None)
+
+
+def _never() -> bool:
+    return False
+
+
+@contextmanager
+def patience(seconds: float, given_up: Callable[[], bool] = _never) -> Iterator[None]:
+    """All that this thread asks of servers inside may take so long together.
+
+    It ends earlier where `given_up` says so, or an outer patience ends.
+    """
+    outer = _PATIENCE.get()
+    ends_at = time.monotonic() + seconds
+    if outer is not None and outer.ends_at < ends_at:
+        seconds, ends_at = outer.seconds, outer.ends_at
+    told = given_up if outer is None else (lambda: given_up() or outer.given_up())
+    token = _PATIENCE.set(_Patience(seconds, ends_at, told))
+    try:
+        yield
+    finally:
+        _PATIENCE.reset(token)
+
+
+def patience_left() -> float | None:
+    """Seconds until this thread should wait no longer; None: nobody has told it."""
+    now = _PATIENCE.get()
+    return None if now is None else now.ends_at - time.monotonic()
+
+
+def why_not_wait() -> str:
+    """Why this thread should wait no longer; nothing where it may."""
+    now = _PATIENCE.get()
+    if now is None:
+        return ""
+    if now.given_up():
+        return "nobody waits for the answer any more"
+    if time.monotonic() >= now.ends_at:
+        return f"the server has not answered within {now.seconds:g} s"
+    return ""
+
+
+_UNHURRIED: ContextVar[bool] = ContextVar("unhurried", default=False)
+
+
+@contextmanager
+def unhurried() -> Iterator[None]:
+    """What this thread asks inside may take hours: only a lost connection, or impatience, ends it.
+
+    For statements that were freed of the server's own time-out.
+    """
+    token = _UNHURRIED.set(True)
+    try:
+        yield
+    finally:
+        _UNHURRIED.reset(token)
+
+
+def is_unhurried() -> bool:
+    return _UNHURRIED.get()
+
+
+Result = TypeVar("Result")
+
+_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
+
+
+def _always() -> bool:
+    return True
+
+
+def retry_transient(
+    work: Callable[[], Result], *, while_true: Callable[[], bool] = _always
+) -> Result:
+    """What `work` returns, which must be one whole transaction or less than one.
+
+    Runs it up to six times, as long as it ends with TransientError and `while_true` still holds.
+    """
+    for pause in _PAUSES_SECONDS:
+        try:
+            return work()
+        except TransientError:
+            if not while_true():
+                raise
+            # Two that were in each other's way must not meet again.
+            time.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311  # no secret depends on it
+    return work()
+
+
+# Connecting to one database, a thread at a time.
+#
+# A server that was away meets one caller of each console and not all of them at once; and where
+# that one cannot connect, those that waited behind it have their answer too.
+
+Raw = TypeVar("Raw")
+
+_LOOKS_EVERY_SECONDS = 0.1
+"""At whether the thread still has patience."""
+
+
+class ConnectLock:
+    """Whose turn it is to connect."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._failures = 0
+        self._error: Exception | None = None
+
+    def connect(self, connect: Callable[[], Raw]) -> Raw:
+        """What `connect` gives. Its error, or that of the one who tried while this one waited."""
+        before = self._failures
+        with self._turn():
+            if self._error is not None and self._failures != before:
+                raise _again(self._error)
+            try:
+                return connect()
+            except Exception as error:
+                # Who only lost patience has not found out how the server is.
+                if not why_not_wait():
+                    self._failures += 1
+                    self._error = error
+                raise
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        while not self._lock.acquire(timeout=_LOOKS_EVERY_SECONDS):
+            if why_not_wait():
+                break  # it connects no more: the driver says why
+        else:
+            try:
+                yield
+            finally:
+                self._lock.release()
+            return
+        yield
+
+
+def _again(error: Exception) -> Exception:
+    """The same for another thread: one object in two would mix their tracebacks."""
+    same = type(error)(*error.args)
+    for note in getattr(error, "__notes__", ()):
+        same.add_note(note)
+    return same
 
 
 class Session:
-    """A connection in the hands of one thread."""
+    """A connection held by one thread."""
 
     def __init__(self, product: Product, connection: Connection, *, read_only: bool) -> None:
         self._product = product
@@ -24,6 +189,8 @@ class Session:
     @contextmanager
     def transaction(self, doing: str) -> Iterator[Connection]:
         """As `Database.transaction`; what fails in it leaves the session to the next one."""
+        from sqlalchemy.exc import DBAPIError  # noqa: PLC0415  # a verb imports what it uses
+
         try:
             with _transaction(self._product, self._connection, doing, read_only=self._read_only):
                 yield self._connection
@@ -36,6 +203,8 @@ def _transaction(
     product: Product, connection: Connection, doing: str, *, read_only: bool
 ) -> Iterator[None]:
     """Committed at the end. InDoubtError where nobody knows whether it was."""
+    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415  # a verb imports what it uses
+
     committing = False
     try:
         with connection.begin():
@@ -43,7 +212,7 @@ def _transaction(
             if connection.invalidated:
                 raise ConnectionFailedError(
                     f"Could not {doing}.",
-                    why="The connection was lost; the server has undone it.",
+                    why="The connection was lost; the server has rolled it back.",
                     next_step="Try again.",
                 )
             committing = True
@@ -56,7 +225,7 @@ def _transaction(
         raise InDoubtError(
             told.what,
             why=f"{told.why} The answer to the commit was lost: it may have been done or not.",
-            next_step="Look before you try again: dbq-console status, dbq-console audit",
+            next_step="Check before you try again: dbq-console status, dbq-console audit",
         ) from error
 
 
@@ -83,6 +252,8 @@ class Database:
         self.url = url
         self.label = label
         self.timeouts = timeouts
+        self.remembered = False
+        """Whether names of its queues are kept in this user's state, for the shell to complete."""
         self.production = production
         """Marked as production by its profile; its catalog may do so too."""
         self.read_only = read_only
@@ -103,7 +274,7 @@ class Database:
     @cached_property
     def capabilities(self) -> Capabilities:
         """Probed at the first use, then kept."""
-        with self.autocommit("look at what the server can do", read_only=True) as connection:
+        with self.autocommit("read what the server supports", read_only=True) as connection:
             return self.product.capabilities(connection)
 
     @property
@@ -117,21 +288,24 @@ class Database:
         vars(self).pop("capabilities", None)
 
     @contextmanager
-    def transaction(self, doing: str, *, read_only: bool = False) -> Iterator[Connection]:
-        """One transaction at READ COMMITTED: committed at the end, rolled back on any error.
+    def transaction(
+        self, doing: str, *, read_only: bool = False, isolation: str = "READ COMMITTED"
+    ) -> Iterator[Connection]:
+        """One transaction: committed at the end, rolled back on any error.
 
-        `doing` completes "Could not ..." in the error that the operator sees. InDoubtError where
-        the connection was lost with the answer to the commit.
+        `doing` completes "Could not ..." in the error that the operator sees. `isolation`: another
+        level is for finding out what that does. InDoubtError where the connection was lost with
+        the answer to the commit.
         """
         self._require(doing, read_only=read_only)
-        with self._connected(doing, "READ COMMITTED") as connection:
+        with self._connected(doing, isolation) as connection:
             if read_only:
                 connection.execution_options(**self.product.read_only_options)
             with _transaction(self.product, connection, doing, read_only=read_only):
                 yield connection
 
     @contextmanager
-    def session(self, doing: str, *, read_only: bool = False) -> Iterator["Session"]:
+    def session(self, doing: str, *, read_only: bool = False) -> Iterator[Session]:
         """One connection for several transactions at READ COMMITTED, one after the other."""
         self._require(doing, read_only=read_only)
         with self._connected(doing, "READ COMMITTED") as connection:
@@ -156,30 +330,34 @@ class Database:
             raise RefusedError(
                 f"Could not {doing}.",
                 why="This connection is read-only.",
-                next_step="Use a connection with more rights, or --rights, if that is meant.",
+                next_step="Use a connection with more rights, or --rights.",
             )
 
     @contextmanager
     def _connected(self, doing: str, isolation: str) -> Iterator[Connection]:
+        from sqlalchemy.exc import DBAPIError  # noqa: PLC0415  # a verb imports what it uses
+
         try:
-            with again(lambda: self._open(doing)) as connection:
+            with retry_transient(lambda: self._open(doing)) as connection:
                 yield connection.execution_options(isolation_level=isolation)
         except DBAPIError as error:
             raise self.product.translate(error, doing) from error
 
     def _open(self, doing: str) -> Connection:
+        from sqlalchemy import exc  # noqa: PLC0415  # a verb imports what it uses
+
         try:
             return self._engine.connect()
-        except DBAPIError as error:
+        except exc.DBAPIError as error:
             self._forget_engine()
             raise self.product.translate(error, doing) from error
         except UnicodeError as error:  # of a host's name, before any server is asked
             raise ConnectionFailedError(
                 f"Could not {doing}.",
-                why=f"The host of the URL is no name of a host: {error}",
+                why=f"The host of the URL is not a valid host name: {error}",
                 next_step="Check the host in the URL.",
             ) from error
-        except PoolTimeoutError as error:
+        except exc.TimeoutError as error:
             raise ConnectionFailedError(
                 f"Could not {doing}.",
                 why="Every connection of this console's pool is busy.",

@@ -1,23 +1,17 @@
 """PostgreSQL 14 and newer, through psycopg 3."""
 
+from __future__ import annotations
+
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
-
-import psycopg
-import sqlalchemy
-from sqlalchemy import URL, Connection, Engine, event
-from sqlalchemy.dialects import postgresql
-from sqlalchemy.engine.interfaces import Dialect
-from sqlalchemy.exc import DBAPIError
+from typing import TYPE_CHECKING, Any
 
 from console import sql
-from console.engines import patient
+from console.engines.database import ConnectLock
 from console.engines.product import Capabilities, Timeouts
-from console.engines.turns import Turns
 from console.errors import (
     BusyError,
     ConnectionFailedError,
@@ -27,6 +21,11 @@ from console.errors import (
     TransientError,
     UsageError,
 )
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL, Connection, Engine
+    from sqlalchemy.engine.interfaces import Dialect
+    from sqlalchemy.exc import DBAPIError
 
 _OLDEST = 140000
 _OUR_REFUSAL = "DBQ04"
@@ -50,8 +49,6 @@ class _Probe:
 
 
 class PostgreSQL:
-    """The engine `postgresql`."""
-
     name = "postgresql"
     title = "PostgreSQL"
     default_schema = "public"
@@ -59,12 +56,20 @@ class PostgreSQL:
     name_unit = "bytes"
     payload_types: Mapping[str, str] = {"text": "text", "json": "jsonb", "bytes": "bytea"}
     id_types: Mapping[str, str] = {"bigint": "int8", "uuid": "uuid"}
+    protocol = "libpq"
+    cleaner = "vacuum"
+    keeps_definitions = False
+    key_by_hand = ""
+    sql_lexer = "postgresql"
+    code_lexer = "plpgsql"
 
     read_only_options: Mapping[str, bool] = {"postgresql_readonly": True}
 
     @cached_property
     def dialect(self) -> Dialect:
         """For quoting where no connection is at hand."""
+        from sqlalchemy.dialects import postgresql  # noqa: PLC0415  # a verb imports what it uses
+
         return postgresql.dialect()  # type: ignore[no-untyped-call]
 
     def name_length(self, name: str) -> int:
@@ -87,7 +92,11 @@ class PostgreSQL:
 
     def create_engine(self, url: URL, timeouts: Timeouts, application_name: str) -> Engine:
         """A pool of lazily opened connections with every time-out set at the server."""
-        url = url.set(drivername=f"postgresql+{patient.Dialect.driver}")
+        import sqlalchemy  # noqa: PLC0415  # a verb imports what it uses
+
+        from console.engines import bounded_connection  # noqa: PLC0415
+
+        url = url.set(drivername=f"postgresql+{bounded_connection.Dialect.driver}")
         settings = {
             "statement_timeout": f"{round(timeouts.statement_seconds * 1000)}",
             "lock_timeout": f"{round(timeouts.lock_seconds * 1000)}",
@@ -100,7 +109,11 @@ class PostgreSQL:
         # What the URL itself asks for comes last, so it wins.
         options = f"{ours} {given if isinstance(given, str) else ' '.join(given)}".strip()
         arguments: dict[str, object] = {
-            **{name: value for name, value in patient.SOCKET.items() if name not in url.query},
+            **{
+                name: value
+                for name, value in bounded_connection.SOCKET.items()
+                if name not in url.query
+            },
             "connect_timeout": timeouts.connect_seconds,
             "client_encoding": "utf8",
             # A prepared statement keeps its plan as long as the session lives: one made while a
@@ -120,20 +133,19 @@ class PostgreSQL:
             pool_timeout=timeouts.connect_seconds,
             pool_pre_ping=True,
         )
-        turns = Turns()
+        turns = ConnectLock()
 
         def connect(_dialect: object, _record: object, words: Any, names: Any) -> object:
-            made = turns.connect(lambda: patient.Connection.connect(*words, **names))
+            made = turns.connect(lambda: bounded_connection.Connection.connect(*words, **names))
             made.limit(timeouts, options)
             return made
 
-        event.listen(engine, "do_connect", connect)
+        sqlalchemy.event.listen(engine, "do_connect", connect)
         return engine
 
     def capabilities(self, connection: Connection) -> Capabilities:
         """Ask once what server and login this is."""
-        statement = sql.statements(self.name, "server")["capabilities"]
-        (probe,) = sql.fetch(connection, _Probe, statement, sql.Scope())
+        probe = sql.row(connection, _Probe, "server.capabilities")
         if probe.version_number < _OLDEST:
             raise UsageError(
                 f"PostgreSQL {probe.server_version} is too old for this console.",
@@ -143,8 +155,8 @@ class PostgreSQL:
         missing = {}
         if not probe.sees_all_sessions:
             missing["sessions"] = (
-                f"{probe.database_user} is no member of pg_read_all_stats: "
-                "what other users' sessions do is hidden"
+                f"{probe.database_user} is not a member of pg_read_all_stats: other users' "
+                "sessions are hidden"
             )
         if not probe.counts_rows:
             missing["rates"] = "the server counts no rows: track_counts is off, or it is a standby"
@@ -152,6 +164,8 @@ class PostgreSQL:
 
     def translate(self, error: DBAPIError, doing: str) -> ConsoleError:
         """The driver's error as what, why and what next. The cause keeps the traceback."""
+        import psycopg  # noqa: PLC0415  # a verb imports what it uses
+
         original = error.orig
         what = f"Could not {doing}."
         if not isinstance(original, psycopg.Error):
@@ -179,6 +193,8 @@ class PostgreSQL:
 
     def wait_for_notification(self, connection: Connection, seconds: float) -> None:
         """Return at the next notification, or after `seconds`. Wants LISTEN and autocommit."""
+        import psycopg  # noqa: PLC0415  # a verb imports what it uses
+
         driver = connection.connection.driver_connection
         if not isinstance(driver, psycopg.Connection):
             raise TypeError("not a psycopg connection")
@@ -189,6 +205,8 @@ class PostgreSQL:
     def refusals(self, connection: Connection) -> Iterator[list[str]]:
         """VACUUM and ANALYZE skip a table for lack of rights with a warning, which has no state of
         its own and may be in any language: what tells it is the server's function."""
+        import psycopg  # noqa: PLC0415  # a verb imports what it uses
+
         driver = connection.connection.driver_connection
         if not isinstance(driver, psycopg.Connection):
             raise TypeError("not a psycopg connection")
@@ -234,16 +252,16 @@ _MEANINGS: dict[str, tuple[type[ConsoleError], str]] = {
     "57P": (ConnectionFailedError, _LATER),
     "57P04": (ConnectionFailedError, "The database was dropped: check its name in the URL."),
     # The server ends the session: a transaction stood still for too long, or went on for too long.
-    "25P03": (ConnectionFailedError, "Nothing of the transaction was kept. Try again."),
-    "25P04": (ConnectionFailedError, "Nothing of the transaction was kept. Try again."),
-    "53": (ConsoleError, "Free the resource that is short on the server, then try again."),
+    "25P03": (ConnectionFailedError, "The transaction was rolled back. Try again."),
+    "25P04": (ConnectionFailedError, "The transaction was rolled back. Try again."),
+    "53": (ConsoleError, "Free the resource that the server is short of, then try again."),
     "42501": (RefusedError, "Ask the owner of the queue for the grant, or use another login."),
     "25006": (RefusedError, "This connection is read-only; use one that may write."),
     "55P03": (BusyError, "Another session holds the lock; nothing was changed. Try again."),
     "57014": (TooSlowError, "The statement time-out ended it; nothing was changed. Try again."),
     "40": (TransientError, "Nothing was changed. Try again."),
-    "42P01": (UsageError, "The queue was dropped or changed; look with: dbq-console status"),
-    "42883": (UsageError, "The queue was dropped or changed; look with: dbq-console status"),
+    "42P01": (UsageError, "The queue was dropped or changed; check with: dbq-console status"),
+    "42883": (UsageError, "The queue was dropped or changed; check with: dbq-console status"),
     "42P07": (UsageError, "Choose another name for the queue."),
     "42723": (UsageError, "Choose another name for the queue."),
     "42710": (UsageError, "Choose another name for the queue."),

@@ -1,15 +1,18 @@
 """What an engine module must offer: everything that differs between database products."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
-
-from sqlalchemy import URL, Connection, Engine
-from sqlalchemy.engine.interfaces import Dialect
-from sqlalchemy.exc import DBAPIError
+from typing import TYPE_CHECKING, Protocol
 
 from console.errors import ConsoleError
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL, Connection, Engine
+    from sqlalchemy.engine.interfaces import Dialect
+    from sqlalchemy.exc import DBAPIError
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,6 @@ class Capabilities:
 
 
 class Product(Protocol):
-    """One engine module."""
-
     name: str
     title: str
     default_schema: str
@@ -58,6 +59,17 @@ class Product(Protocol):
     """The option `payload` -> the column's type."""
     id_types: Mapping[str, str]
     """A design's `id_type` -> the column's type, by the name that may stand in quotes."""
+    protocol: str
+    """How bulk is read and pushed: `libpq` or `odbc`."""
+    cleaner: str
+    """What clears dead rows away, and so what maintenance is: `vacuum` or `ghost cleanup`."""
+    keeps_definitions: bool
+    """The server keeps a function's whole definition as it was sent, not only its body."""
+    key_by_hand: str
+    """How an operator makes a missing key again; empty: the doctor makes it."""
+    sql_lexer: str
+    code_lexer: str
+    """What Pygments calls its SQL, and the language of its functions."""
 
     @property
     def dialect(self) -> Dialect: ...

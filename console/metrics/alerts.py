@@ -1,15 +1,18 @@
 """Ready-made rules for Prometheus, with the limits that are configured."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from console.formats import count, duration
 from console.monitor.limits import Limits, Thresholds
 
 _STALE_INTERVALS = 20
-"""An idle sampler looks up to 5 times less often; more than this is no pause any more."""
+"""An idle sampler samples up to 5 times less often; a longer silence is an outage."""
 _STALE_LEAST_SECONDS = 120.0
+
+
+_WARNING = 'severity="warning"'
 
 
 @dataclass(frozen=True)
@@ -22,13 +25,17 @@ class Limited:
     queues: Mapping[str, Thresholds]
 
 
+LASTING = "5m"
+"""What is over sooner needs nobody."""
+
+
 @dataclass(frozen=True)
 class _Rule:
     name: str
     severity: str
     expression: str
-    lasting: str
     summary: str
+    lasting: str = LASTING
 
 
 def alerts(limited: Sequence[Limited], interval_seconds: float) -> list[str]:
@@ -60,38 +67,32 @@ def _always(stale_seconds: float) -> Iterator[_Rule]:
         "DbqConnectionDown",
         "critical",
         "dbq_up == 0",
-        "2m",
-        "{{ $labels.connection }}: dbq-console cannot look at its queues",
+        "{{ $labels.connection }}: dbq-console cannot sample its queues",
     )
     yield _Rule(
         "DbqSampleStale",
         "warning",
         f"time() - dbq_last_sample_timestamp_seconds > {stale_seconds:g}",
-        "0s",
         "{{ $labels.connection }}: the figures are {{ $value | humanizeDuration }} old",
     )
     yield _Rule(
         "DbqQueueUnreadable",
         "warning",
         "dbq_queue_up == 0 and on (connection) dbq_up == 1",
-        "5m",
         f"{_QUEUE} cannot be read",
     )
     yield _Rule(
         "DbqQueueStuck",
         "warning",
         "dbq_queue_stuck_messages >= 1",
-        "0s",
         f"{_QUEUE}: {{{{ $value }}}} claims are stuck",
     )
-    for severity in ("critical", "warning"):
-        yield _Rule(
-            "DbqQueueFindings",
-            severity,
-            f'dbq_queue_findings{{severity="{severity}"}} >= 1',
-            "0s",
-            f"{_QUEUE}: the doctor has {severity} findings: dbq-console doctor",
-        )
+    critical = 'dbq_queue_findings{severity="critical"} >= 1'
+    yield _Rule("DbqQueueFindings", "critical", critical, _findings("critical"))
+
+
+def _findings(severity: str) -> str:
+    return f"{_QUEUE}: the doctor has {severity} findings: dbq-console doctor"
 
 
 def _of_connection(one: Limited) -> Iterator[_Rule]:
@@ -102,7 +103,8 @@ def _of_connection(one: Limited) -> Iterator[_Rule]:
         yield from _of_limits([*here, f"queue={_promql(name)}"], thresholds)
 
 
-def _of_limits(matchers: Iterable[str], limits: Thresholds) -> Iterator[_Rule]:
+def _of_limits(matchers: Sequence[str], limits: Thresholds) -> Iterator[_Rule]:
+    yield _of_warnings(matchers)
     where = ",".join(matchers)
     where = f"{{{where}}}" if where else ""
     yield from _rules(
@@ -114,6 +116,7 @@ def _of_limits(matchers: Iterable[str], limits: Thresholds) -> Iterator[_Rule]:
         limits.age_seconds,
         "its oldest message has waited {{ $value | humanizeDuration }}",
     )
+    # A share of them, where they have no limit of their own, is a finding of the doctor's.
     yield from _rules(
         "DbqQueueErrors", f"dbq_queue_error_messages{where}", limits.errors, "{{ $value }} in error"
     )
@@ -125,6 +128,11 @@ def _of_limits(matchers: Iterable[str], limits: Thresholds) -> Iterator[_Rule]:
     )
 
 
+def _of_warnings(matchers: Sequence[str]) -> _Rule:
+    expression = f"dbq_queue_findings{{{','.join([*matchers, _WARNING])}}} >= 1"
+    return _Rule("DbqQueueFindings", "warning", expression, _findings("warning"))
+
+
 def _rules(
     name: str, figure: str, limits: Limits[int] | Limits[float], words: str
 ) -> Iterator[_Rule]:
@@ -132,7 +140,7 @@ def _rules(
         if limit is not None:
             expression = f"{figure} >= {_number(limit)}"
             summary = f"{_QUEUE}: {words} ({severity} from {_words(name, limit)} on)"
-            yield _Rule(name, severity, expression, "0s", summary)
+            yield _Rule(name, severity, expression, summary)
 
 
 def _words(name: str, limit: float) -> str:

@@ -4,33 +4,180 @@ import ipaddress
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from console import catalog
-from console.doctor.examine import examine
-from console.engines import Database, patience
+from console.doctor.finding import SEVERITIES, Diagnosis, Finding
+from console.doctor.watcher import UNATTENDED_SECONDS, Doctor, Examined, Watcher
+from console.engines import Database
 from console.errors import RefusedError, UsageError
-from console.metrics.families import Seen, families
-from console.monitor import Reading, Sampler
-from console.monitor.asking import StuckAfter
 from console.monitor.limits import ThresholdsOf
+from console.monitor.sample_queries import StuckAfter
+from console.monitor.sampler import Reading, Sampler
+from console.monitor.snapshot import QueueSnapshot
+
+CONNECTION = ("connection",)
+QUEUE = ("connection", "schema", "queue", "design")
+
+
+@dataclass(frozen=True)
+class ConnectionState:
+    reading: Reading
+    looked_at: float | None
+    """When the last sample succeeded, as Unix time; None: none has."""
+    diagnoses: Sequence[Diagnosis] = ()
+    examined_at: float | None = None
+    """When the doctor last ran, as Unix time."""
+
+    @property
+    def up(self) -> bool:
+        return self.looked_at is not None and self.reading.error is None
+
+
+GAUGES: tuple[tuple[str, str, str, str], ...] = (
+    ("ready", "ready_messages", "messages", "Messages that can be popped now."),
+    ("scheduled", "scheduled_messages", "messages", "Messages scheduled for later."),
+    ("claimed", "claimed_messages", "messages", "Messages popped and not yet finished."),
+    ("stuck", "stuck_messages", "messages", "Claims held for longer than stuck_after."),
+    ("errors", "error_messages", "messages", "Messages that failed and wait for an operator."),
+    ("done", "done_messages", "messages", "Messages processed and not yet archived."),
+    ("age_seconds", "age_seconds", "seconds", "Age of the oldest message that is ready."),
+    ("gap", "gap_messages", "messages", "Next push number minus next pop number of a ring."),
+    ("capacity", "capacity_messages", "messages", "Slots of a ring."),
+    ("holders", "open_transactions", "", "Open transactions that hold rows of the queue."),
+)
+"""Field of a snapshot -> name after `dbq_queue_`, unit, help."""
+COUNTERS: tuple[tuple[str, str, str], ...] = (
+    ("pushed", "pushed_messages", "Messages pushed since the exporter's first sample."),
+    ("popped", "popped_messages", "Messages popped since the exporter's first sample."),
+)
+
+
+def families(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
+    yield from _of_connections(seen)
+    read = [(queue, one.up and not queue.problem) for one in seen for queue in one.reading.queues]
+    yield _gauge(
+        "dbq_queue_up",
+        "Whether the queue could be read; if not, it has no figures.",
+        QUEUE,
+        ((_labels(queue), float(up)) for queue, up in read),
+    )
+    readable = [queue for queue, up in read if up]
+    for field, name, unit, words in GAUGES:
+        known = ((_labels(queue), getattr(queue, field)) for queue in readable)
+        yield _gauge(f"dbq_queue_{name}", words, QUEUE, known, unit)
+    for field, name, words in COUNTERS:
+        counter = CounterMetricFamily(f"dbq_queue_{name}", words, labels=QUEUE, unit="messages")
+        for queue in readable:
+            if (value := getattr(queue, field)) is not None:
+                counter.add_metric(_labels(queue), value)
+        yield counter
+    yield _gauge(
+        "dbq_queue_estimated",
+        "1 for each figure that is an estimate; all others are exact.",
+        (*QUEUE, "figure"),
+        (([*_labels(queue), figure], 1.0) for queue in readable for figure in queue.estimated),
+    )
+    yield from _of_findings([one for one in seen if one.up])
+
+
+def _of_connections(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
+    def gauge(
+        name: str,
+        words: str,
+        values: Iterable[tuple[ConnectionState, float | None]],
+        unit: str = "",
+    ) -> Metric:
+        labelled = (([one.reading.connection], value) for one, value in values)
+        return _gauge(f"dbq_{name}", words, CONNECTION, labelled, unit)
+
+    yield gauge("up", "Whether the last sample succeeded.", [(one, float(one.up)) for one in seen])
+    yield gauge(
+        "sample_duration_seconds",
+        "Sample latency: how long the last successful sample took.",
+        [(one, one.reading.latency_seconds) for one in seen],
+        "seconds",
+    )
+    yield gauge(
+        "last_sample_timestamp_seconds",
+        "When the figures were sampled; a scrape queries no database.",
+        [(one, one.looked_at) for one in seen],
+        "seconds",
+    )
+    yield gauge(
+        "last_examination_timestamp_seconds",
+        "When the doctor last examined all queues.",
+        [(one, one.examined_at) for one in seen],
+        "seconds",
+    )
+
+
+def _of_findings(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
+    found: list[tuple[list[str], float]] = []
+    unseen: list[tuple[list[str], float]] = []
+    coded: list[tuple[list[str], float]] = []
+    silenced: list[tuple[list[str], float]] = []
+    for one in seen:
+        for diagnosis in one.diagnoses:
+            queue = diagnosis.queue
+            labels = [one.reading.connection, queue.schema, queue.name, queue.design.name]
+            loud = [one for one in diagnosis.findings if one.silenced is None]
+            counted = Counter(finding.code.severity for finding in loud)
+            unseen.append((labels, float(len(diagnosis.unseen))))
+            coded += _by_code(labels, loud)
+            silenced += _by_code(labels, (one for one in diagnosis.findings if one.silenced))
+            found += [
+                ([*labels, severity.word], float(counted[severity]))
+                for severity in SEVERITIES
+                # That there is none is known only after everything was examined.
+                if counted[severity] or not diagnosis.unseen
+            ]
+    words = "Findings of the doctor; no series where it could not examine everything."
+    yield _gauge("dbq_queue_findings", words, (*QUEUE, "severity"), found)
+    words = "Findings of the doctor by code; no series where there are none."
+    yield _gauge("dbq_queue_findings_by_code", words, (*QUEUE, "code", "severity"), coded)
+    words = "Findings that an operator has silenced or acknowledged: no other series counts them."
+    yield _gauge("dbq_queue_findings_silenced", words, (*QUEUE, "code", "severity"), silenced)
+    words = "What the doctor could not examine."
+    yield _gauge("dbq_queue_unexamined", words, QUEUE, unseen)
+
+
+def _by_code(
+    labels: Sequence[str], findings: Iterable[Finding]
+) -> Iterator[tuple[list[str], float]]:
+    for code, number in Counter(finding.code for finding in findings).items():
+        yield [*labels, code.name, code.severity.word], float(number)
+
+
+def _gauge(
+    name: str,
+    words: str,
+    labels: Sequence[str],
+    values: Iterable[tuple[Sequence[str], float | None]],
+    unit: str = "",
+) -> Metric:
+    family = GaugeMetricFamily(name, words, labels=labels, unit=unit)
+    for of, value in values:
+        if value is not None:
+            family.add_metric(of, value)
+    return family
+
+
+def _labels(queue: QueueSnapshot) -> list[str]:
+    return [queue.connection, queue.schema, queue.queue, queue.design]
+
 
 _LOG = logging.getLogger(__name__)
-FINDINGS_SECONDS = 60.0
-_SHARE = 10
-"""A look of the doctor that takes long is followed by a pause of so many times as long."""
 _STOP_SECONDS = 10.0
-_LOOK_SECONDS = 600.0
-"""For a look of the doctor, which is many statements."""
 
 
 class Watch:
-    """One connection: a sampler at its interval, the doctor in longer steps."""
+    """What is known of one connection: its figures, and the doctor's findings."""
 
     def __init__(
         self,
@@ -41,74 +188,56 @@ class Watch:
         thresholds_of: ThresholdsOf,
     ) -> None:
         self._database = database
-        self._thresholds_of = thresholds_of
         self._lock = threading.Lock()
-        self._seen = Seen(Reading(database.label), None)
-        self._sampled = threading.Event()
-        self._stop = threading.Event()
-        self._sampler = Sampler(
-            database,
-            self._take,
-            interval_seconds=interval_seconds,
-            stuck_after_seconds=stuck_after_seconds,
+        self._seen = ConnectionState(Reading(database.label), None)
+        self._round: list[Diagnosis] = []
+        """What the round has found that is under way."""
+        self._watcher = Watcher(
+            Sampler(
+                database,
+                interval_seconds=interval_seconds,
+                stuck_after_seconds=stuck_after_seconds,
+            ),
+            Doctor(database, thresholds_of),
+            on_reading=self._sampled,
+            on_examined=self._examined,
+            every_seconds=UNATTENDED_SECONDS,
         )
-        self._doctor = threading.Thread(target=self._examine, name="examining", daemon=True)
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> ConnectionState:
         """What is known now, without asking anybody."""
         with self._lock:
             return self._seen
 
     def start(self) -> None:
-        """Begin to look."""
-        self._sampler.start()
-        self._doctor.start()
+        self._watcher.start()
 
     def stop(self) -> None:
         """End what is under way, and let the connection go."""
-        self._stop.set()
-        self._sampled.set()
-        self._sampler.stop(_STOP_SECONDS)
-        self._doctor.join(_STOP_SECONDS)
+        self._watcher.stop(_STOP_SECONDS)
         self._database.close()
 
-    def _take(self, reading: Reading) -> None:
+    def _sampled(self, reading: Reading) -> None:
         with self._lock:
             was_well, is_well = self._seen.reading.error is None, reading.error is None
             looked_at = self._seen.looked_at if reading.error is not None else time.time()
             self._seen = replace(self._seen, reading=reading, looked_at=looked_at)
-        self._sampled.set()
         if was_well != is_well:
             _LOG.warning("%s: %s", reading.connection, "back" if is_well else "cannot be read")
 
-    def _examine(self) -> None:
-        self._sampled.wait()
-        while not self._stop.is_set():
-            began = time.monotonic()
-            # While it cannot be reached, the sampler is the one that tries again.
-            if self.seen.up:
-                self._look()
-            took = time.monotonic() - began
-            self._stop.wait(max(FINDINGS_SECONDS if self.seen.up else 1.0, _SHARE * took))
-
-    def _look(self) -> None:
-        try:
-            with patience(_LOOK_SECONDS, self._stop.is_set):
-                found = examine(
-                    self._database,
-                    catalog.in_use(self._database),
-                    thresholds_of=self._thresholds_of,
-                    snapshots=self.seen.reading.queues,
-                )
-        except Exception as error:  # noqa: BLE001  # a thread that dies says nothing ever again
-            _LOG.warning("the doctor could not look: %s", type(error).__name__)
+    def _examined(self, examined: Examined) -> None:
+        self._round += examined.diagnoses
+        if examined.error is not None:
+            _LOG.warning("the doctor failed: %s", type(examined.error).__name__)
             # What was found before says nothing about now.
+            self._round.clear()
             with self._lock:
                 self._seen = replace(self._seen, diagnoses=())
-            return
-        with self._lock:
-            self._seen = replace(self._seen, diagnoses=tuple(found), examined_at=time.time())
+        elif examined.whole_round:
+            found, self._round = tuple(self._round), []
+            with self._lock:
+                self._seen = replace(self._seen, diagnoses=found, examined_at=time.time())
 
 
 class _Collector(Collector):
@@ -135,12 +264,12 @@ class Exporter:
             self._server, self._thread = start_http_server(port, host, registry)
         except OSError as error:
             raise UsageError(
-                f"Could not listen at {_shown(host)}:{port}.", why=error.strerror or str(error)
+                f"Could not listen on {_shown(host)}:{port}.", why=error.strerror or str(error)
             ) from error
         self.url = f"http://{_shown(host)}:{self._server.server_port}/metrics"
 
     def start(self) -> None:
-        """Begin to look; until the first look is done, nothing is up."""
+        """Begin to look; until the first sample is done, nothing is up."""
         for watch in self._watches:
             watch.start()
 
@@ -159,16 +288,16 @@ def address(listen: str, *, anywhere: bool) -> tuple[str, int]:
     host, colon, digits = listen.rpartition(":")
     if not colon or not (digits.isascii() and digits.isdigit()) or int(digits) > 65_535:
         raise UsageError(
-            f"{listen!r} is no address to listen at.",
+            f"{listen!r} is not an address to listen on.",
             next_step="Examples: 127.0.0.1:9464, [::1]:9464.",
         )
     host = host.removeprefix("[").removesuffix("]") or "127.0.0.1"
     if not anywhere and not is_loopback(host):
         raise RefusedError(
             f"{listen!r} is not a loopback address.",
-            why="Metrics are served without a password and without encryption: whoever reaches "
-            "that address reads the names and figures of all queues.",
-            next_step="If that is meant, add --anywhere; better, put a proxy in front.",
+            why="Metrics are served without a password and without encryption: anyone who reaches "
+            "that address can read the names and figures of all queues.",
+            next_step="To do that all the same, add --anywhere; better, put a proxy in front.",
         )
     return host, int(digits)
 

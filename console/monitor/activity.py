@@ -1,24 +1,25 @@
 """Sessions at one moment: who touches the queues, what each waits for, who waits for whom.
 
-Looked at from outside, in the server's own views: no queue is read and no lock on one is taken, so
-nothing that is looked at can hold up the look. A session that has used a queue and holds no lock of
+Read from outside, in the server's own views: no queue is read and no lock on one is taken, so
+nothing that is sampled can hold up the sample. A session that used a queue and holds no lock of
 it any more, as between two transactions, cannot be seen so.
 """
 
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from console import catalog, sql
-from console.catalog import Kind, Queue
+from console.catalog import Queue
 from console.engines import Database
-from console.monitor.asking import be_careful
-from console.monitor.forest import Node, forest
+from console.formats import duration_between, is_one_duration
 from console.monitor.known_waits import kind_of
+from console.monitor.sample_queries import be_careful
 from console.monitor.statement_text import masked
+from console.monitor.wait_graph import Node, wait_graph
 
 Key = int | str
 """A session's id, or the name of a prepared transaction, which has no session any more."""
@@ -27,10 +28,9 @@ QueueKey = tuple[str, str]
 """Schema and name of a queue."""
 
 LOOK_SECONDS = 1.0
-"""The time-out of a look; it takes milliseconds."""
+"""The time-out of a sample; it takes milliseconds."""
 
 _ADVISORY = "advisory"
-_NO_SCOPE = sql.Scope()
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,9 @@ class SessionRow:
     query: str | None
     blocked_by: Any
     locks: Any
+    has_locked_rows: bool
+    held_at_least_seconds: float | None
+    held_at_most_seconds: float | None
 
 
 @dataclass(frozen=True)
@@ -114,8 +117,32 @@ class Lock:
     granted: bool
 
 
+class HoldsRows:
+    """For how long a session has held what rows it holds, as far as the server can tell."""
+
+    held_at_least_seconds: float | None
+    held_at_most_seconds: float | None
+
+    @property
+    def held_seconds(self) -> float | None:
+        """For so long it has held rows: at the most, or else at the least; None: not known."""
+        longest = self.held_at_most_seconds
+        return self.held_at_least_seconds if longest is None else longest
+
+    @property
+    def held_for(self) -> str:
+        """The same in words."""
+        return duration_between(self.held_at_least_seconds, self.held_at_most_seconds)
+
+    @property
+    def held_exactly_seconds(self) -> float | None:
+        """None: not known to the second."""
+        least, most = self.held_at_least_seconds, self.held_at_most_seconds
+        return most if is_one_duration(least, most) else None
+
+
 @dataclass(frozen=True)
-class Session:
+class Session(HoldsRows):
     """One session, or one prepared transaction. All texts are its own or its client's: untrusted.
 
     `wait` is None where nobody may know what it does; where it waits for nothing it is `running`.
@@ -140,6 +167,10 @@ class Session:
     """Without the values that stand in it."""
     blocked_by: tuple[Key, ...] = ()
     locks: tuple[Lock, ...] = ()
+    has_locked_rows: bool = False
+    """Of some table; which rows, no server tells."""
+    held_at_least_seconds: float | None = None
+    held_at_most_seconds: float | None = None
 
     @property
     def queues(self) -> tuple[QueueKey, ...]:
@@ -161,6 +192,14 @@ class Session:
         ]
         values = {name: value for name, value in vars(self).items() if name != "key"}
         return {"session": self.key} | values | {"blocked_by": [*self.blocked_by], "locks": locks}
+
+
+_OF_ROWS = {"RowShareLock", "RowExclusiveLock", "IX", "IU"}
+"""Modes of a table's lock, of either engine, in which rows are locked one by one."""
+_OF_ALL_ROWS = {
+    *("ShareRowExclusiveLock", "ExclusiveLock", "AccessExclusiveLock"),
+    *("SIX", "UIX", "X", "U", "BU"),
+}
 
 
 @dataclass(frozen=True)
@@ -197,11 +236,27 @@ class Activity:
         seen = (session for key, session in self.by_key.items() if key in found)
         return tuple(sorted(seen, key=lambda session: -(session.transaction_seconds or 0.0)))
 
+    def held(self, session: Session, queue: Queue, objects: Objects) -> tuple[Lock, ...]:
+        """Its locks on the queue's tables in which it holds rows; none: it holds nobody up.
+
+        Only the root of the waits holds rows: not a session that waits at the queue itself.
+        """
+        locks = writing(session, queue, objects)
+        holds = session.has_locked_rows or any(lock.mode in _OF_ALL_ROWS for lock in locks)
+        return locks if holds and not self._waits(session, queue, objects) else ()
+
+    def _waits(self, session: Session, queue: Queue, objects: Objects) -> bool:
+        """Whether it waits for a lock of the queue's, or for somebody who is at it to write."""
+        here = (queue.schema, queue.name)
+        if any(not lock.granted and (lock.schema, lock.queue) == here for lock in session.locks):
+            return True
+        return any(writing(self.by_key[key], queue, objects) for key in session.blocked_by)
+
     @cached_property
     def trees(self) -> tuple[Node[Key], ...]:
         """Who waits for whom: the longest wait first among those that wait for one."""
         waiting = sorted(self.concerned, key=lambda s: -(s.wait_seconds or 0.0))
-        return forest({session.key: session.blocked_by for session in waiting})
+        return wait_graph({session.key: session.blocked_by for session in waiting})
 
     @property
     def waiting(self) -> int:
@@ -209,52 +264,48 @@ class Activity:
         return sum(1 for session in self.concerned if session.blocked_by)
 
 
+def writing(session: Session, queue: Queue, objects: Objects) -> tuple[Lock, ...]:
+    """Its locks on the queue's tables under which rows can be locked."""
+    tables = {row.name for row in objects.rows if row.kind in {"table", "queue"}}
+    return tuple(
+        lock
+        for lock in session.locks
+        if lock.granted
+        and (lock.schema, lock.queue) == (queue.schema, queue.name)
+        and lock.mode in _OF_ROWS | _OF_ALL_ROWS
+        and lock.object in tables
+    )
+
+
 def find_objects(database: Database, queues: Sequence[Queue]) -> Objects:
     """Look up what belongs to the queues. Reads the server's catalog only."""
     product = database.product
-    # The same for all queues of a design, and found by reading its whole file.
-    one_of_each = {queue.design.name: queue for queue in queues}
-    suffixes = {
-        design: catalog.object_names(product, replace(queue, name=""))
-        for design, queue in one_of_each.items()
-    }
-    names = [(queue, queue.name + end) for queue in queues for end in suffixes[queue.design.name]]
-    given = [(queue, name) for queue, name in names if queue.kind is not Kind.ADOPTED]
-    given += [(queue, name) for queue in queues for name in _adopted(queue)]
+    given = [(queue, name) for queue in queues for name in catalog.lockable_names(product, queue)]
     if not given:
         return Objects(tuple(queues))
-    with database.transaction("look up the queues' objects", read_only=True) as connection:
+    with database.transaction("read the queues' objects", read_only=True) as connection:
         be_careful(connection, database, LOOK_SECONDS)
-        rows = sql.fetch(
+        rows = sql.rows(
             connection,
             ObjectRow,
-            sql.statements(product.name, "activity")["objects"],
-            _NO_SCOPE,
+            "activity.objects",
             schemas=product.array([queue.schema for queue, _ in given]),
             queues=product.array([queue.name for queue, _ in given]),
             names=product.array([name for _, name in given]),
         )
-    return Objects(tuple(queues), tuple(rows), frozenset(name for _, name in names))
+    functions = (name for queue in queues for name in catalog.object_names(product, queue))
+    return Objects(tuple(queues), tuple(rows), frozenset(functions))
 
 
-def _adopted(queue: Queue) -> list[str]:
-    """The table, and the sequences, of a queue that somebody else made."""
-    if queue.kind is not Kind.ADOPTED:
-        return []
-    sequences = [name for role, name in queue.roles.items() if role.endswith("_sequence")]
-    return [queue.table, *sequences]
-
-
-def look(database: Database, objects: Objects) -> Activity:
-    """One look at the sessions. Raises ConsoleError: a TooSlowError beyond LOOK_SECONDS."""
+def sample_activity(database: Database, objects: Objects) -> Activity:
+    """One read the sessions. Raises ConsoleError: a TooSlowError beyond LOOK_SECONDS."""
     product = database.product
-    with database.transaction("look at the sessions", read_only=True) as connection:
+    with database.transaction("read the sessions", read_only=True) as connection:
         be_careful(connection, database, LOOK_SECONDS)
-        rows = sql.fetch(
+        rows = sql.rows(
             connection,
             SessionRow,
-            sql.statements(product.name, "activity")["sessions"],
-            _NO_SCOPE,
+            "activity.sessions",
             relations=product.array(objects.ids(advisory=False)),
             advisory_locks=product.array(objects.ids(advisory=True)),
         )
@@ -286,6 +337,9 @@ def _session(row: SessionRow, objects: Objects, engine: str) -> Session:
         query=masked(row.query, objects.names) if row.query and row.kind else None,
         blocked_by=tuple(dict.fromkeys(_document(row.blocked_by))),
         locks=locks,
+        has_locked_rows=bool(row.has_locked_rows),
+        held_at_least_seconds=row.held_at_least_seconds,
+        held_at_most_seconds=row.held_at_most_seconds,
     )
 
 

@@ -4,23 +4,24 @@ The rows come page after page, newest first, with the beginning of their texts; 
 here. A server would have to do it for every row just the same, and SQL Server has no means to.
 """
 
-import re
-import time
-from collections.abc import Iterator, Sequence
+from __future__ import annotations
+
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-
-from sqlalchemy import Connection
+from functools import partial
 
 from console.catalog import Queue
+from console.designs import Flow, Order
 from console.engines import Database
 from console.errors import UsageError
+from console.formats import NOT_APPLICABLE, UNKNOWN, count, duration
 from console.monitor.filters import Filters
-from console.monitor.message import MASKED, Masks, masked
+from console.monitor.message import Masks, Message, ReadBound, last_key, masked, pages
 from console.monitor.messages import check, doing, looking
-from console.monitor.walked import Ask, Source, fetch
-from console.monitor.walks import Key, Walk, walks_of
-from console.monitor.wording import wording
+from console.monitor.scan_query import MessageSource, fetch
+from console.monitor.scans import Scan, ScanKey, ScanRequest, scans_of
+from console.monitor.wording import TEXT_LENGTH, key_of, kind_of
 
 MOST_ERRORS = 1_000_000
 """So many error rows are counted at most."""
@@ -29,12 +30,7 @@ SECONDS_MOST = 60.0
 MOST_GROUPS = 1_000
 """So many kinds are told apart at most."""
 _PAGE = 10_000
-TEXT_LENGTH = 2_000
-"""So many characters of a text are read."""
-WORDING_LENGTH = 300
-"""So many characters of a wording are compared: what comes after them makes no other kind."""
 _SAMPLE_LENGTH = 1_000
-_MOST_KNOWN_TEXTS = 10_000
 
 
 @dataclass(frozen=True)
@@ -55,6 +51,7 @@ class ErrorGroup:
     """Error rows whose texts have one wording. None: nothing tells it."""
 
     wording: str
+    """Masked; groups that a mask hides the difference of look alike here."""
     count: int
     first_at: datetime | None
     last_at: datetime | None
@@ -63,6 +60,8 @@ class ErrorGroup:
     sample_id: str | None
     """The newest of them, and the beginning of its text."""
     sample: str
+    key: str
+    """Of the wording without masks: the same for everybody, and the filter `error-group=`."""
 
 
 @dataclass(frozen=True)
@@ -86,50 +85,41 @@ def error_groups(database: Database, queue: Queue, *, masks: Masks = ()) -> Erro
     """
     _require_texts(queue)
     grouping = _Grouping(masks)
-    complete = True
-    for rows in _pages(database, queue):
-        if rows is None:
-            complete = False
-            break
+    bound = ReadBound(MOST_ERRORS, SECONDS_MOST)
+    for rows in _pages(database, queue, bound):
         grouping.take(rows)
-    return ErrorGroups(queue, grouping.groups(), grouping.counted, grouping.ungrouped, complete)
+    ungrouped, complete = grouping.ungrouped, not bound.met
+    return ErrorGroups(queue, grouping.groups(), grouping.counted, ungrouped, complete)
 
 
 def _require_texts(queue: Queue) -> None:
     if "error" not in queue.states:
         raise UsageError(
-            f"The queue {queue.name!r} has no errors to look at.",
-            why=f"A pop of the design {queue.design.name} ends its message: none can fail later.",
+            f"The queue {queue.name!r} keeps no errors.",
+            why=f"A pop of the design {queue.design.name} deletes its message: none can fail "
+            "later.",
         )
     check(queue, Filters(state="error"))
 
 
-def _pages(database: Database, queue: Queue) -> Iterator[list[ErrorRow] | None]:
-    """The error rows, a page at a time; None at the end where there are more."""
-    began, counted = time.monotonic(), 0
+def _pages(database: Database, queue: Queue, bound: ReadBound) -> Iterator[list[ErrorRow]]:
+    """The error rows, a page at a time."""
     with looking(database, queue) as session:
         with session.transaction(doing(queue)) as connection:
-            source = Source.of(connection, database.product, queue)
-        for walk in [walk for walk in walks_of(queue) if walk.state == "error"]:
-            key: Key | None = None
-            while True:
-                if counted >= MOST_ERRORS or time.monotonic() - began > SECONDS_MOST:
-                    yield None
-                    return
-                with session.transaction(doing(queue)) as connection:
-                    source.begin(connection, database)
-                    rows = _page(connection, source, walk, key)
-                yield rows
-                counted += len(rows)
-                if len(rows) < _PAGE:
-                    break
-                last = max(rows, key=lambda row: row.position)
-                key = Key(walk.name, last.key_time or "", last.key_id, walk.dated)
+            source = MessageSource.of(connection, queue)
 
+        def read(scan: Scan, key: ScanKey | None) -> list[ErrorRow]:
+            ask = ScanRequest(scan, look=_PAGE, after=key, error_length=TEXT_LENGTH)
+            with session.transaction(doing(queue)) as connection:
+                source.begin(connection, database)
+                return fetch(connection, source, ask, ErrorRow, "error_texts")
 
-def _page(connection: Connection, source: Source, walk: Walk, after: Key | None) -> list[ErrorRow]:
-    ask = Ask(walk, look=_PAGE, after=after, error_length=TEXT_LENGTH)
-    return fetch(connection, source, ask, ErrorRow, "error_texts")
+        def after(scan: Scan, rows: list[ErrorRow]) -> tuple[int, ScanKey | None]:
+            return len(rows), None if len(rows) < _PAGE else last_key(scan, rows)
+
+        for scan in [scan for scan in scans_of(queue) if scan.state == "error"]:
+            if not bound.met:
+                yield from pages(None, partial(read, scan), partial(after, scan), bound)
 
 
 class _Counted:
@@ -162,13 +152,12 @@ class _Grouping:
         self.ungrouped = 0
         self._masks = masks
         self._groups: dict[str, _Counted] = {}
-        self._wordings: dict[str, str] = {}
 
     def take(self, rows: list[ErrorRow]) -> None:
         """Count these too."""
         self.counted += len(rows)
         for row in rows:
-            kind = self._wording(row.error or "")
+            kind = kind_of(row.error or "")
             group = self._groups.get(kind)
             if group is None:
                 if len(self._groups) == MOST_GROUPS:
@@ -177,26 +166,19 @@ class _Grouping:
                 group = self._groups[kind] = _Counted()
             group.add(row)
 
-    def _wording(self, text: str) -> str:
-        found = self._wordings.get(text)
-        if found is None:
-            found = wording(masked(text, self._masks))[:WORDING_LENGTH]
-            if len(self._wordings) < _MOST_KNOWN_TEXTS:
-                self._wordings[text] = found
-        return found
-
     def groups(self) -> tuple[ErrorGroup, ...]:
         """What was counted, the most frequent first, then by wording."""
         by_count = sorted(self._groups.items(), key=lambda item: (-item[1].count, item[0]))
-        return tuple(self._group(kind, counted) for kind, counted in by_count)
+        return tuple(self._group(counted) for _, counted in by_count)
 
-    def _group(self, kind: str, counted: _Counted) -> ErrorGroup:
+    def _group(self, counted: _Counted) -> ErrorGroup:
         first_at, last_at = counted.times or (None, None)
         least, most = counted.attempts or (None, None)
         sample = counted.sample
-        text = "" if sample is None else masked(sample.error or "", self._masks)
+        raw = "" if sample is None else sample.error or ""
+        text = masked(raw, self._masks)
         return ErrorGroup(
-            wording=kind,
+            wording=kind_of(text),
             count=counted.count,
             first_at=first_at,
             last_at=last_at,
@@ -204,31 +186,63 @@ class _Grouping:
             attempts_most=most,
             sample_id=None if sample is None else sample.id,
             sample=text[:_SAMPLE_LENGTH],
+            key=key_of(raw),
         )
 
 
-_HOLES = re.compile(r"<(?:n|text|uuid|time|ip|address)>|" + re.escape(MASKED))
-_MOST_PIECES = 4
-
-
 def filters_of(group: ErrorGroup) -> Filters:
-    """Filters that the group's messages match: by the longest pieces of the wording.
-
-    Of another kind that has all of these pieces the messages match too: see `also_matching`.
-    """
-    sample = group.sample.casefold()
-    pieces = (piece.strip() for piece in _HOLES.split(group.wording))
-    # A wording has one blank where a text may have many, and it may be cut off anywhere.
-    found = [piece for piece in pieces if len(piece) > 1 and piece.casefold() in sample]
-    longest = sorted(found, key=len, reverse=True)[:_MOST_PIECES]
-    return Filters(state="error", errors=tuple(dict.fromkeys(p for p in found if p in longest)))
+    """Those that the group's messages match, and no others."""
+    return Filters(state="error", error_group=group.key)
 
 
-def also_matching(group: ErrorGroup, groups: Sequence[ErrorGroup]) -> tuple[ErrorGroup, ...]:
-    """The other groups whose messages match the group's filters too, as far as samples tell."""
-    wanted = [piece.casefold() for piece in filters_of(group).errors]
-    return tuple(
-        other
-        for other in groups
-        if other != group and all(piece in other.sample.casefold() for piece in wanted)
+# What a message tells, in words: the same on the command line and on screens. All texts of a
+# message are data: whoever shows them makes them safe first.
+
+
+def columns(queue: Queue) -> tuple[str, ...]:
+    """What the messages of a queue tell of themselves, each of which fits a column."""
+    ring = ("number", "slot") if queue.design.flow is Flow.NUMBERS else ()
+    due = ("due",) if queue.design.order is Order.DUE else ()
+    tries = ("tries",) if queue.finishes else ()
+    return ("id", *ring, "state", "age", *tries, "bytes", *due, "pushed")
+
+
+def heading(column: str) -> str:
+    """What stands over a column of a list."""
+    return {"tries": "attempts", "due": "scheduled"}.get(column, column)
+
+
+def figure(message: Message, column: str) -> str:
+    """One of those that are neither a time nor free text."""
+    if column == "tries":
+        return tries(message)
+    if column in {"number", "slot"}:
+        value = message.number if column == "number" else message.slot
+        return NOT_APPLICABLE if value is None else str(value)
+    if column == "age":
+        return UNKNOWN if message.age_seconds is None else duration(message.age_seconds)
+    return UNKNOWN if message.payload_bytes is None else count(message.payload_bytes)
+
+
+def tries(message: Message) -> str:
+    """How often it was popped."""
+    if message.attempts is not None:
+        return str(message.attempts)
+    in_its_slot = message.number is not None
+    return NOT_APPLICABLE if in_its_slot else UNKNOWN
+
+
+def owner(claimed_by: str | None) -> str:
+    """Who claimed: the name that the consumer gave first, for lines are short."""
+    if claimed_by is None:
+        return UNKNOWN
+    session, named, consumer = claimed_by.partition(" consumer=")
+    return f"{consumer} ({session})" if named else claimed_by
+
+
+def tried(group: ErrorGroup) -> str:
+    """How often the messages of a kind of error were popped: `1`, `1 to 5`, `?`."""
+    least, most = (
+        UNKNOWN if n is None else str(n) for n in (group.attempts_least, group.attempts_most)
     )
+    return least if least == most else f"{least} to {most}"

@@ -1,8 +1,23 @@
-"""What a look tells of one queue, as the statements in `queries/` return it."""
+"""What a sample tells of one queue, as the statements in `queries/` return it; and rates from what
+engines count anyway: a count that begins anew is a gap, never a zero."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from math import sqrt
+from statistics import stdev
+from typing import TYPE_CHECKING
+
+from console import sql
 from console.catalog import Queue
+from console.designs import Flow
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
 
 COUNTED = 10_000
 """Rows of a state are counted up to here; one more than this says: there are more."""
@@ -64,3 +79,212 @@ class StatusRow:
         states = STATES if self.capacity is None else STATES[1:]
         counted = sum(getattr(self, state) or 0 for state in states if state not in over)
         return (self.rows_estimated or 0) - counted
+
+
+_MANY_CONVERSATIONS = 1_000
+"""More open ones than this are leaking: one a session, or one a message on its way, is normal."""
+
+
+@dataclass(frozen=True)
+class BrokerHealth:
+    """Counts are of at most 10,001."""
+
+    is_receive_enabled: bool
+    is_enqueue_enabled: bool
+    broker_enabled: bool
+    conversations: int
+    transmission: int
+    transmission_status: str | None
+
+    def problem(self, ready: int | None) -> str:
+        """What is wrong with the queue and what to do, or nothing."""
+        if not self.broker_enabled:
+            return (
+                "Service Broker is disabled in this database: nothing is delivered. Enable it with "
+                "ALTER DATABASE CURRENT SET ENABLE_BROKER."
+            )
+        if not self.is_receive_enabled:
+            return (
+                "The queue is disabled: five pops of a message were rolled back in a row (a poison "
+                "message), or somebody disabled it. Nothing can be popped until ALTER QUEUE ... "
+                "WITH STATUS = ON."
+            )
+        if not self.is_enqueue_enabled:
+            return "The queue accepts no messages: ALTER QUEUE ... WITH STATUS = ON."
+        if self.transmission:
+            why = f": {self.transmission_status}" if self.transmission_status else ""
+            return f"{_counted(self.transmission)} messages cannot be delivered{why}"
+        # A message on its way may have a conversation of its own; those are no leak.
+        if self.conversations > _MANY_CONVERSATIONS + 2 * (ready or 0):
+            return (
+                f"{_counted(self.conversations)} conversations are open: they are begun and not "
+                "ended."
+            )
+        return ""
+
+
+def _counted(count: int) -> str:
+    return f"More than {COUNTED:,}" if count > COUNTED else f"{count:,}"
+
+
+def health(connection: Connection, queue: Queue) -> BrokerHealth:
+    """Examine the queue's switches and conversations."""
+    return sql.row(connection, BrokerHealth, f"{queue.design.name}.health", queue.scope(connection))
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Messages a second; None: not known (yet)."""
+
+    push: float | None = None
+    pop: float | None = None
+    net_range: tuple[float, float] | None = field(default=None, compare=False)
+    """Where push less pop lies, as far as it varied; None: too few looks, or not a ring."""
+    pushed: float | None = field(default=None, compare=False)
+    """Messages since the first sample of this window. It never falls; gaps are left out."""
+    popped: float | None = field(default=None, compare=False)
+
+    @property
+    def net(self) -> float | None:
+        """Push less pop."""
+        return None if self.push is None or self.pop is None else self.push - self.pop
+
+
+@dataclass(frozen=True)
+class _Counters:
+    taken_at: float
+    raw: tuple[int | None, ...]
+    """What only ever rises, for one life of the counters: a fall is a reset, so a gap."""
+    base: int | None
+    pushed: float | None
+    popped: float | None
+    rows: int | None = None
+    """How many there are, where they were counted. It rises by pushes alone."""
+    deletes: bool = False
+    """Pops alone take rows away."""
+
+
+class _Total:
+    """The rises of a count, summed up."""
+
+    def __init__(self) -> None:
+        self._sum = 0.0
+        self._highest: float | None = None
+
+    def add(self, count: float | None, *, anew: bool) -> float | None:
+        """Take a count in; `anew`: it has nothing to do with the one before."""
+        if count is None:
+            return None
+        if anew or self._highest is None:
+            self._highest = count
+        # Engines' counters may trail: a count that falls a little and rises again counts once.
+        self._sum += max(0.0, count - self._highest)
+        self._highest = max(count, self._highest)
+        return self._sum
+
+
+class RateWindow:
+    """The rates of one queue over the samples of the last `seconds`; a reset begins it anew."""
+
+    def __init__(self, flow: Flow, seconds: float = 10.0) -> None:
+        self._flow = flow
+        self._seconds = seconds
+        self._seen: deque[_Counters] = deque()
+        self._pushed, self._popped = _Total(), _Total()
+
+    def add(self, taken_at: float, row: StatusRow | None, *, counts_rows: bool) -> Rates:
+        """Take one sample in and return the rates from the oldest one kept to this one."""
+        if row is None or (self._flow is not Flow.NUMBERS and not counts_rows):
+            self._seen.clear()
+            return Rates()
+        now = _counters(taken_at, row, self._flow)
+        if self._seen and _was_reset(self._seen[-1], now):
+            self._seen.clear()
+        anew = not self._seen
+        self._seen.append(now)
+        # The last one beyond the window stays: two samples are needed whatever their distance.
+        while len(self._seen) > 2 and now.taken_at - self._seen[1].taken_at >= self._seconds:
+            self._seen.popleft()
+        rates = replace(
+            _between(self._seen[0], now),
+            pushed=self._pushed.add(now.pushed, anew=anew),
+            popped=self._popped.add(now.popped, anew=anew),
+        )
+        if self._flow is not Flow.NUMBERS:
+            return rates
+        steps = [_between(first, last) for first, last in pairwise(self._seen)]
+        return replace(rates, net_range=_net_range(rates, steps))
+
+
+def _net_range(rates: Rates, steps: Sequence[Rates]) -> tuple[float, float] | None:
+    """Push less pop, and two standard errors of the steps' own to both sides."""
+    middle, nets = rates.net, [step.net for step in steps if step.net is not None]
+    if middle is None or len(nets) < 3:
+        return None
+    error = stdev(nets) / sqrt(len(nets))
+    return middle - 2 * error, middle + 2 * error
+
+
+def _counters(taken_at: float, row: StatusRow, flow: Flow) -> _Counters:
+    raw = (row.inserted, row.updated, row.deleted)
+    if flow is Flow.NUMBERS:
+        raw = (row.next_push, row.next_pop, None)
+    pushed, popped = _totals(row, flow)
+    rows = None if flow is Flow.NUMBERS or row.over() else _rows(row)
+    return _Counters(taken_at, raw, row.base, pushed, popped, rows, flow is Flow.DELETED)
+
+
+def _rows(row: StatusRow) -> int | None:
+    counts = [getattr(row, state) for state in STATES]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known else None
+
+
+def _totals(row: StatusRow, flow: Flow) -> tuple[float | None, float | None]:
+    """How many pushes and pops there were since the counters began, up to a constant."""
+    if flow is Flow.NUMBERS:
+        return row.next_push, row.next_pop
+    if flow is Flow.DELETED:
+        return row.inserted, row.deleted
+    return row.inserted, _claimed_flow(row)
+
+
+def _claimed_flow(row: StatusRow) -> float | None:
+    """How many pops there were, up to a constant.
+
+    A pop is an update, and its end (complete, fail, release) another update or the delete; what
+    is claimed now has had only the first of the two.
+    """
+    if row.updated is None or row.deleted is None:
+        return None
+    if row.claimed is None or row.claimed > COUNTED:
+        return None
+    return (row.updated + row.deleted + row.claimed) / 2
+
+
+def _was_reset(before: _Counters, now: _Counters) -> bool:
+    if before.base != now.base:
+        return True  # a relay: the numbers were moved, not drawn
+    pairs = zip(before.raw, now.raw, strict=True)
+    return any(b is None or (n is not None and n < b) for b, n in pairs if n is not None)
+
+
+def _between(first: _Counters, last: _Counters) -> Rates:
+    elapsed = last.taken_at - first.taken_at
+    if elapsed <= 0:
+        return Rates()
+
+    def rate(before: float | None, after: float | None) -> float | None:
+        if before is None or after is None:
+            return None
+        # The engine's counters trail by up to a second: a small fall is that, not a flow back.
+        return max(0.0, (after - before) / elapsed)
+
+    push, pop = rate(first.pushed, last.pushed), rate(first.popped, last.popped)
+    # The counters of a session that rests may trail by ten seconds. Where rows came or went and
+    # nothing was counted, a zero would be false.
+    more = 0 if first.rows is None or last.rows is None else last.rows - first.rows
+    return Rates(
+        None if push == 0 and more > 0 else push,
+        None if pop == 0 and more < 0 and last.deletes else pop,
+    )

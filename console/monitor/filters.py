@@ -1,6 +1,7 @@
 """Which messages are meant: the filter language of `--filter`, parsed into one immutable value.
 
-    state=error  older=10m  newer=1h  error~text  id=17  claimed_by=worker-1
+    state=error  older=10m  newer=1h  error~text  error-group=1-9f86d081884c7d65  id=17
+    claimed_by=worker-1
     payload.customer.id=42  payload.items[0].sku=A1  payload."a.b"=x  limit=100  keep-newest=1000
 
 All that are given must hold; of several `id=` any one. Nothing here knows a queue, an engine or the
@@ -10,12 +11,116 @@ command line: who uses a filter binds its values and says which of them do not a
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from console.errors import UsageError
 from console.formats import parse_duration
+from console.monitor.wording import require_key
+
+# The filter language of `--filter` on one line: words with blanks between them. A word with blanks
+# in it stands in quotation marks, whole or from its value on, as in a shell: `error~"no route"`,
+# `'error~no route'`. Those in the path of a payload are the language's own.
+
+MARK = "@"
+NAME = re.compile(r"[\w-]{1,64}")
+"""What a filter can be called: one word, whatever it stands between."""
+
+Words = Mapping[str, tuple[str, ...]]
+"""The name of a filter of messages -> its words, as `--filter` has them."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """The two kinds: of the messages of a queue, and of the overview's table of queues."""
+
+    messages: Words = field(default_factory=dict)
+    queues: Mapping[str, str] = field(default_factory=dict)
+    """Name -> the line behind `/`."""
+
+
+def expand(words: Iterable[str], saved: Words) -> tuple[str, ...]:
+    """The words, each name replaced by what it stands for. UsageError for a name of nothing."""
+    found: list[str] = []
+    for word in words:
+        found += _meant(word.removeprefix(MARK), saved) if word.startswith(MARK) else [word]
+    return tuple(found)
+
+
+def _meant(name: str, saved: Words) -> tuple[str, ...]:
+    if name in saved:
+        return saved[name]
+    near = difflib.get_close_matches(name, saved, n=3)
+    known = f"There are: {', '.join(saved)}." if saved else "None is saved for this connection."
+    raise UsageError(
+        f"There is no saved filter {name!r}.",
+        why=known,
+        next_step=f"Did you mean: {', '.join(MARK + one for one in near)}?" if near else "",
+    )
+
+
+_PIECE = re.compile(
+    r"""
+      '(?P<single>[^']*)'
+    | "(?P<double>(?:[^"\\]|\\.)*)"
+    | (?P<path>payload(?:[.\[](?:"(?:[^"\\]|\\.)*"|[^\s"'=])*)+=)?
+      (?P<head>(?<!=)[A-Za-z_-]+[=~])?
+      (?: "(?P<quoted>(?:[^"\\]|\\.)*)" | '(?P<literal>[^']*)' | (?P<bare>[^\s"']\S*)? )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+
+
+def words_of(line: str) -> list[str]:
+    """The filters that a line means, one text each. UsageError where a quotation is not closed."""
+    found, at = [], 0
+    while at < len(line):
+        if line[at].isspace():
+            at += 1
+            continue
+        match = _PIECE.match(line, at)
+        if match is None or match.end() == at or not _ends(line, match.end()):
+            raise UsageError(
+                "The filter cannot be read.",
+                why=f"A quotation mark in {line[at:]!r} has no partner, or stands within a word.",
+                next_step='A value with blanks: error~"no route to host"',
+            )
+        found.append(_word(match))
+        at = match.end()
+    return found
+
+
+def _ends(line: str, at: int) -> bool:
+    return at == len(line) or line[at].isspace()
+
+
+def _word(match: re.Match[str]) -> str:
+    if match["single"] is not None:
+        return match["single"]
+    if match["double"] is not None:
+        return _ESCAPED.sub(r"\1", match["double"])
+    quoted = match["quoted"]
+    value = match["literal"] or match["bare"] or ""
+    if quoted is not None:
+        value = _ESCAPED.sub(r"\1", quoted)
+    return (match["path"] or "") + (match["head"] or "") + value
+
+
+def line_of(words: Iterable[str]) -> str:
+    """A line that means these words."""
+    return " ".join(map(_written, words))
+
+
+def _written(word: str) -> str:
+    try:
+        if word and words_of(word) == [word]:
+            return word
+    except UsageError:
+        pass
+    return '"' + re.sub(r'(["\\])', r"\\\1", word) + '"'
+
 
 Item = TypeVar("Item")
 Number = TypeVar("Number", int, float)
@@ -25,6 +130,7 @@ FORMS = (
     "older=10m",
     "newer=10m",
     "error~TEXT",
+    "error-group=KEY",
     "id=ID",
     "claimed_by=WHO",
     "payload.PATH=VALUE",
@@ -79,6 +185,8 @@ class Filters:
     newer: float | None = None
     errors: tuple[str, ...] = ()
     """Texts that the error holds, all of them; capitals or not."""
+    error_group: str | None = None
+    """The key of a kind of errors: those whose texts have its wording."""
     ids: tuple[str, ...] = ()
     """Any of these; none: whichever it has."""
     claimed_by: str | None = None
@@ -87,7 +195,7 @@ class Filters:
     limit: int | None = None
     """At most so many; of those that match, the first in the verb's order."""
     keep_newest: int | None = None
-    """The newest so many of those that match are left alone."""
+    """The newest so many of those that match are skipped."""
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -96,6 +204,7 @@ class Filters:
             ("state", self.state),
             ("older", None if self.older is None else _duration(self.older)),
             ("newer", None if self.newer is None else _duration(self.newer)),
+            ("error-group", self.error_group),
             ("claimed_by", self.claimed_by),
             ("limit", self.limit),
             ("keep-newest", self.keep_newest),
@@ -114,7 +223,7 @@ class Filters:
 
     @property
     def each(self) -> tuple["Filters", ...]:
-        """The same for each id by itself: by its key a message is found, and no other looked at."""
+        """The same for each id by itself: by its key a message is found, and no other read."""
         if len(self.ids) < 2:
             return (self,)
         return tuple(replace(self, ids=(one,)) for one in self.ids)
@@ -126,9 +235,9 @@ class Filters:
 
     def without(self, verb: str, **refused: str) -> "Filters":
         """The same; UsageError where one of the fields named is given, with its reason."""
-        for field, why in refused.items():
-            if getattr(self, field) != getattr(NOTHING, field):
-                name = {"ids": "id"}.get(field, field.replace("_", "-"))
+        for given, why in refused.items():
+            if getattr(self, given) != getattr(NOTHING, given):
+                name = {"ids": "id"}.get(given, given.replace("_", "-"))
                 raise UsageError(f"The filter {name}= does not apply to {verb}.", why=why)
         return self
 
@@ -141,6 +250,8 @@ def parse(words: Iterable[str]) -> Filters:
     found = NOTHING
     for word in words:
         found = _both(found, _one(word))
+    if found.error_group is not None:
+        found = _both(found, Filters(state="error"))
     if found.older is not None and found.newer is not None and found.older >= found.newer:
         raise UsageError(
             "No message can match these filters.",
@@ -168,7 +279,7 @@ def _one(word: str) -> Filters:
     if readable not in _READERS:
         raise _unreadable(word, f"There is no filter {readable!r}.", name)
     if not 0 < len(value) <= _LONGEST_VALUE:
-        raise _unreadable(word, f"{readable} wants a value of 1 to {_LONGEST_VALUE:,} characters.")
+        raise _unreadable(word, f"{readable} needs a value of 1 to {_LONGEST_VALUE:,} characters.")
     return _READERS[readable](value)
 
 
@@ -182,8 +293,8 @@ def _seconds(name: str, value: str) -> float:
 def _number(name: str, value: str) -> int:
     if not _WHOLE.fullmatch(value) or not int(value):
         raise UsageError(
-            f"The filter {name}= wants a whole number, not {value!r}.",
-            next_step="1, or more; at most 15 digits.",
+            f"The filter {name}= must be a whole number, not {value!r}.",
+            next_step="1 or more; at most 15 digits.",
         )
     return int(value)
 
@@ -193,6 +304,7 @@ _READERS = {
     "older=": lambda value: Filters(older=_seconds("older", value)),
     "newer=": lambda value: Filters(newer=_seconds("newer", value)),
     "error~": lambda value: Filters(errors=(value,)),
+    "error-group=": lambda value: Filters(error_group=require_key(value)),
     "id=": lambda value: Filters(ids=(value,)),
     "claimed_by=": lambda value: Filters(claimed_by=value),
     "limit=": lambda value: Filters(limit=_number("limit", value)),
@@ -221,7 +333,7 @@ def _key(step: re.Match[str]) -> str | int:
     except ValueError:
         raise UsageError(f"The key {step['quoted']} is not a JSON string.") from None
     if "\0" in key or not _is_unicode(key):
-        raise UsageError(f"The key {step['quoted']} holds what no JSON of a database can.")
+        raise UsageError(f"The key {step['quoted']} contains what no JSON in a database can.")
     return str(key)
 
 
@@ -238,6 +350,7 @@ def _both(one: Filters, other: Filters) -> Filters:
         older=_chosen(max, one.older, other.older),
         newer=_chosen(min, one.newer, other.newer),
         errors=_united(one.errors, other.errors),
+        error_group=_same("error-group", one.error_group, other.error_group),
         ids=_united(one.ids, other.ids),
         claimed_by=_same("claimed_by", one.claimed_by, other.claimed_by),
         payload=_united(one.payload, other.payload),

@@ -1,5 +1,6 @@
 """What is too much for a queue, judged from its figures alone: for screens, verbs, the doctor."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -11,17 +12,22 @@ from console.formats import count, duration
 N = TypeVar("N", int, float)
 
 
-class Level(IntEnum):
-    """How grave it is; more is worse."""
+class Severity(IntEnum):
+    """How grave a figure, a finding or the state of a queue is; more is worse."""
 
     OK = 0
-    WARNING = 1
-    CRITICAL = 2
+    NOTE = 1
+    """Worth knowing; nothing is unhealthy."""
+    UNKNOWN = 2
+    """What would have to be judged is not known: neither good nor bad."""
+    WARNING = 3
+    CRITICAL = 4
+    """Messages are stuck, lost or about to be; or a limit says so."""
 
     @property
     def mark(self) -> str:
         """One cell that tells it without any colour."""
-        return " !✖"[self]
+        return " ·?!✖"[self]
 
     @property
     def word(self) -> str:
@@ -36,9 +42,9 @@ class Limits(Generic[N]):
     warning: N | None = None
     critical: N | None = None
 
-    def exceeded(self, value: N | None) -> tuple[Level, N] | None:
+    def exceeded(self, value: N | None) -> tuple[Severity, N] | None:
         """The gravest limit that is reached, and its level. What is not known reaches none."""
-        for level, limit in ((Level.CRITICAL, self.critical), (Level.WARNING, self.warning)):
+        for level, limit in ((Severity.CRITICAL, self.critical), (Severity.WARNING, self.warning)):
             if limit is not None and value is not None and value >= limit:
                 return level, limit
         return None
@@ -54,10 +60,33 @@ class Thresholds:
     gap_share: Limits[float]
     """Of a ring's capacity; 1 is full."""
     errors: Limits[int]
+    errors_share: Limits[float] = Limits()
+    """Of what is ready or in error, from ERRORS_LEAST on; where `errors` itself has no limit."""
 
+    def errors_of(self, figures: "Figures") -> Limits[int]:
+        """From how many errors on it is too much for a queue that holds so much now."""
+        if self.errors != Limits():
+            return self.errors
+        held = (figures.ready or 0) + (figures.errors or 0)
+        return Limits(
+            *(_errors(one, held) for one in (self.errors_share.warning, self.errors_share.critical))
+        )
+
+
+def _errors(share: float | None, held: int) -> int | None:
+    return None if share is None else max(ERRORS_LEAST, math.ceil(share * held))
+
+
+ERRORS_LEAST = 10
+"""Fewer are no share worth a warning: a single one would be all that an idle queue holds."""
 
 DEFAULTS = Thresholds(
-    STUCK_AFTER_SECONDS, Limits(), Limits(), gap_share=Limits(0.9, 1.0), errors=Limits(1)
+    STUCK_AFTER_SECONDS,
+    Limits(),
+    Limits(),
+    gap_share=Limits(0.9, 1.0),
+    errors=Limits(),
+    errors_share=Limits(0.1),
 )
 """What holds where nothing is configured."""
 
@@ -100,7 +129,7 @@ class Exceeded:
     """As the configuration names it: `depth`, `age`, `gap_share`, `errors`; also `stuck`."""
     value: float
     limit: float
-    level: Level
+    level: Severity
     estimated: bool = False
 
     def as_json(self) -> dict[str, object]:
@@ -133,7 +162,7 @@ class Exceeded:
 
     @property
     def limit_words(self) -> str:
-        """The limit in the figure's own unit: `10,000`, `90 %`, `1 m 00 s`."""
+        """The limit in the figure's own unit: `10,000`, `90 %`, `1 min`."""
         if self.figure == "gap_share":
             return _share(self.limit)
         return duration(self.limit) if self.figure == "age" else count(int(self.limit))
@@ -152,7 +181,7 @@ def _exceeded(figures: Figures, thresholds: Thresholds) -> Iterator[Exceeded]:
         yield Exceeded("depth", figures.ready or 0, found[1], found[0], estimated)
     if found := thresholds.age_seconds.exceeded(figures.age_seconds):
         yield Exceeded("age", figures.age_seconds or 0.0, found[1], found[0])
-    if found := thresholds.errors.exceeded(figures.errors):
+    if found := thresholds.errors_of(figures).exceeded(figures.errors):
         estimated = "errors" in figures.estimated
         yield Exceeded("errors", figures.errors or 0, found[1], found[0], estimated)
 

@@ -10,10 +10,10 @@ from console.engines import Product
 from console.monitor.figures import COUNTED, FIGURES, Key, StatusRow, key_of
 
 RECOUNT_EVERY = 10
-"""A deep state is counted in one of so many looks, and only estimated in the others."""
+"""A deep state is counted in one of so many samples, and only estimated in the others."""
 
 SURELY_DEEP = 2 * COUNTED
-"""A state that is estimated at less than this is counted at every look."""
+"""A state that is estimated at less than this is counted at every sample."""
 
 FIRST_PAUSE_SECONDS = 10.0
 LONGEST_PAUSE_SECONDS = 300.0
@@ -38,14 +38,14 @@ class _Deep:
 
 
 class Memory:
-    """Of one database, in the hands of one thread. A new one knows nothing."""
+    """Of one database, held by one thread. A new one knows nothing."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._slow: dict[Key, dict[str, _Slow]] = {}
         self._deep: dict[Key, _Deep] = {}
         self._apart: dict[Key, str] = {}
-        self._parts: dict[tuple[Key, str], tuple[Queue, Mapping[str, str], sql.Part]] = {}
+        self._parts: dict[tuple[Key, str], tuple[Queue, Mapping[str, str], sql.UnionMember]] = {}
 
     def keep(self, queues: Iterable[Queue]) -> None:
         """Forget all queues but these."""
@@ -57,19 +57,20 @@ class Memory:
             del self._parts[part]
 
     def part(
-        self, product: Product, queue: Queue, statement: sql.Statement, values: Mapping[str, str]
-    ) -> sql.Part:
-        """The statement for the queue, rendered again only where the queue or a value changed."""
-        place = (key_of(queue), statement.name)
+        self, product: Product, queue: Queue, name: str, values: Mapping[str, str]
+    ) -> sql.UnionMember:
+        """The statement of the queue's design, rendered again only where it or a value changed."""
+        place = (key_of(queue), name)
         kept = self._parts.get(place)
         if kept is None or kept[:2] != (queue, values):
             scope = queue.scope(product, **values)
-            kept = (queue, values, sql.part(statement, product.dialect, scope))
+            part = sql.part(f"{queue.design.name}.{name}", product.dialect, scope)
+            kept = (queue, values, part)
             self._parts[place] = kept
         return kept[2]
 
     def left_out(self, queue: Queue) -> set[str]:
-        """The figures that the next look does without."""
+        """The figures that the next sample does without."""
         deep = self._deep.get(key_of(queue))
         return {*self.slow(queue), *(deep.figures if deep is not None else ())}
 
@@ -112,7 +113,7 @@ class Memory:
             known.pop(figure, None)
 
     def apart(self, keys: Container[Key]) -> dict[Key, str]:
-        """Those whose last look failed, and why; the one that failed last comes last."""
+        """Those whose last sample failed, and why; the one that failed last comes last."""
         return {key: problem for key, problem in self._apart.items() if key in keys}
 
     def set_apart(self, queue: Queue, problem: str) -> None:
@@ -133,7 +134,7 @@ class Memory:
     def keep_deep(
         self, queue: Queue, row: StatusRow, estimates: Mapping[str, float | None]
     ) -> bool:
-        """Leave out the count of deep states in the next looks, until it is time to count again.
+        """Leave out the count of deep states in the next samples, until it is time to count again.
 
         False: they were left out, and by the estimate they may not be deep any more.
         """

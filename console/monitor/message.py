@@ -1,13 +1,89 @@
-"""One message as it may be shown: cut to size, and without what the connection's masks hide."""
+"""One message as it may be shown: cut to size, and without what the connection's masks hide. Rows
+are read a page at a time: each statement reads so many and no more, up to a bound."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime
+from typing import Protocol, TypeVar
 
 from console.monitor.filters import Filters
-from console.monitor.walked import Ask
-from console.monitor.walks import Key, Walk
+from console.monitor.scans import Scan, ScanKey, ScanRequest
+from console.monitor.wording import TEXT_LENGTH
+
+Page = TypeVar("Page")
+Place = TypeVar("Place")
+
+
+class Placed(Protocol):
+    """A row that tells its place in a scan."""
+
+    @property
+    def key_time(self) -> str | None: ...
+    @property
+    def key_id(self) -> str: ...
+    @property
+    def position(self) -> int: ...
+
+
+@dataclass
+class ReadBound:
+    """How far reading goes: so many rows, and so long. A first page is always read."""
+
+    most: float
+    seconds: float
+    rows: float = 0
+    """Read so far."""
+    met: bool = False
+    """Whether reading has ended here, before the rows did."""
+    _began: float = field(default_factory=time.monotonic)
+
+    def goes_on(self, read: float) -> bool:
+        """Whether to read another page, after one of so many rows."""
+        self.rows += read
+        return self.rows < self.most and self.took <= self.seconds
+
+    @property
+    def took(self) -> float:
+        """Seconds so far."""
+        return time.monotonic() - self._began
+
+
+def pages(
+    first: Place,
+    read: Callable[[Place], Page],
+    after: Callable[[Page], tuple[int, Place | None]],
+    bound: ReadBound,
+) -> Iterator[Page]:
+    """Page by page from `first` on, as far as the bound.
+
+    `after`: how many rows a page has read, and where the next one begins; None: there is none.
+    """
+    place = first
+    while True:
+        page = read(place)
+        yield page
+        rows, following = after(page)
+        more = bound.goes_on(rows)
+        if following is None:
+            return
+        if not more:
+            bound.met = True
+            return
+        place = following
+
+
+def key_of(scan: Scan, row: Placed) -> ScanKey:
+    """The row's place in the scan that it was met in."""
+    return ScanKey(scan.name, row.key_time or "", row.key_id, scan.dated)
+
+
+def last_key(scan: Scan, rows: Sequence[Placed]) -> ScanKey | None:
+    """Where the page after these begins."""
+    last = max(rows, key=lambda row: row.position, default=None)
+    return None if last is None else key_of(scan, last)
+
 
 ERROR_LENGTH = 1_000
 """So many characters of an error's text stand in a list."""
@@ -43,10 +119,8 @@ class MessageRow:
     payload_bytes: int | None
     payload: str | bytes | None
     error: str | None
-
-    def key(self, walk: Walk) -> Key:
-        """Its place in the walk that it was met in."""
-        return Key(walk.name, self.key_time or "", self.key_id, walk.dated)
+    error_hash: str | None
+    """Of its whole text; None: it was not wanted."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +149,8 @@ class Message:
     payload: str | bytes | None = None
     """None unless it was asked for."""
     payload_cut: bool = False
+    error_hash: str | None = None
+    """Of the error's whole text, where messages of one kind are wanted."""
 
 
 _AS_IT_IS = {field.name for field in fields(MessageRow)} & {field.name for field in fields(Message)}
@@ -82,7 +158,7 @@ _AS_IT_IS -= {"state", "error", "title", "payload"}
 
 
 @dataclass(frozen=True)
-class Wanted:
+class MessageQuery:
     """Which messages, and how much of each."""
 
     filters: Filters
@@ -93,30 +169,33 @@ class Wanted:
     masks: tuple[re.Pattern[str], ...] = ()
     whole_error: bool = False
     oldest_first: bool = False
-    """Each walk from the end that came first, whichever is shown first."""
+    """Each scan from the end that came first, whichever is shown first."""
     moment: datetime | None = None
     """Ages are measured from then, and what came into its state later is left out. None: now."""
 
-    def ask(self, walk: Walk, *, after: Key | None = None, exactly: bool = False) -> Ask:
-        """The same of one walk, without bounds."""
+    def ask(
+        self, scan: Scan, *, after: ScanKey | None = None, exactly: bool = False
+    ) -> ScanRequest:
+        """The same of one scan, without bounds."""
         margin = 1 + (_MASK_MARGIN if self.masks else 0)
-        return Ask(
-            walk,
+        least = 0 if self.filters.error_group is None else TEXT_LENGTH
+        return ScanRequest(
+            scan,
             after=after,
             exactly=exactly,
-            reverse=walk.newest_first if self.oldest_first else self.reverse,
+            reverse=scan.newest_first if self.oldest_first else self.reverse,
             filters=self.filters,
             moment=self.moment,
             payload_length=None if self.payload_bytes is None else self.payload_bytes + margin,
-            error_length=self._error_length + margin,
+            error_length=max(least, self._error_length + margin),
         )
 
-    def message(self, row: MessageRow, walk: Walk) -> Message:
+    def message(self, row: MessageRow, scan: Scan) -> Message:
         """The row as it may be shown."""
         payload, payload_cut = self._payload(row.payload)
         error = None if row.error is None else masked(row.error, self.masks)
         return Message(
-            key=row.key(walk).text if row.key_id else "",
+            key=key_of(scan, row).text if row.key_id else "",
             state=row.state or "",
             title=None if row.title is None else masked(row.title, self.masks),
             error=None if error is None else error[: self._error_length],

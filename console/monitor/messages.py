@@ -13,10 +13,19 @@ from console.catalog import Kind, Queue
 from console.engines import Database, Session
 from console.errors import TooSlowError, UsageError
 from console.monitor.filters import NOTHING, Filters
-from console.monitor.message import Masks, Message, MessageRow, Wanted
-from console.monitor.search import Search, number_of, walks_for
-from console.monitor.walked import Source, fetch
-from console.monitor.walks import SINCE, By, Key, Walk, read_key, walk_by_id, walks_of
+from console.monitor.message import Masks, Message, MessageQuery, MessageRow
+from console.monitor.scan_query import MessageSource, Search, fetch
+from console.monitor.scans import (
+    SINCE,
+    By,
+    Scan,
+    ScanKey,
+    number_of,
+    read_key,
+    scan_by_id,
+    scans_for,
+    scans_of,
+)
 
 DEFAULT_LIMIT = 50
 MOST_MESSAGES = 1_000
@@ -27,17 +36,17 @@ _TRANSACTION_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Page:
-    """Messages in the order in which their queue is walked."""
+    """Messages in the order in which their queue is scanned."""
 
     queue: Queue
     messages: tuple[Message, ...]
-    next: Key | None
+    next: ScanKey | None
     """Where to go on; None: there is nothing more, or no order to go on in."""
     complete: bool
     """False: reading ended at a bound before the page was full, and there may be more."""
 
 
-def look(
+def read_page(
     database: Database,
     queue: Queue,
     filters: Filters = NOTHING,
@@ -53,10 +62,10 @@ def look(
     Raises UsageError where the queue cannot have what is asked for.
     """
     check(queue, filters)
-    wanted = Wanted(filters, min(limit, MOST_MESSAGES), reverse, payload_bytes, tuple(masks))
+    wanted = MessageQuery(filters, min(limit, MOST_MESSAGES), reverse, payload_bytes, tuple(masks))
     with looking(database, queue) as session:
         with session.transaction(doing(queue)) as connection:
-            source = Source.of(connection, database.product, queue)
+            source = MessageSource.of(connection, queue)
         check_payload(source, filters)
         wanted = replace(wanted, filters=source.known(filters))
         if len(wanted.filters.ids) > 1:
@@ -67,11 +76,15 @@ def look(
 
 
 def _look_at_each(
-    database: Database, session: Session, source: Source, wanted: Wanted, after: str | None
+    database: Database,
+    session: Session,
+    source: MessageSource,
+    wanted: MessageQuery,
+    after: str | None,
 ) -> Page:
     """Several ids, in the order in which they are asked for: that has no place to go on from."""
     if after is not None:
-        raise UsageError("A list of several ids has no order to go on in.")
+        raise UsageError("A list of several ids has no order to continue in.")
     found: list[Message] = []
     complete = True
     for filters in wanted.filters.each:
@@ -85,7 +98,7 @@ def _look_at_each(
     return Page(source.queue, tuple(found), None, complete)
 
 
-def _run(database: Database, session: Session, source: Source, search: Search) -> None:
+def _run(database: Database, session: Session, source: MessageSource, search: Search) -> None:
     while not search.ended:
         with session.transaction(doing(source.queue)) as connection:
             source.begin(connection, database)
@@ -104,21 +117,23 @@ def message(
 ) -> Message | None:
     """The message at the key that a page gave; None where it is no longer there in that state."""
     check(queue, NOTHING)
-    walk, place = _place(queue, key)
+    scan, place = _place(queue, key)
     if not place.id:
-        raise UsageError(f"{key!r} is no message's place in the queue {queue.name!r}.")
-    wanted = Wanted(NOTHING, 1, payload_bytes=payload_bytes, masks=tuple(masks), whole_error=True)
+        raise UsageError(f"{key!r} is not the place of a message in the queue {queue.name!r}.")
+    wanted = MessageQuery(
+        NOTHING, 1, payload_bytes=payload_bytes, masks=tuple(masks), whole_error=True
+    )
     with looking(database, queue) as session, session.transaction(doing(queue)) as connection:
-        source = Source.of(connection, database.product, queue)
-        source.check(walk, place)
+        source = MessageSource.of(connection, queue)
+        source.check(scan, place)
         source.begin(connection, database)
-        ask = wanted.ask(walk, after=place, exactly=True)
-        if walk.stretches:
+        ask = wanted.ask(scan, after=place, exactly=True)
+        if scan.chunks:
             number = number_of(place)
             slots = source.extent(connection).slots
-            ask = replace(ask, stretch=(number, number), slots=slots)
+            ask = replace(ask, chunk=(number, number), slots=slots)
         rows = fetch(connection, source, ask, MessageRow, "matching")
-    return next((wanted.message(row, walk) for row in rows if row.matches), None)
+    return next((wanted.message(row, scan) for row in rows if row.matches), None)
 
 
 def follow(
@@ -134,22 +149,22 @@ def follow(
     None where it is gone, or where nobody can tell.
     """
     found = message(database, queue, key, payload_bytes=payload_bytes, masks=masks)
-    walk, place = _place(queue, key)
-    by_id = walk_by_id(queue)
-    if found is not None or by_id in {None, walk} or walk.by not in {By.ID, By.TIME}:
+    scan, place = _place(queue, key)
+    by_id = scan_by_id(queue)
+    if found is not None or by_id in {None, scan} or scan.by not in {By.ID, By.TIME}:
         return found
-    there = Key(by_id.name, id=place.id).text if by_id else key
+    there = ScanKey(by_id.name, id=place.id).text if by_id else key
     return message(database, queue, there, payload_bytes=payload_bytes, masks=masks)
 
 
-def _place(queue: Queue, key: str) -> tuple[Walk, Key]:
-    """The walk that a key is a place in, and the key. A page that was asked for by an id has keys
-    of the walk in which an id alone finds its message."""
-    walks = walks_of(queue)
-    by_id = walk_by_id(queue)
-    walks = walks if by_id is None or by_id in walks else (*walks, by_id)
-    at, place = read_key(key, walks)
-    return walks[at], place
+def _place(queue: Queue, key: str) -> tuple[Scan, ScanKey]:
+    """The scan that a key is a place in, and the key. A page that was asked for by an id has keys
+    of the scan in which an id alone finds its message."""
+    scans = scans_of(queue)
+    by_id = scan_by_id(queue)
+    scans = scans if by_id is None or by_id in scans else (*scans, by_id)
+    at, place = read_key(key, scans)
+    return scans[at], place
 
 
 def check(queue: Queue, filters: Filters) -> None:
@@ -158,32 +173,32 @@ def check(queue: Queue, filters: Filters) -> None:
         raise UsageError(f"Of {queue.name!r} only its archive is left: it has no messages.")
     filters.without(
         "messages",
-        limit="It bounds what an action does; a page has --limit.",
-        keep_newest="It is for actions that take messages away; looking takes none.",
+        limit="It limits what an action takes; for a page use --limit.",
+        keep_newest="It is for actions that remove messages.",
     )
     if filters.state is not None and filters.state not in queue.states:
         raise UsageError(
             f"The queue {queue.name!r} has no messages in a state {filters.state!r}.",
             next_step=f"The states of the design {queue.design.name}: {', '.join(queue.states)}.",
         )
-    walks = walks_for(queue, filters)
-    told = {role for walk in walks for role in walk.roles(queue)}
+    scans = scans_for(queue, filters)
+    told = {role for scan in scans for role in scan.roles(queue)}
     needed = []
-    if filters.state == "error" or filters.errors:
+    if filters.state == "error" or filters.errors or filters.error_group:
         needed.append("error")
     if filters.claimed_by is not None:
         needed.append("claimed_by")
     if filters.ids:
         needed.append("id")
     if filters.older is not None or filters.newer is not None:
-        needed += [SINCE[walk.state] for walk in walks if walk.state]
+        needed += [SINCE[scan.state] for scan in scans if scan.state]
     for role in needed:
         if role not in told:
             raise _untold(queue, role)
 
 
 def _untold(queue: Queue, role: str) -> UsageError:
-    what = f"That cannot be told of the queue {queue.name!r}."
+    what = f"The queue {queue.name!r} does not have that."
     if queue.kind is Kind.ADOPTED and role in queue.design.roles:
         return UsageError(
             what,
@@ -193,7 +208,7 @@ def _untold(queue: Queue, role: str) -> UsageError:
     return UsageError(what, why=f"Messages of the design {queue.design.name} have no {role}.")
 
 
-def check_payload(source: Source, filters: Filters) -> None:
+def check_payload(source: MessageSource, filters: Filters) -> None:
     """UsageError where the payload has no paths."""
     if filters.payload and source.payload != "json":
         raise UsageError(
@@ -204,12 +219,12 @@ def check_payload(source: Source, filters: Filters) -> None:
 
 def doing(queue: Queue) -> str:
     """Completes "Could not ..."."""
-    return f"look at the messages of {queue.name!r}"
+    return f"read the messages of {queue.name!r}"
 
 
 @contextmanager
 def looking(database: Database, queue: Queue) -> Iterator[Session]:
-    """One connection for all looks at messages; a time-out says what is cheaper to ask."""
+    """One connection for all reads of messages; a time-out says what is cheaper to ask."""
     try:
         with database.session(doing(queue), read_only=True) as session:
             yield session

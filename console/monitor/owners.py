@@ -1,18 +1,28 @@
-"""Whose the claims are, and who holds rows of a queue in an open transaction."""
+"""Whose the claims are, who holds rows of a queue in an open transaction, and what the server says
+of them."""
+
+from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection
-
-from console import sql
-from console.catalog import Acting, Queue
-from console.engines import Database, Product
+from console import audit, sql
+from console.catalog import Acting, Queue, lockable_names
+from console.engines import Database, product_of
+from console.monitor.activity import HoldsRows
+from console.monitor.activity import Key as SessionKey
 from console.monitor.figures import Key, key_of
+from console.monitor.filters import Filters
 from console.monitor.memory import Memory
+from console.monitor.messages import read_page
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
 
 SHOWN = 10
 """Claims and holders of a queue that a snapshot names: the oldest."""
@@ -56,15 +66,17 @@ class Owner:
 
 
 @dataclass(frozen=True)
-class Holder:
-    """One open transaction that has written in a queue, or is about to."""
+class Holder(HoldsRows):
+    """One open transaction that holds rows of a queue."""
 
-    session: str
+    session: SessionKey
     user_name: str | None
     application_name: str | None
     state: str | None
     transaction_seconds: float | None
     """None: not known, for lack of rights."""
+    held_at_least_seconds: float | None = None
+    held_at_most_seconds: float | None = None
 
 
 @dataclass(frozen=True)
@@ -81,11 +93,14 @@ class _ClaimRow:
 class _HolderRow:
     schema: str
     relation: str
-    session: str
+    session_id: int | None
+    prepared_transaction: str | None
     user_name: str | None
     application_name: str | None
     state: str | None
     transaction_seconds: float | None
+    held_at_least_seconds: float | None
+    held_at_most_seconds: float | None
 
 
 @dataclass(frozen=True)
@@ -95,28 +110,27 @@ class _OwnerRow:
 
 
 def claims(
-    connection: Connection, database: Database, queues: Sequence[Queue], memory: Memory
+    connection: Connection,
+    database: Database,
+    queues: Sequence[Queue],
+    memory: Memory,
+    stuck_after: Callable[[Queue], float],
 ) -> dict[Key, tuple[Claim, ...]]:
     """The oldest claims of each queue, the oldest first. Queues that have none are left out."""
-    product = database.product
-    parts = [
-        memory.part(product, queue, sql.statements(product.name, queue.design.name)["claims"], {})
-        for queue in queues
-    ]
+    parts = [memory.part(database.product, queue, "claims", {}) for queue in queues]
     found: dict[Key, list[Claim]] = defaultdict(list)
     of_key = {key_of(queue): queue for queue in queues}
-    for row in sql.fetch_union(connection, _ClaimRow, parts):
+    for row in sql.union(connection, _ClaimRow, parts):
         key = (row.schema, row.queue)
         found[key].append(_claim(row, of_key[key]))
     evidence = evidence_of(
         connection,
-        product,
         (c.session for key, cs in found.items() for c in cs if not of_key[key].design.library),
     )
     told = {
-        key: evidence_of(connection, product, (c.session for c in cs), of_key[key])
+        key: workers_of(connection, queue, (c.session for c in cs), stuck_after(queue))
         for key, cs in found.items()
-        if of_key[key].design.library
+        if (queue := of_key[key]).design.library
     }
     return {
         key: tuple(
@@ -152,34 +166,63 @@ def _oldest_first(claim: Claim) -> float:
     return -(claim.claimed_seconds or 0.0)
 
 
-def evidence_of(
-    connection: Connection,
-    product: Product,
-    found: Iterable[str | None],
-    queue: Queue | None = None,
-) -> Mapping[str, Evidence]:
-    """What the server says of each of the sessions, as `claimed_by` names them.
+def evidence_of(connection: Connection, found: Iterable[str | None]) -> Mapping[str, Evidence]:
+    """What the server says of each of the sessions, as our `claimed_by` names them."""
+    return _evidence(connection, "server", sql.NOTHING, found)
 
-    Of workers that claimed from a library's queue, what their heartbeats say, where they have any.
+
+def workers_of(
+    connection: Connection,
+    queue: Queue,
+    found: Iterable[str | None],
+    stuck_after_seconds: float,
+) -> Mapping[str, Evidence]:
+    """The same of whoever claimed from the queue, as `owner_of` names them.
+
+    Of a library's workers, what their heartbeats say, where they have any: one without a
+    heartbeat for as long as its claims take to be stuck is gone.
     """
+    if not queue.design.library:
+        return evidence_of(connection, found)
+    scope = queue.scope(connection, stuck_after_seconds=str(stuck_after_seconds))
+    return _evidence(connection, queue.design.name, scope, found)
+
+
+def _evidence(
+    connection: Connection,
+    file: str,
+    scope: sql.Scope,
+    found: Iterable[str | None],
+) -> Mapping[str, Evidence]:
     sessions = sorted({session for session in found if session is not None})
-    of_library = queue is not None and queue.design.library
-    asked = sql.statements(product.name, queue.design.name if queue and of_library else "server")
-    scope = queue.scope(product) if queue and of_library else sql.Scope()
-    if not sessions or "owners" not in asked:
+    if not sessions or not sql.has(connection, f"{file}.owners"):
         return {}
-    rows = sql.fetch(
-        connection, _OwnerRow, asked["owners"], scope, sessions=product.array(sessions)
+    rows = sql.rows(
+        connection,
+        _OwnerRow,
+        f"{file}.owners",
+        scope,
+        sessions=product_of(connection).array(sessions),
     )
     return {row.session: Evidence(row.owner) for row in rows}
 
 
-def still_there(connection: Connection, product: Product, acting: Sequence[Acting]) -> list[Acting]:
+def still_there(connection: Connection, acting: Sequence[Acting]) -> list[Acting]:
     """Those whose session is not gone: what was cut off is no longer going on."""
     if not acting:
         return []
-    evidence = evidence_of(connection, product, [one.session for one in acting])
+    evidence = evidence_of(connection, [one.session for one in acting])
     return [one for one in acting if evidence.get(one.session) is not Evidence.GONE]
+
+
+def alive(connection: Connection, found: Sequence[audit.Entry]) -> Mapping[int, bool | None]:
+    """Of those that have not ended: whether the session that they run in is still there."""
+    running = [entry for entry in found if entry.ended_at is None]
+    told = evidence_of(connection, [entry.session for entry in running])
+    known = {Evidence.ALIVE: True, Evidence.GONE: False}
+    return {
+        entry.action_id: known.get(told.get(entry.session, Evidence.UNKNOWN)) for entry in running
+    }
 
 
 def _with_evidence(claim: Claim, evidence: Mapping[str, Evidence]) -> Claim:
@@ -190,27 +233,78 @@ def _with_evidence(claim: Claim, evidence: Mapping[str, Evidence]) -> Claim:
 def holders(
     connection: Connection, database: Database, queues: Sequence[Queue]
 ) -> dict[Key, tuple[Holder, ...]]:
-    """The open transactions that write in each queue, the oldest first; else no queue at all."""
-    server = sql.statements(database.product.name, "server")
-    if "holders" not in server:
+    """The open transactions that hold rows of each queue, the longest first; else no queue."""
+    if not sql.has(connection, "server.holders"):
         return {}
+    found: dict[Key, dict[SessionKey, Holder]] = {key_of(queue): {} for queue in queues}
+    rows = sql.rows(connection, _HolderRow, "server.holders")
     by_table: dict[tuple[str, str], list[Key]] = defaultdict(list)
-    for queue in queues:  # a library keeps several in one table
-        by_table[queue.schema, queue.table].append(key_of(queue))
-    found: dict[Key, list[Holder]] = {key_of(queue): [] for queue in queues}
-    for row in sql.fetch(connection, _HolderRow, server["holders"], sql.Scope()):
+    for queue in queues if rows else ():  # a library keeps several in one table
+        for name in lockable_names(database.product, queue):
+            by_table[queue.schema, name].append(key_of(queue))
+    for row in rows:
+        session = row.session_id if row.prepared_transaction is None else row.prepared_transaction
+        if session is None:
+            raise TypeError("a holder has neither an id nor a name")
+        holder = Holder(
+            session,
+            row.user_name,
+            row.application_name,
+            row.state,
+            row.transaction_seconds,
+            row.held_at_least_seconds,
+            row.held_at_most_seconds,
+        )
         for key in by_table.get((row.schema, row.relation), ()):
-            found[key].append(
-                Holder(
-                    row.session,
-                    row.user_name,
-                    row.application_name,
-                    row.state,
-                    row.transaction_seconds,
-                )
-            )
-    return {key: tuple(sorted(some, key=_longest_first)) for key, some in found.items()}
+            found[key][session] = holder  # once, in however many tables of the queue
+    return {key: tuple(sorted(some.values(), key=_longest_first)) for key, some in found.items()}
 
 
 def _longest_first(holder: Holder) -> float:
-    return -(holder.transaction_seconds or 0.0)
+    return -(holder.held_seconds or 0.0)
+
+
+MOST = 200
+"""So many claims are examined."""
+
+
+@dataclass(frozen=True)
+class Claims:
+    """The oldest claims of a queue."""
+
+    claims: tuple[Claim, ...]
+    more: bool
+    """Whether there are others, younger than these."""
+
+
+def owned_claims(
+    database: Database, queue: Queue, stuck_after_seconds: float, limit: int = MOST
+) -> Claims:
+    """The oldest claims and the evidence about their owners. UsageError where there are none."""
+    page = read_page(database, queue, Filters(state="claimed"), limit=limit)
+    owners = {m.key: owner_of(m.claimed_by, queue) for m in page.messages}
+    sessions = [owner.session for owner in owners.values() if owner is not None]
+    with database.transaction("read the owners of claims", read_only=True) as connection:
+        evidence = workers_of(connection, queue, sessions, stuck_after_seconds)
+    found = []
+    for message in page.messages:
+        owner = owners[message.key]
+        told = (message.id or "", message.age_seconds, message.claimed_by, message.attempts)
+        if owner is None:
+            found.append(Claim(*told))
+            continue
+        alive = evidence.get(owner.session, Evidence.UNKNOWN)
+        found.append(Claim(*told, owner.session, owner.bound, owner.consumer, alive))
+    return Claims(tuple(found), page.next is not None or not page.complete)
+
+
+def evidence(
+    database: Database, queue: Queue, claimed_by: str | None, stuck_after_seconds: float
+) -> Evidence:
+    """What the server says of the owner that a row names."""
+    owner = owner_of(claimed_by, queue)
+    if owner is None:
+        return Evidence.UNKNOWN
+    with database.transaction("read the owner of a claim", read_only=True) as connection:
+        found = workers_of(connection, queue, [owner.session], stuck_after_seconds)
+    return found.get(owner.session, Evidence.UNKNOWN)

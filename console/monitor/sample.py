@@ -1,26 +1,94 @@
-"""One look at all queues of a database, in as few statements as possible.
+"""One sample of all queues of a database, in as few statements as possible.
 
 Every statement reads rows of the same columns for each queue, so those of many queues are one UNION
-ALL; the counts are bounded, so a look costs the same however deep the queues are.
+ALL; the counts are bounded, so a sample costs the same however deep the queues are.
 """
+
+from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-
-from sqlalchemy import Connection
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 from console import catalog, sql
-from console.catalog import Acting, Kind, Queue
-from console.clock import elapsed
-from console.engines import Database, Session, Timeouts, patience
+from console.catalog import Acting, Decision, Kind, Queue
+from console.clock import elapsed, utc
+from console.engines import Database, Product, Session, Timeouts, patience, product_of
 from console.errors import ConnectionFailedError, ConsoleError
-from console.monitor import broker, owners
-from console.monitor.asking import Budget, Look, One, Seen, StuckAfter, be_careful, groups
-from console.monitor.estimates import Estimates, estimates
-from console.monitor.figures import COUNTED, Key, StatusRow, key_of
+from console.monitor import figures, known_queues, owners, silences
+from console.monitor.figures import COUNTED, STATES, Key, StatusRow, key_of
 from console.monitor.memory import Memory
 from console.monitor.owners import Claim, Holder
+from console.monitor.sample_queries import (
+    Budget,
+    One,
+    SampledRow,
+    SampleRun,
+    StuckAfter,
+    be_careful,
+    groups,
+)
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+
+@dataclass(frozen=True)
+class EstimateRow:
+    """About how many rows of each state there are; None: the design has it not, or nobody knows."""
+
+    schema: str
+    queue: str
+    ready: float | None
+    scheduled: float | None
+    claimed: float | None
+    errors: float | None
+    done: float | None
+
+
+@dataclass(frozen=True)
+class ArchivedRow:
+    """About how many done messages a table of their own has."""
+
+    schema: str
+    queue: str
+    done: int | None
+
+
+Estimates = Mapping[str, float | None]
+"""By state."""
+
+
+def estimates(
+    connection: Connection,
+    wanted: Sequence[tuple[Queue, StatusRow]],
+    *,
+    counts_rows: bool = True,
+) -> dict[Key, Estimates]:
+    """Of these queues, which were just seen; their designs have the statement.
+
+    `counts_rows`: whether the login may read the engine's counters of rows.
+    """
+    counters = "yes" if counts_rows else "no"
+    parts = [_part(product_of(connection), queue, row, counters) for queue, row in wanted]
+    rows = sql.union(connection, EstimateRow, parts)
+    found = {
+        (row.schema, row.queue): {state: getattr(row, state) for state in STATES} for row in rows
+    }
+    return {key_of(queue): found[key_of(queue)] for queue, _ in wanted}
+
+
+def _part(product: Product, queue: Queue, row: StatusRow, counters: str) -> sql.UnionMember:
+    # Where the first ready rows were not to be had in time, they are not looked for here either.
+    values = {} if row.ready is not None else {"ready_limit": "0"}
+    return sql.part(
+        f"{queue.design.name}.estimate",
+        product.dialect,
+        queue.scope(product, counters=counters, **values),
+    )
+
 
 __all__ = [
     "COUNTED",
@@ -32,7 +100,7 @@ __all__ = [
 ]
 
 SAMPLING_TIMEOUTS = Timeouts(connect_seconds=5, statement_seconds=5.0, lock_seconds=0.5)
-"""For a sampler: so long is a whole look, and a connect."""
+"""For a sampler: so long is a whole sample, and a connect."""
 
 
 @dataclass(frozen=True)
@@ -51,17 +119,25 @@ class QueueSample:
     """The figures that are not known because they took too long."""
     estimates: Estimates | None = None
     """About how many rows the states have that were not counted to their end; None: not known."""
+    archived: int | None = None
+    """About how many rows are done and in a table of their own; None: not known, or none such."""
     claims: tuple[Claim, ...] | None = None
     """The oldest; None: not known, or the design has none."""
     holders: tuple[Holder, ...] | None = None
     """Of open transactions; None: not known."""
     acting: tuple[Acting, ...] = ()
     """What operators are doing to it."""
+    decisions: tuple[Decision, ...] = ()
+    """What operators have decided of it as a whole: pause, protection."""
+    moment: datetime | None = None
+    """When that was seen, by the database's clock."""
+    silences: tuple[Decision, ...] = ()
+    """Which of its findings operators have silenced or acknowledged."""
 
 
 @dataclass(frozen=True)
 class DatabaseSample:
-    """What was seen of a database. `taken_at` is `clock.elapsed()` in the middle of the look."""
+    """What was seen of a database. `taken_at` is `clock.elapsed()` in the middle of the sample."""
 
     connection: str
     taken_at: float
@@ -71,6 +147,8 @@ class DatabaseSample:
     production: bool
     life: str = ""
     """Another one than before: counters and positions do not follow from those seen before."""
+    clock_ahead: timedelta = timedelta()
+    """How far the server's clock is ahead of ours."""
 
 
 def take_sample(
@@ -92,22 +170,32 @@ def take_sample(
     started = elapsed()
     with patience(timeouts.statement_seconds):
         counts_rows = database.capabilities.counts_rows
-        with database.session("look at the queues", read_only=True) as session:
-            with session.transaction("look at the queues") as connection:
-                known = catalog.read(connection, database.product)
-                acting = owners.still_there(connection, database.product, known.acting)
+        with database.session("sample the queues", read_only=True) as session:
+            with session.transaction("sample the queues") as connection:
+                known = catalog.read(connection)
+                acting = owners.still_there(connection, known.acting)
+            if database.remembered:
+                known_queues.keep(database.label, (queue.name for queue in known.queues))
             wanted = known.queues if only is None else only
             queues = [queue for queue in wanted if queue.kind is not Kind.ARCHIVE]
             memory.keep(queues)
-            look = Look(database, session, memory, budget, stuck_after_seconds)
-            seen = look.at(queues)
-            more = _More(database, session, memory, budget)
-            holders = more.holders(queues) if look.circumstances.sees_writers else {}
-            claims = more.claims(queues, seen)
-            estimated, shallow = more.estimates(queues, seen)
-            broken = more.broken(queues, seen)
+            look = SampleRun(database, session, memory, budget, stuck_after_seconds)
+            known_here = [queue for queue in queues if queue.design.known]
+            seen = look.at(known_here)
+            more = _More(database, session, memory, budget, look.stuck_after)
+            holders = more.holders(known_here) if look.circumstances.sees_writers else {}
+            claims = more.claims(known_here, seen)
+            estimated, shallow = more.estimates(known_here, seen)
+            archived = more.archived(known_here)
+            broken = more.broken(known_here, seen)
             seen |= look.at(shallow)
-    ended = elapsed()
+            seen |= {
+                key_of(queue): SampledRow(None, queue.not_known, elapsed())
+                for queue in queues
+                if queue.not_known
+            }
+    ended, moment = elapsed(), utc() + look.clock_ahead
+    decided = sorted((d for d in known.decisions if not d.code), key=lambda one: one.kind)
     return DatabaseSample(
         connection=database.label,
         taken_at=(started + ended) / 2,
@@ -120,15 +208,20 @@ def take_sample(
                 seen[key_of(queue)].at,
                 slow=memory.slow(queue),
                 estimates=estimated.get(key_of(queue)),
+                archived=archived.get(key_of(queue)),
                 claims=claims.get(key_of(queue)),
                 holders=holders.get(key_of(queue)),
                 acting=tuple(a for a in acting if (a.schema, a.queue) == key_of(queue)),
+                decisions=tuple(d for d in decided if (d.schema, d.queue) == key_of(queue)),
+                moment=moment,
+                silences=silences.of_queue(known.decisions, queue),
             )
             for queue in queues
         ),
         counts_rows=counts_rows,
         production=known.production or database.production,
         life=look.circumstances.life,
+        clock_ahead=look.clock_ahead,
     )
 
 
@@ -140,6 +233,7 @@ class _More:
     session: Session
     memory: Memory
     budget: Budget
+    stuck_after: Callable[[Queue], float]
 
     def holders(self, queues: Sequence[Queue]) -> dict[Key, tuple[Holder, ...]]:
         """The open transactions that write in each queue; empty where nobody can tell."""
@@ -148,11 +242,11 @@ class _More:
         def ask(connection: Connection, _: Sequence[Queue]) -> None:
             found.update(owners.holders(connection, self.database, queues))
 
-        self._ask(queues[:1], "look at transactions", ask)
+        self._ask(queues[:1], "read open transactions", ask)
         return found
 
     def claims(
-        self, queues: Sequence[Queue], seen: Mapping[Key, Seen]
+        self, queues: Sequence[Queue], seen: Mapping[Key, SampledRow]
     ) -> dict[Key, tuple[Claim, ...]]:
         """The oldest claims of each queue that can have some and whose claims could be counted."""
         rows = {key_of(queue): seen[key_of(queue)].row for queue in self._with("claims", queues)}
@@ -163,14 +257,14 @@ class _More:
         wanted = [queue for queue in queues if counted.get(key_of(queue))]
 
         def ask(connection: Connection, some: Sequence[Queue]) -> None:
-            listed = owners.claims(connection, self.database, some, self.memory)
+            listed = owners.claims(connection, self.database, some, self.memory, self.stuck_after)
             found.update({key_of(queue): listed.get(key_of(queue), ()) for queue in some})
 
-        self._ask(wanted, "look at claims", ask)
+        self._ask(wanted, "read claims", ask)
         return found
 
     def estimates(
-        self, queues: Sequence[Queue], seen: Mapping[Key, Seen]
+        self, queues: Sequence[Queue], seen: Mapping[Key, SampledRow]
     ) -> tuple[dict[Key, Estimates], list[Queue]]:
         """Of the queues that have states which were not counted to their end.
 
@@ -184,11 +278,10 @@ class _More:
             if row is not None and row.over() and self.memory.may_try(queue, "estimate"):
                 wanted.append((queue, row))
 
-        product = self.database.product
         counts_rows = self.database.capabilities.counts_rows
 
         def ask(connection: Connection, some: Sequence[tuple[Queue, StatusRow]]) -> None:
-            found.update(estimates(connection, product, some, counts_rows=counts_rows))
+            found.update(estimates(connection, some, counts_rows=counts_rows))
 
         self._ask(wanted, "estimate depths", ask)
         for queue, row in wanted:
@@ -200,23 +293,39 @@ class _More:
                 self.memory.was_slow(queue, "estimate")
         return found, shallow
 
-    def broken(self, queues: Sequence[Queue], seen: Mapping[Key, Seen]) -> dict[Key, str]:
+    def archived(self, queues: Sequence[Queue]) -> dict[Key, int | None]:
+        """About how many messages are done, of each queue that keeps those in another table."""
+        found: dict[Key, int | None] = {}
+
+        def ask(connection: Connection, some: Sequence[Queue]) -> None:
+            product = self.database.product
+            parts = [self.memory.part(product, one, "archive_estimate", {}) for one in some]
+            rows = sql.union(connection, ArchivedRow, parts)
+            found.update({(row.schema, row.queue): row.done for row in rows})
+
+        self._ask(self._with("archive_estimate", queues), "look at archives", ask)
+        return found
+
+    def broken(self, queues: Sequence[Queue], seen: Mapping[Key, SampledRow]) -> dict[Key, str]:
         """What is wrong with queues as a whole, of designs whose engine tells."""
         found: dict[Key, str] = {}
 
         def ask(connection: Connection, some: Sequence[Queue]) -> None:
             for queue in some:
                 row = seen[key_of(queue)].row
-                told = broker.health(connection, self.database.product, queue)
+                told = figures.health(connection, queue)
                 if problem := told.problem(row.ready if row else None):
                     found[key_of(queue)] = problem
 
-        self._ask(self._with("health", queues), "look at Service Broker", ask)
+        self._ask(self._with("health", queues), "read the state of Service Broker", ask)
         return found
 
     def _with(self, name: str, queues: Sequence[Queue]) -> list[Queue]:
-        engine = self.database.product.name
-        return [queue for queue in queues if name in sql.statements(engine, queue.design.name)]
+        return [
+            queue
+            for queue in queues
+            if sql.has(self.database.product, f"{queue.design.name}.{name}")
+        ]
 
     def _ask(
         self, many: Sequence[One], doing: str, ask: Callable[[Connection, Sequence[One]], None]

@@ -1,21 +1,53 @@
 """One daemon thread a connection: looks, hands on what it saw, waits, looks again."""
 
+from __future__ import annotations
+
 import random
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from console.catalog import STUCK_AFTER_SECONDS, Queue
+from console import sql
+from console.catalog import STUCK_AFTER_SECONDS, Kind, Queue
 from console.clock import elapsed
-from console.engines import Database, Timeouts, patience
-from console.errors import ConsoleError
-from console.monitor.asking import StuckAfter
-from console.monitor.login import probe
+from console.engines import Database, Timeouts, patience, product_of
+from console.errors import ConnectionFailedError, ConsoleError
+from console.monitor.figures import RateWindow
 from console.monitor.memory import Memory
-from console.monitor.rates import RateWindow
 from console.monitor.sample import SAMPLING_TIMEOUTS, DatabaseSample, QueueSample, take_sample
+from console.monitor.sample_queries import StuckAfter
 from console.monitor.snapshot import QueueSnapshot, snapshot
 from console.rights import Login
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+
+def login_can(connection: Connection, queues: Sequence[Queue]) -> Login:
+    """What it could do to these queues, and to the server."""
+    product = product_of(connection)
+    asked = [queue for queue in queues if queue.kind is not Kind.ARCHIVE]
+    return sql.row(
+        connection,
+        Login,
+        "server.login_can",
+        schemas=product.array([queue.schema for queue in asked]),
+        tables=product.array([queue.table for queue in asked]),
+        queues=product.array([queue.name for queue in asked]),
+    )
+
+
+def probe(database: Database, queues: Sequence[Queue]) -> Login | None:
+    """The same on a connection of its own; None where it cannot be told. ConnectionFailedError."""
+    try:
+        with database.transaction("read the login's rights", read_only=True) as connection:
+            return login_can(connection, queues)
+    except ConnectionFailedError:
+        raise
+    except ConsoleError:
+        return None
+
 
 _FIRST_RETRY_SECONDS = 1.0
 _LONGEST_RETRY_SECONDS = 30.0
@@ -30,9 +62,9 @@ IDLE_LONGEST = 5.0
 
 @dataclass(frozen=True)
 class Reading:
-    """What one look of the sampler gave: snapshots, or the error that it met.
+    """What one sample of the sampler gave: snapshots, or the error that it met.
 
-    With an error the snapshots are those of the last look that went well: see `age_seconds`.
+    With an error the snapshots are those of the last sample that went well: see `age_seconds`.
     """
 
     connection: str
@@ -43,9 +75,9 @@ class Reading:
     retry_seconds: float | None = None
     """The pause before the next try, after an error."""
     taken_at: float | None = None
-    """`clock.elapsed()` of the look that the snapshots are of; None: there was none yet."""
+    """`clock.elapsed()` of the sample that the snapshots are of; None: there was none yet."""
     next_seconds: float | None = None
-    """The pause before the next look, whatever this one gave."""
+    """The pause before the next sample, whatever this one gave."""
     login: Login | None = None
     """What the login could do; None: not known."""
 
@@ -62,21 +94,22 @@ class Reading:
 
 
 class Sampler:
-    """Samples one database until stopped. `deliver` is called in the sampler's thread."""
+    """Samples one database until stopped, in a thread of its own."""
 
     def __init__(
         self,
         database: Database,
-        deliver: Callable[[Reading], None],
         *,
+        name: str = "",
         interval_seconds: float = 1.0,
         stuck_after_seconds: StuckAfter = STUCK_AFTER_SECONDS,
         timeouts: Timeouts = SAMPLING_TIMEOUTS,
         only: Sequence[Queue] | None = None,
     ) -> None:
-        """`only`: these queues and no others."""
+        """`name`: the connection's on a screen. `only`: these queues and no others."""
+        self.name = name or database.label
         self._database = database
-        self._deliver = deliver
+        self._deliver: Callable[[Reading], None] = lambda _: None
         self._interval_seconds = interval_seconds
         self._stuck_after_seconds = stuck_after_seconds
         self._timeouts = timeouts
@@ -97,24 +130,25 @@ class Sampler:
 
     @property
     def interval_seconds(self) -> float:
-        """The pause between two looks; longer while nothing changes."""
+        """The pause between two samples; longer while nothing changes."""
         return self._interval_seconds
 
     @interval_seconds.setter
     def interval_seconds(self, seconds: float) -> None:
         self._interval_seconds = seconds
-        self.look_now()
+        self.sample_now()
 
-    def start(self) -> None:
-        """Begin to look."""
+    def start(self, deliver: Callable[[Reading], None]) -> None:
+        """Begin to sample; `deliver` is called in the sampler's thread."""
+        self._deliver = deliver
         self._thread.start()
 
-    def look_now(self) -> None:
+    def sample_now(self) -> None:
         """Do not wait for the rest of the pause, and make pauses no longer than the interval."""
         self._wake.set()
 
     def stop(self, timeout_seconds: float = 0.0) -> None:
-        """Ask the thread to end, a look that hangs in a silent server too.
+        """Ask the thread to end, a sample that hangs in a silent server too.
 
         Waits for it at most `timeout_seconds`.
         """
@@ -234,4 +268,4 @@ def _lasting(seen: QueueSample) -> object:
 
 
 def _unforeseen(error: Exception) -> ConsoleError:
-    return ConsoleError("Could not look at the queues.", why=f"{type(error).__name__}: {error}")
+    return ConsoleError("Could not sample the queues.", why=f"{type(error).__name__}: {error}")

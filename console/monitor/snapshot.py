@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime
 
-from console.catalog import Acting, Queue
+from console.catalog import Acting, Decision, Queue
 from console.designs import Flow
-from console.monitor.figures import COUNTED, StatusRow
+from console.monitor.figures import COUNTED, Rates, RateWindow, StatusRow
 from console.monitor.limits import DEFAULTS, Thresholds, judge
 from console.monitor.owners import SHOWN, Claim, Holder
-from console.monitor.rates import Rates, RateWindow
 from console.monitor.sample import QueueSample
 
 __all__ = ["QueueSnapshot", "RateWindow", "Rates", "snapshot"]
@@ -55,14 +55,20 @@ class QueueSnapshot:
     claims: tuple[Claim, ...] | None = None
     """The oldest ones, with their owners."""
     holders: int | None = None
-    """Open transactions that have written in the queue, or are about to. Where a pop deletes, a
-    message that is being worked on is held by one of these."""
+    """Open transactions that hold rows of the queue, without those that wait for one of them.
+    Where a pop deletes, a message that is being worked on is held by one of these."""
     held_seconds: float | None = None
-    """How long the oldest of them is open; None: there is none, or its age is not known."""
+    """For how long one of them has held rows, at the most; None: there is none, or not known."""
     held_by: tuple[Holder, ...] = ()
     """The oldest ones."""
     acting: tuple[Acting, ...] = ()
     """What operators are doing to it."""
+    decisions: tuple[Decision, ...] = ()
+    """What operators have decided of it as a whole: pause, protection."""
+    moment: datetime | None = field(default=None, compare=False)
+    """When that was seen, by the database's clock."""
+    silences: tuple[Decision, ...] = ()
+    """Which of its findings operators have silenced or acknowledged."""
     filling_per_second: tuple[float, float] | None = None
     """How fast a ring's gap grows, from ... to ...; negative: it shrinks."""
     pushed: float | None = field(default=None, compare=False)
@@ -73,6 +79,16 @@ class QueueSnapshot:
     def key(self) -> tuple[str, str, str]:
         """What stays the same from snapshot to snapshot."""
         return (self.connection, self.schema, self.queue)
+
+    @property
+    def paused(self) -> Decision | None:
+        """Who has paused it; None: nobody."""
+        return next((one for one in self.decisions if one.kind == "pause"), None)
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """Its decisions for a narrow screen: `PAUSED 12 min, ann`."""
+        return tuple(one.mark(self.moment or one.since) for one in self.decisions)
 
     @property
     def full_in_seconds(self) -> float | None:
@@ -110,7 +126,8 @@ class QueueSnapshot:
     def as_json(self, thresholds: Thresholds = DEFAULTS) -> dict[str, object]:
         """The stable object of `status --json`: keys are added at the end, and never go."""
         hidden = {"problem", "slow", "claims", "holders", "held_seconds", "held_by"}
-        hidden |= {"filling_per_second", "acting", "pushed", "popped"}
+        hidden |= {"filling_per_second", "acting", "decisions", "silences", "moment"}
+        hidden |= {"pushed", "popped"}
         shown: dict[str, object] = {
             f.name: getattr(self, f.name) for f in fields(self) if f.name not in hidden
         }
@@ -131,6 +148,7 @@ class QueueSnapshot:
             "doubling_buys_seconds": doubled,
             "limits": [exceeded.as_json() for exceeded in judge(self, thresholds)],
             "acting": [one.as_json() for one in self.acting],
+            "decisions": [one.as_json() for one in self.decisions],
         }
 
 
@@ -143,6 +161,9 @@ def snapshot(sample: QueueSample, connection: str, rates: Rates | None = None) -
     if row is None:
         return _snapshot(sample, connection, {"holders": holders}, [], applicable)
     counts, estimated = _counts(row, sample.estimates)
+    if queue.design.archives:
+        counts["done"] = sample.archived
+        estimated += ["done"] if sample.archived else []
     values: dict[str, object] = {
         **counts,
         "age_seconds": row.age_seconds,
@@ -212,7 +233,7 @@ def _snapshot(
     queue = sample.queue
     shown = {name: values.get(name) if name in applicable else None for name in _FIGURES}
     unknown = tuple(name for name in applicable if shown[name] is None)
-    ages = [h.transaction_seconds for h in sample.holders or ()]
+    ages = [holder.held_seconds for holder in sample.holders or ()]
     return QueueSnapshot(
         queue=queue.name,
         design=queue.design.name,
@@ -225,6 +246,9 @@ def _snapshot(
         held_seconds=max((age for age in ages if age is not None), default=None),
         held_by=(sample.holders or ())[:SHOWN],
         acting=sample.acting,
+        decisions=sample.decisions,
+        moment=sample.moment,
+        silences=sample.silences,
         filling_per_second=None if rates is None else rates.net_range,
         pushed=None if rates is None else rates.pushed,
         popped=None if rates is None else rates.popped,

@@ -1,12 +1,12 @@
 """Waits over a while: sampled sessions as shares of time, and the engine's counters as differences.
 
-A look costs the server a few milliseconds; the pause after it keeps all looks together below a
-twentieth of the time, however dear one is. What begins and ends between two looks is not seen.
+A sample costs the server a few milliseconds; the pause after it keeps all samples together below a
+twentieth of the time, however dear one is. What begins and ends between two samples is not seen.
 """
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TypeVar
 
@@ -14,24 +14,26 @@ from console import sql
 from console.catalog import Queue
 from console.engines import Database
 from console.errors import BusyError, RefusedError
+from console.formats import UNKNOWN, count, duration, numbered
 from console.monitor.activity import (
     LOOK_SECONDS,
     Activity,
     Key,
     Objects,
     QueueKey,
+    Session,
     find_objects,
-    look,
+    sample_activity,
 )
-from console.monitor.asking import be_careful
 from console.monitor.known_waits import explain, kind_of
+from console.monitor.sample_queries import be_careful
 
 Row = TypeVar("Row")
 
 INTERVAL_SECONDS = 0.2
-"""From the beginning of a look to that of the next."""
+"""From the beginning of a sample to that of the next."""
 _PAUSE = 19
-"""The pause after a look is at least so many times as long as the look was."""
+"""The pause after a sample is at least so many times as long as the sample was."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class DeadRow:
 class Wait:
     """What was waited for, at one queue or (None) in the whole database.
 
-    `share` and `average` come from looks at sessions, `ms` and `count` from the engine's counters.
+    `share` and `average` come from sampled sessions, `ms` and `count` from the engine's counters.
     `wait` is None for sessions of which nobody may know what they wait for.
     """
 
@@ -80,7 +82,7 @@ class Wait:
     sessions: int | None = None
     """How many different ones were seen."""
     share: float | None = None
-    """In what part of the looks at least one session waited so: 0 to 1."""
+    """In what part of the samples at least one session waited so: 0 to 1."""
     average: float | None = None
     """How many sessions waited so at a time."""
     ms: int | None = None
@@ -97,7 +99,7 @@ class Wait:
             "sessions": self.sessions,
             "share": self.share,
             "average_sessions": self.average,
-            "ms": self.ms,
+            "waited_seconds": None if self.ms is None else self.ms / 1000,
             "count": self.count,
             "meaning": self.meaning,
         }
@@ -126,7 +128,7 @@ class WaitWindow:
         self.worst_at_look = 0
 
     def add(self, activity: Activity) -> None:
-        """Count one look."""
+        """Count one sample."""
         self.looks += 1
         if activity.waiting:
             self.looks_with_waiters += 1
@@ -169,12 +171,12 @@ class WaitReport:
     connection: str
     seconds: float
     samples: int
-    """How many looks there were."""
+    """How many samples there were."""
     waits: tuple[Wait, ...]
     activity: Activity
-    """The sessions as they were when most of them waited for others, else at the last look."""
+    """The sessions as they were when most of them waited for others, else at the last sample."""
     activity_at_sample: int
-    """Which of the looks that was: 1 is the first."""
+    """Which of the samples that was: 1 is the first."""
     samples_with_waiters: int
     horizon: tuple[HorizonRow, ...]
     dead_rows: Mapping[QueueKey, int]
@@ -211,7 +213,7 @@ def watch(
     *,
     seconds: float = 5.0,
     interval_seconds: float = INTERVAL_SECONDS,
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], object] = time.sleep,
     asked_to_end: Callable[[], bool] = lambda: False,
 ) -> WaitReport:
     """Look again and again for `seconds`, at least once, or until asked. Raises ConsoleError."""
@@ -225,10 +227,10 @@ def watch(
     while "waits" not in missing:
         began = time.monotonic()
         try:
-            window.add(look(database, objects))
+            window.add(sample_activity(database, objects))
         except BusyError as error:
-            # Perhaps because of just what is the matter, and the next look may be luckier.
-            missing["samples"] = f"some looks failed: {error.why}"
+            # Perhaps because of just what is the matter, and the next sample may be luckier.
+            missing["samples"] = f"some samples failed: {error.why}"
         except RefusedError as error:
             missing["waits"] = missing.pop("sessions", "") or error.why
             break
@@ -271,15 +273,15 @@ def _optional(
     missing: dict[str, str],
 ) -> list[Row]:
     """The rows of a statement that not every engine has and not every login may run."""
-    statement = sql.statements(database.product.name, "activity").get(name)
-    if statement is None or name in missing or "waits" in missing:
+    statement = f"activity.{name}"
+    if not sql.has(database.product, statement) or name in missing or "waits" in missing:
         return []
     scope = sql.Scope(options=database.capabilities.facts)
     relations = database.product.array(objects.ids(advisory=False))
     try:
-        with database.transaction("look at what is waited for", read_only=True) as connection:
+        with database.transaction("read the waits", read_only=True) as connection:
             be_careful(connection, database, LOOK_SECONDS)
-            return sql.fetch(connection, row_type, statement, scope, relations=relations)
+            return sql.rows(connection, row_type, statement, scope, relations=relations)
     except RefusedError as error:
         missing[name] = error.why or error.what
         return []
@@ -325,3 +327,98 @@ def _by_queue(rows: Iterable[DeadRow], objects: Objects) -> dict[QueueKey, int]:
         for place in objects.queues_of(row.id):
             dead[place] += row.dead_rows
     return dead
+
+
+# What a sample of sessions and waits showed, in words: for the command line and screens. All texts
+# of a session are its own or its client's: whoever shows them makes them safe first.
+
+
+def some(words: Sequence[str]) -> str:
+    """The first three, and how many more there are."""
+    more = f" and {count(len(words) - 3)} more" if len(words) > 3 else ""
+    return ", ".join(words[:3]) + more
+
+
+def title(session: Session) -> str:
+    """How it is called."""
+    if isinstance(session.key, str):
+        return f"prepared transaction {session.key}"
+    return f"session {session.key}"
+
+
+def doing(session: Session) -> str:
+    """What it does, and for how long."""
+    if session.waits_for is not None:
+        words = f"waits{_for(session.wait_seconds)} for {session.waits_for}"
+    elif session.state is None:
+        words = "? (its state is not known)"
+    else:
+        words = f"{session.state}{_for(session.state_seconds)}"
+        if session.wait not in {None, session.state, "running"}:
+            words += f" ({session.wait_kind}/{session.wait})"
+    so_long = (session.wait_seconds if session.waits_for else session.state_seconds) or 0.0
+    if session.transaction_seconds is not None and session.transaction_seconds > so_long + 1.0:
+        words += f", transaction{_for(session.transaction_seconds)}"
+    return words
+
+
+def _for(seconds: float | None) -> str:
+    return f" for {duration(max(seconds, 0.0))}" if seconds is not None else ""
+
+
+def who(session: Session) -> str:
+    """Whose it is; all of that is the client's own word."""
+    if session.kind is None and session.user is None:
+        return "ended meanwhile"
+    names = [session.application] if session.application else []
+    if session.kind not in {None, "client backend", "prepared transaction"}:
+        names.append(str(session.kind))
+    names.append(f"user {session.user if session.user else UNKNOWN}")
+    if session.client:
+        names.append(f"from {session.client}")
+    return ", ".join(names)
+
+
+def statement(session: Session) -> str:
+    """What it runs, or ran last."""
+    text = session.query or ""
+    return text if session.state == "active" else f"last: {text}"
+
+
+def locks(session: Session) -> str:
+    """What it has locked of the queues, and how."""
+    modes: dict[str, list[str]] = {}
+    for lock in session.locks:
+        modes.setdefault(lock.object, []).append(lock.mode)
+    return some([f"{', '.join(dict.fromkeys(found))} on {name}" for name, found in modes.items()])
+
+
+def name_of(wait: Wait) -> str:
+    """`Lock/tuple`."""
+    return f"{wait.kind}/{wait.wait}" if wait.wait is not None else f"{UNKNOWN} (hidden)"
+
+
+def amount(wait: Wait) -> str:
+    """How much of it there was."""
+    if wait.share is not None:
+        sessions = numbered(wait.sessions or 0, "session")
+        return f"in {wait.share:.0%} of the samples, {sessions}, {wait.average:.1f} at a time"
+    return f"{duration((wait.ms or 0) / 1000)} in {numbered(wait.count or 0, 'wait')}"
+
+
+def horizon(report: WaitReport) -> Iterator[str]:
+    """What keeps dead rows, and how many there are."""
+    for row in report.horizon[:1]:
+        whose = f"{row.kind} {row.name}".strip()
+        whose += f", session {row.session_id}" if row.session_id is not None else ""
+        since = [duration(max(row.seconds, 0.0))] if row.seconds is not None else []
+        if row.transactions is not None:
+            since.append(numbered(row.transactions, "transaction"))
+        yield f"Oldest snapshot: {whose}, {' and '.join(since)} ago; rows that died since are kept."
+    dead = [
+        f"{name} {count(rows, estimated=True)}"
+        for (_, name), rows in report.dead_rows.items()
+        if rows
+    ]
+    if dead:
+        yield f"Dead rows: {some(dead)}"

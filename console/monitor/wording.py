@@ -6,14 +6,44 @@
 Whatever has a digit in it is a value: `<n>`, or `<uuid>`, `<time>`, `<ip>` where its shape says so.
 So is an address of mail: `<address>`.
 So is what stands in quotation marks: `<text>`. Words without digits stay: they are the kind.
+So do the code and the type of an error, whatever their digits: `HTTP 503` is not `HTTP 451`.
 """
 
 import re
+from functools import lru_cache
+from hashlib import sha256
+
+from console.errors import UsageError
+
+RULES = 1
+"""The version of these rules. One higher with every change: keys of other rules mean nothing."""
+TEXT_LENGTH = 2_000
+"""So many characters of a text are read."""
+WORDING_LENGTH = 300
+"""So many characters of a wording are compared: what comes after them makes no other kind."""
 
 _BLANKS = re.compile(r"\s+")
+_HEX = "[0-9A-Fa-f]"
+# Behind one of these words a number of up to six digits is a code. So are those of SQL and SMTP.
+_NAMES = "HTTP(?:/\\d(?:\\.\\d)?)?|HRESULT|(?:Win)?Error|errno|status|code|signal|Msg|exit|Fault"
+_CODE = rf"""
+    (?P<kept>
+        (?<![\w.-])(?:
+            (?i:{_NAMES})(?:[\ _-](?i:status|code|number))*
+            (?:\ ?[:=\#(\[]\ ?|\ )(?:-?\d{{1,6}}|0x{_HEX}{{8}})(?![\w:]|[.,/-]\w)
+          | (?i:SQLSTATE)(?:\ ?[:=(\[]\ ?|\ )[0-9A-Z]{{5}}(?!\w)
+          | (?:ORA|TNS|PLS|DPI|DPY)-\d{{4,5}}(?!\w)
+          | [245]\d\d[\ -][245]\.\d{{1,3}}\.\d{{1,3}}(?![\w.])
+          | [A-Za-z_](?:[\w.]{{0,80}}[a-z0-9])?(?:Error|Exception|Fault)(?!\w)
+        )
+      | (?<!\w)["'](?i:code|error_?code|errno|status|type|exception)["']:\ ?
+        (?:-?\d{{1,6}}(?![\w.])|["'][A-Za-z_][\w.-]{{0,60}}["'])
+    )
+"""
 _QUOTED = re.compile(
-    r"""
-      (?<!\w)[bBuUrRN]?'(?:[^'\\]|\\.|'')*'(?!\w)
+    _CODE
+    + r"""
+    | (?<!\w)[bBuUrRN]?'(?:[^'\\]|\\.|'')*'(?!\w)
     | (?<!\w)[bBuUrR]?"(?:[^"\\]|\\.|"")*"(?!\w)
     | (?<!\w)`[^`]*`(?!\w)
     | \u201c[^\u201c\u201d]*\u201d | \u2018[^\u2018\u2019]*\u2019(?!\w) | «[^«»]*»
@@ -30,10 +60,10 @@ _MONTH = (
 _DAY = r"(?:Mon|Tues?|Wed(?:nes)?|Thu(?:rs)?|Fri|Sat(?:ur)?|Sun)(?:day)?\b"
 _CLOCK = r"\d{1,2}:\d\d(?::\d\d(?:[.,]\d+)?)?(?:\ ?[AaPp][Mm]\b)?"
 _ZONE = r"(?:\ ?(?:Z|UTC|GMT|[+-]\d\d(?::?\d\d)?)\b)?"
-_HEX = "[0-9A-Fa-f]"
 _VALUES = re.compile(
-    rf"""
-    (?<!\w) (?= \w*\d | [+-]\d | ::? | {_HEX}{{1,4}}: | [A-Fa-f]{{8}} | {_MONTH} | {_DAY} )
+    _CODE
+    + rf"""
+    | (?<!\w) (?= \w*\d | [+-]\d | ::? | {_HEX}{{1,4}}: | [A-Fa-f]{{8}} | {_MONTH} | {_DAY} )
     (?:
         (?P<uuid>{_HEX}{{8}}(?:-{_HEX}{{4}}){{3}}-{_HEX}{{12}}\b)
       | (?P<time>
@@ -75,7 +105,7 @@ def wording(text: str) -> str:
 
 def _replaced(text: str) -> str:
     if _QUOTES.search(text):
-        text = _QUOTED.sub("<text>", text)
+        text = _QUOTED.sub(lambda found: found["kept"] or "<text>", text)
     if "@" in text:
         text = _ADDRESS.sub("<address>", text)
     text = _VALUES.sub(_name, text)
@@ -83,4 +113,33 @@ def _replaced(text: str) -> str:
 
 
 def _name(value: re.Match[str]) -> str:
-    return f"<{value.lastgroup}>"
+    return value["kept"] or f"<{value.lastgroup}>"
+
+
+@lru_cache(maxsize=10_000)
+def kind_of(text: str) -> str:
+    """The wording by which errors are one kind: of the beginning of the text, and cut itself."""
+    return wording(text[:TEXT_LENGTH])[:WORDING_LENGTH]
+
+
+def key_of(text: str) -> str:
+    """The key of the kind that an error's text is of: the version of the rules, and a hash."""
+    return f"{RULES}-{sha256(kind_of(text).encode()).hexdigest()[:16]}"
+
+
+_KEY = re.compile(r"(?P<rules>[1-9]\d{0,5})-[0-9a-f]{16}")
+
+
+def require_key(key: str) -> str:
+    """The same. UsageError for what no kind can have as its key by the rules of this version."""
+    match = _KEY.fullmatch(key)
+    next_step = "List the groups: dbq-console errors NAME --json has the key of each."
+    if match is None:
+        raise UsageError(f"{key!r} is not the key of an error group.", next_step=next_step)
+    if int(match["rules"]) != RULES:
+        raise UsageError(
+            f"The key {key!r} was made with other rules for the wording of errors.",
+            why=f"It has version {match['rules']}; these are version {RULES}.",
+            next_step=next_step,
+        )
+    return key

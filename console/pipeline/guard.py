@@ -7,34 +7,32 @@ then `work` for itself alone, which waits for all that its predecessor left behi
 that one's action. So a task that comes late finds its action ended, and changes nothing.
 """
 
+from __future__ import annotations
+
 import hashlib
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from console import sql
 from console.catalog import Queue
-from console.engines import Database, Product
-from console.errors import BusyError, RefusedError
+from console.engines import Database, Product, Session
+from console.errors import BusyError, ConsoleError, RefusedError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 _STRAGGLERS_SECONDS = 60.0
 _POLL_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
-class _Got:
-    got: bool
-
-
-@dataclass(frozen=True)
 class Action:
-    """An action of the audit."""
-
     done: int
     ended: bool
 
@@ -45,64 +43,70 @@ def resource(kind: str, lake_id: str, queue: Queue) -> str:
     return f"dbq pipeline {hashlib.sha256(whole.encode()).hexdigest()[:40]}"
 
 
-def statement(product: Product, name: str) -> sql.Statement:
-    """Of the pipeline's."""
-    return sql.statements(product.name, "pipeline")[name]
-
-
 def lock_text(product: Product, name: str, mode: str) -> str:
     """`hold` in a mode, for a driver."""
     scope = sql.Scope({"resource": name}, {"mode": mode})
-    return sql.script(statement(product, "hold"), product.dialect, scope)
+    return sql.script("pipeline.hold", product.dialect, scope)
 
 
 def action_text(product: Product, action_id: int) -> str:
     """The question for an action, for a driver."""
     scope = sql.Scope({"action_id": str(action_id)})
-    return sql.script(statement(product, "action"), product.dialect, scope)
+    return sql.script("pipeline.action", product.dialect, scope)
 
 
-def action(connection: Connection, product: Product, action_id: int) -> Action | None:
+def action(connection: Connection, action_id: int) -> Action | None:
     """What the audit says of it; None: nothing."""
     scope = sql.Scope({"action_id": str(action_id)})
-    found = sql.fetch(connection, Action, statement(product, "action"), scope)
+    found = sql.rows(connection, Action, "pipeline.action", scope)
     return found[0] if found else None
 
 
-def held(connection: Connection, product: Product, name: str, mode: str) -> bool:
+def held(connection: Connection, name: str, mode: str) -> bool:
     """Take a lock for the session, without waiting."""
     scope = sql.Scope({"resource": name}, {"mode": mode})
-    (row,) = sql.fetch(connection, _Got, statement(product, "hold"), scope)
-    return row.got
+    return sql.value(connection, bool, "pipeline.hold", scope)
 
 
-def let_go(connection: Connection, product: Product, name: str, mode: str) -> None:
-    """Give it back."""
+def let_go(connection: Connection, name: str, mode: str) -> None:
     scope = sql.Scope({"resource": name}, {"mode": mode})
-    sql.fetch(connection, _Got, statement(product, "let_go"), scope)
+    sql.values(connection, bool, "pipeline.let_go", scope)
 
 
 @contextmanager
-def locked(connection: Connection, product: Product, name: str, mode: str) -> Iterator[bool]:
+def locked(connection: Connection, name: str, mode: str) -> Iterator[bool]:
     """While the body runs; whether it was to be had. A connection that cannot give it back ends."""
-    got = held(connection, product, name, mode)
+    got = held(connection, name, mode)
     try:
         yield got
     finally:
         if got:
             try:
-                let_go(connection, product, name, mode)
+                let_go(connection, name, mode)
             except SQLAlchemyError:
                 with suppress(SQLAlchemyError):
                     connection.invalidate()
 
 
-class Run:
+@contextmanager
+def holding(session: Session, name: str, mode: str, refusal: ConsoleError) -> Iterator[None]:
+    """The session has the lock while the body runs; `refusal` is raised where it is not to be
+    had."""
+    with session.transaction("lock the pipeline's work") as connection:
+        if not held(connection, name, mode):
+            raise refusal
+    try:
+        yield
+    finally:
+        with suppress(ConsoleError), session.transaction("release a lock") as connection:
+            let_go(connection, name, mode)
+
+
+class RunLock:
     """The lock of a run, while it is held."""
 
-    def __init__(self, connection: Connection, product: Product, work: str) -> None:
+    def __init__(self, connection: Connection, work: str) -> None:
         self._connection = connection
-        self._product = product
         self.work = work
         """The lock of whoever works for it."""
 
@@ -110,49 +114,41 @@ class Run:
     def alone(self) -> Iterator[None]:
         """While the body runs nobody works for any run. BusyError after a minute."""
         deadline = time.monotonic() + _STRAGGLERS_SECONDS
-        while not held(self._connection, self._product, self.work, "exclusive"):
+        while not held(self._connection, self.work, "exclusive"):
             if time.monotonic() >= deadline:
                 raise BusyError(
-                    "Tasks of an earlier run of this queue and lake still work.",
-                    why="Its driver is gone, but sessions that it started are not.",
-                    next_step="Try again in a moment, or end those sessions.",
+                    "Tasks of an earlier run of this queue and lake are still running.",
+                    why="Its driver has ended, but its sessions have not.",
+                    next_step="Try again in a moment, or terminate those sessions.",
                 )
             time.sleep(_POLL_SECONDS)
         try:
             yield
         finally:
-            let_go(self._connection, self._product, self.work, "exclusive")
+            let_go(self._connection, self.work, "exclusive")
 
     def require(self) -> None:
         """An error of the connection's where the lock may be lost: its session has ended."""
-        sql.fetch(self._connection, Moment, statement(self._product, "moment"), sql.Scope())
-
-
-@dataclass(frozen=True)
-class Moment:
-    """The server's clock."""
-
-    moment: Any
+        sql.value(self._connection, datetime, "pipeline.moment")
 
 
 @contextmanager
-def run_lock(database: Database, lake_id: str, queue: Queue) -> Iterator[Run]:
+def run_lock(database: Database, lake_id: str, queue: Queue) -> Iterator[RunLock]:
     """The one run of a queue and a lake. RefusedError where there is another."""
-    product = database.product
     name = resource("run", lake_id, queue)
     with (
         database.autocommit("lock the pipeline's run") as connection,
-        locked(connection, product, name, "exclusive") as got,
+        locked(connection, name, "exclusive") as got,
     ):
         if not got:
             raise another_run(queue)
-        yield Run(connection, product, resource("work", lake_id, queue))
+        yield RunLock(connection, resource("work", lake_id, queue))
 
 
 def another_run(queue: Queue) -> RefusedError:
     """There is a run of the queue and the lake already."""
     return RefusedError(
-        f"Another run works on the queue {queue.name!r} and this lake.",
-        why="It holds the lock of both in the database.",
-        next_step="Wait for its end; whatever it leaves, the next run finishes.",
+        f"Another run is working on the queue {queue.name!r} and this lake.",
+        why="It holds their lock in the database.",
+        next_step="Wait until it ends; the next run finishes whatever it leaves.",
     )

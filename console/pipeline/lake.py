@@ -43,7 +43,6 @@ class DamagedError(ConsoleError):
 
 
 def connection_part(connection: str) -> str:
-    """The folder's name of a connection."""
     return f"connection={quote(connection, safe='')}"
 
 
@@ -54,7 +53,6 @@ def queue_part(schema: str, queue: str) -> str:
 
 
 def connection_of(part: str) -> str:
-    """The connection whose folder it is."""
     return unquote(part.removeprefix("connection="))
 
 
@@ -95,7 +93,7 @@ class Lake:
             self._files, self._root = fs.FileSystem.from_uri(known)
         except (ValueError, OSError, NotImplementedError) as error:
             raise UsageError(
-                f"The lake {text!r} is no place that can be used.",
+                f"The lake {text!r} is not a usable location.",
                 why=str(error),
                 next_step="Name a folder, or a URI such as s3://bucket/folder.",
             ) from error
@@ -105,15 +103,14 @@ class Lake:
 
     @property
     def filesystem(self) -> Any:
-        """For readers of Parquet."""
         return self._files
 
     def path(self, path: str) -> str:
         """As the filesystem has it. DamagedError for what a manifest says of a place elsewhere."""
         if ".." in path.split("/"):
             raise DamagedError(
-                f"The lake {self.place} names a file that is not in it: {path!r}.",
-                next_step="Nothing was changed. Look who has written its manifests.",
+                f"The lake {self.place} names a file outside it: {path!r}.",
+                next_step="Nothing was changed. Check who wrote its manifests.",
             )
         return f"{self._root.rstrip('/')}/{path}"
 
@@ -129,7 +126,7 @@ class Lake:
         content = self.read_json(_ID)
         if content.get("format") != _FORMAT or not isinstance(content.get("id"), str):
             raise DamagedError(
-                f"{self.path(_ID)} is no lake of this console.", next_step="Name another folder."
+                f"{self.path(_ID)} is not a lake of this console.", next_step="Name another folder."
             )
         return cast("str", content["id"])
 
@@ -163,7 +160,6 @@ class Lake:
         return sorted(info.path[start:] for info in kept)
 
     def exists(self, path: str) -> bool:
-        """Whether the file is there."""
         fs = _filesystems()
         with self._translated("read", path):
             (info,) = self._files.get_file_info([self.path(path)])
@@ -186,7 +182,7 @@ class Lake:
         except (ValueError, RecursionError) as error:
             raise _damaged(self.path(path), str(error)) from error
         if not isinstance(content, dict):
-            raise _damaged(self.path(path), "it is no JSON object")
+            raise _damaged(self.path(path), "it is not a JSON object")
         return content
 
     @contextmanager
@@ -258,7 +254,7 @@ class Lake:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise RefusedError(
-                    f"Another {work} is at work in the lake {self.place}.",
+                    f"Another {work} is running in the lake {self.place}.",
                     why=f"It holds {self.path(path)}.",
                     next_step="Wait until it has ended: a second one would do the same.",
                 ) from error
@@ -292,7 +288,9 @@ class Lake:
             )
         if error.errno in _CLOSED:
             return RefusedError(
-                what, why=why, next_step="Use a lake that this user may write, or get the right."
+                what,
+                why=why,
+                next_step="Use a lake that this user may write to, or get the permission.",
             )
         return ConsoleError(what, why=why, next_step="Check the lake, then run it again.")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from console.errors import ConsoleError
 from console.pipeline import runs
-from console.pipeline.runs import Record
+from console.pipeline.runs import RunFile
 
 ID = "DBQ_RUN"
 """The variable by which a run is told its id."""
@@ -35,12 +35,10 @@ class Job:
 
     @property
     def command(self) -> list[str]:
-        """The process's own."""
         # -P: not the folder in which the user is; another project's "console" may lie there.
         return [sys.executable, "-P", "-m", "console.cli", *self.words]
 
     def surroundings(self, **more: str) -> dict[str, str]:
-        """Its environment."""
         mine = {name: text for name, text in os.environ.items() if name not in _THEIRS}
         return {**mine, **self.environment, **more}
 
@@ -50,7 +48,7 @@ def line(words: Sequence[str]) -> str:
     return shlex.join(["dbq-console", *words])
 
 
-class Plan:
+class DryRun:
     """What a dry run says; it is asked in a thread, and may be cut off from another."""
 
     def __init__(self, job: Job) -> None:
@@ -63,7 +61,7 @@ class Plan:
         """The lines of the plan. ConsoleError, with the verb's own words, where there is none."""
         with self._lock:
             if self._over:
-                raise ConsoleError("The plan was cut off.")
+                raise ConsoleError("Making the plan was interrupted.")
             self._process = process = subprocess.Popen(
                 self._job.command,
                 env=self._job.surroundings(),
@@ -107,7 +105,7 @@ def start(job: Job, root: Path | None = None) -> str:
         ]
     except OSError as error:
         raise ConsoleError(
-            "The run could not be begun.", why=f"{place}: {error.strerror or error}"
+            "The run could not be started.", why=f"{place}: {error.strerror or error}"
         ) from error
     try:
         process = subprocess.Popen(
@@ -120,13 +118,13 @@ def start(job: Job, root: Path | None = None) -> str:
         )
     except OSError as error:
         raise ConsoleError(
-            "The run could not be begun.", why=f"{sys.executable}: {error.strerror or error}"
+            "The run could not be started.", why=f"{sys.executable}: {error.strerror or error}"
         ) from error
     finally:
         for descriptor in files:
             os.close(descriptor)
     # Until its own word comes, and where that never does.
-    record = Record.begin(
+    record = RunFile.begin(
         place,
         job.verb,
         id_,
@@ -142,7 +140,7 @@ def start(job: Job, root: Path | None = None) -> str:
     return id_
 
 
-def _wait(process: "subprocess.Popen[bytes]", record: Record, place: Path) -> None:
+def _wait(process: "subprocess.Popen[bytes]", record: RunFile, place: Path) -> None:
     """Take its exit status, so that it leaves nothing; where it has said nothing itself, say it."""
     status = process.wait()
     found = next((run for run in runs.read(place).runs if run.id == record.id), None)
@@ -165,5 +163,5 @@ def said(id_: str, end: str, root: Path | None = None) -> str:
 def _error(err: str, status: int) -> ConsoleError:
     """The words of a verb that failed, in three parts again."""
     lines: Sequence[str] = [line for line in err.splitlines() if line.strip()]
-    what, *why = lines[-3:] or [f"The process ended with {status}, and said nothing."]
+    what, *why = lines[-3:] or [f"The process ended with {status}, without a message."]
     return ConsoleError(what, why="\n".join(why))

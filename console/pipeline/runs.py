@@ -38,11 +38,10 @@ _ID = re.compile(r"[0-9T]+\.[0-9]+Z-[0-9a-f]+")
 
 
 def folder() -> Path:
-    """Where this machine keeps its runs."""
     return state.folder() / "runs"
 
 
-class Outcome(StrEnum):
+class RunOutcome(StrEnum):
     """How a run ended, or that it has not."""
 
     RUNNING = "running"
@@ -93,26 +92,26 @@ class Run:
     """Whether its process is there; None: that cannot be told here."""
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RunOutcome:
         """How it ended, or that it has not."""
         if self.status is None:
-            alive = {True: Outcome.RUNNING, False: Outcome.SILENT, None: Outcome.ELSEWHERE}
+            alive = {True: RunOutcome.RUNNING, False: RunOutcome.SILENT, None: RunOutcome.ELSEWHERE}
             return alive[self.alive]
         if self.status == 1 and self.verb == "verify" and self.result is not None:
-            return Outcome.MISMATCH
+            return RunOutcome.MISMATCH
         if self.status > 128:
-            return Outcome.STOPPED
-        known = {0: Outcome.DONE, 4: Outcome.REFUSED}
-        return known.get(self.status, Outcome.FAILED)
+            return RunOutcome.STOPPED
+        known = {0: RunOutcome.DONE, 4: RunOutcome.REFUSED}
+        return known.get(self.status, RunOutcome.FAILED)
 
     @property
     def runs(self) -> bool:
         """Whether it is still at it, for all that is known."""
-        return self.outcome in {Outcome.RUNNING, Outcome.ELSEWHERE}
+        return self.outcome in {RunOutcome.RUNNING, RunOutcome.ELSEWHERE}
 
     @property
     def rows(self) -> int | None:
-        """That it moved or looked at; None: it has not said."""
+        """That it moved or examined; None: it has not said."""
         return self._figure(_ROWS, self.told_rows)
 
     @property
@@ -189,7 +188,7 @@ _BYTES: dict[str, Callable[[Mapping[str, Any]], int]] = {
 
 
 @dataclass(frozen=True)
-class Found:
+class RunList:
     """The runs, the newest first."""
 
     runs: tuple[Run, ...] = ()
@@ -197,7 +196,7 @@ class Found:
     """Files that are none of a run."""
 
 
-def read(root: Path) -> Found:
+def read(root: Path) -> RunList:
     """Every run. ConsoleError where the folder cannot be read."""
     try:
         paths = sorted(root.glob("*.json"), reverse=True)
@@ -207,7 +206,7 @@ def read(root: Path) -> Found:
         ) from error
     found = [_read(path) for path in paths]
     runs = tuple(run for run in found if run is not None)
-    return Found(runs, len(found) - len(runs))
+    return RunList(runs, len(found) - len(runs))
 
 
 def _read(path: Path) -> Run | None:
@@ -241,7 +240,7 @@ def _sound(run: Run) -> Run:
         and all(isinstance(text, str) for text in (*run.error, *run.error.values()))
     )
     if not good:
-        raise ValueError("it is no run")
+        raise ValueError("it is not a run")
     return run
 
 
@@ -302,7 +301,7 @@ def new_id() -> str:
     return f"{datetime.now(UTC):%Y%m%dT%H%M%S.%f}Z-{secrets.token_hex(4)}"
 
 
-class Record:
+class RunFile:
     """The file of one run, while that goes on. Once it has begun, a disk that fails fails nothing:
     `problem` says why the file is not as it should be."""
 
@@ -317,11 +316,10 @@ class Record:
 
     @property
     def path(self) -> Path:
-        """Of the file."""
         return self._root / f"{self.id}.json"
 
     @classmethod
-    def begin(cls, root: Path, verb: str, id_: str = "", pid: int = 0, **facts: Any) -> "Record":
+    def begin(cls, root: Path, verb: str, id_: str = "", pid: int = 0, **facts: Any) -> "RunFile":
         """The run of this process, or of the one with that number; old files go.
 
         Where the run has a file already, that stays: its process was quicker.
@@ -366,7 +364,6 @@ class Record:
         self._content |= {"result": result, "lines": tuple(lines)}
 
     def end(self, status: int, error: Mapping[str, str] | None = None) -> None:
-        """How it ended."""
         with self._lock:
             end = {"status": status, "ended_at": datetime.now(UTC), "error": dict(error or {})}
             self._content |= end

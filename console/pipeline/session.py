@@ -37,20 +37,22 @@ _POLL_SECONDS = 0.5
 _VERSION = re.compile(r'version "(?P<major>\d+)(?:\.(?P<minor>\d+))?')
 
 
-class Told(Protocol):
+class StageProgress(Protocol):
     """Hears of the progress of a stage: how many of its tasks are done, with how much."""
 
     def __call__(self, *, done: int, of: int, rows: int, size: int) -> None: ...
 
 
-def untold(*, done: int, of: int, rows: int, size: int) -> None:
+def no_progress(*, done: int, of: int, rows: int, size: int) -> None:
     """Where nobody listens."""
 
 
 class Tasks(Protocol):
     """Whoever runs the tasks of a stage."""
 
-    def run(self, work: Work, items: Sequence[Item], told: Told = untold) -> list[dict[str, Any]]:
+    def run(
+        self, work: Work, items: Sequence[Item], told: StageProgress = no_progress
+    ) -> list[dict[str, Any]]:
         """What `work` returned for each item, in their order; the first ConsoleError of any."""
         ...
 
@@ -58,7 +60,9 @@ class Tasks(Protocol):
 class Plain:
     """In this process, one after the other."""
 
-    def run(self, work: Work, items: Sequence[Item], told: Told = untold) -> list[dict[str, Any]]:
+    def run(
+        self, work: Work, items: Sequence[Item], told: StageProgress = no_progress
+    ) -> list[dict[str, Any]]:
         """As `Tasks`; the first error ends it."""
         results: list[dict[str, Any]] = []
         rows = size = 0
@@ -76,7 +80,9 @@ class OnSpark:
     def __init__(self, spark: "SparkSession") -> None:
         self.spark = spark
 
-    def run(self, work: Work, items: Sequence[Item], told: Told = untold) -> list[dict[str, Any]]:
+    def run(
+        self, work: Work, items: Sequence[Item], told: StageProgress = no_progress
+    ) -> list[dict[str, Any]]:
         """As `Tasks`. All items are tried, also after one failed: no task is cut off half-way."""
         if not items:
             return []
@@ -177,7 +183,7 @@ def _spark_error(error: Exception) -> Exception:
     return ConsoleError(
         "A task of the pipeline failed on Spark.",
         why=(python or lines or [type(error).__name__])[-1],
-        next_step="What was done is kept: the same command again goes on from there.",
+        next_step="What was done is kept: run the same command again to continue.",
     )
 
 
@@ -228,7 +234,7 @@ def start(
     require_extra()
     if under_submit() and master is not None:
         raise UsageError(
-            "The master is spark-submit's to say.",
+            "The master is set by spark-submit.",
             why="Its JVM has one already, and --master of the verb would be another.",
             next_step="Give --master to spark-submit, before the file.",
         )

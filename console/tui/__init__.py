@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import os
 import sys
 import threading
 import time
@@ -15,20 +16,18 @@ from console.config import Profile
 from console.engines import Database
 from console.errors import ConsoleError, UsageError
 from console.monitor.limits import DEFAULTS, ThresholdsOf
+from console.monitor.sampler import Sampler
 from console.rights import Rights
 from console.tui.app import ConsoleApp
-from console.tui.feed import Clock, Feed, SamplerFeed
-from console.tui.opening import Opening, free_name, open_profile
-from console.tui.places import Place, url_words
-from console.tui.replay import open_replay
-from console.tui.themes import DEFAULT_TASTE, Taste
+from console.tui.context import Clock, Feed, Setup
+from console.tui.open_connection import OpenConnection, Opening, free_name, open_profile, url_words
+from console.tui.terminal import DEFAULT_APPEARANCE, Appearance
 
 __all__ = [
+    "Appearance",
     "Clock",
     "ConsoleApp",
     "Feed",
-    "SamplerFeed",
-    "Taste",
     "require_terminal",
     "run",
     "run_profiles",
@@ -41,6 +40,11 @@ _LOG = logging.getLogger(__name__)
 
 def require_terminal() -> None:
     """UsageError, on one line, where there is no terminal to draw on (Textual draws on stderr)."""
+    if (kind := os.environ.get("TERM", "").lower()) in {"dumb", "unknown"}:
+        raise UsageError(
+            f"The console needs a terminal that can move its cursor, and TERM is {kind}. "
+            "Without one: dbq-console status"
+        )
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(
             "The console needs a terminal: stdin and stderr must be one. "
@@ -56,7 +60,7 @@ def run(
     banner: str = "",
     rights: Rights = Rights.ADMIN,
     recordings: Path | None = None,
-    taste: Taste = DEFAULT_TASTE,
+    appearance: Appearance = DEFAULT_APPEARANCE,
 ) -> None:
     """Open the console on these databases and return when the operator quits.
 
@@ -66,12 +70,12 @@ def run(
     require_terminal()
     names = _names(databases)
     limits = replace(DEFAULTS, stuck_after_seconds=stuck_after_seconds)
-    places = [
-        Place(name, database, rights, lambda _: limits, words=url_words(database))
+    connections = [
+        OpenConnection(name, database, rights, lambda _: limits, words=url_words(database))
         for database, name in zip(databases, names, strict=True)
     ]
     feeds = [
-        SamplerFeed(
+        Sampler(
             database,
             interval_seconds=interval_seconds,
             stuck_after_seconds=stuck_after_seconds,
@@ -79,17 +83,16 @@ def run(
         )
         for database, name in zip(databases, names, strict=True)
     ]
-    thresholds = {place.name: place.thresholds_of for place in places}
-    app = ConsoleApp(
-        feeds,
-        places=places,
+    thresholds = {conn.name: conn.thresholds_of for conn in connections}
+    setup = Setup(
+        connections,
         banner=banner,
         rights=rights.word,
         thresholds=thresholds,
         recordings=recordings,
-        taste=taste,
+        appearance=appearance,
     )
-    _run(app)
+    _run(ConsoleApp(feeds, setup))
 
 
 def run_profiles(
@@ -98,7 +101,7 @@ def run_profiles(
     config_path: Path | None,
     zone: tzinfo | None = UTC,
     recordings: Path | None = None,
-    taste: Taste = DEFAULT_TASTE,
+    appearance: Appearance = DEFAULT_APPEARANCE,
 ) -> None:
     """Open the console on these connections and return when the operator quits.
 
@@ -109,20 +112,19 @@ def run_profiles(
     require_terminal()
     opened: list[Opening] = []
     for profile in profiles:
-        opened.append(open_profile(profile, [one.place.name for one in opened]))
+        opened.append(open_profile(profile, [one.conn.name for one in opened]))
     zones = {profile.display_zone for profile in profiles}
-    app = ConsoleApp(
-        [one.feed for one in opened],
-        places=[one.place for one in opened],
-        rights={one.place.name: one.rights for one in opened},
-        production={one.place.name for one in opened if one.place.production},
-        thresholds={one.place.name: one.thresholds for one in opened},
+    setup = Setup(
+        [one.conn for one in opened],
+        rights={one.conn.name: one.rights for one in opened},
+        production={one.conn.name for one in opened if one.conn.production},
+        thresholds={one.conn.name: one.conn.thresholds_of for one in opened},
         zone=zones.pop() if len(zones) == 1 else zone,
         config_path=config_path,
         recordings=recordings,
-        taste=taste,
+        appearance=appearance,
     )
-    _run(app)
+    _run(ConsoleApp([one.feed for one in opened], setup))
 
 
 def run_replay(
@@ -131,17 +133,18 @@ def run_replay(
     *,
     zone: tzinfo | None = UTC,
     thresholds: Mapping[str, ThresholdsOf] | None = None,
-    taste: Taste = DEFAULT_TASTE,
+    appearance: Appearance = DEFAULT_APPEARANCE,
 ) -> None:
     """Open the console on the recordings in a folder, at a time (`03:00`, or ISO).
 
     UsageError without a terminal, or such a folder; NothingRecordedError where there is nothing.
     """
-    from console.tui.replay_app import ReplayApp  # noqa: PLC0415  # for this only
+    from console.tui.replay import open_replay  # noqa: PLC0415  # for this only
+    from console.tui.replay_app import ReplayApp  # noqa: PLC0415
 
     replay = open_replay(root, at, zone, time.monotonic)
     require_terminal()
-    _run(ReplayApp(replay, zone=zone, thresholds=thresholds, taste=taste))
+    _run(ReplayApp(replay, zone=zone, thresholds=thresholds, appearance=appearance))
 
 
 def _run(app: ConsoleApp) -> None:
@@ -150,11 +153,11 @@ def _run(app: ConsoleApp) -> None:
     threading.excepthook = _log_thread
     app.run()
     with contextlib.suppress(KeyboardInterrupt):
-        app.desk.running.wait(_narrate)
-        if app.desk.recordings is not None:
-            app.desk.recordings.wait()
+        app.context.running.wait(_narrate)
+        if app.context.recordings is not None:
+            app.context.recordings.wait()
     if app.return_code:
-        raise ConsoleError("The console ended because of a mistake of its own; see above.")
+        raise ConsoleError("The console ended because of a defect of its own; see above.")
 
 
 def _log_thread(end: threading.ExceptHookArgs) -> None:

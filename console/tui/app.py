@@ -1,74 +1,46 @@
-"""The console's application: feeds bring readings, the board keeps them, screens draw them."""
+"""The console's application: feeds bring readings, the store keeps them, screens draw them."""
 
 import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime, tzinfo
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import Provider
 from textual.filter import LineFilter
-from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Input
 
-from console.config.reading import FILTERS, QUEUE_FILTERS
-from console.monitor import Reading
-from console.monitor.limits import ThresholdsOf
-from console.tui.board import Board, Key, RightsWords
-from console.tui.desk import Desk
-from console.tui.doctor_feed import DoctorFeed, Told
-from console.tui.feed import Clock, Feed
+from console.catalog import Queue
+from console.config.file_reader import FILTERS, QUEUE_FILTERS
+from console.doctor.watcher import Doctor, Examined, Watcher
+from console.monitor.sampler import Reading
+from console.tui.context import Context, DiagnosesCame, Feed, ReadingCame, Setup
+from console.tui.dialogs.dialog import PasswordDialog, RunningDialog
 from console.tui.findings import FindingView
-from console.tui.jobs import JobEnded
-from console.tui.opening import Opening
-from console.tui.places import Place
-from console.tui.recordings import PlaceRecording, Recordings
-from console.tui.screens.connections import ConnectionsScreen
-from console.tui.screens.help import HelpScreen
+from console.tui.jobs import JobEnded, Running
+from console.tui.open_connection import OpenConnection, Opening, PlaceRecording, Recordings
 from console.tui.screens.live import LiveScreen
 from console.tui.screens.overview import OverviewScreen
-from console.tui.terminal import Harmless, TerminalDriver
+from console.tui.store import QueueKey, Store, Traits
+from console.tui.terminal import THEMES, Harmless, TerminalDriver
 from console.tui.text import plain
-from console.tui.themes import DEFAULT_TASTE, THEMES, Taste
 
 if TYPE_CHECKING:
-    from console.tui.commands import InSight, Site
+    from console.tui.commands import CommandContext, InSight
 
 
 HARMLESS = Harmless()
 
 
 def _palette() -> type[Provider]:
-    from console.tui.palette import ConsoleCommands  # noqa: PLC0415  # not before it is opened
+    from console.tui.dialogs.command_line import ConsoleCommands  # noqa: PLC0415  # not before it is opened
 
     return ConsoleCommands
-
-
-class ReadingCame(Message):
-    """A feed has looked. Posted from the feed's thread; nothing in it can change any more."""
-
-    def __init__(self, name: str, reading: Reading, at: float) -> None:
-        super().__init__()
-        self.name = name
-        self.reading = reading
-        self.at = at
-
-
-class DiagnosesCame(Message):
-    """A doctor has looked. Posted from his thread; nothing in it can change any more."""
-
-    def __init__(self, name: str, told: Told, at: float, moment: datetime) -> None:
-        super().__init__()
-        self.name = name
-        self.told = told
-        self.at = at
-        self.moment = moment
 
 
 class ConsoleApp(App[None]):
@@ -89,7 +61,7 @@ class ConsoleApp(App[None]):
             show=False,
             key_display=":",
             priority=True,
-            tooltip="a command",
+            tooltip="enter a command",
         ),
         Binding(
             "ctrl+p",
@@ -102,27 +74,8 @@ class ConsoleApp(App[None]):
         Binding("ctrl+q", "quit", "quit", priority=True, tooltip="quit, from anywhere, at once"),
     ]
 
-    def __init__(  # noqa: PLR0913  # what a console is made of, each by its name
-        self,
-        feeds: Sequence[Feed] = (),
-        *,
-        places: Sequence[Place] = (),
-        clock: Clock | None = None,
-        banner: str = "",
-        rights: str | Mapping[str, RightsWords] = "",
-        production: Collection[str] = (),
-        thresholds: Mapping[str, ThresholdsOf] | None = None,
-        zone: tzinfo | None = UTC,
-        config_path: Path | None = None,
-        recordings: Path | None = None,
-        taste: Taste = DEFAULT_TASTE,
-    ) -> None:
-        """`rights` are words for the connections' lines, one for all or each by its name.
-
-        `production` are the names of those that are marked so, whatever their databases say;
-        `zone` is the one in which times of day are shown (None: the machine's own). `recordings`:
-        the folder to which what is seen is recorded; None: nothing is.
-        """
+    def __init__(self, feeds: Sequence[Feed] = (), setup: Setup | None = None) -> None:
+        setup = setup or Setup()
         if not os.environ.get("NO_COLOR", "?"):
             del os.environ["NO_COLOR"]  # empty it says nothing, by its own rule; not to Textual
         # Without colours means without colours: greys would be colours too.
@@ -131,97 +84,94 @@ class ConsoleApp(App[None]):
         )
         for theme in THEMES:
             self.register_theme(theme)
-        self.theme = taste.theme
+        self.theme = setup.appearance.theme
         intervals = {feed.name: feed.interval_seconds for feed in feeds}
         if len(intervals) < len(feeds):
             raise ValueError("two feeds of one name")
-        clock = clock or Clock()
-        colors = {**taste.colors, **{one.name: one.color for one in places if one.color}}
-        board = Board(
-            intervals,
-            clock.monotonic(),
-            rights=dict.fromkeys(intervals, rights) if isinstance(rights, str) else rights,
-            production=production,
-            thresholds=thresholds,
-            colors={} if self.no_color else colors,
-        )
-        self.desk = Desk(
-            board,
-            clock,
+        traits = {name: self._seen(setup.traits(name)) for name in intervals}
+        store = Store(intervals, setup.clock.monotonic(), traits)
+        self.context = Context(
+            store,
+            setup.clock,
             self,
             tuple(feeds),
-            {place.name: place for place in places},
-            zone,
-            config_path,
-            recordings=None if recordings is None else Recordings(recordings),
-            saved=taste.saved,
+            {conn.name: conn for conn in setup.connections},
+            setup.zone,
+            setup.config_path,
+            recordings=None if setup.recordings is None else Recordings(setup.recordings),
+            saved=setup.appearance.saved,
         )
-        self._overview = OverviewScreen(self.desk, banner=banner)
-        # A feed without a place is not a database's: nobody can look behind its readings.
-        self._doctors = {
-            name: DoctorFeed(place, self._hearer(name))
-            for name, place in self.desk.places.items()
-            if name in intervals
-        }
-        for name in self._doctors:
-            board.expect_doctor(name)
-            self._record(self.desk.places[name])
+        self._overview = OverviewScreen(self.context, banner=setup.banner)
+        self._watchers: dict[str, Watcher] = {}
+        for name, conn in self.context.connections.items():
+            if name in intervals:
+                store.expect_doctor(name)
+                self._record(conn)
+
+    def _seen(self, traits: Traits) -> Traits:
+        """Where there are no colours there are no marks."""
+        return replace(traits, color="") if self.no_color else traits
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """The last that is done to a line before it is drawn."""
         return [*super().get_line_filters(), HARMLESS]
 
     def get_default_screen(self) -> Screen[None]:
-        """What opens first: the overview, or how to get something to look at."""
-        return self._overview if self.desk.feeds else ConnectionsScreen(self.desk)
+        if self.context.feeds:
+            return self._overview
+        from console.tui.screens.connections import ConnectionsScreen  # noqa: PLC0415
+
+        return ConnectionsScreen(self.context)
 
     def add_connection(self, opening: Opening) -> None:
-        """One more connection, looked at from now on. It is known under its place's name."""
-        desk, place, feed = self.desk, opening.place, opening.feed
-        first = not desk.feeds
-        desk.places = {**desk.places, place.name: place}
-        desk.feeds = (*desk.feeds, feed)
-        desk.board.add(
-            place.name,
-            feed.interval_seconds,
-            desk.clock.monotonic(),
-            rights=opening.rights,
-            production=place.production,
-            thresholds=opening.thresholds,
-            color="" if self.no_color else place.color,
-        )
-        self._doctors[place.name] = DoctorFeed(place, self._hearer(place.name))
-        desk.board.expect_doctor(place.name)
-        self._record(place)
-        feed.start(self._receiver(place.name))
+        """One more connection, sampled from now on. It is known under its place's name."""
+        context, conn, feed = self.context, opening.conn, opening.feed
+        first = not context.feeds
+        context.connections = {**context.connections, conn.name: conn}
+        context.feeds = (*context.feeds, feed)
+        traits = Traits(opening.rights, conn.production, conn.thresholds_of, conn.color)
+        now = context.clock.monotonic()
+        context.store.add(conn.name, feed.interval_seconds, now, self._seen(traits))
+        context.store.expect_doctor(conn.name)
+        self._record(conn)
+        self._watch(feed)
         if first:
             self.push_screen(self._overview)
         self.log_in()
 
     def log_in(self, name: str = "") -> None:
         """Take the passwords that a person must type: of one connection, or of all that want it."""
-        from console.tui.dialogs.password import PasswordDialog  # noqa: PLC0415
-
-        for place in reversed([*self.desk.places.values()]):
-            wanted = place.credentials is not None and (
-                place.credentials.is_typed if name else place.credentials.wants_typing
+        for conn in reversed([*self.context.connections.values()]):
+            wanted = conn.credentials is not None and (
+                conn.credentials.is_typed if name else conn.credentials.wants_typing
             )
-            if wanted and name in {"", place.name}:
-                self.push_screen(PasswordDialog(self.desk, place))
+            if wanted and name in {"", conn.name}:
+                self.push_screen(PasswordDialog(self.context, conn))
 
     def on_mount(self) -> None:
-        """Begin to look."""
         self._heed_signals()
-        for feed in self.desk.feeds:
-            feed.start(self._receiver(feed.name))
+        for feed in self.context.feeds:
+            self._watch(feed)
         self.log_in()
 
-    def _record(self, place: Place) -> None:
-        if self.desk.recordings is not None:
-            self.desk.recordings.add(place)
+    def _watch(self, feed: Feed) -> None:
+        """Begin to sample. A feed without a place is not a database's: nobody examines that."""
+        receive, conn = self._receiver(feed.name), self.context.connections.get(feed.name)
+        if conn is None:
+            feed.start(receive)
+            return
+        doctor = Doctor(conn.database, conn.thresholds_of, conn.masks, rights=conn.rights)
+        hear = self._hearer(feed.name)
+        watcher = Watcher(feed, doctor, on_reading=receive, on_examined=hear)
+        self._watchers[feed.name] = watcher
+        watcher.start()
+
+    def _record(self, conn: OpenConnection) -> None:
+        if self.context.recordings is not None:
+            self.context.recordings.add(conn)
 
     def _recording(self, name: str) -> PlaceRecording | None:
-        return None if self.desk.recordings is None else self.desk.recordings.of(name)
+        return None if self.context.recordings is None else self.context.recordings.of(name)
 
     def _receiver(self, name: str) -> Callable[[Reading], None]:
         """What a feed calls, in its own thread: it records, and posts."""
@@ -232,43 +182,40 @@ class ConsoleApp(App[None]):
                 recording.saw(reading)
             # The loop may be gone between two of the feed's looks; then nobody wants the reading.
             with contextlib.suppress(RuntimeError):
-                self.post_message(ReadingCame(name, reading, self.desk.clock.monotonic()))
+                self.post_message(ReadingCame(name, reading, self.context.clock.monotonic()))
 
         return receive
 
-    def _hearer(self, name: str) -> Callable[[Told], None]:
-        """What a doctor calls, in his own thread."""
+    def _hearer(self, name: str) -> Callable[[Examined], None]:
+        """What a watcher calls in the doctor's thread: it records, and posts."""
+        recording = self._recording(name)
 
-        def hear(told: Told) -> None:
-            recording = self._recording(name)
+        def hear(examined: Examined) -> None:
             if recording is not None:
-                recording.told(told.diagnoses)
+                recording.told(examined.diagnoses)
             with contextlib.suppress(RuntimeError):
-                clock = self.desk.clock
-                self.post_message(DiagnosesCame(name, told, clock.monotonic(), clock.utc()))
+                clock = self.context.clock
+                self.post_message(DiagnosesCame(name, examined, clock.monotonic(), clock.utc()))
 
         return hear
 
     def on_reading_came(self, message: ReadingCame) -> None:
-        """Keep it, let the screens draw it, and the doctor explain it."""
-        board = self.desk.board
-        board.take(message.name, message.reading, message.at)
-        if doctor := self._doctors.get(message.name):
-            doctor.saw(message.reading)
-            if keys := board.unexplained(message.name, message.at):
-                doctor.explain([(schema, queue) for _, schema, queue in keys])
+        store = self.context.store
+        store.take(message.name, message.reading, message.at)
+        watcher = self._watchers.get(message.name)
+        if watcher and (keys := store.unexplained(message.name, message.at)):
+            watcher.explain([(schema, queue) for _, schema, queue in keys])
         self._draw()
 
     def on_diagnoses_came(self, message: DiagnosesCame) -> None:
-        """Keep them, and let the screens draw them."""
-        told = message.told
-        self.desk.board.take_diagnoses(
+        examined = message.examined
+        self.context.store.take_diagnoses(
             message.name,
-            told.diagnoses,
+            examined.diagnoses,
             message.at,
             message.moment,
-            next_seconds=told.next_seconds,
-            error=told.error,
+            next_seconds=examined.next_seconds,
+            error=examined.error,
         )
         self._draw()
 
@@ -283,13 +230,13 @@ class ConsoleApp(App[None]):
 
     def on_unmount(self) -> None:
         """No feed is waited for: it may hang in a dead server. Actions end after their batch."""
-        self.desk.running.stop()
-        for feed in self.desk.feeds:
+        self.context.running.stop()
+        for feed in self.context.feeds:
             feed.stop()
-        for doctor in self._doctors.values():
-            doctor.stop()
-        if self.desk.recordings is not None:
-            self.desk.recordings.end()
+        for watcher in self._watchers.values():
+            watcher.stop()
+        if self.context.recordings is not None:
+            self.context.recordings.end()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """In a field a colon is a colon, and a dialog wants its answer first."""
@@ -298,25 +245,28 @@ class ConsoleApp(App[None]):
         return super().check_action(action, parameters)
 
     def action_help(self) -> None:
-        """Show the keys."""
+        from console.tui.screens.help import HelpScreen  # noqa: PLC0415
+
         if not isinstance(self.screen, HelpScreen):
             self.push_screen(HelpScreen.of(self.screen))
 
-    def site(self, screen: Screen[object]) -> "Site":
+    def site(self, screen: Screen[object]) -> "CommandContext":
         """Where a command is typed: the queue under the cursor is the one that it is for."""
-        from console.tui.commands import Site  # noqa: PLC0415
+        from console.tui.commands import CommandContext  # noqa: PLC0415
 
         key = getattr(screen, "key", None)
         if isinstance(screen, OverviewScreen):
             key = screen.queue_key
         themes = tuple(theme.name for theme in THEMES)
         in_sight = self._filter_in_sight(screen)
-        return Site(self.desk, self, key if isinstance(key, tuple) else None, themes, in_sight)
+        return CommandContext(
+            self.context, self, key if isinstance(key, tuple) else None, themes, in_sight
+        )
 
     def _filter_in_sight(self, screen: Screen[object]) -> "InSight | None":
         """Of the overview, or of the list of messages that is not behind another tab."""
         from console.tui.commands import InSight  # noqa: PLC0415
-        from console.tui.tabs.message_pane import MessagePane  # noqa: PLC0415
+        from console.tui.tabs.messages import MessagePane  # noqa: PLC0415
 
         if isinstance(screen, OverviewScreen):
             line = screen.filter_line
@@ -327,8 +277,7 @@ class ConsoleApp(App[None]):
         return None
 
     def action_command_palette(self) -> None:
-        """Everything that a command can do."""
-        from console.tui.palette import Palette  # noqa: PLC0415
+        from console.tui.dialogs.command_line import Palette  # noqa: PLC0415
 
         if not isinstance(self.screen, Palette):
             self.push_screen(Palette(id="--command-palette"))
@@ -340,16 +289,13 @@ class ConsoleApp(App[None]):
         self.push_screen(CommandLineDialog(self.site(self.screen)))
 
     def choose_theme(self, name: str) -> None:
-        """Other colours, for as long as the console runs."""
         self.theme = name
 
     def tell(self, words: str) -> None:
-        """Something that was done, said for a moment."""
         self.notify(plain(words), markup=False)
 
-    def open_messages(self, key: Key, words: Sequence[str] = ()) -> None:
-        """A queue's messages, with a filter."""
-        from console.tui.tabs.message_pane import MessagePane  # noqa: PLC0415
+    def open_messages(self, key: QueueKey, words: Sequence[str] = ()) -> None:
+        from console.tui.tabs.messages import MessagePane  # noqa: PLC0415
 
         self.open_queue(key, "messages")
         screen = self.screen
@@ -365,11 +311,10 @@ class ConsoleApp(App[None]):
         if words:
             screen.call_after_refresh(narrow)
 
-    # Where one can go from anywhere (`console.tui.desk.Ways`). Screens are loaded when they are
+    # Where one can go from anywhere (`Navigator`). Screens are loaded when they are
     # opened: the console shall start at once.
 
-    def open_queue(self, key: Key, tab: str = "") -> None:
-        """A queue's screen, on one of its tabs."""
+    def open_queue(self, key: QueueKey, tab: str = "") -> None:
         from console.tui.screens.queue import QueueScreen  # noqa: PLC0415
 
         below = self.screen
@@ -377,96 +322,104 @@ class ConsoleApp(App[None]):
             # As from a finding of that queue: Escape shall not lead through it twice.
             below.show_tab(tab)
         else:
-            self.push_screen(QueueScreen(self.desk, key, tab))
+            self.push_screen(QueueScreen(self.context, key, tab))
 
     def open_finding(self, finding: FindingView) -> None:
-        """A finding as it was shown: its evidence, and what mends it."""
         from console.tui.dialogs.finding import FindingDialog  # noqa: PLC0415
 
-        self.push_screen(FindingDialog(self.desk, finding))
+        self.push_screen(FindingDialog(self.context, finding))
 
-    def open_message(self, key: Key, message: str) -> None:
-        """One message, by the key that a page of messages gave."""
+    def open_message(self, key: QueueKey, message: str) -> None:
         from console.tui.screens.message import MessageScreen  # noqa: PLC0415
 
-        self.push_screen(MessageScreen(self.desk, key, message))
+        self.push_screen(MessageScreen(self.context, key, message))
 
     def open_waits(self, connection: str) -> None:
-        """What a server's sessions wait for."""
-        from console.tui.screens.waits import WaitsScreen  # noqa: PLC0415
+        from console.tui.tabs.waits import WaitsScreen  # noqa: PLC0415
 
-        self.push_screen(WaitsScreen(self.desk, connection))
+        self.push_screen(WaitsScreen(self.context, connection))
 
-    def open_actions(self, key: Key, words: Sequence[str] = (), state: str = "") -> None:
-        """The verbs that a queue has."""
+    def open_actions(self, key: QueueKey, words: Sequence[str] = (), state: str = "") -> None:
         from console.tui.dialogs.verbs import VerbsDialog  # noqa: PLC0415
 
-        self.push_screen(VerbsDialog(self.desk, key, words, state))
+        self.push_screen(VerbsDialog(self.context, key, words, state))
 
-    def open_action(self, key: Key, verb: str, words: Sequence[str] = (), **options: str) -> None:
-        """One verb's form."""
-        from console.tui.screens.action import ActionScreen  # noqa: PLC0415
+    def open_action(
+        self,
+        key: QueueKey,
+        verb: str,
+        words: Sequence[str] = (),
+        queue: Queue | None = None,
+        /,
+        **options: str,
+    ) -> None:
+        from console.tui.screens.planned import ActionScreen  # noqa: PLC0415
 
-        self.push_screen(ActionScreen(self.desk, key, verb, words, options))
+        self.push_screen(ActionScreen(self.context, key, verb, words, options, queue=queue))
 
     def open_running(self, number: int = 0) -> None:
         """An action that runs here; 0: the one that there is, or which of several."""
-        from console.tui.dialogs.running import RunningDialog  # noqa: PLC0415
-        from console.tui.screens.action import ActionScreen  # noqa: PLC0415
-
-        runs = self.desk.running.all
-        found = self.desk.running.get(number) if number else runs[0] if len(runs) == 1 else None
-        if found is not None and found.verb == "smoke":
-            from console.tui.screens.smoke import SmokeScreen  # noqa: PLC0415
-
-            self.push_screen(SmokeScreen(self.desk, found.key, found))
-        elif found is not None and found.verb == "bench":
+        runs = self.context.running.all
+        found = self.context.running.get(number) if number else runs[0] if len(runs) == 1 else None
+        if found is not None and found.verb == "bench":
             self.open_bench(found.key[0])
         elif found is not None:
-            self.push_screen(ActionScreen(self.desk, found.key, found.verb, running=found))
+            self.push_screen(self._following(found))
         elif runs:
-            self.push_screen(RunningDialog(self.desk))
+            self.push_screen(RunningDialog(self.context))
         else:
             self.notify("No action runs here.", timeout=3)
 
-    def open_audit(self, connection: str = "", key: Key | None = None) -> None:
+    def _following(self, running: Running) -> Screen[None]:
+        """The screen of an action that runs already."""
+        from console.tui.screens.adopt import AdoptScreen  # noqa: PLC0415
+        from console.tui.screens.install import InstallScreen  # noqa: PLC0415
+        from console.tui.screens.planned import ActionScreen  # noqa: PLC0415
+        from console.tui.screens.smoke import SmokeScreen  # noqa: PLC0415
+
+        match running.verb:
+            case "install":
+                return InstallScreen(self.context, running=running)
+            case "adopt":
+                return AdoptScreen(self.context, running=running)
+            case "smoke":
+                return SmokeScreen(self.context, running.key, running=running)
+        return ActionScreen(self.context, running.key, running.verb, running=running)
+
+    def open_audit(self, connection: str = "", key: QueueKey | None = None) -> None:
         """Who did what."""
         from console.tui.screens.audit import AuditScreen  # noqa: PLC0415
 
-        self.push_screen(AuditScreen(self.desk, connection, key))
+        self.push_screen(AuditScreen(self.context, connection, key))
 
-    def open_install(self, connection: str) -> None:
-        """A new queue."""
+    def open_install(self, connection: str, **options: str) -> None:
         from console.tui.screens.install import InstallScreen  # noqa: PLC0415
 
-        self.push_screen(InstallScreen(self.desk, connection))
+        self.push_screen(InstallScreen(self.context, connection, options))
 
-    def open_adopt(self, connection: str) -> None:
+    def open_adopt(self, connection: str, **options: str) -> None:
         """A table that is a queue already."""
         from console.tui.screens.adopt import AdoptScreen  # noqa: PLC0415
 
-        self.push_screen(AdoptScreen(self.desk, connection))
+        self.push_screen(AdoptScreen(self.context, connection, options))
 
-    def open_smoke(self, key: Key) -> None:
-        """A trial of the queue's design."""
+    def open_smoke(self, key: QueueKey, **options: str) -> None:
         from console.tui.screens.smoke import SmokeScreen  # noqa: PLC0415
 
-        self.push_screen(SmokeScreen(self.desk, key))
+        self.push_screen(SmokeScreen(self.context, key, options))
 
     def open_runs(self, id_: str = "") -> None:
-        """The runs of the pipeline on this machine."""
         from console.tui.screens.runs import RunsScreen  # noqa: PLC0415
 
         if isinstance(self.screen, RunsScreen):
             # As from the form of a rollup: Escape shall not lead through it twice.
             self.pop_screen()
-        self.push_screen(RunsScreen(self.desk, id_))
+        self.push_screen(RunsScreen(self.context, id_))
 
-    def open_pipeline(self, verb: str, key: Key | None = None, **options: str) -> None:
-        """The form of a job of the pipeline."""
+    def open_pipeline(self, verb: str, key: QueueKey | None = None, **options: str) -> None:
         from console.tui.screens.pipeline import PipelineScreen  # noqa: PLC0415
 
-        self.push_screen(PipelineScreen(self.desk, verb, key, options))
+        self.push_screen(PipelineScreen(self.context, verb, key, options))
 
     def open_bench(self, connection: str, **options: str) -> None:
         """How fast the designs are on a connection; the bench that runs, where one does."""
@@ -475,20 +428,23 @@ class ConsoleApp(App[None]):
         if isinstance(self.screen, BenchScreen):
             # Escape shall not lead through it twice.
             self.pop_screen()
-        runs = [one for one in self.desk.running.all if one.verb == "bench"]
-        self.push_screen(BenchScreen(self.desk, connection, options, runs[-1] if runs else None))
+        runs = [one for one in self.context.running.all if one.verb == "bench"]
+        self.push_screen(BenchScreen(self.context, connection, options, runs[-1] if runs else None))
 
     def open_connections(self) -> None:
-        """The connections, and what is configured."""
-        self.push_screen(ConnectionsScreen(self.desk))
+        from console.tui.screens.connections import ConnectionsScreen  # noqa: PLC0415
 
-    def examine(self, key: Key | None = None) -> None:
+        self.push_screen(ConnectionsScreen(self.context))
+
+    def examine(self, key: QueueKey | None = None) -> None:
         """Let the doctor look now: at one queue, or at all."""
-        for name, doctor in self._doctors.items():
+        for name, watcher in self._watchers.items():
             if key is None:
-                doctor.examine()
+                watcher.examine()
+                self.context.store.asked_to_examine(name)
             elif key[0] == name:
-                doctor.examine(key[1:])
+                watcher.examine(key[1:])
+                self.context.store.asked_to_examine(name, key)
 
     def _heed_signals(self) -> None:
         """Being ended or hung up gives the terminal back as quitting does."""

@@ -1,63 +1,38 @@
-"""One bench: what is wanted, what it would do, what came of it so far, how long the rest takes."""
+"""One bench: what is wanted, what it would do, what came of it so far; its table, its time left."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from console import catalog
-from console.actions.audit import Outcome
-from console.actions.bench import Plan, Wanted
-from console.actions.bench_apart import Began, Heard, Rounded, Task, measure
+from console.actions.bench import Began, BenchPlan, BenchRequest, BenchTask, Heard, Rounded, measure
 from console.actions.execute import Control
-from console.actions.work import Ended, Tell, Told
-from console.bench.contestant import Contestant
-from console.bench.load import Load
-from console.bench.results import Result
+from console.audit import Outcome
+from console.bench.candidate import Candidate, Load
+from console.bench.results import CandidateResult, log_bytes_per_message
 from console.bench.rounds import HEAD_START_SECONDS, Live
-from console.errors import UsageError
 from console.formats import numbered
 from console.rights import Rights
-from console.tui.actions.bench import FORM
-from console.tui.places import Place
+from console.tui.open_connection import OpenConnection
+from console.tui.widgets.keyed_table import Column, known
+from console.verbs import verb as verbs
 
 if TYPE_CHECKING:
-    from console.bench.measured import Round
-    from console.bench.ran_on import RanOn
+    from console.bench.round_figures import RoundFigures
+    from console.bench.server import Environment
+
 
 _BETWEEN_ROUNDS_SECONDS = 1.5
 """Making a queue, weighing the messages, dropping it: until a round has shown how long."""
 
 
-def why_not(place: Place | None) -> str:
+def why_not(conn: OpenConnection | None) -> str:
     """Why none can be begun on a connection; empty: it can."""
-    if place is None:
+    if conn is None:
         return "there is no such connection here"
-    if place.rights < Rights.ADMIN:
-        return f"it needs the right admin; this connection has {place.rights.word}"
+    if conn.rights < Rights.ADMIN:
+        return f"it needs the right admin; this connection has {conn.rights.word}"
     return ""
-
-
-def wanted(said: Mapping[str, str]) -> tuple[Wanted, Load]:
-    """What a form says, which has been checked field by field. UsageError."""
-    text = {one.name: said.get(one.name, "").strip() or one.default for one in FORM.fields}
-    load = Load(
-        producers=int(text["producers"]),
-        consumers=int(text["consumers"]),
-        payload=int(text["payload"]),
-        seconds=float(text["seconds"]),
-        warmup_seconds=float(text["warmup"]),
-        rounds=int(text["rounds"]),
-        held_xmin=text["held-xmin"] == "yes",
-    )
-    batches, sizes = _numbers("batch", text["batch"]), _numbers("ring-size", text["ring-size"])
-    return Wanted(text["designs"], text["peers"], batches, sizes), load
-
-
-def _numbers(name: str, text: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in text.split(",")] if text else []
-    if not all(part.isascii() and part.isdecimal() and int(part) for part in parts):
-        raise UsageError(f"{name}: it wants whole numbers, as 1 or 1,10,100.")
-    return tuple(dict.fromkeys(int(part) for part in parts))
 
 
 @dataclass(frozen=True)
@@ -72,17 +47,17 @@ class Prospect:
     """About how long it takes."""
 
 
-def prospect(place: Place, who: Wanted, load: Load) -> Prospect:
+def prospect(conn: OpenConnection, who: BenchRequest, load: Load) -> Prospect:
     """Ask the database who can take part. Waits; ConsoleError."""
-    database, left_out = place.database, list[str]()
-    plan = Plan(database, database.product.default_schema, load, left_out.append)
-    entrants = [entrant.contestant for entrant in plan.entrants(who)]
+    database, left_out = conn.database, list[str]()
+    plan = BenchPlan(database, database.product.default_schema, load, left_out.append)
+    entrants = [entrant.candidate for entrant in plan.entrants(who)]
     with database.transaction("read the catalog", read_only=True) as connection:
-        marked = catalog.is_production(connection, database.product)
+        marked = catalog.is_production(connection)
     return Prospect(
         tuple(f"{c.name} x{c.batch}" if c.batch > 1 else c.name for c in entrants),
         tuple(left_out),
-        production=marked or place.production or database.production,
+        production=marked or conn.production or database.production,
         seconds=_of_a_round(load) * load.rounds * len(entrants),
     )
 
@@ -93,17 +68,17 @@ def _of_a_round(load: Load) -> float:
 
 
 Points = tuple[tuple[float, float], ...]
-"""Moments of the desk's clock, each with the messages through in the second before."""
+"""Moments of the context's clock, each with the messages through in the second before."""
 
 
 class Course:
     """One bench that runs, or ran. Its thread writes; the screen only reads."""
 
-    def __init__(self, wanted: Wanted, load: Load, clock: Callable[[], float]) -> None:
-        """`clock`: the desk's."""
+    def __init__(self, wanted: BenchRequest, load: Load, clock: Callable[[], float]) -> None:
+        """`clock`: the context's."""
         self.wanted = wanted
         self.load = load
-        self.about: RanOn | None = None
+        self.about: Environment | None = None
         """None: the first round is not yet prepared."""
         self.live: Live | None = None
         """The round that runs; None between two."""
@@ -114,66 +89,61 @@ class Course:
         self.ended_at: float | None = None
         """None: it still runs."""
         self._clock = clock
-        self._rounds: dict[Contestant, list[Round]] = {}
+        self._rounds: dict[Candidate, list[RoundFigures]] = {}
         self._points: list[list[tuple[float, float]]] = []
-        self._of: tuple[Contestant, int] | None = None
+        self._of: tuple[Candidate, int] | None = None
         self.began_at = self._last_at = clock()
 
     def take(self, heard: Heard) -> None:
-        """What the bench tells."""
         now = self._clock()
         match heard:
-            case Began(about, contestants):
-                self._rounds = {one: [] for one in contestants}
+            case Began(about, candidates):
+                self._rounds = {one: [] for one in candidates}
                 self.began_at = self._last_at = now
                 self.about = about
             case Live():
-                if self._of != (heard.contestant, heard.round):
-                    self._of = (heard.contestant, heard.round)
+                if self._of != (heard.candidate, heard.round):
+                    self._of = (heard.candidate, heard.round)
                     self._points.append([])
                 self._points[-1].append((now, heard.messages_per_second))
                 self.live = heard
-            case Rounded(contestant, one):
-                if self._of != (contestant, one.number):  # it was over before a second was
+            case Rounded(candidate, one):
+                if self._of != (candidate, one.number):  # it was over before a second was
                     self._points.append([(now, one.messages_per_second)])
-                self._rounds[contestant].append(one)
+                self._rounds[candidate].append(one)
                 self._last_at, self.live = now, None
             case str():
                 self.said.append(heard)
 
     @property
     def over(self) -> bool:
-        """Whether it has ended, however."""
         return self.ended_at is not None
 
     @property
-    def contestants(self) -> tuple[Contestant, ...]:
-        """All of them, in turn."""
+    def candidates(self) -> tuple[Candidate, ...]:
         return tuple(self._rounds)
 
     @property
-    def results(self) -> tuple[Result, ...]:
-        """Of those of which a round is over."""
+    def results(self) -> tuple[CandidateResult, ...]:
         found = [(one, tuple(rounds)) for one, rounds in [*self._rounds.items()]]
-        return tuple(Result(one, rounds) for one, rounds in found if rounds)
+        return tuple(CandidateResult(one, rounds) for one, rounds in found if rounds)
 
     @property
     def total(self) -> int:
-        """Rounds of all contestants."""
+        """Rounds of all candidates."""
         return len(self._rounds) * self.load.rounds
 
     @property
     def done(self) -> int:
-        """Rounds that are over."""
         return sum(len(rounds) for rounds in self._rounds.values())
 
     @property
-    def next(self) -> tuple[Contestant, int] | None:
+    def next(self) -> tuple[Candidate, int] | None:
         """Whose turn it is, and the number of the round; None: nobody's."""
-        contestants = self.contestants
-        if not contestants or self.done >= self.total:
+        candidates = self.candidates
+        if not candidates or self.done >= self.total:
             return None
-        return contestants[self.done % len(contestants)], self.done // len(contestants) + 1
+        return candidates[self.done % len(candidates)], self.done // len(candidates) + 1
 
     @property
     def points(self) -> tuple[Points, ...]:
@@ -188,18 +158,18 @@ class Course:
         a_round = (self._last_at - self.began_at) / done if done else _of_a_round(self.load)
         return max(0.0, a_round * (self.total - done) - (self._clock() - self._last_at))
 
-    def work(self, place: Place) -> "BenchWork":
+    def work(self, conn: OpenConnection) -> "BenchWork":
         """The bench as any other work that runs in this console."""
 
-        def do(control: Control, tell: Tell) -> Ended:
-            database = place.database
+        def run(control: Control, on_progress: verbs.OnProgress) -> verbs.Result:
+            database = conn.database
             url = database.complete_url().render_as_string(hide_password=False)
             schema = database.product.default_schema
-            task = Task(url, database.label, schema, self.wanted, self.load)
+            task = BenchTask(url, database.label, schema, self.wanted, self.load)
 
             def hear(heard: Heard) -> None:
                 self.take(heard)
-                tell(Told(self.done, self.total or None, "bench"))
+                on_progress(verbs.Progress(self.done, self.total or None, "bench"))
 
             try:
                 self.whole = measure(task, control, hear)
@@ -207,16 +177,18 @@ class Course:
                 self.live, self.ended_at = None, self._clock()
             return self._ended()
 
-        return BenchWork(self, do)
+        return BenchWork(self, run)
 
-    def _ended(self) -> Ended:
+    def _ended(self) -> verbs.Result:
         rounds = numbered(self.done, "round")
         if not self.whole:
-            return Ended(Outcome.STOPPED, (f"stopped after {rounds}; its queues are dropped",))
+            return verbs.Result(
+                Outcome.STOPPED, (f"stopped after {rounds}; its queues are dropped",)
+            )
         bad = [result.label for result in self.results if not result.ok]
         if bad:
-            return Ended(Outcome.FAILED, (f"NOT OK: {', '.join(bad)}",))
-        return Ended(Outcome.DONE, (f"ok: {rounds}",))
+            return verbs.Result(Outcome.FAILED, (f"NOT OK: {', '.join(bad)}",))
+        return verbs.Result(Outcome.DONE, (f"ok: {rounds}",))
 
 
 @dataclass(frozen=True)
@@ -224,6 +196,140 @@ class BenchWork:
     """A bench among what runs in this console."""
 
     course: Course
-    do: Callable[[Control, Tell], Ended]
+    run: Callable[[Control, verbs.OnProgress], verbs.Result]
     verb: str = field(default="bench", init=False)
     count: int | None = field(default=None, init=False)
+
+
+_BAR_CELLS = 16
+
+
+@dataclass(frozen=True)
+class Line:
+    """A candidate; medians of the rounds that are over."""
+
+    candidate: Candidate
+    rounds: int
+    """So many there shall be."""
+    most: float
+    """Messages a second of the fastest."""
+    runs: bool = False
+    result: CandidateResult | None = None
+    live: Live | None = None
+    """The second that was measured last, while it runs."""
+
+    @property
+    def rate(self) -> float | None:
+        """Messages a second; before its first round is over, of now."""
+        if self.result is not None:
+            return self.result.messages_per_second.median
+        return self.live.messages_per_second if self.live else None
+
+
+def lines_of(course: Course) -> dict[str, Line]:
+    """All who take part, in turn."""
+    results = {result.candidate: result for result in course.results}
+    rates = [result.messages_per_second.median for result in course.results]
+    rates += [course.live.messages_per_second] if course.live else []
+    whose = None if course.over or course.next is None else course.next[0]
+    return {
+        label(one): Line(
+            one,
+            course.load.rounds,
+            max(rates, default=0.0),
+            whose == one,
+            results.get(one),
+            course.live if whose == one else None,
+        )
+        for one in course.candidates
+    }
+
+
+def label(candidate: Candidate) -> str:
+    """Its row's key, and its name there."""
+    return CandidateResult(candidate, ()).label
+
+
+def _mark(line: Line) -> str:
+    wrong = line.result is not None and not line.result.ok
+    return "✖" if wrong else "▶" if line.runs else ""
+
+
+def _mark_tone(line: Line) -> str:
+    return "critical" if line.result is not None and not line.result.ok else "good"
+
+
+def _rate(line: Line) -> str:
+    return known(line.rate, "{:,.0f}".format, "")
+
+
+def _bar(line: Line) -> str:
+    if not line.rate or not line.most:
+        return ""
+    eighths = max(1, round(line.rate / line.most * _BAR_CELLS * 8))
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def _rounds(line: Line) -> str:
+    return f"{0 if line.result is None else len(line.result.rounds)} of {line.rounds}"
+
+
+def _of_result(
+    name: str, title: str, value: Callable[[CandidateResult], str], tone: str, least: int, most: int
+) -> Column[Line]:
+    """What is known as soon as a round is over."""
+    return Column(name, title, lambda x: known(x.result, value, ""), tone, least, most, right=True)
+
+
+def _latency(name: str, cut: str, title: str) -> Column[Line]:
+    """Milliseconds; of pops those of now, before the first round is over."""
+
+    def value(line: Line) -> str:
+        if line.result is not None:
+            found = line.result.latency(f"{name}_ms")
+        else:
+            found = line.live.pop_ms if line.live and name == "pop" else None
+        return "" if found is None else ms(getattr(found, cut))
+
+    least, most = (8, 8) if cut == "p50" else (6, 7)
+
+    def tone(line: Line) -> str:
+        return "trend" if line.result is None else ""
+
+    return Column(f"{name}_{cut}", title, value, tone, least, most, right=True)
+
+
+def _cpu(seconds: float | None) -> str:
+    return known(seconds, "{:.2f}".format)
+
+
+def _log_bytes(result: CandidateResult) -> str:
+    return known(result.median(log_bytes_per_message), "{:,.0f}".format)
+
+
+COLUMNS: tuple[Column[Line], ...] = (
+    Column("mark", "", _mark, _mark_tone, most=1),
+    Column("name", "", lambda line: label(line.candidate), "strong", 8, 32),
+    Column("rate", "msgs/s", _rate, lambda line: "trend" if line.live else "", 7, 9, right=True),
+    Column("bar", "", _bar, "trend", _BAR_CELLS, _BAR_CELLS),
+    Column("rounds", "rounds", _rounds, "quiet", 6, 7, right=True),
+    _of_result("min", "min", lambda result: f"{result.messages_per_second.min:,.0f}", "", 7, 9),
+    _of_result("max", "max", lambda result: f"{result.messages_per_second.max:,.0f}", "", 7, 9),
+    *(
+        _latency(name, cut, f"{name} p50" if cut == "p50" else cut)
+        for name in ("push", "pop", "way")
+        for cut in ("p50", "p95", "p99")
+    ),
+    _of_result("server", "cpu srv", lambda result: _cpu(result.server_cpu), "quiet", 7, 7),
+    _of_result("clients", "cpu cli", lambda result: _cpu(result.client_cpu), "quiet", 7, 7),
+    _of_result("log", "log B", _log_bytes, "quiet", 6, 7),
+)
+LOST_FIRST = (
+    *("log", "clients", "server", "push_p95", "way_p99", "max", "min", "way_p95", "push_p99"),
+    *("way_p50", "push_p50", "rounds", "pop_p99", "pop_p95", "bar", "pop_p50"),
+)
+
+
+def ms(value: float) -> str:
+    """Milliseconds, three digits of them or more."""
+    return f"{value:,.{2 if value < 10 else 1 if value < 100 else 0}f}"

@@ -4,25 +4,26 @@ A command goes somewhere, or opens a form with its fields filled. None changes d
 """
 
 import difflib
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from console.config import writing
-from console.config.reading import FILTERS
+from console.config import file_writer
+from console.config.file_reader import FILTERS
+from console.designs import design
 from console.errors import UsageError
 from console.monitor import filters as filtering
-from console.monitor.filter_line import line_of, words_of
-from console.monitor.saved import MARK, Words, expand
-from console.tui.actions import bench
-from console.tui.actions import pipeline as jobs
-from console.tui.actions.fields import BY_VERB, Field, Form, Kind, Put
-from console.tui.actions.fields import line_of as field_line
-from console.tui.board import Key
-from console.tui.desk import Desk
+from console.monitor.filters import MARK, Words, expand, line_of, words_of
+from console.tui.context import Context
+from console.tui.store import QueueKey
 from console.tui.text import plain
+from console.verbs import all_verbs
+from console.verbs import pipeline as jobs
+from console.verbs.bench import BENCH
+from console.verbs.decisions import NOTE
+from console.verbs.queues import ADOPT, INSTALL, SMOKE
+from console.verbs.verb import Verb, is_filter, texts
 
 TABS = ("findings", "messages", "errors", "stuck", "waits", "slots", "sql", "audit")
 
@@ -30,7 +31,7 @@ TABS = ("findings", "messages", "errors", "stuck", "waits", "slots", "sql", "aud
 class Shell(Protocol):
     """What commands need of the application, beside the ways."""
 
-    def open_messages(self, key: Key, words: Sequence[str] = ()) -> None:
+    def open_messages(self, key: QueueKey, words: Sequence[str] = ()) -> None:
         """A queue's messages, with a filter."""
 
     def choose_theme(self, name: str) -> None:
@@ -56,12 +57,12 @@ class InSight:
 
 
 @dataclass(frozen=True)
-class Site:
+class CommandContext:
     """Where a command is typed."""
 
-    desk: Desk
+    context: Context
     shell: Shell
-    key: Key | None = None
+    key: QueueKey | None = None
     """The queue under the cursor."""
     themes: tuple[str, ...] = ()
     in_sight: InSight | None = None
@@ -72,24 +73,23 @@ class Site:
         """Where new things go unless said otherwise."""
         if self.key is not None:
             return self.key[0]
-        return next(iter(self.desk.places), "")
+        return next(iter(self.context.connections), "")
 
     @property
-    def keys(self) -> list[Key]:
-        """Every queue that is known now."""
-        return [view.key for view in self.desk.board.queues(self.desk.clock.monotonic())]
+    def keys(self) -> list[QueueKey]:
+        return [view.key for view in self.context.store.queues(self.context.clock.monotonic())]
 
     @property
     def filters(self) -> Words:
         """The saved filters of messages of the queue under the cursor, or of every queue."""
-        return self.desk.saved.messages if self.key is None else self.desk.filters(self.key)
+        return self.context.saved.messages if self.key is None else self.context.filters(self.key)
 
     def is_saved(self, word: str) -> bool:
         """Whether it means a saved filter, and no queue."""
         return word.startswith(MARK) and not any(word in names_of(key) for key in self.keys)
 
 
-Do = Callable[[Site, list[str]], None]
+Do = Callable[[CommandContext, list[str]], None]
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,11 @@ class Command:
     """queue, connection, theme; empty: nothing."""
     also: tuple[str, ...] = ()
     """Other names that it has."""
+    anywhere: bool = False
+    """Whether its name alone means something wherever the cursor is: so it is in the palette."""
 
 
-def run(site: Site, line: str) -> None:
+def run(site: CommandContext, line: str) -> None:
     """Do what the line says. UsageError, with what would be right."""
     words = words_of(line.strip().removeprefix(":"))
     if not words:
@@ -129,7 +131,7 @@ def command_named(name: str) -> Command:
     )
 
 
-def queue_named(site: Site, name: str) -> Key:
+def queue_named(site: CommandContext, name: str) -> QueueKey:
     """The queue of a name, of schema.name or of connection/schema.name. UsageError."""
     keys = site.keys
     found = [key for key in keys if name in names_of(key)]
@@ -145,7 +147,7 @@ def queue_named(site: Site, name: str) -> Key:
     )
 
 
-def names_of(key: Key) -> tuple[str, ...]:
+def names_of(key: QueueKey) -> tuple[str, ...]:
     """All that a queue may be called, the shortest first."""
     connection, schema, name = key
     return (name, f"{schema}.{name}", f"{connection}/{name}", f"{connection}/{schema}.{name}")
@@ -156,41 +158,33 @@ def quoted(word: str) -> str:
     return line_of([word])
 
 
-def _queue_and_rest(site: Site, words: list[str]) -> tuple[Key, list[str]]:
+def _queue_and_rest(site: CommandContext, words: list[str]) -> tuple[QueueKey, list[str]]:
     """The queue that is named, or else the one under the cursor; and the other words."""
     if words and not _is_option(words[0]) and not site.is_saved(words[0]):
         return queue_named(site, words[0]), words[1:]
     if site.key is None:
-        raise UsageError("Which queue?", next_step="Name it, or put the cursor on it.")
+        raise UsageError("Which queue?", next_step="Name it, or move the cursor to it.")
     return site.key, words
 
 
 def _is_option(word: str) -> bool:
-    return word.startswith("--") or _is_filter(word)
-
-
-def _is_filter(word: str) -> bool:
-    try:
-        filtering.parse([word])
-    except UsageError:
-        return False
-    return True
+    return word.startswith("--") or (not word.startswith(MARK) and is_filter(word))
 
 
 def _nothing_else(words: Sequence[str]) -> None:
     if words:
-        raise UsageError(f"{plain(words[0])!r} has no meaning here.")
+        raise UsageError(f"{plain(words[0])!r} is not understood here.")
 
 
 # What they do.
 
 
-def _messages(site: Site, words: list[str]) -> None:
+def _messages(site: CommandContext, words: list[str]) -> None:
     key, rest = _queue_and_rest(site, words)
     site.shell.open_messages(key, _filters(site, key, rest))
 
 
-def _queue(site: Site, words: list[str]) -> None:
+def _queue(site: CommandContext, words: list[str]) -> None:
     key, rest = _queue_and_rest(site, words)
     tab = rest[0] if rest else ""
     if tab and tab not in TABS:
@@ -198,149 +192,85 @@ def _queue(site: Site, words: list[str]) -> None:
             f"A queue has no tab {plain(tab)!r}.", next_step=f"Tabs: {', '.join(TABS)}"
         )
     _nothing_else(rest[1:])
-    site.desk.ways.open_queue(key, tab)
+    site.context.navigator.open_queue(key, tab)
 
 
-def _errors(site: Site, words: list[str]) -> None:
+def _errors(site: CommandContext, words: list[str]) -> None:
     key, rest = _queue_and_rest(site, words)
     _nothing_else(rest)
-    site.desk.ways.open_queue(key, "errors")
+    site.context.navigator.open_queue(key, "errors")
 
 
-def _actions(site: Site, words: list[str]) -> None:
+def _actions(site: CommandContext, words: list[str]) -> None:
     key, rest = _queue_and_rest(site, words)
-    site.desk.ways.open_actions(key, _filters(site, key, rest))
+    site.context.navigator.open_actions(key, _filters(site, key, rest))
 
 
-def _filters(site: Site, key: Key, words: list[str]) -> list[str]:
+def _filters(site: CommandContext, key: QueueKey, words: list[str]) -> list[str]:
     given = (word for word in words if word != "--filter")
-    found = [*expand(given, site.desk.filters(key))]
+    found = [*expand(given, site.context.filters(key))]
     filtering.parse(found)
     return found
 
 
-def _verb(form: Form) -> Do:
-    def do(site: Site, words: list[str]) -> None:
-        key, rest = _queue_and_rest(site, words)
-        filters, options = read_options(form, rest, site.desk.filters(key))
-        site.desk.ways.open_action(key, form.verb, filters, **options)
+def _verb(verb: Verb) -> Do:
+    def do(site: CommandContext, words: list[str]) -> None:
+        first = 1 if verb.queue_last and words and not _is_option(words[0]) else 0
+        key, rest = _queue_and_rest(site, words[first:])
+        rest = [*words[:first], *rest]
+        given = texts(verb, rest, site.context.filters(key))
+        filters = words_of(given.pop("filter", ""))
+        site.context.navigator.open_action(key, verb.name, filters, **given)
 
     return do
 
 
-def read_options(
-    form: Form, words: list[str], saved: Words | None = None
-) -> tuple[list[str], dict[str, str]]:
-    """The filters and the fields that the words of a verb say, as the command line has them."""
-    fields = {field.name: field for field in form.fields}
-    filters: list[str] = []
-    options: dict[str, str] = {}
-    left = list(words)
-    while left:
-        word = left.pop(0)
-        name, equals, value = word.removeprefix("--").partition("=")
-        if word.startswith("--"):
-            field = fields.get(name)
-            if field is None:
-                known = ", ".join(f"--{name}" for name in fields) or "no options"
-                raise UsageError(
-                    f"{form.verb} has no {plain(word)}.", next_step=f"It has: {known}."
-                )
-            if field.kind is Kind.FLAG:
-                options[name] = "yes"
-                continue
-            if not equals:
-                if not left:
-                    raise UsageError(f"{plain(word)} wants a value: {field.summary}.")
-                value = left.pop(0)
-            if field.kind is Kind.FILTERS:
-                filters += expand([value], saved or {})
-            else:
-                _check(field, value)
-                options[name] = value
-        elif "filter" in fields and (_is_filter(word) or word.startswith(MARK)):
-            filters += expand([word], saved or {})
-        else:
-            _argument(form, word, options)
-    filtering.parse(filters)
-    return filters, options
+def _note(site: CommandContext, words: list[str]) -> None:
+    """Of the queue that is named, else of every queue of the connection."""
+    known = {name for key in site.keys for name in names_of(key)}
+    named = [word for word in words if word in known][-1:]
+    key, _ = _queue_and_rest(site, named)
+    given = texts(NOTE, [word for word in words if word not in named])
+    if "text" in given and not named:
+        given["all"] = "yes"
+    site.context.navigator.open_action(key, NOTE.name, **given)
 
 
-def _check(field: Field, value: str) -> None:
-    try:
-        field.check(value)
-    except UsageError as error:
-        raise UsageError(f"{field.name}: {error.what}", next_step=error.next_step) from None
-
-
-def _argument(form: Form, word: str, options: dict[str, str]) -> None:
-    for field in form.fields:
-        if field.put is Put.ARGUMENT and field.name not in options:
-            _check(field, word)
-            options[field.name] = word
-            return
-    raise UsageError(f"{plain(word)!r} has no meaning for {form.verb}.")
-
-
-def _smoke(site: Site, words: list[str]) -> None:
+def _smoke(site: CommandContext, words: list[str]) -> None:
     key, rest = _queue_and_rest(site, words)
-    _nothing_else(rest)
-    site.desk.ways.open_smoke(key)
+    site.context.navigator.open_smoke(key, **texts(SMOKE, rest))
 
 
-def _pipeline(site: Site, words: list[str]) -> None:
-    verb = words[0] if words else ""
-    form = jobs.BY_VERB.get(verb)
-    if form is None:
-        known = ", ".join(jobs.BY_VERB)
+def _pipeline(site: CommandContext, words: list[str]) -> None:
+    name = words[0] if words else ""
+    job = jobs.BY_NAME.get(name)
+    if job is None:
+        known = ", ".join(jobs.BY_NAME)
         raise UsageError(
-            "Which job?" if not verb else f"There is no job {plain(verb)!r}.",
+            f"There is no job {plain(name)!r}." if name else "Which job?",
             next_step=f"There are: {known}.",
         )
     key, rest = None, words[1:]
-    if verb in jobs.ABOUT_A_QUEUE:
+    if name in jobs.ABOUT_A_QUEUE:
         key, rest = _queue_and_rest(site, rest)
-    filters, rest = _replays_filters(rest) if verb == "replay" else ([], rest)
-    _, options = read_options(form, rest)
-    if filters:
-        options["filter"] = field_line(tuple(filters))
-    site.desk.ways.open_pipeline(verb, key, **options)
+    site.context.navigator.open_pipeline(name, key, **texts(job, rest))
 
 
-def _replays_filters(words: list[str]) -> tuple[list[str], list[str]]:
-    """Filters of a replay, which are others than those of messages here; and the other words."""
-    filters, rest, left = [], [], list(words)
-    while left:
-        word = left.pop(0)
-        if word == "--filter" and left:
-            filters.append(left.pop(0))
-        elif word.startswith("--filter="):
-            filters.append(word.removeprefix("--filter="))
-        elif _OF_A_REPLAY.match(word):
-            filters.append(word)
-        else:
-            rest.append(word)
-    return filters, rest
-
-
-_OF_A_REPLAY = re.compile(r"(id|state|error|reason|title|since|until)[=~]")
-
-
-def _audit(site: Site, words: list[str]) -> None:
+def _audit(site: CommandContext, words: list[str]) -> None:
     if not words:
-        site.desk.ways.open_audit()
-    elif words[0] in site.desk.places:
-        site.desk.ways.open_audit(words[0])
+        site.context.navigator.open_audit()
+    elif words[0] in site.context.connections:
+        site.context.navigator.open_audit(words[0])
     else:
-        site.desk.ways.open_audit(key=queue_named(site, words[0]))
+        site.context.navigator.open_audit(key=queue_named(site, words[0]))
 
 
-def _doctor(site: Site, words: list[str]) -> None:
-    site.desk.ways.examine(queue_named(site, words[0]) if words else None)
+def _doctor(site: CommandContext, words: list[str]) -> None:
+    site.context.navigator.examine(queue_named(site, words[0]) if words else None)
 
 
-def _at_connection(way: Callable[[Site], Callable[[str], None]]) -> Do:
-    def do(site: Site, words: list[str]) -> None:
+def _at_connection(way: Callable[[CommandContext], Callable[[str], None]]) -> Do:
+    def do(site: CommandContext, words: list[str]) -> None:
         name = _connection(site, words[:1])
         _nothing_else(words[1:])
         way(site)(name)
@@ -348,26 +278,38 @@ def _at_connection(way: Callable[[Site], Callable[[str], None]]) -> Do:
     return do
 
 
-def _connection(site: Site, words: list[str]) -> str:
+def _connection(site: CommandContext, words: list[str]) -> str:
     """The connection that is named, or else the one where the cursor is."""
     if not words:
         return site.connection
-    if words[0] not in site.desk.places:
-        known = ", ".join(map(plain, site.desk.places)) or "none"
+    if words[0] not in site.context.connections:
+        known = ", ".join(map(plain, site.context.connections)) or "none"
         raise UsageError(
             f"There is no connection {plain(words[0])!r}.", next_step=f"There are: {known}"
         )
     return words[0]
 
 
-def _bench(site: Site, words: list[str]) -> None:
+def _bench(site: CommandContext, words: list[str]) -> None:
     named = [word for word in words[:1] if not word.startswith("--")]
     name = _connection(site, named)
-    _, options = read_options(bench.FORM, words[len(named) :])
-    site.desk.ways.open_bench(name, **options)
+    site.context.navigator.open_bench(name, **texts(BENCH, words[len(named) :]))
 
 
-def _theme(site: Site, words: list[str]) -> None:
+def _of_a_new_queue(verb: Verb, way: Callable[[CommandContext], Callable[..., None]]) -> Do:
+    """The connection, where one is named first; then what the form begins with."""
+
+    def do(site: CommandContext, words: list[str]) -> None:
+        named = [word for word in words[:1] if word in site.context.connections]
+        given = texts(verb, words[len(named) :])
+        if "design" in given:
+            design(given["design"])
+        way(site)(*named or [site.connection], **given)
+
+    return do
+
+
+def _theme(site: CommandContext, words: list[str]) -> None:
     if not words or words[0] not in site.themes:
         raise UsageError("Which theme?", next_step=f"There are: {', '.join(site.themes)}")
     keep = words[1:2] == ["--save"]
@@ -375,20 +317,20 @@ def _theme(site: Site, words: list[str]) -> None:
     site.shell.choose_theme(words[0])
     if keep:
         path = _file(site)
-        writing.save_theme(path, words[0])
-        site.shell.tell(f"The theme is {words[0]} from now on, by {path}.")
+        file_writer.save_theme(path, words[0])
+        site.shell.tell(f"The theme is {words[0]} from now on, as saved in {path}.")
 
 
-def _file(site: Site) -> Path:
+def _file(site: CommandContext) -> Path:
     """The configuration. UsageError where this console has none."""
-    if site.desk.config_path is None:
+    if site.context.config_path is None:
         raise UsageError(
             "Nothing can be saved from here.", why="This console has no configuration file."
         )
-    return site.desk.config_path
+    return site.context.config_path
 
 
-def _save(site: Site, words: list[str]) -> None:
+def _save(site: CommandContext, words: list[str]) -> None:
     """Keep the filter that is in sight."""
     if not words:
         raise UsageError("Under which name?", next_step="Example: :save late")
@@ -396,22 +338,22 @@ def _save(site: Site, words: list[str]) -> None:
     name, one, path = words[0].removeprefix(MARK), site.in_sight, _file(site)
     if one is None:
         raise UsageError(
-            "There is no filter in sight.",
+            "There is no filter here.",
             next_step="Filter the overview, or a list of messages, with / first.",
         )
-    writing.save_filter(path, one.kind, name, one.line)
-    saved = site.desk.saved
+    file_writer.save_filter(path, one.kind, name, one.line)
+    saved = site.context.saved
     if one.kind == FILTERS:
         messages = {**saved.messages, name: tuple(words_of(one.line))}
-        site.desk.saved = replace(saved, messages=messages)
+        site.context.saved = replace(saved, messages=messages)
     else:
-        site.desk.saved = replace(saved, queues={**saved.queues, name: one.line})
+        site.context.saved = replace(saved, queues={**saved.queues, name: one.line})
     where = "in lists of messages" if one.kind == FILTERS else "on the overview"
     site.shell.tell(f"Saved in {path}: {MARK}{name} behind / {where}.")
 
 
-def _simply(way: Callable[[Site], Callable[[], None]]) -> Do:
-    def do(site: Site, words: list[str]) -> None:
+def _simply(way: Callable[[CommandContext], Callable[[], None]]) -> Do:
+    def do(site: CommandContext, words: list[str]) -> None:
         _nothing_else(words)
         way(site)()
 
@@ -424,49 +366,67 @@ COMMANDS: tuple[Command, ...] = (
         "queue", ("q",),
     ),
     Command("queue", "[QUEUE] [TAB]", "its screen, on a tab", _queue, "queue"),
-    Command("errors", "[QUEUE]", "its errors, by kind", _errors, "queue"),
+    Command("errors", "[QUEUE]", "its errors, in groups", _errors, "queue"),
     Command("actions", "[QUEUE] [FILTER...]", "what can be done with it", _actions, "queue"),
     *(
-        Command(form.verb, "[QUEUE] ...", f"the form: {form.summary}", _verb(form), "queue")
-        for form in BY_VERB.values()
-        if form.verb != "doctor"
+        Command(
+            verb.name,
+            "CODE [QUEUE] ..." if verb.queue_last else "[QUEUE] ...",
+            f"the form: {verb.summary}",
+            _verb(verb),
+            "" if verb.queue_last else "queue",
+        )
+        for verb in all_verbs()
+        if verb.name not in {"doctor", "note"}
     ),
-    Command("smoke", "[QUEUE]", "try its design out", _smoke, "queue"),
-    Command("doctor", "[QUEUE]", "let the doctor look now", _doctor, "queue"),
+    Command("note", "TEXT [QUEUE]", f"the form: {NOTE.summary}", _note, "queue"),
+    Command("smoke", "[QUEUE] ...", SMOKE.summary, _smoke, "queue"),
+    Command("doctor", "[QUEUE]", "let the doctor examine it now", _doctor, "queue", anywhere=True),
     Command(
         "waits", "[CONNECTION]", "what the sessions wait for",
-        _at_connection(lambda site: site.desk.ways.open_waits), "connection",
-    ),
-    Command("runs", "", "the runs of the pipeline", _simply(lambda site: site.desk.ways.open_runs)),
-    Command(
-        "pipeline", "JOB [QUEUE] ...", f"the form: {', '.join(jobs.BY_VERB)}", _pipeline, "job",
+        _at_connection(lambda site: site.context.navigator.open_waits), "connection",
+        anywhere=True,
     ),
     Command(
-        "bench", "[CONNECTION] ...", f"the form: {bench.FORM.summary}", _bench, "connection",
-    ),
-    Command("audit", "[QUEUE | CONNECTION]", "who did what", _audit, "both"),
-    Command(
-        "install", "[CONNECTION]", "a new queue",
-        _at_connection(lambda site: site.desk.ways.open_install), "connection",
+        "runs", "", "the runs of the pipeline",
+        _simply(lambda site: site.context.navigator.open_runs),
+        anywhere=True,
     ),
     Command(
-        "adopt", "[CONNECTION]", "a table that is a queue already",
-        _at_connection(lambda site: site.desk.ways.open_adopt), "connection",
+        "pipeline", "JOB [QUEUE] ...", f"the form: {', '.join(jobs.BY_NAME)}", _pipeline, "job",
     ),
     Command(
-        "connections", "", "how they are; a new one",
-        _simply(lambda site: site.desk.ways.open_connections),
+        "bench", "[CONNECTION] ...", f"the form: {BENCH.summary}", _bench, "connection",
+        anywhere=True,
+    ),
+    Command("audit", "[QUEUE | CONNECTION]", "who did what", _audit, "both", anywhere=True),
+    Command(
+        "install", "[CONNECTION] [DESIGN NAME] ...", INSTALL.summary,
+        _of_a_new_queue(INSTALL, lambda site: site.context.navigator.open_install), "connection",
+        anywhere=True,
     ),
     Command(
-        "running", "", "the actions that run here",
-        _simply(lambda site: site.desk.ways.open_running),
+        "adopt", "[CONNECTION] [NAME] ...", ADOPT.summary,
+        _of_a_new_queue(ADOPT, lambda site: site.context.navigator.open_adopt), "connection",
+        anywhere=True,
     ),
     Command(
-        "save", "NAME", "keep the filter in sight, for / and --filter: @NAME", _save,
+        "connections", "", "their state; add a new one",
+        _simply(lambda site: site.context.navigator.open_connections), anywhere=True,
     ),
-    Command("theme", "NAME [--save]", "other colours, for now or for good", _theme, "theme"),
-    Command("help", "", "the keys", _simply(lambda site: site.shell.action_help)),
-    Command("quit", "", "quit", _simply(lambda site: site.shell.exit), "", ("q!",)),
+    Command(
+        "running", "", "actions running here",
+        _simply(lambda site: site.context.navigator.open_running), anywhere=True,
+    ),
+    Command(
+        "save", "NAME", "save the current filter, for / and --filter: @NAME", _save,
+    ),
+    Command("theme", "NAME [--save]", "change the colours, for now or for good", _theme, "theme"),
+    Command("help", "", "the keys", _simply(lambda site: site.shell.action_help), anywhere=True),
+    Command(
+        "quit", "", "quit the console",
+        _simply(lambda site: site.shell.exit), also=("q!",), anywhere=True,
+    ),
 )  # fmt: skip
 
 BY_NAME = {name: command for command in COMMANDS for name in (command.name, *command.also)}

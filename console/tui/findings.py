@@ -1,4 +1,4 @@
-"""What is wrong, for the screens: the doctor's findings, and what figures say that he does not.
+"""What is wrong, for the screens: the doctor's findings, and what figures say that it does not.
 
 The doctor's word is some seconds old. Where it is about a figure, the figure of now is told.
 """
@@ -6,34 +6,83 @@ The doctor's word is some seconds old. Where it is about a figure, the figure of
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from console.doctor.finding import Diagnosis, Finding, Severity
-from console.monitor import QueueSnapshot
-from console.monitor.limits import Exceeded, Level
+from console import formats
+from console.catalog import Decision
+from console.doctor.finding import Diagnosis, Finding
+from console.monitor import silences
+from console.monitor.limits import DEFAULTS, Exceeded, Severity, Thresholds, judge
+from console.monitor.silences import limit_code
+from console.monitor.snapshot import QueueSnapshot
 from console.rights import Rights
-from console.tui.health import stuck_words
-from console.tui.text import first_line
+from console.tui.text import SEVERITY_TONES, first_line, plain, whole_seconds
 
-Key = tuple[str, str, str]
+
+@dataclass(frozen=True)
+class Health:
+    """The gravest level, and every reason there is, the gravest first."""
+
+    level: Severity
+    reasons: tuple[str, ...] = ()
+
+
+def assess(
+    snapshot: QueueSnapshot,
+    thresholds: Thresholds = DEFAULTS,
+    exceeded: Sequence[Exceeded] | None = None,
+) -> Health:
+    """What the figures of one queue say. `exceeded`: what they were judged to be already."""
+    if snapshot.problem:
+        return Health(Severity.WARNING, (snapshot.problem,))
+    judged = judge(snapshot, thresholds) if exceeded is None else exceeded
+    judged = [one for one in judged if not silences.of_limit(snapshot.silences, one)]
+    found: list[tuple[Severity, str]] = []
+    if snapshot.stuck and not silences.of_stuck(snapshot.silences, snapshot.stuck, snapshot.claims):
+        found.append((Severity.WARNING, stuck_words(snapshot)))
+    found += [(one.level, one.reason) for one in judged]
+    found.sort(key=lambda one: -one[0])
+    level = max((level for level, _ in found), default=Severity.OK)
+    return Health(level, tuple(reason for _, reason in found))
+
+
+def stuck_words(snapshot: QueueSnapshot) -> str:
+    """How many claims are stuck."""
+    stuck = formats.count(snapshot.stuck or 0, estimated="stuck" in snapshot.estimated)
+    return f"{stuck} stuck"
+
+
+def full_in_seconds(snapshot: QueueSnapshot) -> float | None:
+    """When the queue is full if push and pop go on as they do; None: not, or not known."""
+    gap, capacity = snapshot.gap, snapshot.capacity
+    push, pop = snapshot.push_per_second, snapshot.pop_per_second
+    if gap is None or capacity is None:
+        return None
+    if gap >= capacity:
+        return 0.0
+    if push is None or pop is None or push <= pop:
+        return None
+    return (capacity - gap) / (push - pop)
+
+
+QueueKey = tuple[str, str, str]
 FindingKey = tuple[str, str, str, str, str]
 """Connection, schema and name of a queue (empty: the connection itself), code, and which of several
 of that code: one finding, whatever the screen does."""
 
 CONNECTION = "connection"
 LIMIT = "limit_reached"
-"""The doctor's own code: what he says of a figure is the same finding as what the figure says."""
+"""The doctor's own code: what it says of a figure is the same finding as what the figure says."""
 PROBLEM = "problem"
 STUCK = "stuck"
 
-_LEVELS = {
-    Severity.CRITICAL: Level.CRITICAL,
-    Severity.WARNING: Level.WARNING,
-    Severity.NOTE: Level.OK,
-}
 _LIMITS = {"limit_reached", "limit_critical"}
 _OF_SESSIONS = {"rows_held", "prepared_forgotten"}
 _OF_CLAIMS = {"claims_gone", "claims_alive", "claims_unknown", "claims_nobody"}
 _OF_A_FULL_RING = {"full", "filling", "full_soon", "full_within_hour", "lapped"}
 _BURST = "error_burst"
+_STOPPED = "consumer_stopped"
+_OF_A_PAUSE = {"pause_overdue", "pause_undone"}
+_OLD_SECONDS = 2.0
+"""From then on a figure carries its age."""
 _ERRORS = (LIMIT, "errors")
 _TELLING = ("figure", "session")
 """What keeps several findings of one code apart, by the names in their evidence."""
@@ -44,8 +93,7 @@ class FindingView:
     """One thing that is wrong, at one moment."""
 
     key: FindingKey
-    level: Level
-    """OK: worth knowing, and no more."""
+    level: Severity
     summary: str
     """One line; safe to show."""
     since_seconds: float | None = None
@@ -61,13 +109,34 @@ class FindingView:
     stale_seconds: float | None = None
     """How old it is, where its connection gives no new answer."""
 
+    live: bool = False
+    """Its words are of the newest figures, though the doctor found it."""
+    silenced: Decision | None = None
+    """Who has silenced or acknowledged it: it is shown in grey, behind the others."""
+    told_seconds: float | None = None
+    """How long ago the doctor said so; None: its words are of the newest figures."""
+
+    @property
+    def words(self) -> str:
+        """The summary; with its age, where its figures are no longer those of now, and with who
+        silenced it."""
+        if self.silenced is None:
+            return self._summary
+        return f"{self.silenced.done} by {plain(self.silenced.operator)}: {self._summary}"
+
+    @property
+    def _summary(self) -> str:
+        old = self.told_seconds is not None and self.told_seconds >= _OLD_SECONDS
+        if not old or not any(sign.isdigit() for sign in self.summary):
+            return self.summary
+        return f"{self.summary} ({whole_seconds(self.told_seconds or 0.0)} ago)"
+
     @property
     def connection(self) -> str:
-        """The connection's name, as the board calls it."""
         return self.key[0]
 
     @property
-    def queue_key(self) -> Key | None:
+    def queue_key(self) -> QueueKey | None:
         """The queue; None: it is about the connection itself."""
         return None if self.key[3] == CONNECTION else self.key[:3]
 
@@ -77,13 +146,32 @@ class FindingView:
         return self.key[3]
 
     @property
+    def grave(self) -> bool:
+        """Whether it is a problem: more than a note, and nobody has silenced it."""
+        return self.level > Severity.NOTE and self.silenced is None
+
+    @property
+    def tone(self) -> str:
+        """Of its words: what is silenced is grey."""
+        return "quiet" if self.silenced else SEVERITY_TONES.get(self.level, "quiet")
+
+    @property
+    def doctors_code(self) -> str:
+        """As `silence` and `ack` take it; of a limit with its figure."""
+        if self.code == LIMIT:
+            return f"{limit_code(self.level)}:{self.key[4]}"
+        return self.code
+
+    @property
     def mark(self) -> str:
         """One cell that tells its level without any colour."""
-        return self.level.mark if self.level > Level.OK else "·"
+        return self.level.mark
 
     @property
     def mends(self) -> str:
-        """What mends it, in words; safe to show."""
+        """What repairs it, in words; of what is silenced until when and why. Safe to show."""
+        if self.silenced is not None:
+            return first_line(self.silenced.lasting)
         repair = None if self.finding is None else self.finding.repair
         return "" if repair is None else first_line(repair.summary)
 
@@ -95,7 +183,7 @@ class FindingView:
 
 
 def of_queue(
-    key: Key,
+    key: QueueKey,
     snapshot: QueueSnapshot,
     judged: Sequence[Exceeded],
     diagnosis: Diagnosis | None,
@@ -108,15 +196,24 @@ def of_queue(
     told = [] if diagnosis is None else list(_told(key, diagnosis, snapshot, exceeded))
     named = {view.code for view in told}
     figures = {view.key[4] for view in told if view.code == LIMIT}
-    found = [*told, *_untold(key, snapshot, exceeded, named, figures)]
+    untold = [*_untold(key, snapshot, exceeded, named, figures)]
     if _BURST in named:
         # It says how many errors there are, and more.
-        found = [one for one in found if one.key[3:] != _ERRORS or one.level is Level.CRITICAL]
-    return tuple(sorted(found, key=lambda view: -view.level))
+        untold = [one for one in untold if one.key[3:] != _ERRORS or one.level is Severity.CRITICAL]
+    found = [replace(one, silenced=_silenced(one, snapshot)) for one in (*told, *untold)]
+    return tuple(sorted(found, key=lambda view: (view.silenced is not None, -view.level)))
+
+
+def _silenced(view: FindingView, snapshot: QueueSnapshot) -> Decision | None:
+    """By the decisions of now: the doctor's word may be older."""
+    if view.code == STUCK:
+        return silences.of_stuck(snapshot.silences, snapshot.stuck, snapshot.claims)
+    code, _, which = view.doctors_code.partition(":")
+    return silences.silencing(snapshot.silences, code, view.level, which)
 
 
 def _told(
-    key: Key,
+    key: QueueKey,
     diagnosis: Diagnosis,
     snapshot: QueueSnapshot,
     exceeded: Mapping[str, Exceeded],
@@ -130,12 +227,12 @@ def _told(
         seen[full] = seen.get(full, 0) + 1
         if seen[full] > 1:
             full = (*full[:4], f"{which}#{seen[full]}")
-        view = FindingView(full, _LEVELS[finding.code.severity], first_line(finding.summary))
+        view = FindingView(full, finding.code.severity, first_line(finding.summary))
         view = replace(view, finding=finding)
         if name in _LIMITS:
             if (now := exceeded.get(which)) is not None:
                 yield _of_limit(view, finding, now)
-        elif not _outlived(name, which, snapshot):
+        elif not _outlived(finding, snapshot):
             share = exceeded.get("gap_share") if name in _OF_A_FULL_RING else None
             yield view if share is None else replace(view, level=max(view.level, share.level))
 
@@ -145,25 +242,33 @@ def _of_limit(view: FindingView, finding: Finding, now: Exceeded) -> FindingView
     told = replace(finding, summary=now.reason, evidence=now.as_json(), since=None)
     since = now.value if now.figure == "age" else None
     return replace(
-        view, level=now.level, summary=first_line(now.reason), since_seconds=since, finding=told
+        view,
+        level=now.level,
+        summary=first_line(now.reason),
+        since_seconds=since,
+        finding=told,
+        live=True,
     )
 
 
-def _outlived(code: str, which: str, snapshot: QueueSnapshot) -> bool:
+def _outlived(finding: Finding, snapshot: QueueSnapshot) -> bool:
     """Whether the figures of now prove that it is over."""
+    code = finding.code.name
     if code in _OF_CLAIMS:
         return snapshot.claimed == 0
+    if code == _STOPPED:
+        return snapshot.ready == 0 or bool(snapshot.pop_per_second)
+    if code in _OF_A_PAUSE:
+        return snapshot.paused is None
     if code not in _OF_SESSIONS or snapshot.holders is None:
         return False
-    if not snapshot.holders:
-        return True
     all_named = snapshot.holders == len(snapshot.held_by)
-    ids = {one.session.split()[0].partition("=")[2] for one in snapshot.held_by}
-    return code == "rows_held" and all_named and which not in ids
+    named = {one.session for one in snapshot.held_by}
+    return all_named and finding.evidence.get("session") not in named
 
 
 def _untold(
-    key: Key,
+    key: QueueKey,
     snapshot: QueueSnapshot,
     exceeded: Mapping[str, Exceeded],
     named: set[str],
@@ -172,10 +277,10 @@ def _untold(
     """What only the figures say."""
     if snapshot.problem:
         words = first_line(snapshot.problem)
-        yield FindingView((*key, PROBLEM, ""), Level.WARNING, f"cannot be looked at: {words}")
+        yield FindingView((*key, PROBLEM, ""), Severity.WARNING, f"cannot be sampled: {words}")
         return
     if snapshot.stuck and not named & _OF_CLAIMS:
-        yield FindingView((*key, STUCK, ""), Level.WARNING, stuck_words(snapshot))
+        yield FindingView((*key, STUCK, ""), Severity.WARNING, stuck_words(snapshot))
     for figure, one in exceeded.items():
         if figure in figures or (figure == "gap_share" and named & _OF_A_FULL_RING):
             continue

@@ -1,15 +1,210 @@
 """A payload as rows of a screen: JSON as a tree, text, hex. All of it is shown, none obeyed."""
 
+import os
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import overload
 
 from rich.cells import cell_len, chop_cells
 
+from console.audit import local_file
+from console.errors import UsageError
 from console.formats import plain
-from console.tui.json_lines import Tree, json_lines
+
+# A JSON text laid out in lines.
+#
+# It is not read into values and written again: its own signs are laid out, so that every number,
+# every escape and every key that comes twice stands there as it was stored.
+
+_TOKEN = re.compile(
+    r"""[\ \t\r\n]*(?:
+        (?P<string>"[^"\\]*(?:\\.[^"\\]*)*(?:(?P<closed>")|\\?))
+      | (?P<number>-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)
+      | (?P<word>true|false|null)
+      | (?P<sign>[{}\[\],:])
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_BLANK = re.compile(r"[ \t\r\n]*")
+_ESCAPES = re.compile(r"\\(?:[\"\\/bfnrt]|u[0-9a-fA-F]{4})")
+_WANTED = {
+    "value": "a value",
+    "key": "a key",
+    "colon": "a colon",
+    "comma": "a comma or an end",
+    "nothing": "nothing",
+}
+
+
+@dataclass
+class Tree:
+    """The lines of a JSON text: how deep each is, and its own signs."""
+
+    lines: list[tuple[int, str]] = field(default_factory=list)
+    ends: dict[int, int] = field(default_factory=dict)
+    problem: str = ""
+
+
+def json_lines(text: str, *, cut: bool = False) -> Tree:
+    """Laid out. `problem` says why it is not JSON; one that is cut may end anywhere."""
+    return _Layout(text, cut=cut).tree
+
+
+class _Layout:
+    """Goes through the signs once, with a stack of what is open."""
+
+    def __init__(self, text: str, *, cut: bool) -> None:
+        self.tree = Tree()
+        self._text = text
+        self._cut = cut
+        self._open: list[tuple[str, int]] = []
+        """The sign that closes, and the line of the one that opened."""
+        self._line = ""
+        self._wants = "value"
+        """What must come: value, key, colon, comma (or the end of what is open), nothing."""
+        self._may_close = False
+        """Right behind an opening sign."""
+        self._run()
+
+    def _run(self) -> None:
+        at = 0
+        end = len(self._text)
+        while True:
+            match = _TOKEN.match(self._text, at)
+            if match is None:
+                break
+            if not self._take(match):
+                return
+            at = match.end()
+        blank = _BLANK.match(self._text, at)
+        rest = blank.end() if blank else at
+        if rest < end and not (self._cut and end - rest < 64 and self._may_be_cut(rest)):
+            self._fail(rest, f"{self._text[rest : rest + 12]!r} is not valid there")
+        elif rest < end:
+            self._line += self._text[rest:]
+        elif self._wants != "nothing" and not self._cut:
+            self._fail(end, "it ends too soon" if self._text.strip() else "it is empty")
+        self._end_line()
+
+    def _may_be_cut(self, at: int) -> bool:
+        """Whether what is left may be the beginning of a number or a word."""
+        rest = self._text[at:]
+        words = ("true", "false", "null")
+        return re.fullmatch(r"-?[0-9.eE+-]*", rest) is not None or any(
+            word.startswith(rest) for word in words
+        )
+
+    def _fail(self, at: int, why: str) -> None:
+        self.tree.problem = f"{why} (character {at + 1:,})"
+
+    def _take(self, match: re.Match[str]) -> bool:
+        """One sign, number, word or string; False where it cannot stand there."""
+        token = match[0].lstrip(" \t\r\n")
+        at = match.end() - len(token)
+        if match["sign"] is not None:
+            return self._take_sign(token, at)
+        if match["string"] is not None:
+            whole = match["closed"] is not None
+            if not whole and not self._cut:
+                self._fail(at, "a string is not closed")
+                return False
+            if whole and (why := _bad_string(token)):
+                self._fail(at, why)
+                return False
+            if self._wants == "key":
+                self._line += token
+                self._wants, self._may_close = "colon", False
+                return True
+        if self._wants != "value":
+            self._fail(at, f"{token[:12]!r} stands where {_WANTED[self._wants]} should")
+            return False
+        self._line += token
+        self._value_ended()
+        return True
+
+    def _take_sign(self, sign: str, at: int) -> bool:
+        if sign in "{[" and self._wants == "value":
+            self._line += sign
+            self._open.append(("}" if sign == "{" else "]", len(self.tree.lines)))
+            self._end_line(depth=len(self._open) - 1)
+            self._wants, self._may_close = ("key" if sign == "{" else "value"), True
+        elif sign in "}]" and self._open and self._closes(sign):
+            _, opened = self._open.pop()
+            if self._may_close:  # nothing is in it: it stays on its line
+                _, line = self.tree.lines.pop()
+                self._line = line + sign
+            else:
+                self._end_line(depth=len(self._open) + 1)
+                self.tree.ends[opened] = len(self.tree.lines)
+                self._line = sign
+            self._value_ended()
+        elif sign == ":" and self._wants == "colon":
+            self._line += ": "
+            self._wants = "value"
+        elif sign == "," and self._wants == "comma" and self._open:
+            self._line += ","
+            self._end_line()
+            self._wants = "key" if self._open[-1][0] == "}" else "value"
+        else:
+            self._fail(at, f"{sign!r} stands where {_WANTED[self._wants]} should")
+            return False
+        return True
+
+    def _closes(self, sign: str) -> bool:
+        return sign == self._open[-1][0] and (self._wants == "comma" or self._may_close)
+
+    def _value_ended(self) -> None:
+        self._wants, self._may_close = ("comma" if self._open else "nothing"), False
+
+    def _end_line(self, depth: int | None = None) -> None:
+        if self._line:
+            self.tree.lines.append((len(self._open) if depth is None else depth, self._line))
+            self._line = ""
+
+
+def _bad_string(token: str) -> str:
+    """Why it is no string of JSON; empty: it is one."""
+    if _ESCAPES.sub("", token).count("\\"):
+        return "a string has an escape that JSON has not"
+    return ""
+
+
+_UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+def folder() -> Path:
+    """Where such files go unless one says another place: the downloads, else the console's own."""
+    downloads = Path.home() / "Downloads"
+    return downloads if downloads.is_dir() else local_file().parent / "payloads"
+
+
+def suggestion(queue: str, message: str, ending: str) -> Path:
+    """A path for the payload of a message."""
+    name = _UNFIT.sub("_", f"{queue}-{message}")[:100].strip("._") or "payload"
+    return folder() / f"{name}.{ending}"
+
+
+def save(path: Path, payload: str | bytes) -> int:
+    """Write it to a new file; its size. UsageError where that cannot be or there is one."""
+    data = payload if isinstance(payload, bytes) else payload.encode(errors="surrogatepass")
+    path = path.expanduser()
+    try:
+        if path.parent == folder():
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+    except FileExistsError:
+        raise UsageError(
+            f"{path} is there already.", next_step="Nothing was written: choose another name."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise UsageError(f"Could not write {path}.", why=str(error)) from error
+    return len(data)
+
 
 JSON_MOST = 1 << 20
 """A tree of more characters takes long to lay out and nobody reads it: it is shown as text."""
@@ -21,7 +216,7 @@ _LEAST_WIDTH = 10
 _ROWS_AT_ONCE = 50
 
 
-class Form(StrEnum):
+class PayloadForm(StrEnum):
     """How a payload is shown."""
 
     JSON = "json"
@@ -30,7 +225,7 @@ class Form(StrEnum):
 
 
 @dataclass(frozen=True)
-class Row:
+class PayloadRow:
     """One row of the screen, safe to show. `line`: which line of the payload it is of."""
 
     text: str
@@ -41,20 +236,20 @@ class Row:
 class Shown:
     """A payload in one form, as rows of a certain width."""
 
-    form: Form
-    rows: Sequence[Row]
+    form: PayloadForm
+    rows: Sequence[PayloadRow]
     problem: str = ""
     """Why it is not in the form that was asked for."""
     ends: dict[int, int] = field(default_factory=dict)
     """Of JSON: the line that opens an object or an array -> the one that closes it."""
 
 
-def form_of(payload: str | bytes) -> Form:
+def form_of(payload: str | bytes) -> PayloadForm:
     """The form that tells most of it."""
     text = payload if isinstance(payload, str) else _as_text(payload)
     if text is None:
-        return Form.HEX
-    return Form.JSON if text.lstrip(" \t\r\n")[:1] in {"{", "["} else Form.TEXT
+        return PayloadForm.HEX
+    return PayloadForm.JSON if text.lstrip(" \t\r\n")[:1] in {"{", "["} else PayloadForm.TEXT
 
 
 def _as_text(data: bytes) -> str | None:
@@ -70,7 +265,7 @@ def _as_text(data: bytes) -> str | None:
 
 def shown(
     payload: str | bytes,
-    form: Form,
+    form: PayloadForm,
     width: int,
     *,
     cut: bool = False,
@@ -81,19 +276,21 @@ def shown(
     It takes as long as the payload is; of hex nothing is made before it is seen.
     """
     width = max(_LEAST_WIDTH, width)
-    if form is Form.HEX:
+    if form is PayloadForm.HEX:
         data = payload if isinstance(payload, bytes) else payload.encode(errors="surrogatepass")
-        return Shown(Form.HEX, HexRows(data, width))
+        return Shown(PayloadForm.HEX, HexRows(data, width))
     text = payload if isinstance(payload, str) else payload.decode(errors="surrogateescape")
     problem = ""
-    if form is Form.JSON and len(text) > JSON_MOST:
+    if form is PayloadForm.JSON and len(text) > JSON_MOST:
         problem = f"as text: the tree ends at {JSON_MOST:,} characters"
-    elif form is Form.JSON:
+    elif form is PayloadForm.JSON:
         tree = json_lines(text, cut=cut)
         if not tree.problem:
-            return Shown(Form.JSON, _json_rows(tree, width, frozenset(closed)), ends=tree.ends)
+            return Shown(
+                PayloadForm.JSON, _json_rows(tree, width, frozenset(closed)), ends=tree.ends
+            )
         problem = f"not JSON: {tree.problem}"
-    return Shown(Form.TEXT, _text_rows(text, width), problem)
+    return Shown(PayloadForm.TEXT, _text_rows(text, width), problem)
 
 
 # Text.
@@ -106,13 +303,15 @@ def safe(text: str) -> str:
     return plain(text)
 
 
-def _text_rows(text: str, width: int) -> list[Row]:
-    rows: list[Row] = []
+def _text_rows(text: str, width: int) -> list[PayloadRow]:
+    rows: list[PayloadRow] = []
     # A line without an end is taken in parts: the other threads shall have their turns.
     part = width * _ROWS_AT_ONCE
     for at, line in enumerate(text.split("\n")):
         for start in range(0, max(1, len(line)), part):
-            rows += [Row(row, at) for row in _folded(safe(line[start : start + part]), width)]
+            rows += [
+                PayloadRow(row, at) for row in _folded(safe(line[start : start + part]), width)
+            ]
     return rows
 
 
@@ -134,7 +333,7 @@ def _folded(text: str, width: int, indent: int = 0) -> list[str]:
 # Hex.
 
 
-class HexRows(Sequence[Row]):
+class HexRows(Sequence[PayloadRow]):
     """Offset, bytes, and what of them is ASCII; each row is made when it is asked for."""
 
     def __init__(self, data: bytes, width: int) -> None:
@@ -146,10 +345,10 @@ class HexRows(Sequence[Row]):
         return max(1, -(-len(self._data) // self._most))
 
     @overload
-    def __getitem__(self, at: int) -> Row: ...
+    def __getitem__(self, at: int) -> PayloadRow: ...
     @overload
-    def __getitem__(self, at: slice) -> Sequence[Row]: ...
-    def __getitem__(self, at: int | slice) -> Row | Sequence[Row]:
+    def __getitem__(self, at: slice) -> Sequence[PayloadRow]: ...
+    def __getitem__(self, at: int | slice) -> PayloadRow | Sequence[PayloadRow]:
         """One row, or some."""
         if isinstance(at, slice):
             return [self[one] for one in range(*at.indices(len(self)))]
@@ -159,15 +358,15 @@ class HexRows(Sequence[Row]):
         start = at * self._most
         some = self._data[start : start + self._most]
         letters = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in some)
-        return Row(f"{start:08x}  {some.hex(' '):<{3 * self._most - 1}}  {letters}", at)
+        return PayloadRow(f"{start:08x}  {some.hex(' '):<{3 * self._most - 1}}  {letters}", at)
 
 
 # JSON.
 
 
-def _json_rows(tree: Tree, width: int, closed: frozenset[int]) -> list[Row]:
+def _json_rows(tree: Tree, width: int, closed: frozenset[int]) -> list[PayloadRow]:
     """Rows of all lines that are not within a closed one."""
-    rows: list[Row] = []
+    rows: list[PayloadRow] = []
     at, lines = 0, tree.lines
     while at < len(lines):
         depth, text = lines[at]
@@ -184,6 +383,6 @@ def _json_rows(tree: Tree, width: int, closed: frozenset[int]) -> list[Row]:
         indent = min(indent, width // 2)
         folded = _folded(safe(text), max(_LEAST_WIDTH, width - indent - len(mark)), _INDENT)
         for place, piece in enumerate(folded):
-            rows.append(Row(" " * indent + (mark if place == 0 else "  ") + piece, line))
+            rows.append(PayloadRow(" " * indent + (mark if place == 0 else "  ") + piece, line))
         at += 1
-    return rows or [Row("", 0)]
+    return rows or [PayloadRow("", 0)]

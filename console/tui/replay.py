@@ -10,14 +10,14 @@ from console.errors import UsageError
 from console.formats import bare_moment, moment, offset
 from console.monitor.recording import segments
 from console.monitor.recording.history import NothingRecordedError
-from console.monitor.recording.reading import Reader
-from console.monitor.recording.records import LINKS
-from console.tui.feed import Clock
+from console.monitor.recording.reader import RecordReader
+from console.monitor.recording.segments import LINKS
+from console.tui.context import Clock
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0, 300.0)
 _BEFORE_THE_END = timedelta(hours=1)
 _LONGEST_STEP_SECONDS = 1.0
-_KEYS = ", . 10 s   < > 5 m   { } speed   @ time"
+_KEYS = ", . 10 s   < > 5 min   { } speed   @ time"
 
 
 class Player:
@@ -43,12 +43,10 @@ class Player:
 
     @property
     def at(self) -> datetime:
-        """The moment that is shown now."""
         return self._at
 
     @property
     def playing(self) -> bool:
-        """Whether it goes on by itself."""
         return self._playing
 
     @property
@@ -89,7 +87,6 @@ class Player:
                 self._wanted = None
 
     def turn(self) -> None:
-        """Play, or hold."""
         with self._lock:
             self._playing, self._since = not self._playing, self._monotonic()
 
@@ -155,14 +152,14 @@ def open_replay(
     if not root.is_dir():
         raise UsageError(
             f"There is no folder {str(root)!r}.",
-            next_step="--replay wants a folder of recordings, such as record writes them.",
+            next_step="--replay needs a folder of recordings, as record writes them.",
         )
     spans = {name: first_and_last(root, name) for name in segments.connections(root)}
     known = {name: span for name, span in spans.items() if span is not None}
     if not known:
         raise NothingRecordedError(
             f"Nothing is recorded in {str(root)!r}.",
-            next_step="The console records while it is open; dbq-console record does so always.",
+            next_step="The console records while it is open; dbq-console record always does.",
         )
     first = min(span[0] for span in known.values())
     last = max(span[1] for span in known.values())
@@ -188,8 +185,8 @@ def moment_of(text: str, first: datetime, last: datetime, zone: tzinfo | None) -
             found = _in(datetime.fromisoformat(word), zone)
     except ValueError:
         raise UsageError(
-            f"{text!r} is no time.",
-            next_step="Such as 03:00, 03:00:30, 2026-03-29T03:00 or 2026-03-29T03:00+02:00.",
+            f"{text!r} is not a time.",
+            next_step="Use 03:00, 03:00:30, 2026-03-29T03:00 or 2026-03-29T03:00+02:00.",
         ) from None
     # What is written to the second means all of that second.
     if found < first < found + timedelta(seconds=1):
@@ -211,4 +208,4 @@ def _in(at: datetime, zone: tzinfo | None) -> datetime:
 
 def first_and_last(root: Path, connection: str) -> tuple[datetime, datetime] | None:
     """From when to when there is a recording of a connection; None: there is none."""
-    return Reader(root, connection).extent(LINKS)
+    return RecordReader(root, connection).extent(LINKS)

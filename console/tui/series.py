@@ -10,10 +10,11 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from console.monitor import QueueSnapshot, Reading
+from console.monitor.sampler import Reading
+from console.monitor.snapshot import QueueSnapshot
 
 Key = tuple[str, str, str]
-"""Connection, schema and name: as the board's."""
+"""Connection, schema and name: as the store's."""
 Point = tuple[float, float]
 """A moment (by `time.monotonic()`: the middle of its cell) and a figure."""
 Run = tuple[Point, ...]
@@ -21,14 +22,14 @@ Run = tuple[Point, ...]
 
 _LATE_PAUSES = 2.0
 _LATE_SECONDS = 1.0
-"""A look that comes later than this after the one before: in between one was missed."""
+"""A sample that comes later than this after the one before: in between one was missed."""
 _GONE_KEPT = 20
 """So many queues that are gone are remembered: one of them may be on a screen."""
 _RATES = ("push_per_second", "pop_per_second")
 
 
 @dataclass(frozen=True)
-class Span:
+class ChartSpan:
     """A length of time, and how finely it is kept."""
 
     title: str
@@ -37,7 +38,6 @@ class Span:
 
     @property
     def cells(self) -> int:
-        """How many there are."""
         return round(self.seconds / self.step)
 
     def cell(self, at: float) -> int:
@@ -45,8 +45,12 @@ class Span:
         return math.floor(at / self.step)
 
 
-SPANS = (Span("5 m", 300.0, 0.5), Span("1 h", 3600.0, 10.0), Span("24 h", 86400.0, 300.0))
-"""No sampler looks more often than twice a second: the first span keeps every look of it."""
+SPANS = (
+    ChartSpan("5 min", 300.0, 0.5),
+    ChartSpan("1 h", 3600.0, 10.0),
+    ChartSpan("24 h", 86400.0, 300.0),
+)
+"""No sampler looks more often than twice a second: the first span keeps every sample of it."""
 
 
 class _Cells:
@@ -54,7 +58,7 @@ class _Cells:
 
     __slots__ = ("_count", "_mean", "_newest", "_values")
 
-    def __init__(self, span: Span, *, mean: bool) -> None:
+    def __init__(self, span: ChartSpan, *, mean: bool) -> None:
         # Four bytes a cell: a chart does not show the eighth digit.
         self._values = array("f", [math.nan]) * span.cells
         self._newest = -1
@@ -89,11 +93,11 @@ class _Cells:
 
 
 class _Looks:
-    """In which cells of a span a database was looked at, and up to which cell each look tells."""
+    """In which cells of a span a database was sampled, and up to which cell each sample tells."""
 
     __slots__ = ("_reaches", "_size")
 
-    def __init__(self, span: Span) -> None:
+    def __init__(self, span: ChartSpan) -> None:
         self._size = span.cells
         self._reaches: deque[tuple[int, int]] = deque(maxlen=span.cells)
 
@@ -103,7 +107,7 @@ class _Looks:
         self._reaches.append((cell, reach))
 
     def fail(self) -> None:
-        """The look after the last one told nothing."""
+        """The sample after the last one told nothing."""
         if self._reaches:
             cell, _ = self._reaches.pop()
             self._reaches.append((cell, cell))
@@ -179,16 +183,15 @@ class Series:
         """When the queue was seen last; None: never, or too long ago."""
         return self._seen_at.get(key)
 
-    def runs(self, key: Key, figure: str, span: Span, now: float) -> tuple[Run, ...]:
-        """A figure of a queue over the span that ends now."""
+    def runs(self, key: Key, figure: str, span: ChartSpan, now: float) -> tuple[Run, ...]:
         return self._runs(self._queues.get(key, {}).get(figure), key[0], span, now)
 
-    def latency(self, connection: str, span: Span, now: float) -> tuple[Run, ...]:
-        """How long the looks at a database took, in seconds."""
+    def latency(self, connection: str, span: ChartSpan, now: float) -> tuple[Run, ...]:
+        """How long the samples of a database took, in seconds."""
         return self._runs(self._latencies.get(connection), connection, span, now)
 
     def _runs(
-        self, course: _Course | None, connection: str, span: Span, now: float
+        self, course: _Course | None, connection: str, span: ChartSpan, now: float
     ) -> tuple[Run, ...]:
         if course is None:
             return ()

@@ -1,12 +1,19 @@
-"""Untrusted text and small figures, made fit for one line of a screen."""
+"""Text on a screen: made fit for a line, in tones by their meaning, drawn again when it changes."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from rich.cells import cell_len, set_cell_size
+from rich.style import Style
+from rich.text import Text
+from textual.widget import Widget
+from textual.widgets import Static
 
 from console import formats
+from console.config.kinds import COLORS
 from console.errors import ConsoleError
-from console.monitor import QueueSnapshot
+from console.monitor.limits import Severity
+from console.monitor.snapshot import QueueSnapshot
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -66,3 +73,91 @@ def sparkline(values: Sequence[int | None]) -> str:
         return _BARS[max(1, round(value / highest * (len(_BARS) - 1)))]
 
     return "".join(map(bar, values))
+
+
+NAMES = (
+    "good",
+    "critical",
+    "warning",
+    "quiet",
+    "stale",
+    "trend",
+    "sorted",
+    "strong",
+    "production",
+    "paused",
+    "group",
+    *(f"mark-{color}" for color in COLORS),
+)
+TONE_CLASSES = {f"tone--{name}" for name in NAMES}
+"""The COMPONENT_CLASSES of a widget that styles text of its own."""
+
+SEVERITY_TONES = {Severity.WARNING: "warning", Severity.CRITICAL: "critical"}
+"""What has no tone here is not grave."""
+
+MARK = "▌"
+"""Before a connection's name, in the colour that it is given."""
+
+
+def tone(widget: Widget, name: str) -> Style:
+    """The style of a tone; where the sheet gives it no background, the widget's own shows."""
+    if not name:
+        return Style.null()
+    return widget.get_component_rich_style(f"tone--{name}", partial=True)
+
+
+def color_tone(color: str) -> str:
+    """The tone of the mark of a connection that is given this colour; without one, none."""
+    return f"mark-{color}" if color else ""
+
+
+class Lines(Static):
+    """Data, never markup. Only another number of lines lays the whole screen out again."""
+
+    _said = Text()
+
+    def say(self, text: Text) -> None:
+        if text != self._said:
+            lines = (text.plain.count("\n"), self._said.plain.count("\n"))
+            self._said = text
+            self.update(text, layout=lines[0] != lines[1])
+
+    @property
+    def said(self) -> str:
+        """What is shown, without its colours."""
+        return self._said.plain
+
+
+class Words(Lines):
+    """Each tone costs a lookup in the style sheet at every restyling: not all lines have any."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = TONE_CLASSES
+
+
+class Paragraph(Words):
+    """Other words may need another height, even with as many line ends."""
+
+    DEFAULT_CSS = "Paragraph { width: 100%; height: auto; }"
+
+    def say(self, text: Text) -> None:
+        if text != self._said:
+            self._said = text
+            self.update(text, layout=True)
+
+
+def error_text(widget: Widget, error: ConsoleError) -> Text:
+    """All three parts, in as many lines as they take, in the tones of the widget."""
+    said = Text(plain(error.what), tone(widget, "critical"))
+    for part in (error.why, error.next_step):
+        for line in part.splitlines():
+            said.append(f"\n{plain(line)}", tone(widget, "quiet"))
+    return said
+
+
+def say_lines(words: Words, lines: Sequence[Text]) -> None:
+    """Show these lines; one that is not to be wrapped is cut off at the screen's edge."""
+    width = max(20, words.app.size.width - 2)
+    for line in lines:
+        if line.no_wrap:
+            line.truncate(width, overflow="ellipsis")
+    words.say(Text("\n").join(lines))

@@ -1,13 +1,18 @@
 """What screens draw: connections and queues at one moment, frozen: a paused screen keeps them."""
 
+import operator
+import re
 from collections import deque
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from console.doctor.finding import Diagnosis
-from console.monitor import QueueSnapshot
-from console.tui.findings import FindingView, Key
-from console.tui.health import Health, Level
+from console.monitor.filters import MARK
+from console.monitor.limits import Severity
+from console.monitor.snapshot import QueueSnapshot
+from console.tui.findings import CONNECTION, FindingView, Health, QueueKey
+from console.tui.text import whole_seconds
 
 BUCKET_SECONDS = 5.0
 """One cell of a trend: the most that were ready in that time."""
@@ -20,8 +25,10 @@ class Link(Enum):
     OPENING = "connecting"
     ALIVE = "alive"
     SILENT = "no answer"
-    FAILING = "cannot look"
+    FAILING = "cannot sample"
     LOST = "lost"
+    UNRECORDED = "not recorded"
+    """In a replay: nobody was looking, whatever the reason; of the connection that says nothing."""
 
 
 @dataclass(frozen=True)
@@ -43,18 +50,31 @@ class ConnectionView:
     """The mark beside its name; empty: none."""
 
     @property
-    def level(self) -> Level:
-        """Alive and opening are fine."""
-        if self.link in {Link.ALIVE, Link.OPENING}:
-            return Level.OK
-        return Level.WARNING if self.link is Link.SILENT else Level.CRITICAL
+    def level(self) -> Severity:
+        """Alive and opening are fine, and so is what nobody examined."""
+        if self.link in {Link.ALIVE, Link.OPENING, Link.UNRECORDED}:
+            return Severity.OK
+        return Severity.WARNING if self.link is Link.SILENT else Severity.CRITICAL
+
+
+def finding_of(name: str, view: ConnectionView) -> FindingView:
+    """What is wrong with a connection itself."""
+    words = view.link.value if view.ever_answered else "no connection"
+    if view.link is Link.FAILING:
+        words = view.link.value
+    if view.retry_in_seconds is not None:
+        again = f"in {whole_seconds(view.retry_in_seconds)}" if view.retry_in_seconds else "now"
+        words += f", again {again}"
+    summary = f"{words}: {view.why}" if view.why else words
+    key = (name, "", "", CONNECTION, "")
+    return FindingView(key, view.level, summary, view.since_seconds, label=view.name)
 
 
 @dataclass(frozen=True)
 class QueueView:
     """One queue at one moment."""
 
-    key: Key
+    key: QueueKey
     label: str
     """Its name, with the schema where the name alone would not do; safe to show."""
     snapshot: QueueSnapshot
@@ -68,35 +88,48 @@ class QueueView:
     """Of the connection's mark; empty: none."""
     stale_seconds: float | None = None
     """How old the figures are, where the connection gives no new ones."""
-    unreachable: bool = False
+    link: Link = Link.ALIVE
+    """How its connection is."""
     diagnosis: Diagnosis | None = None
-    """What the doctor said last; None: he has not looked yet."""
+    """What the doctor said last; None: it has not run yet."""
     examined_seconds: float | None = None
+    examining: bool = False
+    """Somebody has asked the doctor to examine it, and waits for what it tells."""
     """How long ago that was."""
     findings: tuple[FindingView, ...] = ()
     """The doctor's, notes too, and what only the figures say; the gravest first."""
 
     @property
     def connection(self) -> str:
-        """The connection's name, as the board calls it."""
         return self.key[0]
 
     @property
-    def level(self) -> Level:
+    def unreachable(self) -> bool:
+        """Whether its connection gives nothing but errors."""
+        return self.link in {Link.LOST, Link.FAILING}
+
+    @property
+    def why_stale(self) -> str:
+        """Why there are no new figures."""
+        return "cannot be reached" if self.unreachable else self.link.value
+
+    @property
+    def level(self) -> Severity:
         """A queue that cannot be reached is critical, whatever its last figures said."""
         if self.unreachable:
-            return Level.CRITICAL
-        return max((one.level for one in self.findings), default=Level.OK)
+            return Severity.CRITICAL
+        grave = (one.level for one in self.findings if one.grave)
+        return max(grave, default=Severity.OK)
 
 
 @dataclass(frozen=True)
-class Calm:
-    """What is said where nothing is found: `clear` only after a look at everything."""
+class AllClear:
+    """What is said where nothing is found: `clear` only after everything was examined."""
 
     words: str
     clear: bool = False
     blind: bool = False
-    """The doctor himself is in trouble: that is told whatever else is found."""
+    """The doctor itself is in trouble: that is told whatever else is found."""
 
 
 class Trend:
@@ -119,3 +152,104 @@ class Trend:
         last = int(now // BUCKET_SECONDS)
         by_bucket = dict(self._seen)
         return tuple(by_bucket.get(bucket) for bucket in range(last - TREND_CELLS + 1, last + 1))
+
+
+# The filter of the queue table: free words and `field:value`, all of which must hold.
+#
+# `mail` is found in the name, design, schema or connection; `design:ring` and `state:critical` in
+# that field; `errors:>0` and `ready:<=100` compare; a word with blanks stands in double quotes;
+# `@sick` stands for the filter that was saved under that name.
+
+_WORD = re.compile(r'(?:(?P<field>[a-z_/]+):)?(?:"(?P<quoted>[^"]*)"?|(?P<bare>\S+))', re.I)
+_NUMBER = re.compile(r"(?P<sign><=|>=|<|>|=)?(?P<number>\d+(?:\.\d+)?)")
+_SIGNS: dict[str, Callable[[float, float], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "=": operator.eq,
+}
+_TEXTS: dict[str, Callable[[QueueView], str]] = {
+    "queue": lambda view: view.snapshot.queue,
+    "design": lambda view: view.snapshot.design,
+    "schema": lambda view: view.snapshot.schema,
+    "connection": lambda view: view.connection,
+    "state": lambda view: view.level.word + (" stale" if view.stale_seconds is not None else ""),
+}
+_NUMBERS: dict[str, str] = {
+    "ready": "ready",
+    "age": "age_seconds",
+    "push/s": "push_per_second",
+    "pop/s": "pop_per_second",
+    "gap": "gap",
+    "claimed": "claimed",
+    "stuck": "stuck",
+    "errors": "errors",
+    "done": "done",
+    "scheduled": "scheduled",
+    "capacity": "capacity",
+}
+FIELDS = (*_TEXTS, *_NUMBERS)
+"""What may stand before the colon."""
+_FREE = ("queue", "design", "schema", "connection")
+
+Test = Callable[[QueueView], bool]
+
+
+@dataclass(frozen=True)
+class Filter:
+    """What was typed, and the tests that it means."""
+
+    text: str = ""
+    tests: tuple[Test, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether it hides anything at all."""
+        return bool(self.tests)
+
+    def matches(self, view: QueueView) -> bool:
+        """Whether a queue is shown."""
+        return all(test(view) for test in self.tests)
+
+
+def parse(text: str, saved: Mapping[str, str] | None = None) -> Filter:
+    """The filter that a line means. Nothing is wrong in it: what is no field is a word."""
+    meant = expanded(text, saved or {})
+    return Filter(text.strip(), tuple(_test(match) for match in _WORD.finditer(meant)))
+
+
+def expanded(text: str, saved: Mapping[str, str]) -> str:
+    """The line with the filters that are named in it."""
+
+    def meant(match: re.Match[str]) -> str:
+        word = match["bare"] or ""
+        named = not match["field"] and word.startswith(MARK)
+        return saved.get(word.removeprefix(MARK), match[0]) if named else match[0]
+
+    return _WORD.sub(meant, text).strip()
+
+
+def _test(match: re.Match[str]) -> Test:
+    quoted = match["quoted"]
+    value = quoted if quoted is not None else match["bare"]
+    name = (match["field"] or "").lower()
+    if name in _TEXTS:
+        return _contains((name,), value)
+    if name in _NUMBERS and (number := _NUMBER.fullmatch(value)):
+        return _compares(_NUMBERS[name], number["sign"] or "=", float(number["number"]))
+    return _contains(_FREE, f"{match['field']}:{value}" if match["field"] else value)
+
+
+def _contains(names: tuple[str, ...], value: str) -> Test:
+    wanted = value.casefold()
+    return lambda view: any(wanted in _TEXTS[name](view).casefold() for name in names)
+
+
+def _compares(name: str, sign: str, number: float) -> Test:
+    """What the design has not, and what is unknown, is neither more nor less."""
+
+    def test(view: QueueView) -> bool:
+        value = getattr(view.snapshot, name)
+        return value is not None and _SIGNS[sign](value, number)
+
+    return test

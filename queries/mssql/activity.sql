@@ -45,6 +45,7 @@ INNER JOIN OPENJSON(@queues) AS q ON s.[key] = q.[key];
 -- only. blocked_by: [session id, ...]; locks: [[id of the object, kind of lock, mode, granted], ...].
 -- Three waits are not the server's own words: a session that sleeps in a transaction is idle there, and an
 -- active one without a wait runs, or is runnable and has no processor yet. Only these have a wait_kind.
+-- held_at_...: for how long it holds the rows that it has locked, if any; see `holders` of server.sql.
 DECLARE @relations nvarchar(max) = :relations;
 DECLARE @advisory_locks nvarchar(max) = :advisory_locks;
 DECLARE @locks TABLE (
@@ -59,15 +60,16 @@ DECLARE @locks TABLE (
     ours bit NOT NULL
 );
 DECLARE @edges TABLE (session_id int NOT NULL, blocker int NOT NULL, unit nvarchar(36) COLLATE DATABASE_DEFAULT NULL);
--- Read once, for this view is the dear one. Who locks a row has an intent lock on its table.
+-- Read once, for this view is the dear one. Who locks a row has an intent lock on its table; of a
+-- session's row locks only that there are some is kept, in one row.
 INSERT INTO @locks (session_id, unit, id, lock, entity, detail, mode, granted, ours)
-SELECT
+SELECT DISTINCT
     found.session_id,
     found.unit,
     found.id,
     found.lock,
-    found.entity,
-    found.detail,
+    CASE WHEN found.is_row = 0 THEN found.entity END,
+    CASE WHEN found.is_row = 0 THEN found.detail END,
     found.mode,
     found.granted,
     CASE
@@ -109,7 +111,11 @@ FROM (
         l.resource_associated_entity_id AS entity,
         l.resource_description AS detail,
         l.request_mode AS mode,
-        CASE l.request_status WHEN N'GRANT' THEN 1 ELSE 0 END AS granted
+        CASE l.request_status WHEN N'GRANT' THEN 1 ELSE 0 END AS granted,
+        CASE
+            WHEN l.resource_type IN (N'KEY', N'RID') AND l.request_status = N'GRANT' AND l.request_session_id <> -2 THEN 1
+            ELSE 0
+        END AS is_row
     FROM sys.dm_tran_locks AS l
     -- READUNCOMMITTED: never behind somebody's DDL.
     LEFT JOIN sys.partitions AS p WITH (READUNCOMMITTED)
@@ -118,7 +124,10 @@ FROM (
             AND l.resource_associated_entity_id = p.hobt_id
     WHERE
         l.resource_database_id = DB_ID() AND l.request_session_id <> @@SPID
-        AND (l.resource_type IN (N'OBJECT', N'APPLICATION') OR l.request_status <> N'GRANT' OR l.request_session_id = -2)
+        AND (
+            l.resource_type IN (N'OBJECT', N'APPLICATION') OR l.request_status <> N'GRANT' OR l.request_session_id = -2
+            OR (l.resource_type IN (N'KEY', N'RID') AND l.request_mode IN (N'X', N'U', N'RangeX-X', N'RangeS-U'))
+        )
 ) AS found;
 -- Below zero are owners that nobody knows (-4, -5: of a latch), but for -2.
 INSERT INTO @edges (session_id, blocker, unit)
@@ -189,14 +198,32 @@ SELECT
         ) AS [text()]
         FROM @locks AS l WHERE l.session_id = s.session_id AND l.ours = 1
         FOR XML PATH('')
-    ), 1, 1, N'') + N']' AS locks
+    ), 1, 1, N'') + N']' AS locks,
+    CAST(
+        CASE
+            WHEN t.wrote_seconds IS NOT NULL THEN 1
+            WHEN EXISTS (
+                SELECT 1 FROM @locks AS l
+                WHERE l.session_id = s.session_id AND l.lock IN (N'KEY', N'RID') AND l.granted = 1
+            ) THEN 1
+            ELSE 0
+        END AS bit
+    ) AS has_locked_rows,
+    CASE
+        WHEN r.session_id IS NULL AND s.open_transaction_count > 0
+            THEN CAST(DATEDIFF_BIG(MILLISECOND, s.last_request_end_time, GETDATE()) AS float) / 1000
+    END AS held_at_least_seconds,
+    COALESCE(t.wrote_seconds, t.seconds) AS held_at_most_seconds
 FROM sys.dm_exec_sessions AS s
 LEFT JOIN sys.dm_exec_requests AS r ON s.session_id = r.session_id
 LEFT JOIN sys.dm_exec_connections AS c ON s.session_id = c.session_id AND c.parent_connection_id IS NULL
 OUTER APPLY (
-    SELECT CAST(DATEDIFF_BIG(MILLISECOND, MIN(b.transaction_begin_time), GETDATE()) AS float) / 1000 AS seconds
+    SELECT
+        CAST(DATEDIFF_BIG(MILLISECOND, MIN(b.transaction_begin_time), GETDATE()) AS float) / 1000 AS seconds,
+        CAST(DATEDIFF_BIG(MILLISECOND, MIN(d.database_transaction_begin_time), GETDATE()) AS float) / 1000 AS wrote_seconds
     FROM sys.dm_tran_session_transactions AS o
     INNER JOIN sys.dm_tran_active_transactions AS b ON o.transaction_id = b.transaction_id
+    LEFT JOIN sys.dm_tran_database_transactions AS d ON o.transaction_id = d.transaction_id AND d.database_id = DB_ID()
     WHERE o.session_id = s.session_id
 ) AS t
 OUTER APPLY (
@@ -246,7 +273,10 @@ SELECT
         ) AS [text()]
         FROM @locks AS l WHERE l.unit = d.unit AND l.ours = 1
         FOR XML PATH('')
-    ), 1, 1, N'') + N']'
+    ), 1, 1, N'') + N']',
+    CAST(1 AS bit),
+    NULL,
+    NULL
 FROM (SELECT DISTINCT l.unit FROM @locks AS l WHERE l.unit IS NOT NULL AND l.ours = 1) AS d;
 
 -- name: counters
@@ -273,8 +303,9 @@ WITH indexes AS (
         SUM(o.tree_page_latch_wait_in_ms) AS tree_latch_ms,
         SUM(o.page_io_latch_wait_count) AS reads,
         SUM(o.page_io_latch_wait_in_ms) AS read_ms
-    FROM sys.dm_db_index_operational_stats(DB_ID(), NULL, NULL, NULL) AS o
-    WHERE o.object_id IN (SELECT CAST(given.[value] AS int) FROM OPENJSON(@relations) AS given)
+    -- CROSS APPLY: of these alone; without it the function reads those of the whole database.
+    FROM (SELECT DISTINCT CAST(given.[value] AS int) AS object_id FROM OPENJSON(@relations) AS given) AS relation
+    CROSS APPLY sys.dm_db_index_operational_stats(DB_ID(), relation.object_id, NULL, NULL) AS o
     GROUP BY o.object_id
 )
 

@@ -4,6 +4,15 @@
 -- A message of the bench is text: 8 digits that check the head, 4 of its producer, 10 of its number there,
 -- 16 of the microsecond in which it was pushed, and a filler that is the same in all of them.
 
+-- define: unfinished_payloads
+SELECT {joined_payload} AS payload FROM [{schema}].[{table}] AS m
+-- when defined beside
+INNER JOIN {beside} AS d ON m.id = d.id
+-- end
+-- when defined is_unfinished
+WHERE {is_unfinished}
+-- end
+
 -- name: push
 -- one row: the message's id, null where the queue is full
 DECLARE @payload nvarchar(max) = :payload;
@@ -37,31 +46,7 @@ WITH RESULT SETS ((finished int));
 
 -- name: held
 -- the payloads of all messages that are not finished, for `left` and `left_codes`
--- when design=naive|heap|fifo|stack|pending|claim
-SELECT m.[{payload}] AS payload FROM [{schema}].[{table}] AS m
--- end
--- when design=status
-SELECT m.[{payload}] AS payload FROM [{schema}].[{table}] AS m WHERE m.status IN (0, 1)
--- end
--- when design=split
-SELECT d.text_data AS payload
-FROM [{schema}].[{table}] AS m
-INNER JOIN [{schema}].[{queue}_data] AS d ON m.id = d.id
-WHERE m.status IN (0, 1)
--- end
--- when design=broker
--- Our procedures put the id and the time before it: see broker.sql.
-SELECT CAST(SUBSTRING(m.message_body, 26, 2147483647) AS nvarchar(max)) AS payload
-FROM [{schema}].[{table}] AS m WITH (NOLOCK)
-WHERE m.status = 1 AND m.message_type_name = N'{schema}.{queue}_message_type'
--- end
--- when design=ring
-SELECT m.[{payload}] AS payload FROM [{schema}].[{table}] AS m WHERE m.reference_count > 0
--- when in_hand=on
-UNION ALL
-SELECT h.payload AS payload FROM [{schema}].[{queue}_in_hand] AS h WHERE h.done_at IS NULL
--- end
--- end
+{unfinished_payloads}
 
 -- name: codes
 -- of payloads in `held`: producer * 10,000,000,000 + number, or -1 where it is not what was pushed
@@ -171,10 +156,10 @@ WHERE LEFT(s.program_name, LEN(@name)) = @name AND s.session_id <> @@SPID
 GROUP BY r.wait_type;
 
 -- name: living
--- the names of the bench's sessions on this server
+-- the names of the sessions of benches and proofs on this server
 SELECT DISTINCT s.program_name AS name
 FROM sys.dm_exec_sessions AS s
-WHERE s.program_name LIKE N'dbq-bench %';
+WHERE s.program_name LIKE N'dbq-bench %' OR s.program_name LIKE N'dbq-prove %';
 
 -- name: schemas
 -- the schemas that a bench made

@@ -28,6 +28,150 @@
 -- activation=on makes a procedure <queue>_activated, the frame of a consumer, and registers it switched
 -- off: see there.
 
+-- define: reading
+-- A queue is looked at without locks, or its RECEIVE and the look wait for each other; what open transactions
+-- send is counted already.
+WITH (NOLOCK)
+
+-- define: is_ready
+-- Service Broker's own messages are none of the queue's.
+m.status = 1 AND m.message_type_name NOT LIKE N'http://schemas.microsoft.com/SQL/ServiceBroker/%'
+
+-- define: is_ours
+m.status = 1 AND m.message_type_name = N'{schema}.{queue}_message_type'
+
+-- define: age_seconds
+-- In the order of the queue's index; without priorities this is the order of arrival.
+-- when installed=yes
+(
+    SELECT TOP (CAST(N'{age_seconds_limit}' AS bigint)) CAST(DATEDIFF_BIG(
+        microsecond, TRY_CAST(CAST(SUBSTRING(m.message_body, 17, 9) AS binary(9)) AS datetime2(7)), SYSUTCDATETIME()
+    ) / 1e6 AS float)
+    FROM [{schema}].[{table}] AS m {reading}
+    WHERE {is_ours}
+    ORDER BY m.priority, m.queuing_order
+)
+-- end
+
+-- define: row_count
+SELECT SUM(p.row_count) AS number_of_rows
+FROM sys.internal_tables AS i INNER JOIN sys.dm_db_partition_stats AS p ON i.object_id = p.object_id
+WHERE i.parent_id = OBJECT_ID(N'[{schema}].[{table}]') AND i.internal_type = 201 AND p.index_id = 1
+
+-- define: counters_of_table
+-- CROSS APPLY: of this one object; without it the function reads those of the whole database.
+FROM sys.internal_tables AS i
+CROSS APPLY sys.dm_db_index_operational_stats(DB_ID(), i.object_id, 1, NULL) AS o
+WHERE i.parent_id = OBJECT_ID(N'[{schema}].[{table}]') AND i.internal_type = 201
+
+-- define: popped
+-- not known
+
+-- define: next_pop
+SELECT TOP (1) @next = CAST(m.queuing_order AS nvarchar(450)) FROM [{schema}].[{table}] AS m {reading}
+WHERE m.status = 1
+ORDER BY m.priority, m.queuing_order;
+
+-- define: key_text
+
+-- define: id_type
+uniqueidentifier
+
+-- define: place_type
+-- when installed=yes
+bigint
+-- end
+-- when installed=no
+nvarchar(450)
+-- end
+
+-- define: archived_id
+LOWER(CAST(a.id AS nvarchar(36)))
+
+-- define: own_id
+CAST(CAST(SUBSTRING(m.message_body, 1, 16) AS binary(16)) AS uniqueidentifier)
+
+-- define: pop_values
+DECLARE @wait_ms int = :wait_ms;
+
+-- define: pop_with
+, @wait_ms = @wait_ms
+
+-- define: locked
+-- Pushes on kept conversations go through their table. Besides there is nothing to lock: SEND and RECEIVE touch no
+-- table of ours, and a Service Broker queue takes no hint but NOLOCK. So a message that comes between the count and
+-- the DROP goes with the queue.
+-- when conversation=kept
+SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_conversation] AS c WITH (TABLOCKX, HOLDLOCK);
+-- end
+
+-- define: unfinished_payloads
+-- Our procedures put the id and the time before it.
+SELECT CAST(SUBSTRING(m.message_body, 26, 2147483647) AS nvarchar(max)) AS payload
+FROM [{schema}].[{table}] AS m {reading}
+WHERE {is_ours}
+
+-- define: readable_table
+[{schema}].[{queue}_archive]
+
+-- define: grants_of_table
+-- Who could look into the queue itself could take out of it: a reader's counts stay unknown.
+GRANT RECEIVE ON OBJECT::[{schema}].[{queue}] TO dbq_operator;
+-- Whoever installs another time may take this one away. Before an upgrade they are somebody else's.
+IF EXISTS (
+    SELECT 1 FROM sys.services AS x
+    WHERE x.name = N'{schema}.{queue}_service' AND x.principal_id = DATABASE_PRINCIPAL_ID(N'dbq_owner')
+)
+BEGIN
+    GRANT CONTROL ON CONTRACT::[{schema}.{queue}_contract] TO dbq_admin AS dbq_owner;
+    GRANT CONTROL ON SERVICE::[{schema}.{queue}_service] TO dbq_admin AS dbq_owner;
+    GRANT CONTROL ON SERVICE::[{schema}.{queue}_initiator] TO dbq_admin AS dbq_owner;
+END;
+
+-- define: chosen_by_conversation
+-- Only RECEIVE takes from a queue, and only from the beginning of a conversation: of each conversation, so
+-- many as are chosen without another one before them. The first RECEIVE locks the conversation. If somebody
+-- took from it since it was looked at, too much is received, and all of the batch is undone.
+DECLARE @conversation uniqueidentifier, @group uniqueidentifier, @other bigint, @count int;
+DECLARE @there TABLE (
+    queuing_order bigint NOT NULL PRIMARY KEY,
+    conversation_handle uniqueidentifier NOT NULL,
+    conversation_group_id uniqueidentifier NOT NULL
+);
+INSERT INTO @there (queuing_order, conversation_handle, conversation_group_id)
+SELECT
+    m.queuing_order,
+    m.conversation_handle,
+    m.conversation_group_id
+FROM @chosen AS c INNER JOIN [{schema}].[{table}] AS m {reading} ON c.place = m.queuing_order
+WHERE m.status = 1 AND m.message_type_name = N'{schema}.{queue}_message_type';
+
+-- define: next_conversation
+-- @conversation, and as @count so many as are chosen at its beginning
+SELECT TOP (1)
+    @conversation = t.conversation_handle,
+    @group = t.conversation_group_id
+FROM @there AS t ORDER BY t.queuing_order;
+SET @other = (
+    SELECT MIN(m.queuing_order) FROM [{schema}].[{table}] AS m {reading}
+    WHERE m.status = 1 AND m.conversation_group_id = @group AND m.conversation_handle = @conversation
+    AND NOT EXISTS (SELECT 1 FROM @there AS t WHERE t.queuing_order = m.queuing_order)
+);
+SET @count = (
+    SELECT COUNT(*) FROM @there AS t
+    WHERE t.conversation_handle = @conversation AND (@other IS NULL OR t.queuing_order < @other)
+);
+
+-- define: all_or_nothing
+IF EXISTS (
+    SELECT 1 FROM @received AS r
+    WHERE r.message_type_name <> N'{schema}.{queue}_message_type'
+    OR NOT EXISTS (SELECT 1 FROM @chosen AS c WHERE c.place = r.queuing_order)
+)
+BEGIN
+    THROW 51003, N'A consumer took from the same conversation meanwhile.||Nothing was changed. Try again.', 1;
+END;
+
 -- name: tables
 -- script: the message type, the contract, the queues and services of both sides
 SET ANSI_NULLS ON;
@@ -52,21 +196,34 @@ ALTER TABLE [{schema}].[{queue}_conversation] SET (LOCK_ESCALATION = DISABLE);
 
 -- name: functions
 -- script: the procedures push, push_many, pop, pop_many, what both pushes send with, and activated
--- EXECUTE AS OWNER: services and contracts belong to no schema, so rights on them do not come with the
--- right to execute, as they do on tables.
+-- EXECUTE AS 'dbq_owner': services and contracts belong to no schema, so rights on them do not come with the
+-- right to execute, as they do on tables. They belong to that user, who may RECEIVE from both queues besides:
+-- what BEGIN DIALOG and SEND want (Microsoft's manual, "BEGIN DIALOG CONVERSATION", "SEND", Permissions).
 SET ANSI_NULLS ON;
 SET QUOTED_IDENTIFIER ON;
+-- The procedures run as dbq_owner, a user without login, and not as their owner: WITH EXECUTE AS OWNER only who may
+-- impersonate him creates them, a schema that a role owns cannot hold them, and after a restore whose owner is
+-- not there every call fails (15517). No schema changes its owner. See Microsoft's manual, "EXECUTE AS Clause".
+IF DATABASE_PRINCIPAL_ID(N'dbq_owner') IS NULL
+BEGIN
+    CREATE USER dbq_owner WITHOUT LOGIN;
+    IF DATABASE_PRINCIPAL_ID(N'dbq_admin') IS NOT NULL
+        GRANT IMPERSONATE ON USER::dbq_owner TO dbq_admin;
+END;
+GRANT RECEIVE ON OBJECT::[{schema}].[{queue}] TO dbq_owner;
+GRANT RECEIVE ON OBJECT::[{schema}].[{queue}_initiator] TO dbq_owner;
+IF EXISTS (SELECT 1 FROM sys.service_contracts AS x WHERE x.name = N'{schema}.{queue}_contract' AND x.principal_id <> DATABASE_PRINCIPAL_ID(N'dbq_owner'))
+    ALTER AUTHORIZATION ON CONTRACT::[{schema}.{queue}_contract] TO dbq_owner;
+IF EXISTS (SELECT 1 FROM sys.services AS x WHERE x.name = N'{schema}.{queue}_service' AND x.principal_id <> DATABASE_PRINCIPAL_ID(N'dbq_owner'))
+    ALTER AUTHORIZATION ON SERVICE::[{schema}.{queue}_service] TO dbq_owner;
+IF EXISTS (SELECT 1 FROM sys.services AS x WHERE x.name = N'{schema}.{queue}_initiator' AND x.principal_id <> DATABASE_PRINCIPAL_ID(N'dbq_owner'))
+    ALTER AUTHORIZATION ON SERVICE::[{schema}.{queue}_initiator] TO dbq_owner;
 GO
 -- Sends one message, in the transaction of push or push_many.
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_send]
     @id uniqueidentifier,
-    -- when payload=text|json
-    @payload nvarchar(max)
-    -- end
-    -- when payload=bytes
-    @payload varbinary(max)
-    -- end
-WITH EXECUTE AS OWNER
+    @payload {payload_type}
+WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
     SET NOCOUNT ON;
@@ -127,46 +284,14 @@ BEGIN
 END;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
-    -- when payload=text|json
-    @payload nvarchar(max)
-    -- end
-    -- when payload=bytes
-    @payload varbinary(max)
-    -- end
-WITH EXECUTE AS OWNER
+    @payload {payload_type}
+WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
-    IF EXISTS (
-        SELECT 1 FROM sys.dm_exec_sessions AS s
-        WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
-    )
-    BEGIN
-        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
-    END;
-    IF @payload IS NULL
-    BEGIN
-        THROW 51002, N'The payload is NULL.|A message needs a payload.|Send an empty payload instead.', 1;
-    END;
-    -- when limited=yes
-    -- In bytes as they are stored: two for each UTF-16 unit of a text.
-    IF DATALENGTH(@payload) > CAST(N'{max_bytes}' AS bigint)
-    BEGIN
-        THROW 51002, N'The payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
-    END;
-    -- end
-    -- when payload=json
-    -- As the one element of an array: ISJSON alone takes no scalars before SQL Server 2022.
-    IF ISJSON(N'[' + @payload + N']') = 0
-    BEGIN
-        THROW 51002, N'The payload is not valid JSON.||Send one JSON value as the payload.', 1;
-    END;
-    IF (SELECT COUNT(*) FROM OPENJSON(N'[' + @payload + N']')) <> 1
-    BEGIN
-        THROW 51002, N'The payload is not one JSON value.||Send one JSON value as the payload.', 1;
-    END;
-    -- end
+    {read_committed_only}
+    {payload_in_bounds}
     DECLARE @id uniqueidentifier = NEWID();
     BEGIN TRANSACTION;
     EXEC [{schema}].[{queue}_send] @id = @id, @payload = @payload;
@@ -176,18 +301,13 @@ END;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push_many]
     @payloads nvarchar(max)
-WITH EXECUTE AS OWNER
+WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
-    IF EXISTS (
-        SELECT 1 FROM sys.dm_exec_sessions AS s
-        WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
-    )
-    BEGIN
-        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
-    END;
+    SET ROWCOUNT 0;
+    {read_committed_only}
     IF ISJSON(@payloads) = 0
     BEGIN
         THROW 51002, N'The payloads are not a JSON array.||Send an array of strings, one for each payload.', 1;
@@ -195,53 +315,11 @@ BEGIN
     DECLARE @rows TABLE (
         position int NOT NULL PRIMARY KEY,
         id uniqueidentifier NOT NULL DEFAULT NEWID(),
-        -- when payload=text|json
-        payload nvarchar(max) NULL
-        -- end
-        -- when payload=bytes
-        payload varbinary(max) NULL
-        -- end
+        payload {payload_type} NULL
     );
-    INSERT INTO @rows (position, payload)
-    -- when payload=text|json
-    SELECT CAST(j.[key] AS int), j.value FROM OPENJSON(@payloads) AS j;
-    -- end
-    -- when payload=bytes
-    -- Hexadecimal digits; what is none becomes NULL, which is refused below.
-    SELECT CAST(j.[key] AS int), TRY_CONVERT(varbinary(max), j.value, 2) FROM OPENJSON(@payloads) AS j;
-    -- end
-    IF EXISTS (SELECT 1 FROM @rows AS r WHERE r.payload IS NULL)
-    BEGIN
-        -- when payload=text|json
-        THROW 51002, N'A payload is NULL.|A message needs a payload.|Send an empty payload instead.', 1;
-        -- end
-        -- when payload=bytes
-        THROW 51002, N'A payload is NULL or not hexadecimal digits.|A message needs a payload.|Send an empty payload instead.', 1;
-        -- end
-    END;
-    -- when limited=yes
-    IF EXISTS (SELECT 1 FROM @rows AS r WHERE DATALENGTH(r.payload) > CAST(N'{max_bytes}' AS bigint))
-    BEGIN
-        THROW 51002, N'A payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
-    END;
-    -- end
-    -- when payload=json
-    IF EXISTS (SELECT 1 FROM @rows AS r WHERE ISJSON(N'[' + r.payload + N']') = 0)
-    BEGIN
-        THROW 51002, N'A payload is not valid JSON.||Send one JSON value as each payload.', 1;
-    END;
-    IF EXISTS (SELECT 1 FROM @rows AS r WHERE (SELECT COUNT(*) FROM OPENJSON(N'[' + r.payload + N']')) <> 1)
-    BEGIN
-        THROW 51002, N'A payload is not one JSON value.||Send one JSON value as each payload.', 1;
-    END;
-    -- end
+    {rows_in_bounds}
     DECLARE @position int = 0, @count int = (SELECT COUNT(*) FROM @rows), @id uniqueidentifier;
-    -- when payload=text|json
-    DECLARE @payload nvarchar(max);
-    -- end
-    -- when payload=bytes
-    DECLARE @payload varbinary(max);
-    -- end
+    DECLARE @payload {payload_type};
     BEGIN TRANSACTION;
     WHILE @position < @count
     BEGIN
@@ -257,18 +335,12 @@ GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
     @n int,
     @wait_ms int = 0
-WITH EXECUTE AS OWNER
+WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
-    IF EXISTS (
-        SELECT 1 FROM sys.dm_exec_sessions AS s
-        WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
-    )
-    BEGIN
-        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
-    END;
+    {read_committed_only}
     DECLARE @received TABLE (
         conversation_handle uniqueidentifier NOT NULL,
         message_sequence_number bigint NOT NULL,
@@ -278,12 +350,7 @@ BEGIN
     DECLARE @popped TABLE (
         position int NOT NULL PRIMARY KEY,
         id uniqueidentifier NOT NULL,
-        -- when payload=text|json
-        payload nvarchar(max) NOT NULL,
-        -- end
-        -- when payload=bytes
-        payload varbinary(max) NOT NULL,
-        -- end
+        payload {payload_type} NOT NULL,
         pushed_at datetime2(7) NOT NULL
     );
     DECLARE @taken int = 0, @left int = CASE WHEN @n > 0 THEN @n ELSE 0 END, @conversation uniqueidentifier;
@@ -350,7 +417,7 @@ END;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
     @wait_ms int = 0
-WITH EXECUTE AS OWNER
+WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
     SET NOCOUNT ON;
@@ -363,7 +430,7 @@ GO
 -- returns would be lost. Until somebody writes what shall be done, it keeps each message in the archive.
 -- ALTER QUEUE ... WITH ACTIVATION (STATUS = ON) starts it; until then it is only registered.
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_activated]
-WITH EXECUTE AS OWNER
+WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
     SET NOCOUNT ON;
@@ -414,7 +481,7 @@ BEGIN
 END;
 GO
 ALTER QUEUE [{schema}].[{queue}] WITH ACTIVATION (
-    STATUS = OFF, PROCEDURE_NAME = [{schema}].[{queue}_activated], MAX_QUEUE_READERS = 1, EXECUTE AS OWNER
+    STATUS = OFF, PROCEDURE_NAME = [{schema}].[{queue}_activated], MAX_QUEUE_READERS = 1, EXECUTE AS 'dbq_owner'
 );
 -- end
 
@@ -436,78 +503,9 @@ DROP PROCEDURE [{schema}].[{queue}_activated];
 DROP TABLE [{schema}].[{queue}_conversation];
 -- end
 
--- name: status
--- one row: a count of at most 10,001, the age of the oldest message, the counters of the queue's own table
--- NOLOCK: a queue is looked at without locks or its RECEIVE and the look wait for each other; what
--- open transactions send is counted already. Service Broker's own messages are none of the queue's.
--- There are no claims to list: RECEIVE keeps nothing of a message, and its transaction, which holds the
--- conversation's lock, stands among the holders.
-SELECT
-    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
-    CAST(N'{queue}' AS nvarchar(128)) AS queue,
-    (
-        SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (CAST(N'{ready_limit}' AS bigint)) 1 AS one FROM [{schema}].[{table}] AS m WITH (NOLOCK)
-            WHERE m.status = 1 AND m.message_type_name NOT LIKE N'http://schemas.microsoft.com/SQL/ServiceBroker/%'
-        ) AS bounded
-    ) AS ready,
-    CAST(NULL AS bigint) AS scheduled,
-    CAST(NULL AS bigint) AS claimed,
-    CAST(NULL AS bigint) AS stuck,
-    CAST(NULL AS bigint) AS errors,
-    CAST(NULL AS bigint) AS done,
-    -- when installed=yes
-    (
-        -- In the order of the queue's index; without priorities this is the order of arrival.
-        SELECT TOP (CAST(N'{age_seconds_limit}' AS bigint)) CAST(DATEDIFF_BIG(
-            microsecond, TRY_CAST(CAST(SUBSTRING(head.message_body, 17, 9) AS binary(9)) AS datetime2(7)), SYSUTCDATETIME()
-        ) / 1e6 AS float)
-        FROM [{schema}].[{table}] AS head WITH (NOLOCK)
-        WHERE head.status = 1 AND head.message_type_name = N'{schema}.{queue}_message_type'
-        ORDER BY head.priority, head.queuing_order
-    ) AS age_seconds,
-    -- end
-    -- when installed=no
-    CAST(NULL AS float) AS age_seconds,
-    -- end
-    -- when counters=yes
-    estimated.number_of_rows AS rows_estimated,
-    counted.inserted AS inserted,
-    counted.updated AS updated,
-    counted.deleted AS deleted,
-    -- end
-    -- when counters=no
-    CAST(NULL AS bigint) AS rows_estimated,
-    CAST(NULL AS bigint) AS inserted,
-    CAST(NULL AS bigint) AS updated,
-    CAST(NULL AS bigint) AS deleted,
-    -- end
-    CAST(NULL AS bigint) AS next_push,
-    CAST(NULL AS bigint) AS next_pop,
-    CAST(NULL AS bigint) AS base,
-    CAST(NULL AS bigint) AS capacity
--- when counters=yes
-FROM (
-    SELECT SUM(p.row_count) AS number_of_rows
-    FROM sys.internal_tables AS i INNER JOIN sys.dm_db_partition_stats AS p ON i.object_id = p.object_id
-    WHERE i.parent_id = OBJECT_ID(N'[{schema}].[{table}]') AND i.internal_type = 201 AND p.index_id = 1
-) AS estimated
-CROSS JOIN (
-    SELECT
-        SUM(o.leaf_insert_count) AS inserted,
-        SUM(o.leaf_update_count) AS updated,
-        -- A delete makes a ghost, except where the row goes at once.
-        SUM(o.leaf_delete_count + o.leaf_ghost_count) AS deleted
-    -- Of all objects, since the function takes no column for an argument.
-    FROM sys.dm_db_index_operational_stats(DB_ID(), NULL, NULL, NULL) AS o
-    INNER JOIN sys.internal_tables AS i ON o.object_id = i.object_id AND o.index_id = 1
-    WHERE i.parent_id = OBJECT_ID(N'[{schema}].[{table}]') AND i.internal_type = 201
-) AS counted
--- end
-
 -- name: estimate
 -- one row: about how many rows there are of each state; nothing to a login that does not see the row counts
--- See fifo.sql. Service Broker's own messages are in it, if any lie in the queue.
+-- See monitor.sql. Service Broker's own messages are in it, if any lie in the queue.
 SELECT
     CAST(N'{schema}' AS nvarchar(128)) AS [schema],
     CAST(N'{queue}' AS nvarchar(128)) AS queue,
@@ -518,9 +516,7 @@ SELECT
     CAST(NULL AS float) AS errors,
     CAST(NULL AS float) AS done
 FROM (
-    SELECT SUM(p.row_count) AS number_of_rows
-    FROM sys.internal_tables AS i INNER JOIN sys.dm_db_partition_stats AS p ON i.object_id = p.object_id
-    WHERE i.parent_id = OBJECT_ID(N'[{schema}].[{table}]') AND i.internal_type = 201 AND p.index_id = 1
+    {row_count}
 ) AS estimated
 -- end
 -- when counters=no
@@ -643,3 +639,170 @@ BEGIN
     DELETE FROM @over WHERE conversation_handle = @conversation;
 END;
 SELECT @ended AS ended;
+
+-- name: conversations
+-- a row for each state in which the broker queue's conversations are, of either side: how many there are, of at most 10,001
+-- CO, SO, SI, DI, DO, ER, CD: see sys.conversation_endpoints. One that both sides have ended (CD) is kept by the
+-- engine for half an hour.
+SELECT
+    RTRIM(b.state) AS state,
+    COUNT_BIG(*) AS found
+FROM (
+    SELECT TOP (10001) e.state
+    FROM sys.conversation_endpoints AS e WITH (NOLOCK) INNER JOIN sys.services AS s ON e.service_id = s.service_id
+    WHERE s.service_queue_id IN (OBJECT_ID(N'[{schema}].[{table}]'), OBJECT_ID(N'[{schema}].[{table}_initiator]'))
+) AS b
+GROUP BY b.state
+ORDER BY b.state;
+
+-- name: undelivered
+-- one row: how many messages to and from the broker queue wait in sys.transmission_queue, of at most 10,001, since when, and why the oldest does
+SELECT
+    COUNT_BIG(*) AS found,
+    CAST(DATEDIFF_BIG(millisecond, MIN(b.enqueue_time), SYSUTCDATETIME()) / 1e3 AS float) AS oldest_seconds,
+    (
+        SELECT TOP (1) t.transmission_status
+        FROM sys.transmission_queue AS t WITH (NOLOCK)
+        WHERE t.transmission_status <> N''
+        AND (
+            t.to_service_name IN (
+                SELECT s.name FROM sys.services AS s WHERE s.service_queue_id = OBJECT_ID(N'[{schema}].[{table}]')
+            )
+            OR t.from_service_name IN (
+                SELECT s.name FROM sys.services AS s WHERE s.service_queue_id = OBJECT_ID(N'[{schema}].[{table}]')
+            )
+        )
+        ORDER BY t.enqueue_time
+    ) AS status
+FROM (
+    SELECT TOP (10001) t.enqueue_time
+    FROM sys.transmission_queue AS t WITH (NOLOCK)
+    WHERE
+        t.to_service_name IN (
+            SELECT s.name FROM sys.services AS s WHERE s.service_queue_id = OBJECT_ID(N'[{schema}].[{table}]')
+        )
+        OR t.from_service_name IN (
+            SELECT s.name FROM sys.services AS s WHERE s.service_queue_id = OBJECT_ID(N'[{schema}].[{table}]')
+        )
+    ORDER BY t.enqueue_time
+) AS b;
+
+-- name: activation
+-- one row: the procedure that the broker queue starts (null: none), whether it may, and what its monitor does
+-- monitored: whether this login sees monitors at all (VIEW SERVER STATE). state: INACTIVE, NOTIFIED (it was
+-- started, and has not received yet), RECEIVES_OCCURRING; null: there is no monitor.
+SET NOCOUNT ON;
+DECLARE @monitored bit = 0, @state nvarchar(32), @activated datetime;
+IF COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE'), 0) = 1
+    OR COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER PERFORMANCE STATE'), 0) = 1
+    SET @monitored = 1;
+IF @monitored = 1
+    SELECT
+        @state = m.state,
+        @activated = m.last_activated_time
+    FROM sys.dm_broker_queue_monitors AS m
+    WHERE m.database_id = DB_ID() AND m.queue_id = OBJECT_ID(N'[{schema}].[{table}]');
+SELECT
+    q.activation_procedure AS activated,
+    q.is_activation_enabled AS enabled,
+    @monitored AS monitored,
+    @state AS state,
+    CAST(DATEDIFF_BIG(millisecond, @activated, SYSDATETIME()) / 1e3 AS float) AS activated_seconds
+FROM sys.service_queues AS q WHERE q.object_id = OBJECT_ID(N'[{schema}].[{table}]');
+
+-- name: hold
+-- a row for each of the chosen that is there: its place, which is its order number
+-- Nothing can be held here but by a RECEIVE: these are there, and put_away receives them or fails.
+{chosen_keys}
+SELECT
+    CAST(m.queuing_order AS nvarchar(450)) AS place,
+    CAST({own_id} AS nvarchar(450)) AS id,
+    N'ready' AS state,
+    CAST(NULL AS bigint) AS attempts,
+    CAST(NULL AS nvarchar(64)) AS error_hash
+FROM @chosen AS c
+INNER JOIN [{schema}].[{table}] AS m {reading} ON c.id = m.queuing_order
+WHERE m.status = 1;
+
+-- name: put_away
+-- one row: how many messages left the queue, and how many came into its archive
+{batch_begins}
+DECLARE @received TABLE (
+    queuing_order bigint NOT NULL,
+    message_type_name nvarchar(256) NOT NULL,
+    message_body varbinary(max) NULL
+);
+{chosen_by_conversation}
+WHILE EXISTS (SELECT 1 FROM @there)
+BEGIN
+    {next_conversation}
+    IF @count > 0
+    BEGIN
+        RECEIVE TOP (@count) queuing_order, message_type_name, message_body
+        FROM [{schema}].[{table}] INTO @received WHERE conversation_handle = @conversation;
+        -- when conversation=each
+        END CONVERSATION @conversation;
+        -- end
+    END;
+    DELETE FROM @there WHERE conversation_handle = @conversation;
+END;
+{all_or_nothing}
+SET @taken_out = (SELECT COUNT_BIG(*) FROM @received);
+INSERT INTO [{schema}].[{queue}_archive] (id, payload, pushed_at, state, attempts, reason, action_id)
+SELECT
+    CAST(CAST(SUBSTRING(r.message_body, 1, 16) AS binary(16)) AS uniqueidentifier),
+    -- when payload=text|json
+    CAST(SUBSTRING(r.message_body, 26, 2147483647) AS nvarchar(max)),
+    -- end
+    -- when payload=bytes
+    SUBSTRING(r.message_body, 26, 2147483647),
+    -- end
+    CAST(CAST(SUBSTRING(r.message_body, 17, 9) AS binary(9)) AS datetime2(7)),
+    @state,
+    0,
+    @reason,
+    @action_id
+FROM @received AS r ORDER BY r.queuing_order;
+{batch_ends}
+
+-- name: destroy
+-- one row: how many messages left the queue for good
+SET NOCOUNT ON;
+DECLARE @places nvarchar(max) = :places;
+DECLARE @taken_out bigint = 0, @put_in bigint;
+{chosen_places}
+DECLARE @received TABLE (queuing_order bigint NOT NULL, message_type_name nvarchar(256) NOT NULL);
+{chosen_by_conversation}
+WHILE EXISTS (SELECT 1 FROM @there)
+BEGIN
+    {next_conversation}
+    IF @count > 0
+    BEGIN
+        RECEIVE TOP (@count) queuing_order, message_type_name
+        FROM [{schema}].[{table}] INTO @received WHERE conversation_handle = @conversation;
+        -- when conversation=each
+        END CONVERSATION @conversation;
+        -- end
+    END;
+    DELETE FROM @there WHERE conversation_handle = @conversation;
+END;
+{all_or_nothing}
+SET @taken_out = (SELECT COUNT_BIG(*) FROM @received);
+SELECT
+    @taken_out AS taken_out,
+    COALESCE(@put_in, @taken_out) AS put_in;
+
+-- name: contents
+-- one row: exact counts of the messages that a queue holds; a scan, for verbs and never for monitoring
+SELECT
+    -- Those that cannot be delivered lie apart, for all queues of the database together.
+    (
+        SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (NOLOCK)
+        WHERE m.message_type_name = N'{schema}.{queue}_message_type'
+    ) + (
+        SELECT COUNT_BIG(*) FROM sys.transmission_queue AS t
+        WHERE t.to_service_name = N'{schema}.{queue}_service' AND t.message_type_name = N'{schema}.{queue}_message_type'
+    ) AS live,
+    CAST(0 AS bigint) AS claimed,
+    CAST(0 AS bigint) AS finished,
+    (SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_archive] AS a WITH (READPAST, READCOMMITTEDLOCK)) AS archived;

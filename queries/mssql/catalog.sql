@@ -75,12 +75,96 @@ IF OBJECT_ID(N'dbq.action', N'U') IS NULL
         INDEX action_queue NONCLUSTERED (queue_name, schema_name, action_id) WITH (ALLOW_PAGE_LOCKS = OFF)
     );
 
+-- What operators have decided of a queue, and holds until they take it back. Both end with the queue.
+-- functions: what resume puts back, the definition of each procedure that was exchanged, by name.
+-- until: when it was meant to end; a pause that lasts longer is a finding, and goes on.
+IF OBJECT_ID(N'dbq.pause', N'U') IS NULL
+    CREATE TABLE dbq.pause (
+        schema_name nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+        queue_name nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+        paused_at datetime2(7) NOT NULL CONSTRAINT pause_paused_at DEFAULT SYSUTCDATETIME(),
+        operator nvarchar(400) NOT NULL,
+        database_user nvarchar(128) NOT NULL CONSTRAINT pause_database_user DEFAULT ORIGINAL_LOGIN(),
+        reason nvarchar(max) NOT NULL CONSTRAINT pause_reason DEFAULT N'',
+        until datetime2(7) NULL,
+        push bit NOT NULL CONSTRAINT pause_push DEFAULT 0,
+        functions nvarchar(max) NOT NULL CONSTRAINT pause_functions CHECK (ISJSON(functions) = 1),
+        CONSTRAINT pause_key PRIMARY KEY CLUSTERED (schema_name, queue_name),
+        CONSTRAINT pause_queue FOREIGN KEY (schema_name, queue_name)
+        REFERENCES dbq.[queue] (schema_name, queue_name) ON DELETE CASCADE
+    );
+
+IF OBJECT_ID(N'dbq.protection', N'U') IS NULL
+    CREATE TABLE dbq.protection (
+        schema_name nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+        queue_name nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+        protected_at datetime2(7) NOT NULL CONSTRAINT protection_protected_at DEFAULT SYSUTCDATETIME(),
+        operator nvarchar(400) NOT NULL,
+        database_user nvarchar(128) NOT NULL CONSTRAINT protection_database_user DEFAULT ORIGINAL_LOGIN(),
+        reason nvarchar(max) NOT NULL CONSTRAINT protection_reason DEFAULT N'',
+        CONSTRAINT protection_key PRIMARY KEY CLUSTERED (schema_name, queue_name),
+        CONSTRAINT protection_queue FOREIGN KEY (schema_name, queue_name)
+        REFERENCES dbq.[queue] (schema_name, queue_name) ON DELETE CASCADE
+    );
+
+-- Findings that nobody is to be told of: one that ends is kept, with who ended it. No queue's name: of
+-- every queue. severity: of an acknowledged finding, which ends when that worsens.
+IF OBJECT_ID(N'dbq.silence', N'U') IS NULL
+    CREATE TABLE dbq.silence (
+        silence_id bigint IDENTITY(1, 1) NOT NULL,
+        kind nvarchar(20) NOT NULL CONSTRAINT silence_kind CHECK (kind IN (N'silence', N'acknowledge')),
+        code nvarchar(128) NOT NULL,
+        schema_name nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT silence_schema DEFAULT N'',
+        queue_name nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT silence_queue DEFAULT N'',
+        severity nvarchar(20) NOT NULL CONSTRAINT silence_severity DEFAULT N'',
+        silenced_at datetime2(7) NOT NULL CONSTRAINT silence_silenced_at DEFAULT SYSUTCDATETIME(),
+        operator nvarchar(400) NOT NULL,
+        database_user nvarchar(128) NOT NULL CONSTRAINT silence_database_user DEFAULT ORIGINAL_LOGIN(),
+        reason nvarchar(max) NOT NULL CONSTRAINT silence_reason DEFAULT N'',
+        until datetime2(7) NULL,
+        ended_at datetime2(7) NULL,
+        ended_by nvarchar(400) NOT NULL CONSTRAINT silence_ended_by DEFAULT N'',
+        CONSTRAINT silence_key PRIMARY KEY CLUSTERED (silence_id)
+    );
+
+-- What happened outside (a release, a fail-over), as a mark on charts.
+IF OBJECT_ID(N'dbq.note', N'U') IS NULL
+    CREATE TABLE dbq.note (
+        note_id bigint IDENTITY(1, 1) NOT NULL,
+        schema_name nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT note_schema DEFAULT N'',
+        queue_name nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT note_queue DEFAULT N'',
+        noted_at datetime2(7) NOT NULL CONSTRAINT note_noted_at DEFAULT SYSUTCDATETIME(),
+        operator nvarchar(400) NOT NULL,
+        database_user nvarchar(128) NOT NULL CONSTRAINT note_database_user DEFAULT ORIGINAL_LOGIN(),
+        note nvarchar(max) NOT NULL,
+        CONSTRAINT note_key PRIMARY KEY CLUSTERED (note_id)
+    );
+
+-- Which of several recorders sends the notifications.
+IF OBJECT_ID(N'dbq.lease', N'U') IS NULL
+    CREATE TABLE dbq.lease (
+        name nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+        holder nvarchar(400) NOT NULL,
+        until datetime2(7) NOT NULL,
+        CONSTRAINT lease_key PRIMARY KEY CLUSTERED (name)
+    );
+
 -- name: exists
--- one row: whether this database has a catalog at all (or one that this login may know of), and whether that
--- keeps an audit
+-- one row: whether this database has a catalog at all (or one that this login may know of), whether that
+-- keeps an audit and decisions, and this login may read these
 SELECT
     CAST(CASE WHEN OBJECT_ID(N'dbq.queue', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS present,
-    CAST(CASE WHEN OBJECT_ID(N'dbq.action', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS audited;
+    CAST(CASE WHEN OBJECT_ID(N'dbq.action', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS audited,
+    CAST(CASE WHEN OBJECT_ID(N'dbq.lease', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS decided,
+    CAST(
+        CASE
+            WHEN HAS_PERMS_BY_NAME(N'dbq.pause', N'OBJECT', N'SELECT') = 1
+                AND HAS_PERMS_BY_NAME(N'dbq.protection', N'OBJECT', N'SELECT') = 1
+                AND HAS_PERMS_BY_NAME(N'dbq.silence', N'OBJECT', N'SELECT') = 1
+                AND HAS_PERMS_BY_NAME(N'dbq.note', N'OBJECT', N'SELECT') = 1 THEN 1
+            ELSE 0
+        END AS bit
+    ) AS decisions_readable;
 
 -- name: may_act
 -- one row: whether this login may write the audit
@@ -223,6 +307,136 @@ SELECT
     q.installed_at AS installed_at
 FROM dbq.[queue] AS q
 ORDER BY q.schema_name, q.queue_name;
+
+-- name: decisions
+-- what operators have decided of queues and findings, and holds: pause, protection, silence, acknowledge
+SELECT
+    N'pause' AS kind,
+    N'' AS code,
+    p.schema_name AS [schema],
+    p.queue_name AS queue,
+    p.operator AS operator,
+    p.database_user AS database_user,
+    p.reason AS reason,
+    TODATETIMEOFFSET(p.paused_at, 0) AS since,
+    TODATETIMEOFFSET(p.until, 0) AS until,
+    p.push AS push,
+    N'' AS severity
+FROM dbq.pause AS p
+UNION ALL
+SELECT
+    N'protection' AS kind,
+    N'' AS code,
+    p.schema_name AS [schema],
+    p.queue_name AS queue,
+    p.operator AS operator,
+    p.database_user AS database_user,
+    p.reason AS reason,
+    TODATETIMEOFFSET(p.protected_at, 0) AS since,
+    CAST(NULL AS datetimeoffset(7)) AS until,
+    CAST(0 AS bit) AS push,
+    N'' AS severity
+FROM dbq.protection AS p
+UNION ALL
+SELECT
+    s.kind AS kind,
+    s.code AS code,
+    s.schema_name AS [schema],
+    s.queue_name AS queue,
+    s.operator AS operator,
+    s.database_user AS database_user,
+    s.reason AS reason,
+    TODATETIMEOFFSET(s.silenced_at, 0) AS since,
+    TODATETIMEOFFSET(s.until, 0) AS until,
+    CAST(0 AS bit) AS push,
+    s.severity AS severity
+FROM dbq.silence AS s
+WHERE s.ended_at IS NULL AND (s.until IS NULL OR s.until > SYSUTCDATETIME());
+
+-- name: protect
+-- one row: since when a queue is protected that was not
+DECLARE @schema nvarchar(128) = :schema;
+DECLARE @queue nvarchar(128) = :queue;
+DECLARE @operator nvarchar(400) = :operator;
+DECLARE @reason nvarchar(max) = :reason;
+INSERT INTO dbq.protection (schema_name, queue_name, operator, reason)
+OUTPUT TODATETIMEOFFSET(inserted.protected_at, 0) AS since
+SELECT
+    @schema,
+    @queue,
+    @operator,
+    @reason
+WHERE NOT EXISTS (
+    SELECT 1 FROM dbq.protection AS p WITH (UPDLOCK, HOLDLOCK)
+    WHERE p.schema_name = @schema AND p.queue_name = @queue
+);
+
+-- name: unprotect
+-- one row: since when a queue had been protected, which is not any more
+DECLARE @schema nvarchar(128) = :schema;
+DECLARE @queue nvarchar(128) = :queue;
+DELETE p
+OUTPUT TODATETIMEOFFSET(deleted.protected_at, 0) AS since
+FROM dbq.protection AS p
+WHERE p.schema_name = @schema AND p.queue_name = @queue;
+
+-- name: note
+-- one row: when a note was made, of a queue or (empty names) of the whole database
+DECLARE @schema nvarchar(128) = :schema;
+DECLARE @queue nvarchar(128) = :queue;
+DECLARE @operator nvarchar(400) = :operator;
+DECLARE @note nvarchar(max) = :note;
+INSERT INTO dbq.note (schema_name, queue_name, operator, note)
+OUTPUT TODATETIMEOFFSET(inserted.noted_at, 0) AS noted_at
+VALUES (@schema, @queue, @operator, @note);
+
+-- name: notes
+-- what was noted of a queue or of the whole database, the newest first, at most :n
+DECLARE @n bigint = :n;
+DECLARE @schema nvarchar(128) = :schema;
+DECLARE @queue nvarchar(128) = :queue;
+SELECT TOP (@n)
+    n.schema_name AS [schema],
+    n.queue_name AS queue,
+    n.noted_at AS noted_at,
+    n.operator AS operator,
+    n.note AS note
+FROM dbq.note AS n
+WHERE n.queue_name = N'' OR (n.schema_name = @schema AND n.queue_name = @queue)
+ORDER BY n.note_id DESC;
+
+-- name: silence_begin
+-- one row: since when a finding is silenced or acknowledged
+DECLARE @kind nvarchar(20) = :kind;
+DECLARE @code nvarchar(128) = :code;
+DECLARE @schema nvarchar(128) = :schema;
+DECLARE @queue nvarchar(128) = :queue;
+DECLARE @severity nvarchar(20) = :severity;
+DECLARE @operator nvarchar(400) = :operator;
+DECLARE @reason nvarchar(max) = :reason;
+DECLARE @seconds float = :seconds;
+INSERT INTO dbq.silence (kind, code, schema_name, queue_name, severity, operator, reason, until)
+OUTPUT TODATETIMEOFFSET(inserted.silenced_at, 0) AS since
+VALUES (
+    @kind, @code, @schema, @queue, @severity, @operator, @reason,
+    DATEADD(SECOND, CAST(@seconds AS int), SYSUTCDATETIME())
+);
+
+-- name: silence_end
+-- since when findings had been silenced or acknowledged that are not any more; of any kind, any queue where none is given
+DECLARE @by nvarchar(400) = :by;
+DECLARE @code nvarchar(128) = :code;
+DECLARE @kind nvarchar(20) = :kind;
+DECLARE @schema nvarchar(128) = :schema;
+DECLARE @queue nvarchar(128) = :queue;
+UPDATE s
+SET s.ended_at = SYSUTCDATETIME(), s.ended_by = @by
+OUTPUT TODATETIMEOFFSET(inserted.silenced_at, 0) AS since
+FROM dbq.silence AS s
+WHERE s.ended_at IS NULL AND (s.until IS NULL OR s.until > SYSUTCDATETIME())
+AND s.code = @code
+AND (@kind IS NULL OR s.kind = @kind)
+AND (@queue IS NULL OR (s.schema_name = @schema AND s.queue_name = @queue));
 
 -- name: settings
 -- the settings kept in this database

@@ -7,7 +7,89 @@
 -- UPDLOCK and READPAST are his; they also hold with READ_COMMITTED_SNAPSHOT on. The index is named in the
 -- pop: a plan that was made while the table was empty would scan it, and lock what it meets, later.
 -- Ids that the caller does not give are sequential: random ones split the pages of the clustered key.
--- For page locks, escalation, statistics and ghosts see fifo.sql.
+-- For page locks, escalation, statistics and ghosts see monitor.sql.
+
+-- define: is_ready
+m.[{claimed_at}] IS NULL
+
+-- define: is_claimed
+-- By done_at, which is set with errors: it is what the indexes are filtered by.
+m.[{claimed_at}] IS NOT NULL
+-- when installed=yes
+AND m.[{done_at}] IS NULL
+-- end
+-- when installed=no
+-- when role error
+AND m.[{error}] IS NULL
+-- end
+-- end
+
+-- define: is_error
+-- when installed=yes
+m.[{done_at}] IS NOT NULL
+-- end
+-- when installed=no
+-- when role error
+m.[{error}] IS NOT NULL
+-- end
+-- end
+
+-- define: is_finished
+{is_error}
+
+-- define: state
+CASE
+    -- when defined is_error
+    WHEN {is_error} THEN N'error'
+    -- end
+    WHEN {is_ready} THEN N'ready'
+    ELSE N'claimed'
+END
+
+-- define: state_held
+{state_in_hand}
+
+-- define: oldest_first
+-- when role pushed_at
+m.[{pushed_at}]
+-- end
+
+-- define: ready_index
+-- when installed=yes
+N'{queue}_ready'
+-- end
+
+-- define: push_order
+m.[{pushed_at}], m.[{id}]
+
+-- define: pop_order
+m.[{pushed_at}], m.[{id}]
+
+-- define: id_type
+uniqueidentifier
+
+-- define: archived_id
+LOWER(CAST(a.id AS nvarchar(36)))
+
+-- define: new_id
+NEWID()
+
+-- define: push_values
+DECLARE @ids nvarchar(max) = :ids;
+
+-- define: push_with
+, @ids = @ids
+
+-- define: last_pop
+-- What a complete deletes leaves none.
+
+-- define: popped
+SUM(o.leaf_update_count)
+
+-- define: contradicts
+-- when scan=error
+CASE WHEN l.claimed_at IS NULL THEN 1 ELSE 0 END
+-- end
 
 -- name: tables
 -- script: the queue's table and one filtered index for each state
@@ -20,12 +102,7 @@ CREATE TABLE [{schema}].[{queue}] (
     created_at datetime2(7) NOT NULL DEFAULT SYSUTCDATETIME(),
     processing_started_at datetime2(7) NULL,
     errors nvarchar(max) NULL,
-    -- when payload=text|json
-    payload nvarchar(max) NOT NULL,
-    -- end
-    -- when payload=bytes
-    payload varbinary(max) NOT NULL,
-    -- end
+    payload {payload_type} NOT NULL,
     attempts int NOT NULL DEFAULT 0,
     claimed_by nvarchar(256) NULL,
     done_at datetime2(7) NULL,
@@ -51,47 +128,15 @@ SET ANSI_NULLS ON;
 SET QUOTED_IDENTIFIER ON;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
-    -- when payload=text|json
-    @payload nvarchar(max),
-    -- end
-    -- when payload=bytes
-    @payload varbinary(max),
-    -- end
+    @payload {payload_type},
     @id uniqueidentifier = NULL,
     @created_at datetime2(7) = NULL
 AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
-    IF EXISTS (
-        SELECT 1 FROM sys.dm_exec_sessions AS s
-        WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
-    )
-    BEGIN
-        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
-    END;
-    IF @payload IS NULL
-    BEGIN
-        THROW 51002, N'The payload is NULL.|A message needs a payload.|Send an empty payload instead.', 1;
-    END;
-    -- when limited=yes
-    -- In bytes as they are stored: two for each UTF-16 unit of a text.
-    IF DATALENGTH(@payload) > CAST(N'{max_bytes}' AS bigint)
-    BEGIN
-        THROW 51002, N'The payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
-    END;
-    -- end
-    -- when payload=json
-    -- As the one element of an array: ISJSON alone takes no scalars before SQL Server 2022.
-    IF ISJSON(N'[' + @payload + N']') = 0
-    BEGIN
-        THROW 51002, N'The payload is not valid JSON.||Send one JSON value as the payload.', 1;
-    END;
-    IF (SELECT COUNT(*) FROM OPENJSON(N'[' + @payload + N']')) <> 1
-    BEGIN
-        THROW 51002, N'The payload is not one JSON value.||Send one JSON value as the payload.', 1;
-    END;
-    -- end
+    {read_committed_only}
+    {payload_in_bounds}
     IF @id IS NULL
     BEGIN
         INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (created_at, payload)
@@ -112,13 +157,8 @@ AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
-    IF EXISTS (
-        SELECT 1 FROM sys.dm_exec_sessions AS s
-        WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
-    )
-    BEGIN
-        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
-    END;
+    SET ROWCOUNT 0;
+    {read_committed_only}
     IF ISJSON(@payloads) = 0 OR ISJSON(@ids) = 0
     BEGIN
         THROW 51002, N'The payloads or their ids are not a JSON array.||Send an array of strings, one for each payload.', 1;
@@ -127,46 +167,9 @@ BEGIN
     DECLARE @rows TABLE (
         position int NOT NULL PRIMARY KEY,
         id uniqueidentifier NOT NULL DEFAULT NEWSEQUENTIALID(),
-        -- when payload=text|json
-        payload nvarchar(max) NULL
-        -- end
-        -- when payload=bytes
-        payload varbinary(max) NULL
-        -- end
+        payload {payload_type} NULL
     );
-    INSERT INTO @rows (position, payload)
-    -- when payload=text|json
-    SELECT CAST(j.[key] AS int), j.value FROM OPENJSON(@payloads) AS j;
-    -- end
-    -- when payload=bytes
-    -- Hexadecimal digits; what is none becomes NULL, which is refused below.
-    SELECT CAST(j.[key] AS int), TRY_CONVERT(varbinary(max), j.value, 2) FROM OPENJSON(@payloads) AS j;
-    -- end
-    IF EXISTS (SELECT 1 FROM @rows AS r WHERE r.payload IS NULL)
-    BEGIN
-        -- when payload=text|json
-        THROW 51002, N'A payload is NULL.|A message needs a payload.|Send an empty payload instead.', 1;
-        -- end
-        -- when payload=bytes
-        THROW 51002, N'A payload is NULL or not hexadecimal digits.|A message needs a payload.|Send an empty payload instead.', 1;
-        -- end
-    END;
-    -- when limited=yes
-    IF EXISTS (SELECT 1 FROM @rows AS r WHERE DATALENGTH(r.payload) > CAST(N'{max_bytes}' AS bigint))
-    BEGIN
-        THROW 51002, N'A payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
-    END;
-    -- end
-    -- when payload=json
-    IF EXISTS (SELECT 1 FROM @rows AS r WHERE ISJSON(N'[' + r.payload + N']') = 0)
-    BEGIN
-        THROW 51002, N'A payload is not valid JSON.||Send one JSON value as each payload.', 1;
-    END;
-    IF EXISTS (SELECT 1 FROM @rows AS r WHERE (SELECT COUNT(*) FROM OPENJSON(N'[' + r.payload + N']')) <> 1)
-    BEGIN
-        THROW 51002, N'A payload is not one JSON value.||Send one JSON value as each payload.', 1;
-    END;
-    -- end
+    {rows_in_bounds}
     UPDATE r SET id = CAST(j.value AS uniqueidentifier)
     FROM @rows AS r INNER JOIN OPENJSON(@ids) AS j ON r.position = CAST(j.[key] AS int)
     WHERE j.value IS NOT NULL;
@@ -184,19 +187,7 @@ AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
-    -- Who claims: this session, by its number and its login time, which the server keeps in local time.
-    DECLARE @isolation smallint, @session nvarchar(256) = CONCAT(N'session=', @@SPID);
-    SELECT
-        @isolation = s.transaction_isolation_level,
-        @session = CONCAT(@session, N' login=', CONVERT(nvarchar(23), CAST(DATEADD(
-            minute, -DATEPART(tzoffset, SYSDATETIMEOFFSET()), s.login_time
-        ) AS datetime2(3)), 126), N'Z')
-    FROM sys.dm_exec_sessions AS s WHERE s.session_id = @@SPID;
-    IF @isolation IN (4, 5)
-    BEGIN
-        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
-    END;
-    SET @session = CONCAT(@session, CASE WHEN @bound = 1 THEN N' bound' END, N' consumer=' + @consumer);
+    {know_the_claimant}
     WITH head AS (
         SELECT TOP (1) m.id, m.payload, m.created_at, m.processing_started_at, m.claimed_by, m.attempts
         FROM [{schema}].[{queue}] AS m
@@ -220,28 +211,11 @@ AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
-    -- Who claims: this session, by its number and its login time, which the server keeps in local time.
-    DECLARE @isolation smallint, @session nvarchar(256) = CONCAT(N'session=', @@SPID);
-    SELECT
-        @isolation = s.transaction_isolation_level,
-        @session = CONCAT(@session, N' login=', CONVERT(nvarchar(23), CAST(DATEADD(
-            minute, -DATEPART(tzoffset, SYSDATETIMEOFFSET()), s.login_time
-        ) AS datetime2(3)), 126), N'Z')
-    FROM sys.dm_exec_sessions AS s WHERE s.session_id = @@SPID;
-    IF @isolation IN (4, 5)
-    BEGIN
-        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
-    END;
-    SET @session = CONCAT(@session, CASE WHEN @bound = 1 THEN N' bound' END, N' consumer=' + @consumer);
+    {know_the_claimant}
     DECLARE @claimed TABLE (
         created_at datetime2(7) NOT NULL,
         id uniqueidentifier NOT NULL,
-        -- when payload=text|json
-        payload nvarchar(max) NOT NULL,
-        -- end
-        -- when payload=bytes
-        payload varbinary(max) NOT NULL,
-        -- end
+        payload {payload_type} NOT NULL,
         attempts int NOT NULL,
         PRIMARY KEY (created_at, id)
     );
@@ -270,13 +244,7 @@ AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
-    IF EXISTS (
-        SELECT 1 FROM sys.dm_exec_sessions AS s
-        WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
-    )
-    BEGIN
-        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
-    END;
+    {read_committed_only}
     DELETE FROM [{schema}].[{queue}] WITH (ROWLOCK)
     WHERE id = @id AND processing_started_at IS NOT NULL AND errors IS NULL
     AND (@attempts IS NULL OR attempts = @attempts);
@@ -291,13 +259,7 @@ AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
-    IF EXISTS (
-        SELECT 1 FROM sys.dm_exec_sessions AS s
-        WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
-    )
-    BEGIN
-        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
-    END;
+    {read_committed_only}
     UPDATE [{schema}].[{queue}] WITH (ROWLOCK)
     SET errors = COALESCE(@error, N''), done_at = SYSUTCDATETIME()
     WHERE id = @id AND processing_started_at IS NOT NULL AND errors IS NULL
@@ -312,298 +274,8 @@ DROP PROCEDURE
     [{schema}].[{queue}_pop_many], [{schema}].[{queue}_complete], [{schema}].[{queue}_fail];
 DROP TABLE [{schema}].[{queue}];
 
--- name: status
--- one row: counts of at most 10,001 by state, the age of the oldest ready message, the table's counters
--- READPAST: what is so now, without waiting for anybody; see fifo.sql.
-SELECT
-    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
-    CAST(N'{queue}' AS nvarchar(128)) AS queue,
-    (
-        SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (CAST(N'{ready_limit}' AS bigint)) 1 AS one
-            FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-            WHERE m.[{claimed_at}] IS NULL
-        ) AS bounded
-    ) AS ready,
-    CAST(NULL AS bigint) AS scheduled,
-    -- when installed=yes
-    -- By done_at, which is set with errors: it is what the indexes are filtered by.
-    (
-        SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (CAST(N'{claimed_limit}' AS bigint)) 1 AS one
-            FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-            WHERE m.[{claimed_at}] IS NOT NULL AND m.[{done_at}] IS NULL
-        ) AS bounded
-    ) AS claimed,
-    (
-        SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (CAST(N'{stuck_limit}' AS bigint)) 1 AS one
-            FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-            WHERE m.[{claimed_at}] < DATEADD(second, -CAST(CEILING(CAST(N'{stuck_after_seconds}' AS float)) AS int), SYSUTCDATETIME())
-            AND m.[{claimed_at}] IS NOT NULL AND m.[{done_at}] IS NULL
-        ) AS bounded
-    ) AS stuck,
-    (
-        SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (CAST(N'{errors_limit}' AS bigint)) 1 AS one
-            FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-            WHERE m.[{done_at}] IS NOT NULL
-        ) AS bounded
-    ) AS errors,
-    -- end
-    -- when installed=no
-    -- when role error
-    (
-        SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (CAST(N'{claimed_limit}' AS bigint)) 1 AS one
-            FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-            WHERE m.[{claimed_at}] IS NOT NULL AND m.[{error}] IS NULL
-        ) AS bounded
-    ) AS claimed,
-    (
-        SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (CAST(N'{stuck_limit}' AS bigint)) 1 AS one
-            FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-            WHERE m.[{claimed_at}] < DATEADD(second, -CAST(CEILING(CAST(N'{stuck_after_seconds}' AS float)) AS int), SYSUTCDATETIME())
-            AND m.[{error}] IS NULL
-        ) AS bounded
-    ) AS stuck,
-    (
-        SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (CAST(N'{errors_limit}' AS bigint)) 1 AS one
-            FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-            WHERE m.[{error}] IS NOT NULL
-        ) AS bounded
-    ) AS errors,
-    -- end
-    -- when no role error
-    (
-        SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (CAST(N'{claimed_limit}' AS bigint)) 1 AS one
-            FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-            WHERE m.[{claimed_at}] IS NOT NULL
-        ) AS bounded
-    ) AS claimed,
-    (
-        SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (CAST(N'{stuck_limit}' AS bigint)) 1 AS one
-            FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-            WHERE m.[{claimed_at}] < DATEADD(second, -CAST(CEILING(CAST(N'{stuck_after_seconds}' AS float)) AS int), SYSUTCDATETIME())
-        ) AS bounded
-    ) AS stuck,
-    CAST(NULL AS bigint) AS errors,
-    -- end
-    -- end
-    CAST(NULL AS bigint) AS done,
-    -- when role pushed_at
-    (
-        SELECT TOP (CAST(N'{age_seconds_limit}' AS bigint)) CAST(DATEDIFF_BIG(microsecond, head.[{pushed_at}], SYSUTCDATETIME()) / 1e6 AS float)
-        FROM [{schema}].[{table}] AS head WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-        WHERE head.[{claimed_at}] IS NULL ORDER BY head.[{pushed_at}]
-    ) AS age_seconds,
-    -- end
-    -- when no role pushed_at
-    CAST(NULL AS float) AS age_seconds,
-    -- end
-    -- when counters=yes
-    estimated.number_of_rows AS rows_estimated,
-    counted.inserted AS inserted,
-    counted.updated AS updated,
-    counted.deleted AS deleted,
-    -- end
-    -- when counters=no
-    CAST(NULL AS bigint) AS rows_estimated,
-    CAST(NULL AS bigint) AS inserted,
-    CAST(NULL AS bigint) AS updated,
-    CAST(NULL AS bigint) AS deleted,
-    -- end
-    CAST(NULL AS bigint) AS next_push,
-    CAST(NULL AS bigint) AS next_pop,
-    CAST(NULL AS bigint) AS base,
-    CAST(NULL AS bigint) AS capacity
--- when counters=yes
-FROM (
-    SELECT SUM(p.row_count) AS number_of_rows
-    FROM sys.dm_db_partition_stats AS p
-    WHERE p.object_id = OBJECT_ID(N'[{schema}].[{table}]') AND p.index_id IN (0, 1)
-) AS estimated
-CROSS JOIN (
-    SELECT
-        SUM(o.leaf_insert_count) AS inserted,
-        SUM(o.leaf_update_count) AS updated,
-        -- A delete makes a ghost, except where the row goes at once.
-        SUM(o.leaf_delete_count + o.leaf_ghost_count) AS deleted
-    FROM sys.dm_db_index_operational_stats(DB_ID(), OBJECT_ID(N'[{schema}].[{table}]'), NULL, NULL) AS o
-    -- Of an object that is not to be seen the function would tell all.
-    WHERE o.object_id = OBJECT_ID(N'[{schema}].[{table}]') AND o.index_id IN (0, 1)
-) AS counted
--- end
-
--- name: claims
--- the oldest ten claims: since when, and whose
--- READPAST: one that is just being finished is none any more; see fifo.sql. A table that somebody else made
--- may have another collation than the others of the union.
-SELECT
-    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
-    CAST(N'{queue}' AS nvarchar(128)) AS queue,
-    oldest.id AS id,
-    CASE WHEN oldest.claimed_seconds < 0 THEN 0e0 ELSE oldest.claimed_seconds END AS claimed_seconds,
-    oldest.claimed_by AS claimed_by,
-    oldest.attempts AS attempts
-FROM (
-    SELECT TOP (10)
-        CAST(m.[{id}] AS nvarchar(450)) COLLATE DATABASE_DEFAULT AS id,
-        -- when role claimed_at
-        CAST(DATEDIFF_BIG(microsecond, m.[{claimed_at}], SYSUTCDATETIME()) / 1e6 AS float) AS claimed_seconds,
-        -- end
-        -- when no role claimed_at
-        CAST(NULL AS float) AS claimed_seconds,
-        -- end
-        -- when role claimed_by
-        CAST(m.[{claimed_by}] AS nvarchar(450)) COLLATE DATABASE_DEFAULT AS claimed_by,
-        -- end
-        -- when no role claimed_by
-        CAST(NULL AS nvarchar(450)) AS claimed_by,
-        -- end
-        -- when role attempts
-        CAST(m.[{attempts}] AS int) AS attempts
-        -- end
-        -- when no role attempts
-        CAST(NULL AS int) AS attempts
-        -- end
-    FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-    WHERE m.[{claimed_at}] IS NOT NULL
-    -- when installed=yes
-    AND m.[{done_at}] IS NULL
-    -- end
-    -- when installed=no
-    -- when role error
-    AND m.[{error}] IS NULL
-    -- end
-    -- end
-    -- when role claimed_at
-    ORDER BY m.[{claimed_at}]
-    -- end
-) AS oldest
-
--- name: estimate
--- one row: about how many rows there are of each state; nothing to a login that does not see the row counts
--- Installed: the engine counts the rows of each index (see fifo.sql), and each state has one. Adopted: of all
--- rows, the share that a state has in some pages; see pending.sql.
-SELECT
-    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
-    CAST(N'{queue}' AS nvarchar(128)) AS queue,
--- when counters=yes
--- when installed=yes
-    CAST(estimated.ready AS float) AS ready,
-    CAST(NULL AS float) AS scheduled,
-    CAST(estimated.claimed AS float) AS claimed,
-    CAST(estimated.errors AS float) AS errors,
-    CAST(NULL AS float) AS done
-FROM (
-    SELECT
-        SUM(CASE WHEN i.name = N'{queue}_ready' THEN p.row_count END) AS ready,
-        SUM(CASE WHEN i.name = N'{queue}_claimed' THEN p.row_count END) AS claimed,
-        SUM(CASE WHEN i.name = N'{queue}_error' THEN p.row_count END) AS errors
-    FROM sys.indexes AS i
-    INNER JOIN sys.dm_db_partition_stats AS p ON i.object_id = p.object_id AND i.index_id = p.index_id
-    WHERE i.object_id = OBJECT_ID(N'[{schema}].[{table}]')
-) AS estimated
--- end
--- when installed=no
-    estimated.number_of_rows * found.ready / found.looked_at AS ready,
-    CAST(NULL AS float) AS scheduled,
-    estimated.number_of_rows * found.claimed / found.looked_at AS claimed,
-    estimated.number_of_rows * found.errors / found.looked_at AS errors,
-    CAST(NULL AS float) AS done
-FROM (
-    SELECT SUM(p.row_count) AS number_of_rows
-    FROM sys.dm_db_partition_stats AS p
-    WHERE p.object_id = OBJECT_ID(N'[{schema}].[{table}]') AND p.index_id IN (0, 1)
-) AS estimated
-CROSS JOIN (
-    SELECT
-        SUM(CASE WHEN m.[{claimed_at}] IS NULL THEN 1e0 ELSE 0e0 END) AS ready,
-        -- when role error
-        SUM(CASE WHEN m.[{claimed_at}] IS NOT NULL AND m.[{error}] IS NULL THEN 1e0 ELSE 0e0 END) AS claimed,
-        SUM(CASE WHEN m.[{error}] IS NOT NULL THEN 1e0 ELSE 0e0 END) AS errors,
-        -- end
-        -- when no role error
-        SUM(CASE WHEN m.[{claimed_at}] IS NOT NULL THEN 1e0 ELSE 0e0 END) AS claimed,
-        CAST(NULL AS float) AS errors,
-        -- end
-        NULLIF(COUNT_BIG(*), 0) AS looked_at
-    FROM [{schema}].[{table}] AS m TABLESAMPLE (5000 ROWS) WITH (NOLOCK)
-) AS found
--- end
--- end
--- when counters=no
-    CAST(NULL AS float) AS ready,
-    CAST(NULL AS float) AS scheduled,
-    CAST(NULL AS float) AS claimed,
-    CAST(NULL AS float) AS errors,
-    CAST(NULL AS float) AS done
--- end
-
--- name: messages
--- the messages of one state, or all (walk), without order, each with its key, for `looked` of common.sql
--- READPAST: what is so now, without waiting for anybody; see fifo.sql.
-SELECT
-    -- when sorted=time_up|time_down|undated_up|undated_down
-    m.[{since}] AS key_time,
-    -- end
-    m.[{id}] AS key_id,
-    CAST(m.[{id}] AS nvarchar(450)) AS id,
-    CASE
-        -- when installed=yes
-        -- By done_at, which is set with errors: it is what the indexes are filtered by.
-        WHEN m.[{done_at}] IS NOT NULL THEN N'error'
-        -- end
-        -- when installed=no
-        -- when role error
-        WHEN m.[{error}] IS NOT NULL THEN N'error'
-        -- end
-        -- end
-        WHEN m.[{claimed_at}] IS NULL THEN N'ready'
-        ELSE N'claimed'
-    END AS state,
-    -- when role pushed_at
-    m.[{pushed_at}] AS pushed_at,
-    -- end
-    -- when role claimed_by
-    m.[{claimed_by}] AS claimed_by,
-    -- end
-    -- when role attempts
-    m.[{attempts}] AS attempts,
-    -- end
-    -- when role done_at
-    m.[{done_at}] AS done_at,
-    -- end
-    -- when role error
-    m.[{error}] AS error,
-    -- end
-    m.[{claimed_at}] AS claimed_at,
-    m.[{payload}] AS payload
-FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
--- when walk=ready
-WHERE m.[{claimed_at}] IS NULL
--- end
--- when walk=claimed
-WHERE m.[{claimed_at}] IS NOT NULL
--- when installed=yes
-AND m.[{done_at}] IS NULL
--- end
--- when installed=no
--- when role error
-AND m.[{error}] IS NULL
--- end
--- end
--- end
--- when walk=error
--- when installed=yes
-WHERE m.[{done_at}] IS NOT NULL
--- end
--- when installed=no
-WHERE m.[{error}] IS NOT NULL
--- end
--- end
+-- name: state_illegal
+-- script: the rows whose columns contradict their state, for who judges that finding
+SELECT [{id}], processing_started_at, claimed_by, done_at, errors
+FROM [{schema}].[{table}] WITH (READPAST, READCOMMITTEDLOCK)
+WHERE errors IS NOT NULL AND (processing_started_at IS NULL OR done_at IS NULL);

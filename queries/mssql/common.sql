@@ -4,27 +4,184 @@
 -- A procedure's argument cannot be an expression, so what is bound is declared first. WITH RESULT SETS
 -- gives all designs the same columns: an id comes as text, whether it is a number or a uuid.
 
+-- define: payload_type
+-- when payload=text|json
+nvarchar(max)
+-- end
+-- when payload=bytes
+varbinary(max)
+-- end
+
+-- define: read_committed_only
+-- a queue is called at READ COMMITTED, or not at all
+IF EXISTS (
+    SELECT 1 FROM sys.dm_exec_sessions AS s
+    WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
+)
+BEGIN
+    THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
+END;
+
+-- define: payload_in_bounds
+-- refuses a @payload that is NULL, too long or no JSON
+IF @payload IS NULL
+BEGIN
+    THROW 51002, N'The payload is NULL.|A message needs a payload.|Send an empty payload instead.', 1;
+END;
+-- when limited=yes
+-- In bytes as they are stored: two for each UTF-16 unit of a text.
+IF DATALENGTH(@payload) > CAST(N'{max_bytes}' AS bigint)
+BEGIN
+    THROW 51002, N'The payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
+END;
+-- end
+-- when payload=json
+-- As the one element of an array: ISJSON alone takes no scalars before SQL Server 2022.
+IF ISJSON(N'[' + @payload + N']') = 0
+BEGIN
+    THROW 51002, N'The payload is not valid JSON.||Send one JSON value as the payload.', 1;
+END;
+IF (SELECT COUNT(*) FROM OPENJSON(N'[' + @payload + N']')) <> 1
+BEGIN
+    THROW 51002, N'The payload is not one JSON value.||Send one JSON value as the payload.', 1;
+END;
+-- end
+
+-- define: payloads_as_rows
+-- @payloads, a JSON array, becomes the table @rows
+IF ISJSON(@payloads) = 0
+BEGIN
+    THROW 51002, N'The payloads are not a JSON array.||Send an array of strings, one for each payload.', 1;
+END;
+DECLARE @rows TABLE (
+    position int NOT NULL PRIMARY KEY,
+    payload {payload_type} NULL
+);
+
+-- define: rows_in_bounds
+-- fills @rows and refuses payloads that are NULL, too long or no JSON
+INSERT INTO @rows (position, payload)
+-- when payload=text|json
+SELECT CAST(j.[key] AS int), j.value FROM OPENJSON(@payloads) AS j;
+-- end
+-- when payload=bytes
+-- Hexadecimal digits; what is none becomes NULL, which is refused below.
+SELECT CAST(j.[key] AS int), TRY_CONVERT(varbinary(max), j.value, 2) FROM OPENJSON(@payloads) AS j;
+-- end
+IF EXISTS (SELECT 1 FROM @rows AS r WHERE r.payload IS NULL)
+BEGIN
+    -- when payload=text|json
+    THROW 51002, N'A payload is NULL.|A message needs a payload.|Send an empty payload instead.', 1;
+    -- end
+    -- when payload=bytes
+    THROW 51002, N'A payload is NULL or not hexadecimal digits.|A message needs a payload.|Send an empty payload instead.', 1;
+    -- end
+END;
+-- when limited=yes
+IF EXISTS (SELECT 1 FROM @rows AS r WHERE DATALENGTH(r.payload) > CAST(N'{max_bytes}' AS bigint))
+BEGIN
+    THROW 51002, N'A payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
+END;
+-- end
+-- when payload=json
+IF EXISTS (SELECT 1 FROM @rows AS r WHERE ISJSON(N'[' + r.payload + N']') = 0)
+BEGIN
+    THROW 51002, N'A payload is not valid JSON.||Send one JSON value as each payload.', 1;
+END;
+IF EXISTS (SELECT 1 FROM @rows AS r WHERE (SELECT COUNT(*) FROM OPENJSON(N'[' + r.payload + N']')) <> 1)
+BEGIN
+    THROW 51002, N'A payload is not one JSON value.||Send one JSON value as each payload.', 1;
+END;
+-- end
+
+-- define: know_the_claimant
+-- @session: who claims, by the number of the session and its login time, which the server keeps in local time; at READ COMMITTED
+DECLARE @isolation smallint, @session nvarchar(256) = CONCAT(N'session=', @@SPID);
+SELECT
+    @isolation = s.transaction_isolation_level,
+    @session = CONCAT(@session, N' login=', CONVERT(nvarchar(23), CAST(DATEADD(
+        minute, -DATEPART(tzoffset, SYSDATETIMEOFFSET()), s.login_time
+    ) AS datetime2(3)), 126), N'Z')
+FROM sys.dm_exec_sessions AS s WHERE s.session_id = @@SPID;
+IF @isolation IN (4, 5)
+BEGIN
+    THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
+END;
+SET @session = CONCAT(@session, CASE WHEN @bound = 1 THEN N' bound' END, N' consumer=' + @consumer);
+
+-- define: locked
+-- of lock_all: each table that callers take something from or put something in
+SELECT TOP (1) @held = 1 FROM [{schema}].[{table}] AS m WITH (TABLOCKX, HOLDLOCK);
+
+-- define: half
+-- whether a claimed message has lost its payload
+CAST(0 AS bit)
+
+-- define: is_other
+-- of a CASE over the row l: what some other message has in its error, its claimant or its payload
+-- when by_error=yes
+WHEN l.error IS NULL OR EXISTS (
+    SELECT 1 FROM OPENJSON(CAST(:errors AS nvarchar(max))) AS e
+    WHERE CHARINDEX(e.[value] COLLATE Latin1_General_100_CI_AS_SC, l.error COLLATE Latin1_General_100_CI_AS_SC) = 0
+) THEN 0
+-- end
+-- when by_claimed_by=yes
+-- All of it, its session, or the consumer's name: "session=55 login=... bound consumer=worker-1".
+WHEN l.claimed_by IS NULL OR (
+    CONCAT(l.claimed_by, N'|') COLLATE Latin1_General_100_BIN2 <> CONCAT(CAST(:claimed_by AS nvarchar(max)), N'|')
+    AND CHARINDEX(CONCAT(CAST(:claimed_by AS nvarchar(1000)), N' login='), l.claimed_by COLLATE Latin1_General_100_BIN2) <> 1
+    AND (
+        CHARINDEX(N' consumer=', l.claimed_by) = 0
+        OR CONCAT(SUBSTRING(l.claimed_by, CHARINDEX(N' consumer=', l.claimed_by) + 10, 1000), N'|') COLLATE Latin1_General_100_BIN2
+        <> CONCAT(CAST(:claimed_by AS nvarchar(max)), N'|')
+    )
+) THEN 0
+-- end
+-- when by_payload_1=yes
+WHEN CASE WHEN ISJSON(l.payload) = 1 THEN
+    CASE WHEN JSON_VALUE(l.payload, N'{payload_path_1}') + N'|' COLLATE Latin1_General_100_BIN2
+        = CAST(:payload_value_1 AS nvarchar(max)) + N'|' THEN 1 END
+END IS NULL THEN 0
+-- end
+-- when by_payload_2=yes
+WHEN CASE WHEN ISJSON(l.payload) = 1 THEN
+    CASE WHEN JSON_VALUE(l.payload, N'{payload_path_2}') + N'|' COLLATE Latin1_General_100_BIN2
+        = CAST(:payload_value_2 AS nvarchar(max)) + N'|' THEN 1 END
+END IS NULL THEN 0
+-- end
+-- when by_payload_3=yes
+WHEN CASE WHEN ISJSON(l.payload) = 1 THEN
+    CASE WHEN JSON_VALUE(l.payload, N'{payload_path_3}') + N'|' COLLATE Latin1_General_100_BIN2
+        = CAST(:payload_value_3 AS nvarchar(max)) + N'|' THEN 1 END
+END IS NULL THEN 0
+-- end
+-- when by_payload_4=yes
+WHEN CASE WHEN ISJSON(l.payload) = 1 THEN
+    CASE WHEN JSON_VALUE(l.payload, N'{payload_path_4}') + N'|' COLLATE Latin1_General_100_BIN2
+        = CAST(:payload_value_4 AS nvarchar(max)) + N'|' THEN 1 END
+END IS NULL THEN 0
+-- end
+
+-- define: key_time_text
+-- of the row l: the time in its key, for whoever goes on from there
+-- when sorted=time_up|time_down
+CONVERT(nvarchar(27), l.key_time, 126)
+-- end
+-- when sorted=id_up|id_down|undated_up|undated_down|no
+CAST(NULL AS nvarchar(27))
+-- end
+
 -- name: archive
 -- script: the table that takes purged and archived messages, and popped ones with archive_at_pop=on
 CREATE TABLE [{schema}].[{queue}_archive] (
     archive_id bigint IDENTITY(1, 1) NOT NULL,
-    -- when design=claim|broker
-    id uniqueidentifier NOT NULL,
-    -- end
-    -- when design=naive|ring|heap|fifo|stack|pending|status|split
-    id bigint NOT NULL,
-    -- end
-    -- when payload=text|json
-    payload nvarchar(max) NOT NULL,
-    -- end
-    -- when payload=bytes
-    payload varbinary(max) NOT NULL,
-    -- end
-    -- when design=status|split
+    id {id_type} NOT NULL,
+    payload {payload_type} NOT NULL,
+    -- when defined title
     title nvarchar(max) NULL,
     -- end
     pushed_at datetime2(7) NULL,
-    -- when design=pending
+    -- when role due_at
     due_at datetime2(7) NULL,
     -- end
     claimed_at datetime2(7) NULL,
@@ -65,29 +222,37 @@ DECLARE @payloads nvarchar(max) = :payloads;
 EXEC [{schema}].[{queue}_push_many] @payloads = @payloads
 WITH RESULT SETS ((id nvarchar(36)));
 
+-- name: push_many_with
+-- a row for each payload in order: its id as text; with what such a queue takes besides, null for the default
+-- pending: due at :due_at, else :due_in_seconds from now by this server's clock.
+DECLARE @payloads nvarchar(max) = :payloads;
+-- when defined push_values
+{push_values}
+-- end
+EXEC [{schema}].[{queue}_push_many] @payloads = @payloads
+-- when defined push_with
+{push_with}
+-- end
+WITH RESULT SETS ((id nvarchar(36) NULL));
+
 -- name: pop
 -- at most :n rows in the design's order: the messages taken now
 DECLARE @n int = :n;
 -- when finishes=yes
 DECLARE @consumer nvarchar(128) = :consumer;
 -- end
--- when design=broker
-DECLARE @wait_ms int = :wait_ms;
+-- when defined pop_values
+{pop_values}
 -- end
 EXEC [{schema}].[{queue}_pop_many]
     @n = @n
     -- when finishes=yes
     , @consumer = @consumer
     -- end
-    -- when design=broker
-    , @wait_ms = @wait_ms
+    -- when defined pop_with
+    {pop_with}
     -- end
--- when payload=text|json
-WITH RESULT SETS ((id nvarchar(36), payload nvarchar(max), pushed_at datetime2(7), attempts int));
--- end
--- when payload=bytes
-WITH RESULT SETS ((id nvarchar(36), payload varbinary(max), pushed_at datetime2(7), attempts int));
--- end
+WITH RESULT SETS ((id nvarchar(36), payload {payload_type}, pushed_at datetime2(7), attempts int));
 
 -- name: complete
 -- one row: whether the claim was still this one and is finished now
@@ -105,100 +270,27 @@ EXEC [{schema}].[{queue}_fail] @id = @id, @error = @error, @attempts = @attempts
 WITH RESULT SETS ((acted bit));
 
 -- name: lock_all
--- script: keeps everyone out of the queue until the transaction ends (a ring's configuration first, as its callers do)
--- broker: pushes on kept conversations go through their table. Besides there is nothing to lock: SEND and
--- RECEIVE touch no table of ours, and a Service Broker queue takes no hint but NOLOCK. So a message that
--- comes between the count and the DROP goes with the queue.
+-- script: keeps everyone out of the queue until the transaction ends
 DECLARE @held int;
--- when design=ring
-SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_config] AS c WITH (TABLOCKX, HOLDLOCK);
-SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_parked] AS p WITH (TABLOCKX, HOLDLOCK);
--- end
--- when in_hand=on
-SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_in_hand] AS h WITH (TABLOCKX, HOLDLOCK);
--- end
--- when design=naive|ring|heap|fifo|stack|pending|claim|status|split
-SELECT TOP (1) @held = 1 FROM [{schema}].[{table}] AS m WITH (TABLOCKX, HOLDLOCK);
--- end
--- when design=split
-SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_data] AS d WITH (TABLOCKX, HOLDLOCK);
--- end
--- when conversation=kept
-SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_conversation] AS c WITH (TABLOCKX, HOLDLOCK);
--- end
+{locked}
 
 -- name: contents
 -- one row: exact counts of the messages that a queue holds; a scan, for verbs and never for monitoring
 -- What another transaction holds is skipped, not waited for; after lock_all there is no other.
 SELECT
-    -- when design=naive|heap|fifo|stack|pending
-    (SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK)) AS live,
+    (
+        SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK)
+        -- when defined is_live
+        WHERE {is_live}
+        -- end
+    ) AS live,
+    -- when defined is_claimed
+    (SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK) WHERE {is_claimed}) AS claimed,
+    (SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK) WHERE {is_finished}) AS finished,
+    -- end
+    -- when not defined is_claimed
     CAST(0 AS bigint) AS claimed,
     CAST(0 AS bigint) AS finished,
-    -- end
-    -- when design=claim
-    (
-        SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK)
-        WHERE m.processing_started_at IS NULL
-    ) AS live,
-    (
-        SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK)
-        WHERE m.processing_started_at IS NOT NULL AND m.errors IS NULL
-    ) AS claimed,
-    (
-        SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK)
-        WHERE m.errors IS NOT NULL
-    ) AS finished,
-    -- end
-    -- when design=status|split
-    (
-        SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK) WHERE m.status = 0
-    ) AS live,
-    (
-        SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK) WHERE m.status = 1
-    ) AS claimed,
-    (
-        SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK) WHERE m.status > 1
-    ) AS finished,
-    -- end
-    -- when design=broker
-    -- Those that cannot be delivered lie apart, for all queues of the database together.
-    (
-        SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (NOLOCK)
-        WHERE m.message_type_name = N'{schema}.{queue}_message_type'
-    ) + (
-        SELECT COUNT_BIG(*) FROM sys.transmission_queue AS t
-        WHERE t.to_service_name = N'{schema}.{queue}_service' AND t.message_type_name = N'{schema}.{queue}_message_type'
-    ) AS live,
-    CAST(0 AS bigint) AS claimed,
-    CAST(0 AS bigint) AS finished,
-    -- end
-    -- when design=ring
-    (
-        SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK)
-        WHERE m.reference_count > 0
-    )
-    -- when in_hand=on
-    + (
-        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
-        WHERE h.claimed_at IS NULL AND h.done_at IS NULL
-    )
-    -- end
-    AS live,
-    -- when in_hand=off
-    CAST(0 AS bigint) AS claimed,
-    CAST(0 AS bigint) AS finished,
-    -- end
-    -- when in_hand=on
-    (
-        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
-        WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL
-    ) AS claimed,
-    (
-        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
-        WHERE h.done_at IS NOT NULL
-    ) AS finished,
-    -- end
     -- end
     (SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_archive] AS a WITH (READPAST, READCOMMITTEDLOCK)) AS archived;
 
@@ -207,8 +299,8 @@ SELECT
 SELECT COUNT_BIG(*) AS archived FROM [{schema}].[{queue}_archive] AS a WITH (READPAST, READCOMMITTEDLOCK);
 
 -- name: looked
--- of the messages that a design's `messages` walks: the next :look from a key on, numbered in order
--- Three statements are one: WITH walked AS (messages), looked AS (looked) matching, or error_texts. A
+-- of the messages that a design's `messages` scans: the next :look from a key on, numbered in order
+-- Three statements are one: WITH scanned AS (messages), looked AS (looked) matching, or error_texts. A
 -- message is found by its key in an index, never by counting rows, and no more than :look are read.
 -- There is no comparing of pairs: >= opens the index, and what follows leaves out what was seen.
 SELECT TOP (:look)
@@ -274,10 +366,10 @@ SELECT TOP (:look)
     -- when no role error
     CAST(NULL AS nvarchar(max)) AS error,
     -- end
-    -- when design=status|split
+    -- when defined title
     w.title AS title,
     -- end
-    -- when design=ring
+    -- when defined slot
     CAST(w.slot AS bigint) AS slot,
     CAST(w.number AS bigint) AS number,
     -- end
@@ -285,12 +377,12 @@ SELECT TOP (:look)
     w.payload AS payload,
     -- end
     w.key_id AS key_id
-FROM walked AS w
+FROM scanned AS w
 WHERE w.key_id IS NOT NULL
 -- when sorted=time_up|time_down
 AND w.key_time IS NOT NULL
 -- end
--- Set by hand, a state may come without its time: such messages are a walk of their own. It is sorted by
+-- Set by hand, a state may come without its time: such messages are a scan of their own. It is sorted by
 -- that nothing too, for only then is the index on it the way to them.
 -- when sorted=undated_up|undated_down
 AND w.key_time IS NULL
@@ -317,9 +409,9 @@ AND w.key_id = :after_id
 AND w.key_time = CAST(:after_time AS datetime2(7))
 -- end
 -- end
--- A filter by age ends the walk where the index is in the order of the age, and only there. An action's
+-- A filter by age ends the scan where the index is in the order of the age, and only there. An action's
 -- ages are measured from its cut-off, however long it runs. DATEADD takes whole numbers.
--- when by_age=walk
+-- when by_age=scan
 -- when by_cutoff=yes
 AND w.key_time <= CAST(:moment AS datetime2(7))
 -- end
@@ -351,33 +443,28 @@ ORDER BY w.key_time DESC, w.key_id DESC
 SELECT TOP (:n)
     l.position AS position,
     t.matches AS matches,
-    -- when sorted=time_up|time_down
-    CONVERT(nvarchar(27), l.key_time, 126) AS key_time,
-    -- end
-    -- when sorted=id_up|id_down|undated_up|undated_down|no
-    CAST(NULL AS nvarchar(27)) AS key_time,
-    -- end
+    {key_time_text} AS key_time,
     CAST(l.key_id AS nvarchar(450)) AS key_id,
     l.id AS id,
     l.state AS state,
     l.pushed_at AS pushed_at,
-    CAST(DATEDIFF_BIG(microsecond, s.since, SYSUTCDATETIME()) / 1e6 AS float) AS age_seconds,
+    CAST(DATEDIFF_BIG(microsecond, s.since, COALESCE(CAST(:moment AS datetime2(7)), SYSUTCDATETIME())) / 1e6 AS float) AS age_seconds,
     l.due_at AS due_at,
     l.attempts AS attempts,
     l.claimed_at AS claimed_at,
     l.claimed_by AS claimed_by,
     l.done_at AS done_at,
-    -- when design=status|split
+    -- when defined title
     l.title AS title,
     -- end
-    -- when design=naive|ring|heap|fifo|stack|pending|claim|broker
+    -- when not defined title
     CAST(NULL AS nvarchar(255)) AS title,
     -- end
-    -- when design=ring
+    -- when defined slot
     l.slot AS slot,
     l.number AS number,
     -- end
-    -- when design=naive|heap|fifo|stack|pending|claim|status|split|broker
+    -- when not defined slot
     CAST(NULL AS bigint) AS slot,
     CAST(NULL AS bigint) AS number,
     -- end
@@ -398,7 +485,14 @@ SELECT TOP (:n)
     -- when body=no
     CAST(NULL AS nvarchar(1)) AS payload,
     -- end
-    LEFT(l.error COLLATE Latin1_General_100_CI_AS_SC, CAST(:error_length AS int)) AS error
+    LEFT(l.error COLLATE Latin1_General_100_CI_AS_SC, CAST(:error_length AS int)) AS error,
+    -- Of the whole text: what tells one failure of a message from another.
+    -- when hashed=yes
+    CONVERT(nvarchar(64), HASHBYTES(N'SHA2_256', COALESCE(l.error, N'')), 2) AS error_hash
+    -- end
+    -- when hashed=no
+    CAST(NULL AS nvarchar(64)) AS error_hash
+    -- end
 FROM looked AS l
 CROSS APPLY (
     SELECT
@@ -428,48 +522,7 @@ CROSS APPLY (
             -- when by_id=yes
             WHEN l.id <> CAST(:id AS nvarchar(450)) OR l.id IS NULL THEN 0
             -- end
-            -- when by_error=yes
-            WHEN l.error IS NULL OR EXISTS (
-                SELECT 1 FROM OPENJSON(CAST(:errors AS nvarchar(max))) AS e
-                WHERE CHARINDEX(e.[value] COLLATE Latin1_General_100_CI_AS_SC, l.error COLLATE Latin1_General_100_CI_AS_SC) = 0
-            ) THEN 0
-            -- end
-            -- when by_claimed_by=yes
-            -- All of it, its session, or the consumer's name: "session=55 login=... bound consumer=worker-1".
-            WHEN l.claimed_by IS NULL OR (
-                CONCAT(l.claimed_by, N'|') COLLATE Latin1_General_100_BIN2 <> CONCAT(CAST(:claimed_by AS nvarchar(max)), N'|')
-                AND CHARINDEX(CONCAT(CAST(:claimed_by AS nvarchar(1000)), N' login='), l.claimed_by COLLATE Latin1_General_100_BIN2) <> 1
-                AND (
-                    CHARINDEX(N' consumer=', l.claimed_by) = 0
-                    OR CONCAT(SUBSTRING(l.claimed_by, CHARINDEX(N' consumer=', l.claimed_by) + 10, 1000), N'|') COLLATE Latin1_General_100_BIN2
-                    <> CONCAT(CAST(:claimed_by AS nvarchar(max)), N'|')
-                )
-            ) THEN 0
-            -- end
-            -- when by_payload_1=yes
-            WHEN CASE WHEN ISJSON(l.payload) = 1 THEN
-                CASE WHEN JSON_VALUE(l.payload, N'{payload_path_1}') + N'|' COLLATE Latin1_General_100_BIN2
-                    = CAST(:payload_value_1 AS nvarchar(max)) + N'|' THEN 1 END
-            END IS NULL THEN 0
-            -- end
-            -- when by_payload_2=yes
-            WHEN CASE WHEN ISJSON(l.payload) = 1 THEN
-                CASE WHEN JSON_VALUE(l.payload, N'{payload_path_2}') + N'|' COLLATE Latin1_General_100_BIN2
-                    = CAST(:payload_value_2 AS nvarchar(max)) + N'|' THEN 1 END
-            END IS NULL THEN 0
-            -- end
-            -- when by_payload_3=yes
-            WHEN CASE WHEN ISJSON(l.payload) = 1 THEN
-                CASE WHEN JSON_VALUE(l.payload, N'{payload_path_3}') + N'|' COLLATE Latin1_General_100_BIN2
-                    = CAST(:payload_value_3 AS nvarchar(max)) + N'|' THEN 1 END
-            END IS NULL THEN 0
-            -- end
-            -- when by_payload_4=yes
-            WHEN CASE WHEN ISJSON(l.payload) = 1 THEN
-                CASE WHEN JSON_VALUE(l.payload, N'{payload_path_4}') + N'|' COLLATE Latin1_General_100_BIN2
-                    = CAST(:payload_value_4 AS nvarchar(max)) + N'|' THEN 1 END
-            END IS NULL THEN 0
-            -- end
+            {is_other}
             ELSE 1
         END AS bit) AS matches
 ) AS t
@@ -490,12 +543,7 @@ ORDER BY l.key_time DESC, l.key_id DESC
 -- name: error_texts
 -- of those looked at, in no order: the beginning of each error's text, when it failed and how often it was tried
 SELECT
-    -- when sorted=time_up|time_down
-    CONVERT(nvarchar(27), l.key_time, 126) AS key_time,
-    -- end
-    -- when sorted=id_up|id_down|undated_up|undated_down
-    CAST(NULL AS nvarchar(27)) AS key_time,
-    -- end
+    {key_time_text} AS key_time,
     CAST(l.key_id AS nvarchar(450)) AS key_id,
     l.position AS position,
     l.id AS id,
@@ -535,32 +583,13 @@ WHERE t.attempts >= CAST(:least AS bigint) OR t.position = t.looked
 -- name: claimed
 -- of those looked at, in no order: whose claim each is, for how long, and whether it has no payload; and how many were looked at
 SELECT
-    -- when sorted=time_up|time_down
-    CONVERT(nvarchar(27), l.key_time, 126) AS key_time,
-    -- end
-    -- when sorted=id_up|id_down|undated_up|undated_down
-    CAST(NULL AS nvarchar(27)) AS key_time,
-    -- end
+    {key_time_text} AS key_time,
     CAST(l.key_id AS nvarchar(450)) AS key_id,
     l.position AS position,
     COUNT_BIG(*) OVER () AS looked,
     l.id AS id,
     l.claimed_by AS claimed_by,
-    -- when installed=yes
-    -- when design=split
-    -- A payload that somebody holds is there: NOLOCK.
-    CAST(CASE
-        WHEN EXISTS (SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (NOLOCK) WHERE d.id = l.key_id) THEN 0
-        ELSE 1
-    END AS bit) AS half,
-    -- end
-    -- when design=claim|status|ring
-    CAST(0 AS bit) AS half,
-    -- end
-    -- end
-    -- when installed=no
-    CAST(0 AS bit) AS half,
-    -- end
+    {half} AS half,
     CAST(DATEDIFF_BIG(microsecond, l.claimed_at, SYSUTCDATETIME()) / 1e6 AS float) AS seconds
 FROM looked AS l
 
@@ -587,21 +616,8 @@ FROM (
         l.key_id,
         l.position,
         l.id,
-        -- when design=claim
-        -- when walk=error
-        CASE WHEN l.claimed_at IS NULL THEN 1 ELSE 0 END AS contradicts,
-        -- end
-        -- end
-        -- when design=status|split
-        -- when walk=any
-        CASE WHEN l.state LIKE N'status %' THEN 1 ELSE 0 END AS contradicts,
-        -- end
-        -- when walk=done
-        CASE WHEN l.error IS NOT NULL THEN 1 ELSE 0 END AS contradicts,
-        -- end
-        -- when walk=claimed|error
-        0 AS contradicts,
-        -- end
+        -- when defined contradicts
+        {contradicts} AS contradicts,
         -- end
         COUNT_BIG(*) OVER () AS looked
     FROM looked AS l

@@ -21,6 +21,17 @@
 -- Deleted rows stay as ghosts at the head, where every pop begins, until the server cleans up. A row
 -- version that is still in use (a long snapshot, a readable secondary) keeps them, and pops get slower.
 
+-- define: oldest_first
+-- when role pushed_at
+m.[{id}]
+-- end
+
+-- define: pop_order
+m.[{id}]
+
+-- define: due_when_popped
+CAST(NULL AS datetime2(7))
+
 -- name: tables
 -- script: the queue's table
 SET ANSI_NULLS ON;
@@ -28,12 +39,7 @@ SET QUOTED_IDENTIFIER ON;
 GO
 CREATE TABLE [{schema}].[{queue}] (
     id bigint IDENTITY(1, 1) NOT NULL,
-    -- when payload=text|json
-    payload nvarchar(max) NOT NULL,
-    -- end
-    -- when payload=bytes
-    payload varbinary(max) NOT NULL,
-    -- end
+    payload {payload_type} NOT NULL,
     pushed_at datetime2(7) NOT NULL DEFAULT SYSUTCDATETIME(),
     CONSTRAINT [{queue}_key] PRIMARY KEY CLUSTERED (id)
     WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON)
@@ -42,56 +48,26 @@ ALTER TABLE [{schema}].[{queue}] SET (LOCK_ESCALATION = DISABLE);
 
 -- name: functions
 -- script: the procedures push, push_many, pop, pop_many
+-- SET ROWCOUNT 0: under a caller's own, push_many would write fewer messages than it was given (Microsoft's manual,
+-- "SET ROWCOUNT": it ends INSERT too).
 SET ANSI_NULLS ON;
 SET QUOTED_IDENTIFIER ON;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
-    -- when payload=text|json
-    @payload nvarchar(max)
-    -- end
-    -- when payload=bytes
-    @payload varbinary(max)
-    -- end
+    @payload {payload_type}
 AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
-    IF EXISTS (
-        SELECT 1 FROM sys.dm_exec_sessions AS s
-        WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
-    )
-    BEGIN
-        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
-    END;
-    IF @payload IS NULL
-    BEGIN
-        THROW 51002, N'The payload is NULL.|A message needs a payload.|Send an empty payload instead.', 1;
-    END;
-    -- when limited=yes
-    -- In bytes as they are stored: two for each UTF-16 unit of a text.
-    IF DATALENGTH(@payload) > CAST(N'{max_bytes}' AS bigint)
-    BEGIN
-        THROW 51002, N'The payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
-    END;
-    -- end
-    -- when payload=json
-    -- As the one element of an array: ISJSON alone takes no scalars before SQL Server 2022.
-    IF ISJSON(N'[' + @payload + N']') = 0
-    BEGIN
-        THROW 51002, N'The payload is not valid JSON.||Send one JSON value as the payload.', 1;
-    END;
-    IF (SELECT COUNT(*) FROM OPENJSON(N'[' + @payload + N']')) <> 1
-    BEGIN
-        THROW 51002, N'The payload is not one JSON value.||Send one JSON value as the payload.', 1;
-    END;
-    -- end
+    {read_committed_only}
+    {payload_in_bounds}
     -- when order=lax
     INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (payload) OUTPUT inserted.id VALUES (@payload);
     -- end
     -- when order=strict
     DECLARE @lock int;
     BEGIN TRANSACTION;
-    EXEC @lock = sp_getapplock
+    EXEC @lock = sys.sp_getapplock
         @Resource = N'dbq {schema}.{queue}', @LockMode = N'Exclusive', @LockOwner = N'Transaction';
     IF @lock < 0
     BEGIN
@@ -99,7 +75,7 @@ BEGIN
     END;
     INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (payload) OUTPUT inserted.id VALUES (@payload);
     -- The row is in the index now and its own lock says so: the next push may draw.
-    EXEC sp_releaseapplock @Resource = N'dbq {schema}.{queue}', @LockOwner = N'Transaction';
+    EXEC sys.sp_releaseapplock @Resource = N'dbq {schema}.{queue}', @LockOwner = N'Transaction';
     COMMIT TRANSACTION;
     -- end
 END;
@@ -110,64 +86,15 @@ AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
-    IF EXISTS (
-        SELECT 1 FROM sys.dm_exec_sessions AS s
-        WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
-    )
-    BEGIN
-        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
-    END;
-    IF ISJSON(@payloads) = 0
-    BEGIN
-        THROW 51002, N'The payloads are not a JSON array.||Send an array of strings, one for each payload.', 1;
-    END;
-    DECLARE @rows TABLE (
-        position int NOT NULL PRIMARY KEY,
-        -- when payload=text|json
-        payload nvarchar(max) NULL
-        -- end
-        -- when payload=bytes
-        payload varbinary(max) NULL
-        -- end
-    );
+    SET ROWCOUNT 0;
+    {read_committed_only}
+    {payloads_as_rows}
     DECLARE @pushed TABLE (id bigint NOT NULL PRIMARY KEY);
-    INSERT INTO @rows (position, payload)
-    -- when payload=text|json
-    SELECT CAST(j.[key] AS int), j.value FROM OPENJSON(@payloads) AS j;
-    -- end
-    -- when payload=bytes
-    -- Hexadecimal digits; what is none becomes NULL, which is refused below.
-    SELECT CAST(j.[key] AS int), TRY_CONVERT(varbinary(max), j.value, 2) FROM OPENJSON(@payloads) AS j;
-    -- end
-    IF EXISTS (SELECT 1 FROM @rows AS r WHERE r.payload IS NULL)
-    BEGIN
-        -- when payload=text|json
-        THROW 51002, N'A payload is NULL.|A message needs a payload.|Send an empty payload instead.', 1;
-        -- end
-        -- when payload=bytes
-        THROW 51002, N'A payload is NULL or not hexadecimal digits.|A message needs a payload.|Send an empty payload instead.', 1;
-        -- end
-    END;
-    -- when limited=yes
-    IF EXISTS (SELECT 1 FROM @rows AS r WHERE DATALENGTH(r.payload) > CAST(N'{max_bytes}' AS bigint))
-    BEGIN
-        THROW 51002, N'A payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
-    END;
-    -- end
-    -- when payload=json
-    IF EXISTS (SELECT 1 FROM @rows AS r WHERE ISJSON(N'[' + r.payload + N']') = 0)
-    BEGIN
-        THROW 51002, N'A payload is not valid JSON.||Send one JSON value as each payload.', 1;
-    END;
-    IF EXISTS (SELECT 1 FROM @rows AS r WHERE (SELECT COUNT(*) FROM OPENJSON(N'[' + r.payload + N']')) <> 1)
-    BEGIN
-        THROW 51002, N'A payload is not one JSON value.||Send one JSON value as each payload.', 1;
-    END;
-    -- end
+    {rows_in_bounds}
     -- when order=strict
     DECLARE @lock int;
     BEGIN TRANSACTION;
-    EXEC @lock = sp_getapplock
+    EXEC @lock = sys.sp_getapplock
         @Resource = N'dbq {schema}.{queue}', @LockMode = N'Exclusive', @LockOwner = N'Transaction';
     IF @lock < 0
     BEGIN
@@ -179,7 +106,7 @@ BEGIN
     OUTPUT inserted.id INTO @pushed (id)
     SELECT r.payload FROM @rows AS r ORDER BY r.position;
     -- when order=strict
-    EXEC sp_releaseapplock @Resource = N'dbq {schema}.{queue}', @LockOwner = N'Transaction';
+    EXEC sys.sp_releaseapplock @Resource = N'dbq {schema}.{queue}', @LockOwner = N'Transaction';
     COMMIT TRANSACTION;
     -- end
     SELECT p.id FROM @pushed AS p ORDER BY p.id;
@@ -191,21 +118,10 @@ AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
-    IF EXISTS (
-        SELECT 1 FROM sys.dm_exec_sessions AS s
-        WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
-    )
-    BEGIN
-        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
-    END;
+    {read_committed_only}
     DECLARE @popped TABLE (
         id bigint NOT NULL PRIMARY KEY,
-        -- when payload=text|json
-        payload nvarchar(max) NOT NULL,
-        -- end
-        -- when payload=bytes
-        payload varbinary(max) NOT NULL,
-        -- end
+        payload {payload_type} NOT NULL,
         pushed_at datetime2(7) NOT NULL
     );
     SET @n = CASE WHEN @n > 0 THEN @n ELSE 0 END;
@@ -241,13 +157,7 @@ BEGIN
     EXEC [{schema}].[{queue}_pop_many] @n = 1;
     -- end
     -- when archive_at_pop=off
-    IF EXISTS (
-        SELECT 1 FROM sys.dm_exec_sessions AS s
-        WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
-    )
-    BEGIN
-        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
-    END;
+    {read_committed_only}
     WITH head AS (
         SELECT TOP (1) m.id, m.payload, m.pushed_at
         -- when order=lax
@@ -267,103 +177,3 @@ END;
 DROP PROCEDURE
     [{schema}].[{queue}_push], [{schema}].[{queue}_push_many], [{schema}].[{queue}_pop], [{schema}].[{queue}_pop_many];
 DROP TABLE [{schema}].[{queue}];
-
--- name: status
--- one row: counts of at most 10,001, the age of the oldest message, the table's counters
--- READPAST: what could be popped now, without waiting for anybody. Rows that open transactions push or
--- pop are not counted; NOLOCK would count what is rolled back later, and what moves twice or not at all.
--- Its own locks last as long as the look at one row. A time without an offset is taken for UTC.
-SELECT
-    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
-    CAST(N'{queue}' AS nvarchar(128)) AS queue,
-    (
-        SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (CAST(N'{ready_limit}' AS bigint)) 1 AS one FROM [{schema}].[{queue}] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-        ) AS bounded
-    ) AS ready,
-    CAST(NULL AS bigint) AS scheduled,
-    CAST(NULL AS bigint) AS claimed,
-    CAST(NULL AS bigint) AS stuck,
-    CAST(NULL AS bigint) AS errors,
-    CAST(NULL AS bigint) AS done,
-    -- when role pushed_at
-    (
-        SELECT TOP (CAST(N'{age_seconds_limit}' AS bigint)) CAST(DATEDIFF_BIG(microsecond, head.[{pushed_at}], SYSUTCDATETIME()) / 1e6 AS float)
-        FROM [{schema}].[{queue}] AS head WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ORDER BY head.[{id}]
-    ) AS age_seconds,
-    -- end
-    -- when no role pushed_at
-    CAST(NULL AS float) AS age_seconds,
-    -- end
-    -- when counters=yes
-    estimated.number_of_rows AS rows_estimated,
-    counted.inserted AS inserted,
-    counted.updated AS updated,
-    counted.deleted AS deleted,
-    -- end
-    -- when counters=no
-    CAST(NULL AS bigint) AS rows_estimated,
-    CAST(NULL AS bigint) AS inserted,
-    CAST(NULL AS bigint) AS updated,
-    CAST(NULL AS bigint) AS deleted,
-    -- end
-    CAST(NULL AS bigint) AS next_push,
-    CAST(NULL AS bigint) AS next_pop,
-    CAST(NULL AS bigint) AS base,
-    CAST(NULL AS bigint) AS capacity
--- when counters=yes
-FROM (
-    SELECT SUM(p.row_count) AS number_of_rows
-    FROM sys.dm_db_partition_stats AS p
-    WHERE p.object_id = OBJECT_ID(N'[{schema}].[{queue}]') AND p.index_id IN (0, 1)
-) AS estimated
-CROSS JOIN (
-    SELECT
-        SUM(o.leaf_insert_count) AS inserted,
-        SUM(o.leaf_update_count) AS updated,
-        -- A delete makes a ghost, except where the row goes at once.
-        SUM(o.leaf_delete_count + o.leaf_ghost_count) AS deleted
-    FROM sys.dm_db_index_operational_stats(DB_ID(), OBJECT_ID(N'[{schema}].[{queue}]'), NULL, NULL) AS o
-    -- Of an object that is not to be seen the function would tell all.
-    WHERE o.object_id = OBJECT_ID(N'[{schema}].[{queue}]') AND o.index_id IN (0, 1)
-) AS counted
--- end
-
--- name: estimate
--- one row: about how many rows there are of each state; nothing to a login that does not see the row counts
--- The engine keeps a count of rows for each index, which a look reads and no table. What open transactions
--- have pushed is in it already, what they have popped no more.
-SELECT
-    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
-    CAST(N'{queue}' AS nvarchar(128)) AS queue,
--- when counters=yes
-    CAST(estimated.number_of_rows AS float) AS ready,
-    CAST(NULL AS float) AS scheduled,
-    CAST(NULL AS float) AS claimed,
-    CAST(NULL AS float) AS errors,
-    CAST(NULL AS float) AS done
-FROM (
-    SELECT SUM(p.row_count) AS number_of_rows
-    FROM sys.dm_db_partition_stats AS p
-    WHERE p.object_id = OBJECT_ID(N'[{schema}].[{queue}]') AND p.index_id IN (0, 1)
-) AS estimated
--- end
--- when counters=no
-    CAST(NULL AS float) AS ready,
-    CAST(NULL AS float) AS scheduled,
-    CAST(NULL AS float) AS claimed,
-    CAST(NULL AS float) AS errors,
-    CAST(NULL AS float) AS done
--- end
-
--- name: messages
--- the messages without order, each with its key, for `looked` of common.sql
-SELECT
-    m.[{id}] AS key_id,
-    CAST(m.[{id}] AS nvarchar(450)) AS id,
-    N'ready' AS state,
-    -- when role pushed_at
-    m.[{pushed_at}] AS pushed_at,
-    -- end
-    m.[{payload}] AS payload
-FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)

@@ -39,8 +39,11 @@ OUTER APPLY (
 ) AS st
 OUTER APPLY (
     SELECT f.avg_fragmentation_in_percent
-    FROM sys.dm_db_index_physical_stats(DB_ID(), COALESCE(i.object_id, o.object_id), 0, NULL, N'LIMITED') AS f
-    WHERE f.index_id = 0 AND f.alloc_unit_type_desc = N'IN_ROW_DATA'
+    -- 0 is an index of a heap only: of another table the function does not take it (Microsoft's manual,
+    -- "sys.dm_db_index_physical_stats", Arguments).
+    FROM sys.indexes AS x
+    CROSS APPLY sys.dm_db_index_physical_stats(DB_ID(), x.object_id, x.index_id, NULL, N'LIMITED') AS f
+    WHERE x.object_id = COALESCE(i.object_id, o.object_id) AND x.index_id = 0 AND f.alloc_unit_type_desc = N'IN_ROW_DATA'
 ) AS h
 WHERE s.name = @schema COLLATE Latin1_General_100_BIN2 AND o.type IN (N'U', N'SQ')
 ORDER BY o.name;
@@ -91,8 +94,11 @@ ALTER INDEX [{index}] ON [{schema}].[{relation}] REORGANIZE;
 -- name: rebuild
 -- script: a new index beside the old one, which it replaces; callers go on
 -- What is not said is as it was, but for frozen statistics. At its end it wants the table for a moment: it
--- waits for that behind all others, and gives up rather than stop them.
+-- waits for that behind all others, and gives up rather than stop them. MAXDOP = 1: in parallel, and with page
+-- locks off, it may leave an index more out of order than before (Microsoft's manual, "Guidelines for online
+-- index operations", Performance considerations).
 ALTER INDEX [{index}] ON [{schema}].[{relation}] REBUILD WITH (
+    MAXDOP = 1,
     -- when frozen=yes
     STATISTICS_NORECOMPUTE = ON,
     -- end
@@ -106,7 +112,8 @@ ALTER TABLE [{schema}].[{relation}] REBUILD WITH (
 );
 
 -- name: rebuild_queue
--- script: a broker queue's own indexes anew
+-- script: a broker queue's own indexes anew; callers wait until it is done
+-- It is always an offline operation (Microsoft's manual, "ALTER QUEUE").
 ALTER QUEUE [{schema}].[{relation}] REBUILD;
 
 -- name: reorganize_queue
@@ -116,3 +123,17 @@ ALTER QUEUE [{schema}].[{relation}] REORGANIZE;
 -- name: analyze
 -- script: statistics as they are now
 UPDATE STATISTICS [{schema}].[{relation}];
+
+-- name: make_check
+-- script: a CHECK that is gone, for rows that come from now on; callers wait for a moment
+ALTER TABLE [{schema}].[{relation}] WITH NOCHECK ADD CONSTRAINT [{constraint}]
+-- when check=status
+CHECK (status BETWEEN 0 AND 4);
+-- end
+-- when check=only_row
+CHECK (only_row = 1);
+-- end
+
+-- name: validate_check
+-- script: the same CHECK for all rows, so that it is trusted; it fails where a row contradicts it
+ALTER TABLE [{schema}].[{relation}] WITH CHECK CHECK CONSTRAINT [{constraint}];

@@ -7,6 +7,30 @@
 -- STATISTICS_NORECOMPUTE: Kejser's first complaint. Statistics of such a table are never up to date, and
 -- gathering them again and again costs scans and new plans; every statement here goes in the key's order.
 
+-- define: oldest_first
+-- when role pushed_at
+m.[{id}]
+-- end
+
+-- define: pop_order
+m.[{id}]
+
+-- define: due_when_popped
+CAST(NULL AS datetime2(7))
+
+-- define: grants
+-- push_many draws its numbers by sp_sequence_get_range, as the caller, which follows no ownership chain: it wants
+-- UPDATE on the sequence (Microsoft's manual, "sp_sequence_get_range", Security).
+GRANT UPDATE ON OBJECT::[{schema}].[{queue}_seq] TO dbq_operator;
+
+-- define: read_committed_only
+-- nothing is skipped here, so it is refused for another reason
+IF EXISTS (
+    SELECT 1 FROM sys.dm_exec_sessions AS s
+    WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
+)
+    THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue must see what others committed, and nothing else.|Call it at READ COMMITTED.', 1;
+
 -- name: tables
 -- script: the queue's table and its sequence
 SET ANSI_NULLS ON;
@@ -17,12 +41,7 @@ CREATE SEQUENCE [{schema}].[{queue}_seq] AS bigint START WITH 1 INCREMENT BY 1;
 CREATE TABLE [{schema}].[{queue}] (
     message_id bigint NOT NULL,
     time datetime2(7) NOT NULL,
-    -- when payload=text|json
-    message nvarchar(max) NOT NULL,
-    -- end
-    -- when payload=bytes
-    message varbinary(max) NOT NULL,
-    -- end
+    message {payload_type} NOT NULL,
     CONSTRAINT [{queue}_key] UNIQUE CLUSTERED (message_id)
     WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON)
 );
@@ -34,22 +53,14 @@ SET ANSI_NULLS ON;
 SET QUOTED_IDENTIFIER ON;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
-    -- when payload=text|json
-    @payload nvarchar(max)
-    -- end
-    -- when payload=bytes
-    @payload varbinary(max)
-    -- end
+    @payload {payload_type}
 AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
+    SET ROWCOUNT 0;
     DECLARE @id bigint;
-    IF EXISTS (
-        SELECT 1 FROM sys.dm_exec_sessions AS s
-        WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
-    )
-        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue must see what others committed, and nothing else.|Call it at READ COMMITTED.', 1;
+    {read_committed_only}
     IF @payload IS NULL
         THROW 51002, N'The payload is NULL.|A message needs a payload.|Send an empty payload instead.', 1;
     -- when limited=yes
@@ -59,7 +70,9 @@ BEGIN
     -- end
     -- when payload=json
     -- As the one element of an array: ISJSON alone takes no scalars before SQL Server 2022.
-    IF ISJSON(N'[' + @payload + N']') = 0 OR (SELECT COUNT(*) FROM OPENJSON(N'[' + @payload + N']')) <> 1
+    IF ISJSON(N'[' + @payload + N']') = 0
+        THROW 51002, N'The payload is not one JSON value.||Send one JSON value as the payload.', 1;
+    IF (SELECT COUNT(*) FROM OPENJSON(N'[' + @payload + N']')) <> 1
         THROW 51002, N'The payload is not one JSON value.||Send one JSON value as the payload.', 1;
     -- end
     SET @id = NEXT VALUE FOR [{schema}].[{queue}_seq];
@@ -73,21 +86,13 @@ AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
+    SET ROWCOUNT 0;
     DECLARE @wanted bigint, @range sql_variant, @first bigint;
     DECLARE @given TABLE (
         position bigint NOT NULL PRIMARY KEY,
-        -- when payload=text|json
-        payload nvarchar(max) NULL
-        -- end
-        -- when payload=bytes
-        payload varbinary(max) NULL
-        -- end
+        payload {payload_type} NULL
     );
-    IF EXISTS (
-        SELECT 1 FROM sys.dm_exec_sessions AS s
-        WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
-    )
-        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue must see what others committed, and nothing else.|Call it at READ COMMITTED.', 1;
+    {read_committed_only}
     IF ISJSON(@payloads) = 0
         THROW 51002, N'The payloads are not a JSON array.||Send an array of strings, one for each payload.', 1;
     INSERT INTO @given (position, payload)
@@ -114,10 +119,9 @@ BEGIN
         THROW 51002, N'A payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
     -- end
     -- when payload=json
-    IF EXISTS (
-        SELECT 1 FROM @given AS g
-        WHERE ISJSON(N'[' + g.payload + N']') = 0 OR (SELECT COUNT(*) FROM OPENJSON(N'[' + g.payload + N']')) <> 1
-    )
+    IF EXISTS (SELECT 1 FROM @given AS g WHERE ISJSON(N'[' + g.payload + N']') = 0)
+        THROW 51002, N'A payload is not one JSON value.||Send one JSON value as each payload.', 1;
+    IF EXISTS (SELECT 1 FROM @given AS g WHERE (SELECT COUNT(*) FROM OPENJSON(N'[' + g.payload + N']')) <> 1)
         THROW 51002, N'A payload is not one JSON value.||Send one JSON value as each payload.', 1;
     -- end
     IF @wanted > 0
@@ -142,19 +146,10 @@ BEGIN
     SET XACT_ABORT ON;
     DECLARE @popped TABLE (
         id bigint NOT NULL PRIMARY KEY,
-        -- when payload=text|json
-        payload nvarchar(max) NOT NULL,
-        -- end
-        -- when payload=bytes
-        payload varbinary(max) NOT NULL,
-        -- end
+        payload {payload_type} NOT NULL,
         pushed_at datetime2(7) NOT NULL
     );
-    IF EXISTS (
-        SELECT 1 FROM sys.dm_exec_sessions AS s
-        WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
-    )
-        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue must see what others committed, and nothing else.|Call it at READ COMMITTED.', 1;
+    {read_committed_only}
     SET @n = CASE WHEN @n > 0 THEN @n ELSE 0 END;
     BEGIN TRANSACTION;
     WITH head AS (
@@ -206,102 +201,3 @@ DROP PROCEDURE
     [{schema}].[{queue}_push], [{schema}].[{queue}_push_many], [{schema}].[{queue}_pop], [{schema}].[{queue}_pop_many];
 DROP TABLE [{schema}].[{queue}];
 DROP SEQUENCE [{schema}].[{queue}_seq];
-
--- name: status
--- one row: counts of at most 10,001, the age of the oldest message, the table's counters
--- READPAST, though pop has none: the look must not wait where consumers do. Rows that open transactions
--- push or pop are not counted. A time without an offset is taken for UTC.
-SELECT
-    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
-    CAST(N'{queue}' AS nvarchar(128)) AS queue,
-    (
-        SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (CAST(N'{ready_limit}' AS bigint)) 1 AS one FROM [{schema}].[{queue}] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-        ) AS bounded
-    ) AS ready,
-    CAST(NULL AS bigint) AS scheduled,
-    CAST(NULL AS bigint) AS claimed,
-    CAST(NULL AS bigint) AS stuck,
-    CAST(NULL AS bigint) AS errors,
-    CAST(NULL AS bigint) AS done,
-    -- when role pushed_at
-    (
-        SELECT TOP (CAST(N'{age_seconds_limit}' AS bigint)) CAST(DATEDIFF_BIG(microsecond, head.[{pushed_at}], SYSUTCDATETIME()) / 1e6 AS float)
-        FROM [{schema}].[{queue}] AS head WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ORDER BY head.[{id}]
-    ) AS age_seconds,
-    -- end
-    -- when no role pushed_at
-    CAST(NULL AS float) AS age_seconds,
-    -- end
-    -- when counters=yes
-    estimated.number_of_rows AS rows_estimated,
-    counted.inserted AS inserted,
-    counted.updated AS updated,
-    counted.deleted AS deleted,
-    -- end
-    -- when counters=no
-    CAST(NULL AS bigint) AS rows_estimated,
-    CAST(NULL AS bigint) AS inserted,
-    CAST(NULL AS bigint) AS updated,
-    CAST(NULL AS bigint) AS deleted,
-    -- end
-    CAST(NULL AS bigint) AS next_push,
-    CAST(NULL AS bigint) AS next_pop,
-    CAST(NULL AS bigint) AS base,
-    CAST(NULL AS bigint) AS capacity
--- when counters=yes
-FROM (
-    SELECT SUM(p.row_count) AS number_of_rows
-    FROM sys.dm_db_partition_stats AS p
-    WHERE p.object_id = OBJECT_ID(N'[{schema}].[{queue}]') AND p.index_id IN (0, 1)
-) AS estimated
-CROSS JOIN (
-    SELECT
-        SUM(o.leaf_insert_count) AS inserted,
-        SUM(o.leaf_update_count) AS updated,
-        -- A delete makes a ghost, except where the row goes at once.
-        SUM(o.leaf_delete_count + o.leaf_ghost_count) AS deleted
-    FROM sys.dm_db_index_operational_stats(DB_ID(), OBJECT_ID(N'[{schema}].[{queue}]'), NULL, NULL) AS o
-    -- Without the table the function would tell of all tables.
-    WHERE o.object_id = OBJECT_ID(N'[{schema}].[{queue}]') AND o.index_id IN (0, 1)
-) AS counted
--- end
-
--- name: estimate
--- one row: about how many rows there are of each state; nothing to a login that does not see the row counts
--- See fifo.sql.
-SELECT
-    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
-    CAST(N'{queue}' AS nvarchar(128)) AS queue,
--- when counters=yes
-    CAST(estimated.number_of_rows AS float) AS ready,
-    CAST(NULL AS float) AS scheduled,
-    CAST(NULL AS float) AS claimed,
-    CAST(NULL AS float) AS errors,
-    CAST(NULL AS float) AS done
-FROM (
-    SELECT SUM(p.row_count) AS number_of_rows
-    FROM sys.dm_db_partition_stats AS p
-    WHERE p.object_id = OBJECT_ID(N'[{schema}].[{queue}]') AND p.index_id IN (0, 1)
-) AS estimated
--- end
--- when counters=no
-    CAST(NULL AS float) AS ready,
-    CAST(NULL AS float) AS scheduled,
-    CAST(NULL AS float) AS claimed,
-    CAST(NULL AS float) AS errors,
-    CAST(NULL AS float) AS done
--- end
-
--- name: messages
--- the messages without order, each with its key, for `looked` of common.sql
--- READPAST: what could be popped now, without waiting for anybody; see fifo.sql.
-SELECT
-    m.[{id}] AS key_id,
-    CAST(m.[{id}] AS nvarchar(450)) AS id,
-    N'ready' AS state,
-    -- when role pushed_at
-    m.[{pushed_at}] AS pushed_at,
-    -- end
-    m.[{payload}] AS payload
-FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)

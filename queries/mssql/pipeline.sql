@@ -5,6 +5,10 @@
 -- source=done     done rows of status and split, where they lie, up to such a moment
 -- What a task sends holds its values itself: PostgreSQL's drivers copy only what binds nothing.
 
+-- define: archived_id
+-- the id as it goes into the lake
+CAST(a.id AS nvarchar(36))
+
 -- name: hold
 -- one row: whether this session has the lock of that name now; it keeps it until it ends or lets go
 DECLARE @got int;
@@ -78,12 +82,7 @@ FROM (
 -- when source=archive
 SELECT
     a.archive_id AS archive_id,
-    -- when design=claim|broker
-    LOWER(CAST(a.id AS nvarchar(36))) AS id,
-    -- end
-    -- when design=naive|ring|heap|fifo|stack|pending|status|split
-    CAST(a.id AS nvarchar(36)) AS id,
-    -- end
+    {archived_id} AS id,
     a.payload AS payload,
     a.pushed_at AS pushed_at,
     a.done_at AS done_at,
@@ -91,16 +90,16 @@ SELECT
     a.attempts AS attempts,
     a.error AS error,
     a.reason AS reason,
-    -- when design=status|split
+    -- when defined title
     a.title AS title,
     -- end
-    -- when design=naive|ring|heap|fifo|stack|pending|claim|broker
+    -- when not defined title
     CAST(NULL AS nvarchar(max)) AS title,
     -- end
-    -- when design=pending
+    -- when role due_at
     a.due_at AS due_at,
     -- end
-    -- when design=naive|ring|heap|fifo|stack|claim|status|split|broker
+    -- when no role due_at
     CAST(NULL AS datetime2(7)) AS due_at,
     -- end
     a.archived_at AS archived_at
@@ -117,12 +116,7 @@ ORDER BY a.archive_id;
 SELECT
     CAST(NULL AS bigint) AS archive_id,
     CAST(m.id AS nvarchar(36)) AS id,
-    -- when design=split
-    d.text_data AS payload,
-    -- end
-    -- when design=naive|ring|heap|fifo|stack|pending|claim|status|broker
-    m.text_data AS payload,
-    -- end
+    {joined_payload} AS payload,
     m.queue_date_time AS pushed_at,
     m.done_at AS done_at,
     N'done' AS state,
@@ -133,8 +127,8 @@ SELECT
     CAST(NULL AS datetime2(7)) AS due_at,
     CAST(NULL AS datetime2(7)) AS archived_at
 FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK)
--- when design=split
-INNER JOIN [{schema}].[{queue}_data] AS d WITH (READPAST, READCOMMITTEDLOCK) ON m.id = d.id
+-- when defined beside
+INNER JOIN {beside} AS d WITH (READPAST, READCOMMITTEDLOCK) ON m.id = d.id
 -- end
 WHERE
     m.id > CAST(N'{after}' AS bigint) AND m.id <= CAST(N'{last}' AS bigint)
@@ -144,6 +138,7 @@ ORDER BY m.id;
 
 -- name: hold_rows
 -- a row for each of the exported rows that is there, still goes, and is in nobody's hands; lock=yes: locked now
+-- READUNCOMMITTED alone: with any hint that says which locks are taken, the server refuses it (error 1047).
 DECLARE @keys nvarchar(max) = :keys;
 -- when source=archive
 DECLARE @chosen TABLE (place bigint NOT NULL PRIMARY KEY);
@@ -154,7 +149,7 @@ FROM @chosen AS c
 INNER JOIN [{schema}].[{queue}_archive] AS a WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK, UPDLOCK) ON c.place = a.archive_id
 -- end
 -- when lock=no
-INNER JOIN [{schema}].[{queue}_archive] AS a WITH (ROWLOCK, READUNCOMMITTED) ON c.place = a.archive_id
+INNER JOIN [{schema}].[{queue}_archive] AS a WITH (READUNCOMMITTED) ON c.place = a.archive_id
 -- end
 WHERE
     a.archived_at <= CAST(N'{before}' AS datetime2(7))
@@ -178,7 +173,7 @@ INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK,
     ON c.place = m.id AND c.attempts = m.attempts
 -- end
 -- when lock=no
-INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READUNCOMMITTED) ON c.place = m.id AND c.attempts = m.attempts
+INNER JOIN [{schema}].[{table}] AS m WITH (READUNCOMMITTED) ON c.place = m.id AND c.attempts = m.attempts
 -- end
 WHERE m.status = 2 AND m.done_at <= CAST(N'{before}' AS datetime2(7))
 ORDER BY m.id
@@ -211,10 +206,10 @@ INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.plac
 WHERE m.status = 2 AND m.done_at <= CAST(N'{before}' AS datetime2(7))
 OPTION (LOOP JOIN, FORCE ORDER);
 SET @deleted = @@ROWCOUNT;
--- when design=split
+-- when defined beside
 DELETE d
 FROM @gone AS g
-INNER JOIN [{schema}].[{queue}_data] AS d WITH (ROWLOCK, READCOMMITTEDLOCK) ON g.place = d.id
+INNER JOIN {beside} AS d WITH (ROWLOCK, READCOMMITTEDLOCK) ON g.place = d.id
 OPTION (LOOP JOIN, FORCE ORDER);
 -- end
 -- end

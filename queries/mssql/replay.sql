@@ -46,15 +46,17 @@ SELECT CAST(@@ROWCOUNT AS bigint) AS count;
 -- name: push
 -- a row for each payload in order: its id as text, null where it was not stored
 DECLARE @payloads nvarchar(max) = :payloads;
--- when design=pending
+-- when role due_at
 DECLARE @due_at datetime2(7) = :due_at;
-EXEC [{schema}].[{queue}_push_many] @payloads = @payloads, @due_time = @due_at
 -- end
--- when design=status|split
+-- when defined title
 DECLARE @title nvarchar(max) = :title;
-EXEC [{schema}].[{queue}_push_many] @payloads = @payloads, @title = @title
 -- end
--- when design=naive|ring|heap|fifo|stack|claim|broker
 EXEC [{schema}].[{queue}_push_many] @payloads = @payloads
+-- when role due_at
+, @due_time = @due_at
+-- end
+-- when defined title
+, @title = @title
 -- end
 WITH RESULT SETS ((id nvarchar(36) NULL));

@@ -2,8 +2,9 @@
 --
 -- A push draws a number and writes slot number % size, a pop draws a number and empties that slot.
 -- The two sequences know nothing of each other and NEXT VALUE FOR is not transactional, so numbers
--- get lost: a caller that rolls back or dies; a server that crashes skips what is left of CACHE,
--- up to 100,000 of each. Three things keep that harmless:
+-- get lost: a caller that rolls back or dies; a server that crashes skips what is left of CACHE
+-- (Microsoft's manual, "Sequence Numbers"), so that is a quarter of the slots at most, unless the option
+-- cache says otherwise: a ring that skips a lap refuses every push until a relay. Three things keep that harmless:
 --
 --   parked (void = 0)   a pop number whose message was not there yet. It is used as soon as the
 --                       message is there, so no message is stranded behind a pop that came early.
@@ -14,28 +15,236 @@
 -- popped late.
 --
 -- Rules that every procedure here keeps, and why:
---   * READ COMMITTED only. Above it a caller's reads stay locked until the end of his transaction,
---     or are of an older snapshot. The refusal comes before a number is spent. (A caller at READ
---     UNCOMMITTED is lifted to READ COMMITTED for the call: READPAST wants it, and so do we.)
+--   * READ COMMITTED, whatever the caller's level: SET TRANSACTION ISOLATION LEVEL comes before the first read.
+--     It holds for the call (the level is the caller's again when a procedure returns) and may be set in any
+--     transaction, one begun at SNAPSHOT too (Microsoft's manual, "SET TRANSACTION ISOLATION LEVEL"). And each
+--     table has a hint that locks, so READ_COMMITTED_SNAPSHOT gives no call an older version. What a caller at
+--     SERIALIZABLE has locked himself before is his, as any reader's; the call adds what it would add at READ
+--     COMMITTED. A caller at READ UNCOMMITTED is lifted likewise. Relay alone refuses a higher level, for whoever
+--     relays within a transaction that has read the ring before.
 --   * A call is one transaction, its own or a part of the caller's: BEGIN and COMMIT only count
 --     there, nothing here rolls back by hand, and XACT_ABORT undoes all of it after an error.
---   * The first read is of size and base, WITH (REPEATABLEREAD, ROWLOCK): that shared lock lasts to
---     the end of the transaction, and relay takes the configuration exclusively while it holds
---     nothing else. So no number and no size outlives a relay. Both are read again after the write,
---     and the call is undone where they differ: whatever takes the hint away loses no message.
+--   * The first read is of size, WITH (REPEATABLEREAD, ROWLOCK), in a statement of its own: that shared lock
+--     lasts to the end of the transaction, and relay takes the configuration exclusively while it holds nothing
+--     else. So no number and no size outlives a relay, and nothing has to be read again at the end; that the
+--     hint is there, and this read first, is watched by tests/microsoft/test_ring.py, which reads the syntax
+--     trees. (In one statement with other reads it could wait for a relay while it holds what that wants next.)
 --   * No write waits for a row: slots and parked numbers are taken WITH (ROWLOCK, READPAST,
 --     READCOMMITTEDLOCK). READPAST skips row locks and nothing else, so page locks and escalation
 --     are off; READCOMMITTEDLOCK makes it lock where READ_COMMITTED_SNAPSHOT is on. So a ring never
 --     takes part in a deadlock, except with a relay, which is the one to give way.
 --     Reads of parked numbers and slots skip locked rows too: a locked row is in the hands of
 --     somebody else, and what it will be nobody knows yet.
+--   * Every parked number has its turn, whatever else is parked. A call looks at 64 of them at most: where
+--     there are more, at the 24 lowest, which are next in order, and at one stretch of the rest: 40 values
+--     in a row of parked_order, which numbers the rows as they were parked and never changes. Each such
+--     call draws the next turn from a sequence of its own, which no rollback and no other caller turns
+--     back. Proof: a row stays on one stretch, s = parked_order / 40. Where the stretches from the first
+--     row to the last are n, from f on, a call with turn t looks at the one that is 31 t modulo the
+--     lowest power of two that is n or more, counted from f (where that is over n, at another one). f and
+--     n change, but the highest of these powers, m, is a multiple of all others, and 31 is odd: among any m
+--     turns in a row there is one with 31 t = s modulo m, so modulo the power of that moment too, and from f
+--     on there is only one such stretch. So a number has its turn within m calls: 2 for each 40 numbers
+--     parked since the oldest that still is, and mostly fewer, for a call goes on until it has 40 rows, and
+--     the next one begins 31 stretches further. Calls that are killed or skipped by a crash do not count.
 --   * next_push is read before next_pop where "full" is decided, and after it where "empty" is: the
---     second one can only have grown meanwhile, so neither answer is given without its reason.
+--     second one can only have grown meanwhile, so neither answer is given without its reason. Both are read
+--     in one query first, in whatever order the server has: that only ever says to go on, and whoever goes on
+--     by numbers that are no longer so meets what he would meet in a race anyway: a push at full records its
+--     number as void, a pop ahead of the pushes parks it. In a second round they are read in order at once.
+--   * An UPDATE locks a slot before it looks whether it is the right one, and gives it back at once where it
+--     is not (READ COMMITTED). A pop that has drawn the number of a push in flight would do that to the slot
+--     which this push is about to take, and READPAST would have the push skip it. So a pop reads first, and
+--     locks what has its message: the read's shared lock lets a push take its update lock, which then waits
+--     for that one row to be read, no longer. The message cannot go between the two: only who has its number
+--     takes it, by drawing it or under the lock of its parked row; if it does (a repair that ran meanwhile),
+--     the UPDATE finds none, as if the read had. And a push whose slot is locked or not free tries once more,
+--     with the same number, before it records that as void: it has written nothing, and stops where it has.
+--   * Where nothing is parked, as it should be, a pop of one message fills no table variable. Where something is,
+--     it ends what it has begun, which is nothing but the lock on the configuration, and pops a batch of one:
+--     a batch begins with parked numbers. It commits first, because a batch answers when its own transaction
+--     is over, and no answer may leave before the commit; a relay may come between, and the batch reads anew.
 --   * Every slot and every parked number is sought by its key (LOOP JOIN, FORCE ORDER where numbers come
 --     from a table variable): a plan that scans would lock, for a moment, rows that others look for,
 --     and they would skip them.
---   * EXECUTE AS OWNER: sys.sequences shows a sequence only to those who have a right on it, and
---     catalog views do not follow ownership chains. Where it shows none, that is an error.
+--   * SET ROWCOUNT 0: under a caller's own, less would be written than numbers were drawn (Microsoft's manual,
+--     "SET ROWCOUNT": it ends INSERT, UPDATE and DELETE too).
+--   * EXECUTE AS 'dbq_owner': sys.sequences shows a sequence only to those who have a right on it, and
+--     catalog views do not follow ownership chains; nor does what is put together, as relay's ALTER SEQUENCE.
+--     So this user has rights on the sequences and on nothing else. Where they show none, that is an error.
+
+-- define: push_number_due
+(
+    SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
+    WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]')
+)
+
+-- define: pop_number_due
+(
+    SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
+    WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]')
+)
+
+-- define: state_held
+-- when storage=slots
+N'ready'
+-- end
+-- when storage=in_hand
+{state_in_hand}
+-- end
+
+-- define: own_id
+-- when storage=slots
+m.first_id
+-- end
+-- when storage=in_hand
+m.[{id}]
+-- end
+
+-- define: place
+-- when storage=slots
+CAST(m.slot AS nvarchar(450))
+-- end
+-- when storage=in_hand
+{id}
+-- end
+
+-- define: by_place
+-- when storage=slots
+c.place = m.slot
+-- end
+-- when storage=in_hand
+c.place = m.[{id}]
+-- end
+
+-- define: push_order
+-- when storage=slots
+m.message_id
+-- end
+-- when storage=in_hand
+m.[{id}]
+-- end
+
+-- define: key_text
+CAST(m.slot AS nvarchar(450))
+
+-- define: slot
+m.[{slot}]
+
+-- define: chosen_rows
+-- when storage=slots
+FROM [{schema}].[{queue}_config] AS s WITH (REPEATABLEREAD, ROWLOCK)
+CROSS JOIN @chosen AS c
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK, UPDLOCK)
+    ON m.slot = c.id % s.size AND m.message_id = c.id
+WHERE m.reference_count > 0
+OPTION (LOOP JOIN, FORCE ORDER)
+-- end
+-- when storage=in_hand
+{rows_by_key}
+-- end
+
+-- define: taken_out
+-- A slot is emptied, never deleted. The pop that draws its number drops it: the number is void.
+-- when storage=slots
+INSERT INTO [{schema}].[{queue}_parked] (number, void, parked_at)
+SELECT
+    m.message_id,
+    1,
+    SYSUTCDATETIME()
+FROM @chosen AS c
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.place = m.slot
+WHERE m.reference_count > 0 AND NOT EXISTS (
+    SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    WHERE p.void = 1 AND p.number = m.message_id
+)
+OPTION (LOOP JOIN, FORCE ORDER);
+UPDATE m
+SET message_id = NULL, first_id = NULL, time = SYSUTCDATETIME(), message = NULL, reference_count = 0
+FROM @chosen AS c
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.place = m.slot
+WHERE m.reference_count > 0
+OPTION (LOOP JOIN, FORCE ORDER);
+SELECT @taken_out = @@ROWCOUNT - COUNT_BIG(*)
+FROM @chosen AS c
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.place = m.slot
+WHERE m.reference_count > 0
+OPTION (LOOP JOIN, FORCE ORDER);
+-- end
+-- when storage=in_hand
+{deleted}
+-- end
+
+-- define: is_ready_again
+m.[{claimed_at}] IS NULL
+
+-- define: new_ids_spent
+-- A number that a message has in hand was drawn, and no slot will ever have it.
+DECLARE @range sql_variant, @count bigint = (SELECT COUNT_BIG(*) FROM @wanted);
+IF @count > 0
+BEGIN
+    EXEC sys.sp_sequence_get_range
+        @sequence_name = N'[{schema}].[{queue}_push_seq]', @range_size = @count, @range_first_value = @range OUTPUT;
+END;
+WITH numbered AS (
+    SELECT
+        w.id,
+        ROW_NUMBER() OVER (ORDER BY w.archive_id) AS position
+    FROM @wanted AS w
+)
+
+UPDATE numbered SET id = CAST(@range AS bigint) + position - 1;
+INSERT INTO [{schema}].[{queue}_parked] (number, void, parked_at)
+SELECT
+    w.id,
+    1,
+    SYSUTCDATETIME()
+FROM @wanted AS w;
+
+-- define: locked
+-- the configuration first, as its callers do
+SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_config] AS c WITH (TABLOCKX, HOLDLOCK);
+SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_parked] AS p WITH (TABLOCKX, HOLDLOCK);
+-- when in_hand=on
+SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_in_hand] AS h WITH (TABLOCKX, HOLDLOCK);
+-- end
+SELECT TOP (1) @held = 1 FROM [{schema}].[{table}] AS m WITH (TABLOCKX, HOLDLOCK);
+
+-- define: last_pop
+-- the times of free slots, of a ring of up to 100,000
+IF CAST(N'{size}' AS bigint) <= 100000
+    SELECT @last_pop = MAX(r.time) FROM [{schema}].[{queue}] AS r WITH (NOLOCK) WHERE r.reference_count = 0;
+
+-- define: next_pop
+SELECT @next = CAST(s.current_value AS nvarchar(450)) FROM sys.sequences AS s
+WHERE s.object_id = OBJECT_ID(N'[{schema}].[{pop_sequence}]');
+
+-- define: popped
+-- Its numbers tell.
+
+-- define: due_when_popped
+CAST(NULL AS datetime2(7))
+
+-- define: unfinished_payloads
+SELECT m.[{payload}] AS payload FROM [{schema}].[{table}] AS m WHERE m.reference_count > 0
+-- when in_hand=on
+UNION ALL
+SELECT h.payload AS payload FROM [{schema}].[{queue}_in_hand] AS h WHERE h.done_at IS NULL
+-- end
+
+-- define: grants
+GRANT SELECT ON OBJECT::[{schema}].[{queue}_config] TO dbq_reader;
+GRANT SELECT ON OBJECT::[{schema}].[{queue}_parked] TO dbq_reader;
+GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{queue}_parked] TO dbq_operator;
+-- Restore draws numbers by sp_sequence_get_range, which follows no ownership chain: it wants UPDATE on
+-- the sequence (Microsoft's manual, "sp_sequence_get_range", Security).
+GRANT UPDATE ON OBJECT::[{schema}].[{queue}_push_seq] TO dbq_operator;
+-- Relay moves the numbers of all callers: not for whoever works with messages.
+GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_relay] TO dbq_admin;
+-- when in_hand=on
+GRANT SELECT ON OBJECT::[{schema}].[{queue}_in_hand] TO dbq_reader;
+GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{queue}_in_hand] TO dbq_operator;
+-- end
 
 -- name: tables
 -- script: the ring, its configuration, the parked numbers, the two sequences
@@ -73,19 +282,14 @@ CREATE TABLE [{schema}].[{queue}_config] (
 );
 
 -- The key begins with void, so that a pop and a push never wait for each other's row, and voids,
--- however many, do not lie between the parked numbers. A row's place is drawn: where there are many,
--- pops look at them from a place that is drawn too, so each has its turn wherever its number lies.
+-- however many, do not lie between the parked numbers.
 CREATE TABLE [{schema}].[{queue}_parked] (
     number bigint NOT NULL,
     void bit NOT NULL,
     parked_at datetime2(7) NOT NULL,
-    place int NOT NULL CONSTRAINT [{queue}_parked_place] DEFAULT CHECKSUM(NEWID()),
     CONSTRAINT [{queue}_parked_key] PRIMARY KEY CLUSTERED (void, number)
     WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON)
 );
-
-CREATE NONCLUSTERED INDEX [{queue}_parked_places] ON [{schema}].[{queue}_parked] (void, place)
-WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON);
 
 ALTER TABLE [{schema}].[{queue}] SET (LOCK_ESCALATION = DISABLE);
 ALTER TABLE [{schema}].[{queue}_config] SET (LOCK_ESCALATION = DISABLE);
@@ -93,10 +297,19 @@ ALTER TABLE [{schema}].[{queue}_parked] SET (LOCK_ESCALATION = DISABLE);
 
 -- Drawn once below, so that next = current_value + 1 always: current_value alone cannot tell "never
 -- used" from "used once".
-CREATE SEQUENCE [{schema}].[{queue}_push_seq] AS bigint START WITH 0 INCREMENT BY 1 CACHE 100000;
-CREATE SEQUENCE [{schema}].[{queue}_pop_seq] AS bigint START WITH 0 INCREMENT BY 1 CACHE 100000;
+CREATE SEQUENCE [{schema}].[{queue}_push_seq] AS bigint START WITH 0 INCREMENT BY 1;
+CREATE SEQUENCE [{schema}].[{queue}_pop_seq] AS bigint START WITH 0 INCREMENT BY 1;
 GO
-DECLARE @drawn bigint;
+-- CACHE takes a constant and nothing else, so these two have to be put together.
+DECLARE @drawn bigint, @alter nvarchar(max);
+DECLARE @cache bigint = COALESCE(
+    TRY_CAST(N'{cache}' AS bigint),
+    CASE WHEN CAST(N'{size}' AS bigint) >= 4000 THEN 1000 ELSE CAST(N'{size}' AS bigint) / 4 + 1 END
+);
+SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_push_seq] CACHE ', @cache);
+EXEC (@alter);
+SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_pop_seq] CACHE ', @cache);
+EXEC (@alter);
 SET @drawn = NEXT VALUE FOR [{schema}].[{queue}_push_seq];
 SET @drawn = NEXT VALUE FOR [{schema}].[{queue}_pop_seq];
 
@@ -158,10 +371,48 @@ CREATE NONCLUSTERED INDEX [{queue}_in_hand_done] ON [{schema}].[{queue}_in_hand]
 WHERE done_at IS NOT NULL WITH (ALLOW_PAGE_LOCKS = OFF);
 
 -- end
+-- name: added
+-- script: makes what a ring of an older version lacks: the order of the parked numbers, the sequence of their turns
+-- A place that was drawn stood there before: two rows could have the same.
+IF EXISTS (
+    SELECT 1 FROM sys.indexes AS i
+    WHERE i.object_id = OBJECT_ID(N'[{schema}].[{queue}_parked]') AND i.name = N'{queue}_parked_places'
+)
+    DROP INDEX [{queue}_parked_places] ON [{schema}].[{queue}_parked];
+IF COL_LENGTH(N'[{schema}].[{queue}_parked]', N'place') IS NOT NULL
+BEGIN
+    ALTER TABLE [{schema}].[{queue}_parked] DROP CONSTRAINT [{queue}_parked_place];
+    ALTER TABLE [{schema}].[{queue}_parked] DROP COLUMN place;
+END;
+IF COL_LENGTH(N'[{schema}].[{queue}_parked]', N'parked_order') IS NULL
+    ALTER TABLE [{schema}].[{queue}_parked] ADD parked_order bigint IDENTITY (1, 1) NOT NULL;
+GO
+IF NOT EXISTS (
+    SELECT 1 FROM sys.indexes AS i
+    WHERE i.object_id = OBJECT_ID(N'[{schema}].[{queue}_parked]') AND i.name = N'{queue}_parked_order'
+)
+CREATE NONCLUSTERED INDEX [{queue}_parked_order] ON [{schema}].[{queue}_parked] (void, parked_order)
+WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON);
+
+-- A sequence writes once for all that it caches: a pop that finds nothing writes nothing else.
+IF OBJECT_ID(N'[{schema}].[{queue}_turn_seq]') IS NULL
+    CREATE SEQUENCE [{schema}].[{queue}_turn_seq] AS bigint START WITH 1 INCREMENT BY 1 CACHE 1000;
+
 -- name: functions
 -- script: push, push_many, pop, pop_many, relay, and with in_hand complete and fail
 SET ANSI_NULLS ON;
 SET QUOTED_IDENTIFIER ON;
+-- The procedures run as dbq_owner, a user without login, and not as their owner: WITH EXECUTE AS OWNER only who may
+-- impersonate him creates them, a schema that a role owns cannot hold them, and after a restore whose owner is
+-- not there every call fails (15517). No schema changes its owner. See Microsoft's manual, "EXECUTE AS Clause".
+IF DATABASE_PRINCIPAL_ID(N'dbq_owner') IS NULL
+BEGIN
+    CREATE USER dbq_owner WITHOUT LOGIN;
+    IF DATABASE_PRINCIPAL_ID(N'dbq_admin') IS NOT NULL
+        GRANT IMPERSONATE ON USER::dbq_owner TO dbq_admin;
+END;
+GRANT ALTER, UPDATE, VIEW DEFINITION ON OBJECT::[{schema}].[{queue}_push_seq] TO dbq_owner;
+GRANT ALTER, UPDATE, VIEW DEFINITION ON OBJECT::[{schema}].[{queue}_pop_seq] TO dbq_owner;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     -- when payload=text|json
@@ -170,23 +421,23 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     -- when payload=bytes
     @payload varbinary(max)
     -- end
-WITH EXECUTE AS OWNER
+WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
+    SET ROWCOUNT 0;
 
-    DECLARE @size bigint, @base bigint, @next_push bigint, @next_pop bigint, @drawn bigint, @id bigint;
-    DECLARE @try int = 0;
+    DECLARE @size bigint, @next_push bigint, @next_pop bigint, @drawn bigint, @id bigint, @try int = 0, @look int;
 
-    IF (SELECT s.transaction_isolation_level FROM sys.dm_exec_sessions AS s WHERE s.session_id = @@SPID) > 2
-        THROW 51002, N'A ring works at READ COMMITTED only.|This transaction is at a higher isolation level.|Push outside that transaction, or begin it at READ COMMITTED.', 1;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
     IF @payload IS NULL
         THROW 51002, N'The payload is NULL.|A message needs a payload.|Send an empty payload instead.', 1;
     -- when payload=json
-    IF ISJSON(N'[' + @payload + N']') = 0 OR (SELECT COUNT(*) FROM OPENJSON(N'[' + @payload + N']')) <> 1
+    IF ISJSON(N'[' + @payload + N']') = 0
+        THROW 51002, N'The payload is not one JSON value.||Send one JSON value as the payload.', 1;
+    IF (SELECT COUNT(*) FROM OPENJSON(N'[' + @payload + N']')) <> 1
         THROW 51002, N'The payload is not one JSON value.||Send one JSON value as the payload.', 1;
     -- end
     -- Bytes of UTF-16: two a character, four where it lies beyond the basic plane.
@@ -194,40 +445,44 @@ BEGIN
         THROW 51002, N'The payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
 
     BEGIN TRANSACTION;
+    SELECT @size = c.size FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
     SELECT
-        @size = c.size,
-        @base = c.base
-    FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
+        @next_push = {push_number_due},
+        @next_pop = {pop_number_due};
 
     WHILE @id IS NULL AND @try < 8
     BEGIN
-        SET @try += 1;
-        SET @next_push = (
-            SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
-            WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]')
-        );
-        SET @next_pop = (
-            SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
-            WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]')
-        );
+        IF @try > 0 OR @next_push - @next_pop >= @size
+        BEGIN
+            -- Full by that, or another round: in the order that proves it.
+            SET @next_push = {push_number_due};
+            SET @next_pop = {pop_number_due};
+        END;
         IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
             THROW 51004, N'The ring''s numbers or its size cannot be read.|Its owner does not see its sequences, or its configuration is empty.|Nothing was pushed. Look with: dbq-console doctor', 1;
         IF @next_push - @next_pop >= @size
             BREAK;
 
+        SET @try += 1;
         SET @drawn = NEXT VALUE FOR [{schema}].[{queue}_push_seq];
+        SET @look = 0;
+        -- Twice where the first finds the slot locked or not free: a lock may be for a moment.
+        WHILE @id IS NULL AND @look < 2
+        BEGIN
+            SET @look += 1;
+            UPDATE [{schema}].[{queue}] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+            SET message_id = @drawn,
+                first_id = @drawn,
+                time = SYSUTCDATETIME(),
+                message = @payload,
+                reference_count = reference_count + 1
+            WHERE slot = @drawn % @size AND reference_count = 0;
 
-        UPDATE [{schema}].[{queue}] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-        SET message_id = @drawn,
-            first_id = @drawn,
-            time = SYSUTCDATETIME(),
-            message = @payload,
-            reference_count = reference_count + 1
-        WHERE slot = @drawn % @size AND reference_count = 0;
+            IF @@ROWCOUNT = 1
+                SET @id = @drawn;
+        END;
 
-        IF @@ROWCOUNT = 1
-            SET @id = @drawn;
-        ELSE
+        IF @id IS NULL
         BEGIN
             -- The slot is not free (a race at full, an orphan in it): this number carries nothing.
             DELETE FROM [{schema}].[{queue}_parked] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
@@ -243,10 +498,6 @@ BEGIN
         END;
     END;
 
-    IF NOT EXISTS (
-        SELECT 1 FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK) WHERE c.size = @size AND c.base = @base
-    )
-        THROW 51003, N'A relay came between.||Nothing was pushed. Try again.', 1;
     COMMIT TRANSACTION;
 
     SELECT @id AS id;
@@ -254,13 +505,14 @@ END;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push_many]
     @payloads nvarchar(max)
-WITH EXECUTE AS OWNER
+WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
+    SET ROWCOUNT 0;
 
-    DECLARE @size bigint, @base bigint, @next_push bigint, @next_pop bigint, @range sql_variant, @first bigint;
+    DECLARE @size bigint, @next_push bigint, @next_pop bigint, @range sql_variant, @first bigint;
     DECLARE @wanted bigint, @room bigint = 0, @written bigint, @look int = 0, @from bigint, @to bigint;
     -- when payload=text|json
     DECLARE @given TABLE (position bigint NOT NULL PRIMARY KEY, payload nvarchar(max) NULL);
@@ -273,8 +525,6 @@ BEGIN
     DECLARE @unused TABLE (number bigint NOT NULL PRIMARY KEY);
     DECLARE @met TABLE (number bigint NOT NULL PRIMARY KEY);
 
-    IF (SELECT s.transaction_isolation_level FROM sys.dm_exec_sessions AS s WHERE s.session_id = @@SPID) > 2
-        THROW 51002, N'A ring works at READ COMMITTED only.|This transaction is at a higher isolation level.|Push outside that transaction, or begin it at READ COMMITTED.', 1;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
     IF ISJSON(@payloads) = 0
@@ -300,29 +550,25 @@ BEGIN
         THROW 51002, N'A payload is NULL or not hexadecimal digits.|A message needs a payload.|Send an empty payload instead.', 1;
         -- end
     -- when payload=json
-    IF EXISTS (
-        SELECT 1 FROM @given AS g
-        WHERE ISJSON(N'[' + g.payload + N']') = 0 OR (SELECT COUNT(*) FROM OPENJSON(N'[' + g.payload + N']')) <> 1
-    )
+    IF EXISTS (SELECT 1 FROM @given AS g WHERE ISJSON(N'[' + g.payload + N']') = 0)
+        THROW 51002, N'A payload is not one JSON value.||Send one JSON value as each payload.', 1;
+    IF EXISTS (SELECT 1 FROM @given AS g WHERE (SELECT COUNT(*) FROM OPENJSON(N'[' + g.payload + N']')) <> 1)
         THROW 51002, N'A payload is not one JSON value.||Send one JSON value as each payload.', 1;
     -- end
     IF EXISTS (SELECT 1 FROM @given AS g WHERE DATALENGTH(g.payload) > CAST(N'{max_bytes}' AS int))
         THROW 51002, N'A payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
 
     BEGIN TRANSACTION;
+    SELECT @size = c.size FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
     SELECT
-        @size = c.size,
-        @base = c.base
-    FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
-
-    SET @next_push = (
-        SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
-        WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]')
-    );
-    SET @next_pop = (
-        SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
-        WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]')
-    );
+        @next_push = {push_number_due},
+        @next_pop = {pop_number_due};
+    IF @next_push - @next_pop > @size - @wanted
+    BEGIN
+        -- Not room for all by that: in the order that proves it.
+        SET @next_push = {push_number_due};
+        SET @next_pop = {pop_number_due};
+    END;
     IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
         THROW 51004, N'The ring''s numbers or its size cannot be read.|Its owner does not see its sequences, or its configuration is empty.|Nothing was pushed. Look with: dbq-console doctor', 1;
 
@@ -410,10 +656,6 @@ BEGIN
         END;
     END;
 
-    IF NOT EXISTS (
-        SELECT 1 FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK) WHERE c.size = @size AND c.base = @base
-    )
-        THROW 51003, N'A relay came between.||Nothing was pushed. Try again.', 1;
     COMMIT TRANSACTION;
 
     SELECT f.number AS id
@@ -426,7 +668,7 @@ GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
     @consumer nvarchar(128) = NULL,
     @bound bit = 0
-WITH EXECUTE AS OWNER
+WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
     SET NOCOUNT ON;
@@ -438,76 +680,65 @@ END;
 -- end
 -- when in_hand=off
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
-WITH EXECUTE AS OWNER
+WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
+    SET ROWCOUNT 0;
 
-    DECLARE @size bigint, @base bigint, @next_push bigint, @next_pop bigint, @drawn bigint, @place int;
-    DECLARE @tries int = 0, @voids int = 0, @look int, @taken bit = 0, @dropped bit;
+    DECLARE @size bigint, @next_push bigint, @next_pop bigint, @drawn bigint;
+    DECLARE @parked bit, @tries int = 0, @voids int = 0, @look int, @taken bit = 0, @dropped bit;
     -- when payload=text|json
     DECLARE @id bigint, @payload nvarchar(3508), @pushed_at datetime2(7);
     -- end
     -- when payload=bytes
     DECLARE @id bigint, @payload varbinary(7016), @pushed_at datetime2(7);
     -- end
-    DECLARE @parked TABLE (number bigint NOT NULL PRIMARY KEY);
-    DECLARE @held TABLE (number bigint NOT NULL PRIMARY KEY);
-    DECLARE @finished TABLE (number bigint NOT NULL PRIMARY KEY);
 
-    IF (SELECT s.transaction_isolation_level FROM sys.dm_exec_sessions AS s WHERE s.session_id = @@SPID) > 2
-        THROW 51002, N'A ring works at READ COMMITTED only.|This transaction is at a higher isolation level.|Pop outside that transaction, or begin it at READ COMMITTED.', 1;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
     BEGIN TRANSACTION;
+    SELECT @size = c.size FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
     SELECT
-        @size = c.size,
-        @base = c.base
-    FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
+        @next_pop = {pop_number_due},
+        @next_push = {push_number_due},
+        @parked = CASE WHEN EXISTS (
+            SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE p.void = 0
+        ) THEN 1 ELSE 0 END;
 
-    -- Asked first and alone: a queue where nothing is parked, as it should be, fills no table.
-    IF EXISTS (
-        SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE p.void = 0
-    )
+    IF @parked = 1
     BEGIN
-        INSERT INTO @parked (number)
-        SELECT TOP (65) p.number
-        FROM [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-        WHERE p.void = 0
-        ORDER BY p.number;
+        -- Parked numbers go first, in a batch of one.
+        COMMIT TRANSACTION;
+        EXEC [{schema}].[{queue}_pop_many] @n = 1;
+        RETURN;
+    END;
 
-        IF @@ROWCOUNT > 64
+    WHILE @taken = 0 AND @tries < 8 AND @voids < 1000
+    BEGIN
+        IF @tries + @voids > 0 OR @next_pop >= @next_push
         BEGIN
-            -- The 32 lowest, which are next in order, and 32 from a place that moves round: between
-            -- numbers that lie far apart most would never have their turn.
-            SET @place = CHECKSUM(NEWID());
-            DELETE FROM @parked WHERE number NOT IN (SELECT TOP (32) p.number FROM @parked AS p ORDER BY p.number);
-            INSERT INTO @parked (number)
-            SELECT w.number
-            FROM (
-                SELECT TOP (32) p.number
-                FROM [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-                WHERE p.void = 0 AND p.place >= @place
-                ORDER BY p.place
-            ) AS w
-            WHERE w.number NOT IN (SELECT p.number FROM @parked AS p);
+            -- Empty by that, or another round: in the order that proves it.
+            SET @next_pop = {pop_number_due};
+            SET @next_push = {push_number_due};
         END;
+        IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
+            THROW 51004, N'The ring''s numbers or its size cannot be read.|Its owner does not see its sequences, or its configuration is empty.|Nothing was popped. Look with: dbq-console doctor', 1;
+        IF @next_pop >= @next_push
+            BREAK;
 
-        -- Those that have their message now, one after the other, looked up slot by slot.
-        SET @drawn = 0;
-        WHILE @taken = 0 AND @drawn IS NOT NULL
+        SET @drawn = NEXT VALUE FOR [{schema}].[{queue}_pop_seq];
+        SET @dropped = 0;
+        SET @look = 0;
+        WHILE @taken = 0 AND @dropped = 0 AND (@look - 1) * 5 < CAST(N'{commit_wait_ms}' AS int)
         BEGIN
-            SELECT @drawn = MIN(w.number)
-            FROM @parked AS w
-            INNER JOIN [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-                ON r.slot = w.number % @size AND r.message_id = w.number
-            WHERE w.number > @drawn
-            OPTION (LOOP JOIN, FORCE ORDER);
-
+            IF @look > 0
+                WAITFOR DELAY '00:00:00.005'; -- the push's commit may be in flight
+            SET @look += 1;
             IF EXISTS (
-                SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (UPDLOCK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
-                WHERE p.void = 0 AND p.number = @drawn
+                SELECT 1 FROM [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+                WHERE r.slot = @drawn % @size AND r.message_id = @drawn
             )
             BEGIN
                 UPDATE [{schema}].[{queue}] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
@@ -526,86 +757,13 @@ BEGIN
                 WHERE slot = @drawn % @size AND message_id = @drawn;
 
                 SET @taken = @@ROWCOUNT;
-                IF @taken = 1
-                    DELETE FROM [{schema}].[{queue}_parked] WITH (ROWLOCK) WHERE void = 0 AND number = @drawn;
             END;
-        END;
-
-        -- None: finish the numbers that are void too, where both rows are free.
-        IF @taken = 0
-        BEGIN
-            INSERT INTO @held (number)
-            SELECT p.number
-            FROM @parked AS w
-            INNER JOIN [{schema}].[{queue}_parked] AS v WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-                ON v.void = 1 AND v.number = w.number
-            INNER JOIN [{schema}].[{queue}_parked] AS p WITH (UPDLOCK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
-                ON p.void = 0 AND p.number = v.number
-            OPTION (LOOP JOIN, FORCE ORDER);
-
-            IF @@ROWCOUNT > 0
-            BEGIN
-                DELETE p
-                OUTPUT deleted.number INTO @finished (number)
-                FROM @held AS h
-                INNER JOIN [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-                    ON p.void = 1 AND p.number = h.number
-                OPTION (LOOP JOIN, FORCE ORDER);
-
-                DELETE p
-                FROM @finished AS f
-                INNER JOIN [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-                    ON p.void = 0 AND p.number = f.number
-                OPTION (LOOP JOIN, FORCE ORDER);
-            END;
-        END;
-    END;
-
-    WHILE @taken = 0 AND @tries < 8 AND @voids < 1000
-    BEGIN
-        SET @next_pop = (
-            SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
-            WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]')
-        );
-        SET @next_push = (
-            SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
-            WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]')
-        );
-        IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
-            THROW 51004, N'The ring''s numbers or its size cannot be read.|Its owner does not see its sequences, or its configuration is empty.|Nothing was popped. Look with: dbq-console doctor', 1;
-        IF @next_pop >= @next_push
-            BREAK;
-
-        SET @drawn = NEXT VALUE FOR [{schema}].[{queue}_pop_seq];
-        SET @dropped = 0;
-        SET @look = 0;
-        WHILE @taken = 0 AND @dropped = 0 AND @look < 2
-        BEGIN
-            SET @look += 1;
-            UPDATE [{schema}].[{queue}] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-            SET @id = first_id,
-                @payload = message,
-                @pushed_at = time,
-                message_id = NULL,
-                first_id = NULL,
-                time = SYSUTCDATETIME(),
-                message = NULL,
-                reference_count = reference_count - 1
-            -- when archive_at_pop=on
-            OUTPUT deleted.first_id, deleted.message, deleted.time, SYSUTCDATETIME(), N'done', 1, N'pop'
-            INTO [{schema}].[{queue}_archive] (id, payload, pushed_at, done_at, state, attempts, reason)
-            -- end
-            WHERE slot = @drawn % @size AND message_id = @drawn;
-
-            SET @taken = @@ROWCOUNT;
             IF @taken = 0
             BEGIN
                 DELETE FROM [{schema}].[{queue}_parked] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 WHERE void = 1 AND number = @drawn;
 
                 SET @dropped = @@ROWCOUNT;
-                IF @dropped = 0 AND @look = 1
-                    WAITFOR DELAY '00:00:00.005'; -- the push's commit may be in flight
             END;
         END;
 
@@ -623,10 +781,6 @@ BEGIN
         END;
     END;
 
-    IF NOT EXISTS (
-        SELECT 1 FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK) WHERE c.size = @size AND c.base = @base
-    )
-        THROW 51003, N'A relay came between.||Nothing was popped. Try again.', 1;
     COMMIT TRANSACTION;
 
     SELECT
@@ -647,18 +801,20 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
     -- when in_hand=off
     @n int
     -- end
-WITH EXECUTE AS OWNER
+WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
+    SET ROWCOUNT 0;
 
-    DECLARE @size bigint, @base bigint, @next_push bigint, @next_pop bigint, @range sql_variant, @first bigint;
-    DECLARE @wanted bigint = 0, @room bigint, @found bigint, @from bigint, @to bigint, @place int;
+    DECLARE @size bigint, @next_push bigint, @next_pop bigint, @range sql_variant, @first bigint;
+    DECLARE @wanted bigint = 0, @room bigint, @found bigint, @from bigint, @to bigint, @low bigint, @high bigint;
     DECLARE @tries int = 0, @voids int = 0, @look int, @parked_now int;
     -- when in_hand=on
     DECLARE @session nvarchar(256);
     -- end
+    DECLARE @turn bigint, @stretch bigint, @first_stretch bigint, @stretches bigint, @all_turns bigint = 1;
     DECLARE @parked TABLE (number bigint NOT NULL PRIMARY KEY);
     DECLARE @held TABLE (number bigint NOT NULL PRIMARY KEY);
     DECLARE @finished TABLE (number bigint NOT NULL PRIMARY KEY);
@@ -679,18 +835,13 @@ BEGIN
         PRIMARY KEY (lane, number)
     );
 
-    IF (SELECT s.transaction_isolation_level FROM sys.dm_exec_sessions AS s WHERE s.session_id = @@SPID) > 2
-        THROW 51002, N'A ring works at READ COMMITTED only.|This transaction is at a higher isolation level.|Pop outside that transaction, or begin it at READ COMMITTED.', 1;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
     IF @n > 0
         SET @wanted = @n;
 
     BEGIN TRANSACTION;
-    SELECT
-        @size = c.size,
-        @base = c.base
-    FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
+    SELECT @size = c.size FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
 
     -- when in_hand=on
     -- Who claims: this session, by its number and its login time, which the server keeps in local time.
@@ -737,15 +888,32 @@ BEGIN
 
         IF @@ROWCOUNT > 64
         BEGIN
-            SET @place = CHECKSUM(NEWID());
-            DELETE FROM @parked WHERE number NOT IN (SELECT TOP (32) p.number FROM @parked AS p ORDER BY p.number);
+            SET @turn = NEXT VALUE FOR [{schema}].[{queue}_turn_seq];
+            -- One after the other: both in one SELECT would read all of them.
+            SET @first_stretch = (
+                SELECT TOP (1) p.parked_order / 40
+                FROM [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+                WHERE p.void = 0
+                ORDER BY p.parked_order
+            );
+            SET @stretches = 1 - @first_stretch + (
+                SELECT TOP (1) p.parked_order / 40
+                FROM [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+                WHERE p.void = 0
+                ORDER BY p.parked_order DESC
+            );
+            WHILE @all_turns < @stretches SET @all_turns *= 2;
+            -- What the remainder of a negative number lacks comes before the second one.
+            SET @stretch = @first_stretch
+                + ((@turn * 31 - @first_stretch) % @all_turns + @all_turns) % @all_turns % @stretches;
+            DELETE FROM @parked WHERE number NOT IN (SELECT TOP (24) p.number FROM @parked AS p ORDER BY p.number);
             INSERT INTO @parked (number)
             SELECT w.number
             FROM (
-                SELECT TOP (32) p.number
+                SELECT TOP (40) p.number
                 FROM [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-                WHERE p.void = 0 AND p.place >= @place
-                ORDER BY p.place
+                WHERE p.void = 0 AND p.parked_order >= @stretch * 40
+                ORDER BY p.parked_order
             ) AS w
             WHERE w.number NOT IN (SELECT p.number FROM @parked AS p);
         END;
@@ -822,14 +990,15 @@ BEGIN
 
     WHILE @wanted > 0 AND @tries < 8 AND @voids < 1000
     BEGIN
-        SET @next_pop = (
-            SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
-            WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]')
-        );
-        SET @next_push = (
-            SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
-            WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]')
-        );
+        SELECT
+            @next_pop = {pop_number_due},
+            @next_push = {push_number_due};
+        IF @next_pop >= @next_push
+        BEGIN
+            -- Empty by that: in the order that proves it.
+            SET @next_pop = {pop_number_due};
+            SET @next_push = {push_number_due};
+        END;
         IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
             THROW 51004, N'The ring''s numbers or its size cannot be read.|Its owner does not see its sequences, or its configuration is empty.|Nothing was popped. Look with: dbq-console doctor', 1;
 
@@ -850,9 +1019,9 @@ BEGIN
 
         SET @found = 0;
         SET @look = 0;
-        WHILE @found < @room AND @look < 2
+        WHILE @found < @room AND (@look - 1) * 5 < CAST(N'{commit_wait_ms}' AS int)
         BEGIN
-            IF @look = 1
+            IF @look > 0
                 WAITFOR DELAY '00:00:00.005'; -- a push's commit may be in flight
             SET @look += 1;
             -- The slots of a range: to the last of the ring at most, and the rest from slot 0.
@@ -860,6 +1029,16 @@ BEGIN
             SET @to = @from + @room - 1;
             WHILE @from <= @to
             BEGIN
+                -- Near the end of the queue the last numbers are those of pushes in flight: their slots are left alone.
+                SET @low = @from;
+                SET @high = @to;
+                IF @next_push - @next_pop < 32 * @room
+                    SELECT
+                        @low = MIN(r.slot),
+                        @high = MAX(r.slot)
+                    FROM [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+                    WHERE r.slot BETWEEN @from AND @to AND r.message_id BETWEEN @first AND @first + @room - 1;
+
                 UPDATE [{schema}].[{queue}] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 SET message_id = NULL,
                     first_id = NULL,
@@ -868,7 +1047,7 @@ BEGIN
                     reference_count = reference_count - 1
                 OUTPUT 1, deleted.message_id, deleted.first_id, deleted.message, deleted.time, 1
                 INTO @popped (lane, number, id, payload, pushed_at, attempts)
-                WHERE slot BETWEEN @from AND @to AND message_id BETWEEN @first AND @first + @room - 1;
+                WHERE slot BETWEEN @low AND @high AND message_id BETWEEN @first AND @first + @room - 1;
 
                 SET @found += @@ROWCOUNT;
                 SET @from = 0;
@@ -949,10 +1128,6 @@ BEGIN
     WHERE t.lane = 1;
 
     -- end
-    IF NOT EXISTS (
-        SELECT 1 FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK) WHERE c.size = @size AND c.base = @base
-    )
-        THROW 51003, N'A relay came between.||Nothing was popped. Try again.', 1;
     COMMIT TRANSACTION;
 
     SELECT
@@ -969,14 +1144,12 @@ GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_complete]
     @id bigint,
     @attempts int = NULL
-WITH EXECUTE AS OWNER
+WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
 
-    IF (SELECT s.transaction_isolation_level FROM sys.dm_exec_sessions AS s WHERE s.session_id = @@SPID) > 2
-        THROW 51002, N'A ring works at READ COMMITTED only.|This transaction is at a higher isolation level.|Complete outside that transaction, or begin it at READ COMMITTED.', 1;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
     DELETE FROM [{schema}].[{queue}_in_hand] WITH (ROWLOCK, READCOMMITTEDLOCK)
@@ -992,14 +1165,12 @@ CREATE OR ALTER PROCEDURE [{schema}].[{queue}_fail]
     @id bigint,
     @error nvarchar(max),
     @attempts int = NULL
-WITH EXECUTE AS OWNER
+WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
 
-    IF (SELECT s.transaction_isolation_level FROM sys.dm_exec_sessions AS s WHERE s.session_id = @@SPID) > 2
-        THROW 51002, N'A ring works at READ COMMITTED only.|This transaction is at a higher isolation level.|Fail outside that transaction, or begin it at READ COMMITTED.', 1;
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
     UPDATE [{schema}].[{queue}_in_hand] WITH (ROWLOCK, READCOMMITTEDLOCK)
@@ -1022,14 +1193,15 @@ GO
 -- and another relay mends that.
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_relay]
     @new_size bigint = NULL
-WITH EXECUTE AS OWNER
+WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
+    SET ROWCOUNT 0;
 
     DECLARE @old_size bigint, @size bigint, @base bigint, @next_push bigint, @next_pop bigint;
-    DECLARE @live bigint, @drawn bigint, @held bigint, @restart nvarchar(max), @message nvarchar(2048);
+    DECLARE @live bigint, @drawn bigint, @held bigint, @cache bigint, @alter nvarchar(max), @message nvarchar(2048);
 
     IF (SELECT s.transaction_isolation_level FROM sys.dm_exec_sessions AS s WHERE s.session_id = @@SPID) > 2
         THROW 51002, N'A ring works at READ COMMITTED only.|This transaction is at a higher isolation level.|Relay outside that transaction, or begin it at READ COMMITTED.', 1;
@@ -1044,14 +1216,8 @@ BEGIN
     SELECT @live = COUNT_BIG(*) FROM [{schema}].[{queue}] AS r WITH (TABLOCKX, HOLDLOCK) WHERE r.reference_count > 0;
 
     SET @size = COALESCE(@new_size, @old_size);
-    SET @next_push = (
-        SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
-        WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]')
-    );
-    SET @next_pop = (
-        SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
-        WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]')
-    );
+    SET @next_push = {push_number_due};
+    SET @next_pop = {pop_number_due};
     IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
         THROW 51004, N'The ring''s numbers or its size cannot be read.|Its owner does not see its sequences, or its configuration is empty.|Nothing was changed. Look with: dbq-console doctor', 1;
     IF @size < 1
@@ -1117,15 +1283,16 @@ BEGIN
     DELETE FROM [{schema}].[{queue}_parked] WITH (TABLOCKX);
     UPDATE [{schema}].[{queue}_config] SET size = @size, base = @base;
 
-    -- RESTART WITH takes a constant and nothing else, so these two have to be put together.
-    SET @restart = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_push_seq] RESTART WITH ', @base + @live - 1);
-    EXEC (@restart);
+    -- RESTART WITH and CACHE take constants and nothing else, so these two have to be put together.
+    SET @cache = COALESCE(TRY_CAST(N'{cache}' AS bigint), CASE WHEN @size >= 4000 THEN 1000 ELSE @size / 4 + 1 END);
+    SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_push_seq] RESTART WITH ', @base + @live - 1, N' CACHE ', @cache);
+    EXEC (@alter);
     SET @drawn = NEXT VALUE FOR [{schema}].[{queue}_push_seq];
     IF @drawn <> @base + @live - 1
         THROW 51004, N'The push sequence did not restart where it should.||Nothing was changed. Look with: dbq-console doctor', 1;
 
-    SET @restart = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_pop_seq] RESTART WITH ', @base - 1);
-    EXEC (@restart);
+    SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_pop_seq] RESTART WITH ', @base - 1, N' CACHE ', @cache);
+    EXEC (@alter);
     SET @drawn = NEXT VALUE FOR [{schema}].[{queue}_pop_seq];
     IF @drawn <> @base - 1
         THROW 51004, N'The pop sequence did not restart where it should.||Nothing was changed. Look with: dbq-console doctor', 1;
@@ -1151,6 +1318,7 @@ DROP TABLE [{schema}].[{queue}_in_hand];
 -- end
 DROP TABLE [{schema}].[{queue}_parked], [{schema}].[{queue}], [{schema}].[{queue}_config];
 DROP SEQUENCE [{schema}].[{queue}_push_seq], [{schema}].[{queue}_pop_seq];
+DROP SEQUENCE IF EXISTS [{schema}].[{queue}_turn_seq]; -- of an older version there is none
 
 -- name: gate
 -- one row: read before anything else of the ring; it waits while a relay runs, and a relay waits until its transaction ends
@@ -1356,7 +1524,7 @@ FROM (
 
 -- name: estimate
 -- one row: about how many messages in hand are claimed and in error; nothing to a login that does not see the row counts
--- Each state has an index; see fifo.sql. A ring's depth is its gap.
+-- Each state has an index; see monitor.sql. A ring's depth is its gap.
 SELECT
     CAST(N'{schema}' AS nvarchar(128)) AS [schema],
     CAST(N'{queue}' AS nvarchar(128)) AS queue,
@@ -1391,6 +1559,83 @@ FROM (
     CAST(NULL AS float) AS errors,
     CAST(NULL AS float) AS done
 -- end
+
+-- name: standing
+-- one row: how many messages are ready, counted to 10,001, how many more it takes, and how many after a relay
+-- A login that does not see the sequences is told how many slots are full, and of the rest nothing.
+SELECT
+    CASE
+        WHEN n.gap IS NULL THEN (
+            SELECT COUNT_BIG(*) FROM (
+                SELECT TOP (10001) 1 AS one FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+                WHERE m.reference_count > 0
+            ) AS bounded
+        )
+        WHEN n.gap < 0 THEN CAST(0 AS bigint)
+        ELSE n.gap
+    END AS ready,
+    CASE
+        WHEN n.gap < 0 THEN n.size
+        WHEN n.gap > n.size THEN CAST(0 AS bigint)
+        ELSE n.size - n.gap
+    END AS room,
+    -- Where messages were purged a push still counts their numbers, until a pop steps over them.
+    CASE WHEN n.gap IS NOT NULL THEN (
+        SELECT COUNT_BIG(*) FROM (
+            SELECT TOP (10001) 1 AS one FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK)
+            WHERE p.void = 1 AND p.number >= n.next_pop
+        ) AS bounded
+    ) END AS voids
+FROM (
+    SELECT
+        r.size,
+        r.next_pop,
+        r.next_push - r.next_pop AS gap
+    FROM (
+        SELECT
+            c.size,
+            (
+                SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
+                WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]')
+            ) AS next_push,
+            (
+                SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
+                WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]')
+            ) AS next_pop
+        FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
+    ) AS r
+) AS n;
+
+-- name: contents
+-- one row: exact counts of the messages that a queue holds; a scan, for verbs and never for monitoring
+-- What another transaction holds is skipped, not waited for; after lock_all there is no other.
+SELECT
+    (
+        SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK)
+        WHERE m.reference_count > 0
+    )
+    -- when in_hand=on
+    + (
+        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
+        WHERE h.claimed_at IS NULL AND h.done_at IS NULL
+    )
+    -- end
+    AS live,
+    -- when in_hand=off
+    CAST(0 AS bigint) AS claimed,
+    CAST(0 AS bigint) AS finished,
+    -- end
+    -- when in_hand=on
+    (
+        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
+        WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL
+    ) AS claimed,
+    (
+        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
+        WHERE h.done_at IS NOT NULL
+    ) AS finished,
+    -- end
+    (SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_archive] AS a WITH (READPAST, READCOMMITTEDLOCK)) AS archived;
 
 -- name: base
 -- one row: the lowest number still valid; another one later means that a relay came between
@@ -1572,12 +1817,12 @@ OUTER APPLY (
 WHERE p.void = 0
 
 -- name: in_hand_messages
--- in_hand=on: what was popped and is not finished, or is ready again (walk), for `looked` of common.sql
+-- in_hand=on: what was popped and is not finished, or is ready again (scan), for `looked` of common.sql
 SELECT
-    -- when walk=claimed
+    -- when scan=claimed
     h.claimed_at AS key_time,
     -- end
-    -- when walk=error
+    -- when scan=error
     h.done_at AS key_time,
     -- end
     h.id AS key_id,
@@ -1597,13 +1842,13 @@ SELECT
     CAST(NULL AS bigint) AS number,
     h.payload AS payload
 FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
--- when walk=in_hand
+-- when scan=in_hand
 WHERE h.claimed_at IS NULL AND h.done_at IS NULL
 -- end
--- when walk=claimed
+-- when scan=claimed
 WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL
 -- end
--- when walk=error
+-- when scan=error
 WHERE h.done_at IS NOT NULL
 -- end
 
@@ -1806,6 +2051,29 @@ LEFT JOIN @slots AS a ON a.slot = (r.last + 1) % @size
 ORDER BY r.kind, r.first
 OPTION (RECOMPILE); -- else it is planned for tables of one row
 
+-- name: stranded
+-- a row for each parked number whose message is there and in nobody's hands, and how far the calls of pop were by then
+-- turn: of an older version's ring NULL. What a pop has in its hands is locked, and skipped here.
+SELECT TOP (1000)
+    p.number AS number,
+    r.first_id AS id,
+    r.time AS pushed_at,
+    CAST(DATEDIFF_BIG(microsecond, r.time, SYSUTCDATETIME()) / 1e6 AS float) AS age_seconds,
+    (
+        SELECT CAST(s.current_value AS bigint) + 1
+        FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]')
+    ) AS next_pop,
+    (
+        SELECT CAST(s.current_value AS bigint)
+        FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_turn_seq]')
+    ) AS turn
+FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK)
+CROSS JOIN [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
+INNER JOIN [{schema}].[{queue}] AS r WITH (READPAST, READCOMMITTEDLOCK)
+    ON r.slot = p.number % c.size AND r.message_id = p.number
+WHERE p.void = 0 AND r.reference_count > 0
+ORDER BY r.time;
+
 -- name: structure
 -- one row: the ring's numbers, its slots and what contradicts itself in them; a scan of the ring
 -- The numbers come last: what lies in the ring was drawn before, so a sequence that is behind it is behind.
@@ -1924,8 +2192,18 @@ WHERE g.following > g.slot + 1
 ORDER BY g.slot;
 
 -- name: sequence_settings
--- two rows: what each sequence hands out at once, and its step
--- A cache is the server's, for all sessions: whatever its size, numbers come one after the other.
+-- two rows: how many numbers each sequence holds ready, where these are too many (else 1), and its step
+-- A cache is the server's, for all sessions: whatever its size, numbers come one after the other. What is left
+-- of it is skipped by a crash: so it is no larger than the option cache says, and not as large as the ring.
+-- CACHE without a size: the server chooses, 50 so far; NO CACHE leaves cache_size NULL.
+-- when installed=yes
+DECLARE @most bigint = COALESCE(
+    TRY_CAST(N'{cache}' AS bigint), (SELECT CASE WHEN c.size >= 200 THEN c.size / 4 + 1 ELSE 50 END FROM [{schema}].[{queue}_config] AS c)
+);
+-- end
+-- when installed=no
+DECLARE @most bigint = CASE WHEN CAST(N'{size}' AS bigint) >= 200 THEN CAST(N'{size}' AS bigint) / 4 + 1 ELSE 50 END;
+-- end
 IF (
     SELECT COUNT(*) FROM sys.sequences AS s
     WHERE s.object_id IN (OBJECT_ID(N'[{schema}].[{push_sequence}]'), OBJECT_ID(N'[{schema}].[{pop_sequence}]'))
@@ -1933,7 +2211,7 @@ IF (
     THROW 51004, N'The ring''s sequences cannot be looked at.|This login does not see them, or they are gone.|Grant VIEW DEFINITION on them.', 1;
 SELECT
     CAST(s.name AS nvarchar(128)) AS sequence,
-    1 AS cached,
+    CASE WHEN s.is_cached = 1 AND s.cache_size > @most THEN s.cache_size ELSE 1 END AS cached,
     CAST(s.increment AS bigint) AS step,
     s.is_cycling AS cycles
 FROM sys.sequences AS s
@@ -1964,7 +2242,7 @@ SELECT
     CAST(NULL AS int) AS timeline,
     CAST(0 AS bigint) AS rollbacks,
     CAST(0 AS bigint) AS sessions_lost,
-    CAST(CASE WHEN DATABASEPROPERTYEX(DB_NAME(), N'Updateability') = N'READ_ONLY' THEN 1 ELSE 0 END AS bit) AS recovering,
+    CAST(CASE WHEN CAST(DATABASEPROPERTYEX(DB_NAME(), N'Updateability') AS nvarchar(20)) = N'READ_ONLY' THEN 1 ELSE 0 END AS bit) AS recovering,
     COALESCE((
         SELECT MAX(CAST(CASE WHEN s.is_cached = 1 THEN COALESCE(s.cache_size, 50) ELSE 1 END AS bigint))
         FROM sys.sequences AS s
@@ -2235,15 +2513,22 @@ SELECT @found = COUNT_BIG(*) FROM [{schema}].[{queue}_config] AS c WITH (TABLOCK
 SELECT @found = COUNT_BIG(*) FROM [{schema}].[{queue}_parked] AS p WITH (TABLOCKX, HOLDLOCK);
 
 -- name: uncache
--- script: both sequences hand out one number after the other, and are cached as they were made
-ALTER SEQUENCE [{schema}].[{queue}_push_seq] INCREMENT BY 1 NO CYCLE CACHE 100000;
-ALTER SEQUENCE [{schema}].[{queue}_pop_seq] INCREMENT BY 1 NO CYCLE CACHE 100000;
+-- script: both sequences hand out one number after the other, and are cached as the option cache says
+DECLARE @size bigint = (SELECT c.size FROM [{schema}].[{queue}_config] AS c);
+DECLARE @alter nvarchar(max);
+DECLARE @cache bigint = COALESCE(
+    TRY_CAST(N'{cache}' AS bigint), CASE WHEN @size >= 4000 THEN 1000 ELSE @size / 4 + 1 END
+);
+SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_push_seq] INCREMENT BY 1 NO CYCLE CACHE ', @cache);
+EXEC (@alter);
+SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_pop_seq] INCREMENT BY 1 NO CYCLE CACHE ', @cache);
+EXEC (@alter);
 
 -- name: lift
 -- one row: the next push number, which is above every number that the ring knows now
 -- What is drawn is not undone with the transaction: then the sequence is as before or higher.
 SET NOCOUNT ON;
-DECLARE @next_push bigint, @next_pop bigint, @last bigint, @drawn bigint, @restart nvarchar(max);
+DECLARE @next_push bigint, @next_pop bigint, @last bigint, @drawn bigint, @alter nvarchar(max);
 SELECT @next_push = CAST(s.current_value AS bigint) + 1
 FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
 SELECT @next_pop = CAST(s.current_value AS bigint) + 1
@@ -2264,8 +2549,8 @@ FROM (
     UNION ALL
     SELECT p.number FROM [{schema}].[{queue}_parked] AS p
 ) AS known;
-SET @restart = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_push_seq] RESTART WITH ', @last);
-EXEC (@restart);
+SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_push_seq] RESTART WITH ', @last);
+EXEC (@alter);
 SET @drawn = NEXT VALUE FOR [{schema}].[{queue}_push_seq];
 SELECT @drawn + 1 AS next_push;
 

@@ -14,7 +14,10 @@
 IF DATABASE_PRINCIPAL_ID(N'dbq_reader') IS NULL CREATE ROLE dbq_reader;
 IF DATABASE_PRINCIPAL_ID(N'dbq_operator') IS NULL CREATE ROLE dbq_operator;
 IF DATABASE_PRINCIPAL_ID(N'dbq_admin') IS NULL CREATE ROLE dbq_admin;
+-- As whom the procedures of ring and broker run: see there.
+IF DATABASE_PRINCIPAL_ID(N'dbq_owner') IS NULL CREATE USER dbq_owner WITHOUT LOGIN;
 GO
+GRANT IMPERSONATE ON USER::dbq_owner TO dbq_admin;
 ALTER ROLE dbq_reader ADD MEMBER dbq_operator;
 ALTER ROLE dbq_operator ADD MEMBER dbq_admin;
 
@@ -25,8 +28,13 @@ GRANT SELECT ON SCHEMA::dbq TO dbq_reader;
 
 GRANT INSERT, UPDATE, DELETE ON OBJECT::dbq.[queue] TO dbq_admin;
 GRANT INSERT, UPDATE, DELETE ON OBJECT::dbq.setting TO dbq_admin;
+GRANT INSERT, UPDATE, DELETE ON OBJECT::dbq.pause TO dbq_admin;
 -- The audit is written by whoever acts; only its owner can take something out of it.
 GRANT INSERT, UPDATE ON OBJECT::dbq.[action] TO dbq_operator;
+GRANT INSERT, UPDATE ON OBJECT::dbq.silence TO dbq_operator;
+GRANT INSERT, UPDATE ON OBJECT::dbq.note TO dbq_operator;
+GRANT INSERT, UPDATE ON OBJECT::dbq.lease TO dbq_operator;
+GRANT INSERT, DELETE ON OBJECT::dbq.protection TO dbq_operator;
 GRANT CREATE TABLE, CREATE PROCEDURE, CREATE QUEUE, CREATE MESSAGE TYPE, CREATE CONTRACT, CREATE SERVICE TO dbq_admin;
 GRANT ALTER, CONTROL ON SCHEMA::[{schema}] TO dbq_admin;
 
@@ -37,8 +45,17 @@ BEGIN
     GRANT SELECT ON SCHEMA::dbq TO dbq_reader;
     GRANT INSERT, UPDATE, DELETE ON OBJECT::dbq.[queue] TO dbq_admin;
     GRANT INSERT, UPDATE, DELETE ON OBJECT::dbq.setting TO dbq_admin;
+    GRANT INSERT, UPDATE, DELETE ON OBJECT::dbq.pause TO dbq_admin;
     GRANT INSERT, UPDATE ON OBJECT::dbq.[action] TO dbq_operator;
+    GRANT INSERT, UPDATE ON OBJECT::dbq.silence TO dbq_operator;
+    GRANT INSERT, UPDATE ON OBJECT::dbq.note TO dbq_operator;
+    GRANT INSERT, UPDATE ON OBJECT::dbq.lease TO dbq_operator;
+    GRANT INSERT, DELETE ON OBJECT::dbq.protection TO dbq_operator;
 END;
+
+-- define: grants_of_table
+GRANT SELECT ON OBJECT::[{schema}].[{table}] TO dbq_reader;
+GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{table}] TO dbq_operator;
 
 -- name: queue
 -- script: what the roles may do with one queue, where they have been made in this database
@@ -46,28 +63,9 @@ IF DATABASE_PRINCIPAL_ID(N'dbq_reader') IS NOT NULL
 BEGIN
     GRANT SELECT ON OBJECT::[{schema}].[{queue}_archive] TO dbq_reader;
     GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{queue}_archive] TO dbq_operator;
-    -- when design=naive|ring|heap|fifo|stack|pending|claim|status|split
-    GRANT SELECT ON OBJECT::[{schema}].[{table}] TO dbq_reader;
-    GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{table}] TO dbq_operator;
-    -- end
-    -- when design=broker
-    -- Who could look into the queue itself could take out of it: a reader's counts stay unknown.
-    GRANT RECEIVE ON OBJECT::[{schema}].[{queue}] TO dbq_operator;
-    -- end
-    -- when design=split
-    GRANT SELECT ON OBJECT::[{schema}].[{queue}_data] TO dbq_reader;
-    GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{queue}_data] TO dbq_operator;
-    -- end
-    -- when design=ring
-    GRANT SELECT ON OBJECT::[{schema}].[{queue}_config] TO dbq_reader;
-    GRANT SELECT ON OBJECT::[{schema}].[{queue}_parked] TO dbq_reader;
-    GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{queue}_parked] TO dbq_operator;
-    -- Relay moves the numbers of all callers: not for whoever works with messages.
-    GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_relay] TO dbq_admin;
-    -- when in_hand=on
-    GRANT SELECT ON OBJECT::[{schema}].[{queue}_in_hand] TO dbq_reader;
-    GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{queue}_in_hand] TO dbq_operator;
-    -- end
+    {grants_of_table}
+    -- when defined grants
+    {grants}
     -- end
     GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_push] TO dbq_operator;
     GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_push_many] TO dbq_operator;

@@ -32,10 +32,20 @@ SELECT
             WHEN HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'CREATE TABLE') = 1
                 AND HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'CREATE PROCEDURE') = 1
                 AND HAS_PERMS_BY_NAME(QUOTENAME(SCHEMA_NAME()), N'SCHEMA', N'ALTER') = 1
+                -- The first queue of a database makes the catalog's schema.
+                AND (SCHEMA_ID(N'dbq') IS NOT NULL OR HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'CREATE SCHEMA') = 1)
                 THEN 1
             ELSE 0
         END AS bit
     ) AS may_create,
+    -- As whom the procedures of ring and broker run. Where that user is not there yet: who may make it is none
+    -- who may impersonate it, unless the whole database is his.
+    CAST(
+        CASE
+            WHEN DATABASE_PRINCIPAL_ID(N'dbq_owner') IS NULL THEN HAS_PERMS_BY_NAME(DB_NAME(), N'DATABASE', N'CONTROL')
+            ELSE HAS_PERMS_BY_NAME(N'dbq_owner', N'USER', N'IMPERSONATE')
+        END AS bit
+    ) AS impersonates_owner,
     CAST(v.sees_database AS bit) AS counts_rows,
     CAST(COALESCE(d.is_read_committed_snapshot_on, 0) AS bit) AS read_committed_snapshot,
     CAST(COALESCE(d.is_broker_enabled, 0) AS bit) AS broker_enabled,
@@ -78,22 +88,65 @@ SELECT
             WHEN HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER PERFORMANCE STATE') = 1 THEN 1
             ELSE 0
         END AS bit
-    ) AS sees_writers
+    ) AS sees_writers,
+    SYSUTCDATETIME() AS now
 FROM (SELECT CAST(DATABASEPROPERTYEX(DB_NAME(), N'Updateability') AS nvarchar(20)) AS updateability) AS u
 LEFT JOIN sys.databases AS d ON d.name = N'tempdb';
 
 -- name: holders
--- a row for each table that an open transaction has written in, or is about to: whose it is, and since when
--- Who locks a row to write it has an intent lock on its table. Of a broker queue that is the table inside it.
--- It wants what `circumstances` asks for. READUNCOMMITTED: never behind somebody's DDL.
+-- a row for each table of which an open transaction holds rows: whose it is, and for how long at the least and at the most
+-- Who comes to a table has an intent lock on it; who holds rows has row locks too, or has written (with
+-- optimized locking, row locks are not kept). Who waits for a lock of the table, or for another that
+-- writes there, holds nobody up: only the root of the waits is a holder. When it got its rows: not before
+-- its first log record here (a row that was only read WITH (UPDLOCK) may be locked earlier), and before it
+-- fell idle. Of a broker queue the table is the one inside it. It wants what `circumstances` asks for.
+-- READUNCOMMITTED: never behind somebody's DDL.
+DECLARE @locks TABLE (
+    session_id int NOT NULL,
+    unit nvarchar(36) COLLATE DATABASE_DEFAULT NULL,
+    object_id bigint NULL,
+    transaction_id bigint NULL,
+    comes int NOT NULL,
+    holds int NOT NULL,
+    waits int NOT NULL
+);
+-- Read once, for this view is the dear one.
+INSERT INTO @locks (session_id, unit, object_id, transaction_id, comes, holds, waits)
+SELECT
+    found.session_id,
+    found.unit,
+    found.object_id,
+    MIN(found.transaction_id),
+    MAX(CASE WHEN found.granted = 1 AND found.lock = N'OBJECT' AND found.mode IN (N'IX', N'SIX', N'UIX', N'X', N'U', N'BU') THEN 1 ELSE 0 END),
+    MAX(CASE
+        WHEN found.granted = 1 AND found.lock = N'OBJECT' AND found.mode IN (N'SIX', N'UIX', N'X', N'U', N'BU') THEN 1
+        WHEN found.granted = 1 AND found.lock <> N'OBJECT' AND found.mode IN (N'X', N'U', N'RangeX-X', N'RangeS-U') THEN 1
+        ELSE 0
+    END),
+    MAX(CASE WHEN found.granted = 0 THEN 1 ELSE 0 END)
+FROM (
+    SELECT
+        l.request_session_id AS session_id,
+        -- -2: it has no session any more; its coordinator has not said yet how it ends.
+        CASE WHEN l.request_session_id = -2 THEN CAST(l.request_owner_guid AS nvarchar(36)) END AS unit,
+        CASE WHEN l.resource_type = N'OBJECT' THEN l.resource_associated_entity_id ELSE p.object_id END AS object_id,
+        CASE WHEN l.request_owner_type = N'TRANSACTION' THEN l.request_owner_id END AS transaction_id,
+        l.resource_type AS lock,
+        l.request_mode AS mode,
+        CASE l.request_status WHEN N'GRANT' THEN 1 ELSE 0 END AS granted
+    FROM sys.dm_tran_locks AS l
+    LEFT JOIN sys.partitions AS p WITH (READUNCOMMITTED)
+        ON l.resource_type IN (N'KEY', N'RID', N'PAGE', N'HOBT') AND l.resource_associated_entity_id = p.hobt_id
+    WHERE
+        l.resource_database_id = DB_ID() AND l.request_session_id <> @@SPID
+        AND l.resource_type IN (N'OBJECT', N'KEY', N'RID', N'PAGE', N'HOBT')
+) AS found
+GROUP BY found.session_id, found.unit, found.object_id;
 SELECT
     SCHEMA_NAME(o.schema_id) AS [schema],
     CAST(o.name AS nvarchar(128)) AS relation,
-    CASE
-        WHEN l.request_session_id > 0 THEN CAST(l.request_session_id AS nvarchar(11))
-        -- -2: it has no session any more; its coordinator has not said yet how it ends.
-        ELSE CONCAT(N'distributed transaction ', CAST(l.request_owner_guid AS nvarchar(36)))
-    END AS session,
+    CASE WHEN l.session_id > 0 THEN l.session_id END AS session_id,
+    l.unit AS prepared_transaction,
     s.login_name AS user_name,
     s.program_name AS application_name,
     CASE
@@ -103,25 +156,35 @@ SELECT
         ELSE N'idle in transaction'
     END AS state,
     -- A server keeps its own times in local time.
-    CAST(DATEDIFF_BIG(millisecond, MIN(t.transaction_begin_time), GETDATE()) AS float) / 1000 AS transaction_seconds
-FROM sys.dm_tran_locks AS l
+    CAST(DATEDIFF_BIG(millisecond, t.began, GETDATE()) AS float) / 1000 AS transaction_seconds,
+    CASE
+        WHEN r.session_id IS NULL
+            THEN CAST(DATEDIFF_BIG(millisecond, s.last_request_end_time, GETDATE()) AS float) / 1000
+    END AS held_at_least_seconds,
+    CAST(DATEDIFF_BIG(millisecond, COALESCE(t.wrote, t.began), GETDATE()) AS float) / 1000 AS held_at_most_seconds
+FROM @locks AS l
 LEFT JOIN sys.internal_tables AS i WITH (READUNCOMMITTED)
-    ON l.resource_associated_entity_id = i.object_id AND i.internal_type_desc = N'QUEUE_MESSAGES'
-INNER JOIN sys.objects AS o WITH (READUNCOMMITTED) ON o.object_id = COALESCE(i.parent_id, l.resource_associated_entity_id)
-LEFT JOIN sys.dm_exec_sessions AS s ON l.request_session_id = s.session_id
-LEFT JOIN sys.dm_exec_requests AS r ON l.request_session_id = r.session_id
-LEFT JOIN sys.dm_tran_active_transactions AS t
-    ON l.request_owner_type = N'TRANSACTION' AND l.request_owner_id = t.transaction_id
+    ON l.object_id = i.object_id AND i.internal_type_desc = N'QUEUE_MESSAGES'
+INNER JOIN sys.objects AS o WITH (READUNCOMMITTED) ON o.object_id = COALESCE(i.parent_id, l.object_id)
+LEFT JOIN sys.dm_exec_sessions AS s ON l.session_id = s.session_id
+LEFT JOIN sys.dm_exec_requests AS r ON l.session_id = r.session_id
+OUTER APPLY (
+    SELECT
+        MIN(a.transaction_begin_time) AS began,
+        MIN(d.database_transaction_begin_time) AS wrote
+    FROM sys.dm_tran_active_transactions AS a
+    LEFT JOIN sys.dm_tran_database_transactions AS d ON a.transaction_id = d.transaction_id AND d.database_id = DB_ID()
+    WHERE a.transaction_id = l.transaction_id
+) AS t
 WHERE
-    l.resource_type = N'OBJECT' AND l.resource_database_id = DB_ID() AND l.request_status = N'GRANT'
-    AND l.request_mode IN (N'IX', N'SIX', N'UIX', N'X', N'U', N'BU')
-    AND l.request_session_id <> @@SPID
+    l.comes = 1 AND l.waits = 0 AND (l.holds = 1 OR t.wrote IS NOT NULL)
+    AND NOT EXISTS (
+        SELECT 1 FROM @locks AS b
+        WHERE b.comes = 1 AND b.object_id = l.object_id AND b.session_id = r.blocking_session_id AND b.session_id <> l.session_id
+    )
     AND o.type IN (N'U', N'SQ')
     -- The engine itself, which clears away what was deleted.
-    AND COALESCE(r.command, N'') <> N'GHOST CLEANUP'
-GROUP BY
-    o.schema_id, o.name, l.request_session_id, l.request_owner_guid,
-    s.session_id, s.login_name, s.program_name, r.session_id, r.status;
+    AND COALESCE(r.command, N'') <> N'GHOST CLEANUP';
 
 -- name: owners
 -- a row for each session asked about, as claimed_by tells it: gone, alive, or unknown

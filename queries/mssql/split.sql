@@ -12,7 +12,52 @@
 -- heap with a unique index; a clustered key saves the second look, and a delete gives its pages back.
 -- A half whose payload is missing is claimed and not returned: it shows as stuck, and stops nobody.
 --
--- The index is named in the pop, see claim.sql. For page locks, escalation, statistics and ghosts see fifo.sql.
+-- The index is named in the pop, see claim.sql. For page locks, escalation, statistics and ghosts see monitor.sql.
+
+-- like: status
+
+-- define: beside
+-- where the payloads lie
+-- when installed=yes
+[{schema}].[{queue}_data]
+-- end
+
+-- define: payload
+-- One look by the key for each row that is read.
+-- when installed=yes
+(SELECT d.text_data FROM {beside} AS d {reading} WHERE d.id = m.id)
+-- end
+-- when installed=no
+m.[{payload}]
+-- end
+
+-- define: joined_payload
+-- when installed=yes
+d.text_data
+-- end
+-- when installed=no
+m.[{payload}]
+-- end
+
+-- define: half
+-- A payload that somebody holds is there: NOLOCK.
+-- when installed=yes
+CAST(CASE
+    WHEN EXISTS (SELECT 1 FROM {beside} AS d WITH (NOLOCK) WHERE d.id = l.key_id) THEN 0
+    ELSE 1
+END AS bit)
+-- end
+-- when installed=no
+CAST(0 AS bit)
+-- end
+
+-- define: locked
+SELECT TOP (1) @held = 1 FROM [{schema}].[{table}] AS m WITH (TABLOCKX, HOLDLOCK);
+SELECT TOP (1) @held = 1 FROM {beside} AS d WITH (TABLOCKX, HOLDLOCK);
+
+-- define: grants
+GRANT SELECT ON OBJECT::[{schema}].[{queue}_data] TO dbq_reader;
+GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{queue}_data] TO dbq_operator;
 
 -- name: tables
 -- script: the two tables and one filtered index for each state
@@ -49,12 +94,7 @@ INCLUDE (status) WHERE status = 4 WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NOREC
 -- No foreign key: it would cost a look at the other table for each row. The doctor looks for halves.
 CREATE TABLE [{schema}].[{queue}_data] (
     id bigint NOT NULL,
-    -- when payload=text|json
-    text_data nvarchar(max) NOT NULL,
-    -- end
-    -- when payload=bytes
-    text_data varbinary(max) NOT NULL,
-    -- end
+    text_data {payload_type} NOT NULL,
     CONSTRAINT [{queue}_data_key] PRIMARY KEY CLUSTERED (id)
     WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON)
 );
@@ -66,47 +106,15 @@ SET ANSI_NULLS ON;
 SET QUOTED_IDENTIFIER ON;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
-    -- when payload=text|json
-    @payload nvarchar(max),
-    -- end
-    -- when payload=bytes
-    @payload varbinary(max),
-    -- end
+    @payload {payload_type},
     @title nvarchar(max) = N'',
     @queue_date_time datetime2(7) = NULL
 AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
-    IF EXISTS (
-        SELECT 1 FROM sys.dm_exec_sessions AS s
-        WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
-    )
-    BEGIN
-        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
-    END;
-    IF @payload IS NULL
-    BEGIN
-        THROW 51002, N'The payload is NULL.|A message needs a payload.|Send an empty payload instead.', 1;
-    END;
-    -- when limited=yes
-    -- In bytes as they are stored: two for each UTF-16 unit of a text.
-    IF DATALENGTH(@payload) > CAST(N'{max_bytes}' AS bigint)
-    BEGIN
-        THROW 51002, N'The payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
-    END;
-    -- end
-    -- when payload=json
-    -- As the one element of an array: ISJSON alone takes no scalars before SQL Server 2022.
-    IF ISJSON(N'[' + @payload + N']') = 0
-    BEGIN
-        THROW 51002, N'The payload is not valid JSON.||Send one JSON value as the payload.', 1;
-    END;
-    IF (SELECT COUNT(*) FROM OPENJSON(N'[' + @payload + N']')) <> 1
-    BEGIN
-        THROW 51002, N'The payload is not one JSON value.||Send one JSON value as the payload.', 1;
-    END;
-    -- end
+    {read_committed_only}
+    {payload_in_bounds}
     DECLARE @id bigint;
     BEGIN TRANSACTION;
     INSERT INTO [{schema}].[{queue}_meta] WITH (ROWLOCK) (queue_date_time, title)
@@ -125,60 +133,11 @@ AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
-    IF EXISTS (
-        SELECT 1 FROM sys.dm_exec_sessions AS s
-        WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
-    )
-    BEGIN
-        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
-    END;
-    IF ISJSON(@payloads) = 0
-    BEGIN
-        THROW 51002, N'The payloads are not a JSON array.||Send an array of strings, one for each payload.', 1;
-    END;
-    DECLARE @rows TABLE (
-        position int NOT NULL PRIMARY KEY,
-        -- when payload=text|json
-        payload nvarchar(max) NULL
-        -- end
-        -- when payload=bytes
-        payload varbinary(max) NULL
-        -- end
-    );
+    SET ROWCOUNT 0;
+    {read_committed_only}
+    {payloads_as_rows}
     DECLARE @pushed TABLE (id bigint NOT NULL PRIMARY KEY);
-    INSERT INTO @rows (position, payload)
-    -- when payload=text|json
-    SELECT CAST(j.[key] AS int), j.value FROM OPENJSON(@payloads) AS j;
-    -- end
-    -- when payload=bytes
-    -- Hexadecimal digits; what is none becomes NULL, which is refused below.
-    SELECT CAST(j.[key] AS int), TRY_CONVERT(varbinary(max), j.value, 2) FROM OPENJSON(@payloads) AS j;
-    -- end
-    IF EXISTS (SELECT 1 FROM @rows AS r WHERE r.payload IS NULL)
-    BEGIN
-        -- when payload=text|json
-        THROW 51002, N'A payload is NULL.|A message needs a payload.|Send an empty payload instead.', 1;
-        -- end
-        -- when payload=bytes
-        THROW 51002, N'A payload is NULL or not hexadecimal digits.|A message needs a payload.|Send an empty payload instead.', 1;
-        -- end
-    END;
-    -- when limited=yes
-    IF EXISTS (SELECT 1 FROM @rows AS r WHERE DATALENGTH(r.payload) > CAST(N'{max_bytes}' AS bigint))
-    BEGIN
-        THROW 51002, N'A payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
-    END;
-    -- end
-    -- when payload=json
-    IF EXISTS (SELECT 1 FROM @rows AS r WHERE ISJSON(N'[' + r.payload + N']') = 0)
-    BEGIN
-        THROW 51002, N'A payload is not valid JSON.||Send one JSON value as each payload.', 1;
-    END;
-    IF EXISTS (SELECT 1 FROM @rows AS r WHERE (SELECT COUNT(*) FROM OPENJSON(N'[' + r.payload + N']')) <> 1)
-    BEGIN
-        THROW 51002, N'A payload is not one JSON value.||Send one JSON value as each payload.', 1;
-    END;
-    -- end
+    {rows_in_bounds}
     BEGIN TRANSACTION;
     -- Identity values are drawn in the order of the SELECT, so they sort as the payloads do.
     INSERT INTO [{schema}].[{queue}_meta] WITH (ROWLOCK) (queue_date_time, title)
@@ -201,19 +160,7 @@ AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
-    -- Who claims: this session, by its number and its login time, which the server keeps in local time.
-    DECLARE @isolation smallint, @session nvarchar(256) = CONCAT(N'session=', @@SPID);
-    SELECT
-        @isolation = s.transaction_isolation_level,
-        @session = CONCAT(@session, N' login=', CONVERT(nvarchar(23), CAST(DATEADD(
-            minute, -DATEPART(tzoffset, SYSDATETIMEOFFSET()), s.login_time
-        ) AS datetime2(3)), 126), N'Z')
-    FROM sys.dm_exec_sessions AS s WHERE s.session_id = @@SPID;
-    IF @isolation IN (4, 5)
-    BEGIN
-        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
-    END;
-    SET @session = CONCAT(@session, CASE WHEN @bound = 1 THEN N' bound' END, N' consumer=' + @consumer);
+    {know_the_claimant}
     DECLARE @claimed TABLE (
         queue_date_time datetime2(7) NOT NULL,
         id bigint NOT NULL,
@@ -285,13 +232,7 @@ AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
-    IF EXISTS (
-        SELECT 1 FROM sys.dm_exec_sessions AS s
-        WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
-    )
-    BEGIN
-        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
-    END;
+    {read_committed_only}
     UPDATE [{schema}].[{queue}_meta] WITH (ROWLOCK)
     SET status = 2, done_at = SYSUTCDATETIME()
     WHERE id = @id AND status = 1 AND (@attempts IS NULL OR attempts = @attempts);
@@ -306,13 +247,7 @@ AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
-    IF EXISTS (
-        SELECT 1 FROM sys.dm_exec_sessions AS s
-        WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
-    )
-    BEGIN
-        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
-    END;
+    {read_committed_only}
     UPDATE [{schema}].[{queue}_meta] WITH (ROWLOCK)
     SET status = 4, errors = COALESCE(@error, N''), done_at = SYSUTCDATETIME()
     WHERE id = @id AND status = 1 AND (@attempts IS NULL OR attempts = @attempts);
@@ -326,254 +261,144 @@ DROP PROCEDURE
     [{schema}].[{queue}_pop_many], [{schema}].[{queue}_complete], [{schema}].[{queue}_fail];
 DROP TABLE [{schema}].[{queue}_meta], [{schema}].[{queue}_data];
 
--- name: status
--- one row: counts of at most 10,001 by state, the age of the oldest ready message, the table's counters
--- READPAST: what is so now, without waiting for anybody; see fifo.sql.
+-- name: halves
+-- one row: of the next :most messages of a split queue from the id :newest down, how many there are, the lowest, and how many have no payload; the first ten
+-- ready: those that are to be popped; stuck: claimed for :stuck_after seconds, or by one of :gone; kept: all others.
+-- owners: who claimed the kept ones. What looks like a half is looked at twice: by then whoever was taking both
+-- away has ended, or holds the row.
+SET NOCOUNT ON;
+DECLARE @newest bigint = :newest, @most bigint = :most;
+DECLARE @stuck_after float = :stuck_after, @gone nvarchar(max) = :gone;
+DECLARE @looked TABLE (id bigint NOT NULL PRIMARY KEY);
+DECLARE @halves TABLE (
+    id bigint NOT NULL PRIMARY KEY,
+    state nvarchar(10) COLLATE DATABASE_DEFAULT NOT NULL,
+    claimed_by nvarchar(450) COLLATE Latin1_General_100_BIN2 NULL
+);
+INSERT INTO @looked (id)
+SELECT TOP (@most) m.id FROM [{schema}].[{queue}_meta] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+WHERE m.id <= @newest
+ORDER BY m.id DESC;
+INSERT INTO @halves (id, state, claimed_by)
 SELECT
-    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
-    CAST(N'{queue}' AS nvarchar(128)) AS queue,
+    m.id,
+    CASE
+        WHEN m.status = 0 THEN N'ready'
+        WHEN m.status <> 1 THEN N'kept'
+        WHEN DATEDIFF_BIG(microsecond, m.claimed_at, SYSUTCDATETIME()) / 1e6 >= @stuck_after THEN N'stuck'
+        WHEN EXISTS (
+            SELECT 1 FROM OPENJSON(@gone) AS g
+            WHERE g.[value] = CAST(m.claimed_by AS nvarchar(450)) COLLATE Latin1_General_100_BIN2
+        ) THEN N'stuck'
+        ELSE N'kept'
+    END,
+    CASE WHEN m.status = 1 THEN CAST(m.claimed_by AS nvarchar(450)) END
+FROM @looked AS l
+INNER JOIN [{schema}].[{queue}_meta] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON l.id = m.id
+WHERE NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (NOLOCK) WHERE d.id = l.id)
+OPTION (LOOP JOIN, FORCE ORDER);
+DELETE h
+FROM @halves AS h
+WHERE
+    NOT EXISTS (
+        SELECT 1 FROM [{schema}].[{queue}_meta] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE m.id = h.id
+    )
+    OR EXISTS (SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (NOLOCK) WHERE d.id = h.id);
+SELECT
+    (SELECT COUNT_BIG(*) FROM @looked AS l) AS looked,
+    (SELECT MIN(l.id) FROM @looked AS l) AS lowest,
+    (SELECT COUNT_BIG(*) FROM @halves AS h WHERE h.state = N'ready') AS ready,
     (
-        SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (CAST(N'{ready_limit}' AS bigint)) 1 AS one
-            FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-            WHERE m.[{status}] = 0
-        ) AS bounded
-    ) AS ready,
-    CAST(NULL AS bigint) AS scheduled,
+        SELECT TOP (10) CAST(h.id AS nvarchar(20)) AS id FROM @halves AS h WHERE h.state = N'ready'
+        ORDER BY h.id
+        FOR JSON PATH
+    ) AS ready_ids,
+    (SELECT COUNT_BIG(*) FROM @halves AS h WHERE h.state = N'stuck') AS stuck,
     (
-        SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (CAST(N'{claimed_limit}' AS bigint)) 1 AS one
-            FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-            WHERE m.[{status}] = 1
-        ) AS bounded
-    ) AS claimed,
-    -- when role claimed_at
+        SELECT TOP (10) CAST(h.id AS nvarchar(20)) AS id FROM @halves AS h WHERE h.state = N'stuck'
+        ORDER BY h.id
+        FOR JSON PATH
+    ) AS stuck_ids,
+    (SELECT COUNT_BIG(*) FROM @halves AS h WHERE h.state = N'kept') AS kept,
     (
-        SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (CAST(N'{stuck_limit}' AS bigint)) 1 AS one
-            FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-            WHERE m.[{status}] = 1
-            AND m.[{claimed_at}] < DATEADD(second, -CAST(CEILING(CAST(N'{stuck_after_seconds}' AS float)) AS int), SYSUTCDATETIME())
-        ) AS bounded
-    ) AS stuck,
-    -- end
-    -- when no role claimed_at
-    CAST(NULL AS bigint) AS stuck,
-    -- end
+        SELECT TOP (10) CAST(h.id AS nvarchar(20)) AS id FROM @halves AS h WHERE h.state = N'kept'
+        ORDER BY h.id
+        FOR JSON PATH
+    ) AS kept_ids,
     (
-        SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (CAST(N'{errors_limit}' AS bigint)) 1 AS one
-            FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-            WHERE m.[{status}] = 4
-        ) AS bounded
-    ) AS errors,
-    (
-        SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (CAST(N'{done_limit}' AS bigint)) 1 AS one
-            FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-            WHERE m.[{status}] = 2
-        ) AS bounded
-    ) AS done,
-    -- when role pushed_at
-    (
-        SELECT TOP (CAST(N'{age_seconds_limit}' AS bigint)) CAST(DATEDIFF_BIG(microsecond, head.[{pushed_at}], SYSUTCDATETIME()) / 1e6 AS float)
-        FROM [{schema}].[{table}] AS head WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-        WHERE head.[{status}] = 0 ORDER BY head.[{pushed_at}]
-    ) AS age_seconds,
-    -- end
-    -- when no role pushed_at
-    CAST(NULL AS float) AS age_seconds,
-    -- end
-    -- when counters=yes
-    estimated.number_of_rows AS rows_estimated,
-    counted.inserted AS inserted,
-    counted.updated AS updated,
-    counted.deleted AS deleted,
-    -- end
-    -- when counters=no
-    CAST(NULL AS bigint) AS rows_estimated,
-    CAST(NULL AS bigint) AS inserted,
-    CAST(NULL AS bigint) AS updated,
-    CAST(NULL AS bigint) AS deleted,
-    -- end
-    CAST(NULL AS bigint) AS next_push,
-    CAST(NULL AS bigint) AS next_pop,
-    CAST(NULL AS bigint) AS base,
-    CAST(NULL AS bigint) AS capacity
--- when counters=yes
-FROM (
-    SELECT SUM(p.row_count) AS number_of_rows
-    FROM sys.dm_db_partition_stats AS p
-    WHERE p.object_id = OBJECT_ID(N'[{schema}].[{table}]') AND p.index_id IN (0, 1)
-) AS estimated
-CROSS JOIN (
-    SELECT
-        SUM(o.leaf_insert_count) AS inserted,
-        SUM(o.leaf_update_count) AS updated,
-        -- A delete makes a ghost, except where the row goes at once.
-        SUM(o.leaf_delete_count + o.leaf_ghost_count) AS deleted
-    FROM sys.dm_db_index_operational_stats(DB_ID(), OBJECT_ID(N'[{schema}].[{table}]'), NULL, NULL) AS o
-    -- Of an object that is not to be seen the function would tell all.
-    WHERE o.object_id = OBJECT_ID(N'[{schema}].[{table}]') AND o.index_id IN (0, 1)
-) AS counted
--- end
+        SELECT o.claimed_by AS claimed_by
+        FROM (
+            SELECT DISTINCT h.claimed_by FROM @halves AS h WHERE h.state = N'kept' AND h.claimed_by IS NOT NULL
+        ) AS o
+        FOR JSON PATH
+    ) AS owners;
 
--- name: claims
--- the oldest ten claims: since when, and whose
--- READPAST: one that is just being finished is none any more; see fifo.sql. A table that somebody else made
--- may have another collation than the others of the union.
+-- name: alone
+-- one row: of the next :most payloads of a split queue from the id :newest down, how many there are, the lowest, and how many belong to no message; the first ten
+SET NOCOUNT ON;
+DECLARE @newest bigint = :newest, @most bigint = :most;
+DECLARE @looked TABLE (id bigint NOT NULL PRIMARY KEY);
+DECLARE @alone TABLE (id bigint NOT NULL PRIMARY KEY);
+INSERT INTO @looked (id)
+SELECT TOP (@most) d.id FROM [{schema}].[{queue}_data] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+WHERE d.id <= @newest
+ORDER BY d.id DESC;
+INSERT INTO @alone (id)
+SELECT l.id FROM @looked AS l
+WHERE NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}_meta] AS m WITH (NOLOCK) WHERE m.id = l.id)
+OPTION (LOOP JOIN);
+DELETE a
+FROM @alone AS a
+WHERE
+    NOT EXISTS (
+        SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE d.id = a.id
+    )
+    OR EXISTS (SELECT 1 FROM [{schema}].[{queue}_meta] AS m WITH (NOLOCK) WHERE m.id = a.id);
 SELECT
-    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
-    CAST(N'{queue}' AS nvarchar(128)) AS queue,
-    oldest.id AS id,
-    CASE WHEN oldest.claimed_seconds < 0 THEN 0e0 ELSE oldest.claimed_seconds END AS claimed_seconds,
-    oldest.claimed_by AS claimed_by,
-    oldest.attempts AS attempts
-FROM (
-    SELECT TOP (10)
-        CAST(m.[{id}] AS nvarchar(450)) COLLATE DATABASE_DEFAULT AS id,
-        -- when role claimed_at
-        CAST(DATEDIFF_BIG(microsecond, m.[{claimed_at}], SYSUTCDATETIME()) / 1e6 AS float) AS claimed_seconds,
-        -- end
-        -- when no role claimed_at
-        CAST(NULL AS float) AS claimed_seconds,
-        -- end
-        -- when role claimed_by
-        CAST(m.[{claimed_by}] AS nvarchar(450)) COLLATE DATABASE_DEFAULT AS claimed_by,
-        -- end
-        -- when no role claimed_by
-        CAST(NULL AS nvarchar(450)) AS claimed_by,
-        -- end
-        -- when role attempts
-        CAST(m.[{attempts}] AS int) AS attempts
-        -- end
-        -- when no role attempts
-        CAST(NULL AS int) AS attempts
-        -- end
-    FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-    WHERE m.[{status}] = 1
-    -- when role claimed_at
-    ORDER BY m.[{claimed_at}]
-    -- end
-) AS oldest
+    (SELECT COUNT_BIG(*) FROM @looked AS l) AS looked,
+    (SELECT MIN(l.id) FROM @looked AS l) AS lowest,
+    (SELECT COUNT_BIG(*) FROM @alone AS a) AS alone,
+    (SELECT TOP (10) CAST(a.id AS nvarchar(20)) AS id FROM @alone AS a ORDER BY a.id FOR JSON PATH) AS alone_ids;
 
--- name: estimate
--- one row: about how many rows there are of each state; nothing to a login that does not see the row counts
--- See status.sql.
-SELECT
-    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
-    CAST(N'{queue}' AS nvarchar(128)) AS queue,
--- when counters=yes
--- when installed=yes
-    CAST(estimated.ready AS float) AS ready,
-    CAST(NULL AS float) AS scheduled,
-    CAST(estimated.claimed AS float) AS claimed,
-    CAST(estimated.errors AS float) AS errors,
-    CAST(estimated.done AS float) AS done
+-- name: set_aside
+-- one row: how many ready or stuck rows (see halves) without a payload there are among the next :most from the id :newest down, and how many of those are in error now
+SET NOCOUNT ON;
+DECLARE @error nvarchar(max) = :error;
+DECLARE @newest bigint = :newest, @most bigint = :most;
+DECLARE @stuck_after float = :stuck_after, @gone nvarchar(max) = :gone;
+DECLARE @selected bigint;
+DECLARE @held TABLE (id bigint NOT NULL PRIMARY KEY);
+-- Locked before it is looked for: nobody takes the two away together.
+INSERT INTO @held (id)
+SELECT m.id
 FROM (
-    SELECT
-        SUM(CASE WHEN i.name = N'{queue}_ready' THEN p.row_count END) AS ready,
-        SUM(CASE WHEN i.name = N'{queue}_claimed' THEN p.row_count END) AS claimed,
-        SUM(CASE WHEN i.name = N'{queue}_error' THEN p.row_count END) AS errors,
-        SUM(CASE WHEN i.name = N'{queue}_done' THEN p.row_count END) AS done
-    FROM sys.indexes AS i
-    INNER JOIN sys.dm_db_partition_stats AS p ON i.object_id = p.object_id AND i.index_id = p.index_id
-    WHERE i.object_id = OBJECT_ID(N'[{schema}].[{table}]')
-) AS estimated
--- end
--- when installed=no
-    estimated.number_of_rows * found.ready / found.looked_at AS ready,
-    CAST(NULL AS float) AS scheduled,
-    estimated.number_of_rows * found.claimed / found.looked_at AS claimed,
-    estimated.number_of_rows * found.errors / found.looked_at AS errors,
-    estimated.number_of_rows * found.done / found.looked_at AS done
-FROM (
-    SELECT SUM(p.row_count) AS number_of_rows
-    FROM sys.dm_db_partition_stats AS p
-    WHERE p.object_id = OBJECT_ID(N'[{schema}].[{table}]') AND p.index_id IN (0, 1)
-) AS estimated
-CROSS JOIN (
-    SELECT
-        SUM(CASE WHEN m.[{status}] = 0 THEN 1e0 ELSE 0e0 END) AS ready,
-        SUM(CASE WHEN m.[{status}] = 1 THEN 1e0 ELSE 0e0 END) AS claimed,
-        SUM(CASE WHEN m.[{status}] = 4 THEN 1e0 ELSE 0e0 END) AS errors,
-        SUM(CASE WHEN m.[{status}] = 2 THEN 1e0 ELSE 0e0 END) AS done,
-        NULLIF(COUNT_BIG(*), 0) AS looked_at
-    FROM [{schema}].[{table}] AS m TABLESAMPLE (5000 ROWS) WITH (NOLOCK)
-) AS found
--- end
--- end
--- when counters=no
-    CAST(NULL AS float) AS ready,
-    CAST(NULL AS float) AS scheduled,
-    CAST(NULL AS float) AS claimed,
-    CAST(NULL AS float) AS errors,
-    CAST(NULL AS float) AS done
--- end
-
--- name: messages
--- the messages of one state, or all (walk), without order, each with its key, for `looked` of common.sql
--- READPAST: what is so now, without waiting for anybody; see fifo.sql.
+    SELECT TOP (@most) n.id FROM [{schema}].[{queue}_meta] AS n WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    WHERE n.id <= @newest
+    ORDER BY n.id DESC
+) AS w
+INNER JOIN [{schema}].[{queue}_meta] AS m WITH (UPDLOCK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    ON w.id = m.id AND m.status IN (0, 1)
+WHERE
+    NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (NOLOCK) WHERE d.id = w.id)
+    AND (
+        m.status = 0
+        OR DATEDIFF_BIG(microsecond, m.claimed_at, SYSUTCDATETIME()) / 1e6 >= @stuck_after
+        OR EXISTS (
+            SELECT 1 FROM OPENJSON(@gone) AS g
+            WHERE g.[value] = CAST(m.claimed_by AS nvarchar(450)) COLLATE Latin1_General_100_BIN2
+        )
+    )
+OPTION (LOOP JOIN, FORCE ORDER);
+SET @selected = @@ROWCOUNT;
+UPDATE m
+SET status = 4,
+    errors = @error,
+    done_at = SYSUTCDATETIME()
+FROM @held AS h
+INNER JOIN [{schema}].[{queue}_meta] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON m.id = h.id
+WHERE m.status IN (0, 1)
+AND NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}_data] AS d WITH (NOLOCK) WHERE d.id = m.id)
+OPTION (LOOP JOIN, FORCE ORDER);
 SELECT
-    -- when sorted=time_up|time_down|undated_up|undated_down
-    m.[{since}] AS key_time,
-    -- end
-    m.[{id}] AS key_id,
-    CAST(m.[{id}] AS nvarchar(450)) AS id,
-    CASE m.[{status}]
-        WHEN 0 THEN N'ready'
-        WHEN 1 THEN N'claimed'
-        WHEN 2 THEN N'done'
-        WHEN 3 THEN N'archived'
-        WHEN 4 THEN N'error'
-        ELSE CONCAT(N'status ', m.[{status}])
-    END AS state,
-    -- when role pushed_at
-    m.[{pushed_at}] AS pushed_at,
-    -- end
-    -- when role claimed_at
-    m.[{claimed_at}] AS claimed_at,
-    -- end
-    -- when role claimed_by
-    m.[{claimed_by}] AS claimed_by,
-    -- end
-    -- when role attempts
-    m.[{attempts}] AS attempts,
-    -- end
-    -- when role done_at
-    m.[{done_at}] AS done_at,
-    -- end
-    -- when role error
-    m.[{error}] AS error,
-    -- end
-    -- when installed=yes
-    m.title AS title,
-    -- end
-    -- when installed=no
-    CAST(NULL AS nvarchar(255)) AS title,
-    -- end
-    -- when with_payload=yes
-    -- when installed=yes
-    (
-        SELECT d.text_data FROM [{schema}].[{queue}_data] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-        WHERE d.id = m.id
-    ) AS payload,
-    -- end
-    -- when installed=no
-    m.[{payload}] AS payload,
-    -- end
-    -- end
-    m.[{status}] AS status
-FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
--- when walk=ready
-WHERE m.[{status}] = 0
--- end
--- when walk=claimed
-WHERE m.[{status}] = 1
--- end
--- when walk=error
-WHERE m.[{status}] = 4
--- end
--- when walk=done
-WHERE m.[{status}] = 2
--- end
+    @selected AS selected,
+    CAST(@@ROWCOUNT AS bigint) AS done;

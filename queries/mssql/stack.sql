@@ -2,7 +2,15 @@
 --
 -- Pushes and pops meet at one end of the index: a busy stack is one page, and its latch (PAGELATCH_EX)
 -- is what everybody waits for, as Rusanu says. What lies at the bottom waits as long as the top is busy.
--- Rows that other transactions hold are skipped. For the hints, the locks, statistics and ghosts see fifo.sql.
+-- Rows that other transactions hold are skipped. For the hints, the locks, statistics and ghosts see monitor.sql.
+
+-- define: oldest_first
+-- when role pushed_at
+m.[{id}]
+-- end
+
+-- define: pop_order
+m.[{id}] DESC
 
 -- name: tables
 -- script: the queue's table
@@ -11,12 +19,7 @@ SET QUOTED_IDENTIFIER ON;
 GO
 CREATE TABLE [{schema}].[{queue}] (
     id bigint IDENTITY(1, 1) NOT NULL,
-    -- when payload=text|json
-    payload nvarchar(max) NOT NULL,
-    -- end
-    -- when payload=bytes
-    payload varbinary(max) NOT NULL,
-    -- end
+    payload {payload_type} NOT NULL,
     pushed_at datetime2(7) NOT NULL DEFAULT SYSUTCDATETIME(),
     CONSTRAINT [{queue}_key] PRIMARY KEY CLUSTERED (id)
     WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON)
@@ -29,45 +32,13 @@ SET ANSI_NULLS ON;
 SET QUOTED_IDENTIFIER ON;
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
-    -- when payload=text|json
-    @payload nvarchar(max)
-    -- end
-    -- when payload=bytes
-    @payload varbinary(max)
-    -- end
+    @payload {payload_type}
 AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
-    IF EXISTS (
-        SELECT 1 FROM sys.dm_exec_sessions AS s
-        WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
-    )
-    BEGIN
-        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
-    END;
-    IF @payload IS NULL
-    BEGIN
-        THROW 51002, N'The payload is NULL.|A message needs a payload.|Send an empty payload instead.', 1;
-    END;
-    -- when limited=yes
-    -- In bytes as they are stored: two for each UTF-16 unit of a text.
-    IF DATALENGTH(@payload) > CAST(N'{max_bytes}' AS bigint)
-    BEGIN
-        THROW 51002, N'The payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
-    END;
-    -- end
-    -- when payload=json
-    -- As the one element of an array: ISJSON alone takes no scalars before SQL Server 2022.
-    IF ISJSON(N'[' + @payload + N']') = 0
-    BEGIN
-        THROW 51002, N'The payload is not valid JSON.||Send one JSON value as the payload.', 1;
-    END;
-    IF (SELECT COUNT(*) FROM OPENJSON(N'[' + @payload + N']')) <> 1
-    BEGIN
-        THROW 51002, N'The payload is not one JSON value.||Send one JSON value as the payload.', 1;
-    END;
-    -- end
+    {read_committed_only}
+    {payload_in_bounds}
     INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (payload) OUTPUT inserted.id VALUES (@payload);
 END;
 GO
@@ -77,60 +48,11 @@ AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
-    IF EXISTS (
-        SELECT 1 FROM sys.dm_exec_sessions AS s
-        WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
-    )
-    BEGIN
-        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
-    END;
-    IF ISJSON(@payloads) = 0
-    BEGIN
-        THROW 51002, N'The payloads are not a JSON array.||Send an array of strings, one for each payload.', 1;
-    END;
-    DECLARE @rows TABLE (
-        position int NOT NULL PRIMARY KEY,
-        -- when payload=text|json
-        payload nvarchar(max) NULL
-        -- end
-        -- when payload=bytes
-        payload varbinary(max) NULL
-        -- end
-    );
+    SET ROWCOUNT 0;
+    {read_committed_only}
+    {payloads_as_rows}
     DECLARE @pushed TABLE (id bigint NOT NULL PRIMARY KEY);
-    INSERT INTO @rows (position, payload)
-    -- when payload=text|json
-    SELECT CAST(j.[key] AS int), j.value FROM OPENJSON(@payloads) AS j;
-    -- end
-    -- when payload=bytes
-    -- Hexadecimal digits; what is none becomes NULL, which is refused below.
-    SELECT CAST(j.[key] AS int), TRY_CONVERT(varbinary(max), j.value, 2) FROM OPENJSON(@payloads) AS j;
-    -- end
-    IF EXISTS (SELECT 1 FROM @rows AS r WHERE r.payload IS NULL)
-    BEGIN
-        -- when payload=text|json
-        THROW 51002, N'A payload is NULL.|A message needs a payload.|Send an empty payload instead.', 1;
-        -- end
-        -- when payload=bytes
-        THROW 51002, N'A payload is NULL or not hexadecimal digits.|A message needs a payload.|Send an empty payload instead.', 1;
-        -- end
-    END;
-    -- when limited=yes
-    IF EXISTS (SELECT 1 FROM @rows AS r WHERE DATALENGTH(r.payload) > CAST(N'{max_bytes}' AS bigint))
-    BEGIN
-        THROW 51002, N'A payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
-    END;
-    -- end
-    -- when payload=json
-    IF EXISTS (SELECT 1 FROM @rows AS r WHERE ISJSON(N'[' + r.payload + N']') = 0)
-    BEGIN
-        THROW 51002, N'A payload is not valid JSON.||Send one JSON value as each payload.', 1;
-    END;
-    IF EXISTS (SELECT 1 FROM @rows AS r WHERE (SELECT COUNT(*) FROM OPENJSON(N'[' + r.payload + N']')) <> 1)
-    BEGIN
-        THROW 51002, N'A payload is not one JSON value.||Send one JSON value as each payload.', 1;
-    END;
-    -- end
+    {rows_in_bounds}
     -- Identity values are drawn in the order of the SELECT, so they sort as the payloads do.
     INSERT INTO [{schema}].[{queue}] WITH (ROWLOCK) (payload)
     OUTPUT inserted.id INTO @pushed (id)
@@ -144,21 +66,10 @@ AS
 BEGIN
     SET NOCOUNT ON;
     SET XACT_ABORT ON;
-    IF EXISTS (
-        SELECT 1 FROM sys.dm_exec_sessions AS s
-        WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
-    )
-    BEGIN
-        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
-    END;
+    {read_committed_only}
     DECLARE @popped TABLE (
         id bigint NOT NULL PRIMARY KEY,
-        -- when payload=text|json
-        payload nvarchar(max) NOT NULL,
-        -- end
-        -- when payload=bytes
-        payload varbinary(max) NOT NULL,
-        -- end
+        payload {payload_type} NOT NULL,
         pushed_at datetime2(7) NOT NULL
     );
     SET @n = CASE WHEN @n > 0 THEN @n ELSE 0 END;
@@ -189,13 +100,7 @@ BEGIN
     EXEC [{schema}].[{queue}_pop_many] @n = 1;
     -- end
     -- when archive_at_pop=off
-    IF EXISTS (
-        SELECT 1 FROM sys.dm_exec_sessions AS s
-        WHERE s.session_id = @@SPID AND s.transaction_isolation_level IN (4, 5)
-    )
-    BEGIN
-        THROW 51002, N'The session is at isolation level SERIALIZABLE or SNAPSHOT.|A queue skips rows that others hold and must see what they committed.|Call it at READ COMMITTED.', 1;
-    END;
+    {read_committed_only}
     WITH head AS (
         SELECT TOP (1) m.id, m.payload, m.pushed_at
         FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
@@ -211,100 +116,23 @@ DROP PROCEDURE
     [{schema}].[{queue}_push], [{schema}].[{queue}_push_many], [{schema}].[{queue}_pop], [{schema}].[{queue}_pop_many];
 DROP TABLE [{schema}].[{queue}];
 
--- name: status
--- one row: counts of at most 10,001, the age of the oldest message (the bottom), the table's counters
--- READPAST: what could be popped now, without waiting for anybody; see fifo.sql.
+-- name: bottom
+-- one row: the oldest message of a stack, and how many that came later went before it, among the ids of the newest 10,001
 SELECT
-    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
-    CAST(N'{queue}' AS nvarchar(128)) AS queue,
-    (
-        SELECT COUNT_BIG(*) FROM (
-            SELECT TOP (CAST(N'{ready_limit}' AS bigint)) 1 AS one FROM [{schema}].[{queue}] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-        ) AS bounded
-    ) AS ready,
-    CAST(NULL AS bigint) AS scheduled,
-    CAST(NULL AS bigint) AS claimed,
-    CAST(NULL AS bigint) AS stuck,
-    CAST(NULL AS bigint) AS errors,
-    CAST(NULL AS bigint) AS done,
-    -- when role pushed_at
-    (
-        SELECT TOP (CAST(N'{age_seconds_limit}' AS bigint)) CAST(DATEDIFF_BIG(microsecond, head.[{pushed_at}], SYSUTCDATETIME()) / 1e6 AS float)
-        FROM [{schema}].[{queue}] AS head WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ORDER BY head.[{id}]
-    ) AS age_seconds,
-    -- end
-    -- when no role pushed_at
-    CAST(NULL AS float) AS age_seconds,
-    -- end
-    -- when counters=yes
-    estimated.number_of_rows AS rows_estimated,
-    counted.inserted AS inserted,
-    counted.updated AS updated,
-    counted.deleted AS deleted,
-    -- end
-    -- when counters=no
-    CAST(NULL AS bigint) AS rows_estimated,
-    CAST(NULL AS bigint) AS inserted,
-    CAST(NULL AS bigint) AS updated,
-    CAST(NULL AS bigint) AS deleted,
-    -- end
-    CAST(NULL AS bigint) AS next_push,
-    CAST(NULL AS bigint) AS next_pop,
-    CAST(NULL AS bigint) AS base,
-    CAST(NULL AS bigint) AS capacity
--- when counters=yes
+    CAST(b.id AS nvarchar(20)) AS id,
+    b.seconds AS seconds,
+    newest.overtaking AS overtaking
 FROM (
-    SELECT SUM(p.row_count) AS number_of_rows
-    FROM sys.dm_db_partition_stats AS p
-    WHERE p.object_id = OBJECT_ID(N'[{schema}].[{queue}]') AND p.index_id IN (0, 1)
-) AS estimated
+    SELECT TOP (1)
+        m.id,
+        CAST(DATEDIFF_BIG(microsecond, m.pushed_at, SYSUTCDATETIME()) / 1e6 AS float) AS seconds
+    FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    ORDER BY m.id
+) AS b
 CROSS JOIN (
-    SELECT
-        SUM(o.leaf_insert_count) AS inserted,
-        SUM(o.leaf_update_count) AS updated,
-        -- A delete makes a ghost, except where the row goes at once.
-        SUM(o.leaf_delete_count + o.leaf_ghost_count) AS deleted
-    FROM sys.dm_db_index_operational_stats(DB_ID(), OBJECT_ID(N'[{schema}].[{queue}]'), NULL, NULL) AS o
-    -- Of an object that is not to be seen the function would tell all.
-    WHERE o.object_id = OBJECT_ID(N'[{schema}].[{queue}]') AND o.index_id IN (0, 1)
-) AS counted
--- end
-
--- name: estimate
--- one row: about how many rows there are of each state; nothing to a login that does not see the row counts
--- See fifo.sql.
-SELECT
-    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
-    CAST(N'{queue}' AS nvarchar(128)) AS queue,
--- when counters=yes
-    CAST(estimated.number_of_rows AS float) AS ready,
-    CAST(NULL AS float) AS scheduled,
-    CAST(NULL AS float) AS claimed,
-    CAST(NULL AS float) AS errors,
-    CAST(NULL AS float) AS done
-FROM (
-    SELECT SUM(p.row_count) AS number_of_rows
-    FROM sys.dm_db_partition_stats AS p
-    WHERE p.object_id = OBJECT_ID(N'[{schema}].[{queue}]') AND p.index_id IN (0, 1)
-) AS estimated
--- end
--- when counters=no
-    CAST(NULL AS float) AS ready,
-    CAST(NULL AS float) AS scheduled,
-    CAST(NULL AS float) AS claimed,
-    CAST(NULL AS float) AS errors,
-    CAST(NULL AS float) AS done
--- end
-
--- name: messages
--- the messages without order, each with its key, for `looked` of common.sql
--- READPAST: what could be popped now, without waiting for anybody; see fifo.sql.
-SELECT
-    m.[{id}] AS key_id,
-    CAST(m.[{id}] AS nvarchar(450)) AS id,
-    N'ready' AS state,
-    -- when role pushed_at
-    m.[{pushed_at}] AS pushed_at,
-    -- end
-    m.[{payload}] AS payload
-FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    -- NOLOCK: a message that is being popped has not gone before anybody yet.
+    SELECT COALESCE(MAX(n.id) - MIN(n.id) + 1 - COUNT_BIG(*), 0) AS overtaking FROM (
+        SELECT TOP (10001) m.id FROM [{schema}].[{queue}] AS m WITH (NOLOCK)
+        ORDER BY m.id DESC
+    ) AS n
+) AS newest;

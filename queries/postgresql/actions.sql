@@ -2,91 +2,97 @@
 -- transaction that begins with `hold`. Who chose the rows saw them a moment ago; only what is still in the
 -- same state, and not in anybody's hands, is held and acted on.
 --
--- Rows lie on a shelf: the queue's table, a ring's slots, or its in_hand. They are found by their keys and
--- then by their places: a locked row neither moves nor changes, and the place needs no index.
+-- Rows lie in a storage: the queue's table, a ring's slots, or its in_hand. They are found by their keys and
+-- then by their places: a locked row neither moves nor changes, and the place needs no index. A place is the
+-- table's oid and the ctid: each partition of a partitioned table has rows at the same ctids as the others.
 -- Every batch tells its ledger: how many rows went out of the source, and how many came into the target.
+
+-- define: state_held
+-- null: a row that is there is as it was
+CAST(NULL AS text)
+
+-- define: chosen_rows
+-- the rows that :keys mean
+{rows_by_id}
+
+-- define: rows_by_id
+FROM "{schema}"."{table}" AS m
+WHERE m."{id}" = ANY(CAST(:keys AS "{key_type}"[]))
+
+-- define: at_places
+m.ctid = ANY(ARRAY(SELECT CAST(substring(p.place FROM '[(].*') AS tid) FROM unnest(CAST(:places AS text[])) AS p (place)))
+AND concat(m.tableoid, m.ctid) = ANY(CAST(:places AS text[]))
+
+-- define: taken_out
+-- what takes the rows at :places out of the queue, and counts them as `gone`
+{deleted}
+
+-- define: deleted
+gone AS (
+    DELETE FROM "{schema}"."{table}" AS m WHERE {at_places}
+    RETURNING 1 AS one
+)
 
 -- name: moment
 -- one row: the server's clock, which an action's cut-off is taken from
 SELECT clock_timestamp() AS moment;
 
 -- name: hold
--- a row for each of the chosen that is there and in nobody's hands: locked now, with its place and its state
+-- a row for each of the chosen that is there: its place and its state (lock=yes: locked now, none in other hands)
 SELECT
-    CAST(m.ctid AS text) AS place,
-    -- when shelf=table|in_hand
+    concat(m.tableoid, m.ctid) AS place,
     -- when role id
-    CAST(m."{id}" AS text) AS id,
+    {id} AS id,
     -- end
     -- when no role id
-    CAST(NULL AS text) AS id,
+    CAST(m.ctid AS text) AS id,
     -- end
-    -- when design=naive|heap|fifo|stack|pending
-    CAST(NULL AS text) AS state,
+    {state_held} AS state,
+    -- when defined attempts
+    CAST({attempts} AS bigint) AS attempts,
     -- end
-    -- when design=claim|ring
-    CASE
-        -- when role done_at
-        WHEN m."{done_at}" IS NOT NULL THEN 'error'
-        -- end
-        -- when role error
-        WHEN m."{error}" IS NOT NULL THEN 'error'
-        -- end
-        WHEN m."{claimed_at}" IS NULL THEN 'ready'
-        ELSE 'claimed'
-    END AS state,
+    -- when not defined attempts
+    CAST(NULL AS bigint) AS attempts,
     -- end
-    -- when design=status|split
-    CASE m."{status}"
-        WHEN 0 THEN 'ready'
-        WHEN 1 THEN 'claimed'
-        WHEN 2 THEN 'done'
-        WHEN 4 THEN 'error'
-    END AS state,
+    -- when hashed=yes
+    -- when defined error
+    encode(sha256(convert_to(coalesce(CAST({error} AS text), ''), getdatabaseencoding())), 'hex') AS error_hash
     -- end
-    -- when role attempts
-    CAST(m."{attempts}" AS bigint) AS attempts
+    -- when not defined error
+    CAST(NULL AS text) AS error_hash
     -- end
-    -- when no role attempts
-    CAST(NULL AS bigint) AS attempts
     -- end
--- when design=pending
--- Its key begins with the due time: by its id alone a message is found by a look at all of them.
-FROM unnest(CAST(:due AS timestamptz[]), CAST(:keys AS "{key_type}"[])) AS chosen (due, id)
-INNER JOIN "{schema}"."{table}" AS m ON chosen.due = m."{due_at}" AND chosen.id = m."{id}"
-WHERE true
--- end
--- when design=naive|heap|fifo|stack|claim|status|split|ring
-FROM "{schema}"."{table}" AS m
--- end
--- when design=heap
-WHERE m.ctid = ANY(CAST(:keys AS tid[]))
--- end
--- when design=naive|fifo|stack|claim|status|split|ring
-WHERE m."{id}" = ANY(CAST(:keys AS "{key_type}"[]))
--- end
--- when payload_beside=yes
+    -- when hashed=no
+    CAST(NULL AS text) AS error_hash
+    -- end
+{chosen_rows}
+-- when defined beside
 -- One half of a message is no message: the doctor looks for those.
-AND EXISTS (SELECT FROM "{schema}"."{queue}_data" AS d WHERE d.id = m.id)
+AND EXISTS (SELECT FROM {beside} AS d WHERE d.id = m.id)
 -- end
--- end
--- when shelf=slots
-    CAST(m.first_id AS text) AS id,
-    CAST('ready' AS text) AS state,
-    CAST(NULL AS bigint) AS attempts
-FROM "{schema}"."{queue}_config" AS c
-CROSS JOIN unnest(CAST(:keys AS bigint[])) AS chosen (number)
-INNER JOIN "{schema}"."{queue}" AS m ON chosen.number % c.size = m.slot AND chosen.number = m.message_id
-WHERE m.reference_count > 0
--- end
+-- when lock=yes
 FOR UPDATE OF m SKIP LOCKED;
+-- end
+
+-- name: archive_end
+-- one row: the last number that the archive has given
+SELECT coalesce(max(a.archive_id), 0) AS archive_id FROM "{schema}"."{queue}_archive" AS a;
+
+-- name: archived_after
+-- a row for each of these that went into the archive after that number: in which state
+SELECT
+    CAST(a.id AS text) AS id,
+    a.state AS state
+FROM "{schema}"."{queue}_archive" AS a
+WHERE a.archive_id > CAST(:archive_id AS bigint) AND CAST(a.id AS text) = ANY(CAST(:ids AS text[]))
+ORDER BY a.archive_id;
 
 -- name: put_away
 -- one row: how many messages left the queue, and how many came into its archive
 WITH kept AS (
     INSERT INTO "{schema}"."{queue}_archive" (
         id, payload,
-        -- when titled=yes
+        -- when defined title
         title,
         -- end
         -- when role pushed_at
@@ -110,20 +116,10 @@ WITH kept AS (
         state, attempts, reason, action_id
     )
     SELECT
-        -- when shelf=slots
-        m.first_id,
-        -- end
-        -- when shelf=table|in_hand
-        m."{id}",
-        -- end
-        -- when payload_beside=yes
-        d.text_data,
-        -- end
-        -- when payload_beside=no
-        m."{payload}",
-        -- end
-        -- when titled=yes
-        m.title,
+        {own_id},
+        {joined_payload},
+        -- when defined title
+        {title},
         -- end
         -- when role pushed_at
         m."{pushed_at}",
@@ -153,57 +149,16 @@ WITH kept AS (
         CAST(:reason AS text),
         CAST(:action_id AS bigint)
     FROM "{schema}"."{table}" AS m
-    -- when payload_beside=yes
-    INNER JOIN "{schema}"."{queue}_data" AS d ON m.id = d.id
+    -- when defined payload_join
+    {payload_join}
     -- end
-    WHERE m.ctid = ANY(CAST(:places AS tid[]))
+    WHERE {at_places}
     -- The order of the pushes, wherever the rows lie: what comes back by a push comes back in this one.
-    -- when shelf=slots
-    ORDER BY m.message_id
-    -- end
-    -- when shelf=table|in_hand
-    -- when design=naive|ring|heap|fifo|stack|pending
-    ORDER BY m."{id}"
-    -- end
-    -- when design=claim|status|split
-    ORDER BY m."{pushed_at}", m."{id}"
-    -- end
-    -- end
+    ORDER BY {push_order}
     RETURNING archive_id
 ),
 
--- when payload_beside=yes
-data_gone AS (
-    DELETE FROM "{schema}"."{queue}_data" AS d USING "{schema}"."{table}" AS m
-    WHERE d.id = m.id AND m.ctid = ANY(CAST(:places AS tid[]))
-),
-
--- end
--- when shelf=slots
--- The pop that draws the number of a slot that was emptied here drops it: the number is void.
-void AS (
-    INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
-    SELECT
-        r.message_id,
-        true,
-        clock_timestamp()
-    FROM "{schema}"."{table}" AS r WHERE r.ctid = ANY(CAST(:places AS tid[]))
-    ON CONFLICT DO NOTHING
-),
-
-gone AS (
-    UPDATE "{schema}"."{table}" AS m
-    SET message_id = NULL, first_id = NULL, time = clock_timestamp(), message = NULL, reference_count = 0
-    WHERE m.ctid = ANY(CAST(:places AS tid[]))
-    RETURNING m.slot
-)
--- end
--- when shelf=table|in_hand
-gone AS (
-    DELETE FROM "{schema}"."{table}" AS m WHERE m.ctid = ANY(CAST(:places AS tid[]))
-    RETURNING 1 AS one
-)
--- end
+{taken_out}
 
 SELECT
     (SELECT count(*) FROM gone) AS taken_out,
@@ -212,37 +167,7 @@ SELECT
 -- name: destroy
 -- one row: how many messages left the queue for good
 WITH
--- when payload_beside=yes
-data_gone AS (
-    DELETE FROM "{schema}"."{queue}_data" AS d USING "{schema}"."{table}" AS m
-    WHERE d.id = m.id AND m.ctid = ANY(CAST(:places AS tid[]))
-),
-
--- end
--- when shelf=slots
-void AS (
-    INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
-    SELECT
-        r.message_id,
-        true,
-        clock_timestamp()
-    FROM "{schema}"."{table}" AS r WHERE r.ctid = ANY(CAST(:places AS tid[]))
-    ON CONFLICT DO NOTHING
-),
-
-gone AS (
-    UPDATE "{schema}"."{table}" AS m
-    SET message_id = NULL, first_id = NULL, time = clock_timestamp(), message = NULL, reference_count = 0
-    WHERE m.ctid = ANY(CAST(:places AS tid[]))
-    RETURNING m.slot
-)
--- end
--- when shelf=table|in_hand
-gone AS (
-    DELETE FROM "{schema}"."{table}" AS m WHERE m.ctid = ANY(CAST(:places AS tid[]))
-    RETURNING 1 AS one
-)
--- end
+{taken_out}
 
 SELECT
     (SELECT count(*) FROM gone) AS taken_out,
@@ -274,7 +199,7 @@ WITH freed AS (
         -- when no role claimed_at
         "{id}" = m."{id}"
         -- end
-    WHERE m.ctid = ANY(CAST(:places AS tid[]))
+    WHERE {at_places}
     RETURNING 1 AS one
 )
 
@@ -292,20 +217,20 @@ SELECT
     l.state AS state,
     l.pushed_at AS pushed_at,
     CAST(EXTRACT(EPOCH FROM CAST(:moment AS timestamptz) - l.archived_at) AS double precision) AS age_seconds,
-    -- when design=pending
+    -- when role due_at
     CASE WHEN isfinite(l.due_at) THEN l.due_at END AS due_at,
     -- end
-    -- when design=naive|ring|heap|fifo|stack|claim|status|split
+    -- when no role due_at
     CAST(NULL AS timestamptz) AS due_at,
     -- end
     l.attempts AS attempts,
     l.claimed_at AS claimed_at,
     l.claimed_by AS claimed_by,
     l.done_at AS done_at,
-    -- when design=status|split
+    -- when defined title
     l.title AS title,
     -- end
-    -- when design=naive|ring|heap|fifo|stack|pending|claim
+    -- when not defined title
     CAST(NULL AS text) AS title,
     -- end
     -- when payload=text|bytes
@@ -322,14 +247,14 @@ FROM (
         a.id,
         a.state,
         a.pushed_at,
-        -- when design=pending
+        -- when role due_at
         a.due_at,
         -- end
         a.attempts,
         a.claimed_at,
         a.claimed_by,
         a.done_at,
-        -- when design=status|split
+        -- when defined title
         a.title,
         -- end
         a.error,
@@ -370,27 +295,7 @@ CROSS JOIN LATERAL (
             -- when by_id=yes
             AND CAST(l.id AS text) = :id
             -- end
-            -- when by_error=yes
-            AND l.error IS NOT NULL AND NOT EXISTS (
-                SELECT FROM unnest(CAST(:errors AS text[])) AS e (text) WHERE strpos(lower(l.error), lower(e.text)) = 0
-            )
-            -- end
-            -- when by_claimed_by=yes
-            AND (
-                l.claimed_by = :claimed_by
-                OR starts_with(l.claimed_by, CAST(:claimed_by AS text) || ' start=')
-                OR (
-                    strpos(l.claimed_by, ' consumer=') > 0
-                    AND substr(l.claimed_by, strpos(l.claimed_by, ' consumer=') + 10) = :claimed_by
-                )
-            )
-            -- end
-            -- when by_payload=yes
-            AND NOT EXISTS (
-                SELECT FROM jsonb_to_recordset(CAST(:payload_equals AS jsonb)) AS f (path text[], value text)
-                WHERE CAST(l.payload AS jsonb) #>> f.path IS DISTINCT FROM f.value
-            )
-            -- end
+            {and_as_filtered}
             , false
         ) AS matches
 ) AS t
@@ -432,9 +337,7 @@ SELECT
     false AS too_long,
     -- end
     -- when rows=kept
-    -- when shelf=table|in_hand
     NOT EXISTS (SELECT FROM "{schema}"."{table}" AS m WHERE m.id = a.id) AS id_is_free
-    -- end
     -- end
     -- when rows=pushed
     false AS id_is_free
@@ -456,18 +359,10 @@ WITH wanted AS MATERIALIZED (
         a.id,
         -- end
         -- when ids=new
-        -- when design=claim
-        gen_random_uuid() AS id,
-        -- end
-        -- when design=status|split
-        nextval(pg_get_serial_sequence('"{schema}"."{table}"', 'id')) AS id,
-        -- end
-        -- when design=ring
-        nextval('"{schema}"."{queue}_push_seq"') AS id,
-        -- end
+        {new_id} AS id,
         -- end
         a.payload,
-        -- when titled=yes
+        -- when defined title
         a.title,
         -- end
         a.pushed_at,
@@ -492,35 +387,25 @@ WITH wanted AS MATERIALIZED (
         SELECT FROM "{schema}"."{queue}_archive" AS b
         WHERE b.archive_id = ANY(CAST(:keys AS bigint[])) AND b.id = a.id AND b.archive_id < a.archive_id
     )
-    -- when payload_beside=yes
+    -- when defined beside
     -- Half a message of that id takes it too.
-    AND NOT EXISTS (SELECT FROM "{schema}"."{queue}_data" AS d WHERE d.id = a.id)
+    AND NOT EXISTS (SELECT FROM {beside} AS d WHERE d.id = a.id)
     -- end
     -- end
 ),
 
 -- when ids=new
--- when design=ring
--- A number that a message has in hand was drawn, and no slot will ever have it.
-void AS (
-    INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
-    SELECT
-        w.id,
-        true,
-        clock_timestamp()
-    FROM wanted AS w
-    ON CONFLICT DO NOTHING
-),
-
+-- when defined new_ids_spent
+{new_ids_spent}
 -- end
 -- end
 kept AS (
     INSERT INTO "{schema}"."{table}" (
         id,
-        -- when payload_beside=no
+        -- when not defined beside
         "{payload}",
         -- end
-        -- when titled=yes
+        -- when defined title
         title,
         -- end
         -- when role status
@@ -530,10 +415,10 @@ kept AS (
     )
     SELECT
         w.id,
-        -- when payload_beside=no
+        -- when not defined beside
         w.payload,
         -- end
-        -- when titled=yes
+        -- when defined title
         coalesce(w.title, ''),
         -- end
         -- when role status
@@ -550,9 +435,9 @@ kept AS (
     RETURNING id
 ),
 
--- when payload_beside=yes
+-- when defined beside
 beside AS (
-    INSERT INTO "{schema}"."{queue}_data" (id, text_data)
+    INSERT INTO {beside} (id, text_data)
     SELECT
         w.id,
         w.payload
@@ -570,10 +455,10 @@ gone AS (
 
 SELECT
     (SELECT count(*) FROM gone) AS taken_out,
-    -- when payload_beside=yes
+    -- when defined beside
     (SELECT count(*) FROM beside) AS put_in;
 -- end
--- when payload_beside=no
+-- when not defined beside
     (SELECT count(*) FROM kept) AS put_in;
 -- end
 
@@ -581,14 +466,14 @@ SELECT
 -- one row: how many rows left the archive, and how many the queue's own push took; what it did not take stays
 WITH calls AS MATERIALIZED (
     SELECT
-        -- when design=pending
+        -- when role due_at
         a.due_at,
         -- end
         array_agg(a.archive_id ORDER BY a.archive_id) AS keys,
         array_agg(a.payload ORDER BY a.archive_id) AS payloads
     FROM "{schema}"."{queue}_archive" AS a
     WHERE a.archive_id = ANY(CAST(:keys AS bigint[]))
-    -- when design=pending
+    -- when role due_at
     GROUP BY a.due_at
     -- end
 ),
@@ -596,10 +481,10 @@ WITH calls AS MATERIALIZED (
 pushed AS MATERIALIZED (
     SELECT c.keys[p.position] AS archive_id
     FROM calls AS c
-    -- when design=pending
+    -- when role due_at
     CROSS JOIN LATERAL "{schema}"."{queue}_push_many"(c.payloads, c.due_at) WITH ORDINALITY AS p (id, position)
     -- end
-    -- when design=naive|ring|heap|fifo|stack
+    -- when no role due_at
     CROSS JOIN LATERAL "{schema}"."{queue}_push_many"(c.payloads) WITH ORDINALITY AS p (id, position)
     -- end
     WHERE p.id IS NOT NULL
@@ -618,38 +503,10 @@ SELECT
 -- name: standing
 -- one row: how many messages are ready, counted to 10,001; of a ring, how many more it takes, and how many after a relay
 SELECT
-    -- when design=ring
-    greatest(r.next_push - r.next_pop, 0) AS ready,
-    greatest(least(r.size, r.size - (r.next_push - r.next_pop)), 0) AS room,
-    -- Where messages were purged a push still counts their numbers, until a pop steps over them.
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{queue}_parked" AS p WHERE p.void AND p.number >= r.next_pop LIMIT 10001
-        ) AS bounded
-    ) AS voids
-FROM (
-    SELECT
-        (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s) AS next_push,
-        (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s) AS next_pop,
-        c.size
-    FROM "{schema}"."{queue}_config" AS c
-) AS r;
--- end
--- when design=naive|heap|fifo|stack|pending|claim|status|split
     count(*) AS ready,
     CAST(NULL AS bigint) AS room,
     CAST(NULL AS bigint) AS voids
-FROM (
-    SELECT FROM "{schema}"."{table}"
-    -- when design=claim
-    WHERE "{claimed_at}" IS NULL
-    -- end
-    -- when design=status|split
-    WHERE "{status}" = 0
-    -- end
-    LIMIT 10001
-) AS bounded;
--- end
+FROM (SELECT FROM "{schema}"."{table}" AS m WHERE {is_live} LIMIT 10001) AS bounded;
 
 -- name: weigh
 -- a row for each of the chosen: whether its payload is over the limit of the queue that it shall go to
@@ -663,34 +520,27 @@ SELECT
     octet_length(CAST(c.payload AS text)) > CAST('{target_max_bytes}' AS bigint) AS too_long
     -- end
 FROM "{schema}"."{table}" AS m
--- when payload_beside=yes
-INNER JOIN "{schema}"."{queue}_data" AS d ON m.id = d.id
-CROSS JOIN LATERAL (SELECT CAST(d.text_data AS "{target_payload_type}") AS payload) AS c
+-- when defined payload_join
+{payload_join}
 -- end
--- when payload_beside=no
-CROSS JOIN LATERAL (SELECT CAST(m."{payload}" AS "{target_payload_type}") AS payload) AS c
--- end
+CROSS JOIN LATERAL (SELECT CAST({joined_payload} AS "{target_payload_type}") AS payload) AS c
 WHERE m."{id}" = ANY(CAST(:keys AS "{key_type}"[]));
 
 -- name: push_to
 -- one row: how many messages left the queue, and how many the other queue's own push took; the others stay
 WITH chosen AS MATERIALIZED (
     SELECT
-        m.ctid AS place,
+        p.place,
         p.position,
         -- when titles=yes
-        m.title,
+        {title},
         -- end
-        -- when payload_beside=yes
-        CAST(d.text_data AS "{target_payload_type}") AS payload
-        -- end
-        -- when payload_beside=no
-        CAST(m."{payload}" AS "{target_payload_type}") AS payload
-        -- end
-    FROM unnest(CAST(:places AS tid[])) WITH ORDINALITY AS p (place, position)
-    INNER JOIN "{schema}"."{table}" AS m ON p.place = m.ctid
-    -- when payload_beside=yes
-    INNER JOIN "{schema}"."{queue}_data" AS d ON m.id = d.id
+        CAST({joined_payload} AS "{target_payload_type}") AS payload
+    FROM unnest(CAST(:places AS text[])) WITH ORDINALITY AS p (place, position)
+    INNER JOIN "{schema}"."{table}" AS m
+        ON CAST(substring(p.place FROM '[(].*') AS tid) = m.ctid AND p.place = concat(m.tableoid, m.ctid)
+    -- when defined payload_join
+    {payload_join}
     -- end
 ),
 
@@ -721,16 +571,18 @@ pushed AS MATERIALIZED (
     WHERE p.id IS NOT NULL
 ),
 
--- when payload_beside=yes
+-- when defined beside
 data_gone AS (
-    DELETE FROM "{schema}"."{queue}_data" AS d USING "{schema}"."{table}" AS m
-    WHERE d.id = m.id AND m.ctid = ANY(ARRAY(SELECT p.place FROM pushed AS p))
+    DELETE FROM {beside} AS d USING "{schema}"."{table}" AS m
+    WHERE d.id = m.id AND m.ctid = ANY(ARRAY(SELECT CAST(substring(p.place FROM '[(].*') AS tid) FROM pushed AS p))
+    AND concat(m.tableoid, m.ctid) = ANY(ARRAY(SELECT p.place FROM pushed AS p))
 ),
 
 -- end
 gone AS (
     DELETE FROM "{schema}"."{table}" AS m
-    WHERE m.ctid = ANY(ARRAY(SELECT p.place FROM pushed AS p))
+    WHERE m.ctid = ANY(ARRAY(SELECT CAST(substring(p.place FROM '[(].*') AS tid) FROM pushed AS p))
+    AND concat(m.tableoid, m.ctid) = ANY(ARRAY(SELECT p.place FROM pushed AS p))
     RETURNING 1 AS one
 )
 

@@ -76,6 +76,7 @@ CROSS JOIN unnest(ARRAY['push', 'pop']) AS l (verb);
 -- two of them shows up in one only. blocked_by: [session id or name of a prepared transaction, ...];
 -- locks: [[id of the object, kind of lock, mode, granted], ...]. Two waits are not the server's own
 -- words: what it calls ClientRead inside a transaction is idle there, and active without a wait runs.
+-- held_at_...: for how long it holds the rows that it has locked, if any; see `holders` of server.sql.
 WITH wanted AS MATERIALIZED (
     SELECT
         false AS advisory,
@@ -126,6 +127,13 @@ prepared AS MATERIALIZED (
         l.virtualtransaction
     FROM pg_prepared_xacts AS p
     LEFT JOIN locks AS l ON p.transaction = l.transactionid AND l.locktype = 'transactionid' AND l.pid IS NULL
+),
+
+-- A transaction that has locked a row, of whatever table, has a number.
+writing AS MATERIALIZED (
+    SELECT DISTINCT l.pid
+    FROM locks AS l
+    WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted AND l.pid IS NOT NULL
 ),
 
 touching AS MATERIALIZED (
@@ -256,8 +264,15 @@ SELECT
     w.wait_seconds AS wait_seconds,
     CASE WHEN c.concerned THEN left(a.query, 1000) END AS query,
     b.blocked_by AS blocked_by,
-    t.locks AS locks
+    t.locks AS locks,
+    g.pid IS NOT NULL AS has_locked_rows,
+    CAST(
+        CASE WHEN a.state LIKE 'idle in transaction%' THEN EXTRACT(EPOCH FROM clock_timestamp() - a.state_change) END
+        AS double precision
+    ) AS held_at_least_seconds,
+    CAST(EXTRACT(EPOCH FROM clock_timestamp() - a.xact_start) AS double precision) AS held_at_most_seconds
 FROM chosen AS c
+LEFT JOIN writing AS g ON c.pid = g.pid
 LEFT JOIN activity AS a ON c.pid = a.pid
 LEFT JOIN waiting AS w ON c.pid = w.pid
 LEFT JOIN blocked AS b ON c.pid = b.pid
@@ -283,7 +298,10 @@ SELECT
     NULL,
     NULL,
     NULL,
-    t.locks
+    t.locks,
+    true,
+    CAST(EXTRACT(EPOCH FROM clock_timestamp() - p.prepared) AS double precision),
+    NULL
 FROM prepared AS p
 LEFT JOIN touching AS t ON p.virtualtransaction = t.prepared_as
 WHERE t.prepared_as IS NOT NULL OR p.gid IN (SELECT e.gid FROM edges AS e WHERE e.gid IS NOT NULL);

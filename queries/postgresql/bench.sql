@@ -4,6 +4,14 @@
 -- A message of the bench is text: 8 digits that check the head, 4 of its producer, 10 of its number there,
 -- 16 of the microsecond in which it was pushed, and a filler that is the same in all of them.
 
+-- define: unfinished_payloads
+SELECT {joined_payload} AS payload
+FROM "{schema}"."{table}" AS m
+-- when defined payload_join
+{payload_join}
+-- end
+WHERE {is_unfinished}
+
 -- name: push
 -- one row: the message's id, null where the queue is full
 SELECT "{schema}"."{queue}_push"(CAST(:payload AS text)) AS id;
@@ -47,25 +55,7 @@ WHERE "{schema}"."{queue}_complete"(claimed.id, claimed.attempts);
 
 -- name: held
 -- the payloads of all messages that are not finished, for `left` and `left_codes`
--- when design=naive|heap|fifo|stack|pending|claim
-SELECT m."{payload}" AS payload FROM "{schema}"."{table}" AS m
--- end
--- when design=status
-SELECT m."{payload}" AS payload FROM "{schema}"."{table}" AS m WHERE m.status IN (0, 1)
--- end
--- when design=split
-SELECT d.text_data AS payload
-FROM "{schema}"."{table}" AS m
-INNER JOIN "{schema}"."{queue}_data" AS d ON m.id = d.id
-WHERE m.status IN (0, 1)
--- end
--- when design=ring
-SELECT m."{payload}" AS payload FROM "{schema}"."{table}" AS m WHERE m.reference_count > 0
--- when in_hand=on
-UNION ALL
-SELECT h.payload AS payload FROM "{schema}"."{queue}_in_hand" AS h WHERE h.done_at IS NULL
--- end
--- end
+{unfinished_payloads}
 
 -- name: held_procrastinate
 -- the payloads of all jobs of procrastinate that are not finished, for `left` and `left_codes`
@@ -168,10 +158,10 @@ WHERE starts_with(a.application_name, CAST(:name AS text)) AND a.state = 'active
 GROUP BY 1, 2;
 
 -- name: living
--- the names of the bench's sessions on this server
+-- the names of the sessions of benches and proofs on this server
 SELECT DISTINCT a.application_name AS name
 FROM pg_stat_activity AS a
-WHERE starts_with(a.application_name, 'dbq-bench ');
+WHERE starts_with(a.application_name, 'dbq-bench ') OR starts_with(a.application_name, 'dbq-prove ');
 
 -- name: schemas
 -- the schemas that a bench made

@@ -62,17 +62,98 @@ COMMENT ON TABLE dbq.action IS
 'what operators did by the console: counted in the transactions that did it; never a payload';
 COMMENT ON COLUMN dbq.action.session IS 'who acts, as claimed_by has it: an action that is running ends with its session';
 
+-- What operators have decided of a queue, and holds until they take it back. Both end with the queue.
+CREATE TABLE IF NOT EXISTS dbq.pause (
+    schema_name text NOT NULL,
+    queue_name text NOT NULL,
+    paused_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    operator text NOT NULL,
+    database_user text NOT NULL DEFAULT session_user,
+    reason text NOT NULL DEFAULT '',
+    until timestamptz,
+    push boolean NOT NULL DEFAULT false,
+    functions jsonb NOT NULL,
+    PRIMARY KEY (schema_name, queue_name),
+    FOREIGN KEY (schema_name, queue_name) REFERENCES dbq.queue ON DELETE CASCADE
+);
+
+COMMENT ON COLUMN dbq.pause.functions IS 'what resume puts back: the definition of each function that was exchanged, by name';
+COMMENT ON COLUMN dbq.pause.until IS 'when it was meant to end: a pause that lasts longer is a finding, and goes on';
+
+CREATE TABLE IF NOT EXISTS dbq.protection (
+    schema_name text NOT NULL,
+    queue_name text NOT NULL,
+    protected_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    operator text NOT NULL,
+    database_user text NOT NULL DEFAULT session_user,
+    reason text NOT NULL DEFAULT '',
+    PRIMARY KEY (schema_name, queue_name),
+    FOREIGN KEY (schema_name, queue_name) REFERENCES dbq.queue ON DELETE CASCADE
+);
+
+CREATE TABLE IF NOT EXISTS dbq.silence (
+    silence_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    kind text NOT NULL CHECK (kind IN ('silence', 'acknowledge')),
+    code text NOT NULL,
+    schema_name text NOT NULL DEFAULT '',
+    queue_name text NOT NULL DEFAULT '',
+    severity text NOT NULL DEFAULT '',
+    silenced_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    operator text NOT NULL,
+    database_user text NOT NULL DEFAULT session_user,
+    reason text NOT NULL DEFAULT '',
+    until timestamptz,
+    ended_at timestamptz,
+    ended_by text NOT NULL DEFAULT ''
+);
+
+COMMENT ON TABLE dbq.silence IS 'findings that nobody is to be told of: one that ends is kept, with who ended it';
+COMMENT ON COLUMN dbq.silence.queue_name IS 'empty: of every queue';
+COMMENT ON COLUMN dbq.silence.severity IS 'of an acknowledged finding: it ends when that worsens';
+
+CREATE TABLE IF NOT EXISTS dbq.note (
+    note_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    schema_name text NOT NULL DEFAULT '',
+    queue_name text NOT NULL DEFAULT '',
+    noted_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    operator text NOT NULL,
+    database_user text NOT NULL DEFAULT session_user,
+    note text NOT NULL
+);
+
+COMMENT ON TABLE dbq.note IS 'what happened outside (a release, a fail-over), as a mark on charts';
+
+CREATE TABLE IF NOT EXISTS dbq.lease (
+    name text PRIMARY KEY,
+    holder text NOT NULL,
+    until timestamptz NOT NULL
+);
+
+COMMENT ON TABLE dbq.lease IS 'which of several recorders sends the notifications';
+
 -- name: exists
--- one row: whether this database has a catalog at all, and whether that keeps an audit (an old one does not)
+-- one row: whether this database has a catalog at all, whether that keeps an audit and decisions (old ones do not), and this login may read these
+-- Read from the tables: to_regclass would answer from the session's cache, where a table that another
+-- session has made since the first look is still missing, even after a wait for that session's lock.
 SELECT
-    to_regclass('dbq.queue') IS NOT NULL AS present,
-    to_regclass('dbq.action') IS NOT NULL AS audited;
+    coalesce(bool_or(c.relname = 'queue'), false) AS present,
+    coalesce(bool_or(c.relname = 'action'), false) AS audited,
+    coalesce(bool_or(c.relname = 'lease'), false) AS decided,
+    count(*) FILTER (
+        WHERE c.relname IN ('pause', 'protection', 'silence', 'note') AND has_table_privilege(c.oid, 'SELECT')
+    ) = 4 AS decisions_readable
+FROM pg_class AS c
+INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
+WHERE n.nspname = 'dbq' AND c.relname IN ('queue', 'action', 'pause', 'protection', 'silence', 'note', 'lease');
 
 -- name: may_act
 -- one row: whether this login may write the audit
 SELECT
-    has_schema_privilege('dbq', 'USAGE') AND has_table_privilege('dbq.action', 'INSERT')
-    AND has_table_privilege('dbq.action', 'UPDATE') AS present;
+    has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'INSERT')
+    AND has_table_privilege(c.oid, 'UPDATE') AS present
+FROM pg_class AS c
+INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
+WHERE n.nspname = 'dbq' AND c.relname = 'action';
 
 -- name: action_begin
 -- one row: the number of an action that begins now
@@ -175,6 +256,103 @@ SELECT
     q.installed_at AS installed_at
 FROM dbq.queue AS q
 ORDER BY q.schema_name, q.queue_name;
+
+-- name: decisions
+-- what operators have decided of queues and findings, and holds: pause, protection, silence, acknowledge
+SELECT
+    'pause' AS kind,
+    '' AS code,
+    p.schema_name AS schema,
+    p.queue_name AS queue,
+    p.operator AS operator,
+    p.database_user AS database_user,
+    p.reason AS reason,
+    p.paused_at AS since,
+    p.until AS until,
+    p.push AS push,
+    '' AS severity
+FROM dbq.pause AS p
+UNION ALL
+SELECT
+    'protection' AS kind,
+    '' AS code,
+    p.schema_name AS schema,
+    p.queue_name AS queue,
+    p.operator AS operator,
+    p.database_user AS database_user,
+    p.reason AS reason,
+    p.protected_at AS since,
+    NULL AS until,
+    false AS push,
+    '' AS severity
+FROM dbq.protection AS p
+UNION ALL
+SELECT
+    s.kind AS kind,
+    s.code AS code,
+    s.schema_name AS schema,
+    s.queue_name AS queue,
+    s.operator AS operator,
+    s.database_user AS database_user,
+    s.reason AS reason,
+    s.silenced_at AS since,
+    s.until AS until,
+    false AS push,
+    s.severity AS severity
+FROM dbq.silence AS s
+WHERE s.ended_at IS NULL AND (s.until IS NULL OR s.until > statement_timestamp());
+
+-- name: protect
+-- one row: since when a queue is protected that was not
+INSERT INTO dbq.protection (schema_name, queue_name, operator, reason)
+VALUES (CAST(:schema AS text), CAST(:queue AS text), CAST(:operator AS text), CAST(:reason AS text))
+ON CONFLICT DO NOTHING
+RETURNING protected_at AS since;
+
+-- name: unprotect
+-- one row: since when a queue had been protected, which is not any more
+DELETE FROM dbq.protection AS p
+WHERE p.schema_name = CAST(:schema AS text) AND p.queue_name = CAST(:queue AS text)
+RETURNING p.protected_at AS since;
+
+-- name: note
+-- one row: when a note was made, of a queue or (empty names) of the whole database
+INSERT INTO dbq.note (schema_name, queue_name, operator, note)
+VALUES (CAST(:schema AS text), CAST(:queue AS text), CAST(:operator AS text), CAST(:note AS text))
+RETURNING noted_at AS noted_at;
+
+-- name: notes
+-- what was noted of a queue or of the whole database, the newest first, at most :n
+SELECT
+    n.schema_name AS schema,
+    n.queue_name AS queue,
+    n.noted_at AS noted_at,
+    n.operator AS operator,
+    n.note AS note
+FROM dbq.note AS n
+WHERE n.queue_name = '' OR (n.schema_name = CAST(:schema AS text) AND n.queue_name = CAST(:queue AS text))
+ORDER BY n.note_id DESC
+LIMIT CAST(:n AS bigint);
+
+-- name: silence_begin
+-- one row: since when a finding is silenced or acknowledged
+INSERT INTO dbq.silence (kind, code, schema_name, queue_name, severity, operator, reason, until)
+VALUES (
+    CAST(:kind AS text), CAST(:code AS text), CAST(:schema AS text), CAST(:queue AS text), CAST(:severity AS text),
+    CAST(:operator AS text), CAST(:reason AS text),
+    clock_timestamp() + make_interval(secs => CAST(:seconds AS double precision))
+)
+RETURNING silenced_at AS since;
+
+-- name: silence_end
+-- since when findings had been silenced or acknowledged that are not any more; of any kind, any queue where none is given
+UPDATE dbq.silence AS s
+SET ended_at = clock_timestamp(), ended_by = CAST(:by AS text)
+WHERE s.ended_at IS NULL AND (s.until IS NULL OR s.until > statement_timestamp())
+AND s.code = CAST(:code AS text)
+AND (CAST(:kind AS text) IS NULL OR s.kind = :kind)
+AND (CAST(:queue AS text) IS NULL OR (s.schema_name = CAST(:schema AS text) AND s.queue_name = :queue))
+RETURNING s.silenced_at AS since;
 
 -- name: settings
 -- the settings kept in this database

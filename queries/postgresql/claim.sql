@@ -5,6 +5,77 @@
 -- means here. The caller may pass his own id and times, as Pintér does: one time for a whole run.
 -- Plans are made to last: see fifo.sql.
 
+-- define: is_ready
+m."{claimed_at}" IS NULL
+
+-- define: is_claimed
+m."{claimed_at}" IS NOT NULL
+-- when role error
+AND m."{error}" IS NULL
+-- end
+
+-- define: is_error
+-- when role error
+m."{error}" IS NOT NULL
+-- end
+
+-- define: state
+CASE
+    -- when role error
+    WHEN m."{error}" IS NOT NULL THEN 'error'
+    -- end
+    WHEN m."{claimed_at}" IS NULL THEN 'ready'
+    ELSE 'claimed'
+END
+
+-- define: oldest_first
+-- when role pushed_at
+m."{pushed_at}"
+-- end
+
+-- define: pages
+128
+
+-- define: state_held
+-- What has an end is not taken up again, whatever else it says.
+CASE
+    -- when role done_at
+    WHEN m."{done_at}" IS NOT NULL THEN 'error'
+    -- end
+    -- when role error
+    WHEN m."{error}" IS NOT NULL THEN 'error'
+    -- end
+    WHEN m."{claimed_at}" IS NULL THEN 'ready'
+    ELSE 'claimed'
+END
+
+-- define: is_finished
+{is_error}
+
+-- define: push_order
+m."{pushed_at}", m."{id}"
+
+-- define: pop_order
+m."{pushed_at}", m."{id}"
+
+-- define: new_id
+gen_random_uuid()
+
+-- define: push_with
+, ids => CAST(CAST(:ids AS text[]) AS uuid[])
+
+-- define: last_pop
+-- What a complete deletes leaves none.
+CAST(NULL AS timestamptz)
+
+-- define: popped
+pg_stat_get_tuples_updated(CAST('"{schema}"."{table}"' AS regclass))
+
+-- define: contradicts
+-- when scan=error
+l.claimed_at IS NULL
+-- end
+
 -- name: tables
 -- script: the queue's table and one partial index for each state
 CREATE TABLE "{schema}"."{queue}" (
@@ -35,25 +106,11 @@ LANGUAGE plpgsql AS $dbq$
 DECLARE
     pushed uuid;
 BEGIN
-    -- when limited=yes
-    -- when payload=text|bytes
-    IF octet_length(payload) > '{max_bytes}' THEN
-    -- end
-    -- when payload=json
-    IF octet_length(CAST(payload AS text)) > '{max_bytes}' THEN
-    -- end
-        RAISE EXCEPTION 'the payload is over the limit of % bytes', '{max_bytes}'
-            USING ERRCODE = 'DBQ02', HINT = 'Send it in parts, or install a queue with a larger max_bytes.';
-    END IF;
-    -- end
+    {payload_in_bounds}
     INSERT INTO "{schema}"."{queue}" AS m (id, created_at, payload)
     VALUES (coalesce(id, gen_random_uuid()), coalesce(created_at, clock_timestamp()), payload)
     RETURNING m.id INTO pushed;
-    -- when notify=on
-    IF EXISTS (SELECT FROM "{schema}"."{queue}_waiting") THEN
-        PERFORM pg_notify('{channel}', '');
-    END IF;
-    -- end
+    {wake_waiters}
     RETURN pushed;
 END
 $dbq$;
@@ -65,17 +122,7 @@ LANGUAGE plpgsql AS $dbq$
 DECLARE
     pushed_now timestamptz := clock_timestamp();
 BEGIN
-    -- when limited=yes
-    -- when payload=text|bytes
-    IF EXISTS (SELECT FROM unnest(payloads) AS p (payload) WHERE octet_length(p.payload) > '{max_bytes}') THEN
-    -- end
-    -- when payload=json
-    IF EXISTS (SELECT FROM unnest(payloads) AS p (payload) WHERE octet_length(CAST(p.payload AS text)) > '{max_bytes}') THEN
-    -- end
-        RAISE EXCEPTION 'a payload is over the limit of % bytes', '{max_bytes}'
-            USING ERRCODE = 'DBQ02', HINT = 'Send it in parts, or install a queue with a larger max_bytes.';
-    END IF;
-    -- end
+    {payloads_in_bounds}
     -- A batch given no time takes its order from times a microsecond apart.
     RETURN QUERY INSERT INTO "{schema}"."{queue}" AS m (id, created_at, payload)
         SELECT
@@ -84,11 +131,7 @@ BEGIN
             p.payload
         FROM unnest(payloads) WITH ORDINALITY AS p (payload, position) ORDER BY p.position
         RETURNING m.id;
-    -- when notify=on
-    IF FOUND AND EXISTS (SELECT FROM "{schema}"."{queue}_waiting") THEN
-        PERFORM pg_notify('{channel}', '');
-    END IF;
-    -- end
+    {wake_waiters_if_found}
 END
 $dbq$;
 
@@ -102,12 +145,7 @@ DECLARE
     session text := current_setting('dbq.session', true);
 BEGIN
     -- Who claims: this backend, by pid and start. Asked once a session, then kept in a setting.
-    IF coalesce(session, '') = '' THEN
-        SELECT set_config('dbq.session', format('pid=%s start=%s', a.pid,
-            to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')), false)
-        INTO session FROM pg_stat_activity AS a WHERE a.pid = pg_backend_pid();
-    END IF;
-    session := session || CASE WHEN bound THEN ' bound' ELSE '' END || coalesce(' consumer=' || consumer, '');
+    {know_the_claimant}
     RETURN QUERY UPDATE "{schema}"."{queue}" AS m
         SET processing_started_at = coalesce(started_at, clock_timestamp()), claimed_by = session,
             attempts = m.attempts + 1
@@ -129,12 +167,7 @@ DECLARE
     session text := current_setting('dbq.session', true);
 BEGIN
     -- Who claims: this backend, by pid and start. Asked once a session, then kept in a setting.
-    IF coalesce(session, '') = '' THEN
-        SELECT set_config('dbq.session', format('pid=%s start=%s', a.pid,
-            to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')), false)
-        INTO session FROM pg_stat_activity AS a WHERE a.pid = pg_backend_pid();
-    END IF;
-    session := session || CASE WHEN bound THEN ' bound' ELSE '' END || coalesce(' consumer=' || consumer, '');
+    {know_the_claimant}
     RETURN QUERY WITH claimed AS (
         UPDATE "{schema}"."{queue}" AS m
         SET processing_started_at = coalesce(started_at, clock_timestamp()), claimed_by = session,
@@ -181,189 +214,8 @@ DROP FUNCTION
     "{schema}"."{queue}_pop_many", "{schema}"."{queue}_complete", "{schema}"."{queue}_fail";
 DROP TABLE "{schema}"."{queue}";
 
--- name: status
--- one row: counts of at most 10,001 by state, the age of the oldest ready message, the table's counters
-SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m."{claimed_at}" IS NULL
-            LIMIT CAST('{ready_limit}' AS bigint)
-        ) AS bounded
-    ) AS ready,
-    CAST(NULL AS bigint) AS scheduled,
-    -- when role error
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m."{claimed_at}" IS NOT NULL AND m."{error}" IS NULL
-            LIMIT CAST('{claimed_limit}' AS bigint)
-        ) AS bounded
-    ) AS claimed,
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m."{claimed_at}" < statement_timestamp() - make_interval(secs => CAST('{stuck_after_seconds}' AS double precision))
-            AND m."{error}" IS NULL
-            LIMIT CAST('{stuck_limit}' AS bigint)
-        ) AS bounded
-    ) AS stuck,
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m."{error}" IS NOT NULL
-            LIMIT CAST('{errors_limit}' AS bigint)
-        ) AS bounded
-    ) AS errors,
-    -- end
-    -- when no role error
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m."{claimed_at}" IS NOT NULL
-            LIMIT CAST('{claimed_limit}' AS bigint)
-        ) AS bounded
-    ) AS claimed,
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m."{claimed_at}" < statement_timestamp() - make_interval(secs => CAST('{stuck_after_seconds}' AS double precision))
-            LIMIT CAST('{stuck_limit}' AS bigint)
-        ) AS bounded
-    ) AS stuck,
-    CAST(NULL AS bigint) AS errors,
-    -- end
-    CAST(NULL AS bigint) AS done,
-    -- when role pushed_at
-    (
-        SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp() - head."{pushed_at}") AS double precision)
-        FROM "{schema}"."{table}" AS head WHERE head."{claimed_at}" IS NULL
-        ORDER BY head."{pushed_at}" LIMIT CAST('{age_seconds_limit}' AS bigint)
-    ) AS age_seconds,
-    -- end
-    -- when no role pushed_at
-    CAST(NULL AS double precision) AS age_seconds,
-    -- end
-    pg_stat_get_live_tuples(t.oid) AS rows_estimated,
-    pg_stat_get_tuples_inserted(t.oid) AS inserted,
-    pg_stat_get_tuples_updated(t.oid) AS updated,
-    pg_stat_get_tuples_deleted(t.oid) AS deleted,
-    CAST(NULL AS bigint) AS next_push,
-    CAST(NULL AS bigint) AS next_pop,
-    CAST(NULL AS bigint) AS base,
-    CAST(NULL AS bigint) AS capacity
-FROM (SELECT CAST(CAST('"{schema}"."{table}"' AS regclass) AS oid) AS oid) AS t
-
--- name: messages
--- the messages of one state, or all (walk), without order, each with its key, for `looked` of common.sql
-SELECT
-    -- when sorted=time_up|time_down|undated_up|undated_down
-    m."{since}" AS key_time,
-    -- end
-    m."{id}" AS key_id,
-    CAST(m."{id}" AS text) AS id,
-    CASE
-        -- when role error
-        WHEN m."{error}" IS NOT NULL THEN 'error'
-        -- end
-        WHEN m."{claimed_at}" IS NULL THEN 'ready'
-        ELSE 'claimed'
-    END AS state,
-    -- when role pushed_at
-    m."{pushed_at}" AS pushed_at,
-    -- end
-    m."{claimed_at}" AS claimed_at,
-    -- when role claimed_by
-    m."{claimed_by}" AS claimed_by,
-    -- end
-    -- when role attempts
-    m."{attempts}" AS attempts,
-    -- end
-    -- when role done_at
-    m."{done_at}" AS done_at,
-    -- end
-    -- when role error
-    m."{error}" AS error,
-    -- end
-    m."{payload}" AS payload
-FROM "{schema}"."{table}" AS m
--- when walk=ready
-WHERE m."{claimed_at}" IS NULL
--- end
--- when walk=claimed
-WHERE m."{claimed_at}" IS NOT NULL
--- when role error
-AND m."{error}" IS NULL
--- end
--- end
--- when walk=error
-WHERE m."{error}" IS NOT NULL
--- end
-
--- name: claims
--- the oldest ten claims: since when, and whose
-SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    CAST(m."{id}" AS text) AS id,
-    -- when role claimed_at
-    CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - m."{claimed_at}", interval '0')) AS double precision) AS claimed_seconds,
-    -- end
-    -- when no role claimed_at
-    CAST(NULL AS double precision) AS claimed_seconds,
-    -- end
-    -- when role claimed_by
-    CAST(m."{claimed_by}" AS text) AS claimed_by,
-    -- end
-    -- when no role claimed_by
-    CAST(NULL AS text) AS claimed_by,
-    -- end
-    -- when role attempts
-    CAST(m."{attempts}" AS integer) AS attempts
-    -- end
-    -- when no role attempts
-    CAST(NULL AS integer) AS attempts
-    -- end
-FROM "{schema}"."{table}" AS m
-WHERE m."{claimed_at}" IS NOT NULL
--- when role error
-AND m."{error}" IS NULL
--- end
--- when role claimed_at
-ORDER BY m."{claimed_at}"
--- end
-LIMIT 10
-
--- name: estimate
--- one row: about how many rows there are of each state, whatever vacuum and analyze last thought
--- From pages: see heap.sql.
-SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    CAST(sum(found.ready) * nullif(max(t.pages), 0) / count(*) AS double precision) AS ready,
-    CAST(NULL AS double precision) AS scheduled,
-    CAST(sum(found.claimed) * nullif(max(t.pages), 0) / count(*) AS double precision) AS claimed,
-    CAST(sum(found.errors) * nullif(max(t.pages), 0) / count(*) AS double precision) AS errors,
-    CAST(NULL AS double precision) AS done
-FROM (
-    SELECT pg_relation_size(CAST('"{schema}"."{table}"' AS regclass)) / CAST(current_setting('block_size') AS bigint) AS pages
-) AS t
-CROSS JOIN LATERAL (
-    SELECT DISTINCT (2 * i + 1) * t.pages / 256 AS page FROM generate_series(0, 127) AS i
-) AS place
-CROSS JOIN LATERAL (
-    SELECT
-        count(*) FILTER (WHERE m."{claimed_at}" IS NULL) AS ready,
-        -- when role error
-        count(*) FILTER (WHERE m."{claimed_at}" IS NOT NULL AND m."{error}" IS NULL) AS claimed,
-        count(*) FILTER (WHERE m."{error}" IS NOT NULL) AS errors
-        -- end
-        -- when no role error
-        count(*) FILTER (WHERE m."{claimed_at}" IS NOT NULL) AS claimed,
-        0 AS errors
-        -- end
-    FROM "{schema}"."{table}" AS m
-    WHERE m.ctid >= CAST(format('(%s,0)', place.page) AS tid) AND m.ctid < CAST(format('(%s,0)', place.page + 1) AS tid)
-) AS found
+-- name: state_illegal
+-- script: the rows whose columns contradict their state, for who judges that finding
+SELECT "{id}", processing_started_at, claimed_by, done_at, errors
+FROM "{schema}"."{table}"
+WHERE errors IS NOT NULL AND (processing_started_at IS NULL OR done_at IS NULL);

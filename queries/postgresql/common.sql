@@ -1,17 +1,106 @@
 -- What every design has, the same for all: the archive, the registration of waiting consumers, and
 -- the calls of a queue's public interface as the console makes them.
 
+-- define: payload_in_bounds
+-- of the functions of all designs: a push refuses what is over the limit
+-- when limited=yes
+-- when payload=text|bytes
+IF octet_length(payload) > '{max_bytes}' THEN
+-- end
+-- when payload=json
+IF octet_length(CAST(payload AS text)) > '{max_bytes}' THEN
+-- end
+    RAISE EXCEPTION 'the payload is over the limit of % bytes', '{max_bytes}'
+        USING ERRCODE = 'DBQ02', HINT = 'Send it in parts, or install a queue with a larger max_bytes.';
+END IF;
+-- end
+
+-- define: payloads_in_bounds
+-- when limited=yes
+-- when payload=text|bytes
+IF EXISTS (SELECT FROM unnest(payloads) AS p (payload) WHERE octet_length(p.payload) > '{max_bytes}') THEN
+-- end
+-- when payload=json
+IF EXISTS (SELECT FROM unnest(payloads) AS p (payload) WHERE octet_length(CAST(p.payload AS text)) > '{max_bytes}') THEN
+-- end
+    RAISE EXCEPTION 'a payload is over the limit of % bytes', '{max_bytes}'
+        USING ERRCODE = 'DBQ02', HINT = 'Send it in parts, or install a queue with a larger max_bytes.';
+END IF;
+-- end
+
+-- define: wake_waiters
+-- a push tells a consumer that waits
+-- when notify=on
+IF EXISTS (SELECT FROM "{schema}"."{queue}_waiting") THEN
+    PERFORM pg_notify('{channel}', '');
+END IF;
+-- end
+
+-- define: wake_waiters_if_found
+-- when notify=on
+IF FOUND AND EXISTS (SELECT FROM "{schema}"."{queue}_waiting") THEN
+    PERFORM pg_notify('{channel}', '');
+END IF;
+-- end
+
+-- define: know_the_claimant
+-- who claims: this backend, by pid and start; asked once a session, then kept in a setting
+IF coalesce(session, '') = '' THEN
+    SELECT set_config('dbq.session', format('pid=%s start=%s', a.pid,
+        to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')), false)
+    INTO session FROM pg_stat_activity AS a WHERE a.pid = pg_backend_pid();
+END IF;
+session := session || CASE WHEN bound THEN ' bound' ELSE '' END || coalesce(' consumer=' || consumer, '');
+
+-- define: and_as_filtered
+-- of the row l: what the filters ask of its error, its claimant and its payload
+-- when by_error=yes
+AND l.error IS NOT NULL AND NOT EXISTS (
+    SELECT FROM unnest(CAST(:errors AS text[])) AS e (text) WHERE strpos(lower(l.error), lower(e.text)) = 0
+)
+-- end
+-- when by_claimed_by=yes
+-- All of it, its session, or the consumer's name: "pid=4711 start=... bound consumer=worker-1".
+AND (
+    l.claimed_by = :claimed_by
+    OR starts_with(l.claimed_by, CAST(:claimed_by AS text) || ' start=')
+    OR (
+        strpos(l.claimed_by, ' consumer=') > 0
+        AND substr(l.claimed_by, strpos(l.claimed_by, ' consumer=') + 10) = :claimed_by
+    )
+)
+-- end
+-- when by_payload=yes
+AND NOT EXISTS (
+    SELECT FROM jsonb_to_recordset(CAST(:payload_equals AS jsonb)) AS f (path text[], value text)
+    WHERE CAST(l.payload AS jsonb) #>> f.path IS DISTINCT FROM f.value
+)
+-- end
+
+-- define: key_time_text
+-- of the row l: the time in its key, for whoever goes on from there
+-- when sorted=time_up|time_down
+CAST(l.key_time AS text)
+-- end
+-- when sorted=id_up|id_down|undated_up|undated_down|no
+CAST(NULL AS text)
+-- end
+
+-- define: half
+-- whether one of those looked at has no payload
+false
+
 -- name: archive
 -- script: the table that takes purged and archived messages, and popped ones with archive_at_pop=on
 CREATE TABLE "{schema}"."{queue}_archive" (
     archive_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     id "{id_type}" NOT NULL,
     payload "{payload_type}" NOT NULL,
-    -- when design=status|split
+    -- when defined title
     title text,
     -- end
     pushed_at timestamptz,
-    -- when design=pending
+    -- when role due_at
     due_at timestamptz,
     -- end
     claimed_at timestamptz,
@@ -75,6 +164,17 @@ SELECT CAST("{schema}"."{queue}_push"(CAST(:payload AS "{payload_type}")) AS tex
 SELECT CAST(pushed.id AS text) AS id
 FROM "{schema}"."{queue}_push_many"(CAST(:payloads AS "{payload_type}"[])) AS pushed (id);
 
+-- name: push_many_with
+-- a row for each payload in order: its id as text; with what such a queue takes besides, null for the default
+-- pending: due at :due_at, else :due_in_seconds from now by this server's clock.
+SELECT CAST(pushed.id AS text) AS id
+FROM "{schema}"."{queue}_push_many"(
+    CAST(:payloads AS "{payload_type}"[])
+    -- when defined push_with
+    {push_with}
+    -- end
+) AS pushed (id);
+
 -- name: pop
 -- at most :n rows in the design's order: the messages taken now
 SELECT
@@ -120,45 +220,22 @@ SELECT CAST("{schema}"."{queue}_wait_end"() AS text) AS ended;
 
 -- name: lock_all
 -- script: keeps everyone out of the queue until the transaction ends (a ring's parked first, as its callers do)
--- when design=ring
-LOCK TABLE "{schema}"."{queue}_parked" IN ACCESS EXCLUSIVE MODE;
+-- when defined locked_first
+LOCK TABLE {locked_first} IN ACCESS EXCLUSIVE MODE;
 -- end
 LOCK TABLE "{schema}"."{table}" IN ACCESS EXCLUSIVE MODE;
 
 -- name: contents
 -- one row: exact counts of the messages that a queue holds; a scan, for verbs and never for monitoring
 SELECT
-    -- when design=naive|heap|fifo|stack|pending
-    (SELECT count(*) FROM "{schema}"."{table}") AS live,
+    (SELECT count(*) FROM "{schema}"."{table}" AS m WHERE {is_live}) AS live,
+    -- when defined is_claimed
+    (SELECT count(*) FROM "{schema}"."{table}" AS m WHERE {is_claimed}) AS claimed,
+    (SELECT count(*) FROM "{schema}"."{table}" AS m WHERE {is_finished}) AS finished,
+    -- end
+    -- when not defined is_claimed
     CAST(0 AS bigint) AS claimed,
     CAST(0 AS bigint) AS finished,
-    -- end
-    -- when design=claim
-    (SELECT count(*) FROM "{schema}"."{table}" AS m WHERE m.processing_started_at IS NULL) AS live,
-    (
-        SELECT count(*) FROM "{schema}"."{table}" AS m WHERE m.processing_started_at IS NOT NULL AND m.errors IS NULL
-    ) AS claimed,
-    (SELECT count(*) FROM "{schema}"."{table}" AS m WHERE m.errors IS NOT NULL) AS finished,
-    -- end
-    -- when design=status|split
-    (SELECT count(*) FROM "{schema}"."{table}" AS m WHERE m.status = 0) AS live,
-    (SELECT count(*) FROM "{schema}"."{table}" AS m WHERE m.status = 1) AS claimed,
-    (SELECT count(*) FROM "{schema}"."{table}" AS m WHERE m.status > 1) AS finished,
-    -- end
-    -- when design=ring
-    -- when in_hand=off
-    (SELECT count(*) FROM "{schema}"."{table}" AS m WHERE m.reference_count > 0) AS live,
-    CAST(0 AS bigint) AS claimed,
-    CAST(0 AS bigint) AS finished,
-    -- end
-    -- when in_hand=on
-    (SELECT count(*) FROM "{schema}"."{table}" AS m WHERE m.reference_count > 0)
-    + (SELECT count(*) FROM "{schema}"."{queue}_in_hand" AS h WHERE h.claimed_at IS NULL AND h.done_at IS NULL) AS live,
-    (
-        SELECT count(*) FROM "{schema}"."{queue}_in_hand" AS h WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL
-    ) AS claimed,
-    (SELECT count(*) FROM "{schema}"."{queue}_in_hand" AS h WHERE h.done_at IS NOT NULL) AS finished,
-    -- end
     -- end
     (SELECT count(*) FROM "{schema}"."{queue}_archive") AS archived;
 
@@ -167,8 +244,8 @@ SELECT
 SELECT count(*) AS archived FROM "{schema}"."{queue}_archive";
 
 -- name: looked
--- of the messages that a design's `messages` walks: the next :look from a key on, numbered in order
--- Three statements are one: WITH walked AS (messages), looked AS (looked) matching, or error_texts. A
+-- of the messages that a design's `messages` scans: the next :look from a key on, numbered in order
+-- Three statements are one: WITH scanned AS (messages), looked AS (looked) matching, or error_texts. A
 -- message is found by its key in an index, never by counting rows, and no more than :look are read.
 SELECT
     -- when sorted=no
@@ -233,10 +310,10 @@ SELECT
     -- when no role error
     CAST(NULL AS text) AS error,
     -- end
-    -- when design=status|split|library
+    -- when defined title
     w.title AS title,
     -- end
-    -- when design=ring
+    -- when defined slot
     CAST(w.slot AS bigint) AS slot,
     CAST(w.number AS bigint) AS number,
     -- end
@@ -244,12 +321,12 @@ SELECT
     w.payload AS payload,
     -- end
     w.key_id AS key_id
-FROM walked AS w
+FROM scanned AS w
 WHERE w.key_id IS NOT NULL
 -- when sorted=time_up|time_down
 AND w.key_time IS NOT NULL
 -- end
--- Set by hand, a state may come without its time: such messages are a walk of their own. It is sorted by
+-- Set by hand, a state may come without its time: such messages are a scan of their own. It is sorted by
 -- that nothing too, for only then is the index on it the way to them.
 -- when sorted=undated_up|undated_down
 AND w.key_time IS NULL
@@ -274,9 +351,9 @@ AND w.key_id = :after_id
 AND w.key_time = :after_time
 -- end
 -- end
--- A filter by age ends the walk where the index is in the order of the age, and only there. An action's
+-- A filter by age ends the scan where the index is in the order of the age, and only there. An action's
 -- ages are measured from its cut-off, however long it runs.
--- when by_age=walk
+-- when by_age=scan
 -- when by_cutoff=yes
 AND w.key_time <= CAST(:moment AS timestamptz)
 -- end
@@ -306,34 +383,29 @@ LIMIT :look
 SELECT
     l.position AS position,
     t.matches AS matches,
-    -- when sorted=time_up|time_down
-    CAST(l.key_time AS text) AS key_time,
-    -- end
-    -- when sorted=id_up|id_down|undated_up|undated_down|no
-    CAST(NULL AS text) AS key_time,
-    -- end
+    {key_time_text} AS key_time,
     CAST(l.key_id AS text) AS key_id,
     l.id AS id,
     l.state AS state,
     l.pushed_at AS pushed_at,
-    CAST(EXTRACT(EPOCH FROM statement_timestamp() - s.since) AS double precision) AS age_seconds,
+    CAST(EXTRACT(EPOCH FROM coalesce(CAST(:moment AS timestamptz), statement_timestamp()) - s.since) AS double precision) AS age_seconds,
     -- A message that is never due is kept with the time "infinity".
     CASE WHEN isfinite(l.due_at) THEN l.due_at END AS due_at,
     l.attempts AS attempts,
     l.claimed_at AS claimed_at,
     l.claimed_by AS claimed_by,
     l.done_at AS done_at,
-    -- when design=status|split|library
+    -- when defined title
     l.title AS title,
     -- end
-    -- when design=naive|ring|heap|fifo|stack|pending|claim
+    -- when not defined title
     CAST(NULL AS text) AS title,
     -- end
-    -- when design=ring
+    -- when defined slot
     l.slot AS slot,
     l.number AS number,
     -- end
-    -- when design=naive|heap|fifo|stack|pending|claim|status|split|library
+    -- when not defined slot
     CAST(NULL AS bigint) AS slot,
     CAST(NULL AS bigint) AS number,
     -- end
@@ -369,7 +441,14 @@ SELECT
     -- when body=no
     CAST(NULL AS text) AS payload,
     -- end
-    left(l.error, CAST(:error_length AS integer)) AS error
+    left(l.error, CAST(:error_length AS integer)) AS error,
+    -- Of the whole text: what tells one failure of a message from another.
+    -- when hashed=yes
+    encode(sha256(convert_to(coalesce(l.error, ''), getdatabaseencoding())), 'hex') AS error_hash
+    -- end
+    -- when hashed=no
+    CAST(NULL AS text) AS error_hash
+    -- end
 FROM looked AS l
 CROSS JOIN LATERAL (
     SELECT
@@ -397,28 +476,7 @@ CROSS JOIN LATERAL (
             -- when by_id=yes
             AND l.id = :id
             -- end
-            -- when by_error=yes
-            AND l.error IS NOT NULL AND NOT EXISTS (
-                SELECT FROM unnest(CAST(:errors AS text[])) AS e (text) WHERE strpos(lower(l.error), lower(e.text)) = 0
-            )
-            -- end
-            -- when by_claimed_by=yes
-            -- All of it, its session, or the consumer's name: "pid=4711 start=... bound consumer=worker-1".
-            AND (
-                l.claimed_by = :claimed_by
-                OR starts_with(l.claimed_by, CAST(:claimed_by AS text) || ' start=')
-                OR (
-                    strpos(l.claimed_by, ' consumer=') > 0
-                    AND substr(l.claimed_by, strpos(l.claimed_by, ' consumer=') + 10) = :claimed_by
-                )
-            )
-            -- end
-            -- when by_payload=yes
-            AND NOT EXISTS (
-                SELECT FROM jsonb_to_recordset(CAST(:payload_equals AS jsonb)) AS f (path text[], value text)
-                WHERE CAST(l.payload AS jsonb) #>> f.path IS DISTINCT FROM f.value
-            )
-            -- end
+            {and_as_filtered}
             , false
         ) AS matches
 ) AS t
@@ -440,12 +498,7 @@ LIMIT :n
 -- name: error_texts
 -- of those looked at, in no order: the beginning of each error's text, when it failed and how often it was tried
 SELECT
-    -- when sorted=time_up|time_down
-    CAST(l.key_time AS text) AS key_time,
-    -- end
-    -- when sorted=id_up|id_down|undated_up|undated_down|no
-    CAST(NULL AS text) AS key_time,
-    -- end
+    {key_time_text} AS key_time,
     CAST(l.key_id AS text) AS key_id,
     l.position AS position,
     l.id AS id,
@@ -485,28 +538,13 @@ WHERE t.attempts >= CAST(:least AS bigint) OR t.position = t.looked
 -- name: claimed
 -- of those looked at, in no order: whose claim each is, for how long, and whether it has no payload; and how many were looked at
 SELECT
-    -- when sorted=time_up|time_down
-    CAST(l.key_time AS text) AS key_time,
-    -- end
-    -- when sorted=id_up|id_down|undated_up|undated_down|no
-    CAST(NULL AS text) AS key_time,
-    -- end
+    {key_time_text} AS key_time,
     CAST(l.key_id AS text) AS key_id,
     l.position AS position,
     count(*) OVER () AS looked,
     l.id AS id,
     CAST(l.claimed_by AS text) AS claimed_by,
-    -- when installed=yes
-    -- when design=split
-    NOT EXISTS (SELECT FROM "{schema}"."{queue}_data" AS d WHERE d.id = l.key_id OFFSET 0) AS half,
-    -- end
-    -- when design=claim|status|ring
-    false AS half,
-    -- end
-    -- end
-    -- when installed=no
-    false AS half,
-    -- end
+    {half} AS half,
     CAST(EXTRACT(EPOCH FROM statement_timestamp() - l.claimed_at) AS double precision) AS seconds
 FROM looked AS l
 
@@ -533,21 +571,8 @@ FROM (
         l.key_id,
         l.position,
         l.id,
-        -- when design=claim
-        -- when walk=error
-        l.claimed_at IS NULL AS contradicts,
-        -- end
-        -- end
-        -- when design=status|split
-        -- when walk=any
-        l.state LIKE 'status %' AS contradicts,
-        -- end
-        -- when walk=done
-        l.error IS NOT NULL AS contradicts,
-        -- end
-        -- when walk=claimed|error
-        false AS contradicts,
-        -- end
+        -- when defined contradicts
+        {contradicts} AS contradicts,
         -- end
         count(*) OVER () AS looked
     FROM looked AS l

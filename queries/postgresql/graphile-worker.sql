@@ -1,10 +1,93 @@
 -- graphile-worker on PostgreSQL: its own table _private_jobs, looked at, and acted on by its own functions.
 --
--- Read from its published migrations (sql/000011.sql to 000018.sql of version 0.16): a job is available while it
+-- Read from its published migrations (sql/000011.sql to 000020.sql of version 0.18): a job is available while it
 -- is not locked and has tries left; ready once run_at is there, else scheduled (what failed waits so for its next
 -- try); locked_at says that a worker has it; what has no tries left stays as an error. What is done is deleted.
 -- A job that waits for its named queue counts as ready. Row security is on and has no policy: who does not own
 -- the tables, nor passes it by, sees no row and no error, so every figure is unknown to him and never 0.
+
+-- define: in_part
+-- which of the queues that the library keeps in the table
+-- when part=one
+m.task_id = (SELECT k.id FROM "{schema}"."{beside}" AS k WHERE k.identifier = '{only}')
+-- end
+-- when part=all
+true
+-- end
+
+-- define: is_ready
+m.is_available AND m.run_at <= statement_timestamp() AND {in_part}
+
+-- define: is_scheduled
+m.is_available AND m.run_at > statement_timestamp() AND {in_part}
+
+-- define: is_claimed
+m.locked_at IS NOT NULL AND {in_part}
+
+-- define: is_stuck
+-- It has no heartbeat: after 4 hours it takes any lock for dead.
+m.locked_at < statement_timestamp() - make_interval(secs => CAST('{stuck_after_seconds}' AS double precision)) AND {in_part}
+
+-- define: is_error
+m.locked_at IS NULL AND m.attempts >= m.max_attempts AND {in_part}
+
+-- define: state
+CASE
+    WHEN m.locked_at IS NOT NULL THEN 'claimed'
+    WHEN m.attempts >= m.max_attempts THEN 'error'
+    WHEN m.run_at > statement_timestamp() THEN 'scheduled'
+    ELSE 'ready'
+END
+
+-- define: is_seen
+-- where row security hides the jobs, their number is not known
+NOT row_security_active(CAST('"{schema}"."{table}"' AS regclass))
+
+-- define: pushed_at
+m.created_at
+
+-- define: due_at
+m.run_at
+
+-- define: claimed_at
+m.locked_at
+
+-- define: claimed_by
+m.locked_by
+
+-- define: attempts
+m.attempts
+
+-- define: done_at
+-- fail_job leaves updated_at as it is, and puts run_at off from then by what it takes off here.
+CASE
+    WHEN m.locked_at IS NULL AND m.attempts >= m.max_attempts
+        THEN greatest(m.updated_at, m.run_at - exp(least(m.attempts, 10)) * interval '1 second')
+END
+
+-- define: error
+CASE
+    WHEN m.key IS NULL AND m.last_error IS NULL AND m.locked_at IS NULL AND m.attempts >= m.max_attempts
+        THEN 'retired by its job key: a newer job has taken its place'
+    ELSE m.last_error
+END
+
+-- define: title
+(SELECT k.identifier FROM "{schema}"."{beside}" AS k WHERE k.id = m.task_id)
+
+-- define: chosen_rows
+FROM "{schema}"."{table}" AS m
+WHERE m.id = ANY(CAST(:keys AS bigint[]))
+AND {in_part}
+
+-- define: state_held
+{state}
+
+-- define: oldest_first
+m.id
+
+-- define: pages
+64
 
 -- name: find
 -- the tables of graphile-worker that this login may read, in any schema
@@ -20,8 +103,8 @@ AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'
 AND (
     SELECT count(*) FROM pg_attribute AS a
     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-    AND a.attname IN ('id', 'task_id', 'payload', 'run_at', 'attempts', 'max_attempts', 'last_error', 'locked_at', 'locked_by', 'is_available')
-) = 10
+    AND a.attname IN ('id', 'task_id', 'payload', 'run_at', 'attempts', 'max_attempts', 'last_error', 'key', 'locked_at', 'locked_by', 'is_available')
+) = 11
 AND EXISTS (SELECT FROM pg_class AS t WHERE t.relnamespace = c.relnamespace AND t.relname = '_private_tasks')
 ORDER BY n.nspname;
 
@@ -34,171 +117,115 @@ SELECT t.identifier AS name FROM "{schema}"."{beside}" AS t ORDER BY t.identifie
 SELECT
     CAST('{schema}' AS text) AS schema,
     CAST('{queue}' AS text) AS queue,
-    CASE WHEN t.seen THEN (
+    CASE WHEN {is_seen} THEN (
         SELECT count(*) FROM (
             SELECT FROM "{schema}"."{table}" AS m
-            WHERE m.is_available AND m.run_at <= statement_timestamp()
-            -- when part=one
-            AND m.task_id = (SELECT k.id FROM "{schema}"."{beside}" AS k WHERE k.identifier = '{only}')
-            -- end
+            WHERE {is_ready}
             LIMIT CAST('{ready_limit}' AS bigint)
         ) AS bounded
     ) END AS ready,
-    CASE WHEN t.seen THEN (
+    CASE WHEN {is_seen} THEN (
         SELECT count(*) FROM (
             SELECT FROM "{schema}"."{table}" AS m
-            WHERE m.is_available AND m.run_at > statement_timestamp()
-            -- when part=one
-            AND m.task_id = (SELECT k.id FROM "{schema}"."{beside}" AS k WHERE k.identifier = '{only}')
-            -- end
+            WHERE {is_scheduled}
             LIMIT CAST('{scheduled_limit}' AS bigint)
         ) AS bounded
     ) END AS scheduled,
-    CASE WHEN t.seen THEN (
+    CASE WHEN {is_seen} THEN (
         SELECT count(*) FROM (
             SELECT FROM "{schema}"."{table}" AS m
-            WHERE m.locked_at IS NOT NULL
-            -- when part=one
-            AND m.task_id = (SELECT k.id FROM "{schema}"."{beside}" AS k WHERE k.identifier = '{only}')
-            -- end
+            WHERE {is_claimed}
             LIMIT CAST('{claimed_limit}' AS bigint)
         ) AS bounded
     ) END AS claimed,
-    -- It has no heartbeat: after 4 hours it takes any lock for dead.
-    CASE WHEN t.seen THEN (
+    CASE WHEN {is_seen} THEN (
         SELECT count(*) FROM (
             SELECT FROM "{schema}"."{table}" AS m
-            WHERE m.locked_at < statement_timestamp() - make_interval(secs => CAST('{stuck_after_seconds}' AS double precision))
-            -- when part=one
-            AND m.task_id = (SELECT k.id FROM "{schema}"."{beside}" AS k WHERE k.identifier = '{only}')
-            -- end
+            WHERE {is_stuck}
             LIMIT CAST('{stuck_limit}' AS bigint)
         ) AS bounded
     ) END AS stuck,
-    CASE WHEN t.seen THEN (
+    CASE WHEN {is_seen} THEN (
         SELECT count(*) FROM (
             SELECT FROM "{schema}"."{table}" AS m
-            WHERE m.locked_at IS NULL AND m.attempts >= m.max_attempts
-            -- when part=one
-            AND m.task_id = (SELECT k.id FROM "{schema}"."{beside}" AS k WHERE k.identifier = '{only}')
-            -- end
+            WHERE {is_error}
             LIMIT CAST('{errors_limit}' AS bigint)
         ) AS bounded
     ) END AS errors,
     CAST(NULL AS bigint) AS done,
     (
-        SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp() - head.created_at) AS double precision)
-        FROM "{schema}"."{table}" AS head WHERE head.is_available AND head.run_at <= statement_timestamp()
-        -- when part=one
-        AND head.task_id = (SELECT k.id FROM "{schema}"."{beside}" AS k WHERE k.identifier = '{only}')
-        -- end
-        ORDER BY head.id LIMIT CAST('{age_seconds_limit}' AS bigint)
+        SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp() - {pushed_at}) AS double precision)
+        FROM "{schema}"."{table}" AS m
+        WHERE {is_ready}
+        ORDER BY {oldest_first} LIMIT CAST('{age_seconds_limit}' AS bigint)
     ) AS age_seconds,
-    -- when part=all
-    pg_stat_get_live_tuples(t.oid) AS rows_estimated,
-    pg_stat_get_tuples_inserted(t.oid) AS inserted,
-    pg_stat_get_tuples_updated(t.oid) AS updated,
-    pg_stat_get_tuples_deleted(t.oid) AS deleted,
-    -- end
-    -- when part=one
-    CAST(NULL AS bigint) AS rows_estimated,
-    CAST(NULL AS bigint) AS inserted,
-    CAST(NULL AS bigint) AS updated,
-    CAST(NULL AS bigint) AS deleted,
-    -- end
+    t.rows_estimated,
+    t.inserted,
+    t.updated,
+    t.deleted,
     CAST(NULL AS bigint) AS next_push,
     CAST(NULL AS bigint) AS next_pop,
     CAST(NULL AS bigint) AS base,
     CAST(NULL AS bigint) AS capacity
 FROM (
-    SELECT
-        CAST(CAST('"{schema}"."{table}"' AS regclass) AS oid) AS oid,
-        NOT row_security_active('"{schema}"."{table}"') AS seen
+    {counters}
 ) AS t
 
--- name: messages
--- the jobs of one state, or all (walk), without order, each with its key, for `looked` of common.sql
+-- name: locked_queues
+-- the ten named queues that were locked first, of those locked for :seconds: since when, by which worker, how many jobs wait
+-- A worker that is killed leaves its named queue locked: none of its jobs runs until 4 hours are over.
 SELECT
-    m.id AS key_id,
-    CAST(m.id AS text) AS id,
-    CASE
-        WHEN m.locked_at IS NOT NULL THEN 'claimed'
-        WHEN m.attempts >= m.max_attempts THEN 'error'
-        WHEN m.run_at > statement_timestamp() THEN 'scheduled'
-        ELSE 'ready'
-    END AS state,
-    m.created_at AS pushed_at,
-    m.run_at AS due_at,
-    m.locked_at AS claimed_at,
-    m.locked_by AS claimed_by,
-    m.attempts AS attempts,
-    CASE WHEN m.locked_at IS NULL AND m.attempts >= m.max_attempts THEN m.updated_at END AS done_at,
-    m.last_error AS error,
-    (SELECT k.identifier FROM "{schema}"."{beside}" AS k WHERE k.id = m.task_id) AS title,
-    m.payload AS payload
-FROM "{schema}"."{table}" AS m
-WHERE true
--- when part=one
-AND m.task_id = (SELECT k.id FROM "{schema}"."{beside}" AS k WHERE k.identifier = '{only}')
--- end
--- when walk=ready
-AND m.is_available AND m.run_at <= statement_timestamp()
--- end
--- when walk=scheduled
-AND m.is_available AND m.run_at > statement_timestamp()
--- end
--- when walk=claimed
-AND m.locked_at IS NOT NULL
--- end
--- when walk=error
-AND m.locked_at IS NULL AND m.attempts >= m.max_attempts
--- end
+    CAST(q.queue_name AS text) AS name,
+    CAST(q.locked_by AS text) AS locked_by,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp() - q.locked_at) AS double precision) AS seconds,
+    (
+        SELECT count(*) FROM (
+            SELECT FROM "{schema}"."{table}" AS m
+            WHERE m.job_queue_id = q.id AND {is_ready}
+            LIMIT 10001
+        ) AS bounded
+    ) AS waiting
+FROM "{schema}"._private_job_queues AS q
+WHERE q.locked_at < statement_timestamp() - make_interval(secs => CAST(:seconds AS double precision))
+ORDER BY q.locked_at LIMIT 10;
 
--- name: claims
--- the oldest ten claims: since when, and whose
+-- name: retrying
+-- one row: of the first 100,000 jobs that have tries left, how many have failed and are older than :seconds, and the oldest of them
 SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    CAST(m.id AS text) AS id,
-    CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - m.locked_at, interval '0')) AS double precision) AS claimed_seconds,
-    m.locked_by AS claimed_by,
-    CAST(m.attempts AS integer) AS attempts
-FROM "{schema}"."{table}" AS m
-WHERE m.locked_at IS NOT NULL
--- when part=one
-AND m.task_id = (SELECT k.id FROM "{schema}"."{beside}" AS k WHERE k.identifier = '{only}')
--- end
-ORDER BY m.locked_at
-LIMIT 10
-
--- name: estimate
--- one row: about how many rows there are of each state, by 64 pages of the table
-SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    CAST(sum(found.ready) * nullif(max(t.pages), 0) / count(*) AS double precision) AS ready,
-    CAST(sum(found.scheduled) * nullif(max(t.pages), 0) / count(*) AS double precision) AS scheduled,
-    CAST(sum(found.claimed) * nullif(max(t.pages), 0) / count(*) AS double precision) AS claimed,
-    CAST(sum(found.errors) * nullif(max(t.pages), 0) / count(*) AS double precision) AS errors,
-    CAST(NULL AS double precision) AS done
+    count(*) AS jobs,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp() - min(j.created_at)) AS double precision) AS oldest_seconds,
+    CAST(max(j.attempts) AS integer) AS attempts,
+    CAST((array_agg(j.id ORDER BY j.created_at, j.id))[1] AS text) AS id
 FROM (
-    SELECT pg_relation_size(CAST('"{schema}"."{table}"' AS regclass)) / CAST(current_setting('block_size') AS bigint) AS pages
-) AS t
-CROSS JOIN LATERAL (
-    SELECT DISTINCT (2 * i + 1) * t.pages / 128 AS page FROM generate_series(0, 63) AS i
-) AS place
-CROSS JOIN LATERAL (
     SELECT
-        count(*) FILTER (WHERE m.is_available AND m.run_at <= statement_timestamp()) AS ready,
-        count(*) FILTER (WHERE m.is_available AND m.run_at > statement_timestamp()) AS scheduled,
-        count(*) FILTER (WHERE m.locked_at IS NOT NULL) AS claimed,
-        count(*) FILTER (WHERE m.locked_at IS NULL AND m.attempts >= m.max_attempts) AS errors
+        m.id,
+        m.created_at,
+        m.attempts,
+        m.last_error
     FROM "{schema}"."{table}" AS m
-    WHERE m.ctid >= CAST(format('(%s,0)', place.page) AS tid) AND m.ctid < CAST(format('(%s,0)', place.page + 1) AS tid)
-    -- when part=one
-    AND m.task_id = (SELECT k.id FROM "{schema}"."{beside}" AS k WHERE k.identifier = '{only}')
-    -- end
-) AS found
+    WHERE m.is_available
+    AND {in_part}
+    LIMIT 100000
+) AS j
+WHERE j.last_error IS NOT NULL AND j.created_at < statement_timestamp() - make_interval(secs => CAST(:seconds AS double precision));
+
+-- name: hidden
+-- a row for each state whose jobs this login cannot see, and why: of all of them, or none
+SELECT
+    s.state AS state,
+    'row security hides the jobs from this login' AS problem
+FROM unnest(ARRAY['ready', 'scheduled', 'claimed', 'error']) AS s (state)
+WHERE row_security_active('"{schema}"."{table}"');
+
+-- name: kept_back
+-- a row for each of the chosen that is not requeued: its id, and why
+-- add_job with the job key of one that was locked or had failed gives the key to a new job, and leaves the old
+-- one without a key and without tries. Run once more, its old payload would run beside the new one.
+SELECT
+    CAST(m.id AS text) AS id,
+    'retired by their job key: a newer job has taken their place' AS why
+FROM "{schema}"."{table}" AS m
+WHERE m.id = ANY(CAST(:keys AS bigint[])) AND m.key IS NULL AND m.last_error IS NULL AND m.attempts >= m.max_attempts;
 
 -- name: rule
 -- one row: why its own function to reschedule jobs cannot be called; null: it can
@@ -207,34 +234,14 @@ SELECT
         WHEN
             to_regprocedure('"{schema}".reschedule_jobs(bigint[], timestamp with time zone, integer, integer, integer)') IS NULL
             THEN 'this version of graphile-worker has no function reschedule_jobs'
-        WHEN row_security_active('"{schema}"."{table}"')
-            THEN 'row security hides the jobs from this login'
     END AS problem;
-
--- name: hold
--- a row for each of the chosen that is there and in nobody's hands: locked now, with its place and its state
-SELECT
-    CAST(m.ctid AS text) AS place,
-    CAST(m.id AS text) AS id,
-    CASE
-        WHEN m.locked_at IS NOT NULL THEN 'claimed'
-        WHEN m.attempts >= m.max_attempts THEN 'error'
-        WHEN m.run_at > statement_timestamp() THEN 'scheduled'
-        ELSE 'ready'
-    END AS state,
-    CAST(m.attempts AS bigint) AS attempts
-FROM "{schema}"."{table}" AS m
-WHERE m.id = ANY(CAST(:keys AS bigint[]))
--- when part=one
-AND m.task_id = (SELECT k.id FROM "{schema}"."{beside}" AS k WHERE k.identifier = '{only}')
--- end
-FOR UPDATE OF m SKIP LOCKED;
 
 -- name: make_ready
 -- one row: how many failed jobs its own function has rescheduled for now; the others stay
 -- The function of its SQL interface that WorkerUtils.rescheduleJobs calls; it leaves what is locked.
 WITH chosen AS MATERIALIZED (
-    SELECT array_agg(m.id) AS ids FROM "{schema}"."{table}" AS m WHERE m.ctid = ANY(CAST(:places AS tid[]))
+    SELECT array_agg(m.id) AS ids FROM "{schema}"."{table}" AS m WHERE {at_places}
+    AND NOT (m.key IS NULL AND m.last_error IS NULL AND m.attempts >= m.max_attempts)
 ),
 
 rescheduled AS MATERIALIZED (

@@ -5,6 +5,22 @@
 -- of all designs when it cannot (an old transaction): every pop then reads all dead rows again.
 -- Plans are made to last: see fifo.sql.
 
+-- define: is_ready
+true
+
+-- define: state
+'ready'
+
+-- define: pages
+128
+
+-- define: keys
+-- none: nothing keeps its rows apart
+
+-- define: chosen_rows
+FROM "{schema}"."{table}" AS m
+WHERE m.ctid = ANY(CAST(:keys AS tid[]))
+
 -- name: tables
 -- script: the queue's table
 CREATE TABLE "{schema}"."{queue}" (
@@ -22,23 +38,9 @@ LANGUAGE plpgsql AS $dbq$
 DECLARE
     pushed bigint;
 BEGIN
-    -- when limited=yes
-    -- when payload=text|bytes
-    IF octet_length(payload) > '{max_bytes}' THEN
-    -- end
-    -- when payload=json
-    IF octet_length(CAST(payload AS text)) > '{max_bytes}' THEN
-    -- end
-        RAISE EXCEPTION 'the payload is over the limit of % bytes', '{max_bytes}'
-            USING ERRCODE = 'DBQ02', HINT = 'Send it in parts, or install a queue with a larger max_bytes.';
-    END IF;
-    -- end
+    {payload_in_bounds}
     INSERT INTO "{schema}"."{queue}" (payload) VALUES (payload) RETURNING id INTO pushed;
-    -- when notify=on
-    IF EXISTS (SELECT FROM "{schema}"."{queue}_waiting") THEN
-        PERFORM pg_notify('{channel}', '');
-    END IF;
-    -- end
+    {wake_waiters}
     RETURN pushed;
 END
 $dbq$;
@@ -46,25 +48,11 @@ $dbq$;
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push_many"(payloads "{payload_type}"[]) RETURNS SETOF bigint
 LANGUAGE plpgsql AS $dbq$
 BEGIN
-    -- when limited=yes
-    -- when payload=text|bytes
-    IF EXISTS (SELECT FROM unnest(payloads) AS p (payload) WHERE octet_length(p.payload) > '{max_bytes}') THEN
-    -- end
-    -- when payload=json
-    IF EXISTS (SELECT FROM unnest(payloads) AS p (payload) WHERE octet_length(CAST(p.payload AS text)) > '{max_bytes}') THEN
-    -- end
-        RAISE EXCEPTION 'a payload is over the limit of % bytes', '{max_bytes}'
-            USING ERRCODE = 'DBQ02', HINT = 'Send it in parts, or install a queue with a larger max_bytes.';
-    END IF;
-    -- end
+    {payloads_in_bounds}
     RETURN QUERY INSERT INTO "{schema}"."{queue}" (payload)
         SELECT p.payload FROM unnest(payloads) WITH ORDINALITY AS p (payload, position) ORDER BY p.position
         RETURNING id;
-    -- when notify=on
-    IF FOUND AND EXISTS (SELECT FROM "{schema}"."{queue}_waiting") THEN
-        PERFORM pg_notify('{channel}', '');
-    END IF;
-    -- end
+    {wake_waiters_if_found}
 END
 $dbq$;
 
@@ -116,33 +104,6 @@ DROP FUNCTION
     "{schema}"."{queue}_push", "{schema}"."{queue}_push_many", "{schema}"."{queue}_pop", "{schema}"."{queue}_pop_many";
 DROP TABLE "{schema}"."{queue}";
 
--- name: status
--- one row: counts of at most 10,001 and the table's counters; the age is never known
-SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{queue}" LIMIT CAST('{ready_limit}' AS bigint)
-        ) AS bounded
-    ) AS ready,
-    CAST(NULL AS bigint) AS scheduled,
-    CAST(NULL AS bigint) AS claimed,
-    CAST(NULL AS bigint) AS stuck,
-    CAST(NULL AS bigint) AS errors,
-    CAST(NULL AS bigint) AS done,
-    -- Without an order there is no oldest message to look at: only a scan could tell.
-    CAST(NULL AS double precision) AS age_seconds,
-    pg_stat_get_live_tuples(t.oid) AS rows_estimated,
-    pg_stat_get_tuples_inserted(t.oid) AS inserted,
-    pg_stat_get_tuples_updated(t.oid) AS updated,
-    pg_stat_get_tuples_deleted(t.oid) AS deleted,
-    CAST(NULL AS bigint) AS next_push,
-    CAST(NULL AS bigint) AS next_pop,
-    CAST(NULL AS bigint) AS base,
-    CAST(NULL AS bigint) AS capacity
-FROM (SELECT CAST(CAST('"{schema}"."{queue}"' AS regclass) AS oid) AS oid) AS t
-
 -- name: extent
 -- one row: the first and the last page of the table; last is null where rows have no such places (a view)
 SELECT
@@ -182,28 +143,3 @@ WHERE
     m.ctid >= CAST(format('(%s,0)', CAST(:first AS bigint)) AS tid)
     AND m.ctid < CAST(format('(%s,0)', CAST(:last AS bigint) + 1) AS tid)
 -- end
-
--- name: estimate
--- one row: about how many rows there are of each state, whatever vacuum and analyze last thought
--- From 128 pages, evenly over the table, or all that it has: vacuum takes those that it skips to be as full
--- as the mean.
-SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    CAST(sum(found.ready) * nullif(max(t.pages), 0) / count(*) AS double precision) AS ready,
-    CAST(NULL AS double precision) AS scheduled,
-    CAST(NULL AS double precision) AS claimed,
-    CAST(NULL AS double precision) AS errors,
-    CAST(NULL AS double precision) AS done
-FROM (
-    SELECT pg_relation_size(CAST('"{schema}"."{queue}"' AS regclass)) / CAST(current_setting('block_size') AS bigint) AS pages
-) AS t
-CROSS JOIN LATERAL (
-    SELECT DISTINCT (2 * i + 1) * t.pages / 256 AS page FROM generate_series(0, 127) AS i
-) AS place
-CROSS JOIN LATERAL (
-    SELECT
-        count(*) AS ready
-    FROM "{schema}"."{queue}" AS m
-    WHERE m.ctid >= CAST(format('(%s,0)', place.page) AS tid) AND m.ctid < CAST(format('(%s,0)', place.page + 1) AS tid)
-) AS found

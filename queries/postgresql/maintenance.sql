@@ -2,7 +2,7 @@
 -- VACUUM FULL would lock it, and a queue gives its room back to itself.
 
 -- name: tables
--- a row for each table of the given names: its size, its dead rows, and how much its statistics have missed
+-- a row for each table of the given names, and for each partition of a partitioned one: its size, its dead rows, and how much its statistics have missed
 SELECT
     CAST(c.oid AS bigint) AS id,
     CAST(c.relname AS text) AS name,
@@ -23,9 +23,11 @@ SELECT
         pg_stat_get_last_analyze_time(c.oid), pg_stat_get_last_autoanalyze_time(c.oid)
     )) AS double precision) AS analyzed_seconds,
     CAST(NULL AS double precision) AS fragmentation
-FROM pg_class AS c
-INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
-WHERE n.nspname = CAST(:schema AS text) AND c.relname = ANY(CAST(:names AS text[])) AND c.relkind IN ('r', 'm')
+FROM pg_class AS whole
+INNER JOIN pg_namespace AS n ON whole.relnamespace = n.oid
+LEFT JOIN LATERAL pg_partition_tree(whole.oid) AS p ON p.isleaf
+INNER JOIN pg_class AS c ON coalesce(p.relid, whole.oid) = c.oid AND whole.relnamespace = c.relnamespace
+WHERE n.nspname = CAST(:schema AS text) AND whole.relname = ANY(CAST(:names AS text[])) AND c.relkind IN ('r', 'm')
 ORDER BY c.relname;
 
 -- name: indexes
@@ -113,3 +115,20 @@ ALTER TABLE "{schema}"."{relation}" ADD CONSTRAINT "{constraint}" PRIMARY KEY US
 -- when key=unique
 ALTER TABLE "{schema}"."{relation}" ADD CONSTRAINT "{constraint}" UNIQUE USING INDEX "{index}";
 -- end
+
+-- name: make_check
+-- script: a CHECK that is gone, for rows that come from now on; callers wait for a moment
+ALTER TABLE "{schema}"."{relation}" ADD CONSTRAINT "{constraint}"
+-- when check=status
+CHECK (status BETWEEN 0 AND 4) NOT VALID;
+-- end
+-- when check=size
+CHECK (size > 0) NOT VALID;
+-- end
+-- when check=only_row
+CHECK (only_row) NOT VALID;
+-- end
+
+-- name: validate_check
+-- script: the same CHECK for all rows, beside the traffic; it fails where a row contradicts it
+ALTER TABLE "{schema}"."{relation}" VALIDATE CONSTRAINT "{constraint}";

@@ -4,6 +4,54 @@
 -- is that of the due times. Rows that other consumers hold are skipped.
 -- Plans are made to last: see fifo.sql.
 
+-- define: is_ready
+m."{due_at}" <= statement_timestamp()
+
+-- define: is_scheduled
+m."{due_at}" > statement_timestamp()
+
+-- define: state
+CASE WHEN {is_ready} THEN 'ready' ELSE 'scheduled' END
+
+-- define: key_time
+m."{due_at}"
+
+-- define: oldest_first
+-- when role pushed_at
+m."{due_at}"
+-- end
+
+-- define: pages
+128
+
+-- define: is_live
+true
+
+-- define: keys
+m."{due_at}", m."{id}"
+
+-- define: pop_order
+m."{due_at}", m."{id}"
+
+-- define: next_pop
+-- of those that are not due yet too: it tells since when nothing was popped
+(SELECT CAST(m."{due_at}" AS text) FROM "{schema}"."{table}" AS m ORDER BY m."{due_at}" LIMIT 1)
+
+-- define: due_when_popped
+least(a.due_at, timestamptz '9999-01-01 00:00+00')
+
+-- define: chosen_rows
+-- The key begins with the due time: by its id alone a message is found by a look at all of them.
+FROM unnest(CAST(:due AS timestamptz[]), CAST(:keys AS "{key_type}"[])) AS chosen (due, id)
+INNER JOIN "{schema}"."{table}" AS m ON chosen.due = m."{due_at}" AND chosen.id = m."{id}"
+WHERE true
+
+-- define: push_with
+, due_time => coalesce(
+    CAST(:due_at AS timestamptz),
+    clock_timestamp() + make_interval(secs => CAST(:due_in_seconds AS double precision))
+)
+
 -- name: tables
 -- script: the queue's table
 CREATE TABLE "{schema}"."{queue}" (
@@ -23,24 +71,10 @@ LANGUAGE plpgsql AS $dbq$
 DECLARE
     pushed bigint;
 BEGIN
-    -- when limited=yes
-    -- when payload=text|bytes
-    IF octet_length(payload) > '{max_bytes}' THEN
-    -- end
-    -- when payload=json
-    IF octet_length(CAST(payload AS text)) > '{max_bytes}' THEN
-    -- end
-        RAISE EXCEPTION 'the payload is over the limit of % bytes', '{max_bytes}'
-            USING ERRCODE = 'DBQ02', HINT = 'Send it in parts, or install a queue with a larger max_bytes.';
-    END IF;
-    -- end
+    {payload_in_bounds}
     INSERT INTO "{schema}"."{queue}" (due_time, payload)
     VALUES (coalesce(due_time, clock_timestamp()), payload) RETURNING id INTO pushed;
-    -- when notify=on
-    IF EXISTS (SELECT FROM "{schema}"."{queue}_waiting") THEN
-        PERFORM pg_notify('{channel}', '');
-    END IF;
-    -- end
+    {wake_waiters}
     RETURN pushed;
 END
 $dbq$;
@@ -50,26 +84,12 @@ LANGUAGE plpgsql AS $dbq$
 DECLARE
     now_due timestamptz := clock_timestamp();
 BEGIN
-    -- when limited=yes
-    -- when payload=text|bytes
-    IF EXISTS (SELECT FROM unnest(payloads) AS p (payload) WHERE octet_length(p.payload) > '{max_bytes}') THEN
-    -- end
-    -- when payload=json
-    IF EXISTS (SELECT FROM unnest(payloads) AS p (payload) WHERE octet_length(CAST(p.payload AS text)) > '{max_bytes}') THEN
-    -- end
-        RAISE EXCEPTION 'a payload is over the limit of % bytes', '{max_bytes}'
-            USING ERRCODE = 'DBQ02', HINT = 'Send it in parts, or install a queue with a larger max_bytes.';
-    END IF;
-    -- end
+    {payloads_in_bounds}
     RETURN QUERY INSERT INTO "{schema}"."{queue}" (due_time, payload)
         SELECT coalesce("{queue}_push_many".due_time, now_due), p.payload
         FROM unnest(payloads) WITH ORDINALITY AS p (payload, position) ORDER BY p.position
         RETURNING id;
-    -- when notify=on
-    IF FOUND AND EXISTS (SELECT FROM "{schema}"."{queue}_waiting") THEN
-        PERFORM pg_notify('{channel}', '');
-    END IF;
-    -- end
+    {wake_waiters_if_found}
 END
 $dbq$;
 
@@ -124,114 +144,8 @@ BEGIN
 END
 $dbq$;
 
--- name: push_many_due
--- a row for each payload in order: its id as text; all are due :due_in_seconds from now
-SELECT CAST(pushed.id AS text) AS id
-FROM "{schema}"."{queue}_push_many"(
-    CAST(:payloads AS "{payload_type}"[]),
-    clock_timestamp() + make_interval(secs => CAST(:due_in_seconds AS double precision))
-) AS pushed (id);
-
 -- name: drop
 -- script: removes the queue's table and functions
 DROP FUNCTION
     "{schema}"."{queue}_push", "{schema}"."{queue}_push_many", "{schema}"."{queue}_pop", "{schema}"."{queue}_pop_many";
 DROP TABLE "{schema}"."{queue}";
-
--- name: status
--- one row: counts of at most 10,001, the age of the message that is due first, the table's counters
-SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{queue}" AS m WHERE m."{due_at}" <= statement_timestamp()
-            LIMIT CAST('{ready_limit}' AS bigint)
-        ) AS bounded
-    ) AS ready,
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{queue}" AS m WHERE m."{due_at}" > statement_timestamp()
-            LIMIT CAST('{scheduled_limit}' AS bigint)
-        ) AS bounded
-    ) AS scheduled,
-    CAST(NULL AS bigint) AS claimed,
-    CAST(NULL AS bigint) AS stuck,
-    CAST(NULL AS bigint) AS errors,
-    CAST(NULL AS bigint) AS done,
-    -- when role pushed_at
-    (
-        SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp() - head."{pushed_at}") AS double precision)
-        FROM "{schema}"."{queue}" AS head
-        WHERE head."{due_at}" <= statement_timestamp()
-        ORDER BY head."{due_at}" LIMIT CAST('{age_seconds_limit}' AS bigint)
-    ) AS age_seconds,
-    -- end
-    -- when no role pushed_at
-    CAST(NULL AS double precision) AS age_seconds,
-    -- end
-    pg_stat_get_live_tuples(t.oid) AS rows_estimated,
-    pg_stat_get_tuples_inserted(t.oid) AS inserted,
-    pg_stat_get_tuples_updated(t.oid) AS updated,
-    pg_stat_get_tuples_deleted(t.oid) AS deleted,
-    CAST(NULL AS bigint) AS next_push,
-    CAST(NULL AS bigint) AS next_pop,
-    CAST(NULL AS bigint) AS base,
-    CAST(NULL AS bigint) AS capacity
-FROM (SELECT CAST(CAST('"{schema}"."{queue}"' AS regclass) AS oid) AS oid) AS t
-
--- name: messages
--- the messages that are due, or not yet (walk), without order, each with its key, for `looked` of common.sql
-SELECT
-    m."{due_at}" AS key_time,
-    -- when role id
-    m."{id}" AS key_id,
-    CAST(m."{id}" AS text) AS id,
-    -- end
-    -- when no role id
-    m.ctid AS key_id,
-    CAST(NULL AS text) AS id,
-    -- end
-    -- when walk=ready
-    'ready' AS state,
-    -- end
-    -- when walk=scheduled
-    'scheduled' AS state,
-    -- end
-    -- when role pushed_at
-    m."{pushed_at}" AS pushed_at,
-    -- end
-    m."{due_at}" AS due_at,
-    m."{payload}" AS payload
-FROM "{schema}"."{table}" AS m
--- when walk=ready
-WHERE m."{due_at}" <= statement_timestamp()
--- end
--- when walk=scheduled
-WHERE m."{due_at}" > statement_timestamp()
--- end
-
--- name: estimate
--- one row: about how many rows there are of each state, whatever vacuum and analyze last thought
--- From pages: see heap.sql.
-SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    CAST(sum(found.ready) * nullif(max(t.pages), 0) / count(*) AS double precision) AS ready,
-    CAST(sum(found.scheduled) * nullif(max(t.pages), 0) / count(*) AS double precision) AS scheduled,
-    CAST(NULL AS double precision) AS claimed,
-    CAST(NULL AS double precision) AS errors,
-    CAST(NULL AS double precision) AS done
-FROM (
-    SELECT pg_relation_size(CAST('"{schema}"."{queue}"' AS regclass)) / CAST(current_setting('block_size') AS bigint) AS pages
-) AS t
-CROSS JOIN LATERAL (
-    SELECT DISTINCT (2 * i + 1) * t.pages / 256 AS page FROM generate_series(0, 127) AS i
-) AS place
-CROSS JOIN LATERAL (
-    SELECT
-        count(*) FILTER (WHERE m."{due_at}" <= statement_timestamp()) AS ready,
-        count(*) FILTER (WHERE m."{due_at}" > statement_timestamp()) AS scheduled
-    FROM "{schema}"."{queue}" AS m
-    WHERE m.ctid >= CAST(format('(%s,0)', place.page) AS tid) AND m.ctid < CAST(format('(%s,0)', place.page + 1) AS tid)
-) AS found

@@ -1,16 +1,62 @@
 -- pgmq on PostgreSQL: the table q_NAME that it keeps for each queue, looked at, and acted on by its own functions.
 --
--- Read from the published sources of pgmq 1 (pgmq.sql of its extension): a message is visible, and so ready, once
+-- Read from the published sources of pgmq 1.13 (pgmq.sql in its Python package): a message is visible, and so ready, once
 -- its vt is over; pgmq.read and pgmq.set_vt put vt into the future. One whose vt is in the future and that was
 -- read is claimed; one that was never read was sent with a delay, and is scheduled. Nothing tells who read it,
 -- and nothing fails: what is not deleted or archived in time is visible again. Its clock is clock_timestamp().
+-- What pgmq.archive was called for is done: a row of a_NAME, with the same msg_id.
+
+-- define: is_ready
+m.vt <= statement_timestamp()
+
+-- define: is_scheduled
+m.vt > statement_timestamp() AND m.read_ct = 0
+
+-- define: is_claimed
+m.vt > statement_timestamp() AND m.read_ct > 0
+
+-- define: is_stuck
+-- However long its reader has been at it: once vt is over it is ready, by itself.
+false
+
+-- define: state
+CASE
+    WHEN {is_ready} THEN 'ready'
+    WHEN {is_scheduled} THEN 'scheduled'
+    ELSE 'claimed'
+END
+
+-- define: state_held
+{state}
+
+-- define: pushed_at
+m.enqueued_at
+
+-- define: due_at
+m.vt
+
+-- define: done_at
+-- What is done lies in another table, with a time of its own.
+CAST(NULL AS timestamptz)
+
+-- define: attempts
+m.read_ct
+
+-- define: oldest_first
+m.msg_id
+
+-- define: pages
+64
 
 -- name: find
 -- the queues of pgmq that this login may read: a table each
 SELECT
     n.nspname AS schema,
     c.relname AS "table",
-    CAST(NULL AS text) AS beside,
+    (
+        SELECT CAST(a.relname AS text) FROM pg_class AS a
+        WHERE a.relnamespace = c.relnamespace AND a.relname = 'a_' || substr(c.relname, 3) AND a.relkind IN ('r', 'p')
+    ) AS beside,
     CAST(substr(c.relname, 3) AS text) AS queue
 FROM pg_class AS c
 INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
@@ -23,136 +69,55 @@ AND (
 ) = 5
 ORDER BY c.relname;
 
--- name: status
--- one row: counts of at most 10,001 by state, the age of the oldest visible message, the table's counters
-SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m.vt <= statement_timestamp()
-            LIMIT CAST('{ready_limit}' AS bigint)
-        ) AS bounded
-    ) AS ready,
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m.vt > statement_timestamp() AND m.read_ct = 0
-            LIMIT CAST('{scheduled_limit}' AS bigint)
-        ) AS bounded
-    ) AS scheduled,
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m.vt > statement_timestamp() AND m.read_ct > 0
-            LIMIT CAST('{claimed_limit}' AS bigint)
-        ) AS bounded
-    ) AS claimed,
-    -- when role claimed_at
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m.vt > statement_timestamp() AND m.read_ct > 0
-            AND m.last_read_at < statement_timestamp() - make_interval(secs => CAST('{stuck_after_seconds}' AS double precision))
-            LIMIT CAST('{stuck_limit}' AS bigint)
-        ) AS bounded
-    ) AS stuck,
-    -- end
-    -- when no role claimed_at
-    CAST(NULL AS bigint) AS stuck,
-    -- end
-    CAST(NULL AS bigint) AS errors,
-    CAST(NULL AS bigint) AS done,
-    (
-        SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp() - head.enqueued_at) AS double precision)
-        FROM "{schema}"."{table}" AS head WHERE head.vt <= statement_timestamp()
-        ORDER BY head.msg_id LIMIT CAST('{age_seconds_limit}' AS bigint)
-    ) AS age_seconds,
-    pg_stat_get_live_tuples(t.oid) AS rows_estimated,
-    pg_stat_get_tuples_inserted(t.oid) AS inserted,
-    pg_stat_get_tuples_updated(t.oid) AS updated,
-    pg_stat_get_tuples_deleted(t.oid) AS deleted,
-    CAST(NULL AS bigint) AS next_push,
-    CAST(NULL AS bigint) AS next_pop,
-    CAST(NULL AS bigint) AS base,
-    CAST(NULL AS bigint) AS capacity
-FROM (SELECT CAST(CAST('"{schema}"."{table}"' AS regclass) AS oid) AS oid) AS t
-
--- name: messages
--- the messages of one state, or all (walk), without order, each with its key, for `looked` of common.sql
+-- name: archived_messages
+-- the messages that were archived, without order, each with its key, for `looked` of common.sql
 SELECT
     m.msg_id AS key_id,
     CAST(m.msg_id AS text) AS id,
-    CASE
-        WHEN m.vt <= statement_timestamp() THEN 'ready'
-        WHEN m.read_ct = 0 THEN 'scheduled'
-        ELSE 'claimed'
-    END AS state,
+    'done' AS state,
     m.enqueued_at AS pushed_at,
     m.vt AS due_at,
-    -- when role claimed_at
-    m.last_read_at AS claimed_at,
-    -- end
+    CAST(NULL AS timestamptz) AS claimed_at,
     m.read_ct AS attempts,
+    -- when role done_at
+    m.archived_at AS done_at,
+    -- end
     CAST(NULL AS text) AS title,
     m.message AS payload
-FROM "{schema}"."{table}" AS m
--- when walk=ready
-WHERE m.vt <= statement_timestamp()
--- end
--- when walk=scheduled
-WHERE m.vt > statement_timestamp() AND m.read_ct = 0
--- end
--- when walk=claimed
-WHERE m.vt > statement_timestamp() AND m.read_ct > 0
--- end
+FROM "{schema}"."a_{only}" AS m
 
--- name: claims
--- the ten claims that were read first: since when; by whom nothing tells
+-- name: hidden
+-- a row for each state whose messages this login cannot see, and why: the archive is a table of its own
+SELECT
+    'done' AS state,
+    CASE
+        WHEN to_regclass('"{schema}"."a_{only}"') IS NULL THEN 'there is no table "a_{only}"'
+        ELSE 'this login may not read the table "a_{only}"'
+    END AS problem
+WHERE NOT coalesce(has_table_privilege(to_regclass('"{schema}"."a_{only}"'), 'SELECT'), false);
+
+-- name: archive_estimate
+-- one row: about how many messages were archived, by the statistics; null: they tell nothing, or it is not there or not for this login
+-- It is never emptied by pgmq, so nothing of it is counted. A table without a page has none; of one that has
+-- pages, a statistic of 0 (after a crash, before a first ANALYZE) is no figure.
 SELECT
     CAST('{schema}' AS text) AS schema,
     CAST('{queue}' AS text) AS queue,
-    CAST(m.msg_id AS text) AS id,
-    -- when role claimed_at
-    CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - m.last_read_at, interval '0')) AS double precision) AS claimed_seconds,
-    -- end
-    -- when no role claimed_at
-    CAST(NULL AS double precision) AS claimed_seconds,
-    -- end
-    CAST(NULL AS text) AS claimed_by,
-    CAST(m.read_ct AS integer) AS attempts
-FROM "{schema}"."{table}" AS m
-WHERE m.vt > statement_timestamp() AND m.read_ct > 0
--- when role claimed_at
-ORDER BY m.last_read_at
--- end
-LIMIT 10
-
--- name: estimate
--- one row: about how many rows there are of each state, by 64 pages of the table
-SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    CAST(sum(found.ready) * nullif(max(t.pages), 0) / count(*) AS double precision) AS ready,
-    CAST(sum(found.scheduled) * nullif(max(t.pages), 0) / count(*) AS double precision) AS scheduled,
-    CAST(sum(found.claimed) * nullif(max(t.pages), 0) / count(*) AS double precision) AS claimed,
-    CAST(NULL AS double precision) AS errors,
-    CAST(NULL AS double precision) AS done
+    CAST(
+        CASE
+            WHEN has_table_privilege(max(t.root), 'SELECT') AND bool_and(t.bytes = 0 OR t.rows > 0)
+                THEN sum(CASE WHEN t.bytes = 0 THEN 0 ELSE t.rows END)
+        END AS bigint
+    ) AS done
 FROM (
-    SELECT pg_relation_size(CAST('"{schema}"."{table}"' AS regclass)) / CAST(current_setting('block_size') AS bigint) AS pages
-) AS t
-CROSS JOIN LATERAL (
-    SELECT DISTINCT (2 * i + 1) * t.pages / 128 AS page FROM generate_series(0, 63) AS i
-) AS place
-CROSS JOIN LATERAL (
     SELECT
-        count(*) FILTER (WHERE m.vt <= statement_timestamp()) AS ready,
-        count(*) FILTER (WHERE m.vt > statement_timestamp() AND m.read_ct = 0) AS scheduled,
-        count(*) FILTER (WHERE m.vt > statement_timestamp() AND m.read_ct > 0) AS claimed
-    FROM "{schema}"."{table}" AS m
-    WHERE m.ctid >= CAST(format('(%s,0)', place.page) AS tid) AND m.ctid < CAST(format('(%s,0)', place.page + 1) AS tid)
-) AS found
+        r.oid AS root,
+        pg_relation_size(c.oid) AS bytes,
+        greatest(pg_stat_get_live_tuples(c.oid), CAST(c.reltuples AS bigint)) AS rows
+    FROM (SELECT CAST(to_regclass('"{schema}"."a_{only}"') AS oid) AS oid) AS r
+    LEFT JOIN LATERAL pg_partition_tree(r.oid) AS p ON p.isleaf
+    INNER JOIN pg_class AS c ON coalesce(p.relid, r.oid) = c.oid
+) AS t
 
 -- name: rule
 -- one row: why its own function to end a time-out cannot be called; null: it can
@@ -162,25 +127,10 @@ SELECT
             THEN 'this version of pgmq has no function pgmq.set_vt(text, bigint, integer)'
     END AS problem;
 
--- name: hold
--- a row for each of the chosen that is there and in nobody's hands: locked now, with its place and its state
-SELECT
-    CAST(m.ctid AS text) AS place,
-    CAST(m.msg_id AS text) AS id,
-    CASE
-        WHEN m.vt <= statement_timestamp() THEN 'ready'
-        WHEN m.read_ct = 0 THEN 'scheduled'
-        ELSE 'claimed'
-    END AS state,
-    CAST(m.read_ct AS bigint) AS attempts
-FROM "{schema}"."{table}" AS m
-WHERE m.msg_id = ANY(CAST(:keys AS bigint[]))
-FOR UPDATE OF m SKIP LOCKED;
-
 -- name: make_ready
 -- one row: how many messages its own function has made visible; their reads stay counted
 WITH chosen AS MATERIALIZED (
-    SELECT m.msg_id FROM "{schema}"."{table}" AS m WHERE m.ctid = ANY(CAST(:places AS tid[]))
+    SELECT m.msg_id FROM "{schema}"."{table}" AS m WHERE {at_places}
 ),
 
 shown AS MATERIALIZED (

@@ -5,6 +5,87 @@
 -- failed is what a worker with on_failure="hold" has put aside. Everything else is deleted when it ends and
 -- stands in the log table, of which nothing is counted here. It has no functions to call: its Python does it.
 
+-- define: in_part
+-- which of the queues that the library keeps in the table
+-- when part=one
+m.entrypoint = '{only}'
+-- end
+-- when part=all
+true
+-- end
+
+-- define: is_ready
+m.status = 'queued' AND m.execute_after < statement_timestamp() AND {in_part}
+
+-- define: is_scheduled
+m.status = 'queued' AND m.execute_after >= statement_timestamp() AND {in_part}
+
+-- define: is_claimed
+m.status = 'picked' AND {in_part}
+
+-- define: is_stuck
+-- As its own stale_jobs says: picked, and without a heartbeat for so long (30 seconds at least: see owners).
+m.heartbeat < statement_timestamp() - make_interval(secs => greatest(30, CAST('{stuck_after_seconds}' AS double precision)))
+AND {is_claimed}
+
+-- define: is_error
+-- As text: an older version has no state of that name.
+CAST(m.status AS text) = 'failed' AND {in_part}
+
+-- define: state
+CASE
+    WHEN m.status = 'queued' AND m.execute_after >= statement_timestamp() THEN 'scheduled'
+    WHEN m.status = 'queued' THEN 'ready'
+    WHEN m.status = 'picked' THEN 'claimed'
+    WHEN CAST(m.status AS text) = 'failed' THEN 'error'
+    ELSE CAST(m.status AS text)
+END
+
+-- define: pushed_at
+m.created
+
+-- define: due_at
+m.execute_after
+
+-- define: claimed_at
+CASE WHEN m.status = 'picked' THEN m.updated END
+
+-- define: claimed_by
+CASE WHEN m.status = 'picked' THEN CAST(m.queue_manager_id AS text) END
+
+-- define: done_at
+CASE WHEN CAST(m.status AS text) = 'failed' THEN m.updated END
+
+-- define: error
+CASE
+    WHEN CAST(m.status AS text) = 'failed'
+        THEN coalesce(
+            (
+                SELECT concat_ws(': ', l.traceback ->> 'exception_type', l.traceback ->> 'exception_message')
+                FROM "{schema}"."{beside}" AS l
+                WHERE l.job_id = m.id AND l.traceback IS NOT NULL
+                ORDER BY l.created DESC, l.id DESC LIMIT 1
+            ), ''
+        )
+END
+
+-- define: title
+m.entrypoint
+
+-- define: chosen_rows
+FROM "{schema}"."{table}" AS m
+WHERE m.id = ANY(CAST(:keys AS bigint[]))
+AND {in_part}
+
+-- define: state_held
+{state}
+
+-- define: oldest_first
+m.id
+
+-- define: pages
+64
+
 -- name: find
 -- the tables of pgqueuer that this login may read, in any schema and under any prefix, each with its log
 SELECT
@@ -38,142 +119,6 @@ SELECT DISTINCT j.entrypoint AS name
 FROM (SELECT m.entrypoint FROM "{schema}"."{table}" AS m LIMIT 100000) AS j
 ORDER BY j.entrypoint LIMIT 100;
 
--- name: status
--- one row: counts of at most 10,001 by state, the age of the oldest ready job, the table's counters
-SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m.status = 'queued' AND m.execute_after < statement_timestamp()
-            -- when part=one
-            AND m.entrypoint = '{only}'
-            -- end
-            LIMIT CAST('{ready_limit}' AS bigint)
-        ) AS bounded
-    ) AS ready,
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m.status = 'queued' AND m.execute_after >= statement_timestamp()
-            -- when part=one
-            AND m.entrypoint = '{only}'
-            -- end
-            LIMIT CAST('{scheduled_limit}' AS bigint)
-        ) AS bounded
-    ) AS scheduled,
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m.status = 'picked'
-            -- when part=one
-            AND m.entrypoint = '{only}'
-            -- end
-            LIMIT CAST('{claimed_limit}' AS bigint)
-        ) AS bounded
-    ) AS claimed,
-    -- Stuck as its own stale_jobs says: picked, and without a heartbeat for so long.
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m.status = 'picked' AND m.heartbeat < statement_timestamp() - make_interval(secs => CAST('{stuck_after_seconds}' AS double precision))
-            -- when part=one
-            AND m.entrypoint = '{only}'
-            -- end
-            LIMIT CAST('{stuck_limit}' AS bigint)
-        ) AS bounded
-    ) AS stuck,
-    -- As text: an older version has no state of that name.
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE CAST(m.status AS text) = 'failed'
-            -- when part=one
-            AND m.entrypoint = '{only}'
-            -- end
-            LIMIT CAST('{errors_limit}' AS bigint)
-        ) AS bounded
-    ) AS errors,
-    CAST(NULL AS bigint) AS done,
-    (
-        SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp() - head.created) AS double precision)
-        FROM "{schema}"."{table}" AS head
-        WHERE head.status = 'queued' AND head.execute_after < statement_timestamp()
-        -- when part=one
-        AND head.entrypoint = '{only}'
-        -- end
-        ORDER BY head.id LIMIT CAST('{age_seconds_limit}' AS bigint)
-    ) AS age_seconds,
-    -- when part=all
-    pg_stat_get_live_tuples(t.oid) AS rows_estimated,
-    pg_stat_get_tuples_inserted(t.oid) AS inserted,
-    pg_stat_get_tuples_updated(t.oid) AS updated,
-    pg_stat_get_tuples_deleted(t.oid) AS deleted,
-    -- end
-    -- when part=one
-    CAST(NULL AS bigint) AS rows_estimated,
-    CAST(NULL AS bigint) AS inserted,
-    CAST(NULL AS bigint) AS updated,
-    CAST(NULL AS bigint) AS deleted,
-    -- end
-    CAST(NULL AS bigint) AS next_push,
-    CAST(NULL AS bigint) AS next_pop,
-    CAST(NULL AS bigint) AS base,
-    CAST(NULL AS bigint) AS capacity
-FROM (SELECT CAST(CAST('"{schema}"."{table}"' AS regclass) AS oid) AS oid) AS t
-
--- name: messages
--- the jobs of one state, or all (walk), without order, each with its key, for `looked` of common.sql
-SELECT
-    m.id AS key_id,
-    CAST(m.id AS text) AS id,
-    CASE
-        WHEN m.status = 'queued' AND m.execute_after >= statement_timestamp() THEN 'scheduled'
-        WHEN m.status = 'queued' THEN 'ready'
-        WHEN m.status = 'picked' THEN 'claimed'
-        WHEN CAST(m.status AS text) = 'failed' THEN 'error'
-        ELSE CAST(m.status AS text)
-    END AS state,
-    m.created AS pushed_at,
-    m.execute_after AS due_at,
-    CASE WHEN m.status = 'picked' THEN m.updated END AS claimed_at,
-    CASE WHEN m.status = 'picked' THEN CAST(m.queue_manager_id AS text) END AS claimed_by,
-    -- when role attempts
-    m.attempts AS attempts,
-    -- end
-    CASE WHEN CAST(m.status AS text) = 'failed' THEN m.updated END AS done_at,
-    CASE
-        WHEN CAST(m.status AS text) = 'failed'
-            THEN coalesce(
-                (
-                    SELECT concat_ws(': ', l.traceback ->> 'exception_type', l.traceback ->> 'exception_message')
-                    FROM "{schema}"."{beside}" AS l
-                    WHERE l.job_id = m.id AND l.traceback IS NOT NULL
-                    ORDER BY l.created DESC, l.id DESC LIMIT 1
-                ), ''
-            )
-    END AS error,
-    m.entrypoint AS title,
-    m.payload AS payload
-FROM "{schema}"."{table}" AS m
-WHERE true
--- when part=one
-AND m.entrypoint = '{only}'
--- end
--- when walk=ready
-AND m.status = 'queued' AND m.execute_after < statement_timestamp()
--- end
--- when walk=scheduled
-AND m.status = 'queued' AND m.execute_after >= statement_timestamp()
--- end
--- when walk=claimed
-AND m.status = 'picked'
--- end
--- when walk=error
-AND CAST(m.status AS text) = 'failed'
--- end
-
 -- name: claims
 -- the oldest ten claims: since when, and whose
 SELECT
@@ -203,41 +148,50 @@ SELECT
     asked.session AS session,
     CASE
         WHEN max(m.heartbeat) >= statement_timestamp() - interval '30 seconds' THEN 'alive'
-        WHEN max(m.heartbeat) < statement_timestamp() - make_interval(secs => CAST('{stuck_after_seconds}' AS double precision)) THEN 'gone'
+        WHEN max(m.heartbeat) < statement_timestamp() - make_interval(secs => greatest(30, CAST('{stuck_after_seconds}' AS double precision))) THEN 'gone'
         ELSE 'unknown'
     END AS owner
 FROM unnest(CAST(:sessions AS text[])) AS asked (session)
 LEFT JOIN "{schema}"."{table}" AS m ON asked.session = CAST(m.queue_manager_id AS text) AND m.status = 'picked'
 GROUP BY asked.session;
 
--- name: estimate
--- one row: about how many rows there are of each state, by 64 pages of the table
+-- name: retrying
+-- one row: of the first 100,000 queued jobs, how many asked for another try longer than :seconds ago, and the one that asked first
+-- build_retry_job_query, for RetryRequested: the job is queued again, its attempts are counted, and the log gets what
+-- was raised. Of a log that was cleared the job's own time is left. A version without attempts has no retries.
 SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    CAST(sum(found.ready) * nullif(max(t.pages), 0) / count(*) AS double precision) AS ready,
-    CAST(sum(found.scheduled) * nullif(max(t.pages), 0) / count(*) AS double precision) AS scheduled,
-    CAST(sum(found.claimed) * nullif(max(t.pages), 0) / count(*) AS double precision) AS claimed,
-    CAST(sum(found.errors) * nullif(max(t.pages), 0) / count(*) AS double precision) AS errors,
-    CAST(NULL AS double precision) AS done
+    count(*) AS jobs,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp() - min(j.failed_at)) AS double precision) AS oldest_seconds,
+    CAST(max(j.attempts) AS integer) AS attempts,
+    CAST((array_agg(j.id ORDER BY j.failed_at, j.id))[1] AS text) AS id
 FROM (
-    SELECT pg_relation_size(CAST('"{schema}"."{table}"' AS regclass)) / CAST(current_setting('block_size') AS bigint) AS pages
-) AS t
-CROSS JOIN LATERAL (
-    SELECT DISTINCT (2 * i + 1) * t.pages / 128 AS page FROM generate_series(0, 63) AS i
-) AS place
-CROSS JOIN LATERAL (
     SELECT
-        count(*) FILTER (WHERE m.status = 'queued' AND m.execute_after < statement_timestamp()) AS ready,
-        count(*) FILTER (WHERE m.status = 'queued' AND m.execute_after >= statement_timestamp()) AS scheduled,
-        count(*) FILTER (WHERE m.status = 'picked') AS claimed,
-        count(*) FILTER (WHERE CAST(m.status AS text) = 'failed') AS errors
-    FROM "{schema}"."{table}" AS m
-    WHERE m.ctid >= CAST(format('(%s,0)', place.page) AS tid) AND m.ctid < CAST(format('(%s,0)', place.page + 1) AS tid)
-    -- when part=one
-    AND m.entrypoint = '{only}'
-    -- end
-) AS found
+        m.id,
+        m.attempts,
+        coalesce(
+            (SELECT min(l.created) FROM "{schema}"."{beside}" AS l WHERE l.job_id = m.id AND l.traceback IS NOT NULL),
+            m.created
+        ) AS failed_at
+    FROM (
+        SELECT
+            t.id,
+            t.created,
+            -- when role attempts
+            t.attempts
+            -- end
+            -- when no role attempts
+            CAST(0 AS integer) AS attempts
+            -- end
+        FROM "{schema}"."{table}" AS t
+        WHERE t.status = 'queued'
+        -- when part=one
+        AND t.entrypoint = '{only}'
+        -- end
+        LIMIT 100000
+    ) AS m
+    WHERE m.attempts > 0 AND m.created < statement_timestamp() - make_interval(secs => CAST(:seconds AS double precision))
+) AS j
+WHERE j.failed_at < statement_timestamp() - make_interval(secs => CAST(:seconds AS double precision));
 
 -- name: rule
 -- one row: why jobs cannot be requeued as it does it; null: they can
@@ -251,31 +205,6 @@ SELECT
         -- end
     END AS problem;
 
--- name: hold
--- a row for each of the chosen that is there and in nobody's hands: locked now, with its place and its state
-SELECT
-    CAST(m.ctid AS text) AS place,
-    CAST(m.id AS text) AS id,
-    CASE
-        WHEN m.status = 'queued' AND m.execute_after >= statement_timestamp() THEN 'scheduled'
-        WHEN m.status = 'queued' THEN 'ready'
-        WHEN m.status = 'picked' THEN 'claimed'
-        WHEN CAST(m.status AS text) = 'failed' THEN 'error'
-        ELSE CAST(m.status AS text)
-    END AS state,
-    -- when role attempts
-    CAST(m.attempts AS bigint) AS attempts
-    -- end
-    -- when no role attempts
-    CAST(NULL AS bigint) AS attempts
-    -- end
-FROM "{schema}"."{table}" AS m
-WHERE m.id = ANY(CAST(:keys AS bigint[]))
--- when part=one
-AND m.entrypoint = '{only}'
--- end
-FOR UPDATE OF m SKIP LOCKED;
-
 -- name: make_ready
 -- one row: how many failed jobs are queued again, and how many of them its log has; the others stay
 -- What build_requeue_jobs_query sends for Queries.requeue_jobs, but for one thing: of jobs with the same
@@ -286,7 +215,7 @@ WITH chosen AS MATERIALIZED (
         m.dedupe_key,
         row_number() OVER (PARTITION BY m.dedupe_key ORDER BY m.id) AS turn
     FROM "{schema}"."{table}" AS m
-    WHERE m.ctid = ANY(CAST(:places AS tid[]))
+    WHERE {at_places}
     AND (
         m.dedupe_key IS NULL
         OR NOT EXISTS (

@@ -60,7 +60,7 @@ FROM (
         m.done_at AS moment,
         true AS goes
     FROM "{schema}"."{table}" AS m
-    WHERE m.status = 2 AND m.done_at <= CAST('{before} UTC' AS timestamptz) AND m.id > CAST(:after AS bigint)
+    WHERE {is_done} AND m.done_at <= CAST('{before} UTC' AS timestamptz) AND m.id > CAST(:after AS bigint)
     ORDER BY m.id
     -- end
     LIMIT CAST(:look AS bigint)
@@ -89,20 +89,20 @@ SELECT
     a.attempts AS attempts,
     a.error AS error,
     a.reason AS reason,
-    -- when design=status|split
+    -- when defined title
     a.title AS title,
     -- end
-    -- when design=naive|ring|heap|fifo|stack|pending|claim
+    -- when not defined title
     CAST(NULL AS text) AS title,
     -- end
-    -- when design=pending
+    -- when role due_at
     CASE
         WHEN a.due_at > timestamptz '9999-12-31 23:59:59.999999+00' THEN timestamptz '9999-12-31 23:59:59.999999+00'
         WHEN a.due_at < timestamptz '0001-01-01 00:00:00+00' THEN timestamptz '0001-01-01 00:00:00+00'
         ELSE a.due_at
     END AS due_at,
     -- end
-    -- when design=naive|ring|heap|fifo|stack|claim|status|split
+    -- when no role due_at
     CAST(NULL AS timestamptz) AS due_at,
     -- end
     a.archived_at AS archived_at
@@ -120,26 +120,16 @@ SELECT
     CAST(NULL AS bigint) AS archive_id,
     CAST(m.id AS text) AS id,
     -- when payload=text|json
-    -- when design=status
-    CAST(m.text_data AS text) AS payload,
-    -- end
-    -- when design=split
-    CAST(d.text_data AS text) AS payload,
-    -- end
+    CAST({joined_payload} AS text) AS payload,
     -- end
     -- when payload=bytes
-    -- when design=status
-    m.text_data AS payload,
-    -- end
-    -- when design=split
-    d.text_data AS payload,
-    -- end
+    {joined_payload} AS payload,
     -- end
     CASE
-        WHEN m.queue_date_time > timestamptz '9999-12-31 23:59:59.999999+00'
+        WHEN m."{pushed_at}" > timestamptz '9999-12-31 23:59:59.999999+00'
             THEN timestamptz '9999-12-31 23:59:59.999999+00'
-        WHEN m.queue_date_time < timestamptz '0001-01-01 00:00:00+00' THEN timestamptz '0001-01-01 00:00:00+00'
-        ELSE m.queue_date_time
+        WHEN m."{pushed_at}" < timestamptz '0001-01-01 00:00:00+00' THEN timestamptz '0001-01-01 00:00:00+00'
+        ELSE m."{pushed_at}"
     END AS pushed_at,
     m.done_at AS done_at,
     'done' AS state,
@@ -150,12 +140,12 @@ SELECT
     CAST(NULL AS timestamptz) AS due_at,
     CAST(NULL AS timestamptz) AS archived_at
 FROM "{schema}"."{table}" AS m
--- when design=split
-INNER JOIN "{schema}"."{queue}_data" AS d ON m.id = d.id
+-- when defined payload_join
+{payload_join}
 -- end
 WHERE
     m.id > CAST('{after}' AS bigint) AND m.id <= CAST('{last}' AS bigint)
-    AND m.status = 2 AND m.done_at <= CAST('{before} UTC' AS timestamptz)
+    AND {is_done} AND m.done_at <= CAST('{before} UTC' AS timestamptz)
 ORDER BY m.id;
 -- end
 
@@ -180,7 +170,7 @@ SELECT m.id AS key
 FROM "{schema}"."{table}" AS m
 INNER JOIN UNNEST(CAST(:keys AS bigint[]), CAST(:attempts AS integer[])) AS k (key, attempts)
     ON m.id = k.key AND m.attempts = k.attempts
-WHERE m.status = 2 AND m.done_at <= CAST('{before} UTC' AS timestamptz)
+WHERE {is_done} AND m.done_at <= CAST('{before} UTC' AS timestamptz)
 ORDER BY m.id
 -- when lock=yes
 FOR UPDATE OF m SKIP LOCKED
@@ -202,15 +192,15 @@ WITH gone AS (
     -- end
     -- when source=done
     DELETE FROM "{schema}"."{table}" AS m
-    WHERE m.id = ANY(CAST(:keys AS bigint[])) AND m.status = 2 AND m.done_at <= CAST('{before} UTC' AS timestamptz)
+    WHERE m.id = ANY(CAST(:keys AS bigint[])) AND {is_done} AND m.done_at <= CAST('{before} UTC' AS timestamptz)
     RETURNING m.id AS key
     -- end
 )
 
 -- when source=done
--- when design=split
+-- when defined beside
 , data_gone AS (
-    DELETE FROM "{schema}"."{queue}_data" AS d USING gone WHERE d.id = gone.key
+    DELETE FROM {beside} AS d USING gone WHERE d.id = gone.key
 )
 
 -- end

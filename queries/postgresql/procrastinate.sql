@@ -7,6 +7,92 @@
 -- figures have it. The table has no times and no error texts: a trigger writes each change of the status into
 -- procrastinate_events, and errors are only logged by the worker.
 
+-- define: in_part
+-- which of the queues that the library keeps in the table
+-- when part=one
+m.queue_name = '{only}'
+-- end
+-- when part=all
+true
+-- end
+
+-- define: is_ready
+m.status = 'todo' AND (m.scheduled_at IS NULL OR m.scheduled_at <= statement_timestamp()) AND {in_part}
+
+-- define: is_scheduled
+m.status = 'todo' AND m.scheduled_at > statement_timestamp() AND {in_part}
+
+-- define: is_claimed
+m.status = 'doing' AND {in_part}
+
+-- define: is_stuck
+-- As its own select_stalled_jobs_by_heartbeat says: the worker is gone, or has no recent heartbeat. One that beat
+-- within 30 seconds is at work, however short the threshold (see owners).
+{is_claimed} AND coalesce(
+    (SELECT w.last_heartbeat FROM "{schema}".procrastinate_workers AS w WHERE w.id = m.worker_id)
+    < statement_timestamp() - make_interval(secs => greatest(30, CAST('{stuck_after_seconds}' AS double precision))), true
+)
+
+-- define: is_error
+m.status = 'failed' AND {in_part}
+
+-- define: is_done
+m.status = 'succeeded' AND {in_part}
+
+-- define: state
+CASE
+    WHEN m.status = 'todo' AND m.scheduled_at > statement_timestamp() THEN 'scheduled'
+    WHEN m.status = 'todo' THEN 'ready'
+    WHEN m.status = 'doing' THEN 'claimed'
+    WHEN m.status = 'failed' THEN 'error'
+    WHEN m.status = 'succeeded' THEN 'done'
+    ELSE CAST(m.status AS text)
+END
+
+-- define: pushed_at
+(SELECT min(e.at) FROM "{schema}"."{beside}" AS e WHERE e.job_id = m.id AND e.type = 'deferred')
+
+-- define: due_at
+m.scheduled_at
+
+-- define: claimed_at
+CASE
+    WHEN m.status = 'doing'
+        THEN (SELECT max(e.at) FROM "{schema}"."{beside}" AS e WHERE e.job_id = m.id AND e.type = 'started')
+END
+
+-- define: claimed_by
+CASE WHEN m.status = 'doing' THEN coalesce('worker ' || m.worker_id, 'no worker') END
+
+-- define: attempts
+m.attempts
+
+-- define: done_at
+CASE
+    WHEN m.status NOT IN ('todo', 'doing')
+        THEN (SELECT max(e.at) FROM "{schema}"."{beside}" AS e WHERE e.job_id = m.id AND CAST(e.type AS text) IN ('failed', 'succeeded', 'cancelled', 'aborted'))
+END
+
+-- define: error
+CASE WHEN m.status = 'failed' THEN concat('the task ', m.task_name, ' failed; why stands in its worker''s log') END
+
+-- define: title
+CAST(m.task_name AS text)
+
+-- define: chosen_rows
+FROM "{schema}"."{table}" AS m
+WHERE m.id = ANY(CAST(:keys AS bigint[]))
+AND {in_part}
+
+-- define: state_held
+{state}
+
+-- define: oldest_first
+m.id
+
+-- define: pages
+64
+
 -- name: find
 -- the tables of procrastinate 3 that this login may read, in any schema; prefixes it has none
 SELECT
@@ -40,153 +126,6 @@ SELECT CAST(m.name AS text) AS name FROM met AS m WHERE m.name IS NOT NULL LIMIT
 -- name: gate
 -- one row: the search path, until the transaction ends; its functions name its tables without a schema
 SELECT set_config('search_path', quote_ident('{schema}'), true) AS passed;
-
--- name: status
--- one row: counts of at most 10,001 by state, the age of the oldest ready job, the table's counters
-SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m.status = 'todo' AND (m.scheduled_at IS NULL OR m.scheduled_at <= statement_timestamp())
-            -- when part=one
-            AND m.queue_name = '{only}'
-            -- end
-            LIMIT CAST('{ready_limit}' AS bigint)
-        ) AS bounded
-    ) AS ready,
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m.status = 'todo' AND m.scheduled_at > statement_timestamp()
-            -- when part=one
-            AND m.queue_name = '{only}'
-            -- end
-            LIMIT CAST('{scheduled_limit}' AS bigint)
-        ) AS bounded
-    ) AS scheduled,
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m.status = 'doing'
-            -- when part=one
-            AND m.queue_name = '{only}'
-            -- end
-            LIMIT CAST('{claimed_limit}' AS bigint)
-        ) AS bounded
-    ) AS claimed,
-    -- Stuck as its own select_stalled_jobs_by_heartbeat says: the worker is gone, or has no recent heartbeat.
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            LEFT JOIN "{schema}".procrastinate_workers AS w ON m.worker_id = w.id
-            WHERE m.status = 'doing'
-            AND coalesce(w.last_heartbeat < statement_timestamp() - make_interval(secs => CAST('{stuck_after_seconds}' AS double precision)), true)
-            -- when part=one
-            AND m.queue_name = '{only}'
-            -- end
-            LIMIT CAST('{stuck_limit}' AS bigint)
-        ) AS bounded
-    ) AS stuck,
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m.status = 'failed'
-            -- when part=one
-            AND m.queue_name = '{only}'
-            -- end
-            LIMIT CAST('{errors_limit}' AS bigint)
-        ) AS bounded
-    ) AS errors,
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m.status = 'succeeded'
-            -- when part=one
-            AND m.queue_name = '{only}'
-            -- end
-            LIMIT CAST('{done_limit}' AS bigint)
-        ) AS bounded
-    ) AS done,
-    (
-        SELECT
-            CAST(EXTRACT(EPOCH FROM clock_timestamp() - (
-                SELECT min(e.at) FROM "{schema}"."{beside}" AS e WHERE e.job_id = head.id AND e.type = 'deferred'
-            )) AS double precision)
-        FROM "{schema}"."{table}" AS head
-        WHERE head.status = 'todo' AND (head.scheduled_at IS NULL OR head.scheduled_at <= statement_timestamp())
-        -- when part=one
-        AND head.queue_name = '{only}'
-        -- end
-        ORDER BY head.id LIMIT CAST('{age_seconds_limit}' AS bigint)
-    ) AS age_seconds,
-    -- when part=all
-    pg_stat_get_live_tuples(t.oid) AS rows_estimated,
-    pg_stat_get_tuples_inserted(t.oid) AS inserted,
-    pg_stat_get_tuples_updated(t.oid) AS updated,
-    pg_stat_get_tuples_deleted(t.oid) AS deleted,
-    -- end
-    -- when part=one
-    CAST(NULL AS bigint) AS rows_estimated,
-    CAST(NULL AS bigint) AS inserted,
-    CAST(NULL AS bigint) AS updated,
-    CAST(NULL AS bigint) AS deleted,
-    -- end
-    CAST(NULL AS bigint) AS next_push,
-    CAST(NULL AS bigint) AS next_pop,
-    CAST(NULL AS bigint) AS base,
-    CAST(NULL AS bigint) AS capacity
-FROM (SELECT CAST(CAST('"{schema}"."{table}"' AS regclass) AS oid) AS oid) AS t
-
--- name: messages
--- the jobs of one state, or all (walk), without order, each with its key, for `looked` of common.sql
-SELECT
-    m.id AS key_id,
-    CAST(m.id AS text) AS id,
-    CASE
-        WHEN m.status = 'todo' AND m.scheduled_at > statement_timestamp() THEN 'scheduled'
-        WHEN m.status = 'todo' THEN 'ready'
-        WHEN m.status = 'doing' THEN 'claimed'
-        WHEN m.status = 'failed' THEN 'error'
-        WHEN m.status = 'succeeded' THEN 'done'
-        ELSE CAST(m.status AS text)
-    END AS state,
-    (SELECT min(e.at) FROM "{schema}"."{beside}" AS e WHERE e.job_id = m.id AND e.type = 'deferred') AS pushed_at,
-    m.scheduled_at AS due_at,
-    CASE
-        WHEN m.status = 'doing'
-            THEN (SELECT max(e.at) FROM "{schema}"."{beside}" AS e WHERE e.job_id = m.id AND e.type = 'started')
-    END AS claimed_at,
-    CASE WHEN m.status = 'doing' THEN coalesce('worker ' || m.worker_id, 'no worker') END AS claimed_by,
-    m.attempts AS attempts,
-    CASE
-        WHEN m.status NOT IN ('todo', 'doing')
-            THEN (SELECT max(e.at) FROM "{schema}"."{beside}" AS e WHERE e.job_id = m.id AND CAST(e.type AS text) IN ('failed', 'succeeded', 'cancelled', 'aborted'))
-    END AS done_at,
-    CASE WHEN m.status = 'failed' THEN concat('the task ', m.task_name, ' failed; why stands in its worker''s log') END AS error,
-    CAST(m.task_name AS text) AS title,
-    m.args AS payload
-FROM "{schema}"."{table}" AS m
-WHERE true
--- when part=one
-AND m.queue_name = '{only}'
--- end
--- when walk=ready
-AND m.status = 'todo' AND (m.scheduled_at IS NULL OR m.scheduled_at <= statement_timestamp())
--- end
--- when walk=scheduled
-AND m.status = 'todo' AND m.scheduled_at > statement_timestamp()
--- end
--- when walk=claimed
-AND m.status = 'doing'
--- end
--- when walk=error
-AND m.status = 'failed'
--- end
--- when walk=done
-AND m.status = 'succeeded'
--- end
 
 -- name: claims
 -- the oldest ten claims: since when, and whose
@@ -227,41 +166,40 @@ SELECT
     CASE
         WHEN asked.session = 'no worker' OR w.id IS NULL THEN 'gone'
         WHEN w.last_heartbeat >= statement_timestamp() - interval '30 seconds' THEN 'alive'
-        WHEN w.last_heartbeat < statement_timestamp() - make_interval(secs => CAST('{stuck_after_seconds}' AS double precision)) THEN 'gone'
+        WHEN w.last_heartbeat < statement_timestamp() - make_interval(secs => greatest(30, CAST('{stuck_after_seconds}' AS double precision))) THEN 'gone'
         ELSE 'unknown'
     END AS owner
 FROM unnest(CAST(:sessions AS text[])) AS asked (session)
 LEFT JOIN "{schema}".procrastinate_workers AS w ON substring(asked.session FROM '^worker ([0-9]+)$') = CAST(w.id AS text);
 
--- name: estimate
--- one row: about how many rows there are of each state, by 64 pages of the table
+-- name: retrying
+-- one row: of the first 100,000 jobs to do, how many were begun before for the first time longer than :seconds ago, and the one that was first
+-- A retry strategy makes a job that failed todo again, counts the attempt and keeps no error (procrastinate_retry_job_v2).
+-- Its events say when it was first begun; where these were deleted, nothing does, and it is not told.
 SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    CAST(sum(found.ready) * nullif(max(t.pages), 0) / count(*) AS double precision) AS ready,
-    CAST(sum(found.scheduled) * nullif(max(t.pages), 0) / count(*) AS double precision) AS scheduled,
-    CAST(sum(found.claimed) * nullif(max(t.pages), 0) / count(*) AS double precision) AS claimed,
-    CAST(sum(found.errors) * nullif(max(t.pages), 0) / count(*) AS double precision) AS errors,
-    CAST(sum(found.done) * nullif(max(t.pages), 0) / count(*) AS double precision) AS done
+    count(*) AS jobs,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp() - min(j.begun_at)) AS double precision) AS oldest_seconds,
+    CAST(max(j.attempts) AS integer) AS attempts,
+    CAST((array_agg(j.id ORDER BY j.begun_at, j.id))[1] AS text) AS id
 FROM (
-    SELECT pg_relation_size(CAST('"{schema}"."{table}"' AS regclass)) / CAST(current_setting('block_size') AS bigint) AS pages
-) AS t
-CROSS JOIN LATERAL (
-    SELECT DISTINCT (2 * i + 1) * t.pages / 128 AS page FROM generate_series(0, 63) AS i
-) AS place
-CROSS JOIN LATERAL (
     SELECT
-        count(*) FILTER (WHERE m.status = 'todo' AND (m.scheduled_at IS NULL OR m.scheduled_at <= statement_timestamp())) AS ready,
-        count(*) FILTER (WHERE m.status = 'todo' AND m.scheduled_at > statement_timestamp()) AS scheduled,
-        count(*) FILTER (WHERE m.status = 'doing') AS claimed,
-        count(*) FILTER (WHERE m.status = 'failed') AS errors,
-        count(*) FILTER (WHERE m.status = 'succeeded') AS done
-    FROM "{schema}"."{table}" AS m
-    WHERE m.ctid >= CAST(format('(%s,0)', place.page) AS tid) AND m.ctid < CAST(format('(%s,0)', place.page + 1) AS tid)
-    -- when part=one
-    AND m.queue_name = '{only}'
-    -- end
-) AS found
+        m.id,
+        m.attempts,
+        (SELECT min(e.at) FROM "{schema}"."{beside}" AS e WHERE e.job_id = m.id AND e.type = 'started') AS begun_at
+    FROM (
+        SELECT
+            t.id,
+            t.attempts
+        FROM "{schema}"."{table}" AS t
+        WHERE t.status = 'todo'
+        -- when part=one
+        AND t.queue_name = '{only}'
+        -- end
+        LIMIT 100000
+    ) AS m
+    WHERE m.attempts > 0
+) AS j
+WHERE j.begun_at < statement_timestamp() - make_interval(secs => CAST(:seconds AS double precision));
 
 -- name: rule
 -- one row: why its own function to retry jobs cannot be called; null: it can
@@ -274,26 +212,6 @@ SELECT
             THEN 'this version of procrastinate has no function procrastinate_retry_job_v2, by which failed jobs are retried'
     END AS problem;
 
--- name: hold
--- a row for each of the chosen that is there and in nobody's hands: locked now, with its place and its state
-SELECT
-    CAST(m.ctid AS text) AS place,
-    CAST(m.id AS text) AS id,
-    CASE
-        WHEN m.status = 'todo' AND m.scheduled_at > statement_timestamp() THEN 'scheduled'
-        WHEN m.status = 'todo' THEN 'ready'
-        WHEN m.status = 'doing' THEN 'claimed'
-        WHEN m.status = 'failed' THEN 'error'
-        ELSE CAST(m.status AS text)
-    END AS state,
-    CAST(m.attempts AS bigint) AS attempts
-FROM "{schema}"."{table}" AS m
-WHERE m.id = ANY(CAST(:keys AS bigint[]))
--- when part=one
-AND m.queue_name = '{only}'
--- end
-FOR UPDATE OF m SKIP LOCKED;
-
 -- name: make_ready
 -- one row: how many jobs, doing or failed, its own function has made todo again; the others stay
 -- JobManager.retry_job calls this function with the present time. It takes doing and failed, counts one more
@@ -305,7 +223,7 @@ WITH chosen AS MATERIALIZED (
         m.queueing_lock,
         row_number() OVER (PARTITION BY m.queueing_lock ORDER BY m.id) AS turn
     FROM "{schema}"."{table}" AS m
-    WHERE m.ctid = ANY(CAST(:places AS tid[])) AND NOT (m.status = 'doing' AND m.abort_requested)
+    WHERE {at_places} AND NOT (m.status = 'doing' AND m.abort_requested)
     AND (
         m.queueing_lock IS NULL
         OR NOT EXISTS (SELECT FROM "{schema}"."{table}" AS o WHERE o.queueing_lock = m.queueing_lock AND o.status = 'todo')

@@ -38,12 +38,12 @@ SELECT count(*) AS count FROM remembered;
 -- name: push
 -- a row for each payload in order: its id as text, null where it was not stored
 SELECT CAST(pushed.id AS text) AS id
--- when design=pending
-FROM "{schema}"."{queue}_push_many"(CAST(:payloads AS "{payload_type}"[]), CAST(:due_at AS timestamptz)) AS pushed (id)
--- end
--- when design=status|split
-FROM "{schema}"."{queue}_push_many"(CAST(:payloads AS "{payload_type}"[]), title => CAST(:title AS text)) AS pushed (id)
--- end
--- when design=naive|ring|heap|fifo|stack|claim
-FROM "{schema}"."{queue}_push_many"(CAST(:payloads AS "{payload_type}"[])) AS pushed (id)
--- end
+FROM "{schema}"."{queue}_push_many"(
+    CAST(:payloads AS "{payload_type}"[])
+    -- when role due_at
+    , CAST(:due_at AS timestamptz)
+    -- end
+    -- when defined title
+    , title => CAST(:title AS text)
+    -- end
+) AS pushed (id)

@@ -26,11 +26,166 @@
 --   * push_many and pop_many take a batch's slots in one index scan, slot = ANY(...): a join looks each
 --     of them up anew, which made a push_many of 100 1.2 times as dear in instructions. unnest and
 --     generate_series stand in SELECT, not in FROM, where their rows go through a store of their own.
+--   * Every parked number has its turn, whatever else is parked. A call looks at 64 of them at most: where
+--     there are more, at the 24 lowest, which are next in order, and at those on one stretch of the table.
+--     A stretch is the 40 line pointers of a row number range on one page, block_size / 1024 of them a page
+--     (a row and its pointer are 28 bytes at least, so they cover the page), and each such call draws the
+--     next turn from a sequence of its own, which no rollback and no other caller turns back. Proof: rows
+--     of parked are never updated, so each stays on one stretch, s. Of n stretches a call with turn t looks
+--     at 31 t modulo the lowest power of two that is n or more (where that is over n, at another one). n
+--     changes with the table, but the highest of these powers, m, is a multiple of all others, and 31 is odd:
+--     among any m turns in a row there is one with 31 t = s modulo m, so modulo the power of that moment
+--     too. So a number has its turn within m calls: fewer than 2 for each 1,024 bytes of the table, and
+--     mostly far fewer, for where rows are sparse a call goes on for up to 4 pages, and the next call
+--     begins 31 stretches further. Calls that are killed or skipped by a crash do not count.
 --   * next_push is read before next_pop where "full" is decided, and after it where "empty" is: the
 --     second one can only have grown meanwhile, so neither answer is given without its reason.
 --     (Once in millions of reads a sequence shows up to 32 too much, while nextval writes its WAL
 --     record. Then a caller hears "full" or "empty" a moment too soon, or spends a number that is
 --     void or parked. Whoever proves something by a next number asks as `next_numbers` does.)
+
+-- define: is_claimed
+-- in_hand=on: of a row of in_hand, as the next two
+m.claimed_at IS NOT NULL AND m.done_at IS NULL
+
+-- define: is_error
+m.done_at IS NOT NULL
+
+-- define: is_ready_again
+m.claimed_at IS NULL AND m.done_at IS NULL
+
+-- define: state_in_hand
+CASE
+    WHEN {is_error} THEN 'error'
+    WHEN {is_ready_again} THEN 'ready'
+    ELSE 'claimed'
+END
+
+-- define: state_held
+-- when storage=slots
+CAST('ready' AS text)
+-- end
+-- when storage=in_hand
+{state_in_hand}
+-- end
+
+-- define: own_id
+-- when storage=slots
+m.first_id
+-- end
+-- when storage=in_hand
+m.id
+-- end
+
+-- define: id
+CAST({own_id} AS text)
+
+-- define: keys
+m."{slot}"
+
+-- define: slot
+m."{slot}"
+
+-- define: push_order
+-- when storage=slots
+m.message_id
+-- end
+-- when storage=in_hand
+m.id
+-- end
+
+-- define: chosen_rows
+-- when storage=slots
+FROM "{schema}"."{queue}_config" AS c
+CROSS JOIN unnest(CAST(:keys AS bigint[])) AS chosen (number)
+INNER JOIN "{schema}"."{queue}" AS m ON chosen.number % c.size = m.slot AND chosen.number = m.message_id
+WHERE m.reference_count > 0
+-- end
+-- when storage=in_hand
+{rows_by_id}
+-- end
+
+-- define: taken_out
+-- A slot is emptied, never deleted. The pop that draws its number drops it: the number is void.
+-- when storage=slots
+void AS (
+    INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
+    SELECT
+        m.message_id,
+        true,
+        clock_timestamp()
+    FROM "{schema}"."{table}" AS m WHERE {at_places}
+    ON CONFLICT DO NOTHING
+),
+
+gone AS (
+    UPDATE "{schema}"."{table}" AS m
+    SET message_id = NULL, first_id = NULL, time = clock_timestamp(), message = NULL, reference_count = 0
+    WHERE {at_places}
+    RETURNING m.slot
+)
+-- end
+-- when storage=in_hand
+{deleted}
+-- end
+
+-- define: new_id
+nextval('"{schema}"."{queue}_push_seq"')
+
+-- define: new_ids_spent
+-- A number that a message has in hand was drawn, and no slot will ever have it.
+void AS (
+    INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
+    SELECT
+        w.id,
+        true,
+        clock_timestamp()
+    FROM wanted AS w
+    ON CONFLICT DO NOTHING
+),
+
+-- define: locked_first
+"{schema}"."{queue}_parked"
+
+-- define: last_pop
+CASE
+    WHEN CAST('{size}' AS bigint) <= 100000
+        THEN (SELECT max(r.time) FROM "{schema}"."{queue}" AS r WHERE r.reference_count = 0)
+END
+
+-- define: next_pop
+(SELECT CAST(s.last_value + CAST(s.is_called AS integer) AS text) FROM "{schema}"."{pop_sequence}" AS s)
+
+-- define: popped
+CAST(NULL AS bigint)
+
+-- define: due_when_popped
+CAST(NULL AS timestamptz)
+
+-- define: unfinished_payloads
+SELECT m."{payload}" AS payload FROM "{schema}"."{table}" AS m WHERE m.reference_count > 0
+-- when in_hand=on
+UNION ALL
+SELECT m.payload AS payload FROM "{schema}"."{queue}_in_hand" AS m WHERE m.done_at IS NULL
+-- end
+
+-- define: grants
+GRANT SELECT ON "{schema}"."{queue}_config", "{schema}"."{queue}_parked" TO dbq_reader;
+GRANT INSERT, UPDATE, DELETE ON "{schema}"."{queue}_parked" TO dbq_operator;
+tables := array_cat(tables, ARRAY['"{schema}"."{queue}_config"', '"{schema}"."{queue}_parked"']);
+-- Reading where a sequence stands is SELECT; to draw from it is USAGE.
+GRANT SELECT ON SEQUENCE
+    "{schema}"."{queue}_push_seq", "{schema}"."{queue}_pop_seq", "{schema}"."{queue}_turn_seq" TO dbq_reader;
+GRANT USAGE ON SEQUENCE
+    "{schema}"."{queue}_push_seq", "{schema}"."{queue}_pop_seq", "{schema}"."{queue}_turn_seq" TO dbq_operator;
+-- Relay changes the sequences and the table themselves: only their owner can.
+REVOKE EXECUTE ON FUNCTION "{schema}"."{queue}_relay" FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION "{schema}"."{queue}_relay" TO dbq_admin;
+-- when in_hand=on
+GRANT SELECT ON "{schema}"."{queue}_in_hand" TO dbq_reader;
+GRANT INSERT, UPDATE, DELETE ON "{schema}"."{queue}_in_hand" TO dbq_operator;
+tables := array_append(tables, '"{schema}"."{queue}_in_hand"');
+-- end
 
 -- name: tables
 -- script: the ring, its configuration, the parked numbers, the two sequences, the archive
@@ -113,6 +268,34 @@ CREATE INDEX ON "{schema}"."{queue}_in_hand" (claimed_at) WHERE claimed_at IS NO
 CREATE INDEX ON "{schema}"."{queue}_in_hand" (done_at) WHERE done_at IS NOT NULL;
 
 -- end
+-- name: added
+-- script: makes what a ring of an older version lacks: the sequence of the turns in which parked numbers are looked at
+-- It is unlogged where it can be (15 and newer): a pop that finds nothing writes nothing. After a crash it
+-- begins anew. Before 15 one such pop in 32 writes a line of WAL. Who has a right on pop's numbers has it on turns.
+CREATE SEQUENCE IF NOT EXISTS "{schema}"."{queue}_turn_seq" AS bigint START WITH 1 CACHE 1;
+
+DO $dbq$
+DECLARE
+    turns regclass := CAST('"{schema}"."{queue}_turn_seq"' AS regclass);
+    pops pg_class;
+    granted record;
+BEGIN
+    SELECT c.* INTO pops FROM pg_class AS c WHERE c.oid = CAST('"{schema}"."{queue}_pop_seq"' AS regclass);
+    IF CAST(current_setting('server_version_num') AS integer) >= 150000 THEN
+        EXECUTE format('ALTER SEQUENCE %s SET UNLOGGED', turns);
+    END IF;
+    IF (SELECT c.relowner FROM pg_class AS c WHERE c.oid = turns) <> pops.relowner THEN
+        EXECUTE format('ALTER SEQUENCE %s OWNER TO %I', turns, pg_get_userbyid(pops.relowner));
+    END IF;
+    FOR granted IN
+        SELECT a.privilege_type AS right, a.grantee FROM aclexplode(pops.relacl) AS a WHERE a.grantee <> pops.relowner
+    LOOP
+        EXECUTE format('GRANT %s ON SEQUENCE %s TO %s', granted.right, turns,
+            CASE WHEN granted.grantee = 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(granted.grantee)) END);
+    END LOOP;
+END
+$dbq$;
+
 -- name: functions
 -- script: push, push_many, pop, pop_many, relay, and with in_hand complete and fail
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push"(payload "{payload_type}") RETURNS bigint
@@ -160,11 +343,7 @@ BEGIN
             reference_count = r.reference_count + 1
         WHERE r.ctid = place;
         IF FOUND THEN
-            -- when notify=on
-            IF EXISTS (SELECT FROM "{schema}"."{queue}_waiting") THEN
-                PERFORM pg_notify('{channel}', '');
-            END IF;
-            -- end
+            {wake_waiters}
             RETURN drawn;
         END IF;
         -- The slot is not free (a race at full, an orphan in it): this number carries nothing.
@@ -285,8 +464,10 @@ END
 -- when in_hand=off
 DECLARE
     parked bigint[];
-    page bigint;
-    row_on_page integer;
+    on_page bigint;
+    stretch bigint;
+    stretches bigint;
+    all_turns bigint := 1;
     place tid;
     held integer;
     next_push bigint;
@@ -308,14 +489,17 @@ BEGIN
         parked := ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
             WHERE NOT p.void ORDER BY p.number LIMIT 65);
         IF cardinality(parked) > 64 THEN
-            -- The 32 lowest, which are next in order, and 32 from a start that moves round: a place
-            -- in the table, for between numbers that lie far apart most would never have their turn.
-            page := floor(random() * pg_relation_size('"{schema}"."{queue}_parked"')
-                / CAST(current_setting('block_size') AS integer));
-            row_on_page := 1 + floor(random() * 160);
-            parked := parked[1:32] || ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
-                WHERE NOT p.void AND p.ctid >= CAST(format('(%s,%s)', page, row_on_page) AS tid)
-                AND p.ctid < CAST(format('(%s,0)', page + 4) AS tid) LIMIT 32);
+            -- The lowest, and those whose turn it is: see above.
+            on_page := CAST(current_setting('block_size') AS bigint) / 1024;
+            stretches := pg_relation_size('"{schema}"."{queue}_parked"') / 1024;
+            WHILE all_turns < stretches LOOP
+                all_turns := all_turns * 2;
+            END LOOP;
+            stretch := nextval('"{schema}"."{queue}_turn_seq"') * 31 % all_turns % stretches;
+            parked := parked[1:24] || ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
+                WHERE NOT p.void
+                AND p.ctid >= CAST(format('(%s,%s)', stretch / on_page, stretch % on_page * 40 + 1) AS tid)
+                AND p.ctid < CAST(format('(%s,0)', stretch / on_page + 4) AS tid) LIMIT 40);
         END IF;
         SELECT c.size INTO ring_size FROM "{schema}"."{queue}_config" AS c;
         -- Those that have their message now, looked up slot by slot (OFFSET 0: in no other way).
@@ -417,8 +601,10 @@ LANGUAGE plpgsql
 SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $dbq$
 DECLARE
     parked bigint[];
-    page bigint;
-    row_on_page integer;
+    on_page bigint;
+    stretch bigint;
+    stretches bigint;
+    all_turns bigint := 1;
     next_push bigint;
     next_pop bigint;
     ring_size bigint;
@@ -452,12 +638,7 @@ BEGIN
     -- when in_hand=on
 
     -- Who claims: this backend, by pid and start. Asked once a session, then kept in a setting.
-    IF coalesce(session, '') = '' THEN
-        SELECT set_config('dbq.session', format('pid=%s start=%s', a.pid,
-            to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')), false)
-        INTO session FROM pg_stat_activity AS a WHERE a.pid = pg_backend_pid();
-    END IF;
-    session := session || CASE WHEN bound THEN ' bound' ELSE '' END || coalesce(' consumer=' || consumer, '');
+    {know_the_claimant}
 
     RETURN QUERY WITH claimed AS (
         UPDATE "{schema}"."{queue}_in_hand" AS h
@@ -475,12 +656,16 @@ BEGIN
 
     IF cardinality(parked) > 0 AND wanted > 0 THEN
         IF cardinality(parked) > 64 THEN
-            page := floor(random() * pg_relation_size('"{schema}"."{queue}_parked"')
-                / CAST(current_setting('block_size') AS integer));
-            row_on_page := 1 + floor(random() * 160);
-            parked := parked[1:32] || ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
-                WHERE NOT p.void AND p.ctid >= CAST(format('(%s,%s)', page, row_on_page) AS tid)
-                AND p.ctid < CAST(format('(%s,0)', page + 4) AS tid) LIMIT 32);
+            on_page := CAST(current_setting('block_size') AS bigint) / 1024;
+            stretches := pg_relation_size('"{schema}"."{queue}_parked"') / 1024;
+            WHILE all_turns < stretches LOOP
+                all_turns := all_turns * 2;
+            END LOOP;
+            stretch := nextval('"{schema}"."{queue}_turn_seq"') * 31 % all_turns % stretches;
+            parked := parked[1:24] || ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
+                WHERE NOT p.void
+                AND p.ctid >= CAST(format('(%s,%s)', stretch / on_page, stretch % on_page * 40 + 1) AS tid)
+                AND p.ctid < CAST(format('(%s,0)', stretch / on_page + 4) AS tid) LIMIT 40);
         END IF;
         SELECT c.size INTO ring_size FROM "{schema}"."{queue}_config" AS c;
         -- All at once: one by one 64 of them cost 1.6 times as much, and behind pushes of batches up to
@@ -745,6 +930,7 @@ DROP TABLE "{schema}"."{queue}_in_hand";
 -- end
 DROP TABLE "{schema}"."{queue}_parked", "{schema}"."{queue}", "{schema}"."{queue}_config";
 DROP SEQUENCE "{schema}"."{queue}_push_seq", "{schema}"."{queue}_pop_seq";
+DROP SEQUENCE IF EXISTS "{schema}"."{queue}_turn_seq"; -- of an older version there is none
 
 -- name: gate
 -- no row: read before anything else of the ring, it waits while a relay runs
@@ -769,8 +955,8 @@ SELECT
     -- when in_hand=on
     + (
         SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{queue}_in_hand" AS h
-            WHERE h.claimed_at IS NULL AND h.done_at IS NULL
+            SELECT FROM "{schema}"."{queue}_in_hand" AS m
+            WHERE {is_ready_again}
             LIMIT CAST('{ready_limit}' AS bigint)
         ) AS bounded
     )
@@ -780,22 +966,21 @@ SELECT
     -- when in_hand=on
     (
         SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{queue}_in_hand" AS h
-            WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL
+            SELECT FROM "{schema}"."{queue}_in_hand" AS m
+            WHERE {is_claimed}
             LIMIT CAST('{claimed_limit}' AS bigint)
         ) AS bounded
     ) AS claimed,
     (
         SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{queue}_in_hand" AS h
-            WHERE h.claimed_at < statement_timestamp() - make_interval(secs => CAST('{stuck_after_seconds}' AS double precision))
-            AND h.done_at IS NULL
+            SELECT FROM "{schema}"."{queue}_in_hand" AS m
+            WHERE {is_claimed} AND m.claimed_at < statement_timestamp() - make_interval(secs => CAST('{stuck_after_seconds}' AS double precision))
             LIMIT CAST('{stuck_limit}' AS bigint)
         ) AS bounded
     ) AS stuck,
     (
         SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{queue}_in_hand" AS h WHERE h.done_at IS NOT NULL
+            SELECT FROM "{schema}"."{queue}_in_hand" AS m WHERE {is_error}
             LIMIT CAST('{errors_limit}' AS bigint)
         ) AS bounded
     ) AS errors,
@@ -811,9 +996,9 @@ SELECT
     CAST(EXTRACT(EPOCH FROM clock_timestamp() - least(
         -- when in_hand=on
         (
-            SELECT h.pushed_at FROM "{schema}"."{queue}_in_hand" AS h
-            WHERE h.claimed_at IS NULL AND h.done_at IS NULL
-            ORDER BY h.id + 0 LIMIT CAST('{age_seconds_limit}' AS bigint)
+            SELECT m.pushed_at FROM "{schema}"."{queue}_in_hand" AS m
+            WHERE {is_ready_again}
+            ORDER BY m.id + 0 LIMIT CAST('{age_seconds_limit}' AS bigint)
         ),
         -- end
         late.oldest,
@@ -899,18 +1084,55 @@ CROSS JOIN LATERAL (
     -- end
 ) AS late
 
+-- name: standing
+-- one row: how many messages are ready, how many more it takes, and how many after a relay
+SELECT
+    greatest(r.next_push - r.next_pop, 0) AS ready,
+    greatest(least(r.size, r.size - (r.next_push - r.next_pop)), 0) AS room,
+    -- Where messages were purged a push still counts their numbers, until a pop steps over them.
+    (
+        SELECT count(*) FROM (
+            SELECT FROM "{schema}"."{queue}_parked" AS p WHERE p.void AND p.number >= r.next_pop LIMIT 10001
+        ) AS bounded
+    ) AS voids
+FROM (
+    SELECT
+        (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s) AS next_push,
+        (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s) AS next_pop,
+        c.size
+    FROM "{schema}"."{queue}_config" AS c
+) AS r;
+
+-- name: contents
+-- one row: exact counts of the messages that a queue holds; a scan, for verbs and never for monitoring
+SELECT
+    -- when in_hand=off
+    (SELECT count(*) FROM "{schema}"."{table}" AS m WHERE m.reference_count > 0) AS live,
+    CAST(0 AS bigint) AS claimed,
+    CAST(0 AS bigint) AS finished,
+    -- end
+    -- when in_hand=on
+    (SELECT count(*) FROM "{schema}"."{table}" AS m WHERE m.reference_count > 0)
+    + (SELECT count(*) FROM "{schema}"."{queue}_in_hand" AS m WHERE {is_ready_again}) AS live,
+    (
+        SELECT count(*) FROM "{schema}"."{queue}_in_hand" AS m WHERE {is_claimed}
+    ) AS claimed,
+    (SELECT count(*) FROM "{schema}"."{queue}_in_hand" AS m WHERE {is_error}) AS finished,
+    -- end
+    (SELECT count(*) FROM "{schema}"."{queue}_archive") AS archived;
+
 -- name: claims
 -- the oldest ten claims: since when, and whose
 SELECT
     CAST('{schema}' AS text) AS schema,
     CAST('{queue}' AS text) AS queue,
-    CAST(h.id AS text) AS id,
-    CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - h.claimed_at, interval '0')) AS double precision) AS claimed_seconds,
-    h.claimed_by AS claimed_by,
-    h.attempts AS attempts
-FROM "{schema}"."{queue}_in_hand" AS h
-WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL
-ORDER BY h.claimed_at
+    CAST(m.id AS text) AS id,
+    CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - m.claimed_at, interval '0')) AS double precision) AS claimed_seconds,
+    m.claimed_by AS claimed_by,
+    m.attempts AS attempts
+FROM "{schema}"."{queue}_in_hand" AS m
+WHERE {is_claimed}
+ORDER BY m.claimed_at
 LIMIT 10
 
 -- name: estimate
@@ -932,8 +1154,8 @@ CROSS JOIN LATERAL (
 ) AS place
 CROSS JOIN LATERAL (
     SELECT
-        count(*) FILTER (WHERE m.claimed_at IS NOT NULL AND m.done_at IS NULL) AS claimed,
-        count(*) FILTER (WHERE m.done_at IS NOT NULL) AS errors
+        count(*) FILTER (WHERE {is_claimed}) AS claimed,
+        count(*) FILTER (WHERE {is_error}) AS errors
     FROM "{schema}"."{queue}_in_hand" AS m
     WHERE m.ctid >= CAST(format('(%s,0)', place.page) AS tid) AND m.ctid < CAST(format('(%s,0)', place.page + 1) AS tid)
 ) AS found
@@ -1075,46 +1297,42 @@ LEFT JOIN LATERAL (
 WHERE NOT p.void
 
 -- name: in_hand_messages
--- in_hand=on: what was popped and is not finished, or is ready again (walk), for `looked` of common.sql
+-- in_hand=on: what was popped and is not finished, or is ready again (scan), for `looked` of common.sql
 SELECT
-    -- when walk=in_hand
-    h.id + 0 AS key_id,
+    -- when scan=in_hand
+    m.id + 0 AS key_id,
     -- end
-    -- when walk=any
-    h.id AS key_id,
+    -- when scan=any
+    m.id AS key_id,
     -- end
-    -- when walk=claimed
-    h.claimed_at AS key_time,
-    h.id AS key_id,
+    -- when scan=claimed
+    m.claimed_at AS key_time,
+    m.id AS key_id,
     -- end
-    -- when walk=error
-    h.done_at AS key_time,
-    h.id AS key_id,
+    -- when scan=error
+    m.done_at AS key_time,
+    m.id AS key_id,
     -- end
-    CAST(h.id AS text) AS id,
-    CASE
-        WHEN h.done_at IS NOT NULL THEN 'error'
-        WHEN h.claimed_at IS NULL THEN 'ready'
-        ELSE 'claimed'
-    END AS state,
-    h.pushed_at AS pushed_at,
-    h.claimed_at AS claimed_at,
-    h.claimed_by AS claimed_by,
-    h.attempts AS attempts,
-    h.done_at AS done_at,
-    h.errors AS error,
+    CAST(m.id AS text) AS id,
+    {state_in_hand} AS state,
+    m.pushed_at AS pushed_at,
+    m.claimed_at AS claimed_at,
+    m.claimed_by AS claimed_by,
+    m.attempts AS attempts,
+    m.done_at AS done_at,
+    m.errors AS error,
     CAST(NULL AS bigint) AS slot,
     CAST(NULL AS bigint) AS number,
-    h.payload AS payload
-FROM "{schema}"."{queue}_in_hand" AS h
--- when walk=in_hand
-WHERE h.claimed_at IS NULL AND h.done_at IS NULL
+    m.payload AS payload
+FROM "{schema}"."{queue}_in_hand" AS m
+-- when scan=in_hand
+WHERE {is_ready_again}
 -- end
--- when walk=claimed
-WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL
+-- when scan=claimed
+WHERE {is_claimed}
 -- end
--- when walk=error
-WHERE h.done_at IS NOT NULL
+-- when scan=error
+WHERE {is_error}
 -- end
 
 -- name: next_numbers
@@ -1324,6 +1542,28 @@ CROSS JOIN numbers AS n
 LEFT JOIN "{schema}"."{queue}" AS before ON before.slot = (r.first - 1) % n.size
 LEFT JOIN "{schema}"."{queue}" AS after ON after.slot = (r.last + 1) % n.size
 ORDER BY r.kind, r.first;
+
+-- name: stranded
+-- a row for each parked number whose message is there and in nobody's hands, and how far the calls of pop were by then
+-- turn: of an older version's ring, and before the first turn, NULL.
+SELECT
+    p.number AS number,
+    r.first_id AS id,
+    r.time AS pushed_at,
+    CAST(EXTRACT(EPOCH FROM clock_timestamp() - r.time) AS double precision) AS age_seconds,
+    (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s) AS next_pop,
+    pg_sequence_last_value(to_regclass('"{schema}"."{queue}_turn_seq"')) AS turn
+FROM "{schema}"."{queue}_parked" AS p
+CROSS JOIN "{schema}"."{queue}_config" AS c
+INNER JOIN "{schema}"."{queue}" AS r ON p.number % c.size = r.slot AND p.number = r.message_id
+WHERE
+    NOT p.void AND r.reference_count > 0
+    -- A pop that has it in its hands has locked its row, until the end of its transaction.
+    AND NOT EXISTS (
+        SELECT FROM pg_locks AS l WHERE l.locktype = 'transactionid' AND l.granted AND l.transactionid = p.xmax
+    )
+ORDER BY r.time
+LIMIT 1000;
 
 -- name: structure
 -- one row: the ring's numbers, its slots and what contradicts itself in them; a scan of the ring

@@ -38,8 +38,9 @@ GRANT USAGE ON SCHEMA dbq TO dbq_reader;
 GRANT SELECT ON ALL TABLES IN SCHEMA dbq TO dbq_reader;
 GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dbq TO dbq_admin;
 -- The audit is written by whoever acts; only its owner can take something out of it.
-REVOKE DELETE ON dbq.action FROM dbq_admin;
-GRANT INSERT, UPDATE ON dbq.action TO dbq_operator;
+REVOKE DELETE ON dbq.action, dbq.silence FROM dbq_admin;
+GRANT INSERT, UPDATE ON dbq.action, dbq.silence, dbq.note, dbq.lease TO dbq_operator;
+GRANT INSERT, DELETE ON dbq.protection TO dbq_operator;
 
 -- name: catalog
 -- script: what the roles may do with a catalog that has grown, where they have been made in this database
@@ -50,8 +51,9 @@ BEGIN
         RETURN;
     END IF;
     GRANT SELECT ON ALL TABLES IN SCHEMA dbq TO dbq_reader;
-    GRANT INSERT, UPDATE, DELETE ON dbq.queue, dbq.setting TO dbq_admin;
-    GRANT INSERT, UPDATE ON dbq.action TO dbq_operator;
+    GRANT INSERT, UPDATE, DELETE ON dbq.queue, dbq.setting, dbq.pause TO dbq_admin;
+    GRANT INSERT, UPDATE ON dbq.action, dbq.silence, dbq.note, dbq.lease TO dbq_operator;
+    GRANT INSERT, DELETE ON dbq.protection TO dbq_operator;
 END
 $dbq$;
 
@@ -70,33 +72,8 @@ BEGIN
 
     GRANT SELECT ON "{schema}"."{table}", "{schema}"."{queue}_archive" TO dbq_reader;
     GRANT INSERT, UPDATE, DELETE ON "{schema}"."{table}", "{schema}"."{queue}_archive" TO dbq_operator;
-    -- when design=split
-    GRANT SELECT ON "{schema}"."{queue}_data" TO dbq_reader;
-    GRANT INSERT, UPDATE, DELETE ON "{schema}"."{queue}_data" TO dbq_operator;
-    tables := array_append(tables, '"{schema}"."{queue}_data"');
-    -- push_many draws the ids itself.
-    EXECUTE format('GRANT USAGE ON SEQUENCE %s TO dbq_operator',
-        pg_get_serial_sequence('"{schema}"."{queue}_meta"', 'id'));
-    -- end
-    -- when design=naive
-    GRANT SELECT ON SEQUENCE "{schema}"."{queue}_seq" TO dbq_reader;
-    GRANT USAGE ON SEQUENCE "{schema}"."{queue}_seq" TO dbq_operator;
-    -- end
-    -- when design=ring
-    GRANT SELECT ON "{schema}"."{queue}_config", "{schema}"."{queue}_parked" TO dbq_reader;
-    GRANT INSERT, UPDATE, DELETE ON "{schema}"."{queue}_parked" TO dbq_operator;
-    tables := array_cat(tables, ARRAY['"{schema}"."{queue}_config"', '"{schema}"."{queue}_parked"']);
-    -- Reading where a sequence stands is SELECT; to draw from it is USAGE.
-    GRANT SELECT ON SEQUENCE "{schema}"."{queue}_push_seq", "{schema}"."{queue}_pop_seq" TO dbq_reader;
-    GRANT USAGE ON SEQUENCE "{schema}"."{queue}_push_seq", "{schema}"."{queue}_pop_seq" TO dbq_operator;
-    -- Relay changes the sequences and the table themselves: only their owner can.
-    REVOKE EXECUTE ON FUNCTION "{schema}"."{queue}_relay" FROM PUBLIC;
-    GRANT EXECUTE ON FUNCTION "{schema}"."{queue}_relay" TO dbq_admin;
-    -- when in_hand=on
-    GRANT SELECT ON "{schema}"."{queue}_in_hand" TO dbq_reader;
-    GRANT INSERT, UPDATE, DELETE ON "{schema}"."{queue}_in_hand" TO dbq_operator;
-    tables := array_append(tables, '"{schema}"."{queue}_in_hand"');
-    -- end
+    -- when defined grants
+    {grants}
     -- end
     -- when notify=on
     GRANT SELECT ON "{schema}"."{queue}_waiting" TO dbq_reader;

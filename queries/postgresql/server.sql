@@ -31,31 +31,113 @@ SELECT
         pg_stat_get_db_stat_reset_time((SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())),
         pg_is_in_recovery()
     ) AS life,
-    NOT pg_is_in_recovery() AS sees_writers;
+    NOT pg_is_in_recovery() AS sees_writers,
+    clock_timestamp() AS now;
 
 -- name: holders
--- a row for each table that an open transaction has written in, or is about to: whose it is, and since when
+-- a row for each table of which an open transaction holds rows: whose it is, and for how long at the least and at the most
+-- A transaction that comes to a table has a lock on it; one that has locked a row has a number too. One
+-- that waits for another at the same table is held up itself: only the root of the waits is a holder.
+-- When it locked a row is not kept: after it began, and before it fell idle or was prepared.
+WITH locks AS MATERIALIZED (
+    SELECT
+        l.pid,
+        l.virtualtransaction,
+        l.locktype,
+        l.relation,
+        l.transactionid,
+        l.mode,
+        l.granted,
+        -- What is locked, in one value, to find who else has a lock on it.
+        CAST((
+            l.locktype, l.database, l.relation, l.page, l.tuple, l.virtualxid, l.transactionid, l.classid, l.objid, l.objsubid
+        ) AS text) AS what
+    FROM pg_locks AS l
+    WHERE
+        l.pid IS DISTINCT FROM pg_backend_pid()
+        AND (
+            l.database IS NULL OR l.database = 0
+            OR l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
+        )
+),
+
+writers AS MATERIALIZED (
+    SELECT
+        l.pid,
+        l.virtualtransaction,
+        l.relation,
+        bool_or(l.mode NOT IN ('RowShareLock', 'RowExclusiveLock')) AS has_all_rows
+    FROM locks AS l
+    WHERE
+        l.locktype = 'relation' AND l.granted
+        AND l.mode IN ('RowShareLock', 'RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
+    GROUP BY l.pid, l.virtualtransaction, l.relation
+),
+
+numbers AS MATERIALIZED (
+    SELECT
+        l.pid,
+        l.virtualtransaction,
+        l.transactionid
+    FROM locks AS l
+    WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted
+),
+
+waiting AS MATERIALIZED (
+    SELECT
+        w.pid,
+        w.relation
+    FROM locks AS w
+    WHERE NOT w.granted
+    UNION
+    SELECT
+        w.pid,
+        o.relation
+    FROM locks AS w
+    INNER JOIN locks AS h ON w.what = h.what AND h.granted
+    INNER JOIN writers AS o ON h.virtualtransaction = o.virtualtransaction AND h.pid IS NOT DISTINCT FROM o.pid
+    WHERE NOT w.granted
+)
+
 SELECT
     CAST(n.nspname AS text) AS schema,
     CAST(c.relname AS text) AS relation,
-    coalesce(CAST(l.pid AS text), format('prepared transaction %L', p.gid)) AS session,
+    w.pid AS session_id,
+    p.gid AS prepared_transaction,
     CAST(coalesce(a.usename, p.owner) AS text) AS user_name,
     a.application_name AS application_name,
     a.state AS state,
-    CAST(EXTRACT(EPOCH FROM clock_timestamp() - coalesce(a.xact_start, p.prepared)) AS double precision) AS transaction_seconds
-FROM pg_locks AS l
-INNER JOIN pg_class AS c ON l.relation = c.oid
+    CAST(EXTRACT(EPOCH FROM clock_timestamp() - coalesce(a.xact_start, p.prepared)) AS double precision) AS transaction_seconds,
+    CAST(
+        EXTRACT(
+            EPOCH FROM clock_timestamp()
+            - coalesce(p.prepared, CASE WHEN a.state LIKE 'idle in transaction%' THEN a.state_change END)
+        ) AS double precision
+    ) AS held_at_least_seconds,
+    CAST(EXTRACT(EPOCH FROM clock_timestamp() - a.xact_start) AS double precision) AS held_at_most_seconds
+FROM writers AS w
+INNER JOIN pg_class AS c ON w.relation = c.oid
 INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
-LEFT JOIN pg_stat_activity AS a ON l.pid = a.pid
--- A prepared transaction has no session any more, but it keeps a lock on its own number.
-LEFT JOIN pg_locks AS own
-    ON l.virtualtransaction = own.virtualtransaction AND l.pid IS NULL AND own.pid IS NULL AND own.locktype = 'transactionid'
-LEFT JOIN pg_prepared_xacts AS p ON own.transactionid = p.transaction
+LEFT JOIN pg_stat_activity AS a ON w.pid = a.pid
+-- A prepared transaction has no session any more, but it keeps the lock on its own number.
+LEFT JOIN pg_prepared_xacts AS p
+    ON
+        w.pid IS NULL
+        AND EXISTS (
+            SELECT FROM numbers AS own
+            WHERE own.pid IS NULL AND own.virtualtransaction = w.virtualtransaction AND own.transactionid = p.transaction
+        )
 WHERE
-    l.locktype = 'relation' AND l.mode = 'RowExclusiveLock' AND l.granted
-    AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
-    AND c.relkind IN ('r', 'p')
-    AND l.pid IS DISTINCT FROM pg_backend_pid();
+    c.relkind IN ('r', 'p')
+    AND (w.pid IS NOT NULL OR p.gid IS NOT NULL)
+    AND (
+        w.has_all_rows
+        OR EXISTS (
+            SELECT FROM numbers AS own
+            WHERE own.virtualtransaction = w.virtualtransaction AND own.pid IS NOT DISTINCT FROM w.pid
+        )
+    )
+    AND NOT EXISTS (SELECT FROM waiting AS v WHERE v.pid = w.pid AND v.relation = w.relation);
 
 -- name: owners
 -- a row for each session asked about, as claimed_by tells it: gone, alive, or unknown

@@ -6,6 +6,62 @@
 -- Done rows stay until they are archived; updates never touch the payload's table.
 -- Plans are made to last: see fifo.sql.
 
+-- like: status
+
+-- define: payload
+-- when installed=yes
+-- One look by the key for each row that is read, whatever a planner thinks of joins.
+(SELECT d.text_data FROM {beside} AS d WHERE d.id = m.id)
+-- end
+-- when installed=no
+m."{payload}"
+-- end
+
+-- define: beside
+-- where the payloads lie
+-- when installed=yes
+"{schema}"."{queue}_data"
+-- end
+
+-- define: payload_join
+-- when installed=yes
+INNER JOIN {beside} AS d ON m.id = d.id
+-- end
+
+-- define: joined_payload
+-- when installed=yes
+d.text_data
+-- end
+-- when installed=no
+m."{payload}"
+-- end
+
+-- define: half
+-- when installed=yes
+NOT EXISTS (SELECT FROM {beside} AS d WHERE d.id = l.key_id OFFSET 0)
+-- end
+-- when installed=no
+false
+-- end
+
+-- define: taken_out
+-- when installed=yes
+data_gone AS (
+    DELETE FROM {beside} AS d USING "{schema}"."{table}" AS m
+    WHERE d.id = m.id AND {at_places}
+),
+
+-- end
+{deleted}
+
+-- define: grants
+GRANT SELECT ON "{schema}"."{queue}_data" TO dbq_reader;
+GRANT INSERT, UPDATE, DELETE ON "{schema}"."{queue}_data" TO dbq_operator;
+tables := array_append(tables, '"{schema}"."{queue}_data"');
+-- push_many draws the ids itself.
+EXECUTE format('GRANT USAGE ON SEQUENCE %s TO dbq_operator',
+    pg_get_serial_sequence('"{schema}"."{queue}_meta"', 'id'));
+
 -- name: tables
 -- script: the two tables and one partial index for each state
 CREATE TABLE "{schema}"."{queue}_meta" (
@@ -45,17 +101,7 @@ LANGUAGE plpgsql AS $dbq$
 DECLARE
     pushed bigint;
 BEGIN
-    -- when limited=yes
-    -- when payload=text|bytes
-    IF octet_length(payload) > '{max_bytes}' THEN
-    -- end
-    -- when payload=json
-    IF octet_length(CAST(payload AS text)) > '{max_bytes}' THEN
-    -- end
-        RAISE EXCEPTION 'the payload is over the limit of % bytes', '{max_bytes}'
-            USING ERRCODE = 'DBQ02', HINT = 'Send it in parts, or install a queue with a larger max_bytes.';
-    END IF;
-    -- end
+    {payload_in_bounds}
     WITH meta AS (
         INSERT INTO "{schema}"."{queue}_meta" (queue_date_time, title)
         VALUES (coalesce(queue_date_time, clock_timestamp()), coalesce(title, ''))
@@ -64,11 +110,7 @@ BEGIN
     INSERT INTO "{schema}"."{queue}_data" (id, text_data)
     SELECT meta.id, payload FROM meta
     RETURNING id INTO pushed;
-    -- when notify=on
-    IF EXISTS (SELECT FROM "{schema}"."{queue}_waiting") THEN
-        PERFORM pg_notify('{channel}', '');
-    END IF;
-    -- end
+    {wake_waiters}
     RETURN pushed;
 END
 $dbq$;
@@ -80,17 +122,7 @@ LANGUAGE plpgsql AS $dbq$
 DECLARE
     pushed_now timestamptz := clock_timestamp();
 BEGIN
-    -- when limited=yes
-    -- when payload=text|bytes
-    IF EXISTS (SELECT FROM unnest(payloads) AS p (payload) WHERE octet_length(p.payload) > '{max_bytes}') THEN
-    -- end
-    -- when payload=json
-    IF EXISTS (SELECT FROM unnest(payloads) AS p (payload) WHERE octet_length(CAST(p.payload AS text)) > '{max_bytes}') THEN
-    -- end
-        RAISE EXCEPTION 'a payload is over the limit of % bytes', '{max_bytes}'
-            USING ERRCODE = 'DBQ02', HINT = 'Send it in parts, or install a queue with a larger max_bytes.';
-    END IF;
-    -- end
+    {payloads_in_bounds}
     -- The ids are drawn in the order of the payloads, so that both inserts agree on them.
     RETURN QUERY WITH numbered AS MATERIALIZED (
         SELECT nextval(pg_get_serial_sequence('"{schema}"."{queue}_meta"', 'id')) AS id, sorted.payload
@@ -108,11 +140,7 @@ BEGIN
     INSERT INTO "{schema}"."{queue}_data" AS d (id, text_data)
     SELECT n.id, n.payload FROM numbered AS n ORDER BY n.id
     RETURNING d.id;
-    -- when notify=on
-    IF FOUND AND EXISTS (SELECT FROM "{schema}"."{queue}_waiting") THEN
-        PERFORM pg_notify('{channel}', '');
-    END IF;
-    -- end
+    {wake_waiters_if_found}
 END
 $dbq$;
 
@@ -136,12 +164,7 @@ DECLARE
     session text := current_setting('dbq.session', true);
 BEGIN
     -- Who claims: this backend, by pid and start. Asked once a session, then kept in a setting.
-    IF coalesce(session, '') = '' THEN
-        SELECT set_config('dbq.session', format('pid=%s start=%s', a.pid,
-            to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')), false)
-        INTO session FROM pg_stat_activity AS a WHERE a.pid = pg_backend_pid();
-    END IF;
-    session := session || CASE WHEN bound THEN ' bound' ELSE '' END || coalesce(' consumer=' || consumer, '');
+    {know_the_claimant}
     -- Zabir's steps: choose and lock, update what is still pending, compare the counts.
     batch := ARRAY(
         SELECT head.id FROM "{schema}"."{queue}_meta" AS head WHERE head.status = 0
@@ -171,12 +194,7 @@ DECLARE
     session text := current_setting('dbq.session', true);
 BEGIN
     -- Who claims: this backend, by pid and start. Asked once a session, then kept in a setting.
-    IF coalesce(session, '') = '' THEN
-        SELECT set_config('dbq.session', format('pid=%s start=%s', a.pid,
-            to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')), false)
-        INTO session FROM pg_stat_activity AS a WHERE a.pid = pg_backend_pid();
-    END IF;
-    session := session || CASE WHEN bound THEN ' bound' ELSE '' END || coalesce(' consumer=' || consumer, '');
+    {know_the_claimant}
     -- Zabir's single statement. His UPDATE TOP has no order; a locked and ordered choice first has one.
     RETURN QUERY WITH claimed AS (
         UPDATE "{schema}"."{queue}_meta" AS m
@@ -226,234 +244,93 @@ DROP FUNCTION
     "{schema}"."{queue}_pop_many", "{schema}"."{queue}_complete", "{schema}"."{queue}_fail";
 DROP TABLE "{schema}"."{queue}_meta", "{schema}"."{queue}_data";
 
--- name: status
--- one row: counts of at most 10,001 by state, the age of the oldest ready message, the table's counters
+-- name: halves
+-- one row: of the next :most messages of a split queue from the id :newest down, how many there are, the lowest, and how many have no payload; the first ten
+-- ready: those that are to be popped; stuck: claimed for :stuck_after seconds, or by one of :gone; kept: all others.
+-- owners: who claimed the kept ones. OFFSET 0: one look by the key for each row.
 SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m."{status}" = 0
-            LIMIT CAST('{ready_limit}' AS bigint)
-        ) AS bounded
-    ) AS ready,
-    CAST(NULL AS bigint) AS scheduled,
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m."{status}" = 1
-            LIMIT CAST('{claimed_limit}' AS bigint)
-        ) AS bounded
-    ) AS claimed,
-    -- when role claimed_at
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m."{status}" = 1 AND m."{claimed_at}" < statement_timestamp() - make_interval(secs => CAST('{stuck_after_seconds}' AS double precision))
-            LIMIT CAST('{stuck_limit}' AS bigint)
-        ) AS bounded
-    ) AS stuck,
-    -- end
-    -- when no role claimed_at
-    CAST(NULL AS bigint) AS stuck,
-    -- end
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m."{status}" = 4
-            LIMIT CAST('{errors_limit}' AS bigint)
-        ) AS bounded
-    ) AS errors,
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m."{status}" = 2
-            LIMIT CAST('{done_limit}' AS bigint)
-        ) AS bounded
-    ) AS done,
-    -- when role pushed_at
-    (
-        SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp() - head."{pushed_at}") AS double precision)
-        FROM "{schema}"."{table}" AS head WHERE head."{status}" = 0
-        ORDER BY head."{pushed_at}" LIMIT CAST('{age_seconds_limit}' AS bigint)
-    ) AS age_seconds,
-    -- end
-    -- when no role pushed_at
-    CAST(NULL AS double precision) AS age_seconds,
-    -- end
-    pg_stat_get_live_tuples(t.oid) AS rows_estimated,
-    pg_stat_get_tuples_inserted(t.oid) AS inserted,
-    pg_stat_get_tuples_updated(t.oid) AS updated,
-    pg_stat_get_tuples_deleted(t.oid) AS deleted,
-    CAST(NULL AS bigint) AS next_push,
-    CAST(NULL AS bigint) AS next_pop,
-    CAST(NULL AS bigint) AS base,
-    CAST(NULL AS bigint) AS capacity
-FROM (SELECT CAST(CAST('"{schema}"."{table}"' AS regclass) AS oid) AS oid) AS t
-
--- name: messages
--- the messages of one state, or all (walk), without order, each with its key, for `looked` of common.sql
-SELECT
-    -- when sorted=time_up|time_down|undated_up|undated_down
-    m."{since}" AS key_time,
-    -- end
-    m."{id}" AS key_id,
-    CAST(m."{id}" AS text) AS id,
-    CASE m."{status}"
-        WHEN 0 THEN 'ready'
-        WHEN 1 THEN 'claimed'
-        WHEN 2 THEN 'done'
-        WHEN 3 THEN 'archived'
-        WHEN 4 THEN 'error'
-        ELSE concat('status ', m."{status}")
-    END AS state,
-    -- when role pushed_at
-    m."{pushed_at}" AS pushed_at,
-    -- end
-    -- when role claimed_at
-    m."{claimed_at}" AS claimed_at,
-    -- end
-    -- when role claimed_by
-    m."{claimed_by}" AS claimed_by,
-    -- end
-    -- when role attempts
-    m."{attempts}" AS attempts,
-    -- end
-    -- when role done_at
-    m."{done_at}" AS done_at,
-    -- end
-    -- when role error
-    m."{error}" AS error,
-    -- end
-    -- when installed=yes
-    m.title AS title,
-    -- end
-    -- when installed=no
-    CAST(NULL AS text) AS title,
-    -- end
-    -- when with_payload=yes
-    -- when installed=yes
-    -- One look by the key for each row that is read, whatever a planner thinks of joins.
-    (SELECT d.text_data FROM "{schema}"."{queue}_data" AS d WHERE d.id = m.id) AS payload,
-    -- end
-    -- when installed=no
-    m."{payload}" AS payload,
-    -- end
-    -- end
-    m."{status}" AS status
-FROM "{schema}"."{table}" AS m
--- when walk=ready
-WHERE m."{status}" = 0
--- end
--- when walk=claimed
-WHERE m."{status}" = 1
--- end
--- when walk=error
-WHERE m."{status}" = 4
--- end
--- when walk=done
-WHERE m."{status}" = 2
--- end
-
--- name: claims
--- the oldest ten claims: since when, and whose
-SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    CAST(m."{id}" AS text) AS id,
-    -- when role claimed_at
-    CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - m."{claimed_at}", interval '0')) AS double precision) AS claimed_seconds,
-    -- end
-    -- when no role claimed_at
-    CAST(NULL AS double precision) AS claimed_seconds,
-    -- end
-    -- when role claimed_by
-    CAST(m."{claimed_by}" AS text) AS claimed_by,
-    -- end
-    -- when no role claimed_by
-    CAST(NULL AS text) AS claimed_by,
-    -- end
-    -- when role attempts
-    CAST(m."{attempts}" AS integer) AS attempts
-    -- end
-    -- when no role attempts
-    CAST(NULL AS integer) AS attempts
-    -- end
-FROM "{schema}"."{table}" AS m
-WHERE m."{status}" = 1
--- when role claimed_at
-ORDER BY m."{claimed_at}"
--- end
-LIMIT 10
-
--- name: estimate
--- one row: about how many rows there are of each state, whatever vacuum and analyze last thought
--- Ready by the ids, the others by pages: see fifo.sql. Where ready rows are few among done ones no page
--- that is looked at may have any. 64 pages: with 256 a look at 10,000,000 rows took twice the time of
--- one at 10,000.
-SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    -- when installed=yes
-    (
-        SELECT
-            sum(
-                CASE
-                    WHEN dense.looked_at < 32 THEN dense.ready
-                    ELSE dense.ready * CAST(stretch.until_id - stretch.from_id AS double precision) / (dense.last_id - stretch.from_id + 1)
-                END
-            ) AS ready
-        FROM (
-            SELECT
-                (
-                    SELECT min(h."{id}") FROM (
-                        SELECT r."{id}" FROM "{schema}"."{table}" AS r
-                        WHERE r."{status}" = 0
-                        ORDER BY r."{pushed_at}" LIMIT least(100, CAST('{ready_limit}' AS bigint))
-                    ) AS h
-                ) AS first_id,
-                (SELECT h."{id}" FROM "{schema}"."{table}" AS h ORDER BY h."{id}" DESC LIMIT 1) AS last_id
-            LIMIT 1 -- so that each end is looked up once
-        ) AS ends
-        CROSS JOIN LATERAL (
-            SELECT
-                greatest(ends.last_id + 2 - CAST(power(CAST(2 AS double precision), i / 4.0) AS bigint), ends.first_id) AS from_id,
-                ends.last_id + 2 - CAST(power(CAST(2 AS double precision), (i - 1) / 4.0) AS bigint) AS until_id
-            FROM generate_series(1, CAST(ceil(log(2, ends.last_id - ends.first_id + 2) * 4) AS integer)) AS i
-        ) AS stretch
-        CROSS JOIN LATERAL (
-            SELECT
-                count(*) AS looked_at,
-                count(*) FILTER (WHERE m."{status}" = 0) AS ready,
-                max(m."{id}") AS last_id
-            FROM (
-                SELECT n."{id}", n."{status}" FROM "{schema}"."{table}" AS n
-                WHERE n."{id}" >= stretch.from_id AND n."{id}" < stretch.until_id
-                ORDER BY n."{id}" LIMIT 32
-            ) AS m
-        ) AS dense
-    ) AS ready,
-    -- end
-    -- when installed=no
-    CAST(sum(found.ready) * nullif(max(t.pages), 0) / count(*) AS double precision) AS ready,
-    -- end
-    CAST(NULL AS double precision) AS scheduled,
-    CAST(sum(found.claimed) * nullif(max(t.pages), 0) / count(*) AS double precision) AS claimed,
-    CAST(sum(found.errors) * nullif(max(t.pages), 0) / count(*) AS double precision) AS errors,
-    CAST(sum(found.done) * nullif(max(t.pages), 0) / count(*) AS double precision) AS done
+    count(*) AS looked,
+    min(w.id) AS lowest,
+    count(*) FILTER (WHERE w.state = 'ready') AS ready,
+    (array_agg(CAST(w.id AS text) ORDER BY w.id) FILTER (WHERE w.state = 'ready'))[1:10] AS ready_ids,
+    count(*) FILTER (WHERE w.state = 'stuck') AS stuck,
+    (array_agg(CAST(w.id AS text) ORDER BY w.id) FILTER (WHERE w.state = 'stuck'))[1:10] AS stuck_ids,
+    count(*) FILTER (WHERE w.state = 'kept') AS kept,
+    (array_agg(CAST(w.id AS text) ORDER BY w.id) FILTER (WHERE w.state = 'kept'))[1:10] AS kept_ids,
+    array_agg(DISTINCT w.claimed_by) FILTER (WHERE w.state = 'kept' AND w.status = 1 AND w.claimed_by IS NOT NULL) AS owners
 FROM (
-    SELECT pg_relation_size(CAST('"{schema}"."{table}"' AS regclass)) / CAST(current_setting('block_size') AS bigint) AS pages
-) AS t
-CROSS JOIN LATERAL (
-    SELECT DISTINCT (2 * i + 1) * t.pages / 128 AS page FROM generate_series(0, 63) AS i
-) AS place
-CROSS JOIN LATERAL (
     SELECT
-        count(*) FILTER (WHERE m."{status}" = 0) AS ready,
-        count(*) FILTER (WHERE m."{status}" = 1) AS claimed,
-        count(*) FILTER (WHERE m."{status}" = 4) AS errors,
-        count(*) FILTER (WHERE m."{status}" = 2) AS done
-    FROM "{schema}"."{table}" AS m
-    WHERE m.ctid >= CAST(format('(%s,0)', place.page) AS tid) AND m.ctid < CAST(format('(%s,0)', place.page + 1) AS tid)
-) AS found
+        m.id,
+        m.status,
+        m.claimed_by,
+        CASE
+            WHEN EXISTS (SELECT FROM "{schema}"."{queue}_data" AS d WHERE d.id = m.id OFFSET 0) THEN 'whole'
+            WHEN m.status = 0 THEN 'ready'
+            WHEN
+                m.status = 1 AND (
+                    m.claimed_at <= statement_timestamp() - make_interval(secs => CAST(:stuck_after AS double precision))
+                    OR m.claimed_by = ANY(CAST(:gone AS text[]))
+                )
+                THEN 'stuck'
+            ELSE 'kept'
+        END AS state
+    FROM "{schema}"."{queue}_meta" AS m
+    WHERE m.id <= CAST(:newest AS bigint)
+    ORDER BY m.id DESC LIMIT CAST(:most AS bigint)
+) AS w;
+
+-- name: alone
+-- one row: of the next :most payloads of a split queue from the id :newest down, how many there are, the lowest, and how many belong to no message; the first ten
+SELECT
+    count(*) AS looked,
+    min(w.id) AS lowest,
+    count(*) FILTER (WHERE w.half) AS alone,
+    (array_agg(CAST(w.id AS text) ORDER BY w.id) FILTER (WHERE w.half))[1:10] AS alone_ids
+FROM (
+    SELECT
+        d.id,
+        NOT EXISTS (SELECT FROM "{schema}"."{queue}_meta" AS m WHERE m.id = d.id OFFSET 0) AS half
+    FROM "{schema}"."{queue}_data" AS d
+    WHERE d.id <= CAST(:newest AS bigint)
+    ORDER BY d.id DESC LIMIT CAST(:most AS bigint)
+) AS w;
+
+-- name: set_aside
+-- one row: how many ready or stuck rows (see halves) without a payload there are among the next :most from the id :newest down, and how many of those are in error now
+WITH held AS MATERIALIZED (
+    SELECT m.id FROM "{schema}"."{queue}_meta" AS m
+    WHERE
+        -- "+ 0": found by its key. Locked and looked at once more: whoever completed or claimed it meanwhile has it.
+        (
+            m.status + 0 = 0
+            OR m.status + 0 = 1 AND (
+                m.claimed_at <= statement_timestamp() - make_interval(secs => CAST(:stuck_after AS double precision))
+                OR m.claimed_by = ANY(CAST(:gone AS text[]))
+            )
+        )
+        AND m.id = ANY(ARRAY(
+            SELECT w.id FROM (
+                SELECT
+                    n.id,
+                    n.status
+                FROM "{schema}"."{queue}_meta" AS n
+                WHERE n.id <= CAST(:newest AS bigint)
+                ORDER BY n.id DESC LIMIT CAST(:most AS bigint)
+            ) AS w
+            WHERE
+                w.status IN (0, 1)
+                AND NOT EXISTS (SELECT FROM "{schema}"."{queue}_data" AS d WHERE d.id = w.id OFFSET 0)
+        ))
+    FOR UPDATE OF m SKIP LOCKED
+),
+
+aside AS (
+    UPDATE "{schema}"."{queue}_meta" AS m
+    SET status = 4, errors = CAST(:error AS text), done_at = clock_timestamp()
+    FROM held AS h WHERE m.id = h.id
+    RETURNING 1 AS one
+)
+
+SELECT
+    (SELECT count(*) FROM held) AS selected,
+    (SELECT count(*) FROM aside) AS done;

@@ -4,6 +4,23 @@
 -- at the bottom waits as long as the top is busy. Rows that other consumers hold are skipped.
 -- Plans are made to last: see fifo.sql.
 
+-- define: is_ready
+true
+
+-- define: state
+'ready'
+
+-- define: oldest_first
+-- when role pushed_at
+m."{id}"
+-- end
+
+-- define: pages
+128
+
+-- define: pop_order
+m."{id}" DESC
+
 -- name: tables
 -- script: the queue's table
 CREATE TABLE "{schema}"."{queue}" (
@@ -21,23 +38,9 @@ LANGUAGE plpgsql AS $dbq$
 DECLARE
     pushed bigint;
 BEGIN
-    -- when limited=yes
-    -- when payload=text|bytes
-    IF octet_length(payload) > '{max_bytes}' THEN
-    -- end
-    -- when payload=json
-    IF octet_length(CAST(payload AS text)) > '{max_bytes}' THEN
-    -- end
-        RAISE EXCEPTION 'the payload is over the limit of % bytes', '{max_bytes}'
-            USING ERRCODE = 'DBQ02', HINT = 'Send it in parts, or install a queue with a larger max_bytes.';
-    END IF;
-    -- end
+    {payload_in_bounds}
     INSERT INTO "{schema}"."{queue}" (payload) VALUES (payload) RETURNING id INTO pushed;
-    -- when notify=on
-    IF EXISTS (SELECT FROM "{schema}"."{queue}_waiting") THEN
-        PERFORM pg_notify('{channel}', '');
-    END IF;
-    -- end
+    {wake_waiters}
     RETURN pushed;
 END
 $dbq$;
@@ -45,25 +48,11 @@ $dbq$;
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push_many"(payloads "{payload_type}"[]) RETURNS SETOF bigint
 LANGUAGE plpgsql AS $dbq$
 BEGIN
-    -- when limited=yes
-    -- when payload=text|bytes
-    IF EXISTS (SELECT FROM unnest(payloads) AS p (payload) WHERE octet_length(p.payload) > '{max_bytes}') THEN
-    -- end
-    -- when payload=json
-    IF EXISTS (SELECT FROM unnest(payloads) AS p (payload) WHERE octet_length(CAST(p.payload AS text)) > '{max_bytes}') THEN
-    -- end
-        RAISE EXCEPTION 'a payload is over the limit of % bytes', '{max_bytes}'
-            USING ERRCODE = 'DBQ02', HINT = 'Send it in parts, or install a queue with a larger max_bytes.';
-    END IF;
-    -- end
+    {payloads_in_bounds}
     RETURN QUERY INSERT INTO "{schema}"."{queue}" (payload)
         SELECT p.payload FROM unnest(payloads) WITH ORDINALITY AS p (payload, position) ORDER BY p.position
         RETURNING id;
-    -- when notify=on
-    IF FOUND AND EXISTS (SELECT FROM "{schema}"."{queue}_waiting") THEN
-        PERFORM pg_notify('{channel}', '');
-    END IF;
-    -- end
+    {wake_waiters_if_found}
 END
 $dbq$;
 
@@ -116,73 +105,20 @@ DROP FUNCTION
     "{schema}"."{queue}_push", "{schema}"."{queue}_push_many", "{schema}"."{queue}_pop", "{schema}"."{queue}_pop_many";
 DROP TABLE "{schema}"."{queue}";
 
--- name: status
--- one row: counts of at most 10,001, the age of the oldest message (the bottom), the table's counters
+-- name: bottom
+-- one row: the oldest message of a stack, and how many that came later went before it, among the ids of the newest 10,001
 SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{queue}" LIMIT CAST('{ready_limit}' AS bigint)
-        ) AS bounded
-    ) AS ready,
-    CAST(NULL AS bigint) AS scheduled,
-    CAST(NULL AS bigint) AS claimed,
-    CAST(NULL AS bigint) AS stuck,
-    CAST(NULL AS bigint) AS errors,
-    CAST(NULL AS bigint) AS done,
-    -- when role pushed_at
-    (
-        SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp() - head."{pushed_at}") AS double precision)
-        FROM "{schema}"."{queue}" AS head
-        ORDER BY head."{id}" LIMIT CAST('{age_seconds_limit}' AS bigint)
-    ) AS age_seconds,
-    -- end
-    -- when no role pushed_at
-    CAST(NULL AS double precision) AS age_seconds,
-    -- end
-    pg_stat_get_live_tuples(t.oid) AS rows_estimated,
-    pg_stat_get_tuples_inserted(t.oid) AS inserted,
-    pg_stat_get_tuples_updated(t.oid) AS updated,
-    pg_stat_get_tuples_deleted(t.oid) AS deleted,
-    CAST(NULL AS bigint) AS next_push,
-    CAST(NULL AS bigint) AS next_pop,
-    CAST(NULL AS bigint) AS base,
-    CAST(NULL AS bigint) AS capacity
-FROM (SELECT CAST(CAST('"{schema}"."{queue}"' AS regclass) AS oid) AS oid) AS t
-
--- name: messages
--- the messages without order, each with its key, for `looked` of common.sql
-SELECT
-    m."{id}" AS key_id,
-    CAST(m."{id}" AS text) AS id,
-    'ready' AS state,
-    -- when role pushed_at
-    m."{pushed_at}" AS pushed_at,
-    -- end
-    m."{payload}" AS payload
-FROM "{schema}"."{table}" AS m
-
--- name: estimate
--- one row: about how many rows there are of each state, whatever vacuum and analyze last thought
--- From pages: see heap.sql.
-SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    CAST(sum(found.ready) * nullif(max(t.pages), 0) / count(*) AS double precision) AS ready,
-    CAST(NULL AS double precision) AS scheduled,
-    CAST(NULL AS double precision) AS claimed,
-    CAST(NULL AS double precision) AS errors,
-    CAST(NULL AS double precision) AS done
+    CAST(b.id AS text) AS id,
+    b.seconds AS seconds,
+    top.overtaking AS overtaking
 FROM (
-    SELECT pg_relation_size(CAST('"{schema}"."{queue}"' AS regclass)) / CAST(current_setting('block_size') AS bigint) AS pages
-) AS t
-CROSS JOIN LATERAL (
-    SELECT DISTINCT (2 * i + 1) * t.pages / 256 AS page FROM generate_series(0, 127) AS i
-) AS place
-CROSS JOIN LATERAL (
     SELECT
-        count(*) AS ready
-    FROM "{schema}"."{queue}" AS m
-    WHERE m.ctid >= CAST(format('(%s,0)', place.page) AS tid) AND m.ctid < CAST(format('(%s,0)', place.page + 1) AS tid)
-) AS found
+        m.id,
+        CAST(EXTRACT(EPOCH FROM clock_timestamp() - m.pushed_at) AS double precision) AS seconds
+    FROM "{schema}"."{queue}" AS m ORDER BY m.id LIMIT 1
+) AS b
+CROSS JOIN (
+    SELECT coalesce(max(n.id) - min(n.id) + 1 - count(*), 0) AS overtaking FROM (
+        SELECT m.id FROM "{schema}"."{queue}" AS m ORDER BY m.id DESC LIMIT 10001
+    ) AS n
+) AS top;

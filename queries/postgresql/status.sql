@@ -6,6 +6,95 @@
 -- Done rows stay until they are archived.
 -- Plans are made to last: see fifo.sql.
 
+-- define: is_ready
+m."{status}" = 0
+
+-- define: is_claimed
+m."{status}" = 1
+
+-- define: is_done
+m."{status}" = 2
+
+-- define: is_error
+m."{status}" = 4
+
+-- define: state
+CASE m."{status}"
+    WHEN 0 THEN 'ready'
+    WHEN 1 THEN 'claimed'
+    WHEN 2 THEN 'done'
+    WHEN 3 THEN 'archived'
+    WHEN 4 THEN 'error'
+    ELSE concat('status ', m."{status}")
+END
+
+-- define: title
+-- when installed=yes
+m.title
+-- end
+
+-- define: oldest_first
+-- when role pushed_at
+m."{pushed_at}"
+-- end
+
+-- define: first_ready_id
+-- Ready rows are few among done ones: no page that is looked at may have any.
+-- when installed=yes
+SELECT min(h."{id}") FROM (
+    SELECT m."{id}" FROM "{schema}"."{table}" AS m
+    WHERE {is_ready}
+    ORDER BY {oldest_first} LIMIT least(100, CAST('{ready_limit}' AS bigint))
+) AS h
+-- end
+
+-- define: pages
+-- With 256 a look at 10,000,000 rows took twice the time of one at 10,000.
+64
+
+-- define: state_held
+{state}
+
+-- define: is_finished
+m."{status}" > 1
+
+-- define: is_unfinished
+m."{status}" IN (0, 1)
+
+-- define: push_order
+m."{pushed_at}", m."{id}"
+
+-- define: pop_order
+m."{pushed_at}", m."{id}"
+
+-- define: new_id
+nextval(pg_get_serial_sequence('"{schema}"."{table}"', 'id'))
+
+-- define: push_with
+, title => CAST(:title AS text)
+
+-- define: last_pop
+greatest(
+    (SELECT m.claimed_at FROM "{schema}"."{table}" AS m WHERE m.status = 1 AND m.claimed_at IS NOT NULL ORDER BY m.claimed_at DESC LIMIT 1),
+    (SELECT m.done_at FROM "{schema}"."{table}" AS m WHERE m.status = 2 AND m.done_at IS NOT NULL ORDER BY m.done_at DESC LIMIT 1),
+    (SELECT m.done_at FROM "{schema}"."{table}" AS m WHERE m.status = 4 AND m.done_at IS NOT NULL ORDER BY m.done_at DESC LIMIT 1),
+    (SELECT a.archived_at FROM "{schema}"."{queue}_archive" AS a ORDER BY a.archive_id DESC LIMIT 1)
+)
+
+-- define: popped
+pg_stat_get_tuples_updated(CAST('"{schema}"."{table}"' AS regclass))
+
+-- define: contradicts
+-- when scan=any
+l.state LIKE 'status %'
+-- end
+-- when scan=done
+l.error IS NOT NULL
+-- end
+-- when scan=claimed|error
+false
+-- end
+
 -- name: tables
 -- script: the queue's table and one partial index for each state
 CREATE TABLE "{schema}"."{queue}" (
@@ -39,25 +128,11 @@ LANGUAGE plpgsql AS $dbq$
 DECLARE
     pushed bigint;
 BEGIN
-    -- when limited=yes
-    -- when payload=text|bytes
-    IF octet_length(payload) > '{max_bytes}' THEN
-    -- end
-    -- when payload=json
-    IF octet_length(CAST(payload AS text)) > '{max_bytes}' THEN
-    -- end
-        RAISE EXCEPTION 'the payload is over the limit of % bytes', '{max_bytes}'
-            USING ERRCODE = 'DBQ02', HINT = 'Send it in parts, or install a queue with a larger max_bytes.';
-    END IF;
-    -- end
+    {payload_in_bounds}
     INSERT INTO "{schema}"."{queue}" (queue_date_time, title, text_data)
     VALUES (coalesce(queue_date_time, clock_timestamp()), coalesce(title, ''), payload)
     RETURNING id INTO pushed;
-    -- when notify=on
-    IF EXISTS (SELECT FROM "{schema}"."{queue}_waiting") THEN
-        PERFORM pg_notify('{channel}', '');
-    END IF;
-    -- end
+    {wake_waiters}
     RETURN pushed;
 END
 $dbq$;
@@ -69,17 +144,7 @@ LANGUAGE plpgsql AS $dbq$
 DECLARE
     pushed_now timestamptz := clock_timestamp();
 BEGIN
-    -- when limited=yes
-    -- when payload=text|bytes
-    IF EXISTS (SELECT FROM unnest(payloads) AS p (payload) WHERE octet_length(p.payload) > '{max_bytes}') THEN
-    -- end
-    -- when payload=json
-    IF EXISTS (SELECT FROM unnest(payloads) AS p (payload) WHERE octet_length(CAST(p.payload AS text)) > '{max_bytes}') THEN
-    -- end
-        RAISE EXCEPTION 'a payload is over the limit of % bytes', '{max_bytes}'
-            USING ERRCODE = 'DBQ02', HINT = 'Send it in parts, or install a queue with a larger max_bytes.';
-    END IF;
-    -- end
+    {payloads_in_bounds}
     RETURN QUERY INSERT INTO "{schema}"."{queue}" AS m (queue_date_time, title, text_data)
         SELECT
             coalesce("{queue}_push_many".queue_date_time, pushed_now),
@@ -87,11 +152,7 @@ BEGIN
             p.payload
         FROM unnest(payloads) WITH ORDINALITY AS p (payload, position) ORDER BY p.position
         RETURNING m.id;
-    -- when notify=on
-    IF FOUND AND EXISTS (SELECT FROM "{schema}"."{queue}_waiting") THEN
-        PERFORM pg_notify('{channel}', '');
-    END IF;
-    -- end
+    {wake_waiters_if_found}
 END
 $dbq$;
 
@@ -114,12 +175,7 @@ DECLARE
     session text := current_setting('dbq.session', true);
 BEGIN
     -- Who claims: this backend, by pid and start. Asked once a session, then kept in a setting.
-    IF coalesce(session, '') = '' THEN
-        SELECT set_config('dbq.session', format('pid=%s start=%s', a.pid,
-            to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')), false)
-        INTO session FROM pg_stat_activity AS a WHERE a.pid = pg_backend_pid();
-    END IF;
-    session := session || CASE WHEN bound THEN ' bound' ELSE '' END || coalesce(' consumer=' || consumer, '');
+    {know_the_claimant}
     -- Zabir's steps: choose and lock, update what is still pending, compare the counts.
     batch := ARRAY(
         SELECT head.id FROM "{schema}"."{queue}" AS head WHERE head.status = 0
@@ -178,225 +234,33 @@ DROP FUNCTION
     "{schema}"."{queue}_pop_many", "{schema}"."{queue}_complete", "{schema}"."{queue}_fail";
 DROP TABLE "{schema}"."{queue}";
 
--- name: status
--- one row: counts of at most 10,001 by state, the age of the oldest ready message, the table's counters
-SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m."{status}" = 0
-            LIMIT CAST('{ready_limit}' AS bigint)
-        ) AS bounded
-    ) AS ready,
-    CAST(NULL AS bigint) AS scheduled,
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m."{status}" = 1
-            LIMIT CAST('{claimed_limit}' AS bigint)
-        ) AS bounded
-    ) AS claimed,
-    -- when role claimed_at
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m."{status}" = 1 AND m."{claimed_at}" < statement_timestamp() - make_interval(secs => CAST('{stuck_after_seconds}' AS double precision))
-            LIMIT CAST('{stuck_limit}' AS bigint)
-        ) AS bounded
-    ) AS stuck,
-    -- end
-    -- when no role claimed_at
-    CAST(NULL AS bigint) AS stuck,
-    -- end
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m."{status}" = 4
-            LIMIT CAST('{errors_limit}' AS bigint)
-        ) AS bounded
-    ) AS errors,
-    (
-        SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{table}" AS m
-            WHERE m."{status}" = 2
-            LIMIT CAST('{done_limit}' AS bigint)
-        ) AS bounded
-    ) AS done,
-    -- when role pushed_at
-    (
-        SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp() - head."{pushed_at}") AS double precision)
-        FROM "{schema}"."{table}" AS head WHERE head."{status}" = 0
-        ORDER BY head."{pushed_at}" LIMIT CAST('{age_seconds_limit}' AS bigint)
-    ) AS age_seconds,
-    -- end
-    -- when no role pushed_at
-    CAST(NULL AS double precision) AS age_seconds,
-    -- end
-    pg_stat_get_live_tuples(t.oid) AS rows_estimated,
-    pg_stat_get_tuples_inserted(t.oid) AS inserted,
-    pg_stat_get_tuples_updated(t.oid) AS updated,
-    pg_stat_get_tuples_deleted(t.oid) AS deleted,
-    CAST(NULL AS bigint) AS next_push,
-    CAST(NULL AS bigint) AS next_pop,
-    CAST(NULL AS bigint) AS base,
-    CAST(NULL AS bigint) AS capacity
-FROM (SELECT CAST(CAST('"{schema}"."{table}"' AS regclass) AS oid) AS oid) AS t
+-- name: status_check
+-- one row: whether a CHECK of the table rules out every status but those from 0 to 4, so that no row need be looked at
+SELECT EXISTS(
+    SELECT FROM pg_constraint AS k
+    WHERE
+        k.conrelid = CAST('"{schema}"."{table}"' AS regclass) AND k.contype = 'c' AND k.convalidated
+        AND pg_get_constraintdef(k.oid) LIKE '%status >= 0%status <= 4%'
+) AS rules_out;
 
--- name: messages
--- the messages of one state, or all (walk), without order, each with its key, for `looked` of common.sql
+-- name: done_lag
+-- one row: how many done rows are older than a day, of at most 10,001, and since when the oldest is done
 SELECT
-    -- when sorted=time_up|time_down|undated_up|undated_down
-    m."{since}" AS key_time,
-    -- end
-    m."{id}" AS key_id,
-    CAST(m."{id}" AS text) AS id,
-    CASE m."{status}"
-        WHEN 0 THEN 'ready'
-        WHEN 1 THEN 'claimed'
-        WHEN 2 THEN 'done'
-        WHEN 3 THEN 'archived'
-        WHEN 4 THEN 'error'
-        ELSE concat('status ', m."{status}")
-    END AS state,
-    -- when role pushed_at
-    m."{pushed_at}" AS pushed_at,
-    -- end
-    -- when role claimed_at
-    m."{claimed_at}" AS claimed_at,
-    -- end
-    -- when role claimed_by
-    m."{claimed_by}" AS claimed_by,
-    -- end
-    -- when role attempts
-    m."{attempts}" AS attempts,
-    -- end
-    -- when role done_at
-    m."{done_at}" AS done_at,
-    -- end
-    -- when role error
-    m."{error}" AS error,
-    -- end
-    -- when installed=yes
-    m.title AS title,
-    -- end
-    -- when installed=no
-    CAST(NULL AS text) AS title,
-    -- end
-    m."{payload}" AS payload
-FROM "{schema}"."{table}" AS m
--- when walk=ready
-WHERE m."{status}" = 0
--- end
--- when walk=claimed
-WHERE m."{status}" = 1
--- end
--- when walk=error
-WHERE m."{status}" = 4
--- end
--- when walk=done
-WHERE m."{status}" = 2
--- end
-
--- name: claims
--- the oldest ten claims: since when, and whose
-SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    CAST(m."{id}" AS text) AS id,
-    -- when role claimed_at
-    CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - m."{claimed_at}", interval '0')) AS double precision) AS claimed_seconds,
-    -- end
-    -- when no role claimed_at
-    CAST(NULL AS double precision) AS claimed_seconds,
-    -- end
-    -- when role claimed_by
-    CAST(m."{claimed_by}" AS text) AS claimed_by,
-    -- end
-    -- when no role claimed_by
-    CAST(NULL AS text) AS claimed_by,
-    -- end
-    -- when role attempts
-    CAST(m."{attempts}" AS integer) AS attempts
-    -- end
-    -- when no role attempts
-    CAST(NULL AS integer) AS attempts
-    -- end
-FROM "{schema}"."{table}" AS m
-WHERE m."{status}" = 1
--- when role claimed_at
-ORDER BY m."{claimed_at}"
--- end
-LIMIT 10
-
--- name: estimate
--- one row: about how many rows there are of each state, whatever vacuum and analyze last thought
--- Ready by the ids, the others by pages: see fifo.sql. Where ready rows are few among done ones no page
--- that is looked at may have any. 64 pages: with 256 a look at 10,000,000 rows took twice the time of
--- one at 10,000.
-SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    -- when installed=yes
-    (
-        SELECT
-            sum(
-                CASE
-                    WHEN dense.looked_at < 32 THEN dense.ready
-                    ELSE dense.ready * CAST(stretch.until_id - stretch.from_id AS double precision) / (dense.last_id - stretch.from_id + 1)
-                END
-            ) AS ready
-        FROM (
-            SELECT
-                (
-                    SELECT min(h."{id}") FROM (
-                        SELECT r."{id}" FROM "{schema}"."{table}" AS r
-                        WHERE r."{status}" = 0
-                        ORDER BY r."{pushed_at}" LIMIT least(100, CAST('{ready_limit}' AS bigint))
-                    ) AS h
-                ) AS first_id,
-                (SELECT h."{id}" FROM "{schema}"."{table}" AS h ORDER BY h."{id}" DESC LIMIT 1) AS last_id
-            LIMIT 1 -- so that each end is looked up once
-        ) AS ends
-        CROSS JOIN LATERAL (
-            SELECT
-                greatest(ends.last_id + 2 - CAST(power(CAST(2 AS double precision), i / 4.0) AS bigint), ends.first_id) AS from_id,
-                ends.last_id + 2 - CAST(power(CAST(2 AS double precision), (i - 1) / 4.0) AS bigint) AS until_id
-            FROM generate_series(1, CAST(ceil(log(2, ends.last_id - ends.first_id + 2) * 4) AS integer)) AS i
-        ) AS stretch
-        CROSS JOIN LATERAL (
-            SELECT
-                count(*) AS looked_at,
-                count(*) FILTER (WHERE m."{status}" = 0) AS ready,
-                max(m."{id}") AS last_id
-            FROM (
-                SELECT n."{id}", n."{status}" FROM "{schema}"."{table}" AS n
-                WHERE n."{id}" >= stretch.from_id AND n."{id}" < stretch.until_id
-                ORDER BY n."{id}" LIMIT 32
-            ) AS m
-        ) AS dense
-    ) AS ready,
-    -- end
-    -- when installed=no
-    CAST(sum(found.ready) * nullif(max(t.pages), 0) / count(*) AS double precision) AS ready,
-    -- end
-    CAST(NULL AS double precision) AS scheduled,
-    CAST(sum(found.claimed) * nullif(max(t.pages), 0) / count(*) AS double precision) AS claimed,
-    CAST(sum(found.errors) * nullif(max(t.pages), 0) / count(*) AS double precision) AS errors,
-    CAST(sum(found.done) * nullif(max(t.pages), 0) / count(*) AS double precision) AS done
+    count(*) AS found,
+    max(d.seconds) AS oldest_seconds
 FROM (
-    SELECT pg_relation_size(CAST('"{schema}"."{table}"' AS regclass)) / CAST(current_setting('block_size') AS bigint) AS pages
-) AS t
-CROSS JOIN LATERAL (
-    SELECT DISTINCT (2 * i + 1) * t.pages / 128 AS page FROM generate_series(0, 63) AS i
-) AS place
-CROSS JOIN LATERAL (
-    SELECT
-        count(*) FILTER (WHERE m."{status}" = 0) AS ready,
-        count(*) FILTER (WHERE m."{status}" = 1) AS claimed,
-        count(*) FILTER (WHERE m."{status}" = 4) AS errors,
-        count(*) FILTER (WHERE m."{status}" = 2) AS done
+    SELECT CAST(EXTRACT(EPOCH FROM statement_timestamp() - m.done_at) AS double precision) AS seconds
     FROM "{schema}"."{table}" AS m
-    WHERE m.ctid >= CAST(format('(%s,0)', place.page) AS tid) AND m.ctid < CAST(format('(%s,0)', place.page + 1) AS tid)
-) AS found
+    WHERE {is_done} AND m.done_at < statement_timestamp() - interval '1 day'
+    ORDER BY m.done_at LIMIT 10001
+) AS d;
+
+-- name: status_unknown
+-- script: the rows whose status no verb knows, for who judges that finding
+SELECT "{id}", "{status}" FROM "{schema}"."{table}" WHERE "{status}" NOT BETWEEN 0 AND 4;
+
+-- name: state_illegal
+-- script: the rows whose columns contradict their state, for who judges that finding
+SELECT "{id}", "{status}", claimed_at, claimed_by, done_at, errors
+FROM "{schema}"."{table}"
+WHERE status = 1 AND claimed_at IS NULL OR status IN (2, 4) AND done_at IS NULL OR status = 2 AND errors IS NOT NULL;

@@ -9,21 +9,19 @@ from typing import Any
 
 import pytest
 
-from console.actions.install import install
+from console.actions.install import install, uninstall
 from console.actions.push import push_many
-from console.actions.uninstall import uninstall
-from console.bench import floor, queues
-from console.bench.contestant import Contestant, Ground, LeftRow
-from console.bench.measured import Round
+from console.bench import queues
+from console.bench.candidate import PREFIX, Candidate, Ground, LeftRow, application_name, new_token
 from console.bench.message import DAMAGED, NUMBERS, SMALLEST, filler, head
-from console.bench.names import PREFIX, application_name, new_token
+from console.bench.round_figures import RoundFigures
 from console.bench.rounds import Bench, Entrant, Live, Load
 from console.catalog import Queue
 from console.designs import designs_on
 from console.engines import Database
 from tests.cli.calls import Console, call
 from tests.contract.variants import CORE, Variant, on
-from tests.servers import connect, value, wait_until
+from tests.servers import PATIENCE_SECONDS, connect, value, wait_until
 
 SMALL = ("--producers", "2", "--consumers", "2", "--warmup", "0.2", "--rounds", "1")
 LEFT = (
@@ -60,7 +58,7 @@ def test_the_stable_object_of_an_embedded_server(tmp_path: Path) -> None:
         assert one["batch"] == 1
         assert set(one["messages_per_second"]) == {"median", "min", "max"}
         assert one["messages_per_second"]["median"] > 0
-        for kind in ("push_ms", "pop_ms", "way_ms"):
+        for kind in ("push_seconds", "pop_seconds", "way_seconds"):
             assert 0 < one[kind]["p50"] <= one[kind]["p95"] <= one[kind]["p99"]
         assert one["pushed"] == one["popped"] + one["left"] > 0
         assert [one[n] for n in ("lost", "doubled", "damaged", "out_of_order", "in_doubt")] == [
@@ -95,7 +93,7 @@ def test_what_is_left_is_found_in_every_design(database: Database, variant: Vari
     whole = [head(3, number, 10**15 + number).decode() + rest for number in range(5)]
     damaged = [whole[0].replace("0", "1", 1), whole[1][:-1], whole[2] + " ", "", "x" * 40]
     with database.transaction("push") as connection:
-        push_many(connection, database.product, queue, [*whole, *damaged])
+        push_many(connection, queue, [*whole, *damaged])
     scratch = queues.ScratchQueue(database, queue, "")
     codes = [3 * NUMBERS + number for number in range(5)]
     expected = [DAMAGED] * 5 + codes
@@ -167,7 +165,7 @@ def test_an_interrupt_leaves_nothing_behind(console: Console, number: signal.Sig
     with console.process("bench", *SMALL, "--designs", "ring", "--seconds", "60") as running:
         wait_until(lambda: sessions(console.url) > 4, "the load's sessions")
         running.send_signal(number)
-        out, err = running.communicate(timeout=60)
+        out, err = running.communicate(timeout=PATIENCE_SECONDS)
     assert (running.returncode, out) == (128 + number, b"")
     assert err.endswith(b"Interrupted.\n")
     assert nothing_left(console.url)
@@ -181,9 +179,9 @@ def test_what_a_killed_one_left_goes_at_the_next_start(console: Console) -> None
         wait_until(lambda: sessions(console.url) > 4, "the load's sessions")
         beside = console("bench", *SMALL, "--designs", "heap", "--seconds", "0.2")
         assert beside.status == 0
-        assert "may still run" in beside.err
+        assert "may still be running" in beside.err
         running.kill()
-        running.communicate(timeout=60)
+        running.communicate(timeout=PATIENCE_SECONDS)
     assert not nothing_left(console.url)
     wait_until(lambda: sessions(console.url) == 0, "no session any more")
     answer = console.done("bench", *SMALL, "--designs", "heap", "--seconds", "0.2")
@@ -203,7 +201,7 @@ Change = Callable[[Database, Queue], None]
 
 def one_round(
     database: Database, change: Change, *, driver: str = "", seconds: float = 0.4
-) -> Round:
+) -> RoundFigures:
     """Of a fifo queue that something is done to after it was installed."""
 
     @contextmanager
@@ -215,18 +213,18 @@ def one_round(
         finally:
             uninstall(where, queue, keep_archive=False, with_messages=True)
 
-    contestant = queues.contestant("fifo", database.product, 1)
+    candidate = queues.candidate("fifo", database.product, 1)
     if driver:
-        contestant = replace(contestant, driver=driver)
+        candidate = replace(candidate, driver=driver)
     return run(
-        database, contestant, queues.Queues(database, "public", "12345678", scratching), seconds
+        database, candidate, queues.Queues(database, "public", "12345678", scratching), seconds
     )
 
 
-def run(database: Database, contestant: Contestant, ground: Ground, seconds: float) -> Round:
+def run(database: Database, candidate: Candidate, ground: Ground, seconds: float) -> RoundFigures:
     load = Load(producers=2, consumers=2, seconds=seconds, warmup_seconds=0.1, rounds=1)
     bench = Bench(database, new_token(), load)
-    entrant = Entrant(contestant, ground)
+    entrant = Entrant(candidate, ground)
     ((_, (one,)),) = bench.run([entrant], lambda *_: None).items()
     return one
 
@@ -294,13 +292,13 @@ def test_connections_that_are_cut_leave_doubt_and_no_loss(database: Database) ->
 @pytest.mark.long
 def test_the_load_of_any_engine(database: Database) -> None:
     """Threads and the engine's own driver: on PostgreSQL here, where there is a server."""
-    blocking = "console.bench.blocking:"
+    blocking = "console.bench.load_blocking:"
     one = one_round(database, lambda *_: None, driver=f"{blocking}run_queue")
     assert one.ok
     assert one.verdict is not None
     assert one.verdict.popped > 0
-    contestant = replace(floor.contestant(database.product), driver=f"{blocking}run_updates")
-    assert run(database, contestant, floor.Rows(database, "12345678", 2, 2), 0.2).messages > 0
+    candidate = replace(queues.floor_candidate(database.product), driver=f"{blocking}run_updates")
+    assert run(database, candidate, queues.Rows(database, "12345678", 2, 2), 0.2).messages > 0
 
 
 @pytest.mark.long
@@ -308,8 +306,8 @@ def test_an_observer_hears_how_it_goes(database: Database) -> None:
     heard: list[Live] = []
     load = Load(producers=2, consumers=2, seconds=2.2, warmup_seconds=0.1, rounds=1)
     bench = Bench(database, new_token(), load, tell=heard.append)
-    ground = floor.Rows(database, new_token(), 2, 2)
-    bench.run([Entrant(floor.contestant(database.product), ground)], lambda *_: None)
+    ground = queues.Rows(database, new_token(), 2, 2)
+    bench.run([Entrant(queues.floor_candidate(database.product), ground)], lambda *_: None)
     assert heard
     assert all(live.messages_per_second > 0 and live.round == 1 for live in heard)
 

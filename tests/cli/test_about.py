@@ -8,13 +8,15 @@ import shutil
 import stat
 import subprocess
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from click.shell_completion import ShellComplete
+from sqlalchemy import make_url
 
-from console.cli import version
-from console.cli.completion import SHELLS
+from console.cli import topics
 from console.cli.logs import LogFile, logging_to_file, told
+from console.cli.topics import SHELLS
 from console.cli.verbs import cli
 from console.errors import ConnectionFailedError, UsageError
 from tests.cli.calls import Console, call
@@ -45,7 +47,7 @@ def test_version_tells_what_it_works_with() -> None:
     ],
 )
 def test_the_commit_where_pip_has_it(written: str | None, commit: str) -> None:
-    assert version._commit(written) == commit
+    assert topics._commit(written) == commit
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -72,8 +74,41 @@ def test_what_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
     assert completed("serve") == ["serve-metrics"]
     assert completed("status", "--profile", "or") == ["orders"]
+    assert completed("install", "cl") == ["claim"]
+    assert completed("smoke", "--design", "r") == ["ring"]
+    assert completed("install", "fifo", "q", "--option", "or") == ["order="]
+    assert completed("install", "fifo", "q", "--option", "order=") == ["order=lax", "order=strict"]
     file.write_text("nonsense")
     assert completed("status", "--profile", "or") == []
+    assert completed("status", "or") == []
+
+
+def test_names_of_queues_are_completed_from_the_last_look_without_connecting(
+    console: Console, install: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    name = install("fifo")
+
+    def completed(*words: str) -> list[str]:
+        shell = ShellComplete(cli, {}, "dbq-console", "_DBQ_CONSOLE_COMPLETE")
+        return [one.value for one in shell.get_completions(list(words[:-1]), words[-1])]
+
+    assert completed("status", "fi") == []
+    console.done("status")
+    refuse = mock.Mock(side_effect=AssertionError("it connects"))
+    with mock.patch("console.engines.database.Database.transaction", refuse):
+        for before in (["status"], ["pop"], ["requeue"], ["audit"], ["pipeline", "archive"]):
+            assert name in completed(*before, "fi")
+        assert name in completed("--url", console.url, "status", "fi")
+        assert name in completed("purge", "--url", console.url, "fi")
+        assert completed("status", "--url", UNREACHABLE, "fi") == []
+        assert completed("install", "fifo", "fi") == []
+    (file,) = (tmp_path / "dbq-console" / "queues").iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert str(make_url(console.url).password) not in file.read_text()
+    console.done("uninstall", name, "--yes", name)
+    console.done("status")
+    assert name not in completed("status", "fi")
 
 
 def lines(path: Path) -> list[tuple[str, str]]:

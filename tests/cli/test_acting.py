@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.calls import Answer, Console
 from tests.cli.conftest import Install
-from tests.servers import connect, value, wait_until
+from tests.servers import PATIENCE_SECONDS, connect, value, wait_until
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def states(console: Console, name: str) -> tuple[int, int, int]:
 
 def only_planned(answer: Answer) -> dict[str, Any]:
     assert answer.status == 4, answer
-    assert answer.json["done"] is False
+    assert answer.json["done"] == 0
     assert "Nothing was changed" in answer.err
     plan = answer.json["plan"]
     assert isinstance(plan, dict)
@@ -37,7 +37,9 @@ def only_planned(answer: Answer) -> dict[str, Any]:
 
 
 def test_without_yes_it_is_only_a_plan(console: Console, mail: str) -> None:
-    for verb, count in (("purge", 8), ("requeue", 3), ("archive", 3), ("release", 0)):
+    nothing = console.done("release", mail, "--json").json
+    assert (nothing["plan"]["count"], nothing["done"]) == (0, False), "where nothing is needed"
+    for verb, count in (("purge", 8), ("requeue", 3), ("archive", 3)):
         assert only_planned(console(verb, mail, "--json"))["count"] == count
         plain = console(verb, mail)
         assert plain.status == 4
@@ -87,7 +89,7 @@ def test_a_production_database_wants_the_name(empty: Console) -> None:
 def test_a_dry_run_changes_nothing(console: Console, mail: str) -> None:
     for yes in ([], ["--yes", mail]):
         answer = console.done("purge", mail, "--dry-run", "--json", *yes)
-        assert answer.json["done"] is False
+        assert answer.json["done"] == 0
         assert answer.err == ""
     assert states(console, mail) == (5, 0, 3)
 
@@ -105,8 +107,8 @@ def test_nothing_to_do_is_no_failure(console: Console, install: Install) -> None
         ("purge", ["state=claimed"], "takes no messages in the state"),
         ("archive", ["state=ready"], "takes no messages in the state"),
         ("requeue", ["nonsense=1"], "cannot be read"),
-        ("purge", ["keep-newest=1"], "wants one state"),
-        ("purge", ["older=5m", "newer=10m", "id=x"], "no id of the queue"),
+        ("purge", ["keep-newest=1"], "needs one state"),
+        ("purge", ["older=5m", "newer=10m", "id=x"], "is not a key of the queue"),
         ("purge", ["payload.a=1"], "no payload with paths"),
     ],
 )
@@ -181,7 +183,7 @@ def test_ctrl_c_stops_after_the_batch_and_the_rest_can_be_done(
         (acting,) = console.status(name)["acting"]
         assert (acting["verb"], acting["planned"]) == ("purge", 300)
         running.send_signal(signal.SIGINT)
-        _, err = running.communicate(timeout=60)
+        _, err = running.communicate(timeout=PATIENCE_SECONDS)
     assert running.returncode == 130
     assert b"Stopping after this batch" in err
     assert console.status(name)["acting"] == []
@@ -214,7 +216,7 @@ def test_release_by_evidence(console: Console, install: Install) -> None:
         assert console.done("release", name, "--yes", "--json").json["result"]["done"] == 1
         assert states(console, name) == (3, 1, 0)
 
-        # The other one works on it: it is left alone, and the plan says who and where that is.
+        # The other one works on it: it is skipped, and the plan says who and where that is.
         refused = console.done("release", name, "--yes")
         assert "0 of 0 done" in refused.text
         assert "their owner is alive" in refused.err
@@ -236,7 +238,7 @@ def test_archive_goes_on_until_it_is_stopped(console: Console, install: Install)
             console.popped(name, "--count", str(count), "--complete")
             wait_until(lambda: console.status(name)["done"] == 0, "an empty queue")
         running.send_signal(signal.SIGTERM)
-        out, err = running.communicate(timeout=60)
+        out, err = running.communicate(timeout=PATIENCE_SECONDS)
     assert running.returncode == 0, err
     assert sum(int(line.split()[1]) for line in out.splitlines()) == 8
 
@@ -253,7 +255,7 @@ def test_archive_waits_while_the_queue_is_hot(console: Console, install: Install
         console.popped(name, "--complete")
         wait_until(lambda: console.status(name)["done"] == 0, "an archive that goes on")
         running.send_signal(signal.SIGINT)
-        running.communicate(timeout=60)
+        running.communicate(timeout=PATIENCE_SECONDS)
 
 
 def test_several_ids_are_those_and_no_others(console: Console, mail: str) -> None:
@@ -277,3 +279,24 @@ def test_several_ids_are_those_and_no_others(console: Console, mail: str) -> Non
     assert "several ids" in refused.err
     paged = console("messages", mail, *words, "--limit", "1", "--json")
     assert len(paged.json["messages"]) == 1
+
+
+def test_a_canary_without_a_result_is_exit_4_and_says_how_to_go_on(
+    console: Console, install: Install
+) -> None:
+    name = install("claim")
+    console.done("push", name, "-", "--lines", stdin=b"1\n2\n3\n")
+    console.done("pop", name, "--count", "3", "--fail", "no route")
+    how = ("--canary", "--canary-wait", "0s", "--yes")
+    answer = console("requeue", name, *how, "--json")
+    assert answer.status == 4
+    result = answer.json["result"]
+    assert (result["outcome"], result["done"], result["planned"]) == ("stopped", 1, 3)
+    assert result["canary"]["verdict"] == "unknown"
+    assert (result["canary"]["done"], len(result["canary"]["waiting"])) == ([], 1)
+    assert "after 1 and after 10 it waits up to" in answer.json["plan"]["canary"]
+    again = console("requeue", name, *how)
+    assert again.status == 4
+    assert "longer --canary-wait, or without --canary" in again.text
+    assert "without a verdict" in console.done("purge", name, "--canary", "--dry-run").text
+    assert console("requeue", name, "--canary-wait", "5s", "--yes").status == 2

@@ -18,7 +18,7 @@ import pytest
 
 from tests.cli.calls import Console, Process
 from tests.cli.conftest import Install
-from tests.servers import value, wait_until
+from tests.servers import PATIENCE_SECONDS, value, wait_until
 
 Fill = Callable[..., str]
 
@@ -118,7 +118,7 @@ def break_pipe(
         reader.drain()
         reader.close()
         popping.send_signal(signal.SIGCONT)
-        _, err = popping.communicate(timeout=60)
+        _, err = popping.communicate(timeout=PATIENCE_SECONDS)
     assert popping.returncode == 128 + signal.SIGPIPE
     assert err == b"The output was closed before everything was written.\n"
     return numbers(reader.got)
@@ -140,7 +140,7 @@ def interrupt(console: Console, point: int, *arguments: str) -> list[int]:
     with pop_into_a_pipe(console, *arguments) as (popping, reader):
         reader.read(point)
         popping.send_signal(signal.SIGINT)
-        _, err = popping.communicate(timeout=60)
+        _, err = popping.communicate(timeout=PATIENCE_SECONDS)
         reader.drain()
     assert (popping.returncode, err) == (128 + signal.SIGINT, b"Interrupted.\n")
     return numbers(reader.got)
@@ -216,7 +216,7 @@ def test_a_ring_is_broken_again_and_again(console: Console, filled: Fill, long: 
     """What is popped again is given back again, also after a relay."""
     name = filled("ring")
     committed: set[int] = set()
-    for turn in range(20 if long else 3):
+    for turn in range(20 if long else 1):
         delivered = break_pipe(console, random.randrange(200 * LINE), name)
         assert console.status(name)["ready"] == TOTAL
         committed |= set(delivered)
@@ -259,18 +259,27 @@ def test_only_what_was_delivered_is_completed(
     assert not set(left) & set(delivered)
 
 
-def test_a_full_disk_is_told_and_loses_nothing(console: Console, filled: Fill) -> None:
-    for kind in ("fifo", "ring"):
-        name = filled(kind, 9)
-        for options in ([], ["--json"]):
-            with (
-                Path("/dev/full").open("wb") as full,
-                console.process("pop", name, *options, stdout=full.fileno()) as popping,
-            ):
-                _, err = popping.communicate(timeout=60)
-            assert popping.returncode == 2
-            assert err == b"The result could not be written.\nNo space left on device\n"
-        assert sorted(left_ready(console, name)) == list(range(9))
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        *(("fifo", []), ("ring", ["--json"])),
+        pytest.param("fifo", ["--json"], marks=pytest.mark.long),
+        pytest.param("ring", [], marks=pytest.mark.long),
+    ],
+    ids=str,
+)
+def test_a_full_disk_is_told_and_loses_nothing(
+    console: Console, filled: Fill, kind: str, options: list[str]
+) -> None:
+    name = filled(kind, 9)
+    with (
+        Path("/dev/full").open("wb") as full,
+        console.process("pop", name, *options, stdout=full.fileno()) as popping,
+    ):
+        _, err = popping.communicate(timeout=PATIENCE_SECONDS)
+    assert popping.returncode == 2
+    assert err == b"The result could not be written.\nNo space left on device\n"
+    assert sorted(left_ready(console, name)) == list(range(9))
 
 
 def test_a_closed_stdout_is_told_and_loses_nothing(console: Console, filled: Fill) -> None:
@@ -296,7 +305,7 @@ def test_a_reader_of_the_plan_that_goes_away(console: Console, install: Install)
     os.close(end)
     with console.process("uninstall", name, stdout=stdout) as running:
         os.close(stdout)
-        _, err = running.communicate(timeout=60)
+        _, err = running.communicate(timeout=PATIENCE_SECONDS)
     assert running.returncode == 128 + signal.SIGPIPE
     assert b"Traceback" not in err
     assert console.status(name)["ready"] == 0

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from psycopg.sql import SQL, Identifier
 
-from console.monitor.checking import Figure, State, gravest
-from console.monitor.limits import Limits
+from console.cli.monitoring import Checked, Figure
+from console.monitor.limits import Limits, Severity
 from tests.cli.calls import Console, call
 from tests.cli.conftest import Install
 from tests.cli.test_grammar import UNREACHABLE
@@ -64,8 +64,8 @@ def test_too_much_is_critical(
 def test_errors_and_stuck_claims_are_a_warning_unless_a_limit_is_said(
     console: Console, install: Install
 ) -> None:
-    name = filled(console, install, "claim", messages=2)
-    console.done("pop", name, "--fail", "no")
+    name = filled(console, install, "claim", messages=11)
+    console.done("pop", name, "--count", "10", "--fail", "no")
     console.done("pop", name)
     claimed_an_hour_ago(console, name)
     assert console("check", name).status == 1
@@ -82,8 +82,9 @@ def test_errors_and_stuck_claims_are_a_warning_unless_a_limit_is_said(
         "warning": 1,
         "critical": None,
         "estimated": False,
+        "silenced": None,
     }
-    console.done("check", name, "--max-errors", "1", "--max-stuck", "1")
+    console.done("check", name, "--max-errors", "10", "--max-stuck", "1")
     assert console("check", name, "--max-stuck", "0", "--plugin").status == 2
 
 
@@ -115,7 +116,7 @@ def test_a_queue_that_cannot_be_read_is_unknown(empty: Console) -> None:
 
 
 def test_no_queue_at_all_is_not_fine(empty: Console) -> None:
-    assert empty("check").text == "DBQ UNKNOWN - no queue is here\n"
+    assert empty("check").text == "DBQ UNKNOWN - there are no queues here\n"
     assert (empty("check").status, empty("check", "--plugin").status) == (1, 3)
 
 
@@ -160,26 +161,36 @@ LIMITS = st.one_of(st.none(), st.integers(1, 50))
 def test_laws_of_a_figure(value: int | None, warning: int | None, critical: int | None) -> None:
     one = Figure("depth", value, Limits(warning, critical))
     if warning is None and critical is None:
-        assert one.state is State.OK
+        assert one.severity is Severity.OK
     elif value is None:
-        assert one.state is State.UNKNOWN
+        assert one.severity is Severity.UNKNOWN
     elif critical is not None and value >= critical:
-        assert one.state is State.CRITICAL
+        assert one.severity is Severity.CRITICAL
     elif warning is not None and value >= warning:
-        assert one.state is State.WARNING
+        assert one.severity is Severity.WARNING
     else:
-        assert one.state is State.OK
+        assert one.severity is Severity.OK
     # What a plugin's reader makes of the ranges is the same.
     _, low, high, *_ = one.perfdata("q").rpartition("=")[2].split(";")
     if value is not None:
-        assert (one.state is State.CRITICAL) == (high != "" and value > int(high))
-        if one.state is not State.CRITICAL:
-            assert (one.state is State.WARNING) == (low != "" and value > int(low))
+        assert (one.severity is Severity.CRITICAL) == (high != "" and value > int(high))
+        if one.severity is not Severity.CRITICAL:
+            assert (one.severity is Severity.WARNING) == (low != "" and value > int(low))
     else:
         assert "=U;" in one.perfdata("q")
 
 
-@given(st.lists(st.sampled_from(State)))
-def test_the_gravest_is_never_hidden(states: list[State]) -> None:
-    order = (State.CRITICAL, State.WARNING, State.UNKNOWN, State.OK)
-    assert gravest(states) is next((one for one in order if one in states), State.OK)
+BY_SEVERITY = {
+    Severity.CRITICAL: Figure("depth", 9, Limits(1, 2)),
+    Severity.WARNING: Figure("depth", 1, Limits(1, 2)),
+    Severity.UNKNOWN: Figure("depth", None, Limits(1, 2)),
+    Severity.OK: Figure("depth", 0, Limits(1, 2)),
+}
+"""The gravest first."""
+
+
+@given(st.lists(st.sampled_from([*BY_SEVERITY])))
+def test_the_gravest_is_never_hidden(severities: list[Severity]) -> None:
+    figures = tuple(BY_SEVERITY[one] for one in severities)
+    found = Checked("mail", "public", "fifo", figures).severity
+    assert found is next((one for one in BY_SEVERITY if one in severities), Severity.OK)

@@ -10,18 +10,12 @@ import pytest
 from sqlalchemy import make_url
 
 from tests.cli.calls import COMMAND, Console
+from tests.servers import PATIENCE_SECONDS
 
 SECRET = "hunter2"
 DOWN = "postgresql+psycopg://u@127.0.0.1:1/d"
 
 Spawn = Callable[..., "pexpect.spawn[str]"]
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "dbq-console" / "config.toml"
-    path.parent.mkdir()
-    return path
 
 
 @pytest.fixture
@@ -37,7 +31,7 @@ def spawn(tmp_path: Path) -> Spawn:
             env=kept | more | environment,
             dimensions=(24, 140),
             encoding="utf-8",
-            timeout=30,
+            timeout=PATIENCE_SECONDS,
         )
 
     return spawn_it
@@ -78,27 +72,66 @@ def test_alone_it_opens_all_that_are_configured(
     assert "every 1.5 s" in told
     told += quit_by_key(console)
     assert token.read_text() not in told
+
+
+@pytest.mark.long
+def test_a_profile_opens_no_other(spawn: Spawn, file: Path, empty: Console) -> None:
+    empty.done("install", "fifo", "letters")
+    down = f"[profiles.down]\nurl = '{DOWN}'\nproduction = true\n"
+    file.write_text(profile(empty.url, "prompt") + down)
     console = spawn(DBQ_PROFILE="down")
     console.expect("no connection")
     assert "letters" not in str(console.before)
     quit_by_key(console)
 
 
-def test_a_url_alone_is_for_looking(spawn: Spawn, file: Path, empty: Console) -> None:
+@pytest.mark.parametrize("option", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_a_url_alone_is_for_looking(
+    spawn: Spawn, file: Path, empty: Console, *, option: bool
+) -> None:
     file.write_text(f"[profiles.down]\nurl = '{DOWN}'\n")
-    for console in (spawn("--url", empty.url), spawn(DBQ_URL=empty.url)):
-        # A busy machine draws them in either order.
-        awaited = ["read-only", "no queues here yet"]
-        while awaited:
-            del awaited[console.expect(awaited)]
-        quit_by_key(console)
+    console = spawn("--url", empty.url) if option else spawn(DBQ_URL=empty.url)
+    # A busy machine draws them in either order.
+    awaited = ["read-only", "no queues here yet"]
+    while awaited:
+        del awaited[console.expect(awaited)]
+    quit_by_key(console)
+
+
+@pytest.mark.parametrize("by_url", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_rights_on_the_bare_command_are_those_of_the_screens(
+    spawn: Spawn, file: Path, empty: Console, *, by_url: bool
+) -> None:
+    file.write_text(f"[profiles.down]\nurl = '{DOWN}'\n")
+    rights = "operator" if by_url else "admin"
+    console = spawn(*(["--url", empty.url] if by_url else []), "--rights", rights)
+    console.expect(rights)
+    quit_by_key(console)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        pytest.param(["demo"], marks=pytest.mark.long),
+        pytest.param(["--url", DOWN], marks=pytest.mark.long),
+    ],
+    ids=str,
+)
+def test_a_dumb_terminal_is_told_so_in_one_line(spawn: Spawn, arguments: list[str]) -> None:
+    console = spawn(*arguments, TERM="dumb")
+    console.expect(pexpect.EOF)
+    console.close()
+    assert console.exitstatus == 2
+    assert str(console.before).count("\n") == 1
+    assert "TERM is dumb" in str(console.before)
 
 
 def test_a_password_is_asked_for_on_the_screen(spawn: Spawn, file: Path, empty: Console) -> None:
     file.write_text(profile(empty.url, "prompt"))
     console = spawn()
     console.expect("Log in to prod")
-    console.expect("as long as that runs")
+    console.expect("until it quits")
     console.send(str(make_url(empty.url).password) + "\r")
     console.expect("no queues here yet")
     told = str(console.before) + quit_by_key(console)

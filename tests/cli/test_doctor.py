@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
-from console.doctor.codes import CODES
+from console.doctor.families import CODES
 from tests.cli.calls import Console, call
 from tests.cli.conftest import Install
 from tests.servers import connect
 
 KEYS = ["code", "severity", "since", "summary", "evidence", "cause", "consequence", "repair"]
+KEYS += ["judgement", "estimated", "silenced"]
 
 
 @pytest.fixture
@@ -25,10 +26,12 @@ def ring(console: Console, install: Install) -> str:
 
 
 def findings(answer: Any) -> list[dict[str, Any]]:
+    """What was found; but that nobody pops, which is so where a test takes half a minute."""
     (queue,) = answer.json["queues"]
     found = queue["findings"]
     assert isinstance(found, list)
-    return found
+    assert answer.status == (1 if found else 0)
+    return [one for one in found if one["code"] != "consumer_stopped"]
 
 
 def test_all_clear(console: Console, install: Install) -> None:
@@ -40,9 +43,7 @@ def test_all_clear(console: Console, install: Install) -> None:
 
 
 def test_an_orphan_is_proven_and_mended(console: Console, ring: str) -> None:
-    answer = console("doctor", ring, "--json")
-    assert answer.status == 1
-    (orphans,) = findings(answer)
+    (orphans,) = findings(console("doctor", ring, "--json"))
     assert list(orphans) == KEYS
     assert "orphan" in orphans["code"]
     assert "1" in str(orphans["evidence"])
@@ -50,19 +51,17 @@ def test_an_orphan_is_proven_and_mended(console: Console, ring: str) -> None:
 
     planned = console("doctor", ring, "--fix", "--json")
     assert planned.status == 4
-    assert planned.json["done"] is False
+    assert planned.json["done"] == 0
     assert console("doctor", ring, "--fix", "--yes").status == 4
     assert console("doctor", ring, "--fix", "--dry-run").status in {0, 1}
     assert findings(console("doctor", ring, "--json")) != []
 
-    mended = console("doctor", ring, "--fix", "--yes", ring, "--json")
-    assert mended.status == 0, mended
-    assert findings(mended) == []
+    assert findings(console("doctor", ring, "--fix", "--yes", ring, "--json")) == []
     assert sorted(console.drained(ring)) == ["a", "b", "c"]
     verbs = {one["verb"] for one in console.done("audit", ring, "--json").json["actions"]}
     assert len(verbs) > 1
     again = console.done("doctor", ring, "--fix", "--yes", ring, "--json")
-    assert findings(again) == [], "nothing to mend is an answer too"
+    assert findings(again) == [], "nothing to repair is an answer too"
 
 
 def test_fix_wants_one_queue(console: Console, ring: str) -> None:

@@ -1,5 +1,6 @@
 """`errors`: what kinds of errors a queue has, counted."""
 
+import re
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +14,7 @@ from tests.servers import connect
 
 GROUP = [
     *("wording", "count", "first_at", "last_at", "attempts_least", "attempts_most"),
-    *("sample_id", "sample"),
+    *("sample_id", "sample", "key"),
 ]
 KINDS = {
     "connection to <ip> timed out after <n> s": (
@@ -26,7 +27,7 @@ KINDS = {
     "order <uuid> not found in <text>": (
         "format('order %s not found in ''shop %s''', gen_random_uuid(), n % 100)"
     ),
-    "HTTP <n> from https://api.example/<n>/items/<n> at <time>": (
+    "HTTP 503 from https://api.example/<n>/items/<n> at <time>": (
         "format('HTTP 503 from https://api.example/v2/items/%s at %s', md5(n::text), now() - since)"
     ),
     "deadlock detected: process <n> waits for process <n>": (
@@ -52,7 +53,6 @@ KINDS = {
     "disk quota of tenant <n> exceeded": "format('disk quota of tenant %s exceeded', n % 1000)",
 }
 """Twelve kinds, each as SQL that makes a text of it with ids and times of its own."""
-COUNT = 100_000
 COLUMNS = {
     "claim": "id, created_at, processing_started_at, payload, attempts, errors, done_at",
     "status": "id, queue_date_time, claimed_at, text_data, attempts, errors, done_at, status",
@@ -76,32 +76,32 @@ def fill(console: Console, name: str, design: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("design", ["status", pytest.param("claim", marks=pytest.mark.long)])
-def test_a_hundred_thousand_errors_of_twelve_kinds_are_twelve_groups(
-    console: Console, install: Install, design: str
+def test_any_number_of_errors_of_twelve_kinds_are_twelve_groups(
+    console: Console, install: Install, design: str, long: bool
 ) -> None:
-    name = install(design)
-    fill(console, name, design, COUNT)
-    plain = console.run("errors", name)
+    name, count = install(design), 100_000 if long else 25_000
+    fill(console, name, design, count)
+    plain = console("errors", name)
     assert (plain.status, plain.err) == (0, "")
-    assert plain.text.startswith("100,000 errors of 12 kinds.\n")
+    assert plain.text.startswith(f"{count:,} errors in 12 groups.\n")
     assert all(len(line) <= 80 for line in plain.text.splitlines())
 
     found = console.done("errors", name, "--json").json
     assert list(found) == ["queue", "design", "groups", "counted", "ungrouped", "complete"]
-    assert (found["counted"], found["ungrouped"], found["complete"]) == (COUNT, 0, True)
+    assert (found["counted"], found["ungrouped"], found["complete"]) == (count, 0, True)
     groups = {group["wording"]: group for group in found["groups"]}
     assert set(groups) == set(KINDS)
-    assert sum(group["count"] for group in groups.values()) == COUNT
+    assert sum(group["count"] for group in groups.values()) == count
     with connect(console.url) as connection:
         for at, wording in enumerate(KINDS):
             group = groups[wording]
             assert list(group) == GROUP
-            check(group, at, connection, name)
+            check(group, at, count, connection, name)
 
 
-def check(group: dict[str, Any], at: int, connection: Any, name: str) -> None:
+def check(group: dict[str, Any], at: int, count: int, connection: Any, name: str) -> None:
     """Against an exact count of the rows that were made for this kind."""
-    numbers = [n for n in range(1, COUNT + 1) if n % len(KINDS) == at]
+    numbers = [n for n in range(1, count + 1) if n % len(KINDS) == at]
     assert group["count"] == len(numbers)
     assert (group["attempts_least"], group["attempts_most"]) == (
         min(1 + n % 3 for n in numbers),
@@ -137,8 +137,9 @@ def test_every_design_has_an_answer_or_says_why_not(
         }
         assert console.done("errors", name).text == "No errors.\n"
     else:
-        assert (answer.status, answer.out) == (2, b"")
-        assert "no errors to look at" in answer.err
+        assert answer.status == 2
+        assert "keeps no errors" in answer.json["error"]["what"]
+        assert "keeps no errors" in answer.err
 
 
 def test_the_plain_answer(console: Console, install: Install) -> None:
@@ -148,12 +149,13 @@ def test_the_plain_answer(console: Console, install: Install) -> None:
     for text in texts:
         console.done("pop", name, "--fail", text)
     head, *lines = console.done("errors", name).text.splitlines()
-    assert head == "3 errors of 2 kinds."
+    assert head == "3 errors in 2 groups."
     assert lines[:3] == ["", "2  order <n> at <time> failed", lines[2]]
     assert lines[2].startswith("   20")
-    assert lines[2].endswith(" UTC, tries: 1")
+    assert lines[2].endswith(" UTC, attempts: 1")
     assert lines[3] == "   sample 2: order 2 at 10:20:31 failed"
-    assert lines[5].startswith("1  漢字␛[<n> ")
+    assert lines[4].startswith("   error-group=1-")
+    assert lines[6].startswith("1  漢字␛[<n> ")
     assert "\x1b" not in "".join(lines)
 
 
@@ -172,14 +174,14 @@ def test_what_was_not_counted_is_told(
         newer = SQL("SELECT count(*) FROM {} WHERE done_at >= %s").format(Identifier(name))
         assert connection.execute(newer, [oldest]).fetchone() == (200,)
     text = console.done("errors", name).text
-    assert text.startswith("200 errors of 12 kinds, the newest; there are older ones")
+    assert text.startswith("200 errors in 12 groups, the newest; older ones")
     assert "\n≈17  " in text
 
     monkeypatch.setattr("console.monitor.errors.MOST_GROUPS", 5)
     found = console.done("errors", name, "--json").json
     assert len(found["groups"]) == 5
     assert found["ungrouped"] == 200 - sum(group["count"] for group in found["groups"])
-    assert f"and ≈{found['ungrouped']} errors of other kinds" in console.done("errors", name).text
+    assert f"and ≈{found['ungrouped']} errors in other groups" in console.done("errors", name).text
 
 
 def test_errors_that_all_failed_at_one_moment(console: Console, install: Install) -> None:
@@ -189,3 +191,46 @@ def test_errors_that_all_failed_at_one_moment(console: Console, install: Install
         connection.execute(SQL("UPDATE {} SET done_at = now()").format(Identifier(name)))
     found = console.done("errors", name, "--json").json
     assert (found["counted"], len(found["groups"]), found["complete"]) == (30_000, 12, True)
+
+
+def test_a_kind_is_requeued_by_its_key(console: Console, install: Install) -> None:
+    """One error of another code, one in several lines: each kind by itself."""
+    name = install("claim")
+    texts = ["HTTP 503 of\norder 1", "HTTP 503 of order 2", "HTTP 451 of order 1"]
+    console.done("push", name, "-", "--lines", stdin=b"1\n2\n3\n")
+    for text in texts:
+        console.done("pop", name, "--fail", text)
+    groups = console.done("errors", name, "--json").json["groups"]
+    keys = {group["wording"]: group["key"] for group in groups}
+    assert set(keys) == {"HTTP 503 of order <n>", "HTTP 451 of order <n>"}
+    key = f"error-group={keys['HTTP 503 of order <n>']}"
+    assert key in console.done("errors", name).text
+    listed = console.done("messages", name, "--filter", key, "--json").json["messages"]
+    assert {message["error"] for message in listed} == set(texts[:2])
+    assert "error_hash" not in listed[0]
+    done = console.done("requeue", name, "--filter", key, "--yes", "--json").json
+    assert (done["plan"]["count"], done["plan"]["complete"]) == (2, True)
+    (left,) = console.done("messages", name, "--state", "error", "--json").json["messages"]
+    assert left["error"] == texts[2]
+
+    other = console("requeue", name, "--filter", "error-group=99-" + "a" * 16, "--yes")
+    assert other.status == 2
+    assert "with other rules" in other.err
+    assert console("messages", name, "--filter", key, "--filter", "state=ready").status == 2
+
+
+def test_a_plan_with_a_limit_says_what_is_an_estimate(console: Console, install: Install) -> None:
+    """It looks at no more than it needs: what else there is, the statistics tell."""
+    name = install("status")
+    fill(console, name, "status", 12_000)
+    with connect(console.url) as connection:
+        connection.execute(SQL("ANALYZE {}").format(Identifier(name)))
+    words = ("requeue", name, "--filter", "limit=5", "--dry-run")
+    assert re.search(r"  5 messages \(of ≈1[0-4] k error\)\n", console.done(*words).text)
+    plan = console.done(*words, "--json").json["plan"]
+    assert (plan["count"], plan["by_state"], plan["payload_bytes"]) == (5, {"error": 5}, 5)
+    total = plan["totals"]["error"]
+    assert (total["estimated"], total["count"]) == (True, pytest.approx(12_000, rel=0.2))
+    whole = console.done("requeue", name, "--dry-run", "--json").json["plan"]
+    assert whole["totals"] == {"error": {"count": 12_000, "estimated": False}}
+    assert plan["newest_seconds"] > whole["newest_seconds"]

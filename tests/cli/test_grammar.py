@@ -12,15 +12,15 @@ from pathlib import Path
 
 import click
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import make_url
 
 from console.cli.verbs import cli
 from console.designs import DESIGNS
-from tests.cli.calls import COMMAND, Answer, Console, call
+from tests.cli.calls import COMMAND, Answer, Console, call, command
 from tests.cli.conftest import Install
-from tests.servers import connect
+from tests.servers import PATIENCE_SECONDS, connect
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSWORD = "s3cr3t"
@@ -53,12 +53,22 @@ def words(verb: str, name: str) -> list[str]:
 
 
 def refused(answer: Answer, status: int, *complaints: str) -> None:
-    """Nothing on stdout; on stderr every complaint, and neither a password nor a traceback."""
-    assert (answer.status, answer.out) == (status, b""), answer
+    """On stderr every complaint, and neither a password nor a traceback; on stdout nothing, or
+    the error as one object."""
+    assert answer.status == status, answer
+    told_nothing_else(answer)
+    assert PASSWORD not in answer.text
     for complaint in complaints:
         assert complaint in answer.err
     assert PASSWORD not in answer.err
     assert "Traceback" not in answer.err
+
+
+def told_nothing_else(answer: Answer) -> None:
+    """No result is on stdout; with --json, the error is."""
+    if answer.out:
+        assert set(answer.json) == {"error"}
+        assert answer.json["error"]["exit"] == answer.status
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -80,7 +90,8 @@ def call_of_a_silent_server() -> Iterator[subprocess.Popen[bytes]]:
 
 def verbs() -> Iterator[tuple[str, click.Command]]:
     """Every verb by its words; a group is none, its verbs are."""
-    for name, verb in cli.commands.items():
+    for name in cli.commands:
+        verb = command(name)
         if isinstance(verb, click.Group):
             yield from ((f"{name} {part}", one) for part, one in verb.commands.items())
         else:
@@ -94,7 +105,7 @@ def test_every_verb_takes_the_common_options() -> None:
     }
     common = {"--url", "--profile", "--schema", "--rights", "--json"}
     assert {name for name, found in options.items() if not common <= found} <= {"demo"}
-    assert {"--url", "--profile", "--version", "--replay", "--at", "--no-record"} | {
+    assert {"--url", "--profile", "--rights", "--version", "--replay", "--at", "--no-record"} | {
         "--log-level"
     } == {option for parameter in cli.params for option in parameter.opts}
 
@@ -108,12 +119,12 @@ def test_yes_is_taken_by_verbs_that_ask_and_only_by_those() -> None:
     on_messages = {"requeue", "release", "purge", "archive", "restore"}
     assert asking == on_messages | {
         *("uninstall", "relay", "resize", "maintain", "upgrade", "end-session", "doctor"),
-        *("pipeline archive", "pipeline replay"),
+        *("pause", "resume", "protect", "unprotect", "pipeline archive", "pipeline replay"),
     }
 
 
 def test_every_verb_has_help_with_examples() -> None:
-    for name, verb in [*verbs(), ("", cli), ("pipeline", cli.commands["pipeline"])]:
+    for name, verb in [*verbs(), ("", cli), ("pipeline", command("pipeline"))]:
         answer = call(*name.split(), "--help")
         assert answer.status == 0
         assert "Usage: " in answer.text
@@ -154,13 +165,13 @@ def understood(words: list[str]) -> None:
         name, verb, rest = context.command.resolve_command(context, left)
         assert verb is not None
         context = verb.make_context(name, rest, parent=context)
-        if not isinstance(verb, click.Group):
+        if not isinstance(context.command, click.Group):
             return
 
 
 @pytest.mark.parametrize(
     ("name", "verb"),
-    [*verbs(), ("pipeline", cli.commands["pipeline"]), ("", cli)],
+    [*verbs(), ("pipeline", command("pipeline")), ("", cli)],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_every_example_can_be_called_so(name: str, verb: click.Command) -> None:
@@ -171,18 +182,29 @@ def test_every_example_can_be_called_so(name: str, verb: click.Command) -> None:
         assert words[: len(name.split())] == name.split()
 
 
-def test_every_command_of_the_readme_can_be_called_so() -> None:
-    text = (ROOT / "README.md").read_text()
+_STAND_FOR = {"VERB": "status", "TOPIC": "designs", "D": "fifo", "E": "mssql"}
+
+
+def commands_of(document: Path) -> list[str]:
+    """The lines of a document that a reader may type: its blocks of code, and what is set as a
+    command in its text."""
+    text = document.read_text()
     blocks = re.findall(r"^```(?:sh)?\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    lines += re.findall(
-        r"`(dbq-console [^`]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
-    )
-    found = [words for line in lines if "dbq-console" in line for words in calls_of(line)]
-    assert len(found) > 60
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    spans = [" ".join(one.split()) for one in re.findall(r"`([^`]+)`", prose)]
+    lines += [re.sub(r'eval "\$\((.*)\)"', r"\1", one) for one in spans]
+    return [line for line in lines if re.match(r"\w+ \d+ \| dbq|dbq-console ", line)]
+
+
+def test_every_command_of_the_documents_can_be_called_so() -> None:
+    documents = [*ROOT.glob("*.md"), *ROOT.glob("[cqt]*/**/*.md")]
+    assert len(documents) > 12
+    found = [words for one in documents for line in commands_of(one) for words in calls_of(line)]
+    assert len(found) > 80
     for words in found:
-        if words != ["pipeline"]:  # only named
-            understood(words)
+        named = [_STAND_FOR.get(word, word) for word in words if word != "--help"]
+        understood(named)
 
 
 @pytest.mark.parametrize(
@@ -221,6 +243,25 @@ def test_the_url_before_the_verb_after_it_and_in_the_environment(
     assert answer.json["queues"] == []
 
 
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql"])
+def test_a_url_as_other_tools_write_it_is_taken_everywhere(
+    console: Console, tmp_path: Path, scheme: str
+) -> None:
+    """On the command line, in DBQ_URL, in a profile, and where a variable holds it whole."""
+    url = console.url.replace("postgresql+psycopg://", f"{scheme}://")
+    file = tmp_path / "config.toml"
+    file.write_text('[profiles.p]\nurl = "${env:WHOLE}"\n')
+    environment = {"DBQ_CONFIG": str(file), "WHOLE": url}
+    for arguments, more in ((["--url", url], {}), ([], {"DBQ_URL": url}), (["--profile", "p"], {})):
+        answer = call("status", "--json", *arguments, environment=environment | more)
+        assert answer.status == 0, answer
+    file.write_text(f'[profiles.p]\nurl = "{scheme}://u@127.0.0.1:1/d"\n')
+    assert "127.0.0.1" in call("status", "--profile", "p", environment=environment).err
+    shown = call("config", "show", "--profile", "p", "--json", environment=environment).json
+    (only,) = shown["profiles"]
+    assert only["settings"]["url"]["value"] == "postgresql://u@127.0.0.1:1/d"
+
+
 def test_an_empty_url_in_the_environment_is_none() -> None:
     refused(call("status", environment={"DBQ_URL": ""}), 2, "No database is named", "--url")
 
@@ -246,7 +287,7 @@ def test_a_wrong_password_and_a_database_that_is_not_there(console: Console) -> 
     url = make_url(console.url)
     for wrong in (url.set(password=PASSWORD), url.set(database="no such database")):
         answer = call("status", "--url", wrong.render_as_string(hide_password=False))
-        refused(answer, 3, "Could not look at")
+        refused(answer, 3, "Could not read")
 
 
 @pytest.mark.parametrize(
@@ -272,6 +313,14 @@ MISTAKES = {
     "push q": "payload",
     "push q x --lines": "--lines",
     "push q x --wait soon": "soon",
+    "push q x --due soon": "duration from now",
+    "push q x --due 2026-03-29T08:00": "offset from UTC",
+    "push q x --id 1": "UUID",
+    "push q x --allow-empty": "stdin",
+    "push q - --lines --id 6f1f2a30-3c1e-4f0e-9f43-0c8d7a5b1e52": "--lines",
+    "complete q": "ID",
+    "fail q 1": "--error",
+    "complete q 1 --attempts 0": "0",
     "push q x --wait -1s": "-1s",
     "pop": "NAME",
     "pop q --count 0": "0",
@@ -281,6 +330,7 @@ MISTAKES = {
     "smoke": "--design",
     "smoke q --design fifo": "--design",
     "smoke --design nope": "'nope'",
+    "prove --designs nope": "'nope'",
     "install": "DESIGN",
     "install nope q": "'nope'",
     "install broker q": "'broker'",
@@ -352,7 +402,7 @@ def test_schema_says_which_of_several_is_meant(empty: Console) -> None:
     assert seen["schema"] == "two"
     assert [q["schema"] for q in empty.done("status", "--json").json["queues"]] == ["one", "two"]
     assert empty.done("pop", "q", "--schema", "two").out == b"two\n"
-    empty.done("uninstall", "q", "--schema", "two", "--yes", "q")
+    empty.done("uninstall", "q", "--schema", "two", "--with-messages", "--yes", "q")
     assert empty.done("pop", "q").out == b"one\n"
 
 
@@ -364,6 +414,8 @@ def test_an_empty_list_is_exit_0(empty: Console) -> None:
 
 WRITING = {
     "push q x": "operator",
+    "complete q 1": "operator",
+    "fail q 1 --error no": "operator",
     "pop q": "operator",
     "requeue q": "operator",
     "release q": "operator",
@@ -383,6 +435,7 @@ WRITING = {
     "forget q": "admin",
     "smoke q": "admin",
     "bench": "admin",
+    "prove": "admin",
     "relay q": "admin",
     "resize q 5": "admin",
 }
@@ -442,7 +495,7 @@ def test_designs_needs_no_database_and_lists_all_there_is_to_choose() -> None:
         of = DESIGNS[name]
         assert set(listed) == {
             *("design", "title", "source", "summary", "advice", "engines"),
-            *("options", "states", "verbs", "verbs_with"),
+            *("options", "states", "verbs", "verbs_with", "details", "order"),
         }
         assert listed["engines"] == list(of.engines)
         assert list(listed["options"]) == list(of.engines)
@@ -489,11 +542,12 @@ def sane(answer: Answer) -> None:
     assert "Traceback" not in answer.err
     if answer.status in {2, 3}:
         assert answer.err.strip()
-        assert answer.out == b""
+        told_nothing_else(answer)
 
 
 @settings(deadline=None, max_examples=150)
 @given(verb=VERBS, arguments=st.lists(ODD, max_size=6))
+@example(verb="unsilence", arguments=["\ud800"])  # neither audit nor log could write it
 def test_no_argument_breaks_a_call_without_a_database(verb: str, arguments: list[str]) -> None:
     sane(call(verb, *arguments, "--url", UNREACHABLE))
 
@@ -562,6 +616,32 @@ main()
 """
 
 
+_INTERRUPTED_IN_EXEC = """
+import sys
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == {name!r}:
+            exec("import os, signal; os.kill(os.getpid(), signal.SIGINT)\\nwhile True: pass")
+sys.meta_path.insert(0, Interrupt())
+from console.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize("name", ["console.cli.verbs", "console.monitor.sampler"])
+def test_an_interrupt_while_a_dataclass_is_made_is_an_exit_status(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / "interrupted.py").write_text(_INTERRUPTED_IN_EXEC.format(name=name))
+    done = subprocess.run(
+        [sys.executable, "-m", "interrupted", "status", "--watch"],
+        capture_output=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"Interrupted.\n")
+
+
 def test_an_interrupt_while_the_program_still_loads() -> None:
     done = subprocess.run(
         [sys.executable, "-c", _INTERRUPTED_WHILE_LOADING], capture_output=True, check=False
@@ -572,7 +652,7 @@ def test_an_interrupt_while_the_program_still_loads() -> None:
 def test_a_silent_server_ends_the_call_at_its_time_out(
     call_of_a_silent_server: subprocess.Popen[bytes],
 ) -> None:
-    out, err = call_of_a_silent_server.communicate(timeout=60)
+    out, err = call_of_a_silent_server.communicate(timeout=PATIENCE_SECONDS)
     refused(Answer(call_of_a_silent_server.returncode, out, err.decode()), 3, "Could not")
 
 

@@ -14,11 +14,18 @@ from pathlib import Path
 import psycopg
 
 from console.engines import open_database
-from console.monitor.recording.reading import Reader, Span
-from console.monitor.recording.records import ACTIONS, FINDINGS, SAMPLES, WAITS, Kind
+from console.monitor.recording.reader import RecordReader
+from console.monitor.recording.segments import (
+    ACTIONS,
+    FINDINGS,
+    SAMPLES,
+    WAITS,
+    RecordKind,
+    TimeRange,
+)
 from tests.cli.calls import COMMAND, Console
 from tests.cli.conftest import Install
-from tests.servers import connect, wait_until
+from tests.servers import PATIENCE_SECONDS, connect, wait_until
 
 _POINT = [
     *("at", "looks", "ready", "scheduled", "claimed", "stuck", "errors", "done", "age_seconds"),
@@ -48,11 +55,11 @@ def sleeping(console: Console) -> Iterator[None]:
         assert isinstance(waits.exception(30), psycopg.errors.QueryCanceled)
 
 
-def rows(console: Console, folder: Path, kind: Kind) -> list[dict[str, object]]:
+def rows(console: Console, folder: Path, kind: RecordKind) -> list[dict[str, object]]:
     """Everything of a kind that is recorded."""
     now = datetime.now(UTC)
-    span = Span(now - timedelta(days=1), now + timedelta(days=1))
-    return Reader(folder, open_database(console.url).label).rows(kind, span)
+    span = TimeRange(now - timedelta(days=1), now + timedelta(days=1))
+    return RecordReader(folder, open_database(console.url).label).rows(kind, span)
 
 
 def test_recorded_killed_recorded_again_and_shown(
@@ -74,7 +81,7 @@ def test_recorded_killed_recorded_again_and_shown(
         assert second.status == 4
         assert "recorded already" in second.err
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
     assert list(tmp_path.glob("samples/*/*/*.parquet"))
     assert not list(tmp_path.glob("open/*/*.jsonl"))
     assert rows(console, tmp_path, SAMPLES)[: len(before)] == before

@@ -90,7 +90,7 @@ def test_a_hostile_queue_is_looked_at_without_harm(canary: Console, kind: str) -
     assert {one["payload"] for one in shown["messages"]} == set(PAYLOADS)
     assert {one["error"] for one in shown["messages"]} == {None, *TEXTS[:3]}
     assert shown["queue"] == name
-    harmless(canary("uninstall", name, "--yes", name))
+    harmless(canary("uninstall", name, "--with-messages", "--yes", name))
 
 
 def test_what_a_server_says_of_a_hostile_payload_is_harmless(canary: Console) -> None:
@@ -123,7 +123,7 @@ def test_a_report_s_lines_are_its_own(canary: Console) -> None:
     assert all("all clear" not in head or head.startswith("# public") for head in heads)
     (row,) = {line.count(" | ") for line in text.splitlines() if line.startswith("| ready")}
     assert row == 1
-    canary.done("uninstall", name, "--yes", name)
+    canary.done("uninstall", name, "--with-messages", "--yes", name)
 
 
 WORDS = valid_texts.filter(lambda text: not text.startswith("-"))

@@ -142,7 +142,7 @@ def test_the_plain_table(console: Console, install: Install) -> None:
     push(console, name, "one", "two\tthree")
     console.done("pop", name, "--fail", "boom")
     head, ready, _, *rest = console.done("messages", name, "--payload").text.splitlines()
-    assert head.split() == ["id", "state", "age", "tries", "bytes"]
+    assert head.split() == ["id", "state", "age", "attempts", "bytes"]
     assert ready.split()[1:] == ["ready", *ready.split()[2:4], "0", "9"]
     assert rest[0] == "        two␉three"
     assert rest[1].split()[1] == "error"
@@ -164,7 +164,7 @@ def test_what_is_unknown_and_what_does_not_apply(empty: Console) -> None:
     head, split, *_ = empty.done("messages", "s").text.splitlines()
     assert split.split()[head.split().index("bytes") + 1] == "?"  # an age has a blank
     head, in_slot, in_hand, _ = empty.done("messages", "r").text.splitlines()
-    heads = ["id", "number", "slot", "state", "age", "tries", "bytes", "pushed", "UTC"]
+    heads = ["id", "number", "slot", "state", "age", "attempts", "bytes", "pushed", "UTC"]
     assert head.split() == heads
     assert in_slot.split()[:4] == ["2", "2", "2", "ready"]
     assert in_hand.split()[:4] == ["1", "·", "·", "claimed"]
@@ -191,8 +191,8 @@ def test_a_search_that_stopped_says_so_and_can_go_on(
 ) -> None:
     name = install("fifo")
     push(console, name, *map(str, range(40)))
-    monkeypatch.setattr("console.monitor.search.READ_AT_ONCE", 10)
-    monkeypatch.setattr("console.monitor.search.READ_MOST", 20)
+    monkeypatch.setattr("console.monitor.scan_query.READ_AT_ONCE", 10)
+    monkeypatch.setattr("console.monitor.scan_query.READ_MOST", 20)
     answer = console.done("messages", name, "--filter", "older=1h")
     assert answer.text == "No messages so far.\n"
     assert answer.err.endswith("--after ready,,20\n")
@@ -212,7 +212,7 @@ def test_a_list_without_an_order_says_that_there_is_more(empty: Console) -> None
     empty.done("adopt", "theirs", "--design", "heap", "--map", "payload=body", "--map", "id=id")
     answer = empty.done("messages", "theirs", "--limit", "3")
     assert len(answer.text.splitlines()) == 4
-    assert "no order to go on in" in answer.err
+    assert "no order to continue in" in answer.err
     assert answer.text.splitlines()[1].startswith("x" * 39 + "…  ready")
     found = empty.done("messages", "theirs", "--limit", "3", "--json").json
     assert (len(found["messages"]), found["next"], found["complete"]) == (3, None, False)
@@ -230,8 +230,8 @@ MISTAKES = {
     "--filter limit=5": "--limit",
     "--filter keep-newest=5": "does not apply to messages",
     "--filter payload.a=1": "wants JSON",
-    "--filter id=x": "no id of the queue",
-    "--after nowhere": "no place in this list",
+    "--filter id=x": "is not a key of the queue",
+    "--after nowhere": "not a place in this list",
 }
 
 
@@ -245,7 +245,7 @@ def test_wrong_use_is_exit_2(console: Console, install: Install, mistake: str) -
 
 def test_an_archive_that_is_left_has_no_messages(console: Console, install: Install) -> None:
     name = install("fifo", "archive_at_pop=on")
-    console.done("uninstall", name, "--yes", name, "--keep-archive")
+    console.done("uninstall", name, "--yes", name, "--keep-archive", "--with-messages")
     answer = console("messages", name)
     assert answer.status == 2
     assert "only its archive is left" in answer.err
@@ -290,8 +290,8 @@ def test_the_configured_masks_hide_what_payloads_and_errors_say(
     assert revealed["error"] == "card 4111111111111111 refused"
     entries = json.loads(console.done("audit", name, "--verb", "reveal", "--json").out)["actions"]
     assert [(entry["verb"], entry["outcome"]) for entry in entries] == [("reveal", "done")]
-    assert console.run("messages", name, *named, "--rights", "read-only").status == 4
-    assert console.run("messages", name, "--reveal").status == 2
+    assert console("messages", name, *named, "--rights", "read-only").status == 4
+    assert console("messages", name, "--reveal").status == 2
 
 
 def test_times_are_in_the_zone_that_is_configured_and_say_so(
@@ -321,10 +321,10 @@ def test_where_the_clocks_were_changed_each_time_tells_its_offset(
         connection.execute(push_due, ["x", due["winter"]])
         head, line = console.done("messages", name).text.splitlines()
         # A test that runs in summer has one offset for due and another for pushed.
-        assert ("due +01:00" in head) != ("2099-01-01 13:00:00 +01:00" in line)
+        assert ("scheduled +01:00" in head) != ("2099-01-01 13:00:00 +01:00" in line)
         connection.execute(push_due, ["x", due["summer"]])
     head, *lines = console.done("messages", name).text.splitlines()
-    assert head.split()[-1] in {"due", "pushed"}
+    assert head.split()[-1] in {"scheduled", "pushed"}
     assert [line.split("2099")[1][:21] for line in lines] == [
         "-01-01 13:00:00 +01:0",
         "-07-01 14:00:00 +02:0",

@@ -26,7 +26,7 @@ from tests.cli.conftest import Install
 from tests.cli.test_grammar import _WATCHED as WATCHED
 from tests.cli.test_grammar import UNREACHABLE
 from tests.cli.test_status import claimed_an_hour_ago
-from tests.servers import connect, wait_until
+from tests.servers import PATIENCE_SECONDS, connect, wait_until
 
 OPEN_METRICS = "application/openmetrics-text; version=1.0.0"
 Found = dict[str, list[tuple[dict[str, str], float]]]
@@ -35,7 +35,9 @@ Found = dict[str, list[tuple[dict[str, str], float]]]
 
 def scraped(url: str, accept: str = OPEN_METRICS) -> Found:
     at = urlsplit(url)
-    with closing(HTTPConnection(at.hostname or "", at.port, timeout=30)) as connection:
+    with closing(
+        HTTPConnection(at.hostname or "", at.port, timeout=PATIENCE_SECONDS)
+    ) as connection:
         connection.request("GET", at.path, headers={"Accept": accept})
         answer = connection.getresponse()
         kind, text = answer.headers["Content-Type"], answer.read().decode()
@@ -78,7 +80,7 @@ def until(url: str, holds: Callable[[Found], bool], what: str) -> Found:
         last[:] = [scraped(url)]
         return holds(last[0])
 
-    wait_until(look, what, seconds=60)
+    wait_until(look, what)
     return last[0]
 
 
@@ -138,7 +140,7 @@ def test_figures_of_a_real_server_and_an_end_by_sigterm(console: Console, instal
         # The other format is served to whoever asks for it.
         assert figures(scraped(url, "text/plain"), heap) == figures(scraped(url), heap)
         running.send_signal(signal.SIGTERM)
-        out, err = running.communicate(timeout=60)
+        out, err = running.communicate(timeout=PATIENCE_SECONDS)
     assert (running.returncode, out) == (0, b"")
     assert b"Traceback" not in err
     assert b"Ending" in err
@@ -166,7 +168,7 @@ def test_a_database_that_is_not_there_is_down() -> None:
         assert "dbq_last_sample_timestamp_seconds" not in found
         assert not any(name.startswith("dbq_queue") for name in found)
         running.send_signal(signal.SIGINT)
-        _, err = running.communicate(timeout=60)
+        _, err = running.communicate(timeout=PATIENCE_SECONDS)
     assert running.returncode == 0
     assert b"s3cr3t" not in err
 
@@ -305,6 +307,16 @@ def test_a_group_that_is_not_there(verb: str, tmp_path: Path) -> None:
     both = call(verb, "--group", "shop", "--url", UNREACHABLE)
     assert (both.status, both.out) == (2, b"")
     assert "--group" in both.err
+
+
+def test_default_alerts_wake_nobody_for_a_moment_or_for_one_error() -> None:
+    found = rules(call("serve-metrics", "--print-alerts", "--json").json["alerts"])
+    assert {rule["for"] for rule in found} == {"5m"}
+    assert not any(rule["alert"] == "DbqQueueErrors" for rule in found)
+    assert [rule["expr"] for rule in found if rule["alert"] == "DbqQueueFindings"] == [
+        'dbq_queue_findings{severity="critical"} >= 1',
+        'dbq_queue_findings{severity="warning"} >= 1',
+    ]
 
 
 def test_rules_without_any_configuration_hold_for_all() -> None:

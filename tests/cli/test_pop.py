@@ -2,6 +2,7 @@
 
 import base64
 import json
+import shlex
 import signal
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from tests.cli.calls import Console
 from tests.cli.conftest import Install
-from tests.servers import connect, value, wait_until
+from tests.servers import PATIENCE_SECONDS, connect, value, wait_until
 
 KEEPING = ["claim", "status", "split", "ring in_hand=on"]
 """Designs that keep what was popped until it is finished, with the option that it takes."""
@@ -50,7 +51,7 @@ def test_payloads_are_printed_as_they_are_one_a_line(console: Console, install: 
 
 def test_bytes_are_printed_as_they_are(console: Console, install: Install) -> None:
     name = install("fifo", "payload=bytes")
-    for stdin in (b"\x00\xff", b"", b"\n\n"):
+    for stdin in (b"\x00\xff", b"\n", b"\n\n"):
         console.done("push", name, "-", stdin=stdin)
     assert console.done("pop", name, "--count", "3").out == b"\x00\xff\n\n\n\n"
 
@@ -62,7 +63,7 @@ def test_the_stable_object_of_json(console: Console, install: Install) -> None:
         ("fifo payload=json", b'{"b":1,  "a": 12345678901234567890}', None, "text"),
         ("fifo payload=bytes", b"\x00\xff", base64.b64encode(b"\x00\xff").decode(), "base64"),
         ("fifo payload=bytes", b"plain", base64.b64encode(b"plain").decode(), "base64"),
-        ("claim payload=bytes", b"", "", "base64"),
+        ("claim payload=bytes", b"\n", "", "base64"),
     ):
         name = make(install, kind)
         pushed = console.done("push", name, "-", "--json", stdin=sent).json["id"]
@@ -149,7 +150,7 @@ def test_a_design_that_deletes_has_nothing_to_finish(
         name = make(install, kind)
         fill(console, name, "x")
         answer = console("pop", name, *finish, "--json")
-        assert (answer.status, answer.out) == (2, b"")
+        assert (answer.status, set(answer.json)) == (2, {"error"})
         assert console.drained(name) == ["x"]
 
 
@@ -160,8 +161,9 @@ def test_wait_takes_the_first_that_comes(console: Console, install: Install, kin
     with console.process("pop", name, "--wait", "60s", "--count", "5") as popping:
         popping.wait_for_session()
         console.done("push", name, "x")
-        out, err = popping.communicate(timeout=60)
-    assert (popping.returncode, out, err) == (0, b"x\n", b"")
+        out, err = popping.communicate(timeout=PATIENCE_SECONDS)
+    assert (popping.returncode, out) == (0, b"x\n")
+    assert (b"stay claimed" in err) is kind.startswith("claim")
 
 
 @pytest.mark.thinned(3)
@@ -177,16 +179,87 @@ def test_an_interrupted_wait_leaves_nothing_behind(
         if "notify" in kind:
             wait_until(lambda: value(console.url, waiting) == 1, "it waits")
         popping.send_signal(number)
-        out, err = popping.communicate(timeout=60)
+        out, err = popping.communicate(timeout=PATIENCE_SECONDS)
     assert (popping.returncode, out, err) == (128 + number, b"", b"Interrupted.\n")
     if "notify" in kind:
         assert value(console.url, waiting) == 0
+
+
+@pytest.mark.parametrize("kind", KEEPING)
+def test_what_a_pop_leaves_claimed_is_told_and_can_be_finished(
+    console: Console, install: Install, kind: str
+) -> None:
+    name = make(install, kind)
+    fill(console, name, *"abcdefgh")
+    answer = console.done("pop", name)
+    assert answer.out == b"a\n"
+    assert "1 message of" in answer.err
+    assert "stay claimed" in answer.err
+    command = shlex.split(answer.err.splitlines()[-1])
+    assert console.done(*command[1:]).text == "completed 1 of 1 message\n"
+    assert states(console, name)["claimed"] == 0
+    six = console.done("pop", name, "--count", "6", "--json")
+    assert "6 messages of" in six.err
+    assert six.err.rstrip().endswith("...")
+    ids = [message["id"] for message in six.json["messages"]]
+    found = console.done("complete", name, ids[0], ids[1], ids[0], "--json").json
+    assert found == {
+        "queue": name,
+        "schema": "public",
+        "done": 2,
+        "messages": [{"id": ids[0], "acted": True}, {"id": ids[1], "acted": True}],
+    }
+    assert console.done("fail", name, *ids[2:4], "--error", "no 'good'").out
+    assert (states(console, name)["claimed"], states(console, name)["errors"]) == (2, 2)
+    again = console("complete", name, ids[1], ids[4], "--json")
+    assert (again.status, again.json["done"]) == (1, 1)
+    assert ids[1] in again.err
+    assert ids[4] not in again.err
+    wrong = console("fail", name, ids[5], "--error", "x", "--attempts", "2")
+    assert (wrong.status, wrong.text) == (1, "failed 0 of 1 message\n")
+    assert states(console, name)["claimed"] == 1
+    console.done("complete", name, ids[5], "--attempts", "1")
+    assert states(console, name)["claimed"] == 0
+    assert console("complete", name, "no id").status == 2
+    assert console.done("pop", name, "--complete").err == ""
+
+
+def test_complete_and_fail_are_for_designs_with_claims(console: Console, install: Install) -> None:
+    for kind in ("fifo", "ring"):
+        name = make(install, kind)
+        for words in (["complete", name, "1"], ["fail", name, "1", "--error", "x"]):
+            answer = console(*words)
+            assert answer.status == 2
+            assert "deletes a message when it is popped" in answer.err
 
 
 _BREAKS = """
 CREATE OR REPLACE FUNCTION break() RETURNS trigger LANGUAGE plpgsql AS
 $$ BEGIN RAISE 'this row cannot be deleted'; END $$
 """
+
+
+@pytest.mark.parametrize(
+    ("design", "ids", "key"),
+    [
+        ("status", ("1", "mail-4711"), "4711"),
+        ("status", ("1", "9223372036854775808"), "4711"),
+        ("claim", ("4711",), "6f1f2a30-3c1e-4f0e-9f43-0c8d7a5b1e52"),
+    ],
+)
+def test_what_is_no_key_of_the_queue_cannot_be_finished(
+    console: Console, install: Install, design: str, ids: tuple[str, ...], key: str
+) -> None:
+    name = install(design)
+    console.done("push", name, "one")
+    console.done("pop", name)
+    for words in (("complete", name), ("fail", name, "--error", "no")):
+        answer = console(*words, *ids)
+        assert (answer.status, answer.out) == (2, b"")
+        assert f"'{ids[-1]}' is not a key of the queue '{name}'" in answer.err
+        assert f"A key of it looks like {key}" in answer.err
+        assert "payload" not in answer.err
+    assert [one["claimed"] for one in console.done("status", name, "--json").json["queues"]] == [1]
 
 
 def test_a_failure_on_the_way_leaves_what_came_before_readable(
@@ -207,10 +280,11 @@ def test_a_failure_on_the_way_leaves_what_came_before_readable(
         assert "this row cannot be deleted" in answer.err
         if options:
             assert [m["payload"] for m in answer.json["messages"]] == numbers[:1000]
+            assert answer.json["error"]["exit"] == 2
         else:
             assert answer.text.split() == numbers[:1000]
         again = console("pop", name, "--count", "2000", *options)
-        assert (again.status, again.out) == (2, b"")
+        assert (again.status, b"payload" in again.out) == (2, False)
         assert value(console.url, f'SELECT count(*) FROM public."{name}"') == 1000
 
 
@@ -224,9 +298,9 @@ def test_claims_that_were_lost_before_they_could_be_finished_are_told(
         wait_until(lambda: console.status(name)["claimed"] == 1, "it is claimed")
         with connect(console.url) as connection:
             connection.execute(f'UPDATE public."{name}" SET attempts = 2'.encode())
-        out, err = popping.communicate(timeout=60)
+        out, err = popping.communicate(timeout=PATIENCE_SECONDS)
     assert (popping.returncode, len(out)) == (0, 1_000_001)
-    assert b"1 claims were no longer ours" in err
+    assert b"No longer ours: 1 claim, released or taken meanwhile" in err
     assert states(console, name)["claimed"] == 1
 
 

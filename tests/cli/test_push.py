@@ -2,12 +2,13 @@
 
 import signal
 import subprocess
+from uuid import UUID
 
 import pytest
 
 from tests.cli.calls import Console
 from tests.cli.conftest import Install
-from tests.servers import connect, value, wait_until
+from tests.servers import PATIENCE_SECONDS, connect, value, wait_until
 
 
 def execute(console: Console, statement: str) -> None:
@@ -31,7 +32,6 @@ def test_the_id_is_the_result(console: Console, install: Install) -> None:
 @pytest.mark.parametrize(
     ("stdin", "message"),
     [
-        (b"", ""),
         (b"\n", ""),
         (b"a", "a"),
         (b"a\n", "a"),
@@ -75,11 +75,66 @@ def test_empty_lines_are_messages_of_no_bytes(console: Console, install: Install
     assert console.drained(name) == ["", "a", "", "", "b \r", "last"]
 
 
-def test_no_lines_are_no_messages(console: Console, install: Install) -> None:
+@pytest.mark.parametrize("lines", [[], ["--lines"]])
+def test_an_empty_stdin_pushes_nothing(
+    console: Console, install: Install, lines: list[str]
+) -> None:
+    """`false | dbq-console push q -`: what should have written to it has failed."""
     name = install("fifo")
-    answer = console.done("push", name, "-", "--lines", "--json")
+    answer = console("push", name, "-", *lines)
+    assert (answer.status, answer.out) == (2, b"")
+    assert "stdin is empty" in answer.err
+    assert "--allow-empty" in answer.err
+    assert ready(console, name) == 0
+
+
+def test_an_empty_stdin_that_is_meant(console: Console, install: Install) -> None:
+    name = install("fifo")
+    answer = console.done("push", name, "-", "--lines", "--allow-empty", "--json")
     assert answer.json == {"stored": 0, "full": False}
     assert ready(console, name) == 0
+    assert console.done("push", name, "-", "--allow-empty").out == b"1\n"
+    assert console.drained(name) == [""]
+
+
+def test_due_title_and_id_for_designs_whose_push_takes_them(
+    console: Console, install: Install
+) -> None:
+    pending = install("pending")
+    console.done("push", pending, "later", "--due", "1h")
+    console.done("push", pending, "over", "--due", "2020-01-01T00:00Z")
+    console.done("push", pending, "-", "--lines", "--due", "2h", stdin=b"a\nb\n")
+    seen = console.status(pending)
+    assert (seen["ready"], seen["scheduled"]) == (1, 3)
+    assert console.drained(pending) == ["over"]
+    hours = f"SELECT count(*) FROM \"{pending}\" WHERE due_time > now() + interval '61 minutes'"
+    assert value(console.url, hours) == 2
+    for design, table in (("status", "{}"), ("split", "{}_meta")):
+        name = install(design)
+        console.done("push", name, "x", "--title", "it's one")
+        console.done("push", name, "-", "--lines", "--title", "two", stdin=b"y\n")
+        titles = f"SELECT string_agg(title, ',' ORDER BY id) FROM \"{table.format(name)}\""
+        assert value(console.url, titles) == "it's one,two"
+    claim, own = install("claim"), "6f1f2a30-3c1e-4f0e-9f43-0c8d7a5b1e52"
+    assert console.done("push", claim, "x", "--id", own).text == f"{own}\n"
+    assert console("push", claim, "again", "--id", own).status == 2
+    assert ready(console, claim) == 1
+
+
+@pytest.mark.parametrize(
+    ("option", "whose"),
+    [("--due=1h", "pending"), ("--title=t", "status, split"), (f"--id={UUID(int=1)}", "claim")],
+)
+def test_what_a_design_does_not_take_is_wrong_use(
+    console: Console, install: Install, option: str, whose: str
+) -> None:
+    for design in {"fifo", "pending", "status", "claim"} - set(whose.split(", ")):
+        name = install(design)
+        for arguments in (["x"], *([] if "--id" in option else [["-", "--lines"]])):
+            answer = console("push", name, *arguments, option, stdin=b"x\n")
+            assert answer.status == 2
+            assert f"in: {whose}." in answer.err
+        assert console.status(name)["ready"] == 0
 
 
 def test_any_bytes_go_into_a_queue_of_bytes(console: Console, install: Install) -> None:
@@ -115,8 +170,8 @@ def test_a_bad_line_says_how_many_are_in(console: Console, install: Install, bad
     name = install("naive")
     lines = [b"x"] * 1500 + [BAD_LINES[bad]] + [b"x"] * 1000
     answer = console("push", name, "-", "--lines", "--json", stdin=b"\n".join(lines))
-    assert (answer.status, answer.out) == (2, b"")
-    assert "1,000 messages are in, those before line 1,001." in answer.err
+    assert (answer.status, set(answer.json)) == (2, {"error"})
+    assert "1,000 messages stored, those before line 1,001." in answer.err
     assert ready(console, name) == 1000
 
 
@@ -143,7 +198,7 @@ def test_a_connection_lost_on_the_way_says_how_many_are_in(
     execute(console, f'CREATE TRIGGER t AFTER INSERT ON "{name}" FOR EACH ROW {LAST} {fuse}')
     answer = console("push", name, "-", "--lines", stdin=b"x\n" * 1500 + b"last\n")
     assert (answer.status, answer.out) == (3, b"")
-    assert "1,000 messages are in, those before line 1,001." in answer.err
+    assert "1,000 messages stored, those before line 1,001." in answer.err
     assert "doubt" not in answer.err
     assert ready(console, name) == 1000
     answer = console("push", name, "last")
@@ -162,11 +217,11 @@ def test_a_connection_lost_in_a_commit_leaves_doubt(
     )
     answer = console("push", name, "-", "--lines", stdin=b"x\n" * 1500 + b"last\n")
     assert (answer.status, answer.out) == (3, b"")
-    assert "1,000 messages are in, those before line 1,001." in answer.err
+    assert "1,000 messages stored, those before line 1,001." in answer.err
     assert "Those of lines 1,001 to 1,501 are in doubt" in answer.err
     answer = console("push", name, "last")
     assert (answer.status, answer.out) == (3, b"")
-    assert "In doubt: it may be in." in answer.err
+    assert "In doubt: it may have been stored." in answer.err
 
 
 def test_a_full_ring_is_exit_1_and_says_what_is_in(console: Console, install: Install) -> None:
@@ -185,7 +240,9 @@ def test_a_full_ring_is_exit_1_and_says_what_is_in(console: Console, install: In
     assert console.drained(name) == ["a", "b", "c", "d", "e"]
 
 
-@pytest.mark.parametrize("arguments", [["last"], ["-", "--lines"]])
+@pytest.mark.parametrize(
+    "arguments", [["last"], pytest.param(["-", "--lines"], marks=pytest.mark.long)]
+)
 def test_wait_pushes_as_soon_as_there_is_room(
     console: Console, install: Install, arguments: list[str]
 ) -> None:
@@ -210,7 +267,10 @@ def test_wait_pushes_as_soon_as_there_is_room(
     assert taken + console.drained(name) == ["a", "b", "last"]
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)],
+)
 def test_an_interrupt_says_how_many_are_in(
     console: Console, install: Install, number: int, status: int
 ) -> None:
@@ -221,7 +281,7 @@ def test_an_interrupt_says_how_many_are_in(
         pushing.stdin.flush()
         wait_until(lambda: ready(console, name) == 1000, "the first thousand is in")
         pushing.send_signal(number)
-        _, err = pushing.communicate(timeout=60)
+        _, err = pushing.communicate(timeout=PATIENCE_SECONDS)
     assert pushing.returncode == status
-    assert err == b"Interrupted. 1,000 messages are in, those before line 1,001.\n"
+    assert err == b"Interrupted. 1,000 messages stored, those before line 1,001.\n"
     assert ready(console, name) == 1000

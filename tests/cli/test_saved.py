@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from console.cli.context import complete_filters
+from console.verbs.parameters import complete_filters
 from tests.cli.calls import Answer, Console, call
 from tests.cli.conftest import Install
 
@@ -99,7 +99,7 @@ def test_config_knows_them(file: Path) -> None:
     for line in (f"@failed state=error {file}:2", f"@failed state=ready {file}:10"):
         assert line in lines
     assert sum(line.startswith("@one") for line in lines) == 1
-    assert call("config", "validate").text == f"{file}: right; 1 profile, 4 saved filters\n"
+    assert call("config", "validate").text == f"{file}: valid; 1 profile, 4 saved filters\n"
     found = call("config", "validate", "--json").json
     assert (found["filters"], found["queue_filters"]) == (["failed", "one"], ["sick"])
 
@@ -107,21 +107,21 @@ def test_config_knows_them(file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("[filters]\nx = 'stat=1'", "2: filters.x is no filter of messages"),
-        ("[filters]\nx = 1", "2: filters.x wants a text"),
-        ("[filters]\nx = '@y'", "2: filters.x wants its own words"),
-        ("[filters]\n'a b' = 'id=1'", '2: filters."a b" wants a name of letters'),
-        ("[filters]\nx = ' '", "2: filters.x wants a filter"),
-        ("filters = 1", "1: filters wants a table of filters, not a whole number"),
-        ("[queue_filters]\nx = ''", "2: queue_filters.x wants a text"),
-        ("[queue_filters]\nx = 'a @b'", "2: queue_filters.x wants its own words"),
-        ("[filter]\nx = 'id=1'", '1: filter is not known; did you mean "filters"?'),
+        ("[filters]\nx = 'stat=1'", "2: filters.x is not a filter of messages"),
+        ("[filters]\nx = 1", "2: filters.x must be a text"),
+        ("[filters]\nx = '@y'", "2: filters.x must be written out"),
+        ("[filters]\n'a b' = 'id=1'", '2: filters."a b" needs a name of letters'),
+        ("[filters]\nx = ' '", "2: filters.x must be a filter"),
+        ("filters = 1", "1: filters must be a table of filters, not a whole number"),
+        ("[queue_filters]\nx = ''", "2: queue_filters.x must be one line of text"),
+        ("[queue_filters]\nx = 'a @b'", "2: queue_filters.x must be written out"),
+        ("[filter]\nx = 'id=1'", '1: filter is not a known key; did you mean "filters"?'),
         ("[profiles.a]\nurl='postgresql://h/d'\nqueue_filters.x = 'a'", "3: profiles.a.queue_fi"),
-        ("[groups.g]\ncolor = 'red'", "1: groups.g is the group of no profile"),
-        ("[groups.g]\ncolour = 'red'", 'groups.g.colour is not known; did you mean "color"?'),
+        ("[groups.g]\ncolor = 'red'", "1: groups.g is not the group of any profile"),
+        ("[groups.g]\ncolour = 'red'", 'groups.g.colour is not a known key; did you mean "color"?'),
         ("color = 'red'", "may stand only in [profiles.NAME] or in [groups.NAME]"),
-        ("theme = 'drak'", '1: theme wants one of dark, light, contrast; did you mean "dark"?'),
-        ("[profiles.a]\nurl='postgresql://h/d'\ncolor = 3", "3: profiles.a.color wants one of"),
+        ("theme = 'drak'", '1: theme must be one of dark, light, contrast; did you mean "dark"?'),
+        ("[profiles.a]\nurl='postgresql://h/d'\ncolor = 3", "3: profiles.a.color must be one of"),
     ],
 )
 def test_what_is_wrong_with_them_is_told_with_its_line(

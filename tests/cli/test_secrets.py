@@ -21,7 +21,7 @@ from psycopg.sql import SQL, Identifier, Literal
 from sqlalchemy import URL, make_url
 
 from tests.cli.calls import call
-from tests.servers import Server, connect, fresh_database
+from tests.servers import PATIENCE_SECONDS, Server, connect, fresh_database
 
 CORE = "Pl4ntedC0re"
 SECRET = f"a@/:%7B{{{CORE}}};'\" $x\u2603"
@@ -86,7 +86,7 @@ CALLS = [
     ["roles"],
     ["status", "--no-such-option"],
     ["uninstall", "slots", "--json"],
-    ["uninstall", "hunted", "--yes", "hunted", "--json"],
+    ["uninstall", "hunted", "--with-messages", "--yes", "hunted", "--json"],
 ]
 FEW = [
     call
@@ -329,7 +329,7 @@ def test_the_hunter_sees_what_is_there(tmp_path: Path) -> None:
         hunt.is_clean("")
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("way", WAYS)
 def test_no_verb_shows_a_password(way: str, place: URL, folder: Path, long: bool) -> None:
     hunt = Hunt(folder / "hunt", WAYS[way](place, folder / "plant"))
@@ -347,7 +347,7 @@ def test_no_verb_shows_a_password(way: str, place: URL, folder: Path, long: bool
     assert done <= set(statuses["0"])
     assert ("smoke hunted" in statuses["0"]) == everything
     assert "uninstall slots --json" in statuses["4"]
-    hunt.run([["uninstall", "slots", "--yes", "slots"]], DBQ_PROFILE="p0")
+    hunt.run([["uninstall", "slots", "--with-messages", "--yes", "slots"]], DBQ_PROFILE="p0")
 
 
 @pytest.mark.thinned(3)
@@ -368,7 +368,9 @@ def test_no_verb_shows_the_password_of_a_url(place: URL, folder: Path) -> None:
     whole = place.set(password=SECRET).render_as_string(hide_password=False)
     apart = place.update_query_dict({"password": SECRET}).render_as_string(hide_password=False)
     hunt = Hunt(folder / "hunt", Planted(_url(place)))
-    told = hunt.run([*FEW, ["uninstall", "slots", "--yes", "slots"]], DBQ_URL=whole)
+    told = hunt.run(
+        [*FEW, ["uninstall", "slots", "--with-messages", "--yes", "slots"]], DBQ_URL=whole
+    )
     hunt.is_clean(told)
     assert "push hunted x --json" in _statuses(told)["0"]
     for arguments, environment in (
@@ -407,7 +409,7 @@ def test_a_password_that_is_typed_in(place: URL, folder: Path) -> None:
     hunt = Hunt(folder / "hunt", Planted(_url(place), "prompt"))
     calls = [
         *(["install", "fifo", "typed"], ["status"], ["push", "typed", "x"]),
-        *(["config", "show"], ["uninstall", "typed", "--yes", "typed"]),
+        *(["config", "show"], ["uninstall", "typed", "--with-messages", "--yes", "typed"]),
     ]
     command, *arguments = hunt.command(calls)
     terminal = pexpect.spawn(
@@ -416,7 +418,7 @@ def test_a_password_that_is_typed_in(place: URL, folder: Path) -> None:
         env=hunt.environment | {"DBQ_PROFILE": "p0"},
         cwd=str(folder / "hunt" / "work"),
         encoding="utf-8",
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
         dimensions=(50, 200),
     )
     told = ""
@@ -430,5 +432,5 @@ def test_a_password_that_is_typed_in(place: URL, folder: Path) -> None:
     told = told.replace("\r\n", "\n")
     hunt.is_clean(told)
     statuses = _statuses(told)
-    assert "uninstall typed --yes typed" in statuses["0"], told
+    assert "uninstall typed --with-messages --yes typed" in statuses["0"], told
     assert "install fifo typed" in statuses["0"]

@@ -1,12 +1,21 @@
 """`smoke`: proves a queue's design beside it, and leaves nothing behind however it ends."""
 
 import signal
+import time
+from contextlib import closing
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from console.actions.smoke import smoke_design
+from console.bench import worker_round
+from console.bench.worker_round import WorkerRound
+from console.designs import DESIGNS
+from console.engines import open_database
 from tests.cli.calls import Console
 from tests.cli.conftest import Install
-from tests.servers import connect, value, wait_until
+from tests.servers import PATIENCE_SECONDS, connect, value, wait_until
 
 SCRATCH = "SELECT count(*) FROM pg_class WHERE relname LIKE 'dbq\\_smoke\\_%'"
 SCRATCH_FUNCTIONS = "SELECT count(*) FROM pg_proc WHERE proname LIKE 'dbq\\_smoke\\_%'"
@@ -23,7 +32,10 @@ def test_the_stable_object(console: Console, install: Install) -> None:
     answer = console.done("smoke", name, "--json")
     found = answer.json
     percentiles = {"p50", "p95", "p99"}
-    assert (set(found.pop("push_ms")), set(found.pop("pop_ms"))) == (percentiles, percentiles)
+    assert (set(found.pop("push_seconds")), set(found.pop("pop_seconds"))) == (
+        percentiles,
+        percentiles,
+    )
     assert found == {
         "queue": name,
         "design": "fifo",
@@ -45,6 +57,7 @@ def test_the_words_for_a_person(console: Console) -> None:
     assert "p99" in text
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "kind",
     [
@@ -98,6 +111,39 @@ def meddle(console: Console, body: str) -> None:
         connection.execute(_TO_SCRATCH_TABLES.replace("{body}", body).encode())
 
 
+def test_it_ends_where_nothing_moves_any_more(
+    empty: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what was pushed and popped, not by a clock that a busy server cannot keep up with."""
+    empty.done("install", "heap", "other")
+    meddle(empty, "IF new.id > 60 THEN RETURN NULL; END IF;")
+    monkeypatch.setattr("console.actions.smoke._STALLED_SECONDS", 0.1)
+    with closing(open_database(empty.url)) as database:
+        result = smoke_design(database, "public", DESIGNS["fifo"])
+    assert result.errors == ("No message was pushed or popped for 0.1 s.",)
+    assert not result.ok
+    assert nothing_left(empty)
+
+
+def test_a_slow_server_is_waited_for(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each message takes most of the time within which another one has to come."""
+    passed = 0.0
+    popped = WorkerRound.popped
+
+    def take_long(self: WorkerRound, client: int, payloads: Any, *times: int) -> None:
+        nonlocal passed
+        popped(self, client, payloads, *times)
+        passed += 45.0 if payloads else 0.0
+
+    monkeypatch.setattr(WorkerRound, "popped", take_long)
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + passed)
+    monkeypatch.setattr("console.actions.smoke.time", later)
+    now_us = worker_round.now_us
+    monkeypatch.setattr(worker_round, "now_us", lambda: now_us() + round(passed * 1e6))
+    with closing(open_database(database_url)) as database:
+        assert smoke_design(database, "public", DESIGNS["fifo"]).ok
+
+
 def test_a_call_that_fails_is_not_healthy(empty: Console) -> None:
     """Exit 1 and every error in the result; the scratch queue goes all the same."""
     empty.done("install", "heap", "other")
@@ -114,7 +160,12 @@ def test_a_call_that_fails_is_not_healthy(empty: Console) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "sessions"), [(signal.SIGINT, 1), (signal.SIGINT, 4), (signal.SIGTERM, 4)]
+    ("number", "sessions"),
+    [
+        pytest.param(signal.SIGINT, 1, marks=pytest.mark.long),
+        pytest.param(signal.SIGINT, 4, marks=pytest.mark.long),
+        (signal.SIGTERM, 4),
+    ],
 )
 def test_an_interrupt_leaves_nothing_behind(
     empty: Console, number: signal.Signals, sessions: int
@@ -125,6 +176,6 @@ def test_an_interrupt_leaves_nothing_behind(
     with empty.process("smoke", "--design", "fifo") as running:
         wait_until(lambda: running.sessions() >= sessions, f"{sessions} sessions")
         running.send_signal(number)
-        out, err = running.communicate(timeout=60)
+        out, err = running.communicate(timeout=PATIENCE_SECONDS)
     assert (running.returncode, out, err) == (128 + number, b"", b"Interrupted.\n")
     assert nothing_left(empty)

@@ -13,7 +13,7 @@ from sqlalchemy import make_url
 from console.designs import DESIGNS, designs_on
 from tests.cli.calls import Answer, Console, call
 from tests.cli.conftest import Install
-from tests.servers import connect
+from tests.servers import PATIENCE_SECONDS, connect
 
 FIELDS = [
     *("queue", "design", "ready", "claimed", "stuck", "errors", "done", "scheduled"),
@@ -21,7 +21,7 @@ FIELDS = [
     *("schema", "connection", "estimated", "unknown"),
     *("problem", "slow", "claims", "holders", "held_seconds", "held_by"),
     *("full_in_seconds", "full_in_soonest_seconds", "full_in_latest_seconds"),
-    *("doubling_buys_seconds", "limits", "acting"),
+    *("doubling_buys_seconds", "limits", "acting", "decisions"),
 ]
 RATES = ["push_per_second", "pop_per_second"]
 HAS = {
@@ -67,7 +67,7 @@ def test_the_stable_object_of_every_design(empty: Console) -> None:
         assert list(queue) == FIELDS
         assert (queue["queue"], queue["schema"]) == (design, "public")
         assert queue["connection"] == f"{url.host}:{url.port}/{url.database}"
-        # One look has no rates, and nothing that waits has no age.
+        # One sample has no rates, and nothing that waits has no age.
         assert (queue["unknown"], queue["estimated"]) == (RATES, [])
         assert [queue[rate] for rate in RATES] == [None, None]
         assert queue["age_seconds"] is None
@@ -181,7 +181,7 @@ def test_watch_has_rates_and_ends_by_ctrl_c(console: Console, install: Install) 
             assert queue["queue"] == name
             looks.append(queue)
         watching.send_signal(signal.SIGINT)
-        _, err = watching.communicate(timeout=60)
+        _, err = watching.communicate(timeout=PATIENCE_SECONDS)
     assert looks[0]["unknown"] == RATES
     assert looks[-1]["unknown"] == []
     assert (watching.returncode, err) == (128 + signal.SIGINT, b"Interrupted.\n")
@@ -249,7 +249,7 @@ def test_what_the_login_could_do_is_told_where_it_may_only_look(
 def test_another_encoding_than_utf_8_gets_escapes(console: Console, install: Install) -> None:
     install("fifo")
     with console.process("status", encoding="ascii") as running:
-        out, err = running.communicate(timeout=60)
+        out, err = running.communicate(timeout=PATIENCE_SECONDS)
     assert (running.returncode, err) == (0, b"")
     assert b"\\xb7" in out
 

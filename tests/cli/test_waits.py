@@ -12,20 +12,21 @@ from sqlalchemy import make_url
 
 from tests.cli.calls import Console
 from tests.cli.conftest import Install
-from tests.servers import connect, wait_until
+from tests.servers import PATIENCE_SECONDS, connect, wait_until
 
 FIELDS = [
     *("connection", "seconds", "samples", "samples_with_waiters", "waits"),
     *("activity_at_sample", "sessions", "tree", "horizon", "dead_rows", "missing"),
 ]
 WAIT = [
-    *("queue", "schema", "wait", "kind", "sessions", "share", "average_sessions", "ms"),
+    *("queue", "schema", "wait", "kind", "sessions", "share", "average_sessions", "waited_seconds"),
     *("count", "meaning"),
 ]
 SESSION = [
     *("session", "kind", "database", "user", "application", "client", "state", "wait_kind", "wait"),
     *("wait_seconds", "waits_for", "transaction_seconds", "statement_seconds", "state_seconds"),
     *("query", "blocked_by", "locks"),
+    *("has_locked_rows", "held_at_least_seconds", "held_at_most_seconds"),
 ]
 LOCK = ["queue", "schema", "object", "lock", "mode", "granted"]
 
@@ -86,10 +87,10 @@ def test_the_tree_of_a_queue_whose_head_is_held(console: Console, install: Insta
     assert lines[at + 4].startswith("   │ worker 1, user ")
     assert lines[at + 6].startswith(f"   └─ session {second}  waits for ")
     assert f"Waits at {name} (naive):" in lines
-    assert any(line.startswith("  Lock/transactionid  in 100% of the looks") for line in lines)
+    assert any(line.startswith("  Lock/transactionid  in 100% of the samples") for line in lines)
     assert any(line.startswith("Oldest snapshot: ") for line in lines)
     assert max(map(len, lines)) <= 80
-    assert answer.err == "Looking for 500 ms.\n"
+    assert answer.err == "Sampling for 500 ms.\n"
 
 
 def test_the_stable_object(console: Console, install: Install) -> None:
@@ -126,7 +127,7 @@ def test_without_a_name_it_is_about_all_queues_and_the_database(empty: Console) 
         empty.done("install", design, f"the {design}")
     with waiting(empty, "the naive"):
         text = empty.done("waits", "--seconds", "0").text
-    assert text.startswith("2 queues, 1 look in ")
+    assert text.startswith("2 queues, 1 sample in ")
     assert "Waits at the naive (naive):" in text
     assert "Waits at the fifo" not in text
     assert "Waits in the whole database:" in text
@@ -142,7 +143,7 @@ def test_who_is_skipped_is_told_though_nobody_waits(console: Console, install: I
         pop(holder, name)
         pid = holder.info.backend_pid
         text = console.done("waits", name, "--seconds", "0").text
-    assert "Nobody waits for another session." in text
+    assert "No session waits for another." in text
     assert f"session {pid}  idle in transaction for " in text
     words = " ".join(text.split())
     assert f"RowExclusiveLock, RowShareLock on {name}" in words
@@ -153,13 +154,13 @@ def test_who_is_skipped_is_told_though_nobody_waits(console: Console, install: I
 def test_a_quiet_database_is_exit_0(empty: Console, arguments: list[str]) -> None:
     empty.done("install", "fifo", "q")
     answer = empty.done(*arguments, "--seconds", "0")
-    assert "Nobody waits for another session." in answer.text
+    assert "No session waits for another." in answer.text
     assert (answer.err, "Waits at" in answer.text) == ("", False)
     assert empty.done(*arguments, "--seconds", "0", "--json").json["tree"] == []
 
 
 def test_a_database_without_queues_is_exit_0(empty: Console) -> None:
-    assert empty.done("waits", "--seconds", "0").text.startswith("0 queues, 1 look")
+    assert empty.done("waits", "--seconds", "0").text.startswith("0 queues, 1 sample")
     assert empty.done("waits", "--seconds", "0", "--json").json["sessions"] == []
 
 
@@ -189,9 +190,9 @@ def test_ctrl_c_ends_the_looking_and_what_was_seen_is_shown(
         console.process("waits", name, "--seconds", "3000") as looking,
     ):
         assert looking.stderr is not None
-        assert looking.stderr.readline() == b"Looking for 50 m 00 s.\n"
+        assert looking.stderr.readline() == b"Sampling for 50 min.\n"
         looking.send_signal(signal.SIGINT)
-        out, err = looking.communicate(timeout=60)
+        out, err = looking.communicate(timeout=PATIENCE_SECONDS)
     assert (looking.returncode, err) == (128 + signal.SIGINT, b"Interrupted.\n")
     assert f"session {holder}  idle in transaction for " in out.decode()
 

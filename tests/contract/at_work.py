@@ -11,12 +11,13 @@ from uuid import uuid4
 
 import asyncpg
 import psycopg
-from pgqueuer import AsyncpgDriver, Job, PgQueuer, Queries
+from pgqueuer import AsyncpgDriver, Job, PgQueuer, Queries, RetryRequested
 from pgqueuer.adapters.persistence import qb
+from pgqueuer.domain.models import TracebackRecord
 from pgqueuer.domain.settings import DBSettings
 from pgqueuer.ports.repository import EntrypointExecutionParameter
 from pgqueuer.types import QueueExecutionMode
-from procrastinate import App, PsycopgConnector
+from procrastinate import App, PsycopgConnector, RetryStrategy
 from sqlalchemy import make_url
 
 from tests.servers import connect
@@ -84,6 +85,10 @@ class ProcrastinateAtWork:
         async def send(n: int, *, fails: bool = False) -> None:
             if fails:
                 raise RuntimeError(f"no host {n}")
+
+        @app.task(queue="mails", name="send_again", retry=RetryStrategy(wait=3600))
+        async def send_again(n: int) -> None:
+            raise RuntimeError(f"no host {n}")
 
         @app.task(queue="reports", name="report")
         async def report(n: int) -> None:
@@ -175,6 +180,17 @@ async def _work(app: App, queues: list[str] | None) -> None:
     )
 
 
+async def _picked(queries: Queries, entrypoint: str) -> Job:
+    (job,) = await queries.dequeue(
+        1,
+        {entrypoint: EntrypointExecutionParameter(concurrency_limit=0)},  # type: ignore[dict-item]
+        uuid4(),  # type: ignore[arg-type]
+        None,
+        timedelta(hours=9),
+    )
+    return job
+
+
 @dataclass(frozen=True)
 class PgQueuerAtWork:
     """Its tables under a prefix in a schema, and what its application would do."""
@@ -262,18 +278,23 @@ class PgQueuerAtWork:
         with held.during(lambda: self.run(hold)):
             yield
 
+    def ask_again(self, entrypoint: str) -> int:
+        """A manager's job asks for another try in an hour, as its QueueManager then does it."""
+
+        async def drive(queries: Queries) -> int:
+            job = await _picked(queries, entrypoint)
+            raised = RetryRequested(delay=timedelta(hours=1), reason="no host")
+            told = TracebackRecord.from_exception(exc=raised, job_id=job.id)
+            await queries.retry_job(job, raised.delay, told)
+            return int(job.id)
+
+        return self.run(drive)
+
     def leave(self, entrypoint: str, *, beats: bool) -> int:
         """A manager picks a job, and is never heard of again unless it beats; the job's id."""
 
         async def drive(queries: Queries) -> int:
-            (job,) = await queries.dequeue(
-                1,
-                {entrypoint: EntrypointExecutionParameter(concurrency_limit=0)},  # type: ignore[dict-item]
-                uuid4(),  # type: ignore[arg-type]
-                None,
-                timedelta(hours=9),
-            )
-            return int(job.id)
+            return int((await _picked(queries, entrypoint)).id)
 
         job = self.run(drive)
         if not beats:

@@ -8,12 +8,12 @@ from sqlalchemy import Connection, text
 
 from console import sql
 from console.actions import pop, push
-from console.actions.pop import Message
+from console.actions.pop import PoppedMessage
 from console.actions.push import Payload
 from console.catalog import Queue
 from console.engines import Database
-from console.monitor import QueueSnapshot, snapshot, take_sample
-from console.monitor.sample import StatusRow
+from console.monitor.sample import StatusRow, take_sample
+from console.monitor.snapshot import QueueSnapshot, snapshot
 from tests.contract.messages import message
 
 _POP = {
@@ -52,35 +52,35 @@ class Client:
 
     def push(self, payload: Payload) -> str | None:
         with self.database.transaction("push") as connection:
-            return push.push(connection, self.database.product, self.queue, payload)
+            return push.push(connection, self.queue, payload)
 
     def push_many(self, payloads: Sequence[Payload]) -> list[str | None]:
         with self.database.transaction("push") as connection:
-            return push.push_many(connection, self.database.product, self.queue, payloads)
+            return push.push_many(connection, self.queue, payloads)
 
-    def pop_many(self, n: int, consumer: str | None = None) -> list[Message]:
+    def pop_many(self, n: int, consumer: str | None = None) -> list[PoppedMessage]:
         with self.database.transaction("pop") as connection:
-            return pop.pop_many(connection, self.database.product, self.queue, n, consumer)
+            return pop.pop_many(connection, self.queue, n, consumer)
 
-    def pop(self) -> Message | None:
+    def pop(self) -> PoppedMessage | None:
         """By the queue's own `pop`, as any other program calls it."""
         with self.database.transaction("pop") as connection:
             return call_pop(connection, self.queue)
 
-    def drain(self, batch: int = 1000) -> list[Message]:
+    def drain(self, batch: int = 1000) -> list[PoppedMessage]:
         """Everything that can be popped now."""
-        drained: list[Message] = []
+        drained: list[PoppedMessage] = []
         while messages := self.pop_many(batch):
             drained += messages
         return drained
 
-    def complete(self, message: Message) -> bool:
+    def complete(self, message: PoppedMessage) -> bool:
         with self.database.transaction("complete") as connection:
-            return pop.complete(connection, self.database.product, self.queue, message)
+            return pop.complete(connection, self.queue, message)
 
-    def fail(self, message: Message, error: str) -> bool:
+    def fail(self, message: PoppedMessage, error: str) -> bool:
         with self.database.transaction("fail") as connection:
-            return pop.fail(connection, self.database.product, self.queue, message, error)
+            return pop.fail(connection, self.queue, message, error)
 
     def status(self, stuck_after_seconds: float = 300.0) -> StatusRow:
         """What monitoring sees of the queue."""
@@ -104,7 +104,7 @@ def in_utc(value: object) -> object:
     return value
 
 
-def call_pop(connection: Connection, queue: Queue) -> Message | None:
+def call_pop(connection: Connection, queue: Queue) -> PoppedMessage | None:
     """Pop one message by calling `<queue>_pop` directly."""
     dialect = connection.dialect
     pop = ".".join(
@@ -116,4 +116,4 @@ def call_pop(connection: Connection, queue: Queue) -> Message | None:
     if row is None:
         return None
     number, payload_of_it, pushed_at, attempts = row
-    return Message(str(number), payload_of_it, pushed_at.replace(tzinfo=UTC), attempts)
+    return PoppedMessage(str(number), payload_of_it, pushed_at.replace(tzinfo=UTC), attempts)

@@ -6,28 +6,15 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from console import catalog
-from console.actions.install import install, lacking
-from console.actions.uninstall import uninstall
+from console.actions.install import install, lacking, uninstall
 from console.designs import Design
-from console.engines import PRODUCTS, Database, Timeouts, open_database
+from console.engines import PRODUCTS, Database, open_database
 from tests.contract.client import Client
 from tests.contract.variants import Variant
 from tests.contract.workers import Crew
-from tests.servers import Server, fresh_database, fresh_mssql_database, url_of
-
-TIMEOUTS = Timeouts(statement_seconds=120.0, lock_seconds=60.0)
-"""Patient: a slow machine is no defect."""
+from tests.servers import TIMEOUTS, Server, fresh_database, fresh_mssql_database, url_of
 
 Use = Callable[[Variant], Client]
-
-
-@pytest.fixture(scope="module")
-def postgresql(server: Server) -> Iterator[Database]:
-    """An empty PostgreSQL database for one module of tests."""
-    with fresh_database(server.url) as url:
-        database = open_database(url, timeouts=TIMEOUTS)
-        yield database
-        database.close()
 
 
 @pytest.fixture
@@ -94,10 +81,10 @@ def possible(request: pytest.FixtureRequest) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what is not there to be tested: a design or an option that the engine lacks."""
-    absent = [item for item in items if isinstance(item, pytest.Function) and _is_absent(item)]
+    absent = {item for item in items if isinstance(item, pytest.Function) and _is_absent(item)}
     if absent:
-        config.hook.pytest_deselected(items=absent)
-        items[:] = [item for item in items if item not in set(absent)]
+        config.hook.pytest_deselected(items=list(absent))
+        items[:] = [item for item in items if item not in absent]
 
 
 def _is_absent(item: pytest.Function) -> bool:
@@ -131,7 +118,7 @@ def use_of(database: Database) -> Iterator[Use]:
     yield installed
     # Thousands of files of queues that nobody needs would make the server's checkpoints slow.
     with database.transaction("look") as connection:
-        known = {queue.label for queue in catalog.queues(connection, database.product)}
+        known = {queue.label for queue in catalog.queues(connection)}
     for client in used:
         if client.queue.label in known:
             uninstall(database, client.queue, keep_archive=False, with_messages=True)

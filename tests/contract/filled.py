@@ -6,7 +6,7 @@ from typing import Any
 from console.designs import Order
 from console.monitor.filters import parse
 from console.monitor.message import Message
-from console.monitor.messages import Page, look
+from console.monitor.messages import Page, read_page
 from tests.contract.client import Client
 
 ERROR = "boom at 10:20:30 for order 17\nsecond line"
@@ -49,7 +49,7 @@ def fill(client: Client, count: int = 12) -> Filled:
 
 
 def seen(client: Client, *words: str, **options: Any) -> Page:
-    return look(client.database, client.queue, parse(words), **options)
+    return read_page(client.database, client.queue, parse(words), **options)
 
 
 def ids_of(page: Page) -> list[str]:

@@ -1,11 +1,16 @@
 """Queues of every design as the catalog's tests install them, and what the catalog says of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Barrier
 
 from console import catalog
+from console.actions import execute
+from console.actions.execute import Pace
 from console.actions.install import lacking
+from console.actions.plan import Mover, Plan
+from console.audit import Ledger
 from console.catalog import Queue, installed_queue
 from console.designs import Design, designs_on
 from console.engines import Database
@@ -27,7 +32,7 @@ def all_designs(database: Database) -> list[Design]:
 def known(database: Database, queue: Queue) -> Queue | None:
     """The queue as the catalog has it."""
     with database.transaction("look") as connection:
-        found = catalog.queues(connection, database.product)
+        found = catalog.queues(connection)
     return next((q for q in found if q.label == queue.label), None)
 
 
@@ -44,3 +49,17 @@ def together(*calls: Callable[[], object]) -> list[object]:
 
     with ThreadPoolExecutor(len(calls)) as pool:
         return list(pool.map(one, calls))
+
+
+def done_together(
+    database: Database, movers: Sequence[Mover], plans: Sequence[Plan]
+) -> list[Ledger]:
+    """Each plan is executed by an operator of its own, all at once, in batches of four."""
+    pace = Pace(batch=4)
+    calls = [
+        partial(execute.execute, database, mover, plan, pace=pace)
+        for mover, plan in zip(movers, plans, strict=True)
+    ]
+    results = [result for result in together(*calls) if isinstance(result, execute.Result)]
+    assert len(results) == len(plans)
+    return [result.ledger for result in results]

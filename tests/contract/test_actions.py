@@ -4,15 +4,17 @@ from collections import Counter
 
 import pytest
 
-from console import sql
-from console.actions import audit, execute, plan
-from console.actions.archive import Archive
+from console import audit, sql
+from console.actions import execute, plan
+from console.actions.archive import Archive, Purge
 from console.actions.plan import Mover
-from console.actions.purge import Purge
-from console.actions.release import Release
-from console.actions.requeue import Requeue
+from console.actions.requeue import Release, Requeue
+from console.formats import count
+from console.monitor.figures import COUNTED
 from console.monitor.filters import parse
-from console.monitor.walked import Source
+from console.monitor.sample import take_sample
+from console.monitor.scan_query import MessageSource
+from console.monitor.snapshot import snapshot
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import fill, seen
@@ -25,8 +27,8 @@ VERBS = ("purge", "archive", "requeue", "release")
 
 def mover(client: Client, verb: str) -> Mover:
     """The verb on the queue; release takes every claim."""
-    with client.database.transaction("look at the queue", read_only=True) as connection:
-        source = Source.of(connection, client.database.product, client.queue)
+    with client.database.transaction("read the queue", read_only=True) as connection:
+        source = MessageSource.of(connection, client.queue)
     match verb:
         case "purge":
             return Purge(source)
@@ -49,10 +51,11 @@ def contents(client: Client) -> Counter[str]:
 
 def archived(client: Client) -> int:
     product = client.database.product
-    statement = sql.statements(product.name, "common")["archived"]
     scope = client.queue.scope(product)
     with client.database.transaction("count", read_only=True) as connection:
-        return int(connection.execute(sql.query(statement, product.dialect, scope)).scalar_one())
+        return int(
+            connection.execute(sql.query("common.archived", product.dialect, scope)).scalar_one()
+        )
 
 
 def having() -> list[tuple[Variant, str]]:
@@ -94,5 +97,51 @@ def test_a_plan_is_what_execute_does(use: Use, variant: Variant, verb: str) -> N
 
 def entries(client: Client) -> list[audit.Entry]:
     with client.database.transaction("read the audit", read_only=True) as connection:
-        wanted = audit.Wanted(client.queue.schema, client.queue.name)
-        return audit.entries(connection, client.database.product, wanted)
+        wanted = audit.EntryFilter(client.queue.schema, client.queue.name)
+        return audit.entries(connection, wanted)
+
+
+@pytest.mark.parametrize("variant", [v for v in TELLING if v.finishes], ids=str)
+def test_a_plan_with_a_limit_is_of_what_it_would_do_and_of_nothing_else(
+    use: Use, variant: Variant
+) -> None:
+    client = use(variant)
+    client.push_many(client.payloads(*range(9)))
+    for taken in client.pop_many(9):
+        assert client.fail(taken, "no route")
+    moving = mover(client, "requeue")
+    every = planned(client, moving)
+    failed_at = sorted(m.done_at for m in seen(client).messages if m.done_at is not None)
+    three = planned(client, moving, "limit=3")
+    assert (three.count, three.by_state) == (3, {"error": 3})
+    assert (three.totals["error"].count, three.totals["error"].estimated) == (9, False)
+    assert "3 messages (of 9 error)" in "\n".join(three.lines())
+    assert three.oldest_seconds == pytest.approx((three.cutoff - failed_at[0]).total_seconds())
+    assert three.newest_seconds == pytest.approx((three.cutoff - failed_at[2]).total_seconds())
+    if every.payload_bytes is not None and three.payload_bytes is not None:
+        assert 0 < three.payload_bytes < every.payload_bytes
+    narrow = planned(client, moving, "limit=3", "error~route")
+    assert (narrow.count, narrow.totals) == (3, {})
+    assert "the first that match; further matches were not counted" in narrow.lines()[1]
+    kept = planned(client, moving, "keep-newest=7")
+    assert (kept.count, kept.totals["error"].count) == (2, 9)
+    assert kept.newest_seconds == pytest.approx((kept.cutoff - failed_at[1]).total_seconds())
+    done = execute.execute(client.database, moving, three)
+    assert done.ledger.out == 3
+
+
+@pytest.mark.parametrize(
+    "variant", [v for v in TELLING if v.design.name in {"fifo", "status"}], ids=str
+)
+def test_what_a_limit_leaves_uncounted_is_told_as_a_sample_tells_it(
+    use: Use, variant: Variant
+) -> None:
+    client = use(variant)
+    deep = COUNTED + 50
+    client.push_many(client.payloads(*range(deep)))
+    (sample,) = take_sample(client.database, only=[client.queue]).queues
+    shown = snapshot(sample, client.database.label)
+    total = planned(client, mover(client, "purge"), "limit=3", "state=ready").totals["ready"]
+    assert (total.count, total.estimated) == (shown.ready, "ready" in shown.estimated)
+    assert total.estimated
+    assert total.words == count(deep, estimated=True)

@@ -7,17 +7,15 @@ from sqlalchemy import text
 
 from console.actions import execute, plan
 from console.actions.adopt import adopt
-from console.actions.archive import Archive
+from console.actions.archive import Archive, Purge
 from console.actions.plan import Mover
-from console.actions.purge import Purge
-from console.actions.release import Release
-from console.actions.requeue import Requeue
+from console.actions.requeue import Release, Requeue
 from console.catalog import Queue
 from console.designs import design
 from console.engines import Database
 from console.errors import RefusedError, UsageError
 from console.monitor.filters import parse
-from console.monitor.walked import Source
+from console.monitor.scan_query import MessageSource
 
 CLAIM = {
     "id": "job id",
@@ -38,9 +36,9 @@ TYPES = {
 }
 
 
-def source_of(database: Database, queue: Queue) -> Source:
-    with database.transaction("look at the queue", read_only=True) as connection:
-        return Source.of(connection, database.product, queue)
+def source_of(database: Database, queue: Queue) -> MessageSource:
+    with database.transaction("read the queue", read_only=True) as connection:
+        return MessageSource.of(connection, queue)
 
 
 def done(database: Database, mover: Mover, *words: str) -> int:

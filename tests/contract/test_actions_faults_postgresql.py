@@ -8,12 +8,14 @@ from sqlalchemy import text
 
 from console.actions import execute, plan
 from console.actions.execute import Control, Pace, Progress
-from console.actions.ledger import ImbalanceError
+from console.audit import ImbalanceError
 from console.engines import Timeouts, open_database
 from console.errors import BusyError, ConnectionFailedError, RefusedError
+from console.monitor.errors import error_groups
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.test_actions import contents, entries, mover
+from tests.contract.filled import seen
+from tests.contract.test_actions import contents, entries, mover, planned
 from tests.contract.variants import DEFAULTS
 from tests.proxy import Proxy
 
@@ -74,6 +76,23 @@ def test_a_table_that_is_locked_is_waited_for_and_given_up(client: Client) -> No
     again = execute.execute(hasty, moving, plan.make(hasty, moving))
     assert again.ledger.out == MESSAGES
     hasty.close()
+
+
+def test_another_error_in_its_place_is_not_of_the_kind(client: Client) -> None:
+    """Whoever writes an error by hand leaves the attempts as they were: the text tells."""
+    for number, taken in enumerate(client.pop_many(3)):
+        client.fail(taken, f"no route to host {number}")
+    (group,) = error_groups(client.database, client.queue).groups
+    moving = mover(client, "requeue")
+    made = planned(client, moving, f"error-group={group.key}")
+    sql_of(
+        client,
+        f"UPDATE public.\"{client.queue.name}\" SET errors = errors || '!' "
+        "WHERE errors = 'no route to host 1'",
+    )
+    done = execute.execute(client.database, moving, made)
+    assert (made.count, done.ledger.out, done.ledger.skipped_count) == (3, 2, 1)
+    assert [m.error for m in seen(client, "state=error").messages] == ["no route to host 1!"]
 
 
 def test_what_others_hold_is_skipped(client: Client) -> None:

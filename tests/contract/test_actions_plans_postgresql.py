@@ -8,11 +8,10 @@ from sqlalchemy import Connection, text
 
 from console import sql
 from console.actions import rows
-from console.actions.choosing import Choice
-from console.actions.rows import Shelf
+from console.actions.rows import Selection, Storage
 from console.monitor.filters import Filters
 from console.monitor.message import Message
-from console.monitor.walked import Source
+from console.monitor.scan_query import MessageSource
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.variants import DEFAULTS, Variant
@@ -41,45 +40,54 @@ def test_a_batch_reads_its_rows_and_no_more(
         connection.execute("ANALYZE")
     for state in ("ready", "error") if queue.finishes else ("ready",):
         source, chosen = first(client, state)
-        shelf = rows.shelf_of(queue, chosen[0])
+        storage = rows.storage_of(queue, chosen[0])
         with client.database.transaction("explain") as connection:
-            read = held_and_acted(connection, source, chosen, shelf, state)
+            read = held_and_acted(connection, source, chosen, storage, state)
             connection.get_transaction().rollback()  # type: ignore[union-attr]
         for name, pages in read.items():
             # A key is found through an index of a few levels, in the table and beside it.
             assert pages <= BATCH * 20, f"{name} of {state} read {pages} pages"
 
 
-def first(client: Client, state: str) -> tuple[Source, list[Message]]:
+def first(client: Client, state: str) -> tuple[MessageSource, list[Message]]:
     database = client.database
     with database.session("look", read_only=True) as session:
         with session.transaction("look") as connection:
-            source = Source.of(connection, database.product, client.queue)
-            moment = sql.statements("postgresql", "actions")["moment"]
-            now = connection.execute(sql.query(moment, connection.dialect, sql.Scope())).scalar()
-        choice = Choice(database, session, source, Filters(), [state], now)  # type: ignore[arg-type]
+            source = MessageSource.of(connection, client.queue)
+            now = connection.execute(
+                sql.query("actions.moment", connection.dialect, sql.Scope())
+            ).scalar()
+        choice = Selection(database, session, source, Filters(), [state], now)  # type: ignore[arg-type]
         return source, choice.next(BATCH)
 
 
 def held_and_acted(
-    connection: Connection, source: Source, chosen: Sequence[Message], shelf: Shelf, state: str
+    connection: Connection,
+    source: MessageSource,
+    chosen: Sequence[Message],
+    storage: Storage,
+    state: str,
 ) -> dict[str, int]:
     """Statement -> the pages that it reads for the batch."""
     (held,), skipped = rows.hold(connection, source, chosen)
     assert (len(held.places), skipped) == (BATCH, 0)
-    keys = [rows.key_of(source.queue, shelf, message) for message in chosen]
+    keys = [rows.key_of(source.queue, storage, message) for message in chosen]
     due = [rows.due_of(message) for message in chosen]
     values: dict[str, object] = {"keys": keys, "due": due, "places": list(held.places)}
     values |= {"state": state, "reason": "test", "action_id": None}
     names = ["hold", "put_away", "destroy"] + ["make_ready"] * (state == "error")
-    return {name: explained(connection, source, shelf, name, values) for name in names}
+    return {name: explained(connection, source, storage, name, values) for name in names}
 
 
 def explained(
-    connection: Connection, source: Source, shelf: Shelf, name: str, values: dict[str, object]
+    connection: Connection,
+    source: MessageSource,
+    storage: Storage,
+    name: str,
+    values: dict[str, object],
 ) -> int:
     statement = rows.statement(source, name)
-    scope = rows.scope(source, shelf, to_back="no")
+    scope = rows.scope(source, storage, to_back="no", hashed="no")
     query = sql.query(statement, connection.dialect, scope)
     explain = text(f"EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) {query.text}")
     with connection.begin_nested() as undone:

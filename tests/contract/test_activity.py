@@ -8,7 +8,7 @@ import pytest
 
 from console import sql
 from console.engines import Database
-from console.monitor.activity import Activity, find_objects, look
+from console.monitor.activity import Activity, find_objects, sample_activity
 from console.monitor.waits import Wait, watch
 from tests.contract.client import Client, call_pop
 from tests.contract.conftest import Use
@@ -52,13 +52,13 @@ def held(client: Client) -> Iterator[None]:
 
 
 def seen(client: Client, enough: Callable[[Activity], bool]) -> Activity:
-    """A look at the queue's sessions at which there is enough to see."""
+    """A sample of the queue's sessions in which there is enough to see."""
     objects = find_objects(client.database, [client.queue])
     activity = Activity(())
 
     def is_enough() -> bool:
         nonlocal activity
-        activity = look(client.database, objects)
+        activity = sample_activity(client.database, objects)
         return enough(activity)
 
     wait_until(is_enough, "what is waited for here")
@@ -127,7 +127,10 @@ def test_between_two_transactions_a_session_is_not_seen(use: Use) -> None:
     client = use(SKIPPING[0])
     push_some(client)
     assert client.pop()
-    assert look(client.database, find_objects(client.database, [client.queue])).concerned == ()
+    assert (
+        sample_activity(client.database, find_objects(client.database, [client.queue])).concerned
+        == ()
+    )
 
 
 @pytest.mark.parametrize("variant", SKIPPING[:1] + WAITING[:1], ids=str)

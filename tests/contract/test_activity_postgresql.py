@@ -16,14 +16,15 @@ from console.actions.install import install
 from console.designs import DESIGNS
 from console.engines import Database, open_database
 from console.engines.embedded import EmbeddedServer
-from console.monitor.activity import Activity, Session, find_objects, look
+from console.monitor.activity import Activity, Session, find_objects, sample_activity
 from console.monitor.known_waits import known_waits
 from console.monitor.waits import watch
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.test_activity import at, held, popping, push_some, seen
 from tests.contract.variants import DEFAULTS, SMALL_RING, Variant
-from tests.servers import connect, value
+from tests.servers import PATIENCE_SECONDS, connect, value
+from tests.template import CopiedServer
 
 FIFO = Variant(DESIGNS["fifo"], {})
 STRICT = Variant(DESIGNS["fifo"], {"order": "strict"})
@@ -154,7 +155,7 @@ def test_of_an_adopted_table_its_locks_are_seen(use_postgresql: Use) -> None:
     client = Client(database, adopt(database, "public", "theirs", DESIGNS["fifo"], roles))
     with session(client, "theirs") as holder:
         run(holder, "UPDATE theirs SET body = 'y'")
-        (seen_now,) = look(database, find_objects(database, [client.queue])).concerned
+        (seen_now,) = sample_activity(database, find_objects(database, [client.queue])).concerned
     assert {lock.object for lock in seen_now.locks} == {"theirs"}
     assert seen_now.query == "UPDATE theirs SET body = ?"
 
@@ -162,7 +163,7 @@ def test_of_an_adopted_table_its_locks_are_seen(use_postgresql: Use) -> None:
 @pytest.fixture(scope="module")
 def preparing() -> Iterator[EmbeddedServer]:
     """A server of our own: transactions can be prepared, and logins of any kind be made."""
-    with EmbeddedServer.start(settings={"max_prepared_transactions": "5"}) as server:
+    with CopiedServer.start(settings={"max_prepared_transactions": "5"}) as server:
         yield server
 
 
@@ -232,7 +233,7 @@ def test_dead_rows_and_who_keeps_them(use_postgresql: Use) -> None:
     with session(client, "old") as old:
         run(old, "SELECT txid_current()")
         client.drain()
-        deadline = time.monotonic() + 30.0
+        deadline = time.monotonic() + PATIENCE_SECONDS
         while not (report := watch(client.database, [client.queue], seconds=0)).dead_rows.get(
             ("public", client.queue.name)
         ):
@@ -341,5 +342,5 @@ def test_a_name_with_quotes_finds_its_locks(virgin: Database) -> None:
     client = Client(virgin, queue)
     push_some(client)
     with held(client):
-        (holder,) = look(virgin, find_objects(virgin, [queue])).concerned
+        (holder,) = sample_activity(virgin, find_objects(virgin, [queue])).concerned
     assert f"pop of {queue.name}" in {lock.object for lock in holder.locks}

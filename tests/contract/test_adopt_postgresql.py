@@ -9,13 +9,13 @@ from psycopg.sql import SQL
 from console import catalog
 from console.actions import pop, push, relay
 from console.actions.adopt import adopt, forget
-from console.actions.install import install
-from console.actions.uninstall import uninstall
+from console.actions.install import install, uninstall
 from console.catalog import Kind, Queue, installed_queue
 from console.designs import DESIGNS, design
 from console.engines import Database
 from console.errors import RefusedError, UsageError
-from console.monitor import QueueSnapshot, snapshot, take_sample
+from console.monitor.sample import take_sample
+from console.monitor.snapshot import QueueSnapshot, snapshot
 from tests.contract.leftovers import objects_of
 from tests.servers import connect
 
@@ -201,7 +201,7 @@ def test_what_a_missing_role_would_tell_is_unknown(virgin: Database, name: str) 
 def test_the_catalog_keeps_the_roles(virgin: Database, name: str) -> None:
     before = make(virgin, name)
     with virgin.transaction("look") as connection:
-        found = catalog.find(connection, virgin.product, "Their Queue")
+        found = catalog.find(connection, "Their Queue")
     assert (found.kind, found.design) == (Kind.ADOPTED, DESIGNS[name])
     assert (found.roles, found.options) == (dict(TABLES[name].roles), {})
     assert found.table == before.table == "Their Queue"
@@ -261,7 +261,7 @@ def test_roles_are_checked(virgin: Database, name: str) -> None:
     refuse(virgin, name, {**theirs.roles, "payload": "payload"}, "no column 'payload'")
     for role in DESIGNS[name].needed_roles:
         others = {r: column for r, column in theirs.roles.items() if r != role}
-        refuse(virgin, name, others, f"cannot do without the roles: {role}")
+        refuse(virgin, name, others, f"needs the roles: {role}")
     refuse(virgin, name, theirs.roles, "no table 'their queue'", "their queue")
     refuse(virgin, name, theirs.roles, "no table 'public.Their Queue'", "public.Their Queue")
     with pytest.raises(UsageError, match="no schema 'nowhere'"):
@@ -310,9 +310,11 @@ def test_a_name_that_the_server_would_cut_off_is_not_there(virgin: Database, ext
 
 def test_a_view_may_be_a_queue(virgin: Database) -> None:
     run(virgin, TABLES["status"].script + 'CREATE VIEW v AS SELECT * FROM "Their Queue"')
-    adopt(virgin, "public", "v", DESIGNS["status"], TABLES["status"].roles)
+    view = adopt(virgin, "public", "v", DESIGNS["status"], TABLES["status"].roles)
     seen = look(virgin)
     assert (seen.ready, seen.claimed, seen.done) == (3, 2, 2)
+    # No engine takes a sample of a view's pages, so none may be asked for one.
+    assert view.scope(virgin.product).options["counters"] == "no"
 
 
 def test_one_table_that_is_gone_hides_no_other_queue(virgin: Database) -> None:

@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Column, MetaData, Table, select
 
 from console.actions import pop, push, relay
-from console.actions.pop import Message
+from console.actions.pop import PoppedMessage
 from tests.contract.client import Client, in_utc
 from tests.contract.conftest import Use
 from tests.contract.variants import ALL, Variant
@@ -52,7 +52,7 @@ def test_a_pop_that_is_rolled_back_archives_nothing(use: Use, variant: Variant) 
     client = use(variant)
     client.push_many(client.payloads(*range(6)))
     with client.database.transaction("pop") as connection:
-        assert len(pop.pop_many(connection, client.database.product, client.queue, 3)) == 3
+        assert len(pop.pop_many(connection, client.queue, 3)) == 3
         connection.rollback()
     assert archived(client) == []
     if "relay" in client.queue.verbs:
@@ -75,7 +75,7 @@ def test_what_the_reader_could_not_keep_is_not_archived(use: Use, variant: Varia
     client = use(variant)
     client.push_many(client.payloads(*range(3)))
 
-    def broken_pipe(_: Sequence[Message]) -> None:
+    def broken_pipe(_: Sequence[PoppedMessage]) -> None:
         raise BrokenPipeError
 
     with pytest.raises(BrokenPipeError):
@@ -102,7 +102,7 @@ def test_a_ring_s_parked_number_is_archived_too(use: Use, variant: Variant) -> N
     client = use(variant)
     for take in (client.pop, lambda: next(iter(client.pop_many(3)), None)):
         with client.database.transaction("push") as late:
-            push.push(late, client.database.product, client.queue, client.payload(0))
+            push.push(late, client.queue, client.payload(0))
             client.push(client.payload(1))
             assert take() is not None
         assert take() is not None

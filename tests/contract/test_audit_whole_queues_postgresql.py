@@ -5,12 +5,11 @@ import json
 import pytest
 from sqlalchemy import make_url
 
-from console.actions import audit
+from console import audit
 from console.actions.adopt import adopt, forget
-from console.actions.install import install
-from console.actions.ledger import ImbalanceError
+from console.actions.install import install, uninstall
 from console.actions.relay import relay
-from console.actions.uninstall import uninstall
+from console.audit import ImbalanceError
 from console.designs import DESIGNS
 from console.engines import Database, open_database
 from console.errors import RefusedError, UsageError
@@ -25,7 +24,7 @@ FIFO = Variant(DESIGNS["fifo"], {})
 def entries(database: Database) -> list[audit.Entry]:
     """The oldest first."""
     with database.transaction("read", read_only=True) as connection:
-        return audit.entries(connection, database.product, audit.Wanted())[::-1]
+        return audit.entries(connection, audit.EntryFilter())[::-1]
 
 
 def lines() -> list[dict[str, object]]:

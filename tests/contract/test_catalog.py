@@ -7,8 +7,7 @@ from sqlalchemy.schema import CreateTable
 from console import catalog
 from console.actions import pop, push, relay
 from console.actions.adopt import forget
-from console.actions.install import install
-from console.actions.uninstall import MANY_MESSAGES, plan, uninstall
+from console.actions.install import install, plan, uninstall
 from console.catalog import Kind, Queue, installed_queue
 from console.designs import DESIGNS, Design, design
 from console.engines import Database, Timeouts, open_database
@@ -43,7 +42,7 @@ def test_the_catalog_knows_what_was_installed(use: Use, variant: Variant) -> Non
     assert "@" in found.installed_from
     assert found.installed_at is not None
     with database.transaction("look") as connection:
-        assert catalog.find(connection, database.product, queue.name).label == queue.label
+        assert catalog.find(connection, queue.name).label == queue.label
 
 
 @pytest.mark.parametrize("variant", mostly(TELLING), ids=str)
@@ -54,7 +53,7 @@ def test_uninstall_leaves_nothing(database: Database, use: Use, variant: Variant
     client.pop_many(5)
     assert objects_of(database) > before
 
-    done = uninstall(database, client.queue, keep_archive=False, with_messages=False)
+    done = uninstall(database, client.queue, keep_archive=False, with_messages=True)
 
     assert objects_of(database) == before
     assert known(database, client.queue) is None
@@ -172,18 +171,18 @@ def test_two_installs_of_one_name_at_once(database: Database, of: Design) -> Non
 
 
 @pytest.mark.parametrize("variant", DEFAULTS, ids=str)
-def test_many_messages_go_only_if_the_operator_says_so(use: Use, variant: Variant) -> None:
-    if "size" in variant.options:
-        variant = Variant(variant.design, {"size": str(MANY_MESSAGES + 1)})
+def test_messages_go_only_if_the_operator_says_so(use: Use, variant: Variant) -> None:
+    """From the first one on."""
     client = use(variant)
     database, queue = client.database, client.queue
-    client.push_many(client.payloads(*range(MANY_MESSAGES + 1)))
+    assert not plan(database, queue, keep_archive=False).wants_with_messages
+    client.push(client.payload(1))
     planned = plan(database, queue, keep_archive=False)
     assert planned.wants_with_messages
-    assert (planned.live, planned.lost) == (MANY_MESSAGES + 1, MANY_MESSAGES + 1)
+    assert (planned.live, planned.lost) == (1, 1)
     before = objects_of(database)
 
-    with pytest.raises(RefusedError, match="still holds 1,001 messages"):
+    with pytest.raises(RefusedError, match="still holds 1 message,"):
         uninstall(database, queue, keep_archive=False, with_messages=False)
 
     assert objects_of(database) == before
@@ -201,7 +200,7 @@ def test_the_archive_may_stay(use: Use, variant: Variant) -> None:
     client.push_many(client.payloads(0, 1, 2))
     client.pop_many(2)
 
-    done = uninstall(database, queue, keep_archive=True, with_messages=False)
+    done = uninstall(database, queue, keep_archive=True, with_messages=True)
 
     assert (done.live, done.archived, done.lost) == (1, 2, 1)
     left = known(database, queue)
@@ -213,7 +212,7 @@ def test_the_archive_may_stay(use: Use, variant: Variant) -> None:
     refuses_everything(database, left)
     planned = plan(database, left, keep_archive=False)
     assert (planned.live, planned.archived, planned.lost) == (0, 2, 2)
-    uninstall(database, left, keep_archive=False, with_messages=False)
+    uninstall(database, left, keep_archive=False, with_messages=True)
     assert known(database, queue) is None
     install(database, queue)
 
@@ -237,7 +236,9 @@ def test_uninstall_counts_what_came_after_the_plan(use: Use, variant: Variant) -
     database, queue = client.database, client.queue
     assert plan(database, queue, keep_archive=False).lost == 0
     client.push_many(client.payloads(0, 1))
-    assert uninstall(database, queue, keep_archive=False, with_messages=False).live == 2
+    with pytest.raises(RefusedError, match="still holds 2 messages"):
+        uninstall(database, queue, keep_archive=False, with_messages=False)
+    assert uninstall(database, queue, keep_archive=False, with_messages=True).live == 2
 
 
 @pytest.mark.parametrize("variant", DEFAULTS, ids=str)
@@ -246,7 +247,7 @@ def test_uninstall_waits_for_no_open_transaction_for_ever(use: Use, variant: Var
     client.push(client.payload(0))
     hasty = open_database(client.url, timeouts=Timeouts(lock_seconds=0.1))
     with client.database.transaction("pop") as connection:
-        assert pop.pop_many(connection, client.database.product, client.queue, 1)
+        assert pop.pop_many(connection, client.queue, 1)
         with pytest.raises(BusyError):
             uninstall(hasty, client.queue, keep_archive=False, with_messages=True)
     hasty.close()
@@ -254,17 +255,16 @@ def test_uninstall_waits_for_no_open_transaction_for_ever(use: Use, variant: Var
 
 
 def test_names_are_found_whatever_the_schema_or_clearly_not(database: Database) -> None:
-    product = database.product
     of = all_designs(database)[0]
     queue = default_of(database, of, "findable")
     install(database, queue)
     with database.transaction("look") as connection:
         with pytest.raises(UsageError, match="no queue named 'findible'") as caught:
-            catalog.find(connection, product, "findible")
+            catalog.find(connection, "findible")
         assert "findable" in caught.value.next_step
         with pytest.raises(UsageError, match="in schema 'elsewhere'"):
-            catalog.find(connection, product, "findable", "elsewhere")
-        assert catalog.find(connection, product, "findable", queue.schema).label == queue.label
+            catalog.find(connection, "findable", "elsewhere")
+        assert catalog.find(connection, "findable", queue.schema).label == queue.label
 
 
 def test_a_table_that_was_not_installed_is_left_alone(database: Database) -> None:

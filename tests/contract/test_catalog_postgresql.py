@@ -3,13 +3,12 @@
 import pytest
 from sqlalchemy import text
 
-from console import catalog
+from console import catalog, sql
 from console.actions.adopt import forget
-from console.actions.install import install
-from console.actions.uninstall import plan, uninstall
+from console.actions.install import install, plan, uninstall
 from console.catalog import installed_queue
-from console.engines import Database
-from console.errors import ConsoleError, RefusedError, UsageError
+from console.engines import Database, Timeouts, open_database
+from console.errors import BusyError, ConsoleError, RefusedError, UsageError
 from tests.contract.client import Client
 from tests.contract.installs import all_designs, default_of, known, together
 from tests.contract.leftovers import objects_of
@@ -18,9 +17,27 @@ from tests.contract.variants import DEFAULTS, Variant
 
 def test_the_first_installs_of_a_database_all_at_once(virgin: Database) -> None:
     queues = [default_of(virgin, of, of.name) for of in all_designs(virgin)[:6]]
-    outcomes = together(*[lambda queue=queue: install(virgin, queue) for queue in queues])
+    patient = waiting_for_locks(virgin, 120)
+    outcomes = together(*[lambda queue=queue: install(patient, queue) for queue in queues])
+    patient.close()
     assert outcomes == [None] * len(queues)
     assert all(known(virgin, queue) for queue in queues)
+
+
+def waiting_for_locks(database: Database, seconds: float) -> Database:
+    """Connections of their own, which wait so long for a lock."""
+    url = database.url.render_as_string(hide_password=False)
+    return open_database(url, timeouts=Timeouts(lock_seconds=seconds))
+
+
+def test_who_waits_too_long_for_another_installer_is_told_so(virgin: Database) -> None:
+    """Nothing is said of rights to the audit, which nobody lacks."""
+    hasty = waiting_for_locks(virgin, 0.05)
+    with virgin.transaction("be the installer") as connection:
+        sql.run(connection, "catalog.lock")
+        with pytest.raises(BusyError, match="Another session holds the lock"):
+            install(hasty, default_of(hasty, all_designs(hasty)[0], "orders"))
+    hasty.close()
 
 
 @pytest.mark.parametrize("variant", DEFAULTS, ids=str)
@@ -80,11 +97,11 @@ def test_in_production_a_single_message_counts(virgin: Database, variant: Varian
 
 def test_a_database_without_a_catalog(virgin: Database) -> None:
     with virgin.transaction("look") as connection:
-        assert not catalog.has_catalog(connection, virgin.product)
-        assert catalog.queues(connection, virgin.product) == []
-        assert not catalog.is_production(connection, virgin.product)
+        assert not catalog.has_catalog(connection)
+        assert catalog.queues(connection) == []
+        assert not catalog.is_production(connection)
         with pytest.raises(UsageError, match="no queue named"):
-            catalog.find(connection, virgin.product, "q")
+            catalog.find(connection, "q")
 
 
 def test_a_queue_that_somebody_dropped_by_hand_can_be_forgotten(virgin: Database) -> None:

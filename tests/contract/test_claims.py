@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import Column, MetaData, Table, select, update
 
-from console.actions.pop import Message
+from console.actions.pop import PoppedMessage
 from console.errors import UsageError
 from tests.contract.client import Client
 from tests.contract.conftest import Use
@@ -29,7 +29,7 @@ def claims_of(client: Client) -> Table:
     return Table(name, MetaData(), *columns, schema=queue.schema)
 
 
-def row_of(client: Client, message: Message) -> dict[str, object]:
+def row_of(client: Client, message: PoppedMessage) -> dict[str, object]:
     """The claim's row by roles."""
     table = claims_of(client)
     wanted = [column.label(str(column.key)) for column in table.c if column.key != "payload"]
@@ -92,8 +92,8 @@ def test_only_a_claim_can_be_finished(use: Use, variant: Variant) -> None:
     assert pushed is not None
     (message,) = client.pop_many(1)
     release(client)
-    ready = Message(pushed, message.payload, message.pushed_at, message.attempts)
-    nobody = Message(UNKNOWN[variant.design.id_type], "", message.pushed_at, 1)
+    ready = PoppedMessage(pushed, message.payload, message.pushed_at, message.attempts)
+    nobody = PoppedMessage(UNKNOWN[variant.design.id_type], "", message.pushed_at, 1)
 
     assert not client.complete(ready)
     assert not client.fail(ready, "not claimed")
@@ -163,7 +163,7 @@ def test_an_id_that_is_none(use: Use, variant: Variant) -> None:
     client = use(variant)
     client.push(client.payload(0))
     (message,) = client.pop_many(1)
-    nonsense = Message("no id", message.payload, message.pushed_at, 1)
+    nonsense = PoppedMessage("no id", message.payload, message.pushed_at, 1)
     with pytest.raises(UsageError):
         client.complete(nonsense)
     assert client.complete(message)

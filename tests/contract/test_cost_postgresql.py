@@ -13,16 +13,17 @@ from console.actions.install import install
 from console.catalog import Queue
 from console.designs import Flow
 from console.engines import Database, Timeouts, open_database
-from console.monitor import DatabaseSample, Memory, snapshot, take_sample
-from console.monitor.asking import TOGETHER
-from console.monitor.sample import SAMPLING_TIMEOUTS
+from console.monitor.memory import Memory
+from console.monitor.sample import SAMPLING_TIMEOUTS, DatabaseSample, take_sample
+from console.monitor.sample_queries import TOGETHER
+from console.monitor.snapshot import snapshot
 from tests.contract.client import Client
-from tests.contract.conftest import TIMEOUTS, Use, use_of
+from tests.contract.conftest import Use, use_of
 from tests.contract.plans import Recorder, Statement
 from tests.contract.test_plans_postgresql import auto_explain, on_each_table, without_autovacuum
 from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant
 from tests.filling import fill
-from tests.servers import connect, wait_until
+from tests.servers import TIMEOUTS, connect, wait_until
 
 __all__ = ["auto_explain"]
 
@@ -173,9 +174,10 @@ def test_two_hundred_queues_take_a_handful_of_statements(
     assert len(sample.queues) == len(queues) >= 190
     assert {snapshot(queue, "test").ready for queue in sample.queues} == {0}
     unions = -(-len(queues) // TOGETHER)
-    # The catalog's four; for each union its settings, the gates of the rings and the status; at
-    # the end who holds rows.
-    assert len(statements) <= 4 + 3 * unions + 2
+    # The catalog's five, one of which reads what operators have decided (paused, protected,
+    # silenced); for each union its settings, the gates of the rings and the status; at the end who
+    # holds rows.
+    assert len(statements) <= 5 + 3 * unions + 2
     assert all(statement.startswith("/* dbq ") for statement in statements)
 
 

@@ -8,6 +8,8 @@ from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.variants import ALL, CORE, SMALL_NUMBER, TELLING, Variant, mostly
 
+pytestmark = pytest.mark.thinned(3)
+
 LIMITED = [v for v in TELLING if "size" in v.options and int(v.options["size"]) < 1000]
 
 
@@ -120,5 +122,5 @@ def test_pushing_many_says_how_many_are_in(use: Use, variant: Variant) -> None:
 
     assert isinstance(caught.value.__cause__, UsageError)
     assert caught.value.exit_status == UsageError.exit_status
-    assert f"{push.BATCH:,} messages are in" in caught.value.next_step
+    assert f"{push.BATCH:,} messages stored" in caught.value.next_step
     assert client.status().ready == push.BATCH

@@ -1,4 +1,4 @@
-"""End a session: it is named, it is the right one, its rows come back; any other is left alone."""
+"""End a session: it is named, it is the right one, its rows come back; any other is skipped."""
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -6,19 +6,19 @@ from contextlib import closing, contextmanager
 import psycopg
 import pytest
 
-from console.actions import audit
+from console import audit
 from console.actions.end_session import EndPlan, end_session, holding, plan
 from console.actions.install import install
-from console.actions.maintain import Limits
+from console.actions.maintain import MaintainLimits
 from console.actions.maintain import plan as maintenance
 from console.designs import DESIGNS
 from console.engines import open_database
-from console.engines.embedded import EmbeddedServer
 from console.errors import RefusedError, UsageError
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.variants import Variant
 from tests.servers import connect, wait_until
+from tests.template import CopiedServer
 
 DELETING = [Variant(DESIGNS[name], {}) for name in ("heap", "fifo", "stack", "pending")]
 FIFO = Variant(DESIGNS["fifo"], {})
@@ -50,8 +50,8 @@ def planned(client: Client, name: object) -> EndPlan:
 
 def entry_of(client: Client) -> audit.Entry:
     with client.database.transaction("read", read_only=True) as connection:
-        wanted = audit.Wanted(queue=client.queue.name, verb="end-session")
-        entry, *_ = audit.entries(connection, client.database.product, wanted)
+        wanted = audit.EntryFilter(queue=client.queue.name, verb="end-session")
+        entry, *_ = audit.entries(connection, wanted)
     return entry
 
 
@@ -96,7 +96,7 @@ def test_another_transaction_of_the_session_is_left_alone(use_postgresql: Use) -
         holder.execute("SELECT 1")
         done = end_session(client.database, made)
         assert (done.gone, done.changed_meanwhile) == (False, True)
-        assert "left alone" in done.lines()[0]
+        assert "skipped" in done.lines()[0]
         assert holder.execute("SELECT 1").fetchone() == (1,)
         holder.execute("ROLLBACK")
         assert holder.execute("SELECT 1").fetchone() == (1,)
@@ -160,15 +160,14 @@ def test_a_console_at_work_is_stopped_there(use_postgresql: Use) -> None:
     client.push_many(client.payloads(*range(5)))
     subject = audit.Subject.of(client.database, client.queue, "purge")
     theirs = open_database(client.url)
-    product = theirs.product
     with theirs.session("act") as session:
         with session.transaction("act") as connection:
-            record = audit.Record.begin(connection, product, subject)
+            record = audit.ActionRecord.begin(connection, subject)
         with session.transaction("act") as connection:
             name = f'"{client.queue.table}"'
             connection.exec_driver_sql(f"DELETE FROM {name}")
             pid = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar()
-            with pytest.raises(RefusedError, match="a console at work: purge"):
+            with pytest.raises(RefusedError, match="a running console: purge"):
                 planned(client, pid)
             record.end(connection, audit.Outcome.DONE)
     theirs.close()
@@ -177,7 +176,7 @@ def test_a_console_at_work_is_stopped_there(use_postgresql: Use) -> None:
 @pytest.fixture(scope="module")
 def preparing() -> Iterator[Client]:
     """A queue on a server where transactions can be prepared."""
-    with EmbeddedServer.start(settings={"max_prepared_transactions": "5"}) as server:
+    with CopiedServer.start(settings={"max_prepared_transactions": "5"}) as server:
         database = open_database(server.create_database("prepared"))
         client = Client(database, FIFO.queue("public", "q", "postgresql"))
         install(database, client.queue)
@@ -186,7 +185,7 @@ def preparing() -> Iterator[Client]:
 
 
 def test_a_prepared_transaction_is_undone(preparing: Client) -> None:
-    """Whatever its name; and another one of that name is left alone."""
+    """Whatever its name; and another one of that name is skipped."""
     client, gid = preparing, "left 'behind' \"4711\" {session}"
     client.push_many(client.payloads(*range(5)))
     literal = "'" + gid.replace("'", "''") + "'"
@@ -206,7 +205,7 @@ def test_a_prepared_transaction_is_undone(preparing: Client) -> None:
         popped = connection.execute('SELECT id FROM "q_pop_many"(100)').fetchall()
     assert len(popped) == 2
 
-    limits = Limits(held_seconds=0.0, dead_least=1, dead_share=0.0)
+    limits = MaintainLimits(held_seconds=0.0, dead_least=1, dead_share=0.0)
     wait_until(
         lambda: repr(gid) in "".join(maintenance(client.database, client.queue, limits).notes),
         "maintain names who keeps dead rows",

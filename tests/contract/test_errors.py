@@ -1,11 +1,18 @@
 """Errors by their wording, on every engine."""
 
+from collections import Counter
+
 import pytest
 
+from console.actions import execute
+from console.actions.archive import Archive
+from console.actions.restore import Restore
 from console.errors import UsageError
 from console.monitor.errors import error_groups
+from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.filled import ids_of, seen
+from tests.contract.filled import all_pages, ids_of, seen
+from tests.contract.test_actions import contents, mover, planned
 from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant
 
 KEPT = [variant for variant in BEHAVIOURS if variant.finishes]
@@ -37,5 +44,95 @@ def test_errors_are_grouped_by_their_wording(use: Use, variant: Variant) -> None
 @pytest.mark.parametrize("variant", [v for v in DEFAULTS if not v.finishes], ids=str)
 def test_a_queue_without_errors_says_so(use: Use, variant: Variant) -> None:
     client = use(variant)
-    with pytest.raises(UsageError, match="no errors to look at"):
+    with pytest.raises(UsageError, match="keeps no errors"):
         error_groups(client.database, client.queue)
+
+
+REFUSED = [f"HTTP 503 of\n  order {n}\tat 10:20:{n:02}: 'shop {n}'" for n in range(7)]
+BLOCKED = [f"HTTP 451 of order {n} at 10:20:{n:02}: 'shop {n}'" for n in range(5)]
+
+
+def failed(client: Client, texts: list[str]) -> dict[str, str]:
+    """Messages that failed with these texts: their ids, each with its text."""
+    client.push_many(client.payloads(*range(len(texts))))
+    taken = client.pop_many(len(texts))
+    for one, text in zip(taken, texts, strict=True):
+        assert client.fail(one, text)
+    return {one.id: text for one, text in zip(taken, texts, strict=True)}
+
+
+def key_of(client: Client, words: str) -> str:
+    (group,) = [g for g in error_groups(client.database, client.queue).groups if words in g.wording]
+    return f"error-group={group.key}"
+
+
+@pytest.mark.parametrize("variant", KEPT, ids=str)
+def test_a_kind_is_listed_and_requeued_alone(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    texts = failed(client, [*REFUSED, *BLOCKED])
+    key = key_of(client, "HTTP 503 of order")
+    mine = {id_ for id_, text in texts.items() if text in REFUSED}
+    assert {m.id for m in all_pages(client, key, limit=3)} == mine
+    assert {m.id for m in all_pages(client, key, "newer=4h", limit=50)} == mine
+
+    moving = mover(client, "requeue")
+    made = planned(client, moving, key)
+    assert (made.count, made.complete, len(made.targets)) == (len(mine), True, len(mine))
+    assert "each by its id, attempts and error" in "\n".join(made.lines())
+    done = execute.execute(client.database, moving, made, pace=execute.Pace(batch=3))
+    assert (done.ledger.out, done.ledger.selected) == (len(mine), len(mine))
+    assert set(ids_of(seen(client, "state=error"))) == set(texts) - mine
+
+
+@pytest.mark.parametrize("variant", KEPT, ids=str)
+def test_what_failed_anew_since_the_plan_is_skipped(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    failed(client, REFUSED[:3])
+    moving = mover(client, "requeue")
+    made = planned(client, moving, key_of(client, "HTTP 503"))
+    assert execute.execute(client.database, moving, made).ledger.out == 3
+    for taken in client.pop_many(3):
+        assert client.fail(taken, "no disk")
+    failed(client, REFUSED[3:])
+    again = execute.execute(client.database, moving, made)
+    assert (again.ledger.out, again.ledger.skipped_count) == (0, 3)
+    assert contents(client) == Counter(error=len(REFUSED))
+
+
+@pytest.mark.parametrize("variant", KEPT, ids=str)
+def test_a_kind_goes_into_the_archive_and_comes_back(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    failed(client, [*REFUSED, *BLOCKED])
+    key = key_of(client, "HTTP 451")
+    for moving in (mover(client, "purge"), mover(client, "archive")):
+        made = planned(client, moving, key)
+        assert made.count == len(BLOCKED)
+    assert isinstance(moving, Archive)
+    execute.execute(client.database, moving, made)
+    assert contents(client) == Counter(error=len(REFUSED), archived=len(BLOCKED))
+    execute.execute(client.database, moving, planned(client, moving, "state=error"))
+    back = Restore(moving.source, reason="")
+    made = planned(client, back, key)
+    assert (made.count, made.targets) == (len(BLOCKED), ())
+    assert execute.execute(client.database, back, made).ledger.out == len(BLOCKED)
+    assert {m.error for m in seen(client, "state=error").messages} == set(BLOCKED)
+
+
+@pytest.mark.parametrize("variant", KEPT[:1], ids=str)
+def test_a_search_that_was_cut_short_says_so(
+    use: Use, variant: Variant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = use(variant)
+    failed(client, [*BLOCKED, *REFUSED])
+    monkeypatch.setattr("console.monitor.scan_query.READ_AT_ONCE", 2)
+    monkeypatch.setattr("console.monitor.scan_query.READ_MOST", 2)
+    monkeypatch.setattr("console.actions.rows.MOST_ERRORS", 8)
+    moving = mover(client, "requeue")
+    key = key_of(client, "HTTP 503")
+    made = planned(client, moving, key)
+    assert not made.complete
+    assert 0 < made.count < len(REFUSED)
+    assert "the search was cut short: there may be more of this group" in "\n".join(made.lines())
+    assert execute.execute(client.database, moving, made).ledger.out == made.count
+    rest = planned(client, moving, key, "limit=1")
+    assert (rest.count, rest.complete) == (1, True)

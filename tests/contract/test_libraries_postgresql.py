@@ -8,20 +8,17 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url
 
-from console.actions import libraries, works
+from console.actions import libraries
+from console.actions.availability import unavailable
 from console.catalog import Kind, Queue, find
 from console.designs import LIBRARIES
 from console.engines import open_database
 from console.errors import UsageError
-from console.monitor import take_sample
-from console.monitor.estimates import estimates
-from tests.cli.calls import Answer, Console
+from console.monitor.sample import estimates, take_sample
+from tests.cli.calls import Answer, Console, call
 from tests.contract.at_work import PgQueuerAtWork, ProcrastinateAtWork
-from tests.servers import Server, connect, fresh_database, value
+from tests.servers import Server, connect, fresh_database
 
-HERE = Path(__file__).parent
-PGMQ = HERE.parent / "bench" / "pgmq_stand_in.sql"
-GRAPHILE = HERE / "graphile_worker_stand_in.sql"
 STUCK_SECONDS = 300.0
 
 
@@ -65,10 +62,10 @@ def estimated(console: Console, name: str) -> dict[str, int]:
     database = open_database(console.url)
     try:
         with database.transaction("estimate", read_only=True) as connection:
-            queue = find(connection, database.product, name)
+            queue = find(connection, name)
             (seen,) = take_sample(database, only=[queue]).queues
             assert seen.row is not None
-            (found,) = estimates(connection, database.product, [(queue, seen.row)]).values()
+            (found,) = estimates(connection, [(queue, seen.row)]).values()
     finally:
         database.close()
     return {state: round(rows) for state, rows in found.items() if rows is not None}
@@ -207,8 +204,58 @@ def test_a_job_that_a_worker_left_is_released_and_no_other(
             "done": 0,
         }
         plan = console.done("release", "jobs", "--dry-run").text
-        assert "left alone: 1 their owner is alive" in plan
+        assert "skipped: 1 their owner is alive" in plan
     assert console("doctor", "jobs", "--json").json["queues"][0]["unseen"] == []
+
+
+@pytest.mark.parametrize(("silent", "limit", "stuck"), [(600, "1h", 0), (100, "40s", 1)])
+def test_release_goes_by_the_threshold_that_status_goes_by(
+    console: Console,
+    procrastinate: ProcrastinateAtWork,
+    pgqueuer: PgQueuerAtWork,
+    tmp_path: Path,
+    silent: int,
+    limit: str,
+    stuck: int,
+) -> None:
+    """A worker without a heartbeat for longer than 300 s of an hour, or 40 s of 300, is no other
+    to the plan, the claims and the doctor than to the figures."""
+    procrastinate.defer("report")
+    procrastinate.leave("reports")
+    pgqueuer.enqueue("mail")
+    pgqueuer.leave("mail", beats=True)
+    run(
+        console,
+        f"""
+        UPDATE "Their_Jobs".procrastinate_workers
+        SET last_heartbeat = now() - interval '{silent} s';
+        UPDATE app.shop_pgqueuer SET heartbeat = now() - interval '{silent} s';
+        """,
+    )
+    console.done("adopt", "jobs", "--preset", "procrastinate")
+    console.done("adopt", "mails", "--preset", "pgqueuer")
+    config = tmp_path / "config.toml"
+    url = make_url(console.url)
+    shown = url.set(password="").render_as_string(hide_password=False)
+    config.write_text(
+        f"[profiles.here]\nurl = '{shown}'\nstuck_after = '{limit}'\nrights = 'operator'\n"
+    )
+
+    def ask(*words: str) -> Any:
+        here = {"DBQ_CONFIG": str(config), "PGPASSWORD": str(url.password)}
+        return call(*words, "--profile", "here", "--json", environment=here).json
+
+    for name in ("jobs", "mails"):
+        (found,) = ask("status", name)["queues"]
+        assert found["stuck"] == stuck
+        (claim,) = found["claims"]
+        assert claim["owner"] == ("gone" if stuck else "unknown")
+        (examined,) = ask("doctor", name)["queues"]
+        figures_ = ask("report", name)["figures"]
+        assert figures_["stuck"] == stuck
+        codes = {one["code"] for one in examined["findings"]} & {"claims_gone", "claims_unknown"}
+        assert codes == ({"claims_gone"} if stuck else set())
+    assert ask("release", "jobs", "--dry-run")["plan"]["count"] == stuck
 
 
 def test_what_is_held_is_requeued_as_pgqueuer_does_it(
@@ -243,6 +290,54 @@ def test_what_is_held_is_requeued_as_pgqueuer_does_it(
     assert (stayed["id"], stayed["title"]) == (str(keyed), "mail")
 
 
+def retrying(console: Console, name: str) -> dict[str, Any] | None:
+    """What the doctor says of jobs that are tried again for days; None: nothing."""
+    (examined,) = console("doctor", name, "--json").json["queues"]
+    assert not [words for words in examined["unseen"] if "tried again" in words]
+    found = [one for one in examined["findings"] if one["code"] == "jobs_retrying"]
+    return found[0]["evidence"] if found else None
+
+
+def test_what_procrastinate_tries_again_for_days_is_a_finding(
+    console: Console, procrastinate: ProcrastinateAtWork
+) -> None:
+    (job, _) = procrastinate.defer("send_again", 2)
+    procrastinate.work()
+    procrastinate.defer("send", 1, later=True)
+    console.done("adopt", "jobs", "--preset", "procrastinate")
+    console.done("adopt", "reports", "--preset", "procrastinate", "--queue", "reports")
+    assert figures(console, "jobs")["scheduled"] == 3
+    # Deferred for days and begun just now: it has not been tried for long.
+    past = """UPDATE "Their_Jobs".procrastinate_events SET at = at - interval '3 d' WHERE {}"""
+    run(console, past.format("type = 'deferred'"))
+    assert retrying(console, "jobs") is None
+    run(console, past.format(f"type <> 'deferred' AND job_id = {job}"))
+    found = retrying(console, "jobs")
+    assert found is not None
+    assert (found["jobs"], found["oldest_id"], found["most_attempts"]) == (1, str(job), 1)
+    assert 3 * 86_400 <= found["oldest_seconds"] < 4 * 86_400
+    assert retrying(console, "reports") is None
+
+
+def test_what_pgqueuer_tries_again_for_days_is_a_finding(
+    console: Console, pgqueuer: PgQueuerAtWork
+) -> None:
+    pgqueuer.enqueue("mail", 2)
+    job, _ = pgqueuer.ask_again("mail"), pgqueuer.ask_again("mail")
+    pgqueuer.enqueue("report", 1)
+    for name, part in (("mail", "mail"), ("report", "report")):
+        console.done("adopt", name, "--preset", "pgqueuer", "--queue", part)
+    assert figures(console, "mail")["scheduled"] == 2
+    past = "created = created - interval '3 d'"
+    run(console, f"UPDATE app.shop_pgqueuer SET {past}")
+    assert retrying(console, "mail") is None
+    run(console, f"UPDATE app.shop_pgqueuer_log SET {past} WHERE job_id = {job}")
+    found = retrying(console, "mail")
+    assert found is not None
+    assert (found["jobs"], found["oldest_id"], found["most_attempts"]) == (1, str(job), 1)
+    assert retrying(console, "report") is None
+
+
 def test_what_is_not_allowed_says_why(
     console: Console, procrastinate: ProcrastinateAtWork, pgqueuer: PgQueuerAtWork
 ) -> None:
@@ -256,7 +351,7 @@ def test_what_is_not_allowed_says_why(
     refused(console("purge", "mails", "--permanently", "--yes", "mails"), "log table")
     refused(console("archive", "jobs", "--yes"), "remove_old_jobs")
     refused(console("restore", "jobs", "--yes"), "procrastinate")
-    refused(console("smoke", "mails"), "none of the library's")
+    refused(console("smoke", "mails"), "not be one of the library's")
     for words in (["push", "mails", "x"], ["pop", "jobs"], ["upgrade", "jobs", "--yes"]):
         answer = console(*words)
         assert (answer.status in {2, 4}, answer.out) == (True, b""), answer
@@ -270,11 +365,11 @@ def test_every_verb_is_there_or_has_its_reason(name: str) -> None:
     of = LIBRARIES[name]
     queue = Queue("s", "q", of, {"table": "t"}, dict(of.roles), kind=Kind.ADOPTED)
     for verb in ("requeue", "release", "purge", "archive", "restore", "push", "pop", "smoke"):
-        why = works.why_not(queue, verb)
+        why = unavailable(queue, verb)
         assert bool(why) != (verb in of.verbs)
         assert verb in of.verbs or name in why
-    assert works.why_not(queue, "maintain") == ""
-    assert works.why_not(queue, "forget") == ""
+    assert unavailable(queue, "maintain") == ""
+    assert unavailable(queue, "forget") == ""
     with pytest.raises(UsageError, match="postgresql only"):
         libraries.preset(name, "mssql")
 
@@ -301,85 +396,3 @@ def test_adopting_what_is_not_there_or_not_one(
     console.done("adopt", "x", "--preset", "procrastinate", "--schema", "others")
     assert "as 'x'" in console("adopt", "y", "--preset", "procrastinate", "--schema", "others").err
     assert procrastinate.jobs() == []
-
-
-def test_a_stand_in_of_pgmq(console: Console) -> None:
-    """Its documented table and functions; not the library."""
-    run(console, "CREATE SCHEMA pgmq;" + PGMQ.read_text())
-    run(
-        console,
-        """
-        SELECT pgmq.create('orders'); SELECT pgmq.create('other');
-        SELECT pgmq.send_batch('orders', ARRAY['{"n": 1}', '{"n": 2}', '{"n": 3}']::jsonb[]);
-        SELECT count(*) FROM pgmq.read('orders', 3600, 1);
-        INSERT INTO pgmq.q_orders (message, vt) VALUES ('{"n": 4}', now() + interval '1 h');
-        """,
-    )
-    first, second = console.done("discover", "--json").json["found"]
-    assert (first["queues"], second["queues"]) == (["orders"], ["other"])
-    console.done(*_words(first["commands"][0]))
-    console.done("adopt", "theirs", "--preset", "pgmq", "--queue", "Other")
-    assert figures(console, "orders") == {
-        "ready": 2,
-        "scheduled": 1,
-        "claimed": 1,
-        # This version does not tell when a message was read.
-        "stuck": None,
-        "errors": None,
-        "done": None,
-    }
-    assert figures(console, "theirs")["ready"] == 0
-    assert estimated(console, "orders") == {"ready": 2, "scheduled": 1, "claimed": 1}
-    (claim,) = listed(console, "orders", "--state", "claimed", "--payload")
-    assert (claim["id"], claim["attempts"], claim["payload"]) == ("1", 1, '{"n": 1}')
-    refused(console("requeue", "orders", "--yes"), "visible again")
-    console.done("release", "orders", "--force", "--yes")
-    assert figures(console, "orders")["claimed"] == 0
-    assert value(console.url, "SELECT read_ct FROM pgmq.q_orders WHERE msg_id = 1") == 1
-    assert value(console.url, "SELECT count(*) FROM pgmq.read('orders', 0, 9)") == 3
-
-
-def test_a_stand_in_of_graphile_worker(console: Console) -> None:
-    """Its published columns and functions; not the library."""
-    run(console, GRAPHILE.read_text())
-    (found,) = console.done("discover", "--json").json["found"]
-    assert (found["preset"], found["queues"]) == ("graphile-worker", ["report", "send"])
-    console.done("adopt", "jobs", "--preset", "graphile-worker")
-    console.done("adopt", "send", "--preset", "graphile-worker", "--queue", "send")
-    assert figures(console, "jobs") == {
-        "ready": 3,
-        "scheduled": 1,
-        "claimed": 2,
-        "stuck": 1,
-        "errors": 3,
-        "done": None,
-    }
-    assert estimated(console, "send") == {"ready": 2, "scheduled": 1, "claimed": 2, "errors": 2}
-    (group,) = console.done("errors", "send", "--json").json["groups"]
-    assert (group["count"], group["sample"]) == (2, "no host 8")
-    refused(console("release", "jobs", "--yes"), "force_unlock_workers")
-    console.done("requeue", "send", "--yes")
-    assert figures(console, "jobs")["errors"] == 1
-    jobs = "SELECT count(*) FROM graphile_worker._private_jobs WHERE is_available AND id IN (7, 8)"
-    assert value(console.url, jobs) == 2
-
-
-def test_rows_that_row_security_hides_are_not_told_as_none(console: Console) -> None:
-    run(console, GRAPHILE.read_text())
-    console.done("adopt", "jobs", "--preset", "graphile-worker")
-    role = "dbq_test_hidden"
-    run(
-        console,
-        f"""
-        DROP ROLE IF EXISTS {role};
-        CREATE ROLE {role} LOGIN PASSWORD 'x';
-        GRANT USAGE ON SCHEMA graphile_worker, dbq TO {role};
-        GRANT SELECT ON ALL TABLES IN SCHEMA graphile_worker, dbq TO {role};
-        """,
-    )
-    url = make_url(console.url).set(username=role, password="x")
-    theirs = Console(url.render_as_string(hide_password=False))
-    (found,) = theirs.done("status", "jobs", "--json").json["queues"]
-    assert (found["ready"], found["errors"]) == (None, None)
-    assert {"ready", "scheduled", "claimed", "errors"} <= set(found["unknown"])
-    run(console, f"DROP OWNED BY {role}; DROP ROLE {role};")

@@ -1,4 +1,4 @@
-"""Maintain: real bloat is measured, what mends it is picked and says why, and the bloat is gone."""
+"""Maintain: real bloat is measured, what repairs it is picked and says why, and it is gone."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,9 +6,16 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from console.actions import audit
+from console import audit
 from console.actions.execute import Control
-from console.actions.maintain import Done, IndexMeasure, Limits, MaintainPlan, maintain, plan
+from console.actions.maintain import (
+    IndexMeasure,
+    MaintainLimits,
+    MaintainPlan,
+    StepResult,
+    maintain,
+    plan,
+)
 from console.designs import DESIGNS
 from console.engines import Database, open_database
 from console.engines.product import Timeouts
@@ -18,8 +25,8 @@ from tests.contract.variants import DEFAULTS, Variant, on
 from tests.servers import connect, wait_until
 
 FIFO = Variant(DESIGNS["fifo"], {})
-SMALL = Limits(pages=20, held_seconds=0.0, dead_least=100, stale_least=100)
-QUICK = Limits(pages=20, held_seconds=3600.0, dead_least=100, stale_least=100)
+SMALL = MaintainLimits(pages=20, held_seconds=0.0, dead_least=100, stale_least=100)
+QUICK = MaintainLimits(pages=20, held_seconds=3600.0, dead_least=100, stale_least=100)
 """What is large or old in a test that lasts a second."""
 
 
@@ -99,12 +106,12 @@ def test_dead_rows_and_a_bloated_index_are_mended(use_postgresql: Use) -> None:
         ("REINDEX", index.name),
         ("ANALYZE", client.queue.table),
     ]
-    assert "19,600 dead rows beside 400 live ones" in planned.steps[0].reason
+    assert "≈19,600 dead rows beside ≈400 live ones" in planned.steps[0].reason
     assert f'REINDEX INDEX CONCURRENTLY "public"."{index.name}"' in planned.steps[1].sql
     told = "\n".join(planned.lines())
     assert all(step.reason in told and step.sql in told for step in planned.steps)
 
-    seen: list[Done] = []
+    seen: list[StepResult] = []
     done = maintain(client.database, planned, progress=seen.append)
 
     assert [one.problem for one in done.done] == ["", "", ""]
@@ -121,8 +128,8 @@ def test_dead_rows_and_a_bloated_index_are_mended(use_postgresql: Use) -> None:
 
 def audited(client: Client) -> audit.Entry:
     with client.database.transaction("read", read_only=True) as connection:
-        wanted = audit.Wanted(queue=client.queue.name, verb="maintain")
-        (entry,) = audit.entries(connection, client.database.product, wanted)
+        wanted = audit.EntryFilter(queue=client.queue.name, verb="maintain")
+        (entry,) = audit.entries(connection, wanted)
     return entry
 
 
@@ -196,7 +203,7 @@ def test_it_can_be_stopped_between_two_steps(use_postgresql: Use) -> None:
     done = maintain(client.database, planned, control=control, progress=lambda _: control.stop())
     assert done.outcome is audit.Outcome.STOPPED
     assert [one.step.what for one in done.done] == ["VACUUM"]
-    assert "not begun" in "\n".join(done.lines())
+    assert "not started" in "\n".join(done.lines())
     left = plan(client.database, client.queue, QUICK)
     assert [step.what for step in left.steps][:1] == ["REINDEX"]
 

@@ -12,7 +12,7 @@ from console.actions import pop
 from console.designs import Flow, Order
 from console.monitor.errors import error_groups
 from console.monitor.filters import NOTHING
-from console.monitor.messages import look, message
+from console.monitor.messages import message, read_page
 from tests.contract.conftest import Use
 from tests.contract.filled import ERROR, all_pages, fill, ids_of, paged, seen
 from tests.contract.variants import BEHAVIOURS, CORE, DEFAULTS, SMALL_RING, TELLING, Variant, mostly
@@ -157,7 +157,7 @@ def test_a_ring_shows_what_pops_will_take_over_laps_holes_and_parked_numbers(
         client.pop_many(7)
     pushed = [str(id_) for id_ in client.push_many(client.payloads(*range(8)))]
     with suppress(ZeroDivisionError), client.database.transaction("pop and lose two") as lost:
-        pop.pop_many(lost, client.database.product, client.queue, 2)
+        pop.pop_many(lost, client.queue, 2)
         raise ZeroDivisionError
     # Two numbers are spent, their messages orphans: no pop will ask for them.
     assert ids_of(seen(client)) == pushed[2:]
@@ -178,7 +178,7 @@ def test_masks_hide_in_payloads_errors_and_their_kinds(use: Use, variant: Varian
     assert client.fail(taken, f"card {secret} refused")
     database, queue = client.database, client.queue
     for size in (6, 9, 15, 1000):
-        (shown,) = look(database, queue, NOTHING, payload_bytes=size, masks=masks).messages
+        (shown,) = read_page(database, queue, NOTHING, payload_bytes=size, masks=masks).messages
         assert "4111" not in f"{shown.payload!r} {shown.error}"
         assert shown.error == "card *** refused"
     (group,) = error_groups(database, queue, masks=masks).groups

@@ -5,16 +5,19 @@ from collections.abc import Mapping
 
 import pytest
 
+from console.actions import execute, plan
 from console.actions.adopt import adopt
+from console.actions.requeue import Requeue
 from console.catalog import Queue
 from console.designs import DESIGNS
 from console.engines import Database
 from console.errors import TooSlowError, UsageError
-from console.monitor import walked
+from console.monitor import scan_query
 from console.monitor.errors import error_groups
 from console.monitor.filters import parse
 from console.monitor.message import Message
-from console.monitor.messages import look, message
+from console.monitor.messages import message, read_page
+from console.monitor.scan_query import MessageSource
 from tests.contract.test_adopt_postgresql import TABLES, make, run
 
 pytestmark = pytest.mark.thinned(3)
@@ -46,7 +49,7 @@ def shown(
     reverse: bool = False,
     payload_bytes: int | None = None,
 ) -> list[Message]:
-    page = look(database, queue, parse(words), reverse=reverse, payload_bytes=payload_bytes)
+    page = read_page(database, queue, parse(words), reverse=reverse, payload_bytes=payload_bytes)
     return list(page.messages)
 
 
@@ -67,7 +70,7 @@ def test_its_messages_by_state_and_page_by_page(virgin: Database, name: str) -> 
     found: list[str | None] = []
     after = None
     while True:
-        page = look(virgin, queue, limit=1, after=after)
+        page = read_page(virgin, queue, limit=1, after=after)
         found += [m.id for m in page.messages]
         if page.next is None:
             break
@@ -108,7 +111,7 @@ def test_what_a_missing_role_would_tell_is_not_told(virgin: Database, name: str)
     total = sum(len(ids) for ids in STATES[name].values())
     assert len(shown(virgin, queue)) == total
     for word in ("older=1h", "claimed_by=w", "error~no", *(() if "id" in told else ("id=1",))):
-        with pytest.raises(UsageError, match="cannot be told"):
+        with pytest.raises(UsageError, match="does not have that"):
             shown(virgin, queue, word)
 
 
@@ -126,6 +129,14 @@ def test_its_errors_by_wording(virgin: Database, name: str) -> None:
     queue = make(virgin, name)
     (group,) = error_groups(virgin, queue).groups
     assert (group.wording, group.count, group.sample_id) == ("no", 1, "9")
+    key = f"error-group={group.key}"
+    assert [m.id for m in shown(virgin, queue, key)] == ["9"]
+    with virgin.transaction("read the queue", read_only=True) as connection:
+        moving = Requeue(MessageSource.of(connection, queue))
+    made = plan.make(virgin, moving, parse([key]))
+    assert made.count == 1
+    assert execute.execute(virgin, moving, made).ledger.out == 1
+    assert shown(virgin, queue, key) == []
 
 
 @pytest.mark.parametrize("name", ["claim", "status", "split"])
@@ -181,12 +192,12 @@ def test_ids_of_any_type(virgin: Database, type_: str, ids: list[str]) -> None:
     found = shown(virgin, queue)
     assert [seen.id for seen in found] == ids
     for at, seen in enumerate(found):
-        rest = look(virgin, queue, after=seen.key).messages
+        rest = read_page(virgin, queue, after=seen.key).messages
         assert [one.id for one in rest] == ids[at + 1 :]
         assert [one.id for one in shown(virgin, queue, f"id={seen.id}")] == [seen.id]
     if type_ in {"uuid", "smallint"}:
         for no_id in ("x", "99999"):
-            with pytest.raises(UsageError, match="is no id"):
+            with pytest.raises(UsageError, match="is not a key"):
                 shown(virgin, queue, f"id={no_id}")
 
 
@@ -195,34 +206,34 @@ def test_a_due_time_may_be_never(virgin: Database) -> None:
     run(virgin, "INSERT INTO t SELECT 'infinity', n FROM generate_series(1, 5) AS n")
     roles = {"due_at": "due", "payload": "body"}
     queue = adopt(virgin, "public", "t", DESIGNS["pending"], roles)
-    first = look(virgin, queue, limit=2)
+    first = read_page(virgin, queue, limit=2)
     assert [(seen.state, seen.due_at, seen.id) for seen in first.messages] == [
         ("scheduled", None, None)
     ] * 2
     assert first.next is not None
-    assert len(look(virgin, queue, after=first.next.text).messages) == 3
+    assert len(read_page(virgin, queue, after=first.next.text).messages) == 3
 
 
 def test_a_view_has_no_places_to_page_by(virgin: Database) -> None:
     run(virgin, "CREATE VIEW t AS SELECT n AS id, 'x' AS body FROM generate_series(1, 5) AS n")
     queue = adopt(virgin, "public", "t", DESIGNS["heap"], {"id": "id", "payload": "body"})
-    page = look(virgin, queue, limit=3)
+    page = read_page(virgin, queue, limit=3)
     assert (len(page.messages), page.next, page.complete) == (3, None, False)
-    page = look(virgin, queue, limit=5)
+    page = read_page(virgin, queue, limit=5)
     assert (len(page.messages), page.next, page.complete) == (5, None, True)
     assert [seen.id for seen in shown(virgin, queue, "id=4")] == ["4"]
     with pytest.raises(UsageError, match="no order"):
-        look(virgin, queue, after="ready")
+        read_page(virgin, queue, after="ready")
     as_fifo = dict(queue.roles)
     run(virgin, "CREATE VIEW v AS SELECT * FROM t")
     ordered = adopt(virgin, "public", "v", DESIGNS["fifo"], as_fifo)
-    assert look(virgin, ordered, limit=3).next is not None
+    assert read_page(virgin, ordered, limit=3).next is not None
 
 
 def test_what_no_index_serves_ends_at_the_time_out_with_advice(
     virgin: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(walked, "STATEMENT_SECONDS", 0.5)
+    monkeypatch.setattr(scan_query, "STATEMENT_SECONDS", 0.5)
     run(
         virgin,
         "CREATE VIEW t AS SELECT n AS id, 'x' AS body FROM generate_series(1, 5) AS n,"
@@ -230,7 +241,7 @@ def test_what_no_index_serves_ends_at_the_time_out_with_advice(
     )
     queue = adopt(virgin, "public", "t", DESIGNS["fifo"], {"id": "id", "payload": "body"})
     with pytest.raises(TooSlowError) as slow:
-        look(virgin, queue)
+        read_page(virgin, queue)
     assert "statement" in slow.value.why
     assert "found by an index" in slow.value.next_step
 
@@ -238,5 +249,5 @@ def test_what_no_index_serves_ends_at_the_time_out_with_advice(
 def test_a_table_that_is_gone_is_told(virgin: Database) -> None:
     queue = make(virgin, "fifo")
     run(virgin, 'DROP TABLE "Their Queue"')
-    with pytest.raises(UsageError, match="Could not look at the messages of 'Their Queue'"):
-        look(virgin, queue)
+    with pytest.raises(UsageError, match="Could not read the messages of 'Their Queue'"):
+        read_page(virgin, queue)

@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 from console.actions.install import install
 from console.engines import Database
 from console.errors import UsageError
-from console.monitor import search
+from console.monitor import scan_query
 from console.monitor.filters import FORMS, parse
 from console.monitor.messages import message
-from console.monitor.search import walks_for
-from console.monitor.walks import By
+from console.monitor.scans import By, scans_for
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import Filled, all_pages, fill, ids_of, paged, seen
@@ -116,7 +115,7 @@ def test_what_a_queue_cannot_have_is_refused_with_its_reason(use: Use, variant: 
     if not variant.finishes:
         cannot |= {"error~x": "have no error", "claimed_by=x": "have no claimed_by"}
         cannot["state=error"] = "no messages in a state"
-    cannot["id=x"] = "no id of the queue"
+    cannot["id=x"] = "is not a key of the queue"
     for word, why in cannot.items():
         with pytest.raises(UsageError) as refused:
             seen(client, word)
@@ -136,10 +135,10 @@ def test_a_filter_that_matches_little_stops_and_says_where_to_go_on(
     client = fill(use(variant), 40).client
     if not paged(client):
         pytest.skip("a heap here has no keys")
-    monkeypatch.setattr(search, "READ_AT_ONCE", 3)
-    monkeypatch.setattr(search, "READ_MOST", 6)
-    monkeypatch.setattr(search, "PAGES_AT_ONCE", 1)
-    monkeypatch.setattr(search, "PAGES_MOST", 1)
+    monkeypatch.setattr(scan_query, "READ_AT_ONCE", 3)
+    monkeypatch.setattr(scan_query, "READ_MOST", 6)
+    monkeypatch.setattr(scan_query, "PAGES_AT_ONCE", 1)
+    monkeypatch.setattr(scan_query, "PAGES_MOST", 1)
     last = seen(client, "state=ready", reverse=True, limit=1).messages[0]
     for word in (f"id={last.id}", "older=1h"):
         expected = [last.id] if word.startswith("id=") else []
@@ -152,8 +151,8 @@ def test_a_filter_that_matches_little_stops_and_says_where_to_go_on(
             calls += 1
             page = seen(client, word, after=page.next.text)
         assert found == expected
-        walks = walks_for(client.queue, parse([word]))
-        by_row = not any(walk.by_age or walk.by is By.PLACE for walk in walks)
+        scans = scans_for(client.queue, parse([word]))
+        by_row = not any(scan.by_age or scan.by is By.PLACE for scan in scans)
         if word == "older=1h" and by_row:
             assert calls > 3
     some = all_pages(client, "newer=1h", limit=7)

@@ -15,8 +15,8 @@ from console.engines import Database, Timeouts, open_database
 from console.errors import BusyError
 from console.monitor.errors import error_groups
 from console.monitor.filters import parse
-from console.monitor.messages import Page, look
-from console.monitor.search import PAGES_AT_ONCE, PAGES_MOST, READ_AT_ONCE, READ_MOST
+from console.monitor.messages import Page, read_page
+from console.monitor.scan_query import PAGES_AT_ONCE, PAGES_MOST, READ_AT_ONCE, READ_MOST
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import ids_of, seen
@@ -93,7 +93,7 @@ def test_a_running_relay_is_waited_for_shortly_and_told(use_postgresql: Use) -> 
     client.push("x")
     with client.database.transaction("relay") as relay:
         relay.execute(text(f'LOCK TABLE public."{client.queue.name}_parked"'))
-        with pytest.raises(BusyError, match="Could not look at the messages"):
+        with pytest.raises(BusyError, match="Could not read the messages"):
             seen(client)
     assert len(seen(client).messages) == 1
 
@@ -146,7 +146,7 @@ def looking(client: Client) -> Iterator[Look]:
 
     def call(*words: str, **options: object) -> Looked:
         recorder.take()
-        page = look(database, client.queue, parse(words), **options)  # type: ignore[arg-type]
+        page = read_page(database, client.queue, parse(words), **options)  # type: ignore[arg-type]
         made = [one for one in recorder.take() if "common.matching" in one.text]
         assert made
         return Looked(page, made)
@@ -267,6 +267,7 @@ def test_a_filter_that_matches_nothing_reads_no_more_than_its_bound(
             check(listed("newer=0s", "state=ready"), "an age, by the index", A_PAGE)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.usefixtures("auto_explain")
 @pytest.mark.parametrize("variant", [v for v in LISTED if v.design.name != "ring"], ids=str)
 def test_large_payloads_cost_nothing_unless_they_are_asked_for(
@@ -304,4 +305,4 @@ def test_a_database_that_is_read_only_can_be_looked_at(
         {"options": "-c default_transaction_read_only=on"}
     ).render_as_string(hide_password=False)
     with closing(open_database(read_only)) as database:
-        assert len(look(database, client.queue).messages) == 1
+        assert len(read_page(database, client.queue).messages) == 1

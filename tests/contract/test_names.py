@@ -6,12 +6,11 @@ from sqlalchemy.schema import CreateSchema
 
 from console import catalog
 from console.actions import pop, relay
-from console.actions.install import install
-from console.actions.uninstall import uninstall
+from console.actions.install import install, uninstall
 from console.designs import DESIGNS, Design
 from console.engines import Database, Product
 from console.errors import UsageError
-from console.monitor import take_sample
+from console.monitor.sample import take_sample
 from tests.contract.client import Client
 from tests.contract.installs import all_designs
 from tests.contract.leftovers import objects_of
@@ -68,7 +67,7 @@ def live(client: Client) -> None:
     client.push_many(client.payloads(*range(4)))
     client.push(client.payload(4))
     assert client.pop() is not None
-    taken: list[pop.Message] = []
+    taken: list[pop.PoppedMessage] = []
     pop.pop(database, queue, taken.extend, count=2, wait_seconds=1.0)
     assert len(taken) == 2
     if queue.finishes:
@@ -80,11 +79,11 @@ def live(client: Client) -> None:
         assert relay.plan(database, queue, None).measure.size == 10
     seen = {sample.queue.label: sample for sample in take_sample(database).queues}
     assert seen[queue.label].problem == ""
-    nothing: list[pop.Message] = []
+    nothing: list[pop.PoppedMessage] = []
     assert pop.pop(database, queue, nothing.extend, count=9, wait_seconds=0.02).delivered < 9
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(12)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_life_under_that_name_in_a_schema_of_that_name(database: Database, name: str) -> None:
     make_schema(database, name)
@@ -93,9 +92,9 @@ def test_a_life_under_that_name_in_a_schema_of_that_name(database: Database, nam
         client = Client(database, variant.queue(name, name))
         install(database, client.queue)
         with database.transaction("look") as connection:
-            assert catalog.find(connection, database.product, name).label == f"{name}.{name}"
+            assert catalog.find(connection, name).label == f"{name}.{name}"
         live(client)
-        uninstall(database, client.queue, keep_archive=False, with_messages=False)
+        uninstall(database, client.queue, keep_archive=False, with_messages=True)
         assert objects_of(database) == before
 
 
@@ -136,7 +135,7 @@ def test_a_name_at_the_limit_and_one_over_it(
     client = Client(database, variant.queue(schema, fits))
     install(database, client.queue)
     live(client)
-    uninstall(database, client.queue, keep_archive=False, with_messages=False)
+    uninstall(database, client.queue, keep_archive=False, with_messages=True)
     assert objects_of(database) == before
 
 
@@ -185,7 +184,7 @@ def test_namesakes_in_two_schemas_are_two_queues(database: Database) -> None:
         second.push(second.payload(2))
         assert first.status().ready == second.status().ready == 1
         assert first.queue.channel != second.queue.channel
-        uninstall(database, first.queue, keep_archive=False, with_messages=False)
+        uninstall(database, first.queue, keep_archive=False, with_messages=True)
         assert [m.payload for m in second.drain()] == second.payloads(2)
 
 

@@ -9,11 +9,13 @@ import pytest
 from psycopg.sql import SQL, Identifier
 
 from console.actions import pop
-from console.actions.pop import Message, Popped
+from console.actions.pop import Popped, PoppedMessage
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.variants import ALL, Variant
 from tests.servers import connect, wait_until
+
+pytestmark = pytest.mark.thinned(3)
 
 NOTIFYING = [v for v in ALL if v.options.get("notify") == "on"]
 SILENT = [v for v in ALL if not v.given]
@@ -100,7 +102,7 @@ def test_a_consumer_that_waits_is_registered_and_gets_what_is_pushed(
     use_postgresql: Use, variant: Variant
 ) -> None:
     client = use_postgresql(variant)
-    got: list[Message] = []
+    got: list[PoppedMessage] = []
 
     def wait() -> Popped:
         return pop.pop(client.database, client.queue, got.extend, wait_seconds=120.0)
@@ -120,7 +122,7 @@ def test_one_that_waits_in_vain_goes_and_leaves_no_registration(
     use_postgresql: Use, variant: Variant
 ) -> None:
     client = use_postgresql(variant)
-    got: list[Message] = []
+    got: list[PoppedMessage] = []
     assert pop.pop(client.database, client.queue, got.extend, wait_seconds=0.05) == Popped(0)
     assert waiting(client) == []
 

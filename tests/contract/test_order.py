@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Connection
 
 from console.actions import pop, push
-from console.actions.pop import Message
+from console.actions.pop import PoppedMessage
 from console.actions.push import Payload
 from console.designs import Order
 from console.engines import Database, Timeouts, open_database
@@ -15,6 +15,8 @@ from console.errors import BusyError
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.variants import BEHAVIOURS, CORE, Variant, mostly
+
+pytestmark = pytest.mark.thinned(3)
 
 STRICT = [v for v in BEHAVIOURS if v.order is Order.STRICT]
 OVERTAKEN = [v for v in BEHAVIOURS if v.order not in {Order.STRICT, Order.NUMBERS}]
@@ -37,14 +39,14 @@ def beside(client: Client, database: Database) -> Client:
 
 
 def push_in(connection: Connection, client: Client, payload: Payload) -> str | None:
-    return push.push(connection, client.database.product, client.queue, payload)
+    return push.push(connection, client.queue, payload)
 
 
-def pop_in(connection: Connection, client: Client, n: int = 1) -> list[Message]:
-    return pop.pop_many(connection, client.database.product, client.queue, n)
+def pop_in(connection: Connection, client: Client, n: int = 1) -> list[PoppedMessage]:
+    return pop.pop_many(connection, client.queue, n)
 
 
-def payloads_of(messages: list[Message]) -> list[Payload]:
+def payloads_of(messages: list[PoppedMessage]) -> list[Payload]:
     return [message.payload for message in messages]
 
 

@@ -217,16 +217,16 @@ def test_invalid_json_is_refused_whole(use: Use, variant: Variant) -> None:
 def test_a_message_has_a_payload(use: Use, variant: Variant) -> None:
     client = use(variant)
     empty = numbers(client)
-    product, queue = client.database.product, client.queue
+    queue = client.queue
     nothing: Payload = None  # type: ignore[assignment]  # a caller that has no type checker
     with (
         pytest.raises(UsageError, match="payload"),
         client.database.transaction("push") as connection,
     ):
-        push.push(connection, product, queue, nothing)
+        push.push(connection, queue, nothing)
     with (
         pytest.raises(UsageError, match="payload"),
         client.database.transaction("push") as connection,
     ):
-        push.push_many(connection, product, queue, [client.payload(0), nothing])
+        push.push_many(connection, queue, [client.payload(0), nothing])
     assert numbers(client) == empty

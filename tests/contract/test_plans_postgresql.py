@@ -12,7 +12,7 @@ from console.actions import relay
 from console.catalog import Queue
 from console.designs import Order
 from console.engines import open_database
-from console.monitor import take_sample
+from console.monitor.sample import take_sample
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.plans import Call, Recorder, Session, Statement
@@ -307,11 +307,31 @@ def test_plans_of_a_ring_with_many_numbers_that_were_lost(
                 [void, depth],
             )
         calls = use_all(session, queue)
+    swept_by_place([*calls["pop"], *calls["pop_many"]], queue, sweeps=not void)
     for verb in ("push", "push_many"):
         within_bounds(calls[verb], BOUNDS[verb], verb)
     for verb in ("pop", "pop_many"):
         within_bounds(calls[verb], BOUNDS[verb] + LOST_NUMBERS, verb)
         assert all(call.rows for call in calls[verb])
+    on_each_table(client, "ANALYZE {}")
+    with Session(client.url, queue) as session:
+        calls = use_all(session, queue)
+    swept_by_place([*calls["pop"], *calls["pop_many"]], queue, sweeps=not void)
+
+
+def swept_by_place(calls: list[Call], queue: Queue, *, sweeps: bool) -> None:
+    """Parked numbers whose turn it is are read from a part of a page, and never all of them."""
+    parked = queue.name + "_parked"
+    for call in calls:
+        assert parked not in {t for one in call.statements for t in one.sequential()}
+        reads = [
+            node
+            for statement in call.statements
+            for node in statement.nodes()
+            if node.get("Relation Name") == parked and node["Node Type"] == "Tid Range Scan"
+        ]
+        assert len(reads) == sweeps
+        assert all(node["Actual Rows"] <= 40 for node in reads)
 
 
 def test_what_a_heap_costs(use_postgresql: Use) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from console.actions import relay
-from console.actions.pop import Message
+from console.actions.pop import PoppedMessage
 from console.designs import Order
 from tests.contract.client import Client
 from tests.contract.conftest import Use
@@ -30,14 +30,14 @@ def share(count: int) -> float:
     return 5 / count
 
 
-def settle(client: Client) -> list[Message]:
+def settle(client: Client) -> list[PoppedMessage]:
     """What rolled back pops of a ring have left: a relay gives it back. Elsewhere nothing."""
     if "relay" in client.queue.verbs:
         relay.relay(client.database, client.queue, None)
     return client.drain()
 
 
-def check_each_once(client: Client, outcome: Outcome, rest: Sequence[Message]) -> None:
+def check_each_once(client: Client, outcome: Outcome, rest: Sequence[PoppedMessage]) -> None:
     """All that was acknowledged came exactly once, unchanged, under the id that push returned."""
     kind = client.queue.options["payload"]
     came = [*outcome.messages, *rest]

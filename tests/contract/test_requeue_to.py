@@ -1,33 +1,33 @@
 """Requeue into another queue: what failed here is a new message there, once, or still in error."""
 
 import json
-import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from console.actions import audit, execute
+from console import audit
+from console.actions import execute
 from console.actions.execute import Pace, Result
-from console.actions.ledger import Ledger
 from console.actions.push import Payload
 from console.actions.requeue import FULL, RequeueTo
 from console.actions.rows import CHANGED
+from console.audit import Ledger
 from console.catalog import Kind
 from console.errors import RefusedError, UsageError
 from console.monitor.filters import parse
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import fill
+from tests.contract.installs import done_together
 from tests.contract.test_restore import (
     KEEPING,
     SMALL,
     default,
     entitle,
     held,
-    no_halves,
+    no_incomplete,
     planned,
     source_of,
     whole,
@@ -71,8 +71,8 @@ def test_errors_become_messages_of_the_other_queue(
     errors = Counter(message.payload for message in before if message.state == "error")
     made = planned(client, to(client, other))
     assert made.count == errors.total() == 8
-    assert any("where 2 are ready" in line for line in made.consequences)
-    assert any("attempts start anew" in line for line in made.consequences)
+    assert any("behind 2 that are ready" in line for line in made.consequences)
+    assert any("attempts start at 0" in line for line in made.consequences)
     assert list(map(whole, held(client))) == list(map(whole, before)), "a plan changes nothing"
 
     done = requeue(client, other)
@@ -84,8 +84,8 @@ def test_errors_become_messages_of_the_other_queue(
     )
     assert {m.id for m in held(client)} == {m.id for m in before if m.state != "error"}
     assert in_state(other, "ready") == there + errors
-    no_halves(client)
-    no_halves(other)
+    no_incomplete(client)
+    no_incomplete(other)
     assert requeue(client, other).ledger == Ledger()
     came = other.drain(3)
     assert {message.attempts for message in came} == {1}
@@ -113,6 +113,7 @@ def test_payloads_of_kinds_that_go_together(use: Use, here: str, there: str) -> 
     assert in_state(other, "ready") == errors
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("target", [default("fifo"), default("ring")], ids=str)
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
 def test_of_text_only_json_goes_into_json(use: Use, variant: Variant, target: Variant) -> None:
@@ -138,7 +139,7 @@ def test_of_text_only_json_goes_into_json(use: Use, variant: Variant, target: Va
 
 
 def acted(client: Client, mover: RequeueTo, cutoff: Any) -> Ledger:
-    """One batch of all that match, with nothing left alone before; it is undone."""
+    """One batch of all that match, with nothing skipped before; it is undone."""
     with client.database.session("act") as session:
         choice = mover.choice(client.database, session, parse(()), mover.states, cutoff)
         chosen = choice.next(1000)
@@ -217,16 +218,9 @@ def test_two_operators_at_once(use: Use, variant: Variant) -> None:
     failed(client, *payloads)
     movers = [to(client, other) for _ in range(2)]
     plans = [planned(client, mover) for mover in movers]
-    start = threading.Barrier(2)
-
-    def act(at: int) -> Result:
-        start.wait()
-        return execute.execute(client.database, movers[at], plans[at], pace=Pace(batch=4))
-
-    with ThreadPoolExecutor(2) as pool:
-        results = list(pool.map(act, range(2)))
-    assert sum(result.ledger.out for result in results) == 60
-    assert all(set(result.ledger.skipped) <= {CHANGED} for result in results)
+    ledgers = done_together(client.database, movers, plans)
+    assert sum(ledger.out for ledger in ledgers) == 60
+    assert all(set(ledger.skipped) <= {CHANGED} for ledger in ledgers)
     assert held(client) == []
     assert in_state(other, "ready") == Counter(payloads)
 

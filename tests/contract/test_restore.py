@@ -1,9 +1,7 @@
 """Restore: what was purged comes back whole, once, in its former state; nothing is ever lost."""
 
-import threading
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
@@ -15,26 +13,26 @@ from hypothesis import strategies as st
 from psycopg.sql import SQL, Identifier
 from sqlalchemy import Column, MetaData, Table, select
 
-from console import catalog
-from console.actions import audit, choosing, execute, plan, push, relay
-from console.actions.archive import Archive
+from console import audit, catalog
+from console.actions import archive, execute, plan, push, relay
+from console.actions.archive import Archive, Purge
 from console.actions.execute import Pace, Result
-from console.actions.ledger import Ledger
+from console.actions.install import uninstall
 from console.actions.plan import Mover, Plan
-from console.actions.purge import Purge
-from console.actions.release import Release
+from console.actions.requeue import Release
 from console.actions.restore import FULL, GONE, Restore
-from console.actions.uninstall import uninstall
+from console.audit import Ledger
 from console.catalog import Kind
 from console.designs import Order
 from console.errors import RefusedError, UsageError
 from console.monitor.filters import parse
 from console.monitor.message import Message
-from console.monitor.walked import Source
+from console.monitor.scan_query import MessageSource
 from tests.contract.calls_postgresql import call
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.filled import fill, seen
+from tests.contract.installs import done_together
 from tests.contract.variants import ALL, CORE, DEFAULTS, TELLING, Variant, mostly
 from tests.servers import connect
 
@@ -53,9 +51,9 @@ def default(name: str, **given: str) -> Variant:
     return Variant(plain.design, {**plain.given, **given})
 
 
-def source_of(client: Client) -> Source:
-    with client.database.transaction("look at the queue", read_only=True) as connection:
-        return Source.of(connection, client.database.product, client.queue)
+def source_of(client: Client) -> MessageSource:
+    with client.database.transaction("read the queue", read_only=True) as connection:
+        return MessageSource.of(connection, client.queue)
 
 
 def planned(client: Client, moving: Mover, *words: str) -> Plan:
@@ -136,7 +134,7 @@ def entitle(client: Client) -> None:
             connection.execute(table.update().where(table.c.id == id_).values(**title))
 
 
-def no_halves(client: Client) -> None:
+def no_incomplete(client: Client) -> None:
     """Of a split queue, no half of a message is left anywhere."""
     if client.queue.design.table_suffix == "":
         return
@@ -166,10 +164,10 @@ def test_what_was_purged_comes_back(use: Use, variant: Variant) -> None:
     entitle(client)
     if variant.order is Order.DUE:
         with client.database.transaction("push") as connection:
-            product = client.database.product
             for due_in, number in ((3600.0, 50), (7200.0, 51)):
                 payloads = client.payloads(number)
-                push.push_many_due(connection, product, client.queue, payloads, due_in)
+                due = push.With(due_in_seconds=due_in)
+                push.push_many_with(connection, client.queue, payloads, due)
     before = held(client)
     scheduled = purge(client, "state=scheduled").ledger.out if variant.order is Order.DUE else 0
     assert scheduled == (2 if variant.order is Order.DUE else 0)
@@ -190,9 +188,9 @@ def test_what_was_purged_comes_back(use: Use, variant: Variant) -> None:
     kept = [whole(message) for message in before if keeps(client, message)]
     assert [m for m in kept if m not in map(whole, after)] == []
     assert left <= {message.id for message in after}
-    no_halves(client)
+    no_incomplete(client)
     again = restore(client)
-    assert (again.ledger, again.plan.detail) == (Ledger(), "nothing of a purge is in the archive")
+    assert (again.ledger, again.plan.detail) == (Ledger(), "the archive has nothing from a purge")
 
 
 @pytest.mark.parametrize("variant", SMALL, ids=str)
@@ -251,7 +249,7 @@ def test_an_id_that_is_taken_is_replaced(use: Use, variant: Variant) -> None:
     assert len(back) == 2
     assert not {message.id for message in back} & {*errors, in_use}
     assert all_payloads(client) == before
-    no_halves(client)
+    no_incomplete(client)
     # Later pushes and pops meet no id that was given away.
     client.push_many(client.payloads(*range(70, 75)))
     assert len(client.drain(2)) >= 5
@@ -401,16 +399,9 @@ def test_two_operators_at_once(use: Use, variant: Variant) -> None:
     purge(client)
     movers = [Restore(source_of(client)) for _ in range(2)]
     plans = [planned(client, mover) for mover in movers]
-    start = threading.Barrier(2)
-
-    def act(at: int) -> Result:
-        start.wait()
-        return execute.execute(client.database, movers[at], plans[at], pace=Pace(batch=4))
-
-    with ThreadPoolExecutor(2) as pool:
-        results = list(pool.map(act, range(2)))
-    assert sum(result.ledger.out for result in results) == 60
-    assert all(set(result.ledger.skipped) <= {GONE} for result in results)
+    ledgers = done_together(client.database, movers, plans)
+    assert sum(ledger.out for ledger in ledgers) == 60
+    assert all(set(ledger.skipped) <= {GONE} for ledger in ledgers)
     assert archived(client) == []
     assert all_payloads(client) == before
 
@@ -433,12 +424,12 @@ def test_a_row_in_other_hands_is_skipped(use: Use) -> None:
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("naive", "goes behind 7 messages that are there"),
-        ("fifo", "goes behind 7 messages that are there"),
+        ("naive", "goes behind 7 messages"),
+        ("fifo", "goes behind 7 messages"),
         ("stack", "runs next, before 7 older messages"),
-        ("heap", "without any order"),
+        ("heap", "in no particular order"),
         ("pending", "each at its due time"),
-        ("ring", "goes behind 7 messages that are there"),
+        ("ring", "goes behind 7 messages"),
     ],
 )
 def test_a_plan_says_where_they_come(use: Use, name: str, line: str) -> None:
@@ -480,8 +471,8 @@ def archive_four(client: Client) -> None:
 
 def test_the_last_purge_is_what_is_meant(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
     """However the archive is read: a few rows at a time."""
-    monkeypatch.setattr(choosing, "_READ_AT_ONCE", 4)
-    monkeypatch.setattr(choosing, "_PURGES_AT_ONCE", 3)
+    monkeypatch.setattr(archive, "_READ_AT_ONCE", 4)
+    monkeypatch.setattr(archive, "_PURGES_AT_ONCE", 3)
     client = use(default("status"))
     client.push_many(client.payloads(*range(30)))
     archive_four(client)
@@ -552,7 +543,7 @@ def test_filters_on_the_archive(use: Use) -> None:
     odd = "'; DROP TABLE x; -- %s :name \\ \"é"
     assert count(f"error~{odd}") == count(f"claimed_by={odd}") == count(f"payload.a={odd}") == 0
     assert planned(client, Restore(source_of(client), reason=odd)).count == 0
-    with pytest.raises(UsageError, match="no id"):
+    with pytest.raises(UsageError, match="not a key"):
         count("id=seventeen")
     with pytest.raises(UsageError, match="takes no messages in the state"):
         count("state=lost")
@@ -568,16 +559,16 @@ def test_paths_want_json(use: Use) -> None:
 def test_where_nothing_can_be_restored(use_postgresql: Use) -> None:
     client = use_postgresql(default("fifo"))
     product = client.database.product
-    with pytest.raises(UsageError, match="No action took what was popped"):
+    with pytest.raises(UsageError, match="Popped messages belong to no action"):
         Restore(source_of(client), action=1, popped=True)
     adopted = replace(client.queue, kind=Kind.ADOPTED)
     with pytest.raises(RefusedError, match="has no archive"):
-        Restore(Source(product, adopted, "text", "bigint"))
+        Restore(MessageSource(product, adopted, "text", "bigint"))
     uninstall(client.database, client.queue, keep_archive=True, with_messages=True)
     with client.database.transaction("look") as connection:
-        left = catalog.find(connection, product, client.queue.name)
+        left = catalog.find(connection, client.queue.name)
     with pytest.raises(UsageError, match="uninstalled") as told:
-        Restore(Source(product, left, "text", "bigint"))
+        Restore(MessageSource(product, left, "text", "bigint"))
     assert "push the payloads" in told.value.next_step
     uninstall(client.database, left, keep_archive=False, with_messages=True)
 
@@ -636,6 +627,6 @@ def test_no_sequence_loses_or_doubles_anything(use: Use, variant: Variant) -> No
         for step in steps:
             step(client)
             assert all_payloads(client) == before
-            no_halves(client)
+            no_incomplete(client)
 
     law()

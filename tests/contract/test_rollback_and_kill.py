@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from console.actions import pop, push, relay
-from console.actions.pop import Finish, Message, Popped
+from console.actions.pop import Finish, Popped, PoppedMessage
 from console.designs import Flow, Order
 from console.errors import UsageError
 from tests.contract.client import Client
@@ -13,6 +13,8 @@ from tests.contract.conftest import Use
 from tests.contract.variants import BEHAVIOURS, CORE, DEFAULTS, Variant, mostly
 from tests.contract.workers import killed
 from tests.servers import wait_until
+
+pytestmark = pytest.mark.thinned(3)
 
 DELETING = [v for v in BEHAVIOURS if not v.finishes]
 KEEPING = [v for v in BEHAVIOURS if v.finishes]
@@ -30,7 +32,7 @@ def expected_first(variant: Variant, client: Client, count: int) -> list[object]
     return sent[::-1] if variant.order is Order.LIFO else sent
 
 
-def same(variant: Variant, messages: Sequence[Message], expected: Sequence[object]) -> bool:
+def same(variant: Variant, messages: Sequence[PoppedMessage], expected: Sequence[object]) -> bool:
     came = [message.payload for message in messages]
     if variant.order is Order.NONE:
         return sorted(map(str, came)) == sorted(map(str, expected))
@@ -44,7 +46,7 @@ def test_a_pop_that_is_rolled_back(use: Use, variant: Variant, n: int) -> None:
     ids = client.push_many(client.payloads(*range(5)))
     before = client.status()
     with client.database.transaction("pop") as connection:
-        popped = pop.pop_many(connection, client.database.product, client.queue, n)
+        popped = pop.pop_many(connection, client.queue, n)
         assert len(popped) == n
         connection.rollback()
 
@@ -63,10 +65,9 @@ def test_a_pop_that_is_rolled_back(use: Use, variant: Variant, n: int) -> None:
 def test_a_push_that_is_rolled_back(use: Use, variant: Variant) -> None:
     client = use(variant)
     client.push(client.payload(0))
-    product = client.database.product
     with client.database.transaction("push") as connection:
-        push.push(connection, product, client.queue, client.payload(1))
-        push.push_many(connection, product, client.queue, client.payloads(2, 3))
+        push.push(connection, client.queue, client.payload(1))
+        push.push_many(connection, client.queue, client.payloads(2, 3))
         connection.rollback()
     client.push(client.payload(4))
 
@@ -81,7 +82,7 @@ def test_what_the_reader_could_not_keep_is_popped_again(use: Use, variant: Varia
     client = use(variant)
     client.push_many(client.payloads(*range(5)))
 
-    def broken_pipe(messages: Sequence[Message]) -> None:
+    def broken_pipe(messages: Sequence[PoppedMessage]) -> None:
         assert len(messages) == 3
         raise BrokenPipeError
 
@@ -96,9 +97,9 @@ def test_what_the_reader_could_not_keep_is_popped_again(use: Use, variant: Varia
 def test_what_the_reader_could_not_keep_stays_claimed(use: Use, variant: Variant) -> None:
     client = use(variant)
     client.push_many(client.payloads(*range(5)))
-    seen: list[Message] = []
+    seen: list[PoppedMessage] = []
 
-    def broken_pipe(messages: Sequence[Message]) -> None:
+    def broken_pipe(messages: Sequence[PoppedMessage]) -> None:
         seen.extend(messages)
         raise BrokenPipeError
 
@@ -116,7 +117,7 @@ def test_the_console_pops_until_it_has_enough_or_nothing_is_left(
 ) -> None:
     client = use(variant)
     client.push_many(client.payloads(*range(5)))
-    kept: list[Message] = []
+    kept: list[PoppedMessage] = []
     finish = Finish.COMPLETE if variant.finishes else Finish.NOTHING
 
     first = pop.pop(client.database, client.queue, kept.extend, count=2, finish=finish)
@@ -149,7 +150,7 @@ def test_a_client_that_is_killed_in_mid_transaction(use: Use, variant: Variant) 
     assert len(held.popped) == 3
     if gives_numbers(client):
         relay.relay(client.database, client.queue, None)
-    came: list[Message] = []
+    came: list[PoppedMessage] = []
 
     def all_are_back() -> bool:
         came.extend(client.pop_many(5 - len(came)))

@@ -1,6 +1,5 @@
 """What the monitoring says of a queue is so, or is marked, or is said to be unknown."""
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -14,13 +13,16 @@ from console.actions import relay
 from console.catalog import Kind, Queue
 from console.designs import DESIGNS, Flow, Order
 from console.engines import Database, open_database
-from console.monitor import Memory, QueueSnapshot, Sampler, snapshot, take_sample
-from console.monitor.sample import SAMPLING_TIMEOUTS
+from console.monitor.memory import Memory
+from console.monitor.sample import SAMPLING_TIMEOUTS, take_sample
+from console.monitor.sampler import Sampler
+from console.monitor.snapshot import QueueSnapshot, snapshot
 from tests.contract.client import Client
-from tests.contract.conftest import TIMEOUTS, Use
+from tests.contract.conftest import Use
+from tests.contract.traffic import Traffic, at_work
 from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant
 from tests.filling import STATES, fill
-from tests.servers import connect, wait_until
+from tests.servers import TIMEOUTS, connect, wait_until
 
 pytestmark = pytest.mark.thinned(3)
 
@@ -38,11 +40,13 @@ def of(name: str) -> Variant:
     return variant
 
 
-def large(variant: Variant, size: int = 60_000) -> Variant:
+def large(variant: Variant, size: int = 60_000, max_bytes: int = 16) -> Variant:
     """With room, where a design wants to know that before."""
     if "size" not in variant.options:
         return variant
-    return Variant(variant.design, {**variant.given, "size": str(size), "max_bytes": "16"})
+    return Variant(
+        variant.design, {**variant.given, "size": str(size), "max_bytes": str(max_bytes)}
+    )
 
 
 def filled(client: Client, **counts: int) -> dict[str, int]:
@@ -221,57 +225,19 @@ def test_a_ring_without_its_configuration_spoils_no_other_queue(
     assert (sound.ready, sound.problem) == (1, "")
 
 
-class Traffic:
-    """One pusher and one popper, and how far they are."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._stop = threading.Event()
-        self.pushes = [0, 0]
-        """Begun, done."""
-        self.pops = [0, 0]
-        self._threads = [threading.Thread(target=work) for work in (self._push, self._pop)]
-
-    def _push(self) -> None:
-        while not self._stop.is_set():
-            self.pushes[0] += 1
-            if self._client.push("x") is None:
-                self.pushes[0] -= 1
-            else:
-                self.pushes[1] += 1
-
-    def _pop(self) -> None:
-        while not self._stop.is_set():
-            self.pops[0] += 1
-            if self._client.pop() is None:
-                self.pops[0] -= 1
-            else:
-                self.pops[1] += 1
-
-    def __enter__(self) -> "Traffic":
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join()
-
-
 @pytest.mark.parametrize("variant", LOOKED_AT, ids=str)
 def test_under_traffic_a_count_is_of_one_moment_of_the_look(
     use_postgresql: Use, variant: Variant
 ) -> None:
-    client = use_postgresql(large(variant))
-    filled(client, ready=500)
-    with Traffic(client) as traffic:
-        wait_until(lambda: traffic.pushes[1] > 20 and traffic.pops[1] > 20, "it flows")
+    client = use_postgresql(large(variant, 10_000, max_bytes=300))
+    assert None not in client.push_many(client.payloads(*range(500)))
+    traffic = Traffic(client, producers=1, consumers=1, batch=1, pause_seconds=0.0)
+    with traffic.going_on(least=20):
         for _ in range(25):
-            pushed, popped = traffic.pushes[1], traffic.pops[1]
+            pushed, popped = len(traffic.pushed), traffic.popped
             seen = client.snapshot()
-            most = 500 + traffic.pushes[0] - popped
-            least = 500 + pushed - traffic.pops[0]
+            most = 500 + traffic.offered - popped
+            least = 500 + pushed - traffic.wanted
             assert seen.ready is not None
             assert least <= seen.ready <= most
             assert seen.estimated == ()
@@ -285,7 +251,7 @@ def test_rates_are_those_of_what_was_pushed_and_popped(
     """Until all counters are in, a rate is too low or unknown, but no zero and never negative."""
     client = use_postgresql(large(variant))
     pushed, popped = 400, 150
-    windows = Sampler(postgresql, print, timeouts=TIMEOUTS)
+    windows = Sampler(postgresql, timeouts=TIMEOUTS)
     first = own(windows, client)
     assert first.push_per_second is None
     assert "push_per_second" in first.unknown
@@ -324,7 +290,7 @@ def test_counters_that_are_reset_are_a_gap(use_postgresql: Use, postgresql: Data
     whole = "SELECT pg_stat_reset()"
     table = f'"{client.queue.schema}"."{client.queue.table}"'
     single = f"SELECT pg_stat_reset_single_table_counters('{table}'::regclass)"
-    sampler = Sampler(postgresql, print, timeouts=TIMEOUTS)
+    sampler = Sampler(postgresql, timeouts=TIMEOUTS)
     with connect(client.url) as connection:
         for reset in (whole, single):
             wait_until(lambda: own(sampler, client).push_per_second is not None, "rates are known")
@@ -396,11 +362,11 @@ def test_who_holds_rows_in_an_open_transaction(use_postgresql: Use, variant: Var
         assert connection.execute(pop).fetchone() is not None
         seen = client.snapshot()
         (holder,) = seen.held_by
-        assert (seen.holders, holder.session) == (1, str(connection.info.backend_pid))
+        assert (seen.holders, holder.session) == (1, connection.info.backend_pid)
         assert (holder.application_name, holder.state) == ("a worker", "idle in transaction")
         assert holder.transaction_seconds is not None
         assert holder.transaction_seconds > 0
-        assert holder.transaction_seconds == seen.held_seconds
+        assert holder.held_seconds == seen.held_seconds
         connection.execute("ROLLBACK")
     assert client.snapshot().holders == 0
 
@@ -481,26 +447,21 @@ def test_a_relay_at_work_never_shows_a_false_figure(
 ) -> None:
     client = use_postgresql(of("ring"))
     client.push_many(["x"] * 100)
-    stop = threading.Event()
     relaid = 0
 
-    def relays() -> None:
+    def relays() -> Iterator[None]:
         nonlocal relaid
-        while not stop.is_set():
+        while True:
             relay.relay(client.database, client.queue, 200 + relaid % 2 * 5000)
             relaid += 1
+            yield
 
-    working = threading.Thread(target=relays)
-    working.start()
     memory = Memory()
     seen: list[QueueSnapshot] = []
-    try:
+    with at_work(relays()):
         while relaid < 8 or len(seen) < 30:
             (queue,) = take_sample(sampling, only=[client.queue], memory=memory).queues
             seen.append(snapshot(queue, "test"))
-    finally:
-        stop.set()
-        working.join()
     assert {queue.ready for queue in seen} <= {100, None}
     assert {queue.gap for queue in seen} <= {100, None}
     assert {queue.capacity for queue in seen} <= {200, 5200, None}
@@ -529,7 +490,7 @@ def sick_queue(client: Client, seconds: float) -> Queue:
 def test_a_figure_that_is_slow_is_unknown_and_stalls_nothing(
     use_postgresql: Use, sampling: Database
 ) -> None:
-    """And it is left alone for a while, then tried again by itself."""
+    """And it is skipped for a while, then tried again by itself."""
     now = [1000.0]
     client = use_postgresql(of("fifo"))
     client.push_many(["a", "b"])
@@ -589,7 +550,7 @@ def _renamed(queue: Queue, suffix: str) -> Queue:
 def test_a_lagging_counter_makes_no_false_zero(use_postgresql: Use, postgresql: Database) -> None:
     """A session that rests keeps its counts for up to ten seconds."""
     client = use_postgresql(of("fifo"))
-    sampler = Sampler(postgresql, print, timeouts=TIMEOUTS)
+    sampler = Sampler(postgresql, timeouts=TIMEOUTS)
     assert own(sampler, client).ready == 0
     with connect(client.url) as connection:
         push = SQL("SELECT {}('x')").format(

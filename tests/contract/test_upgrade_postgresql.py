@@ -8,9 +8,8 @@ from dataclasses import replace
 import psycopg
 import pytest
 
-from console import catalog
-from console.actions import audit
-from console.actions.install import install
+from console import audit, catalog
+from console.actions.install import install, uninstall
 from console.actions.upgrade import How, differences, plan, upgrade
 from console.designs import DESIGNS
 from console.engines import Database
@@ -23,12 +22,13 @@ from tests.servers import connect
 
 CLAIM = Variant(DESIGNS["claim"], {"notify": "on"})
 FIFO = Variant(DESIGNS["fifo"], {})
+RING = Variant(DESIGNS["ring"], {})
 
 
 def known(client: Client) -> catalog.Queue:
     """The queue as the catalog has it now."""
     with client.database.transaction("look", read_only=True) as connection:
-        return catalog.find(connection, client.database.product, client.queue.name)
+        return catalog.find(connection, client.queue.name)
 
 
 def sql_of(client: Client) -> psycopg.Connection:
@@ -94,8 +94,8 @@ def _id(client: Client) -> str:
 
 def entries(client: Client, verb: str) -> list[audit.Entry]:
     with client.database.transaction("read", read_only=True) as connection:
-        wanted = audit.Wanted(queue=client.queue.name, verb=verb)
-        return audit.entries(connection, client.database.product, wanted)
+        wanted = audit.EntryFilter(queue=client.queue.name, verb=verb)
+        return audit.entries(connection, wanted)
 
 
 def test_a_column_comes_back_with_the_indexes_that_it_was_in(use_postgresql: Use) -> None:
@@ -161,6 +161,46 @@ def test_a_function_that_is_called_otherwise_keeps_who_may_call_it(use_postgresq
         with sql_of(client) as connection:
             connection.execute(f'DROP OWNED BY "{role}"')
             connection.execute(f'DROP ROLE "{role}"')
+
+
+def test_a_ring_of_the_first_version_gets_the_turns_of_its_parked_numbers(
+    use_postgresql: Use,
+) -> None:
+    """The sequence, with the rights that pop's has: else a consumer's pop would be refused."""
+    client = use_postgresql(RING)
+    fill(client)
+    name = client.queue.name
+    role = f"consumer of {name}"
+    with sql_of(client) as connection:
+        connection.execute(f'DROP SEQUENCE "{name}_turn_seq"')
+        connection.execute("UPDATE dbq.queue SET version = 1 WHERE queue_name = %s", [name])
+        connection.execute(f'CREATE ROLE "{role}"')
+        connection.execute(f'GRANT USAGE, SELECT ON SEQUENCE "{name}_pop_seq" TO "{role}"')
+    try:
+        assert found(client) == {f"{name}_turn_seq": How.MISSING, name: How.OLDER}
+        planned = plan(client.database, known(client))
+        assert not planned.changed_by_hand
+        assert any(f"sequence {name}_turn_seq is missing" in line for line in planned.lines())
+        upgrade(client.database, known(client))
+        assert found(client) == {}
+        with sql_of(client) as connection:
+            park = f"""INSERT INTO "{name}_parked" SELECT -generate_series(1, 100), false, now()"""
+            connection.execute(park)
+            rights = "SELECT has_sequence_privilege(%s, %s, unnest(ARRAY['USAGE', 'SELECT']))"
+            turns = f'"{name}_turn_seq"'
+            assert connection.execute(rights, [role, turns]).fetchall() == [(True,), (True,)]
+        client.drain()
+    finally:
+        with sql_of(client) as connection:
+            connection.execute(f'DROP OWNED BY "{role}"')
+            connection.execute(f'DROP ROLE "{role}"')
+
+
+def test_a_ring_of_the_first_version_can_be_uninstalled(use_postgresql: Use) -> None:
+    client = use_postgresql(RING)
+    with sql_of(client) as connection:
+        connection.execute(f'DROP SEQUENCE "{client.queue.name}_turn_seq"')
+    uninstall(client.database, known(client), keep_archive=False, with_messages=False)
 
 
 def test_traffic_goes_on_meanwhile_and_nothing_is_lost(use_postgresql: Use) -> None:

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from console.actions import pop
-from console.actions.pop import Message
+from console.actions.pop import PoppedMessage
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.variants import BEHAVIOURS, Variant
@@ -20,17 +20,17 @@ def somebody_waits(client: Client) -> bool:
         return bool(connection.execute(query, [client.database.url.database]).fetchall())
 
 
-def pop_beside(client: Client, batch: int, *, commits: bool) -> list[Message]:
+def pop_beside(client: Client, batch: int, *, commits: bool) -> list[PoppedMessage]:
     """What a pop gets that waited for another one, while message 9 was pushed."""
 
-    def take() -> list[Message]:
+    def take() -> list[PoppedMessage]:
         if batch:
             return client.pop_many(batch)
         return [message for message in [client.pop()] if message is not None]
 
     with ThreadPoolExecutor(1) as pool:
         with client.database.transaction("pop") as connection:
-            popped = pop.pop_many(connection, client.database.product, client.queue, 2)
+            popped = pop.pop_many(connection, client.queue, 2)
             assert len(popped) == 2
             second = pool.submit(take)
             wait_until(lambda: somebody_waits(client), "the second consumer waits")

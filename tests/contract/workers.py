@@ -8,11 +8,10 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection as PipeEnd
 from multiprocessing.synchronize import Event
-from types import TracebackType
 from typing import Self
 
 from console.actions import pop, push
-from console.actions.pop import Message
+from console.actions.pop import PoppedMessage
 from console.catalog import Queue
 from console.engines import Database, Timeouts, open_database
 from tests.contract.client import call_pop
@@ -69,7 +68,7 @@ class Taken:
     consumer: int
     at: int
     """`time.monotonic_ns()` between pop and commit: one clock for all processes of a machine."""
-    messages: Sequence[Message]
+    messages: Sequence[PoppedMessage]
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ class Outcome:
     """The committed pops of all consumers in the order of their moments."""
 
     @property
-    def messages(self) -> list[Message]:
+    def messages(self) -> list[PoppedMessage]:
         return [message for one in self.taken for message in one.messages]
 
 
@@ -129,9 +128,9 @@ def _push(
     payloads = [message(kind, job.producer, number) for number in numbers]
     with database.transaction("push") as connection:
         if job.batch == 1:
-            ids = [push.push(connection, database.product, job.queue, payloads[0])]
+            ids = [push.push(connection, job.queue, payloads[0])]
         else:
-            ids = push.push_many(connection, database.product, job.queue, payloads)
+            ids = push.push_many(connection, job.queue, payloads)
         _end_badly(dice, job)
     return ids
 
@@ -145,9 +144,8 @@ def schedule(job: Schedule) -> dict[tuple[int, int], str]:
         seconds = dice.random() * job.within_seconds
         payloads = [message(job.queue.options["payload"], job.producer, number)]
         with database.transaction("push") as connection:
-            (pushed,) = push.push_many_due(
-                connection, database.product, job.queue, payloads, seconds
-            )
+            more = push.With(due_in_seconds=seconds)
+            (pushed,) = push.push_many_with(connection, job.queue, payloads, more)
         assert pushed is not None
         stored[job.producer, number] = pushed
     database.close()
@@ -188,7 +186,7 @@ def consume(job: Consume) -> list[Taken]:
 def _pop(database: Database, job: Consume, dice: random.Random) -> Taken:
     with database.transaction("pop") as connection:
         if job.batch:
-            messages = pop.pop_many(connection, database.product, job.queue, job.batch)
+            messages = pop.pop_many(connection, job.queue, job.batch)
         else:
             messages = [m for m in [call_pop(connection, job.queue)] if m is not None]
         at = time.monotonic_ns()
@@ -198,12 +196,12 @@ def _pop(database: Database, job: Consume, dice: random.Random) -> Taken:
     return Taken(job.consumer, at, messages)
 
 
-def _complete(database: Database, queue: Queue, messages: Sequence[Message]) -> None:
+def _complete(database: Database, queue: Queue, messages: Sequence[PoppedMessage]) -> None:
     if not queue.finishes:
         return
     with database.transaction("complete") as connection:
         for one in messages:
-            assert pop.complete(connection, database.product, queue, one)
+            assert pop.complete(connection, queue, one)
 
 
 def _end_badly(dice: random.Random, job: Produce | Consume) -> None:
@@ -238,12 +236,7 @@ class Crew:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._pool.shutdown()
 
 
@@ -252,7 +245,7 @@ class Held:
     """What a process that is to be killed has done so far."""
 
     pushed: list[str | None]
-    popped: list[Message]
+    popped: list[PoppedMessage]
 
 
 def hold(url: str, queue: Queue, commit: bool, n: int, said: PipeEnd) -> None:
@@ -260,8 +253,8 @@ def hold(url: str, queue: Queue, commit: bool, n: int, said: PipeEnd) -> None:
     database = open_database(url, timeouts=_TIMEOUTS)
     sent = message(queue.options["payload"], 9, 9)
     with database.transaction("hold") as connection:
-        popped = pop.pop_many(connection, database.product, queue, n, "the one who dies")
-        pushed = [push.push(connection, database.product, queue, sent)]
+        popped = pop.pop_many(connection, queue, n, "the one who dies")
+        pushed = [push.push(connection, queue, sent)]
         if not commit:
             said.send(Held(pushed, popped))
             time.sleep(_PATIENCE_SECONDS)

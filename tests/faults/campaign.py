@@ -5,7 +5,7 @@
 Clients in processes of their own push and pop, through a proxy and past it, and note before and
 after each commit what they know. Operators type verbs at random. A recorder, serve-metrics and the
 screens run all the time, the pipeline's archive again and again. Faults come one after another, by
-a plan that the seed decides. At the end everything is healed, mended, drained and counted: each
+a plan that the seed decides. At the end everything is healed, repaired, drained and counted: each
 message that was acknowledged was popped once, or lies in one place, or was purged for good, which
 the audit has counted.
 """
@@ -32,14 +32,14 @@ from psycopg.conninfo import make_conninfo
 from sqlalchemy import make_url
 
 from console.engines.embedded import EmbeddedServer
-from console.pipeline.arrow import pq
+from console.pipeline.archive.files import pq
 from console.pipeline.lake import DATA, Lake
 from tests.faults import campaign_books as books
 from tests.faults.campaign_books import DOOMED, FEW, QUEUES, Books, Lies
 from tests.faults.campaign_calls import Call, Defects, Order, Service, Terminal, Trouble, Watch
 from tests.faults.campaign_faults import ALWAYS, FAULTS, Place, Planned, plan
 from tests.faults.campaign_result import Result
-from tests.faults.campaign_verbs import SLOW_SECONDS, SPARK_SECONDS, Operators
+from tests.faults.campaign_verbs import SLOW_SECONDS, SOON, SPARK_SECONDS, Operators
 from tests.faults.ring_campaign import CONSUMER, PRODUCER, Clients, wait_for_progress
 from tests.faults.ring_ledger import Ledger
 from tests.faults.ring_tools import wait_for_server
@@ -111,7 +111,7 @@ class Campaign:
             (folder / name).mkdir()
         self.environment = _environment(folder / "home", secret)
         faults = random.Random(f"faults {seed}")
-        self.place = Place(server, self.proxy, self.url, self.queues, self, faults)
+        self.conn = Place(server, self.proxy, self.url, self.queues, self, faults)
         self.faults = plan(faults, how.seconds, how.pause)
         self.operators = Operators(
             self.queues,
@@ -148,7 +148,7 @@ class Campaign:
         if self.how.beside:
             self.services.append(Service("serve-metrics", self._metrics))
             self.services.append(Service("the screens", self.terminal.begin))
-        wait_for_progress(self.clients, 2_000, seconds=180.0)
+        wait_for_progress(self.clients, 2_000)
 
     def _client(self, calls: list[str], kind: str, *, far: bool, only: str = "") -> None:
         """A producer or a consumer; another one takes its place where it is killed."""
@@ -226,9 +226,9 @@ class Campaign:
         began = time.monotonic()
         if fault.breaks:
             self.trouble.begin()
-        fault.begin(self.place)
+        fault.begin(self.conn)
         self._until(began + planned.lasts)
-        fault.end(self.place)
+        fault.end(self.conn)
         if fault.breaks:
             wait_for_server(self.url)
             self.trouble.end()
@@ -347,7 +347,7 @@ class Campaign:
 
     def finish(self) -> Result:
         """Heal, mend, drain, count."""
-        self.place.heal()
+        self.conn.heal()
         while self.calls or self.archive is not None:
             self._tick(more=False)
             time.sleep(_TICK_SECONDS)
@@ -384,7 +384,7 @@ class Campaign:
         for name, queue in self.queues.items():
             yes = ("--yes", name, "--json")
             if queue.design.name == "ring":
-                orders.append(("doctor", name, "--fix", *yes))
+                orders.append(("doctor", name, *SOON, "--fix", *yes))
             if queue.finishes:
                 orders.append(("release", name, "--force", "--filter", "older=0s", *yes))
         while orders or self.calls:
@@ -405,7 +405,7 @@ class Campaign:
                     return
                 for name in left.keys() & last.keys():
                     if left[name] == last[name] and self.queues[name].design.name == "ring":
-                        self._done("doctor", name, "--fix", "--yes", name)
+                        self._done("doctor", name, *SOON, "--fix", "--yes", name)
                 last = left
                 time.sleep(2.0)
 
@@ -461,7 +461,7 @@ class Campaign:
                 self.defects.add(
                     "figures", f"{seen['queue']}: status says {seen['ready']} are ready"
                 )
-        for one in self._done("doctor").get("queues", []):
+        for one in self._done("doctor", *SOON).get("queues", []):
             if codes := [finding["code"] for finding in one["findings"]]:
                 self.result.notes.append(f"doctor at the end, {one['queue']}: {codes}")
 
@@ -486,7 +486,7 @@ class Campaign:
         for process in self.clients.processes:
             process.kill()
             process.wait()
-        self.place.heal()
+        self.conn.heal()
 
 
 _DRIVE = """
@@ -510,13 +510,13 @@ def _environment(home: Path, secret: str) -> dict[str, str]:
 
 
 def _conninfo(url: str) -> str:
-    place = make_url(url)
+    conn = make_url(url)
     return make_conninfo(
-        host=place.host,
-        port=place.port,
-        user=place.username,
-        password=place.password,
-        dbname=place.database,
+        host=conn.host,
+        port=conn.port,
+        user=conn.username,
+        password=conn.password,
+        dbname=conn.database,
         connect_timeout=10,
         options="-c lock_timeout=6s -c statement_timeout=20s",
     )

@@ -11,7 +11,7 @@ from console.actions.install import install
 from console.catalog import Queue, installed_queue
 from console.designs import design
 from console.engines import open_database
-from console.pipeline.arrow import pq
+from console.pipeline.archive.files import pq
 from console.pipeline.lake import Lake
 from tests.faults.ring_ledger import Ledger, is_whole
 

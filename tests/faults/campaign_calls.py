@@ -17,7 +17,6 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -223,7 +222,8 @@ class Service:
         status = self.process.poll()
         if status is None:
             return
-        could_not_begin = status == 3 and trouble.met(self.began, self.began + _BEGIN_SECONDS)
+        begun_at = self.began + _BEGIN_SECONDS * _crowd()
+        could_not_begin = status == 3 and trouble.met(self.began, begun_at)
         if not (self.killed or could_not_begin):
             defects.add("services", f"{self.name} ended by itself with {status}")
         self.killed = False
@@ -330,12 +330,7 @@ class Watch:
             thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ends.set()
         for thread in self._threads:
             thread.join(2 * _SCRAPE_SECONDS)

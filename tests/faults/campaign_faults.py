@@ -1,8 +1,6 @@
 """What happens to a campaign: to the server, the network, sessions, processes; one at a time."""
 
-import os
 import random
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,7 +12,7 @@ from psycopg.sql import SQL, Composed, Identifier
 from console.catalog import Queue
 from console.engines.embedded import EmbeddedServer
 from tests.proxy import Proxy
-from tests.servers import connect
+from tests.servers import connect, kill_session
 
 LONG_SECONDS = 75.0
 """A network that is silent for longer than every time-out of the console."""
@@ -58,8 +56,8 @@ class Place:
     def kill_backend(self) -> None:
         """SIGKILL of one session: the whole server recovers from it."""
         if pids := self._backends():
-            with suppress(ProcessLookupError):
-                os.kill(self.chance.choice(pids), signal.SIGKILL)
+            with suppress(psycopg.Error):
+                kill_session(self.url, self.chance.choice(pids))
 
     def _backends(self) -> list[int]:
         query = (

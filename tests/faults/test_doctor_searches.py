@@ -1,6 +1,5 @@
 """Whether pops go by their index, as PostgreSQL's planner says: faults made for real."""
 
-from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
@@ -8,15 +7,17 @@ from psycopg.sql import SQL, Identifier
 
 from console.catalog import Kind, Queue, installed_queue
 from console.designs import DESIGNS
-from console.doctor import searches
+from console.doctor import indexes
+from console.doctor.consumption import Consumption
+from console.doctor.examination import open_examination
 from console.doctor.examine import examine
-from console.doctor.finding import Finding, Severity
-from console.doctor.look import looking
+from console.doctor.finding import Finding
 from console.engines import PRODUCTS, Database, open_database
+from console.monitor.limits import Severity
 from tests.contract.client import Client
-from tests.contract.conftest import TIMEOUTS, Use, use_of
+from tests.contract.conftest import Use
 from tests.contract.variants import ALL, DEFAULTS, Variant
-from tests.servers import Server, connect, fresh_database, wait_until
+from tests.servers import connect, wait_until
 
 PLANNED = [v for v in DEFAULTS if v.design.name not in {"heap", "ring", "broker"}]
 PLANNED += [Variant(DESIGNS["split"], {"dequeue": "two_step"})]
@@ -24,22 +25,9 @@ CLAIM = Variant(DESIGNS["claim"], {})
 FIFO = Variant(DESIGNS["fifo"], {})
 
 
-@pytest.fixture(scope="module")
-def postgresql(server: Server) -> Iterator[Database]:
-    with fresh_database(server.url) as url:
-        database = open_database(url, timeouts=TIMEOUTS)
-        yield database
-        database.close()
-
-
-@pytest.fixture
-def use(postgresql: Database) -> Iterator[Use]:
-    yield from use_of(postgresql)
-
-
 @pytest.fixture
 def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(searches, "ENOUGH_PAGES", 1)
+    monkeypatch.setattr(indexes, "ENOUGH_PAGES", 1)
 
 
 def filled(use: Use, of: Variant) -> Client:
@@ -49,14 +37,14 @@ def filled(use: Use, of: Variant) -> Client:
 
 
 def found(database: Database, queue: Queue) -> dict[str, Finding]:
-    with looking(database, queue) as look:
-        findings = {one.code.name: one for one in searches.examine(look)}
+    with open_examination(database, queue) as look:
+        findings = {one.code.name: one for one in indexes.INDEXES.examine(look)}
         assert look.unseen == []
     return findings
 
 
 def index_of_pop(client: Client) -> str:
-    expected = searches.of_pop(client.database.product, client.queue)
+    expected = indexes.of_pop(client.database.product, client.queue)
     assert expected is not None
     with connect(client.url) as connection:
         rows = connection.execute(
@@ -123,7 +111,7 @@ def test_an_index_that_is_too_young_for_who_is_still_there(use: Use, of: Variant
                 [f'"{index_of_pop(client)}"'],
             )
         (finding,) = found(client.database, client.queue).values()
-        assert finding.code is searches.UNUSED
+        assert finding.code is indexes.UNUSED
         assert "an older transaction" in finding.cause
         assert finding.repair is None
     wait_until(lambda: not found(client.database, client.queue), "the older one has ended")
@@ -198,19 +186,24 @@ def test_every_pop_that_has_an_index_has_one_here(of: Variant) -> None:
     for engine in of.engines:
         if of.design.name == "broker":
             continue
-        expected = searches.of_pop(PRODUCTS[engine], of.queue("s", "q", engine))
+        expected = indexes.of_pop(PRODUCTS[engine], of.queue("s", "q", engine))
         assert (expected is None) == (of.design.name in {"heap", "ring"})
 
 
 def test_of_whom_it_is_looked_for() -> None:
     queue = installed_queue("s", "q", DESIGNS["fifo"], FIFO.options)
-    assert searches.applies(queue)
-    assert not searches.applies(Queue("s", "q", DESIGNS["fifo"], {}, {}, Kind.ADOPTED))
+    assert indexes.INDEXES.applies(queue)
+    assert not indexes.INDEXES.applies(Queue("s", "q", DESIGNS["fifo"], {}, {}, Kind.ADOPTED))
 
 
 @pytest.mark.usefixtures("any_size")
 def test_it_is_among_the_doctors_families(use: Use) -> None:
     client = filled(use, FIFO)
     invalidate(client, index_of_pop(client))
-    (diagnosis,) = examine(client.database, [client.queue], patience_seconds=0.1)
+    (diagnosis,) = examine(
+        client.database,
+        [client.queue],
+        patience_seconds=0.1,
+        consumption=Consumption(3600.0, waits=False),
+    )
     assert "index_unused" in [finding.code.name for finding in diagnosis.findings]

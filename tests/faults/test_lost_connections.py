@@ -16,16 +16,16 @@ from psycopg.sql import SQL, Identifier, Literal
 from sqlalchemy import make_url, text
 from sqlalchemy.exc import OperationalError
 
-from console import catalog
-from console.actions import audit, execute, plan
+from console import audit, catalog
+from console.actions import execute, plan
+from console.actions.archive import Purge
 from console.actions.execute import Pace, Progress
-from console.actions.purge import Purge
 from console.actions.push import push_many
 from console.catalog import Queue
 from console.engines import Database, Timeouts, open_database, patience
 from console.engines.embedded import EmbeddedServer
 from console.errors import ConnectionFailedError, InDoubtError, UsageError
-from console.monitor.walked import Source
+from console.monitor.scan_query import MessageSource
 from tests.cli.calls import Answer, call
 from tests.proxy import Fate, Proxy
 from tests.servers import connect, fresh_database
@@ -363,8 +363,8 @@ COUNTED = b"UPDATE dbq.action"
 
 
 def purge(database: Database, queue: Queue) -> tuple[Purge, plan.Plan]:
-    with database.transaction("look at the queue", read_only=True) as connection:
-        moving = Purge(Source.of(connection, database.product, queue))
+    with database.transaction("read the queue", read_only=True) as connection:
+        moving = Purge(MessageSource.of(connection, queue))
     return moving, plan.make(database, moving)
 
 
@@ -378,7 +378,7 @@ def purged_with(
     """The error of a purge whose third batch has that fate; the audit, and the archive's size."""
     with Proxy(url) as proxy, closing(open_database(proxy.url)) as far:
         with closing(open_database(url)) as near, near.transaction("look") as connection:
-            queue = catalog.find(connection, near.product, "mail")
+            queue = catalog.find(connection, "mail")
         moving, made = purge(far, queue)
         assert made.count == READY_AND_ERRORS
 
@@ -389,7 +389,7 @@ def purged_with(
         with pytest.raises(ConnectionFailedError) as caught:
             execute.execute(far, moving, made, pace=Pace(batch=BATCH), progress=arm)
     with closing(open_database(url)) as near, near.transaction("look") as connection:
-        (entry,) = audit.entries(connection, near.product, audit.Wanted(verb="purge"))
+        (entry,) = audit.entries(connection, audit.EntryFilter(verb="purge"))
         size = connection.execute(text("SELECT count(*) FROM mail_archive")).scalar_one()
     return caught.value, entry, size
 
@@ -426,7 +426,7 @@ def test_a_batch_that_still_runs_where_nobody_hears_it_is_waited_for(own_url: st
         closing(open_database(proxy.url, timeouts=hasty)) as far,
     ):
         with near.transaction("look") as connection:
-            queue = catalog.find(connection, near.product, "mail")
+            queue = catalog.find(connection, "mail")
         moving, made = purge(far, queue)
         silent = threading.Event()
 
@@ -440,7 +440,7 @@ def test_a_batch_that_still_runs_where_nobody_hears_it_is_waited_for(own_url: st
             execute.execute(far, moving, made, pace=Pace(batch=BATCH), progress=arm)
         healing.join()
         with near.transaction("look") as connection:
-            (entry,) = audit.entries(connection, near.product, audit.Wanted(verb="purge"))
+            (entry,) = audit.entries(connection, audit.EntryFilter(verb="purge"))
             archived = connection.execute(text("SELECT count(*) FROM mail_archive")).scalar_one()
     assert archived == entry.done
     if entry.outcome == "failed":
@@ -459,20 +459,20 @@ def _thaw_later(proxy: Proxy, silent: threading.Event) -> None:
 def test_a_push_whose_answer_is_lost_is_in_doubt_and_in(own_url: str) -> None:
     with Proxy(own_url) as proxy, closing(open_database(proxy.url)) as far:
         with closing(open_database(own_url)) as near, near.transaction("look") as connection:
-            queue = catalog.find(connection, near.product, "lines")
+            queue = catalog.find(connection, "lines")
         before = rows_of(own_url)
         proxy.fate = AtCommit(b"push", Fate.UNANSWERED)
         with (
             pytest.raises(InDoubtError, match="may have been done or not"),
             far.transaction("push") as connection,
         ):
-            push_many(connection, far.product, queue, ["a", "b"])
+            push_many(connection, queue, ["a", "b"])
         proxy.fate = AtCommit(b"push", Fate.CUT)
         with (
             pytest.raises(InDoubtError, match="may have been done or not"),
             far.transaction("push") as connection,
         ):
-            push_many(connection, far.product, queue, ["c"])
+            push_many(connection, queue, ["c"])
         with far.transaction("look", read_only=True) as connection:
             connection.execute(text("SELECT 1"))
     assert moved(before, rows_of(own_url)) == (2, 0)

@@ -20,12 +20,12 @@ from psycopg.sql import SQL, Identifier
 from console import clock
 from console.engines import Timeouts, open_database
 from console.engines.embedded import EmbeddedServer
-from console.monitor import Reading, Sampler
+from console.monitor.sampler import Reading, Sampler
 from console.tui.dialogs.verbs import VerbsDialog
 from tests.cli.calls import COMMAND
 from tests.faults.test_sampler import install_some, push
 from tests.proxy import Proxy
-from tests.servers import connect, fresh_database, wait_until
+from tests.servers import PATIENCE_SECONDS, connect, fresh_database, wait_until
 from tests.tui.opened import Opened
 from tests.tui.test_faults import MAIL, cursor, queues_on, seen, views, watching
 from tests.tui.test_findings import until
@@ -51,7 +51,7 @@ def plain(proxy: Proxy) -> str:
 
 def test_a_lost_server_is_tried_once_a_look_and_less_and_less_often(url: str) -> None:
     with Proxy(url) as proxy, closing(open_database(plain(proxy), timeouts=HASTY)) as database:
-        sampler = Sampler(database, print, timeouts=HASTY)
+        sampler = Sampler(database, timeouts=HASTY)
         assert sampler.look().error is None
         before = proxy.accepted
         proxy.refuse()
@@ -77,10 +77,10 @@ def test_a_night_of_sleep_is_no_second(url: str, monkeypatch: pytest.MonkeyPatch
     """The machine wakes up: its figures are eight hours old, and so is the last rate."""
     slept = 0.0
     ticking = clock.elapsed
-    for module in ("monitor.sampler", "monitor.sample", "monitor.asking"):
+    for module in ("monitor.sampler", "monitor.sample", "monitor.sample_queries"):
         monkeypatch.setattr(f"console.{module}.elapsed", lambda: ticking() + slept)
     with Proxy(url) as proxy, closing(open_database(plain(proxy), timeouts=HASTY)) as database:
-        sampler = Sampler(database, print, timeouts=HASTY)
+        sampler = Sampler(database, timeouts=HASTY)
         sampler.look()
         before = sampler.look()
         assert all(queue.push_per_second == 0.0 for queue in before.queues)
@@ -155,7 +155,7 @@ async def test_the_screens_grey_it_allow_nothing_and_go_on_by_themselves(
                 # Whoever asks again and again makes no storm of it.
                 for _ in range(PRESSES):
                     await console.press("r")
-                # The sampler at each key and once a second at most, the doctor, the dialog.
+                # The sampler at each key and at most once a second, the doctor, the dialog.
                 assert proxy.accepted <= PRESSES + 1.5 * (time.monotonic() - began) + 4
                 assert cursor(console) == before
             # By itself: nobody presses anything.
@@ -195,7 +195,7 @@ def unattended(proxy: Proxy, *words: str) -> Iterator["subprocess.Popen[str]"]:
             yield process
         finally:
             process.terminate()
-            process.communicate(timeout=40)
+            process.communicate(timeout=PATIENCE_SECONDS)
 
 
 class Heard:
@@ -217,7 +217,7 @@ class Heard:
         def there() -> bool:
             return any(re.search(pattern, line) for line in self.lines[after:])
 
-        wait_until(there, pattern, seconds=60)
+        wait_until(there, pattern)
         return len(self.lines)
 
 
@@ -268,11 +268,11 @@ def test_an_exporter_goes_on_and_says_what_it_does_not_know(
             ready = "dbq_queue_ready_messages{" in page
             return f"{found[1] if found else None} {ready}"
 
-        wait_until(lambda: up() == "1.0 True", "it is up", seconds=60)
+        wait_until(lambda: up() == "1.0 True", "it is up")
         with loss(proxy):
             # Of a connection that is lost there are no figures, and no zeros.
-            wait_until(lambda: up() == "0.0 False", "it is down", seconds=60)
-        wait_until(lambda: up() == "1.0 True", "it is up again", seconds=60)
+            wait_until(lambda: up() == "0.0 False", "it is down")
+        wait_until(lambda: up() == "1.0 True", "it is up again")
 
 
 # Another server behind the same address.
@@ -286,7 +286,7 @@ def test_the_address_answers_as_another_server(url: str, own_server: EmbeddedSer
         push(url, 5)
         proxy = Proxy(url)
         with proxy, closing(open_database(plain(proxy), timeouts=HASTY)) as database:
-            sampler = Sampler(database, print, timeouts=HASTY)
+            sampler = Sampler(database, timeouts=HASTY)
             first = sampler.look()
             assert {queue.ready for queue in first.queues} == {5}
             with connect(own_server.url) as connection:
@@ -305,7 +305,7 @@ def test_the_address_answers_as_another_server(url: str, own_server: EmbeddedSer
 def swap(connection: psycopg.Connection, one: Identifier, two: Identifier) -> None:
     """Rename two databases into each other."""
     connection.execute(
-        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
         " WHERE pid <> pg_backend_pid() AND datname LIKE 'dbq_test_%'"
     )
     spare = Identifier("dbq_test_spare")

@@ -1,12 +1,10 @@
 """Kills in mid-traffic: a backend, a client, the server; then restart, relay, drain, count."""
 
-import os
 import random
-import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import psycopg
@@ -15,12 +13,13 @@ import pytest
 from console.engines.embedded import EmbeddedServer
 from tests.faults.ring_campaign import campaign
 from tests.faults.ring_tools import Ring, make_ring, wait_for_server
+from tests.servers import kill_session
 
 
 def test_four_counts_after_kills(own_server: EmbeddedServer, long: bool) -> None:
     """Lost is never more than pops in doubt, doubled only what was retried in doubt."""
     for seed in range(25 if long else 5):
-        counts = campaign(own_server, seed, seconds=6 if long else 2)
+        counts = campaign(own_server, seed, seconds=6 if long else 1)
         assert counts.acknowledged > 0
         assert counts.kills == 3
 
@@ -113,10 +112,9 @@ def _relay_and_cut(server: EmbeddedServer, ring: Ring, chance: random.Random, ho
             server.kill()
         elif how == "terminate":
             with ring.connect() as connection:
-                connection.execute("SELECT pg_terminate_backend(%s)", [pid])
+                connection.execute("SELECT pg_terminate_backend(%s, 60000)", [pid])
         else:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            kill_session(ring.url, pid)
     if not server.running:
         server.restart()
     return bool(failed)

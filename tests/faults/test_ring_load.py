@@ -56,7 +56,7 @@ def test_orphans_of_rolled_back_pops_are_mended_by_parking_them(ring: Ring) -> N
         of.finish()
         with ring.connect() as connection:
             drained = [message.payload for message in ring.drain()]
-            assert ring.live(connection), "no call was rolled back: nothing to mend"
+            assert ring.live(connection), "no call was rolled back: nothing to repair"
             assert ring.park_orphans(connection) == len(ring.live(connection))
             drained += [message.payload for message in ring.drain()]
             assert not ring.live(connection)

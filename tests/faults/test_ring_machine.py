@@ -48,10 +48,20 @@ def test_the_ring_does_what_the_model_says(ring: Ring, long: bool) -> None:
             deadline=None,
             derandomize=True,
             database=None,
-            max_examples=400 if long else 25,
+            max_examples=400 if long else 10,
             stateful_step_count=50,
         )
         run_state_machine_as_test(Machine, settings=bounds)
+
+
+PLACES = """
+    SELECT number, (CAST(CAST(ctid AS text) AS point))[0], (CAST(CAST(ctid AS text) AS point))[1]
+    FROM {parked} WHERE NOT void
+"""
+TURN = """
+    SELECT s.last_value + CAST(s.is_called AS integer), pg_relation_size({parked_name}) / 1024
+    FROM {turn_seq} AS s
+"""
 
 
 class RingMachine(RuleBasedStateMachine):
@@ -65,6 +75,9 @@ class RingMachine(RuleBasedStateMachine):
         self.serial = 0
         self.stored: set[str] = set()
         self.popped: list[str] = []
+        self.passed_over: dict[int, int] = {}
+        """How many calls in a row did not look at a parked number."""
+        self.most_turns = 1
 
     @initialize(size=SIZES, first=st.integers(1, 30))
     def lay_out(self, size: int, first: int) -> None:
@@ -90,8 +103,6 @@ class RingMachine(RuleBasedStateMachine):
         popped: list[str] = []
         self.connection.execute("BEGIN")
         for position, (call, n) in enumerate(calls):
-            if sum(not void for _, void in tx.parked()) > MOST_PARKED_LOOKED_AT:
-                break  # which ones a pop looks at is then left to chance
             undo = tx.savepoint()
             self.connection.execute("SAVEPOINT here")
             pushed_now, popped_now = self._call(tx, call, n)
@@ -123,6 +134,8 @@ class RingMachine(RuleBasedStateMachine):
             stored = [p for p, number in zip(payloads, numbers, strict=True) if number is not None]
             assert stored == payloads[: len(stored)], "the last ones find no place, not the first"
             return stored, []
+        if call == "pop" or n > 0:
+            self._take_turns()
         if call == "pop_many":
             messages = self.ring.pop_many(self.connection, n)
             expected = finish(model.pop_many(tx, n))
@@ -133,6 +146,24 @@ class RingMachine(RuleBasedStateMachine):
             expected = [live] if live else []
         assert [(m.id, m.payload) for m in messages] == [(e.first_id, e.payload) for e in expected]
         return [], [message.payload for message in messages]
+
+    def _take_turns(self) -> None:
+        """The model looks where the ring will; no number is passed over for too many calls."""
+        rows = self.connection.execute(self.ring.sql(PLACES)).fetchall()
+        places = {number: (int(page), int(line)) for number, page, line in rows}
+        row = self.connection.execute(self.ring.sql(TURN)).fetchone()
+        assert row is not None
+        turn, chunks = row
+        looked_at = model.looked_at(places, turn, chunks) if places else []
+        assert len(looked_at) <= MOST_PARKED_LOOKED_AT
+        self.store.look_at = looked_at
+        self.most_turns = max(self.most_turns, model.most_turns(max(chunks, 1)))
+        self.passed_over = {
+            number: self.passed_over.get(number, 0) + 1
+            for number in places
+            if number not in looked_at
+        }
+        assert max(self.passed_over.values(), default=0) < self.most_turns
 
     def _payloads(self, n: int) -> list[str]:
         self.serial += n
@@ -162,6 +193,12 @@ class RingMachine(RuleBasedStateMachine):
         for _ in range(how_many):
             self._park(self.store.draw(push=False), void=False)
             self.connection.execute(self.ring.sql("SELECT nextval({pop_name})"))
+
+    @rule(how_many=st.integers(25, 60), lost=st.integers(0, 60))
+    def pops_run_ahead(self, how_many: int, lost: int) -> None:
+        """More numbers are parked than one call looks at, the lowest of them holes."""
+        self.pop_early(how_many)
+        self.give_up_numbers(push=True, how_many=min(lost, how_many))
 
     @rule(choice=st.integers(0, 9))
     def void_unseen(self, choice: int) -> None:

@@ -1,11 +1,12 @@
 """parked: numbers whose message was not there yet, and numbers that carry nothing."""
 
+import random
 from collections.abc import Iterator
 
 import psycopg
 import pytest
 
-from tests.faults.ring_tools import Ring, make_ring
+from tests.faults.ring_tools import Ring, make_ring, move_on, page_of_holes
 
 
 @pytest.fixture
@@ -22,12 +23,6 @@ def _give_up(ring: Ring, connection: psycopg.Connection, side: str, how_many: in
     connection.execute(ring.sql(draw), [how_many])
 
 
-def _move_on(ring: Ring, connection: psycopg.Connection, to: int) -> None:
-    """A long time later: both sequences stand there."""
-    for side in ("push", "pop"):
-        connection.execute(ring.sql(f"SELECT setval({{{side}_name}}, %s, false)"), [to])
-
-
 def _pop_until_parked(ring: Ring, connection: psycopg.Connection) -> None:
     while ring.measure().gap > 0:
         assert ring.pop_many(connection, 100) == []
@@ -39,13 +34,13 @@ def test_a_late_message_comes_from_among_hundreds_of_holes(ring: Ring, one_by_on
     with ring.connect() as connection, ring.connect() as late:
         _give_up(ring, connection, "push", 40)
         _pop_until_parked(ring, connection)
-        _move_on(ring, connection, 10_000_000)
+        move_on(ring, connection, 10_000_000)
         _give_up(ring, connection, "push", 150)
         late.execute("BEGIN")
         assert ring.push(late, "late") == 10_000_150
         _give_up(ring, connection, "push", 150)
         _pop_until_parked(ring, connection)
-        _move_on(ring, connection, 2**40)
+        move_on(ring, connection, 2**40)
         _give_up(ring, connection, "push", 40)
         _pop_until_parked(ring, connection)
         assert len(ring.parked(connection)) == 381
@@ -59,6 +54,74 @@ def test_a_late_message_comes_from_among_hundreds_of_holes(ring: Ring, one_by_on
             pytest.fail("a number had its message and never had its turn")
         assert len(ring.parked(connection)) == 380
         assert (10_000_150, False) not in ring.parked(connection)
+
+
+@pytest.mark.parametrize("one_by_one", [True, False])
+def test_a_number_at_the_end_of_a_page_has_its_turn(ring: Ring, one_by_one: bool) -> None:
+    """As churn lays it: no start among a page's first places ever came to it."""
+    with ring.connect() as connection:
+        number = page_of_holes(ring, connection)
+        calls = ring.most_turns(connection)
+        assert calls == 8
+        for _ in range(calls):
+            found = [ring.pop(connection)] if one_by_one else ring.pop_many(connection, 5)
+            if found and found[0]:
+                assert (found[0].id, found[0].payload) == (number, "late")
+                break
+        else:
+            pytest.fail("a number had its message and never had its turn")
+        assert len(ring.parked(connection)) == 128
+
+
+def _looked_at(ring: Ring, connection: psycopg.Connection) -> set[int]:
+    """The numbers that a call looks at, where each has its message."""
+    with connection.transaction(force_rollback=True):
+        found = {message.id for message in ring.pop_many(connection, 1000)}
+    assert len(found) <= 64
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_parked_number_has_its_turn_within_the_calls_that_are_proven(
+    database_url: str, seed: int
+) -> None:
+    """However rows lie, and while the table grows and shrinks between the calls."""
+    chance = random.Random(seed)
+    size = 4000
+    ring = make_ring(database_url, size=size, max_bytes=10)
+    park = "INSERT INTO {parked} SELECT unnest(%s::bigint[]), false, now()"
+    with ring.connect() as connection:
+        ring.push_many(connection, ["here"] * size)
+        connection.execute(ring.sql("SELECT setval({pop_name}, %s)"), [size])
+        numbers = list(range(1, size + 1))
+        chance.shuffle(numbers)
+        connection.execute(ring.sql(park), [numbers])
+        gone = numbers[chance.randint(500, 3700) :]
+        connection.execute(ring.sql("DELETE FROM {parked} WHERE number = ANY(%s)"), [gone])
+        kept = set(numbers) - set(gone)
+        if seed % 2:
+            connection.execute(ring.sql("VACUUM {parked}"))
+        calls, met = 0, set[int]()
+        most = ring.most_turns(connection)
+        while not kept <= met:
+            assert calls < most, f"{len(kept - met)} of {len(kept)} numbers had no turn in {most}"
+            met |= _looked_at(ring, connection)
+            calls += 1
+            if calls == 10:
+                connection.execute(ring.sql(park), [gone])
+                connection.execute(ring.sql("DELETE FROM {parked} WHERE number = ANY(%s)"), [gone])
+                most = max(most, ring.most_turns(connection))
+            if calls == 20:
+                connection.execute(ring.sql("VACUUM {parked}"))
+    ring.close()
+
+
+def test_a_relay_leaves_nothing_parked_and_the_turns_go_on(ring: Ring) -> None:
+    with ring.connect() as connection:
+        number = page_of_holes(ring, connection)
+        ring.relay()
+        assert ring.parked(connection) == set()
+        assert [message.id for message in ring.pop_many(connection, 5)] == [number]
 
 
 def test_the_lowest_parked_number_goes_first_whatever_else_is_parked(ring: Ring) -> None:

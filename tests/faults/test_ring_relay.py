@@ -7,12 +7,12 @@ import psycopg
 import pytest
 from psycopg import IsolationLevel
 
-from console.actions import insist
+from console.actions import relay
 from console.actions import relay as action
-from console.engines.embedded import EmbeddedServer
 from console.errors import BusyError, ConsoleError
 from tests.faults.ring_tools import Ring, make_ring, wait_for_server
 from tests.servers import wait_until
+from tests.template import CopiedServer
 
 HELD = """
     SELECT c.relname, l.mode FROM pg_locks AS l INNER JOIN pg_class AS c ON l.relation = c.oid
@@ -32,7 +32,7 @@ def ring(database_url: str) -> Iterator[Ring]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The action tries again for half a second, not for half a minute."""
-    monkeypatch.setattr(insist, "_ATTEMPTS_SECONDS", 0.5)
+    monkeypatch.setattr(relay, "_ATTEMPTS_SECONDS", 0.5)
 
 
 def _fill(ring: Ring) -> None:
@@ -133,7 +133,7 @@ def test_an_older_snapshot_still_sees_the_messages(ring: Ring) -> None:
 
 def test_prepared_transactions_block_it_and_are_named(impatient: None) -> None:
     """They hold their locks without a session, and still do after the server's restart."""
-    with EmbeddedServer.start(settings={"max_prepared_transactions": "5"}) as server:
+    with CopiedServer.start(settings={"max_prepared_transactions": "5"}) as server:
         ring = make_ring(server.create_database("prepared"), size=50)
         _fill(ring)
         with ring.connect() as connection:

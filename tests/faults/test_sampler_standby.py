@@ -8,12 +8,13 @@ import pytest
 
 from console.actions.install import install
 from console.catalog import installed_queue
-from console.designs.pinter import CLAIM
+from console.designs.shipped import CLAIM
 from console.doctor.examine import examine
 from console.engines import Database, open_database
 from console.engines.embedded import EmbeddedServer
-from console.monitor import QueueSnapshot, Sampler
 from console.monitor.limits import DEFAULTS
+from console.monitor.sampler import Sampler
+from console.monitor.snapshot import QueueSnapshot
 from tests.contract.client import Client
 from tests.faults.test_sampler import TIMEOUTS, install_some, push
 from tests.servers import connect, fresh_database, wait_until
@@ -49,7 +50,7 @@ def standby(own_server: EmbeddedServer) -> Iterator[Database]:
 def test_a_standby_tells_what_it_can(standby: Database) -> None:
     with connect(standby.url.render_as_string(hide_password=False)) as connection:
         assert connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,)
-    sampler = Sampler(standby, print, timeouts=TIMEOUTS)
+    sampler = Sampler(standby, timeouts=TIMEOUTS)
     for _ in range(2):
         reading = sampler.look()
         assert reading.error is None
@@ -76,7 +77,7 @@ def unknown(seen: QueueSnapshot) -> set[str]:
 
 
 def test_a_standby_that_becomes_the_primary_tells_all(standby: Database) -> None:
-    sampler = Sampler(standby, print, timeouts=TIMEOUTS)
+    sampler = Sampler(standby, timeouts=TIMEOUTS)
     assert "gap" in unknown(sampler.look().queues[-1])
     with connect(standby.url.render_as_string(hide_password=False)) as connection:
         connection.execute("SELECT pg_promote()")

@@ -7,6 +7,7 @@ the registry that pip is set up for, as for any user.
 import os
 import subprocess
 import sys
+import tarfile
 import venv
 import zipfile
 from pathlib import Path
@@ -52,11 +53,23 @@ def test_the_wheel_has_one_package_with_its_queries(wheel: Path) -> None:
     tops = {name.partition("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {"console"}
     shipped = {name for name in names if name.startswith("console/queries/")}
-    ours = {f"console/{path.relative_to(ROOT)}" for path in (ROOT / "queries").rglob("*.sql")}
+    ours = {f"console/{path.relative_to(ROOT)}" for path in (ROOT / "queries").rglob("*.*")}
     assert shipped == ours
     assert ours
-    data = [path for kind in ("tcss", "toml") for path in (ROOT / "console").rglob(f"*.{kind}")]
+    data = [
+        path for kind in ("tcss", "toml", "md") for path in (ROOT / "console").rglob(f"*.{kind}")
+    ]
     assert {f"{path.relative_to(ROOT)}" for path in data} <= set(names)
+
+
+def test_the_source_distribution_has_what_the_wheel_is_made_of(tmp_path: Path) -> None:
+    build = (sys.executable, "-m", "build", "--sdist", "--no-isolation", "-o", tmp_path, ROOT)
+    run(*build, folder=tmp_path)
+    (built,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(built) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    for path in [*(ROOT / "console").rglob("*.md"), *(ROOT / "queries").rglob("*")]:
+        assert path.is_dir() or f"{path.relative_to(ROOT)}" in names
 
 
 @pytest.mark.long  # an application of its own shows the same

@@ -1,7 +1,7 @@
 """Fixtures of the pipeline: one Spark session for the suite, a lake and a queue a test.
 
-What needs Spark stands in, or is imported into, the one file `test_on_spark.py`: a file's tests run
-in one process, and so there is one JVM.
+What needs Spark stands in, or is imported into, the one file `test_on_spark.py`: its tests run in
+one process (tests/conftest.py), and so there is one JVM.
 """
 
 import itertools

@@ -17,7 +17,7 @@ from typing import Any
 from console import catalog
 from console.engines import open_database
 from console.pipeline.archive import job
-from console.pipeline.archive.plan import Wanted
+from console.pipeline.archive.plan import ArchiveRequest
 from console.pipeline.lake import Lake
 from console.pipeline.session import OnSpark, Plain, Tasks, session
 from tests.pipeline.conftest import FAST
@@ -54,10 +54,10 @@ def main(url: str, name: str, place: str, phase: str = "", steps: str = "0") -> 
     """Run it."""
     database = open_database(url)
     with database.transaction("read the catalog", read_only=True) as connection:
-        queue = catalog.find(connection, database.product, name)
+        queue = catalog.find(connection, name)
     lake = Lake(place)
     done_older = 0.0 if queue.design.keeps_row and queue.design.name != "claim" else None
-    wanted = Wanted(retention=0.0, done_older=done_older)
+    wanted = ArchiveRequest(retention=0.0, done_older=done_older)
     offered = job.offer(database, queue, lake, wanted, range_rows=RANGE_ROWS)
     death = Death(phase, int(steps))
 

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from console.monitor.recording import segments
-from console.monitor.recording.records import SAMPLES, Kind
+from console.monitor.recording.segments import SAMPLES, RecordKind
 
 BEGIN = datetime(2026, 3, 28, tzinfo=UTC)
 SEGMENT_SECONDS = 300
 
 
-def write(root: Path, kind: Kind, *rows: Mapping[str, Any], connection: str = "prod") -> None:
+def write(root: Path, kind: RecordKind, *rows: Mapping[str, Any], connection: str = "prod") -> None:
     """Rows as one closed segment, a file a day."""
     segment = segments.Segment(root, connection, min(row["at"] for row in rows))
     segment.write(kind, rows)

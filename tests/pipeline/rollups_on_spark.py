@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 
-from console import rolled
+from console import rollup_files
 from console.monitor.recording.history import history
-from console.monitor.recording.reading import Span
-from console.monitor.recording.records import FINDINGS, SAMPLES, WAITS
+from console.monitor.recording.segments import FINDINGS, SAMPLES, WAITS, TimeRange
 from console.pipeline.lake import Lake
-from console.pipeline.rollup import job, reading
+from console.pipeline.rollup import job, segment_files
 from tests.pipeline.recorded import BEGIN, sample, write
 
 if TYPE_CHECKING:
@@ -27,9 +26,9 @@ Row = dict[str, Any]
 
 def frame(spark: "SparkSession", kind: str, rows: Sequence[Row]) -> "DataFrame":
     """Rows of records as the tables' functions take them."""
-    names = ["source", *reading.COLUMNS[kind]]
+    names = ["source", *segment_files.COLUMNS[kind]]
     values = [[row.get(name, 0 if name == "source" else None) for name in names] for row in rows]
-    return spark.createDataFrame(values, reading.ddl(kind))
+    return spark.createDataFrame(values, segment_files.ddl(kind))
 
 
 def collected(table: "DataFrame") -> list[Row]:
@@ -70,7 +69,7 @@ def test_minutes_hours_and_days_of_samples(spark: "SparkSession") -> None:
     for width in ("hour", "day"):
         table = tables.wider("samples", minute, width)
         for row in collected(table):
-            length = timedelta(seconds=rolled.WIDTHS[width])
+            length = timedelta(seconds=rollup_files.WIDTHS[width])
             _check_wide(row, [r for r in mine if row["begin"] <= _at(r) < row["begin"] + length])
         if width == "day":
             hours = tables.wider("samples", minute, "hour")
@@ -92,11 +91,11 @@ def _check_wide(row: Row, looks: Sequence[Row]) -> None:
     assert row["ready_weight"] == len(ready) + alone
     own = sorted([look["latency_seconds"] for look in looks] + [1e3] * alone)
     assert sum(row["latency_sketch"].values()) == len(own)
-    for percent in rolled.PERCENTILES:
+    for percent in rollup_files.PERCENTILES:
         exact = own[max(1, math.ceil(percent * len(own) / 100)) - 1]
         found = row[f"latency_seconds_p{percent}"]
-        assert abs(found - exact) <= rolled.RELATIVE_ERROR * exact * (1 + 1e-9)
-        assert math.isclose(found, rolled.percentile(row["latency_sketch"], percent) or 0)
+        assert abs(found - exact) <= rollup_files.RELATIVE_ERROR * exact * (1 + 1e-9)
+        assert math.isclose(found, rollup_files.percentile(row["latency_sketch"], percent) or 0)
 
 
 def test_rates_weigh_as_long_as_they_lasted(spark: "SparkSession") -> None:
@@ -209,7 +208,7 @@ def test_run_twice_late_segments_one_day_again(
     assert told["days"] == {connection: ["2026-03-29"]}
     assert told["skipped"] == {"damaged": 1, "newer": 0}
     after = everything(tmp_path / "the lake")
-    hour = rolled.folder("hour", "samples", connection) + "/date=2026-03-29"
+    hour = rollup_files.folder("hour", "samples", connection) + "/date=2026-03-29"
     (was,), (now,) = before.pop(hour), after.pop(hour)
     assert (was["looks"], now["looks"], now["ready_max"]) == (9, 12, 11)
     assert {k: v for k, v in after.items() if "03-28" in k} == {
@@ -220,7 +219,7 @@ def test_run_twice_late_segments_one_day_again(
     _check_error_is_told(tmp_path / "the lake" / hour)
 
     # The recordings are gone; the console shows the hour none the less, in its minutes.
-    span = Span(BEGIN, BEGIN + timedelta(days=2))
+    span = TimeRange(BEGIN, BEGIN + timedelta(days=2))
     told_history = history(
         tmp_path / "gone", connection, "orders", span, lake=str(tmp_path / "the lake")
     )
@@ -235,5 +234,8 @@ def _check_error_is_told(folder: Path) -> None:
     about = pq.read_schema(path).metadata  # type: ignore[no-untyped-call]
     fields = json.loads(about[b"org.apache.spark.sql.parquet.row.metadata"])["fields"]
     told = {field["name"]: field["metadata"] for field in fields if field["metadata"]}
-    assert set(told) == {"latency_sketch", *(f"latency_seconds_p{n}" for n in rolled.PERCENTILES)}
-    assert all(one["relative_error"] == rolled.RELATIVE_ERROR for one in told.values())
+    assert set(told) == {
+        "latency_sketch",
+        *(f"latency_seconds_p{n}" for n in rollup_files.PERCENTILES),
+    }
+    assert all(one["relative_error"] == rollup_files.RELATIVE_ERROR for one in told.values())

@@ -26,11 +26,9 @@ from console.catalog import Queue, installed_queue
 from console.designs import design
 from console.engines import Database, Timeouts, open_database
 from console.engines.embedded import EmbeddedServer
-from console.pipeline import rows
-from console.pipeline.archive import job, reading
-from console.pipeline.archive.files import Writer
-from console.pipeline.archive.plan import Wanted
-from console.pipeline.arrow import pq
+from console.pipeline.archive import export, files, job
+from console.pipeline.archive.files import Writer, pq
+from console.pipeline.archive.plan import ArchiveRequest
 from console.pipeline.lake import Lake
 from console.pipeline.session import Item, OnSpark, Plain, Tasks, session
 from tests.pipeline import speed_tables
@@ -63,7 +61,7 @@ def main() -> None:
 def measure(database: Database, folder: Path, count: int, size: int, master: str) -> None:
     """Each way once; the archive, which deletes, last."""
     queue = filled(database, count, size)
-    url = reading.url_for_tasks(database)
+    url = export.url_for_tasks(database)
     print(f"{count:,} rows with {size:,} bytes of payload, {psutil.cpu_count()} cores", flush=True)
     with watched() as peak:
         told("binary COPY to nowhere", count, lambda: copied(url, queue), peak)
@@ -72,7 +70,7 @@ def measure(database: Database, folder: Path, count: int, size: int, master: str
         told("  the same, with checksums", count, lambda: summed(url, queue, folder / "s"), peak)
     with watched() as peak:
         began = time.monotonic()
-        offered = job.offer(database, queue, Lake(folder / "lake"), Wanted(retention=0.0))
+        offered = job.offer(database, queue, Lake(folder / "lake"), ArchiveRequest(retention=0.0))
         line("plan", count, time.monotonic() - began, peak)
         began = time.monotonic()
         with session("speed", master) as spark:
@@ -82,7 +80,7 @@ def measure(database: Database, folder: Path, count: int, size: int, master: str
     again = filled(database, min(count, 200_000), size)
     with watched() as peak:
         print("the same tasks without Spark, in one process", flush=True)
-        offered = job.offer(database, again, Lake(folder / "lake"), Wanted(retention=0.0))
+        offered = job.offer(database, again, Lake(folder / "lake"), ArchiveRequest(retention=0.0))
         archive(database, offered, Lake(folder / "lake"), Plain(), peak)
 
 
@@ -97,7 +95,11 @@ def warm(spark: "SparkSession") -> None:
 
 
 def archive(
-    database: Database, offered: job.Offer, lake: Lake, tasks: Tasks, peak: Callable[[], str]
+    database: Database,
+    offered: job.ArchivePreview,
+    lake: Lake,
+    tasks: Tasks,
+    peak: Callable[[], str],
 ) -> None:
     """A line for each phase."""
     (done,) = job.archive(database, offered, lake, tasks)
@@ -151,31 +153,31 @@ def query(queue: Queue) -> str:
 
 def read(url: str, queue: Queue) -> None:
     """Into memory, and away."""
-    with reading.reader("postgresql", url) as source:
+    with export.reader("postgresql", url) as source:
         for _ in source.batches(query(queue)):
             pass
 
 
 def written(url: str, queue: Queue, path: Path) -> None:
     """One process, one file; without checksums."""
-    schema = rows.schema("text")
+    schema = files.schema("text")
     with (
-        reading.reader("postgresql", url) as source,
+        export.reader("postgresql", url) as source,
         pq.ParquetWriter(path, schema, compression="zstd", compression_level=1) as writer,
     ):
         for batch in source.batches(query(queue)):
-            writer.write_batch(rows.conform(batch, "text"))
+            writer.write_batch(files.conform(batch, "text"))
 
 
 def summed(url: str, queue: Queue, path: Path) -> None:
     """As a task does it: with the checksum of every row."""
     with (
-        reading.reader("postgresql", url) as source,
+        export.reader("postgresql", url) as source,
         path.open("wb") as file,
         Writer(file, "text") as writer,
     ):
         for batch in source.batches(query(queue)):
-            writer.write(rows.conform(batch, "text"))
+            writer.write(files.conform(batch, "text"))
 
 
 def told(what: str, count: int, work: Callable[[], None], peak: Callable[[], str]) -> None:

@@ -92,7 +92,7 @@ def verify(messages: int = 5_000_000) -> None:
         }
         pq.write_table(pa.table(pops), root / "pop.parquet")  # type: ignore[no-untyped-call]
         expected = {"lost": 10, "doubled": len(twice)}
-        from console.pipeline.verify import job as verifying  # noqa: PLC0415
+        from console.pipeline import verify as verifying  # noqa: PLC0415
 
         with session.session("speed", "local[2]", SETTINGS) as spark:
             spark.range(10).count()

@@ -6,7 +6,6 @@ from console import sql
 from console.catalog import Queue
 from console.engines import Product
 from console.pipeline.archive.plan import ARCHIVE, DONE, scope
-from console.pipeline.guard import statement
 
 MOMENT = "2026-03-29 01:00:00.000001"
 VALUES = {"before": MOMENT, "cutoff": MOMENT, "after": "0", "last": "9", "action_id": "1"}
@@ -16,15 +15,16 @@ OF_ROWS = ("step", "rows", "hold_rows", "delete_rows")
 
 def asked(product: Product, queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
     """Each statement with each scope."""
+    statements = sql.statements(product.name, "pipeline")
     for mode in ("exclusive", "shared"):
         for name in ("hold", "let_go"):
-            yield statement(product, name), sql.Scope(VALUES, {"mode": mode})
+            yield statements[name], sql.Scope(VALUES, {"mode": mode})
     for name in ("action", "moment"):
-        yield statement(product, name), sql.Scope(VALUES)
+        yield statements[name], sql.Scope(VALUES)
     sources = [ARCHIVE, DONE] if queue.design.name in {"status", "split"} else [ARCHIVE]
     for source in sources:
         within = scope(product, queue, source, **VALUES)
         for name in OF_ROWS:
             for lock in ("yes", "no") if name == "hold_rows" else ("",):
                 options = {**within.options, "lock": lock}
-                yield statement(product, name), sql.Scope(within.values, options, within.roles)
+                yield statements[name], sql.Scope(within.values, options, within.roles)

@@ -15,26 +15,26 @@ from sqlalchemy import text
 
 from console import sql
 from console.actions import execute, plan
-from console.actions.archive import Archive
-from console.actions.audit import Wanted as Entries
-from console.actions.audit import entries
+from console.actions.archive import Archive, Purge
 from console.actions.plan import Mover
-from console.actions.purge import Purge
 from console.actions.restore import Restore
+from console.audit import EntryFilter as Entries
+from console.audit import entries
 from console.errors import ConsoleError, RefusedError, UsageError
 from console.monitor.filters import parse
-from console.monitor.walked import Source
-from console.pipeline import guard, rows
-from console.pipeline.archive import export, job, reading
-from console.pipeline.archive.plan import Wanted
-from console.pipeline.arrow import pq
+from console.monitor.scan_query import MessageSource
+from console.pipeline import guard
+from console.pipeline.archive import export, files, job
+from console.pipeline.archive.files import pq
+from console.pipeline.archive.plan import ArchiveRequest
 from console.pipeline.lake import DamagedError, Lake
-from console.pipeline.session import Item, Plain, Told, Work, untold
+from console.pipeline.session import Item, Plain, StageProgress, Work, no_progress
 from tests.contract.client import Client
 from tests.pipeline.conftest import Use
 from tests.pipeline.test_lake import fail
+from tests.servers import wait_until
 
-AT_ONCE = Wanted(retention=0.0)
+AT_ONCE = ArchiveRequest(retention=0.0)
 """All that the archive has."""
 
 
@@ -45,7 +45,9 @@ class Between(Plain):
         self._work = work
         self._first = first
 
-    def run(self, work: Work, items: Sequence[Item], told: Told = untold) -> list[dict[str, Any]]:
+    def run(
+        self, work: Work, items: Sequence[Item], told: StageProgress = no_progress
+    ) -> list[dict[str, Any]]:
         if work == self._work:
             self._first()
         return super().run(work, items, told)
@@ -54,10 +56,10 @@ class Between(Plain):
 def run(
     client: Client,
     lake: Lake,
-    wanted: Wanted = AT_ONCE,
+    wanted: ArchiveRequest = AT_ONCE,
     tasks: Plain | None = None,
     range_rows: int = 100_000,
-) -> list[job.Done]:
+) -> list[job.ArchiveResult]:
     offered = job.offer(client.database, client.queue, lake, wanted, range_rows=range_rows)
     return job.archive(client.database, offered, lake, tasks or Plain(), batch=7)
 
@@ -99,10 +101,10 @@ def popped(client: Client, count: int) -> list[str]:
     return sent
 
 
-def act(client: Client, verb: Callable[[Source], Mover], *words: str) -> int:
+def act(client: Client, verb: Callable[[MessageSource], Mover], *words: str) -> int:
     """An operator's verb; how many messages it moved."""
-    with client.database.transaction("look at the queue", read_only=True) as connection:
-        source = Source.of(connection, client.database.product, client.queue)
+    with client.database.transaction("read the queue", read_only=True) as connection:
+        source = MessageSource.of(connection, client.queue)
     mover = verb(source)
     made = plan.make(client.database, mover, parse(words))
     return execute.execute(client.database, mover, made).ledger.out
@@ -111,7 +113,7 @@ def act(client: Client, verb: Callable[[Source], Mover], *words: str) -> int:
 def audit(client: Client) -> list[tuple[str, int, str]]:
     with client.database.transaction("read the audit", read_only=True) as connection:
         wanted = Entries(client.queue.schema, client.queue.name, job.VERB)
-        found = entries(connection, client.database.product, wanted)
+        found = entries(connection, wanted)
     return [(entry.verb, entry.done, entry.outcome) for entry in reversed(found)]
 
 
@@ -219,12 +221,12 @@ def test_values_are_those_of_the_database(use: Use, lake: Lake, name: str, kind:
     (done,) = run(client, lake, range_rows=4)
     assert done.deleted == len(there)
     found = sorted(lie(lake), key=lambda row: int(row["archive_id"]))
-    assert [{k: row[k] for k in rows.SCHEMA.names} for row in found] == [
+    assert [{k: row[k] for k in files.SCHEMA.names} for row in found] == [
         {**row, "payload": bytes(row["payload"])} for row in there
     ]
     for path in lake.data_files("archive"):
         with lake.reading(path) as file:
-            assert pq.read_schema(file).metadata[rows.KIND] == kind.encode()
+            assert pq.read_schema(file).metadata[files.KIND] == kind.encode()
 
 
 def test_times_that_no_file_has_room_for_end_at_its_bounds(use: Use, lake: Lake) -> None:
@@ -244,7 +246,7 @@ def test_what_was_purged_stays_for_its_retention(filled: Client, lake: Lake) -> 
     assert act(filled, Purge) == 2
     old = "UPDATE <archive> SET archived_at = archived_at - interval '8 days' WHERE payload = :p"
     execute_sql(filled, old, p="purged 1")
-    (done,) = run(filled, lake, Wanted())
+    (done,) = run(filled, lake, ArchiveRequest())
     assert done.deleted == 31
     assert payloads(lake)["purged 1"] == 1
     assert execute_sql(filled, "SELECT payload FROM <archive>") == [("purged 2",)]
@@ -254,7 +256,7 @@ def test_what_was_purged_stays_for_its_retention(filled: Client, lake: Lake) -> 
 def test_popped_ones_may_be_kept_for_a_while_too(filled: Client, lake: Lake) -> None:
     old = "UPDATE <archive> SET archived_at = archived_at - interval '2 hours' WHERE id <= 10"
     execute_sql(filled, old)
-    (done,) = run(filled, lake, Wanted(older=3600.0))
+    (done,) = run(filled, lake, ArchiveRequest(older=3600.0))
     assert done.deleted == 10
     assert len(archived(filled)) == 20
 
@@ -266,7 +268,7 @@ def test_done_rows_go_from_where_they_lie(use: Use, lake: Lake, name: str) -> No
     for at, message in enumerate(client.pop_many(11)):
         assert client.complete(message) if at < 9 else client.fail(message, "boom")
     act(client, Archive, "limit=2")
-    (done,) = run(client, lake, Wanted(retention=0.0, done_older=0.0), range_rows=4)
+    (done,) = run(client, lake, ArchiveRequest(retention=0.0, done_older=0.0), range_rows=4)
     assert (done.exported, done.deleted) == (9, 9)
     found = lie(lake)
     assert sorted(row["archive_id"] is None for row in found) == [False] * 2 + [True] * 7
@@ -275,7 +277,7 @@ def test_done_rows_go_from_where_they_lie(use: Use, lake: Lake, name: str) -> No
     assert (status.ready, status.claimed, status.errors, status.done) == (1, 0, 2, 0)
     if name == "split":
         assert execute_sql(client, "SELECT count(*) FROM <data>") == [(3,)]
-    assert run(client, lake, Wanted(retention=0.0, done_older=0.0)) == []
+    assert run(client, lake, ArchiveRequest(retention=0.0, done_older=0.0)) == []
 
 
 def test_a_done_row_that_began_again_stays(use: Use, lake: Lake) -> None:
@@ -286,14 +288,14 @@ def test_a_done_row_that_began_again_stays(use: Use, lake: Lake) -> None:
         client.complete(message)
     raise_one = "UPDATE <> SET attempts = 2 WHERE text_data = 'one'"
     between = Between(_verify(), lambda: execute_sql(client, raise_one))
-    (done,) = run(client, lake, Wanted(done_older=0.0), between)
+    (done,) = run(client, lake, ArchiveRequest(done_older=0.0), between)
     assert (done.exported, done.deleted, done.withdrawn) == (2, 1, 1)
     assert payloads(lake) == Counter({"other": 1})
     assert client.status().done == 1
 
 
 def _verify() -> Work:
-    from console.pipeline.archive.verify import verify  # noqa: PLC0415
+    from console.pipeline.archive.files import verify  # noqa: PLC0415
 
     return verify
 
@@ -308,10 +310,10 @@ def test_what_is_restored_meanwhile_stays_in_the_database(filled: Client, lake: 
     assert sum(back.values()) == 4
     assert not back.keys() & payloads(lake).keys()
     assert sum(payloads(lake).values()) == 26
-    total = rows.Sum()
+    total = files.Sum()
     for path in lake.files("_manifests/archive"):
         if path.rsplit("/", 1)[-1].startswith("range-"):
-            total += rows.Sum.of_json(lake.read_json(path))
+            total += files.Sum.of_json(lake.read_json(path))
     assert total.rows == 26, "the manifests say what is there"
     (more,) = run(filled, lake)
     assert more.deleted == 4, "popped again, they are new in the archive"
@@ -354,7 +356,7 @@ def test_a_second_run_is_refused(filled: Client, lake: Lake) -> None:
     first.start()
     assert started.wait(30)
     try:
-        with pytest.raises(RefusedError, match="Another run works"):
+        with pytest.raises(RefusedError, match="Another run is working"):
             run(filled, lake)
     finally:
         go_on.set()
@@ -375,7 +377,7 @@ def items(client: Client, lake: Lake) -> Iterator[Item]:
 
     class Keeping(Plain):
         def run(
-            self, work: Work, items: Sequence[Item], told: Told = untold
+            self, work: Work, items: Sequence[Item], told: StageProgress = no_progress
         ) -> list[dict[str, Any]]:
             found.extend(items if work == export.export else ())
             return super().run(work, items, told)
@@ -391,8 +393,15 @@ def test_a_task_that_outlived_its_run_changes_nothing(filled: Client, lake: Lake
         export.export(late)
     with filled.database.autocommit("lock") as connection:
         work = guard.resource("work", lake.id(), filled.queue)
-        with guard.locked(connection, filled.database.product, work, "exclusive") as got:
-            assert got, "its session let go"
+
+        def is_free() -> bool:
+            with guard.locked(connection, work, "exclusive") as got:
+                return got
+
+        # A client that has closed does not wait for its session to end.
+        wait_until(is_free, "its session lets go")
+        with guard.locked(connection, work, "exclusive") as got:
+            assert got
             with pytest.raises(RefusedError, match="too late"):
                 export.export(late)
     assert {path: lake.size(path) for path in lake.files("")} == before
@@ -403,14 +412,14 @@ def test_a_task_whose_run_ends_while_it_reads_leaves_nothing(
 ) -> None:
     """The driver dies, a successor begins: what the task was about to rename goes."""
     end = "UPDATE dbq.action SET ended_at = now() WHERE ended_at IS NULL"
-    read = reading._Adbc.batches
+    read = export._Adbc.batches
 
     def batches(reader: Any, statement: str) -> Iterator[Any]:
         yield from read(reader, statement)
         execute_sql(filled, end)
 
     with monkeypatch.context() as patch:
-        patch.setattr(reading._Adbc, "batches", batches)
+        patch.setattr(export._Adbc, "batches", batches)
         with pytest.raises(RefusedError, match="too late"):
             run(filled, lake)
     assert lake.files("archive") == []
@@ -432,7 +441,7 @@ def flip(data: bytes) -> bytes:
 
 def another_kind(data: bytes) -> bytes:
     """The same rows; the file says that they are of another kind."""
-    table = pq.read_table(pa.BufferReader(data)).replace_schema_metadata({rows.KIND: b"json"})
+    table = pq.read_table(pa.BufferReader(data)).replace_schema_metadata({files.KIND: b"json"})
     written = pa.BufferOutputStream()
     pq.write_table(table, written)
     return bytes(written.getvalue())
@@ -443,7 +452,7 @@ def another_kind(data: bytes) -> bytes:
     [
         (lambda data: data[: len(data) // 2], ""),
         pytest.param(lambda _: b"", "", marks=pytest.mark.long),
-        (another_kind, "another kind of payload"),
+        (another_kind, "its kind of payload is not"),
         (flip, ""),
     ],
     ids=["half-written", "empty", "another kind", "a bit"],
@@ -464,7 +473,7 @@ def test_a_file_that_is_not_as_written_stops_before_anything_is_deleted(
 
 def test_a_file_that_is_gone_stops_too(filled: Client, lake: Lake) -> None:
     spoil = Between(_verify(), lambda: lake.remove(lake.data_files("archive")[0]))
-    with pytest.raises(DamagedError, match="it is not there"):
+    with pytest.raises(DamagedError, match="it is missing"):
         run(filled, lake, tasks=spoil, range_rows=10)
     (done,) = run(filled, lake)
     assert done.deleted == 30
@@ -571,5 +580,5 @@ def test_a_lost_database_is_told_and_the_run_goes_on_later(filled: Client, lake:
 def test_what_it_is_not_for(use: Use, lake: Lake) -> None:
     client = use("fifo")
     with pytest.raises(UsageError, match="keeps no done rows"):
-        run(client, lake, Wanted(done_older=1.0))
+        run(client, lake, ArchiveRequest(done_older=1.0))
     assert run(client, lake) == []

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from console.errors import ConsoleError
 from console.pipeline import runs
 from console.pipeline.archive import plan as planning
-from console.pipeline.archive.plan import Plan, Range
+from console.pipeline.archive.plan import ArchivePlan, Range
 from console.pipeline.lake import DamagedError, Lake
 from tests.hostile import outcome, texts
 
 NOW = datetime(2026, 3, 29, 12, tzinfo=UTC)
-PLAN = Plan(
+PLAN = ArchivePlan(
     *("p1", "prod", "public", "mail", "fifo", "text"),
     *("2026-03-29 12:00:00", "2026-03-29 12:00:00", "2026-03-22 12:00:00", ""),
     100,
@@ -73,7 +73,7 @@ def test_a_plan_of_somewhere_else_is_not_this_one(lake: Lake, wrong: str) -> Non
     """Whoever may write manifests shall not say where files are written and removed."""
     content = PLAN.as_json() | {wrong: "../../../elsewhere"}
     put(lake, f"{PLAN.manifests}/plan.json", content)
-    with pytest.raises(DamagedError, match="no plan that this console can read"):
+    with pytest.raises(DamagedError, match="not a plan that this console can read"):
         planning.read(lake, PLAN.manifests)
 
 
@@ -82,9 +82,9 @@ def test_no_path_leads_out_of_a_lake(lake: Lake, path: str) -> None:
     beside = Path(lake.place).parent / "x"
     beside.write_text("{}")
     for call in (lake.remove, lake.read_json, lake.exists, lake.size, lake.files, lake.names):
-        with pytest.raises(DamagedError, match="not in it"):
+        with pytest.raises(DamagedError, match="outside it"):
             call(path)
-    with pytest.raises(DamagedError, match="not in it"):
+    with pytest.raises(DamagedError, match="outside it"):
         lake.write_json(path, {})
     assert beside.read_text() == "{}"
     assert lake.path("a/..b/c..").endswith("/a/..b/c..")

@@ -12,9 +12,8 @@ import pyarrow as pa
 import pytest
 
 from console.errors import ConsoleError, RefusedError, UsageError
-from console.pipeline import rows
 from console.pipeline.archive import files
-from console.pipeline.arrow import pq
+from console.pipeline.archive.files import pq
 from console.pipeline.lake import DamagedError, Lake
 
 
@@ -54,7 +53,7 @@ def test_its_id_is_made_once(lake: Lake) -> None:
 
 def test_one_that_is_not_ours_is_not_taken(lake: Lake) -> None:
     lake.write_json("_lake.json", {"format": "something else"})
-    with pytest.raises(DamagedError, match="no lake of this console"):
+    with pytest.raises(DamagedError, match="not a lake of this console"):
         lake.id()
 
 
@@ -108,7 +107,7 @@ def test_a_damaged_manifest_is_told(lake: Lake) -> None:
 
 
 def test_a_place_that_nobody_knows_is_wrong_use() -> None:
-    with pytest.raises(UsageError, match="no place that can be used"):
+    with pytest.raises(UsageError, match="not a usable location"):
         Lake("nothing://somewhere/else")
 
 
@@ -125,17 +124,17 @@ def test_files_are_written_and_read_in_bounded_parts(
     """Whatever the size of payloads: a range of large ones does not lie in memory, whole."""
     monkeypatch.setattr(files, "_GROUP_BYTES", 30_000)
     monkeypatch.setattr(files, "_READ_BYTES", 30_000)
-    row = dict.fromkeys(rows.SCHEMA.names) | {"id": "1", "state": "done", "attempts": 1}
+    row = dict.fromkeys(files.SCHEMA.names) | {"id": "1", "state": "done", "attempts": 1}
     found = [{**row, "archive_id": n, "payload": os.urandom(10_000)} for n in range(20)]
     with lake.writing("a.parquet") as file, files.Writer(file, "bytes") as writer:
         for one in found:
-            writer.write(pa.RecordBatch.from_pylist([one], rows.SCHEMA))
+            writer.write(pa.RecordBatch.from_pylist([one], files.SCHEMA))
     with lake.reading("a.parquet") as opened, pq.ParquetFile(opened) as parquet:
         assert parquet.metadata.num_row_groups >= 5
         read = list(files.batches(parquet))
     assert [one for batch in read for one in batch.to_pylist()] == found
     assert max(batch.num_rows for batch in read) <= 5
-    assert sum(map(rows.total, read), rows.Sum()) == writer.sum
+    assert sum(map(files.total, read), files.Sum()) == writer.sum
 
 
 def test_one_run_of_a_work_at_a_time(lake: Lake) -> None:

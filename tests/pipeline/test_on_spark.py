@@ -107,7 +107,7 @@ def test_what_is_not_as_written_stops_on_spark_too(
     popped(client, 30)
 
     class Spoiling(OnSpark):
-        def run(self, work: Any, items: Any, told: Any = sessions.untold) -> Any:
+        def run(self, work: Any, items: Any, told: Any = sessions.no_progress) -> Any:
             if work == _verify():
                 lake.remove(lake.data_files("archive")[1])
             return super().run(work, items, told)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.designs import Order
-from console.designs import pops as whole
-from console.pipeline.verify.order import Front, before, judge
+from console.designs import model as whole
+from console.pipeline.verify import Front, before, judge
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 logs = st.lists(st.tuples(st.integers(0, 20), st.none() | st.integers(0, 8)), max_size=25)

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from console import sql
-from console.actions.audit import Wanted as Entries
-from console.actions.audit import entries
+from console.audit import EntryFilter as Entries
+from console.audit import entries
 from console.catalog import Queue
 from console.engines import Database
 from console.errors import RefusedError, UsageError
 from console.pipeline import guard
-from console.pipeline.archived import Archived
+from console.pipeline import replay as job
+from console.pipeline.archive.plan import Archived
 from console.pipeline.lake import Lake
-from console.pipeline.replay import job
 from tests.contract.client import Client
 from tests.pipeline.conftest import Use
 
@@ -30,12 +30,12 @@ def rows(*numbers: int, **more: Any) -> list[Any]:
     ]
 
 
-def offer(queue: Queue, lake: Lake, count: int, kind: str = "text") -> job.Offer:
+def offer(queue: Queue, lake: Lake, count: int, kind: str = "text") -> job.ReplayPreview:
     source = Archived("elsewhere", "public", "old", {kind: ("a.parquet",)}, 0)
-    return job.Offer(queue, lake.place, source, ("error~x",), count, None, None)
+    return job.ReplayPreview(queue, lake.place, source, ("error~x",), count, None, None)
 
 
-def replayed(client: Client, lake: Lake, given: Any, batch: int = 3) -> job.Done:
+def replayed(client: Client, lake: Lake, given: Any, batch: int = 3) -> job.ReplayResult:
     offered = offer(client.queue, lake, 7)
     return job.replay(client.database, offered, lake, given, batch=batch)
 
@@ -67,7 +67,7 @@ def test_cut_off_and_run_again_nothing_twice_nothing_lost(
     assert payloads(client) == [f"m{n}" for n in range(7)]
     with client.database.transaction("look", read_only=True) as connection:
         wanted = Entries("public", client.queue.name, job.VERB)
-        told = entries(connection, client.database.product, wanted, 9)
+        told = entries(connection, wanted, 9)
     found = [(one.outcome, one.planned, one.selected, one.done, one.skipped) for one in told]
     assert found == [("done", 7, 7, 0, 7), ("done", 7, 7, 4, 3), ("failed", 7, 3, 3, 0)]
     assert told[0].filters == "error~x"
@@ -126,14 +126,13 @@ def test_the_same_message_of_another_lake_is_another(
 def test_a_second_replay_beside_the_first_is_refused(use: Use, lake: Lake) -> None:
     client = use("fifo")
     lock = guard.resource("replay", lake.id(), client.queue)
-    product = client.database.product
     with client.database.session("hold") as session:
         with session.transaction("lock") as connection:
-            assert guard.held(connection, product, lock, "exclusive")
+            assert guard.held(connection, lock, "exclusive")
         with pytest.raises(RefusedError, match="running"):
             replayed(client, lake, rows(1))
         with session.transaction("let go") as connection:
-            guard.let_go(connection, product, lock, "exclusive")
+            guard.let_go(connection, lock, "exclusive")
     assert replayed(client, lake, rows(1)).pushed == 1
 
 

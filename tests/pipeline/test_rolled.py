@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console import rolled
+from console import rollup_files
 from console.errors import UsageError
 from console.monitor.recording import segments
 from console.monitor.recording.history import history
-from console.monitor.recording.reading import Span
-from console.monitor.recording.records import KINDS, SAMPLES
+from console.monitor.recording.segments import KINDS, SAMPLES, TimeRange
 from console.pipeline.lake import Lake
-from console.pipeline.rollup import found, job, reading
+from console.pipeline.rollup import job, segment_files
+from console.pipeline.rollup import segment_files as segment_rows
 from tests.pipeline.recorded import BEGIN, sample, write
 
 DAY = BEGIN.date()
@@ -30,49 +30,49 @@ sketches = st.dictionaries(st.integers(-900, 900), st.integers(1, 2**40), max_si
 
 
 def sketch_of(values: list[float]) -> dict[int, int]:
-    return rolled.merged({rolled.bucket(value): 1} for value in values)
+    return rollup_files.merged({rollup_files.bucket(value): 1} for value in values)
 
 
-@given(st.lists(seconds, min_size=1), st.sampled_from((1, *rolled.PERCENTILES, 100)))
+@given(st.lists(seconds, min_size=1), st.sampled_from((1, *rollup_files.PERCENTILES, 100)))
 def test_a_percentile_is_as_near_as_it_says(values: list[float], percent: float) -> None:
     exact = sorted(values)[max(1, math.ceil(percent * len(values) / 100)) - 1]
-    found = rolled.percentile(sketch_of(values), percent)
-    assert found is not None
-    assert abs(found - exact) <= rolled.RELATIVE_ERROR * exact * (1 + 1e-9)
+    segment_files = rollup_files.percentile(sketch_of(values), percent)
+    assert segment_files is not None
+    assert abs(segment_files - exact) <= rollup_files.RELATIVE_ERROR * exact * (1 + 1e-9)
 
 
 @given(st.lists(st.lists(seconds), max_size=6))
 def test_merging_sketches_is_as_counting_all_at_once(parts: list[list[float]]) -> None:
     whole = [value for part in parts for value in part]
-    assert rolled.merged(map(sketch_of, parts)) == sketch_of(whole)
+    assert rollup_files.merged(map(sketch_of, parts)) == sketch_of(whole)
 
 
 def test_a_sketch_of_nothing_and_of_no_time_at_all() -> None:
-    assert rolled.percentile({}, 50) is None
-    assert rolled.percentile(sketch_of([0.0, -1.0, 1e-12]), 99) == 0.0
+    assert rollup_files.percentile({}, 50) is None
+    assert rollup_files.percentile(sketch_of([0.0, -1.0, 1e-12]), 99) == 0.0
 
 
 def test_what_is_read_is_what_the_recorder_writes() -> None:
     types = {"time": "timestamp", "text": "string", "count": "bigint", "number": "double"}
-    for kind, columns in reading.COLUMNS.items():
+    for kind, columns in segment_rows.COLUMNS.items():
         written = {name: types[of] for name, of in KINDS[kind].columns.items()}
         assert dict(columns).items() <= written.items()
-    assert set(rolled.MEANS) < set(reading.COLUMNS["samples"])
-    assert set(reading.COLUMNS) == set(rolled.KINDS)
-    assert found.VERSION == 1
+    assert set(rollup_files.MEANS) < set(segment_rows.COLUMNS["samples"])
+    assert set(segment_rows.COLUMNS) == set(rollup_files.KINDS)
+    assert segment_files.VERSION == 1
 
 
-def segment(name: str, first: float, last: float) -> found.Segment:
-    place = found.Place("", name)
+def segment(name: str, first: float, last: float) -> segment_files.ClosedSegment:
+    place = segment_files.SegmentFile("", name)
     begin, end = (BEGIN + timedelta(seconds=at) for at in (first, last))
-    return found.Segment(name, place, 1, 1, begin, end)
+    return segment_files.ClosedSegment(name, place, 1, 1, begin, end)
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50))))
 def test_segments_of_one_source_never_overlap(spans: list[tuple[int, int]]) -> None:
     made = [segment(str(n), min(one), max(one)) for n, one in enumerate(spans)]
-    sources: dict[int, list[found.Segment]] = {}
-    for one in found.with_sources(made):
+    sources: dict[int, list[segment_files.ClosedSegment]] = {}
+    for one in segment_files.with_sources(made):
         sources.setdefault(one.source, []).append(one)
     for of in sources.values():
         assert all(a.last < b.first for a, b in pairwise(of))
@@ -83,8 +83,8 @@ def test_segments_of_one_source_never_overlap(spans: list[tuple[int, int]]) -> N
 
 def test_the_same_segments_have_the_same_sources_in_whatever_order() -> None:
     made = [segment("a", 0, 9), segment("b", 5, 12), segment("c", 10, 20), segment("d", 21, 22)]
-    one = {s.name: s.source for s in found.with_sources(made)}
-    assert one == {s.name: s.source for s in found.with_sources(reversed(made))}
+    one = {s.name: s.source for s in segment_files.with_sources(made)}
+    assert one == {s.name: s.source for s in segment_files.with_sources(reversed(made))}
     assert one == {"a": 0, "b": 1, "c": 0, "d": 0}
 
 
@@ -107,13 +107,15 @@ def test_what_is_damaged_newer_or_older_is_told_apart(tmp_path: Path) -> None:
         )
     )
     pq.write_table(old, good.with_name("old.parquet"))  # type: ignore[no-untyped-call]
-    (by_kind,) = found.names([str(tmp_path)]).values()
-    skipped = found.Skipped()
-    sound = found.sound(by_kind["samples"], skipped)
+    (by_kind,) = segment_files.names([str(tmp_path)]).values()
+    skipped = segment_files.SkippedFiles()
+    sound = segment_files.sound(by_kind["samples"], skipped)
     assert {one.name for one in sound} == {good.stem, "old"}
     assert skipped.as_json() == {"damaged": 1, "newer": 1}
     bad: list[str] = []
-    rows = [row for b in reading.batches("samples", sound, bad.append) for row in b.to_pylist()]
+    rows = [
+        row for b in segment_rows.batches("samples", sound, bad.append) for row in b.to_pylist()
+    ]
     assert [(row["ready"], row["gap"], row["source"]) for row in rows] == [
         (7, None, 0),
         (7, None, 1),
@@ -124,13 +126,13 @@ def test_what_is_damaged_newer_or_older_is_told_apart(tmp_path: Path) -> None:
 def test_a_file_whose_end_is_whole_and_whose_middle_is_not_is_told(tmp_path: Path) -> None:
     write(tmp_path, SAMPLES, *(sample(at, ready=at) for at in range(200)))
     (path,) = (tmp_path / "samples").rglob("*.parquet")
-    (by_kind,) = found.names([str(tmp_path)]).values()
-    sound = found.sound(by_kind["samples"], found.Skipped())
+    (by_kind,) = segment_files.names([str(tmp_path)]).values()
+    sound = segment_files.sound(by_kind["samples"], segment_files.SkippedFiles())
     data = bytearray(path.read_bytes())
     data[4:400] = b"\xff" * 396
     path.write_bytes(data)
     bad: list[str] = []
-    assert not list(reading.batches("samples", sound, bad.append))
+    assert not list(segment_rows.batches("samples", sound, bad.append))
     assert len(bad) == 1
 
 
@@ -141,26 +143,26 @@ def test_a_copy_of_a_segment_in_another_folder_is_the_same_segment(tmp_path: Pat
     copy.parent.mkdir(parents=True)
     copy.write_bytes(path.read_bytes())
     path.write_bytes(b"damaged")
-    (by_kind,) = found.names([str(tmp_path / "a"), str(tmp_path / "b")]).values()
-    (one,) = found.sound(by_kind["samples"], found.Skipped())
+    (by_kind,) = segment_files.names([str(tmp_path / "a"), str(tmp_path / "b")]).values()
+    (one,) = segment_files.sound(by_kind["samples"], segment_files.SkippedFiles())
     assert one.place.folder == str(tmp_path / "b")
 
 
 def test_a_folder_without_a_recording_is_told(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="Nothing is recorded"):
-        found.names([str(tmp_path / "nowhere")])
+        segment_files.names([str(tmp_path / "nowhere")])
 
 
 def done(lake: Lake, connection: str, *names: str, state: str = "done") -> None:
     content = {"state": state, "segments": {"samples": list(names)}}
-    lake.write_json(rolled.manifest(connection, DAY), content)
+    lake.write_json(rollup_files.manifest(connection, DAY), content)
 
 
 def test_a_day_is_done_again_for_a_new_segment_and_kept_where_one_is_gone(tmp_path: Path) -> None:
     root, lake = tmp_path / "recordings", Lake(tmp_path / "lake")
 
     def chosen(**more: Any) -> str:
-        made = job.choose(lake, found.names([str(root)]), **more)
+        made = job.choose(lake, segment_files.names([str(root)]), **more)
         (word,) = (w for w in ("due", "unchanged", "kept") if getattr(made, w))
         return word
 
@@ -188,13 +190,13 @@ def test_a_day_is_done_again_for_a_new_segment_and_kept_where_one_is_gone(tmp_pa
 
 
 def put(lake: Path, width: str, kind: str, rows: list[dict[str, Any]]) -> None:
-    folder = lake / rolled.folder(width, kind, "prod") / f"date={DAY}"
+    folder = lake / rollup_files.folder(width, kind, "prod") / f"date={DAY}"
     folder.mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist(rows), folder / "part.parquet")  # type: ignore[no-untyped-call]
 
 
 def row(minute: int, looks: int, ready: int, rate: float) -> dict[str, Any]:
-    blank = {f"{name}_{of}": None for name in rolled.MEANS for of in ("max", "avg")}
+    blank = {f"{name}_{of}": None for name in rollup_files.MEANS for of in ("max", "avg")}
     return {
         **blank,
         "begin": BEGIN + timedelta(minutes=minute),
@@ -207,8 +209,8 @@ def row(minute: int, looks: int, ready: int, rate: float) -> dict[str, Any]:
     }
 
 
-def whole_day(hours: int = 24) -> Span:
-    return Span(BEGIN, BEGIN + timedelta(hours=hours))
+def whole_day(hours: int = 24) -> TimeRange:
+    return TimeRange(BEGIN, BEGIN + timedelta(hours=hours))
 
 
 def test_a_day_that_only_the_lake_has_comes_from_its_minutes(tmp_path: Path) -> None:
@@ -269,7 +271,7 @@ def test_the_recording_speaks_for_what_it_has_and_the_lake_for_the_rest(tmp_path
 
 def test_a_manifest_that_is_none_is_skipped_and_told(tmp_path: Path) -> None:
     write(tmp_path, SAMPLES, sample(1, ready=7))
-    manifest = tmp_path / rolled.manifest("prod", DAY)
+    manifest = tmp_path / rollup_files.manifest("prod", DAY)
     for text in ("{", "[]", json.dumps({"state": "done", "segments": 3})):
         manifest.parent.mkdir(parents=True, exist_ok=True)
         manifest.write_text(text)
@@ -279,7 +281,7 @@ def test_a_manifest_that_is_none_is_skipped_and_told(tmp_path: Path) -> None:
 
 
 def test_days_of_a_command_line() -> None:
-    from console.cli.pipeline_jobs import _days  # noqa: PLC0415
+    from console.cli.pipeline import _days  # noqa: PLC0415
 
     assert _days("2026-03-28") == job.Days(DAY, DAY)
     assert _days("2026-03-28..2026-03-30") == job.Days(DAY, date(2026, 3, 30))

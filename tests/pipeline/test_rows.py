@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from console.pipeline import lake, rows
-from console.pipeline.archive import delete, export
+from console.pipeline import lake
+from console.pipeline.archive import delete, export, files
 
 BEGIN, END = datetime(1, 1, 1), datetime(9999, 12, 31)  # noqa: DTZ001
 MOMENT = st.datetimes(BEGIN, END, timezones=st.just(UTC))
@@ -37,11 +37,11 @@ Row = dict[str, Any]
 
 
 def batch(found: list[Row]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist(found, schema=rows.SCHEMA)
+    return pa.RecordBatch.from_pylist(found, schema=files.SCHEMA)
 
 
-def total(found: list[Row]) -> rows.Sum:
-    return rows.total(batch(found))
+def total(found: list[Row]) -> files.Sum:
+    return files.total(batch(found))
 
 
 @settings(max_examples=30)
@@ -51,13 +51,13 @@ def test_order_and_parts_make_no_difference(found: list[Row], dice: Any, at: int
     assert total(found) == total(shuffled)
     assert total(found[:at]) + total(found[at:]) == total(found)
     sliced = batch([*found, *found]).slice(len(found))
-    assert rows.total(sliced) == total(found), "of a part of a buffer, its own rows"
-    assert rows.Sum.of_json(total(found).as_json()) == total(found)
+    assert files.total(sliced) == total(found), "of a part of a buffer, its own rows"
+    assert files.Sum.of_json(total(found).as_json()) == total(found)
     assert total(found).bytes == sum(len(row["payload"]) for row in found)
 
 
 @settings(max_examples=60)
-@given(st.lists(ROW, min_size=1, max_size=4), ROW, st.sampled_from(rows.SCHEMA.names))
+@given(st.lists(ROW, min_size=1, max_size=4), ROW, st.sampled_from(files.SCHEMA.names))
 def test_any_other_value_makes_another_sum(found: list[Row], other: Row, name: str) -> None:
     changed = [{**found[0], name: other[name]}, *found[1:]]
     same = changed[0][name] == found[0][name]
@@ -77,7 +77,7 @@ def test_any_other_value_makes_another_sum(found: list[Row], other: Row, name: s
 )
 def test_what_looks_alike_is_not_the_same(one: Row, other: Row) -> None:
     whole = {"archive_id": 1, "id": "", "payload": b"", "state": "", "attempts": 0}
-    empty = dict.fromkeys(rows.SCHEMA.names) | whole
+    empty = dict.fromkeys(files.SCHEMA.names) | whole
     assert total([{**empty, **one}]).checksum != total([{**empty, **other}]).checksum
 
 
@@ -87,7 +87,7 @@ def test_each_row_lies_under_its_own_day(found: list[Row]) -> None:
     parts = export.by_date(batch(found))
     for day, part in parts:
         assert {str(row["archived_at"].date()) for row in part.to_pylist()} == {day}
-    assert sum((rows.total(part) for _, part in parts), rows.Sum()) == total(found)
+    assert sum((files.total(part) for _, part in parts), files.Sum()) == total(found)
     assert len({day for day, _ in parts}) == len(parts)
 
 
@@ -98,8 +98,8 @@ def test_the_day_is_that_of_utc_whatever_clocks_were_changed() -> None:
         datetime(2026, 3, 29, 1, 0, tzinfo=UTC),
         datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC),
     ]
-    found = [dict.fromkeys(rows.SCHEMA.names) | whole | {"done_at": m} for m in moments]
-    assert rows.dates(batch(found)).to_pylist() == [
+    found = [dict.fromkeys(files.SCHEMA.names) | whole | {"done_at": m} for m in moments]
+    assert files.dates(batch(found)).to_pylist() == [
         date(2026, 3, 28),
         date(2026, 3, 29),
         date(1969, 12, 31),

@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.cli.pipeline_record import shown_words, without_secrets
+from console.cli.pipeline_progress import shown_words, without_secrets
 from console.errors import ConsoleError, RefusedError
 from console.pipeline import launch, runs
 from console.pipeline import session as sessions
 from console.pipeline.launch import Job
-from console.pipeline.runs import Outcome, Record, Run
+from console.pipeline.runs import Run, RunFile, RunOutcome
 from console.pipeline.session import Plain
 from tests.cli.calls import call
 from tests.pipeline.conftest import Use
@@ -48,15 +48,15 @@ def only(root: Path) -> Run:
 
 
 def test_a_run_from_its_beginning_to_its_end(root: Path) -> None:
-    record = Record.begin(root, "archive", words=("pipeline", "archive", "jobs"), queue="jobs")
-    assert only(root).outcome is Outcome.RUNNING
+    record = RunFile.begin(root, "archive", words=("pipeline", "archive", "jobs"), queue="jobs")
+    assert only(root).outcome is RunOutcome.RUNNING
     record.about(connection="prod", lake="/lake")
     result = {"done": True, "result": {"exported": 12, "bytes": 3_000}}
     record.answered(result, ["plan 1: exported 12"])
     record.end(0)
     run = only(root)
     assert (run.outcome, run.queue, run.connection, run.lake) == (
-        *(Outcome.DONE, "jobs", "prod", "/lake"),
+        *(RunOutcome.DONE, "jobs", "prod", "/lake"),
     )
     assert (run.rows, run.bytes, run.result) == (12, 3_000, result)
     assert run.ended_at is not None
@@ -70,7 +70,7 @@ def test_a_run_from_its_beginning_to_its_end(root: Path) -> None:
 def test_how_far_it_is_is_known_at_once_and_written_now_and_then(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    record = Record.begin(root, "replay")
+    record = RunFile.begin(root, "replay")
     record.told("push: 1 of 9 messages", 1, 0)
     assert only(root).told == "", "it is too early to write again"
     monkeypatch.setattr(runs, "_TOLD_SECONDS", 0.0)
@@ -89,18 +89,18 @@ def test_how_far_it_is_is_known_at_once_and_written_now_and_then(
 @pytest.mark.parametrize(
     ("verb", "status", "result", "outcome"),
     [
-        ("archive", 0, None, Outcome.DONE),
-        ("verify", 1, {"pushes": 5, "pops": 4}, Outcome.MISMATCH),
-        ("verify", 1, None, Outcome.FAILED),
-        ("replay", 2, None, Outcome.FAILED),
-        ("replay", 4, None, Outcome.REFUSED),
-        ("rollup", 143, None, Outcome.STOPPED),
+        ("archive", 0, None, RunOutcome.DONE),
+        ("verify", 1, {"pushes": 5, "pops": 4}, RunOutcome.MISMATCH),
+        ("verify", 1, None, RunOutcome.FAILED),
+        ("replay", 2, None, RunOutcome.FAILED),
+        ("replay", 4, None, RunOutcome.REFUSED),
+        ("rollup", 143, None, RunOutcome.STOPPED),
     ],
 )
 def test_how_it_ended(
-    root: Path, verb: str, status: int, result: dict[str, int] | None, outcome: Outcome
+    root: Path, verb: str, status: int, result: dict[str, int] | None, outcome: RunOutcome
 ) -> None:
-    record = Record.begin(root, verb)
+    record = RunFile.begin(root, verb)
     if result is not None:
         record.answered(result, [])
     record.end(status)
@@ -113,32 +113,32 @@ def test_how_it_ended(
 def test_one_that_was_killed_has_ended_without_a_word(root: Path) -> None:
     """Also while nobody has taken its exit status, and where its number is another process's."""
     source = (
-        "import sys, time; from pathlib import Path; from console.pipeline.runs import Record\n"
-        "Record.begin(Path(sys.argv[1]), 'archive')\nprint(flush=True)\ntime.sleep(600)"
+        "import sys, time; from pathlib import Path; from console.pipeline.runs import RunFile\n"
+        "RunFile.begin(Path(sys.argv[1]), 'archive')\nprint(flush=True)\ntime.sleep(600)"
     )
     command = [sys.executable, "-c", source, str(root)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert only(root).outcome is Outcome.RUNNING
+        assert only(root).outcome is RunOutcome.RUNNING
         process.kill()
-        wait_until(lambda: only(root).outcome is Outcome.SILENT, "a run without a word")
+        wait_until(lambda: only(root).outcome is RunOutcome.SILENT, "a run without a word")
     run = only(root)
-    assert run.outcome is Outcome.SILENT
+    assert run.outcome is RunOutcome.SILENT
     assert run.seconds(datetime.now(UTC)) is None, "nobody knows when"
     assert replace(run, told_rows=63_000).moved == "≈63,000", "it may have moved more"
     another = replace(run, pid=os.getpid(), id="another", alive=None)
-    Record(root, another)._write()
-    assert {run.outcome for run in runs.read(root).runs} == {Outcome.SILENT}
+    RunFile(root, another)._write()
+    assert {run.outcome for run in runs.read(root).runs} == {RunOutcome.SILENT}
     with pytest.raises(RefusedError, match="not running here"):
         runs.stop(another)
 
 
 def test_of_another_machine_nobody_can_tell(root: Path) -> None:
-    record = Record.begin(root, "archive")
+    record = RunFile.begin(root, "archive")
     other = f"not-{socket.gethostname()}"
     record.about(host=other)
-    assert only(root).outcome is Outcome.ELSEWHERE
+    assert only(root).outcome is RunOutcome.ELSEWHERE
     with pytest.raises(RefusedError, match=other):
         runs.stop(only(root))
 
@@ -147,22 +147,22 @@ def test_the_newest_are_kept_and_those_that_run(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runs, "KEPT", 3)
-    going = Record.begin(root, "archive")
+    going = RunFile.begin(root, "archive")
     ended = []
     for _ in range(5):
-        record = Record.begin(root, "rollup")
+        record = RunFile.begin(root, "rollup")
         for end in ("out", "err"):
             record.path.with_suffix(f".{end}").write_text("said")
         record.end(0)
         ended.append(record.id)
-    last = Record.begin(root, "verify")
+    last = RunFile.begin(root, "verify")
     found = [run.id for run in runs.read(root).runs]
     assert found == [last.id, *reversed(ended[-2:]), going.id]
     assert len([*root.iterdir()]) == 2 + 2 * 3, "what they said goes with them"
 
 
 def test_what_is_no_run_is_counted(root: Path) -> None:
-    Record.begin(root, "archive")
+    RunFile.begin(root, "archive")
     for number, text in enumerate(('{"format": 1', "[]", '{"format": 9}', '{"format": 1}')):
         (root / f"x{number}.json").write_text(text)
     found = runs.read(root)
@@ -192,7 +192,7 @@ def test_each_call_leaves_a_run_and_a_dry_one_none(
     done = call(*words, "--yes", "--json")
     assert done.status == 0, done.err
     run = only(root)
-    assert (run.outcome, run.rows, run.queue, run.lake) == (Outcome.DONE, 30, name, place)
+    assert (run.outcome, run.rows, run.queue, run.lake) == (RunOutcome.DONE, 30, name, place)
     assert run.result == done.json
     assert run.bytes == done.json["result"]["bytes"]
     assert run.told.startswith("delete: 1 of 1 ranges, 30 rows")
@@ -202,7 +202,7 @@ def test_each_call_leaves_a_run_and_a_dry_one_none(
     assert call(*words).status == 4
     assert len(runs.read(root).runs) == 1, "it was only the plan"
     assert call(*words, "--yes", "another").status == 4
-    assert runs.read(root).runs[0].outcome is Outcome.REFUSED
+    assert runs.read(root).runs[0].outcome is RunOutcome.REFUSED
 
     listed = call("pipeline", "runs", "--json").json
     assert [one["outcome"] for one in listed["runs"]] == ["refused", "done"]
@@ -219,7 +219,7 @@ def test_where_nothing_can_be_kept_the_job_runs_all_the_same(root: Path) -> None
     answer = call("pipeline", "verify")
     assert answer.status == 2
     assert "will not be in the list" in answer.err
-    assert "verify wants a --pop-log" in answer.err
+    assert "verify needs a --pop-log" in answer.err
 
 
 @given(st.text("/@:%'\" ü", max_size=5), st.sampled_from(["--url", "--url=", "--lake", "--lake="]))
@@ -249,11 +249,11 @@ def test_a_process_of_its_own_that_fails_says_so(root: Path) -> None:
     id_ = launch.start(Job("verify", ("pipeline", "verify")), root)
     wait_until(lambda: only(root).status is not None, "an end")
     run = only(root)
-    assert (run.id, run.status, run.outcome) == (id_, 2, Outcome.FAILED)
-    assert run.error["what"].startswith("verify wants a --pop-log")
+    assert (run.id, run.status, run.outcome) == (id_, 2, RunOutcome.FAILED)
+    assert run.error["what"].startswith("verify needs a --pop-log")
     # The words come after the file: whoever reads it then knows already how it ended.
     wait_until(
-        lambda: launch.said(id_, "err", root).startswith("verify wants a --pop-log"), "words"
+        lambda: launch.said(id_, "err", root).startswith("verify needs a --pop-log"), "words"
     )
     assert launch.said(id_, "out", root) == ""
 
@@ -269,8 +269,9 @@ _WAITING = """
 import signal, sys
 from console.cli import main
 from console.cli.pipeline import pipeline
-from console.cli.pipeline_record import Job
-pipeline.add_command(Job("wait", callback=lambda: print("at it", flush=True) or signal.pause()))
+from console.cli.pipeline_progress import RecordedJob
+def wait(): print("at it", flush=True) or signal.pause()
+pipeline.add_command(RecordedJob("wait", callback=wait))
 sys.argv[1:] = ["pipeline", "wait"]
 main()
 """
@@ -294,17 +295,17 @@ def test_it_outlives_who_began_it_and_may_be_asked_to_end(root: Path) -> None:
     assert launch.ID not in Job("x", ()).surroundings()
     runs.stop(run)
     wait_until(lambda: only(root).status is not None, "an end")
-    assert (only(root).status, only(root).outcome) == (128 + signal.SIGTERM, Outcome.STOPPED)
+    assert (only(root).status, only(root).outcome) == (128 + signal.SIGTERM, RunOutcome.STOPPED)
     assert only(root).error["what"] == "Interrupted."
 
 
 def test_a_plan_is_asked_for_and_may_be_cut_off() -> None:
-    plan = launch.Plan(Job("rollup", ("pipeline", "runs")))
-    assert plan.ask() == ["Nothing has been run on this machine."]
-    wrong = launch.Plan(Job("verify", ("pipeline", "verify")))
-    with pytest.raises(ConsoleError, match="verify wants a --pop-log"):
+    plan = launch.DryRun(Job("rollup", ("pipeline", "runs")))
+    assert plan.ask() == ["No job has been run on this machine."]
+    wrong = launch.DryRun(Job("verify", ("pipeline", "verify")))
+    with pytest.raises(ConsoleError, match="verify needs a --pop-log"):
         wrong.ask()
-    cut = launch.Plan(Waiting("wait", ()))
+    cut = launch.DryRun(Waiting("wait", ()))
     failed: list[Exception] = []
 
     def ask() -> None:

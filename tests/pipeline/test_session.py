@@ -89,9 +89,3 @@ def test_without_the_extra_the_verb_says_what_to_install(
     assert told.status == 2
     assert session.INSTALL in told.err
     assert "Traceback" not in told.err
-
-
-def test_the_command_line_does_not_wait_for_any_of_it() -> None:
-    heavy = ("pyspark", "pyarrow", "numpy")
-    code = f"import sys, console.cli.verbs; sys.exit(sum(m in sys.modules for m in {heavy}))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -10,9 +10,9 @@ import pytest
 
 from console.cli import __main__ as command
 from console.errors import UsageError
-from console.monitor.recording.records import SAMPLES
+from console.monitor.recording.segments import SAMPLES
 from console.pipeline import runs, session
-from console.pipeline.runs import Outcome
+from console.pipeline.runs import RunOutcome
 from tests.pipeline.conftest import FAST
 from tests.pipeline.recorded import BEGIN, sample, write
 
@@ -55,7 +55,7 @@ def test_the_file_that_is_submitted_does_nothing_when_it_is_only_imported() -> N
 def test_two_masters_are_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
     monkeypatch.setattr(session, "require_extra", lambda: None)
-    with pytest.raises(UsageError, match=r"spark-submit's to say") as told:
+    with pytest.raises(UsageError, match=r"set by spark-submit") as told:
         session.start("x", "local[1]")
     assert "before the file" in told.value.next_step
 
@@ -86,6 +86,6 @@ def test_a_rollup_takes_the_master_of_spark_submit(
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     (run,) = runs.read(runs.folder()).runs
-    assert (run.outcome, run.rows, run.result) == (Outcome.DONE, 30, answer)
+    assert (run.outcome, run.rows, run.result) == (RunOutcome.DONE, 30, answer)
     wrong = submit(tmp_path, Path(str(command.__file__)), "pipeline", "verify")
     assert wrong.returncode == 2, "the exit status is the verb's"

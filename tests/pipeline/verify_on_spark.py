@@ -11,12 +11,12 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
 from console.designs import Order
-from console.pipeline import rows
+from console.pipeline.archive import files
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from console.pipeline.verify.job import Result
+    from console.pipeline.verify import VerifyResult
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 Row = dict[str, Any]
@@ -66,8 +66,8 @@ def verified(
     pops: list[Row],
     order: Order,
     **how: Any,
-) -> "Result":
-    from console.pipeline.verify import job  # noqa: PLC0415
+) -> "VerifyResult":
+    from console.pipeline import verify as job  # noqa: PLC0415
 
     formats = how.pop("formats", ("push.parquet", "pop.parquet"))
     read = [
@@ -107,7 +107,7 @@ def test_a_clean_log_is_as_promised(spark: "SparkSession", tmp_path: Path, long:
 
 
 def test_the_archive_is_a_log_of_pops(spark: "SparkSession", tmp_path: Path) -> None:
-    from console.pipeline.verify import job  # noqa: PLC0415
+    from console.pipeline import verify as job  # noqa: PLC0415
 
     blank = {"payload": b"", "state": "done", "attempts": 0, "reason": "pop"}
     archived: list[Row] = [
@@ -118,7 +118,7 @@ def test_the_archive_is_a_log_of_pops(spark: "SparkSession", tmp_path: Path) -> 
     archived[5]["reason"] = "purge"
     again = {"archive_id": 9, "id": "0", "pushed_at": at(500), "done_at": at(600)}
     archived.append({**blank, **again})  # the queue was installed anew: no inversion, no double
-    table = pa.Table.from_pylist(archived, schema=rows.SCHEMA)
+    table = pa.Table.from_pylist(archived, schema=files.SCHEMA)
     pq.write_table(table, tmp_path / "a.parquet")  # type: ignore[no-untyped-call]
     log = job.of_archive(spark.read.parquet(str(tmp_path)))
     found = job.verify(spark, None, log, Order.STRICT)
@@ -127,7 +127,7 @@ def test_the_archive_is_a_log_of_pops(spark: "SparkSession", tmp_path: Path) -> 
 
 
 def test_a_replay_means_what_its_filters_say(spark: "SparkSession") -> None:
-    from console.pipeline.replay import choosing  # noqa: PLC0415
+    from console.pipeline import replay_selection as selection  # noqa: PLC0415
 
     blank = {"payload": b"x", "pushed_at": at(0), "attempts": 1, "title": None, "due_at": None}
     made: list[Row] = [
@@ -138,14 +138,15 @@ def test_a_replay_means_what_its_filters_say(spark: "SparkSession") -> None:
     made.append(made[0] | {"archive_id": 4, "id": "4", "state": "ready", "reason": "pop"})
     made.append(made[0] | {"archive_id": None, "id": "10", "state": "done", "done_at": at(9)})
     made[-1] |= {"archived_at": None, "reason": None}
-    names = rows.SCHEMA.names
+    names = files.SCHEMA.names
     values = [[row[name] for name in names] for row in made]
-    table = spark.createDataFrame(values, choosing._SCHEMA)
+    table = spark.createDataFrame(values, selection._SCHEMA)
 
     def meant(*words: str) -> list[str]:
-        found = choosing.chosen(table, choosing.parse(words))
+        found = selection.chosen(table, selection.parse(words))
         return [
-            row["message"].split()[0] for row in choosing.in_order(choosing.keyed(found)).collect()
+            row["message"].split()[0]
+            for row in selection.in_order(selection.keyed(found)).collect()
         ]
 
     assert meant() == ["a1", "a2", "a3"]

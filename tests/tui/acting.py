@@ -16,18 +16,21 @@ from console.catalog import Queue, installed_queue
 from console.designs import design
 from console.engines import Database, open_database
 from console.monitor.message import Masks
-from console.monitor.messages import look
+from console.monitor.messages import read_page
 from console.rights import Rights
 from console.tui.app import ConsoleApp
-from console.tui.board import Key
+from console.tui.context import Setup
 from console.tui.dialogs.verbs import VerbsDialog
-from console.tui.places import Place, url_words
-from console.tui.screens.action import ActionScreen, Stage
-from console.tui.widgets.background_line import BackgroundLine
+from console.tui.open_connection import OpenConnection, url_words
+from console.tui.screens.form import Stage
+from console.tui.screens.planned import ActionScreen
+from console.tui.store import QueueKey
+from console.tui.widgets.summary import BackgroundLine
+from tests.servers import PATIENCE_SECONDS
 from tests.tui.feeds import FakeFeed, queue
 from tests.tui.opened import picture
 
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = PATIENCE_SECONDS
 READY, CLAIMED, FAILED, DONE = 7, 3, 4, 2
 
 
@@ -46,26 +49,25 @@ def make(database: Database, name: str, of: str, options: Mapping[str, str]) -> 
     made = installed_queue("public", name, chosen, chosen.complete_options(options))
     install(database, made)
     payloads = [f"{name} {number}" for number in range(READY + CLAIMED + FAILED + DONE)]
-    product = database.product
     with database.transaction("push") as connection:
         if made.finishes:
-            push_many(connection, product, made, payloads)
+            push_many(connection, made, payloads)
         else:
-            push_many(connection, product, made, payloads[:READY])
+            push_many(connection, made, payloads[:READY])
     if made.finishes:
         with database.transaction("pop") as connection:
-            taken = pop_many(connection, product, made, CLAIMED + FAILED + DONE, "tester")
+            taken = pop_many(connection, made, CLAIMED + FAILED + DONE, "tester")
         with database.transaction("finish") as connection:
             for message in taken[CLAIMED : CLAIMED + FAILED]:
-                assert fail(connection, product, made, message, "no [bold]good")
+                assert fail(connection, made, message, "no [bold]good")
             for message in taken[CLAIMED + FAILED :]:
-                assert complete(connection, product, made, message)
+                assert complete(connection, made, message)
     return made
 
 
 def states(database: Database, queue_: Queue) -> Counter[str]:
     """How many messages are in each state."""
-    return Counter(message.state for message in look(database, queue_, limit=1000).messages)
+    return Counter(message.state for message in read_page(database, queue_, limit=1000).messages)
 
 
 @dataclass
@@ -73,9 +75,9 @@ class Acting:
     """What a test does with the keys, and what it sees."""
 
     pilot: Pilot[None]
-    place: Place
+    conn: OpenConnection
     feed: FakeFeed
-    examined: list[Key | None]
+    examined: list[QueueKey | None]
 
     @property
     def app(self) -> ConsoleApp:
@@ -107,7 +109,7 @@ class Acting:
     def picture(self) -> str:
         return picture(self.app)
 
-    def key(self, name: str) -> Key:
+    def key(self, name: str) -> QueueKey:
         return ("here", "public", name)
 
     async def until(self, condition: Callable[[], bool], what: str) -> None:
@@ -145,7 +147,7 @@ class Acting:
         return await self.ended()
 
     async def ended(self) -> ActionScreen:
-        await self.until(lambda: self.screen.stage is Stage.OVER, "an end")
+        await self.until(lambda: self.screen.stage is Stage.RESULT, "an end")
         return self.screen
 
     async def out(self) -> None:
@@ -167,7 +169,7 @@ async def acting(
     masks: Masks = (),
 ) -> AsyncIterator[Acting]:
     """A console on one database; its figures are the test's, its actions are real."""
-    place = Place(
+    conn = OpenConnection(
         "here",
         database,
         rights,
@@ -176,11 +178,11 @@ async def acting(
         words=url_words(database),
     )
     feed = FakeFeed("here", interval_seconds=3600.0)
-    app = ConsoleApp([feed], places=[place])
-    examined: list[Key | None] = []
+    app = ConsoleApp([feed], Setup(connections=[conn]))
+    examined: list[QueueKey | None] = []
     app.examine = examined.append  # type: ignore[method-assign, assignment]
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         feed.give(*(queue(name) for name in names))
         await pilot.pause()
-        yield Acting(pilot, place, feed, examined)
+        yield Acting(pilot, conn, feed, examined)

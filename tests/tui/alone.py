@@ -10,7 +10,8 @@ from textual.screen import Screen
 from console.engines import open_database
 from console.rights import Rights
 from console.tui import ConsoleApp
-from console.tui.places import Place
+from console.tui.context import Setup
+from console.tui.open_connection import OpenConnection
 from console.tui.screens.live import LiveScreen
 from tests.tui.feeds import FakeClock, FakeFeed
 from tests.tui.opened import Opened
@@ -22,7 +23,7 @@ class Bare(ConsoleApp):
     CSS_PATH = inspect.getfile(ConsoleApp).replace("app.py", "console.tcss")
 
     def get_default_screen(self) -> Screen[None]:
-        return LiveScreen(self.desk)
+        return LiveScreen(self.context)
 
 
 @asynccontextmanager
@@ -32,17 +33,17 @@ async def alone(
     """A console on fake feeds of these names."""
     clock = FakeClock()
     feeds = [FakeFeed(name) for name in names or ("prod",)]
-    app = Bare(feeds, clock=clock.clock, **options)
+    app = Bare(feeds, Setup(clock=clock.clock, **options))
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         yield Opened(pilot, feeds, clock)
 
 
-def place(name: str = "prod", rights: Rights = Rights.ADMIN, **more: Any) -> Place:
+def conn(name: str = "prod", rights: Rights = Rights.ADMIN, **more: Any) -> OpenConnection:
     """A connection of which nobody answers."""
     url = "postgresql+psycopg://u@127.0.0.1:1/x"
     database = open_database(url, label=name)
-    return Place(name, database, rights, words=("--profile", name), **more)
+    return OpenConnection(name, database, rights, words=("--profile", name), **more)
 
 
 def is_at(console: Opened, kind: type[Screen[Any]]) -> bool:
@@ -52,7 +53,7 @@ def is_at(console: Opened, kind: type[Screen[Any]]) -> bool:
 
 async def until(console: Opened, condition: Callable[[], Any]) -> None:
     """Let the console go on until something is so."""
-    for _ in range(600):
+    for _ in range(3600):
         if condition():
             return
         await console.pilot.pause(0.05)

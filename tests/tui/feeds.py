@@ -4,8 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
+from console.catalog import Decision
 from console.errors import ConnectionFailedError, ConsoleError
-from console.monitor import QueueSnapshot, Reading
+from console.monitor.sampler import Reading
+from console.monitor.snapshot import QueueSnapshot
 from console.rights import Login
 from console.tui import Clock
 
@@ -36,10 +38,10 @@ class FakeFeed:
     def start(self, deliver: Callable[[Reading], None]) -> None:
         self._deliver = deliver
 
-    def look_now(self) -> None:
+    def sample_now(self) -> None:
         self.looks += 1
 
-    def stop(self) -> None:
+    def stop(self, timeout_seconds: float = 0.0) -> None:  # noqa: ARG002  # of the protocol
         self.stopped = True
 
     def give(
@@ -52,7 +54,7 @@ class FakeFeed:
     def fail(self, error: ConsoleError | None = None, retry_seconds: float = 8.0) -> None:
         """A look that failed."""
         error = error or ConnectionFailedError(
-            "Could not look at the queues.", why="connection refused\nIs the server running?"
+            "Could not sample the queues.", why="connection refused\nIs the server running?"
         )
         self.deliver(Reading(self.name, error=error, retry_seconds=retry_seconds))
 
@@ -81,6 +83,13 @@ PLAIN = QueueSnapshot(
     unknown=(),
 )
 """A fifo in which nothing waits."""
+AT_TWO = datetime(2026, 3, 29, 2, 0, tzinfo=UTC)
+PAUSE = Decision(
+    *("pause", "", "public", "mail", "ann@etl01", "u", "bad release"),
+    *(AT_TWO, AT_TWO.replace(hour=4), False, ""),
+)
+"""Until four."""
+PROTECTION = replace(PAUSE, kind="protection", operator="bob@etl02", reason="audit", until=None)
 
 
 def queue(name: str, design: str = "fifo", **figures: object) -> QueueSnapshot:
@@ -125,7 +134,7 @@ def nine() -> Sequence[QueueSnapshot]:
             capacity=10_000,
         ),
         queue("reminders", "pending", ready=2, age_seconds=3912.0, scheduled=4_102),
-        queue("reports", "status", **{**keeps, "errors": 2}, done=1_204),
+        queue("reports", "status", **{**keeps, "errors": 12}, done=1_204),
         queue("scans", "split", ready=40, age_seconds=8.8, **keeps, done=88_112),
         queue("undo", "stack", ready=1, age_seconds=273_600.0),
     )

@@ -12,18 +12,18 @@ from textual.pilot import Pilot
 from textual.widgets import Footer
 
 from console.tui import ConsoleApp
-from console.tui.board import Key
-from console.tui.desk import Desk
-from console.tui.places import Place
+from console.tui.context import Context
+from console.tui.open_connection import OpenConnection
 from console.tui.screens.live import LiveScreen
+from console.tui.store import QueueKey
 from console.tui.tabs.tab import QueueTab
 from tests.tui.alone import alone
 from tests.tui.opened import picture
 
 Tab = TypeVar("Tab", bound=QueueTab)
 
-KEY: Key = ("prod", "public", "mail")
-_DEADLINE_PAUSES = 1500
+KEY: QueueKey = ("prod", "public", "mail")
+_DEADLINE_PAUSES = 9000
 
 
 @dataclass
@@ -32,19 +32,27 @@ class Remembering:
 
     went: list[tuple[Any, ...]] = field(default_factory=list)
 
-    def open_queue(self, key: Key, tab: str = "") -> None:
+    def open_queue(self, key: QueueKey, tab: str = "") -> None:
         self.went.append(("queue", key, tab))
 
-    def open_message(self, key: Key, message: str) -> None:
+    def open_message(self, key: QueueKey, message: str) -> None:
         self.went.append(("message", key, message))
 
     def open_waits(self, connection: str) -> None:
         self.went.append(("waits", connection))
 
-    def open_actions(self, key: Key, words: Sequence[str] = (), state: str = "") -> None:  # noqa: ARG002
+    def open_actions(self, key: QueueKey, words: Sequence[str] = (), state: str = "") -> None:  # noqa: ARG002
         self.went.append(("actions", key, *words))
 
-    def open_action(self, key: Key, verb: str, words: Sequence[str] = (), **options: str) -> None:
+    def open_action(
+        self,
+        key: QueueKey,
+        verb: str,
+        words: Sequence[str] = (),
+        queue: object = None,  # noqa: ARG002
+        /,
+        **options: str,
+    ) -> None:
         self.went.append((verb, key, *words, *options.items()))
 
     def __getattr__(self, name: str) -> Callable[..., None]:
@@ -54,8 +62,8 @@ class Remembering:
 class OneTab(LiveScreen):
     """Nothing but the tab."""
 
-    def __init__(self, desk: Desk, tab: QueueTab) -> None:
-        super().__init__(desk)
+    def __init__(self, context: Context, tab: QueueTab) -> None:
+        super().__init__(context)
         self.tab = tab
 
     def compose(self) -> ComposeResult:
@@ -72,7 +80,7 @@ class Shown(Generic[Tab]):
 
     pilot: Pilot[None]
     tab: Tab
-    ways: Remembering
+    navigator: Remembering
 
     @property
     def app(self) -> ConsoleApp:
@@ -115,17 +123,17 @@ def jobs_ended() -> None:
 async def one_tab(
     kind: type[Tab],
     *,
-    key: Key = KEY,
+    key: QueueKey = KEY,
     size: tuple[int, int] = (80, 24),
-    places: Sequence[Place] = (),
+    connections: Sequence[OpenConnection] = (),
 ) -> AsyncIterator[Shown[Tab]]:
     """The tab, of a queue of which nobody answers unless its place is given."""
-    async with alone(key[0], size=size, places=places) as console:
-        ways = Remembering()
-        console.app.desk.ways = ways
-        tab = kind(console.app.desk, key)
-        console.app.push_screen(OneTab(console.app.desk, tab))
+    async with alone(key[0], size=size, connections=connections) as console:
+        navigator = Remembering()
+        console.app.context.navigator = navigator
+        tab = kind(console.app.context, key)
+        console.app.push_screen(OneTab(console.app.context, tab))
         await console.pilot.pause()
         tab.shown = True
-        yield Shown(console.pilot, tab, ways)
+        yield Shown(console.pilot, tab, navigator)
     jobs_ended()

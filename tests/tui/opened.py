@@ -8,12 +8,13 @@ from typing import Any
 
 from textual.pilot import Pilot
 
-from console.monitor import QueueSnapshot
+from console.monitor.snapshot import QueueSnapshot
 from console.tui import ConsoleApp
+from console.tui.context import Setup
 from console.tui.screens.help import HelpScreen
 from console.tui.screens.overview import OverviewScreen
+from console.tui.text import Words
 from console.tui.widgets.queue_table import QueueTable
-from console.tui.widgets.words import Words
 from tests.tui.feeds import FakeClock, FakeFeed
 
 
@@ -102,7 +103,7 @@ async def opened(
     """A console on fake feeds of these names."""
     clock = FakeClock()
     feeds = [FakeFeed(name) for name in names or ("prod-orders",)]
-    app = ConsoleApp(feeds, clock=clock.clock, **options)
+    app = ConsoleApp(feeds, Setup(clock=clock.clock, **options))
     async with app.run_test(size=size) as pilot:
         await pilot.pause()
         yield Opened(pilot, feeds, clock)

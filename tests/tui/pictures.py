@@ -10,9 +10,11 @@ from textual.pilot import Pilot
 from console.demo import Demo
 from console.engines import open_database
 from console.monitor.limits import DEFAULTS
+from console.monitor.sampler import Sampler
 from console.rights import Rights
-from console.tui import ConsoleApp, SamplerFeed
-from console.tui.places import Place, url_words
+from console.tui import ConsoleApp
+from console.tui.context import Setup
+from console.tui.open_connection import OpenConnection, url_words
 
 FOLDER = Path(__file__).parents[2] / ".github" / "pictures"
 SIZE = (160, 44)
@@ -47,7 +49,7 @@ async def _all(app: ConsoleApp) -> None:
         await _take(app, pilot, "overview")
         ring = next(
             view.key
-            for view in app.desk.board.queues(app.desk.clock.monotonic())
+            for view in app.context.store.queues(app.context.clock.monotonic())
             if view.snapshot.design == "ring"
         )
         app.open_queue(ring)
@@ -59,7 +61,7 @@ async def _all(app: ConsoleApp) -> None:
         app.pop_screen()
         claims = next(
             view.key
-            for view in app.desk.board.queues(app.desk.clock.monotonic())
+            for view in app.context.store.queues(app.context.clock.monotonic())
             if view.snapshot.design == "claim"
         )
         app.open_action(claims, "release")
@@ -75,9 +77,11 @@ def main() -> None:
     with Demo() as demo:
         database = open_database(demo.url, label="demo")
         limits = replace(DEFAULTS, stuck_after_seconds=demo.stuck_after_seconds)
-        place = Place("demo", database, Rights.ADMIN, lambda _: limits, words=url_words(database))
-        feed = SamplerFeed(database, stuck_after_seconds=demo.stuck_after_seconds, name="demo")
-        asyncio.run(_all(ConsoleApp([feed], places=[place], rights=Rights.ADMIN.word)))
+        conn = OpenConnection(
+            "demo", database, Rights.ADMIN, lambda _: limits, words=url_words(database)
+        )
+        feed = Sampler(database, stuck_after_seconds=demo.stuck_after_seconds, name="demo")
+        asyncio.run(_all(ConsoleApp([feed], Setup([conn], rights=Rights.ADMIN.word))))
 
 
 if __name__ == "__main__":

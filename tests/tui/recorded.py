@@ -5,9 +5,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from console.errors import ConsoleError
-from console.monitor import QueueSnapshot, Reading
 from console.monitor.recording import Recorder
-from console.monitor.recording.records import ACTIONS, FINDINGS
+from console.monitor.recording.segments import ACTIONS, FINDINGS
+from console.monitor.sampler import Reading
+from console.monitor.snapshot import QueueSnapshot
 
 BEGIN = datetime(2026, 3, 29, 1, 0, tzinfo=UTC)
 
@@ -42,6 +43,11 @@ class Taken:
         row = {"at": at, "schema": "public", "queue": queue, "action_id": 7, "verb": verb}
         more = {"ended_at": at, "operator": "ann", "outcome": "ok", "planned": 3, "done": 3}
         self._recorder.add(ACTIONS, [{**row, **more}])
+
+    def noted(self, seconds: float, note: str) -> None:
+        at = BEGIN + timedelta(seconds=seconds)
+        row = {"at": at, "ended_at": at, "action_id": 8, "verb": "note", "operator": "ann"}
+        self._recorder.add(ACTIONS, [{**row, "outcome": "done", "note": note}])
 
     def close(self) -> None:
         self._recorder.close(60.0)

@@ -25,7 +25,8 @@ from pathlib import Path
 import pexpect  # type: ignore[import-untyped]
 from sqlalchemy import make_url
 
-from console.monitor import QueueSnapshot, Reading
+from console.monitor.sampler import Reading
+from console.monitor.snapshot import QueueSnapshot
 from tests.tui.feeds import nine
 
 COLUMNS, LINES = 160, 48
@@ -67,10 +68,10 @@ class Tide:
             for one in self._queues
         ]
 
-    def look_now(self) -> None:
+    def sample_now(self) -> None:
         """It comes soon anyway."""
 
-    def stop(self) -> None:
+    def stop(self, timeout_seconds: float = 0.0) -> None:  # noqa: ARG002  # of the protocol
         self._stop.set()
 
 

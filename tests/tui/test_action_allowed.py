@@ -2,7 +2,7 @@
 
 import pytest
 
-from console.tui.actions.allowed import suggested
+from console.tui.dialogs.verbs import suggested
 
 
 @pytest.mark.parametrize(

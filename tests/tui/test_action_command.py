@@ -1,4 +1,4 @@
-"""The command line's twin: click reads it back as the same call, whatever stands in the form."""
+"""The equivalent command: click reads it back as the same call, whatever stands in the form."""
 
 import shlex
 from typing import Any
@@ -8,12 +8,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from console.cli.context import BARE_YES, Call
-from console.cli.verbs import cli
 from console.designs import DESIGNS
 from console.errors import UsageError
 from console.monitor.filters import FORMS as FILTER_FORMS
-from console.tui.actions.command import command
-from console.tui.actions.fields import BY_VERB, FORMS, Field, Form, Kind, Put, line_of, words_of
+from console.monitor.filters import line_of, words_of
+from console.verbs import MODULES, all_verbs, named
+from console.verbs.parameters import (
+    DURATION,
+    FILTER,
+    RATE_TYPE,
+    SHARE_TYPE,
+    Parameter,
+    Placement,
+    WholeNumber,
+)
+from console.verbs.verb import Verb, equivalent_command, option_words, texts, values
+from tests.cli.calls import command
 
 PLACE = ("--url", "postgresql+psycopg://ann@db:5432/app")
 GENERIC = {"name", "names", "yes", "dry_run"}
@@ -26,7 +36,7 @@ def parsed(line: str) -> tuple[str, dict[str, Any], Call]:
     if ">>" in words:
         words = words[: words.index(">>")]
     verb = words[1]
-    with cli.commands[verb].make_context(verb, words[2:]) as context:
+    with command(verb).make_context(verb, words[2:]) as context:
         seen = dict(context.params)
     where = Call(
         said=None,  # type: ignore[arg-type]
@@ -52,12 +62,12 @@ def test_a_purge_survives_the_shell_and_click(
     name: str, words: tuple[str, ...], reason: str, yes: str | None
 ) -> None:
     said = {"filter": line_of(words), "reason": reason, "permanently": "yes", "batch": "500"}
-    line = command(BY_VERB["purge"], PLACE, "sch-ema", name, said, name if yes else yes)
+    line = equivalent_command(named("purge"), PLACE, "sch-ema", name, said, name if yes else yes)
     verb, seen, where = parsed(line)
     assert verb == "purge"
     assert seen["name"] == name
-    assert tuple(seen["words"]) == words
-    assert (seen["reason"], seen["permanently"], seen["batch"]) == (reason, True, 500)
+    assert tuple(seen["filter"]) == words
+    assert (seen["reason"], seen["permanently"], seen["batch"]) == (reason or None, True, 500)
     assert seen["yes"] == {None: None, "": BARE_YES, "name": name}[yes]
     assert where.schema == "sch-ema"
     assert seen["url"] == PLACE[1]
@@ -66,55 +76,80 @@ def test_a_purge_survives_the_shell_and_click(
 @settings(max_examples=40)
 @given(words=WORDS)
 def test_a_line_of_filters_is_read_again(words: tuple[str, ...]) -> None:
-    assert words_of(line_of(words)) == words
+    assert tuple(words_of(line_of(words))) == words
 
 
-def value_of(field: Field) -> str:
-    """Something that can stand in it, and is not its default."""
-    return {
-        Kind.FLAG: "yes",
-        Kind.TEXT: "-odd 'text'",
-        Kind.NUMBER: str(max(7, field.least)),
-        Kind.RATE: "12.5",
-        Kind.DURATION: "90s",
-        Kind.FILTERS: "id=1 'error~a b'",
-    }[field.kind]
+KEYS = {
+    ("push", "id"): "own_id",
+    ("pop", "fail"): "failure",
+    ("complete", "id"): "ids",
+    ("fail", "id"): "ids",
+}
+"""Of commands that are written by hand."""
 
 
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.verb)
-def test_every_field_is_the_command_lines(form: Form) -> None:
-    said = {field.name: value_of(field) for field in form.fields}
-    for field in form.fields:
-        field.check(said[field.name])
-    line = command(form, PLACE, "public", "mail", said, "mail" if form.confirmed else None)
-    verb, seen, _ = parsed(line)
-    assert verb == form.verb
-    for field in form.fields:
-        if field.put is Put.REDIRECTED:
-            assert shlex.split(line)[-2:] == [">>", said[field.name]]
-            continue
-        name = {"filter": "words", "to": "other", "fail": "failure"}.get(
-            field.name, field.name.replace("-", "_")
-        )
-        found = seen.pop(name)
-        wanted: object = said[field.name]
-        match field.kind:
-            case Kind.FLAG:
-                wanted = True
-            case Kind.NUMBER:
-                wanted = int(said[field.name])
-            case Kind.RATE:
-                wanted = 12.5
-            case Kind.DURATION:
-                wanted = 90.0
-            case Kind.FILTERS:
-                found, wanted = tuple(found), ("id=1", "error~a b")
-            case _:
-                pass
-        assert found == wanted, field.name
+TYPED: dict[object, tuple[str, object]] = {
+    RATE_TYPE: ("12.5", 12.5),
+    SHARE_TYPE: ("0.25", 0.25),
+    DURATION: ("90s", 90.0),
+}
+
+
+def value_of(one: Parameter) -> tuple[str, object]:
+    """Something that can stand in it and is not its default; and what click makes of it."""
+    if one.is_flag:
+        return "yes", True
+    if one.multiple:
+        return "id=1 'error~a b'", ("id=1", "error~a b")
+    if isinstance(one.type, WholeNumber):
+        number = max(7, int(one.type.min or 0))
+        return str(number), number
+    return TYPED.get(one.type, ("-odd 'text'", "-odd 'text'"))
+
+
+@pytest.mark.parametrize("verb", all_verbs(), ids=lambda verb: verb.name)
+def test_every_parameter_is_the_same_in_a_form_and_on_the_command_line(verb: Verb) -> None:
+    filled = {one.name: value_of(one)[0] for one in verb.parameters}
+    for one in verb.parameters:
+        one.check(filled[one.name])
+    line = equivalent_command(
+        verb, PLACE, "public", "mail", filled, "mail" if verb.confirmed else None
+    )
+    name, seen, _ = parsed(line)
+    assert name == verb.name
+    of_the_form = values(verb, filled)
+    for one in verb.parameters:
+        assert of_the_form[one.key] == value_of(one)[1], one.name
+        if one.placement is Placement.REDIRECTION:
+            assert shlex.split(line)[-2:] == [">>", filled[one.name]]
+        else:
+            assert seen.pop(KEYS.get((verb.name, one.key), one.key)) == value_of(one)[1], one.name
     # And nothing that the command line has is missing in the form.
     left = {n for n, value in seen.items() if n not in GENERIC}
-    assert left <= {"url", "profile", "rights", "lines", "fix"}, left
+    assert left <= {
+        "url",
+        "profile",
+        "rights",
+        "lines",
+        "allow_empty",
+        "fix",
+        *("codes", "all_codes"),
+        "idle_for",
+    }, left
+
+
+@pytest.mark.parametrize("verb", all_verbs(), ids=lambda verb: verb.name)
+def test_a_line_is_read_into_the_form_that_it_came_from(verb: Verb) -> None:
+    options = [one for one in verb.parameters if one.placement is Placement.OPTION]
+    filled = {one.name: value_of(one)[0] for one in options}
+    words = [word for one in options for word in option_words(one, filled[one.name])]
+    read = texts(verb, words)
+    assert values(verb, {**required(verb), **read}) == values(verb, {**required(verb), **filled})
+
+
+def required(verb: Verb) -> dict[str, str]:
+    """What has to be said of it."""
+    return {one.name: "2000" for one in verb.parameters if one.required}
 
 
 def test_each_verb_that_queues_have_has_a_form() -> None:
@@ -123,7 +158,7 @@ def test_each_verb_that_queues_have_has_a_form() -> None:
     verbs |= {
         verb for each in DESIGNS.values() for some in each.option_verbs.values() for verb in some
     }
-    assert verbs - own <= set(BY_VERB)
+    assert verbs - own <= set(MODULES)
 
 
 @pytest.mark.parametrize(
@@ -141,11 +176,10 @@ def test_each_verb_that_queues_have_has_a_form() -> None:
     ],
 )
 def test_what_cannot_stand_in_a_field(verb: str, field: str, text: str) -> None:
-    (found,) = (one for one in BY_VERB[verb].fields if one.name == field)
+    (found,) = (one for one in named(verb).parameters if one.name == field)
     with pytest.raises(UsageError):
         found.check(text)
 
 
 def test_all_filters_are_named() -> None:
-    (field,) = (one for one in BY_VERB["purge"].fields if one.kind is Kind.FILTERS)
-    assert all(form in field.summary for form in FILTER_FORMS)
+    assert all(form in FILTER.help for form in FILTER_FORMS)

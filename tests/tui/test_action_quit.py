@@ -2,13 +2,13 @@
 
 import re
 
-from console.actions import audit
+from console import audit
 from console.actions.execute import Control
 from console.actions.pop import fail, pop_many
 from console.actions.push import push_many
-from console.actions.work import Asked, Site
-from console.actions.works import planned
 from console.rights import Rights
+from console.verbs import named
+from console.verbs.verb import Target, values
 from tests.servers import connect, wait_until
 from tests.tui.acting import database_at, make
 from tests.tui.test_terminal import spawn
@@ -21,21 +21,20 @@ _WAITING = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
 def test_it_stops_after_its_batch_and_the_same_again_finishes_it(database_url: str) -> None:
     with database_at(database_url) as database:
         queue = make(database, "mail", "claim", {})
-        product = database.product
         with database.transaction("fill") as connection:
             connection.exec_driver_sql("DELETE FROM mail")
-            push_many(connection, product, queue, [f"m{n}" for n in range(COUNT)])
-            for message in pop_many(connection, product, queue, COUNT):
-                assert fail(connection, product, queue, message, "boom")
+            push_many(connection, queue, [f"m{n}" for n in range(COUNT)])
+            for message in pop_many(connection, queue, COUNT):
+                assert fail(connection, queue, message, "boom")
         console = spawn(database_url)
         console.expect(f" {COUNT} ")
         # The dialog begins at requeue; in its form: batches of 10, 100 a second.
         console.send("a")
-        console.expect("let what failed")
+        console.expect("return errors")
         console.send("\r")
         console.expect("Enter makes the plan")
         console.send("\t\t\t10\t100\r")
-        console.expect("type y and Enter")
+        console.expect("type y and press Enter")
         console.send("y\r")
         console.expect("of 900")
         with connect(database_url) as looking:
@@ -59,11 +58,12 @@ def test_it_stops_after_its_batch_and_the_same_again_finishes_it(database_url: s
         assert 0 < done < COUNT
         assert states_of(database_url) == {"ready": done, "error": COUNT - done}
         with database.transaction("look", read_only=True) as connection:
-            (entry,) = audit.entries(connection, product, audit.Wanted(verb="requeue"))
+            (entry,) = audit.entries(connection, audit.EntryFilter(verb="requeue"))
         assert (entry.outcome, entry.done, entry.planned) == ("stopped", done, COUNT)
-        rest = planned(Site(database, queue, Rights.ADMIN), Asked("requeue"))
+        requeue = named("requeue")
+        rest = requeue.plan(Target(database, queue, Rights.ADMIN), values(requeue, {}))
         assert rest.count == COUNT - done
-        ended = rest.do(Control(), lambda _: None)
+        ended = rest.run(Control(), lambda _: None)
         assert ended.ledger is not None
         assert ended.ledger.out == COUNT - done
         assert states_of(database_url) == {"ready": COUNT}

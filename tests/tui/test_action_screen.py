@@ -4,33 +4,84 @@ import asyncio
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 
+import psycopg
 import pytest
 from textual.widgets import Input
 
-from console.actions import audit
-from console.actions.audit import Outcome
+from console import audit
 from console.actions.execute import Control
-from console.actions.work import Asked, Ended, Planned, Site, Tell, Told
-from console.actions.works import planned
+from console.audit import Outcome
 from console.catalog import Acting
 from console.engines import Database
 from console.errors import ConsoleError
+from console.monitor.activity import find_objects, sample_activity
 from console.rights import Rights
-from console.tui.dialogs.command import CommandDialog
-from console.tui.dialogs.running import RunningDialog
-from console.tui.screens.action import Stage
+from console.tui.dialogs.dialog import CommandDialog, RunningDialog
+from console.tui.screens.form import Stage
 from console.tui.screens.overview import OverviewScreen
-from console.tui.widgets.background_line import BackgroundLine
-from console.tui.widgets.field_row import FieldRow
+from console.tui.widgets.field import Field
+from console.tui.widgets.summary import BackgroundLine
+from console.verbs import named
+from console.verbs.verb import OnProgress, Plan, Progress, Result, Target, values
+from tests.servers import PATIENCE_SECONDS, connect, wait_until
 from tests.tui.acting import CLAIMED, FAILED, READY, acting, database_at, make, states
 from tests.tui.feeds import queue as figures
+
+LISTS = {"waits": "#waits-tree", "stuck": "#stuck"}
+"""Where sessions stand on a queue's screen, by the tab."""
 
 
 @pytest.fixture
 def database(database_url: str) -> Iterator[Database]:
     with database_at(database_url) as found:
         yield found
+
+
+@pytest.mark.parametrize(
+    ("of", "options"),
+    [pytest.param("naive", {}, marks=pytest.mark.long), ("ring", {"size": "40"})],
+)
+def test_from_the_holder_under_the_cursor_to_its_end(
+    database: Database, database_url: str, of: str, options: dict[str, str]
+) -> None:
+    """By `a` on the root of Waits, and on the session in Stuck."""
+    queue = make(database, "mail", of, options)
+
+    async def end(tab: str, pid: int) -> None:
+        async with acting(database, "mail", size=(160, 48)) as here:
+            here.app.open_queue(here.key("mail"), tab)
+            await here.until(lambda: f"{pid}" in here.picture, "the holder")
+            here.app.screen.query_one(LISTS[tab]).focus()
+            await here.pilot.press("a")
+            await here.until(lambda: here.at(Stage.FORM), "a form")
+            await here.pilot.press("enter")
+            await here.until(lambda: here.at(Stage.PLAN), "a plan")
+            assert "a rollback brings" in here.picture
+            assert ("stay consumed" in here.picture) == (of == "ring")
+            await here.pilot.press("y", "enter")
+            await here.ended()
+            assert "is released" in here.words("#result-words")
+
+    def waits() -> bool:
+        return sample_activity(database, find_objects(database, [queue])).waiting == 1
+
+    with connect(database_url) as connection:
+        connection.execute("CREATE TABLE elsewhere AS SELECT 1 AS id")
+    for tab in LISTS:
+        with closing(connect(database_url)) as holder, closing(connect(database_url)) as waiter:
+            for session, verb in ((holder, "mail_pop()"), (waiter, "mail_push('x')")):
+                session.execute("BEGIN")
+                session.execute(f"SELECT * FROM {verb}".encode())
+            holder.execute("UPDATE elsewhere SET id = 2")
+            waiter.pgconn.send_query(b"UPDATE elsewhere SET id = 3")
+            wait_until(waits, "the other waits")
+            asyncio.run(end(tab, holder.info.backend_pid))
+            with pytest.raises(psycopg.OperationalError):
+                holder.execute("SELECT 1")
+    # What a ring's pop has drawn and not committed is an orphan, for the doctor.
+    assert states(database, queue)["ready"] == READY - (len(LISTS) if of == "ring" else 0)
 
 
 def test_from_the_dialog_to_the_result_by_keys(database: Database) -> None:
@@ -45,7 +96,7 @@ def test_from_the_dialog_to_the_result_by_keys(database: Database) -> None:
             # The cursor begins at what the figures call for.
             await here.pilot.press("enter")
             await here.until(lambda: here.at(Stage.FORM), "a form")
-            assert [row.field.name for row in here.screen.query(FieldRow)][:2] == [
+            assert [field.field_name for field in here.screen.query(Field)][:2] == [
                 "filter",
                 "unknown",
             ]
@@ -76,7 +127,8 @@ def test_what_is_not_allowed_is_greyed_with_its_reason(database: Database) -> No
             assert why["resize"] == "the design claim has no resize"
             assert why["upgrade"] == "it needs the right admin; this connection has operator"
             assert not why["release"]
-            assert "it needs the right admin" in here.picture
+            await here.pilot.press("end")  # there are more verbs than a small terminal shows
+            await here.until(lambda: "it needs the right admin" in here.picture, "its reason")
             here.feed.fail()
             await here.pilot.press("escape")
             here.app.open_actions(here.key("mail"))
@@ -98,7 +150,7 @@ def test_who_is_at_the_queue_stands_on_top(database: Database) -> None:
             await here.pilot.pause()
             here.app.open_actions(here.key("mail"))
             await here.until(lambda: bool(here.dialog.choices), "verbs")
-            words = "! under purge by ann[b]@etl01 for 1 m 04 s, 4,000 of 9,000 done"
+            words = "! under purge by ann[b]@etl01 for 1 min 04 s, 4,000 of 9,000 done"
             assert words in here.picture
             await here.pilot.press("escape")
             await here.open("mail", "requeue")
@@ -119,13 +171,13 @@ def test_escape_at_each_stage_does_nothing_to_data(database: Database) -> None:
             await here.pilot.press("escape")
             await here.pilot.pause()
             assert here.screen.stage is Stage.FORM
-            assert here.screen.said["filter"] == "state=error"
+            assert here.screen.form.texts["filter"] == "state=error"
             await here.pilot.press("enter", "escape")
             await here.until(lambda: here.at(Stage.FORM), "the form again")
             await here.pilot.press("escape")
             await here.pilot.pause()
             assert isinstance(here.app.screen, OverviewScreen)
-            assert here.app.desk.running.all == ()
+            assert here.app.context.running.all == ()
 
     asyncio.run(go())
     assert states(database, queue) == before
@@ -141,19 +193,19 @@ def test_what_cannot_be_read_is_said_under_its_field(database: Database) -> None
             await here.pilot.pause()
             assert screen.stage is Stage.FORM
             wrong = {
-                row.field.name: row.query_one(".field-problem").said  # type: ignore[attr-defined]
-                for row in screen.query(FieldRow)
-                if row.query_one(".field-problem").display
+                field.field_name: str(field.query_one(".field-help").render())
+                for field in screen.query(Field)
+                if field.is_wrong
             }
             assert set(wrong) == {"filter", "batch", "rate"}
             assert "There is no filter 'colour='" in wrong["filter"]
             assert "1 to 4,000" in wrong["batch"]
             # What only the queue can tell comes from the plan, and the form is there again.
-            for row, text in zip(
-                screen.query(FieldRow), ("state=done", "", "", "", ""), strict=False
+            for field, text in zip(
+                screen.query(Field), ("state=done", "", "", "", ""), strict=False
             ):
-                if row.field.name in {"filter", "batch", "rate"}:
-                    row.query_one("Input").value = text  # type: ignore[attr-defined]
+                if field.field_name in {"filter", "batch", "rate"}:
+                    field.value = text
             await here.pilot.press("enter")
             await here.until(lambda: bool(here.words("#problem")), "words")
             assert "'done'" in here.words("#problem")
@@ -172,7 +224,7 @@ def test_a_production_connection_wants_the_name(database: Database) -> None:
             await here.pilot.press("y", "enter")
             await here.pilot.pause()
             assert here.screen.stage is Stage.PLAN
-            assert "'y' is not it" in here.words("#ask")
+            assert "'y' does not match" in here.words("#ask")
             # A stale screen allows no action, the right word or not.
             here.feed.fail()
             await here.pilot.pause()
@@ -180,7 +232,7 @@ def test_a_production_connection_wants_the_name(database: Database) -> None:
             await here.pilot.press("enter")
             await here.pilot.pause()
             assert "no new figures" in here.words("#ask")
-            assert here.app.desk.running.all == ()
+            assert here.app.context.running.all == ()
             here.feed.give(figures("mail", "claim"))
             await here.pilot.pause()
             await here.confirm("mail")
@@ -189,7 +241,7 @@ def test_a_production_connection_wants_the_name(database: Database) -> None:
     assert states(database, queue)["error"] == FAILED - 1
 
 
-def test_the_twin_is_shown_and_copied_and_masks_are_kept(database: Database) -> None:
+def test_the_equivalent_command_is_shown_and_copied_and_masks_are_kept(database: Database) -> None:
     make(database, "mail", "claim", {})
 
     async def go() -> None:
@@ -223,23 +275,23 @@ class Held:
     def __init__(self) -> None:
         self.go = threading.Event()
 
-    def do(self, control: Control, tell: Tell) -> Ended:
-        tell(Told(500, 10_000))
-        assert self.go.wait(20)
+    def do(self, control: Control, on_progress: OnProgress) -> Result:
+        on_progress(Progress(500, 10_000))
+        assert self.go.wait(PATIENCE_SECONDS)
         control.wait(0.0)
         if control.stopped:
-            return Ended(Outcome.STOPPED, ("500 of 10,000 done",))
-        return Ended(Outcome.DONE, ("all done",))
+            return Result(Outcome.STOPPED, ("500 of 10,000 done",))
+        return Result(Outcome.DONE, ("all done",))
 
-    def fail(self, control: Control, tell: Tell) -> Ended:
-        del control, tell
+    def fail(self, control: Control, on_progress: OnProgress) -> Result:
+        del control, on_progress
         raise ConsoleError("Could not.", why="the cable", next_step="Look at it.")
 
 
-def held(database: Database, name: str, do: "Held") -> Planned:
+def held(database: Database, name: str, do: "Held") -> Plan:
     queue = make(database, name, "fifo", {})
     subject = audit.Subject.of(database, queue, "purge")
-    return Planned(subject, queue, ("purge",), by_name=False, do=do.do, count=10_000)
+    return Plan(subject, queue, ("purge",), by_name=False, run=do.do, count=10_000)
 
 
 def test_it_goes_on_in_the_background_and_is_found_again(database: Database) -> None:
@@ -257,7 +309,7 @@ def test_it_goes_on_in_the_background_and_is_found_again(database: Database) -> 
                 await here.pilot.pause()
                 assert isinstance(here.app.screen, OverviewScreen)
             await here.until(lambda: "500 of 10,000" in here.line, "the line at the bottom")
-            assert here.line.startswith("▶ 2 actions run here; purge q1")
+            assert here.line.startswith("▶ 2 actions are running here; purge q1")
             await here.pilot.press("b")
             await here.pilot.pause()
             assert isinstance(here.app.screen, RunningDialog)
@@ -283,7 +335,7 @@ def test_it_goes_on_in_the_background_and_is_found_again(database: Database) -> 
             # What goes wrong is told in words.
             screen = await here.open("q0", "purge")
             subject, queue = plans[0].subject, plans[0].queue
-            screen.show_plan(Planned(subject, queue, (), by_name=False, do=works[0].fail))
+            screen.show_plan(Plan(subject, queue, (), by_name=False, run=works[0].fail))
             await here.pilot.press("y", "enter")
             await here.ended()
             said = here.words("#result-words")
@@ -302,8 +354,10 @@ def test_another_console_was_quicker_with_some_of_the_rows(database: Database) -
             await here.plan()
             assert here.screen.planned is not None
             assert here.screen.planned.count == FAILED
-            other = planned(Site(database, queue, Rights.ADMIN), Asked("requeue", ("limit=3",)))
-            assert other.do(Control(), lambda _: None).outcome is Outcome.DONE
+            requeue = named("requeue")
+            target = Target(database, queue, Rights.ADMIN)
+            other = requeue.plan(target, values(requeue, {"filter": "limit=3"}))
+            assert other.run(Control(), lambda _: None).outcome is Outcome.DONE
             await here.confirm("y")
             assert "1 of 4 done" in here.words("#result-words")
             await here.pilot.press("a", "enter")
@@ -332,12 +386,17 @@ def test_a_row_that_changes_meanwhile_is_skipped_and_counted(database: Database)
     assert states(database, queue)["error"] == 1
 
 
-def test_a_connection_that_is_cut_is_told_in_words(database: Database) -> None:
+def test_a_connection_that_is_cut_is_told_in_words(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue = make(database, "mail", "claim", {})
+    cut = threading.Event()
+    # Between two batches it waits for the cut: no rate is slow enough for every machine.
+    monkeypatch.setattr(Control, "wait", lambda *_: cut.wait())
 
     async def go() -> None:
         async with acting(database, "mail") as here:
-            await here.open("mail", "requeue", batch="1", rate="2")
+            await here.open("mail", "requeue", batch="1")
             await here.plan()
             await here.pilot.press("y", "enter")
             await here.until(lambda: "1 of 4" in here.words("#progress"), "the first batch")
@@ -347,6 +406,7 @@ def test_a_connection_that_is_cut_is_told_in_words(database: Database) -> None:
                     "datname = current_database() AND pid <> pg_backend_pid() "
                     "AND backend_type = 'client backend'"
                 )
+            cut.set()
             await here.ended()
             said = here.words("#result-words")
             assert said.startswith("requeue mail: FAILED")
@@ -372,7 +432,7 @@ def test_no_size_of_a_terminal_breaks_it(database: Database) -> None:
             await here.open("mail", "purge")
             await here.plan()
             await here.pilot.resize_terminal(160, 48)
-            assert "To do it, type the queue's name" in here.picture
+            assert "To run it, type the queue's name" in here.picture
             await here.pilot.resize_terminal(20, 5)
             await here.out()
             # What stands in the way of a plan leaves nothing to be confirmed.
@@ -381,7 +441,26 @@ def test_no_size_of_a_terminal_breaks_it(database: Database) -> None:
             await here.plan()
             assert "REFUSED: drain 2 messages first" in here.picture
             assert not screen.query_one("#confirm").display
-            screen._confirm("orders")
+            screen.confirm("orders")
             assert screen.running is None
+
+    asyncio.run(go())
+
+
+def test_nothing_is_planned_again_for_a_queue_that_is_gone(database: Database) -> None:
+    make(database, "mail", "fifo", {})
+
+    async def go() -> None:
+        async with acting(database, "mail") as here:
+            await here.open("mail", "uninstall")
+            await here.pilot.press("space")
+            await here.plan()
+            await here.confirm("mail")
+            assert "uninstalled public.mail; 7 messages were lost with it" in here.words(
+                "#result-words"
+            )
+            assert "plan again" not in here.picture
+            await here.pilot.press("a")
+            assert here.screen.stage is Stage.RESULT
 
     asyncio.run(go())

@@ -8,18 +8,17 @@ import psycopg
 import pytest
 
 from console.actions.adopt import adopt
-from console.actions.audit import Outcome
+from console.actions.availability import unavailable
 from console.actions.execute import Control
-from console.actions.ledger import Ledger
-from console.actions.work import Ended, Planned, Site
-from console.actions.works import planned, why_not
+from console.actions.pop import pop_many
+from console.audit import Ledger, Outcome
 from console.catalog import Queue
 from console.designs import design
-from console.doctor import fixing
 from console.engines import Database
 from console.errors import RefusedError, UsageError
 from console.rights import Rights
-from console.tui.actions.fields import BY_VERB, FORMS
+from console.verbs import all_verbs, named
+from console.verbs.verb import Plan, Result, Target, values
 from tests.servers import connect
 from tests.tui.acting import CLAIMED, DONE, FAILED, READY, database_at, make, states
 
@@ -34,6 +33,8 @@ DESIGNS: dict[str, dict[str, str]] = {
     "status": {},
     "split": {},
 }
+SHORT = ("ring", "claim")
+"""The others with --long: how a verb does it is proven in `contract`."""
 MOVING = ("release", "requeue", "archive", "purge", "restore")
 
 
@@ -43,25 +44,22 @@ def database(database_url: str) -> Iterator[Database]:
         yield found
 
 
-def plan(database: Database, queue: Queue, verb: str, **said: str) -> Planned:
+def plan(database: Database, queue: Queue, verb: str, **said: str) -> Plan:
     """As a screen makes it of what stands in its fields."""
-    site = Site(database, queue, Rights.ADMIN)
-    said = {name.replace("_", "-"): text for name, text in said.items()}
-    for field in BY_VERB[verb].fields:
-        field.check(said.get(field.name, field.default))
-    if verb == "doctor":
-        return fixing.planned(site)
-    return planned(site, BY_VERB[verb].asked(said))
+    of, texts = named(verb), {name.replace("_", "-"): text for name, text in said.items()}
+    for parameter in of.parameters:
+        parameter.check(texts.get(parameter.name, parameter.default))
+    return of.plan(Target(database, queue, Rights.ADMIN), values(of, texts))
 
 
-def do(database: Database, queue: Queue, verb: str, **said: str) -> Ended:
+def do(database: Database, queue: Queue, verb: str, **said: str) -> Result:
     """Planned and done; what the plan counted is what the ledger has."""
     before = states(database, queue)
     made = plan(database, queue, verb, **said)
     assert states(database, queue) == before, "a plan changes nothing"
     assert not made.obstacles
     assert made.confirmed_by(queue.name)
-    ended = made.do(Control(), lambda _: None)
+    ended = made.run(Control(), lambda _: None)
     assert ended.outcome is Outcome.DONE, ended
     if verb in MOVING:
         assert made.needed
@@ -71,7 +69,9 @@ def do(database: Database, queue: Queue, verb: str, **said: str) -> Ended:
     return ended
 
 
-@pytest.mark.parametrize("of", DESIGNS)
+@pytest.mark.parametrize(
+    "of", [of if of in SHORT else pytest.param(of, marks=pytest.mark.long) for of in DESIGNS]
+)
 def test_each_verb_does_what_its_plan_says(database: Database, of: str, tmp_path: Path) -> None:
     queue = make(database, of, of, DESIGNS[of])
     keeps = "claimed" in queue.states
@@ -97,15 +97,29 @@ def test_each_verb_does_what_its_plan_says(database: Database, of: str, tmp_path
         do(database, queue, "relay")
     do(database, queue, "maintain")
     do(database, queue, "upgrade")
-    gone = plan(database, queue, "uninstall")
+    gone = plan(database, queue, "uninstall", **{"with-messages": "yes"})
     assert gone.count == sum(states(database, queue).values()) + archived(gone)
-    assert gone.do(Control(), lambda _: None).outcome is Outcome.DONE
+    ended = gone.run(Control(), lambda _: None)
+    assert (ended.outcome, ended.gone) == (Outcome.DONE, True)
 
 
-def archived(gone: Planned) -> int:
+def archived(gone: Plan) -> int:
     """What the plan says of the archive."""
     (line,) = (line for line in gone.lines if "archived messages" in line)
     return int(line.split()[0])
+
+
+def test_a_canary_without_a_result_stops_and_says_how_to_go_on(database: Database) -> None:
+    queue = make(database, "mail", "claim", {})
+    made = plan(database, queue, "requeue", **{"canary": "yes", "canary-wait": "0s"})
+    assert any("canary: 1, then 10, then the rest; after 1" in line for line in made.lines)
+    ended = made.run(Control(), lambda _: None)
+    assert (ended.outcome, ended.ledger) == (Outcome.STOPPED, Ledger(1, 1, 1))
+    assert any("a longer --canary-wait, or without --canary" in line for line in ended.lines)
+    purge = plan(database, queue, "purge", canary="yes")
+    assert any("without a verdict" in line for line in purge.lines)
+    with pytest.raises(UsageError, match="go with --canary"):
+        plan(database, queue, "requeue", **{"canary-wait": "5s"})
 
 
 def test_several_ids_are_those_and_no_others(database: Database) -> None:
@@ -136,19 +150,23 @@ def test_errors_go_into_another_queue(database: Database) -> None:
 
 def test_what_a_design_or_an_option_lacks_is_said(database: Database) -> None:
     queue = make(database, "mail", "fifo", {})
-    assert why_not(queue, "release").startswith("it has no claims")
-    assert why_not(queue, "resize") == "the design fifo has no resize"
-    assert not why_not(queue, "purge")
+    assert unavailable(queue, "release").startswith("it has no claims")
+    assert unavailable(queue, "resize") == "the design fifo has no resize"
+    assert not unavailable(queue, "purge")
+    purge = named("purge")
     with pytest.raises(RefusedError, match="needs the right operator"):
-        planned(Site(database, queue, Rights.READ_ONLY), BY_VERB["purge"].asked({}))
-    site = Site(database, queue, Rights.OPERATOR)
+        purge.plan(Target(database, queue, Rights.READ_ONLY), values(purge, {}))
+    target = Target(database, queue, Rights.OPERATOR)
     with pytest.raises(RefusedError, match="needs the right admin"):
-        planned(site, BY_VERB["purge"].asked({"permanently": "yes"}))
+        purge.plan(target, values(purge, {"permanently": "yes"}))
     with pytest.raises(UsageError, match="No session holds rows"):
         plan(database, queue, "end-session")
-    for form in FORMS:
-        if not why_not(queue, form.verb) and form.verb not in {"end-session", "pop", "push"}:
-            plan(database, queue, form.verb)
+    for verb in all_verbs():
+        wanting = verb.name in {"end-session", "pop", "push"} or any(
+            one.required for one in verb.parameters
+        )
+        if not unavailable(queue, verb.name) and not wanting:
+            plan(database, queue, verb.name)
 
 
 def test_of_somebody_elses_table_only_what_its_columns_give(database: Database) -> None:
@@ -161,21 +179,26 @@ def test_of_somebody_elses_table_only_what_its_columns_give(database: Database) 
         )
     roles = {"id": "job", "claimed_at": "started", "payload": "body"}
     queue = adopt(database, "public", "jobs", design("claim"), roles)
-    can = {form.verb for form in FORMS if not why_not(queue, form.verb)}
-    assert can == {"release", "doctor", "purge", "maintain", "forget"}
-    assert why_not(queue, "requeue") == "it was adopted without a column for the role error"
-    assert "somebody else's" in why_not(queue, "push")
+    can = {verb.name for verb in all_verbs() if not unavailable(queue, verb.name)}
+    of_its_entry = {"protect", "unprotect", "note", "forget"}
+    of_findings = {"doctor", "silence", "ack", "unsilence"}
+    assert can == {"release", "end-session", "purge", "maintain", *of_findings, *of_its_entry}
+    assert unavailable(queue, "requeue") == "it was adopted without a column for the role error"
+    assert "other programs" in unavailable(queue, "push")
     with pytest.raises(RefusedError, match="has no archive"):
         plan(database, queue, "purge")
     gone = plan(database, queue, "purge", permanently="yes", filter="state=ready")
-    assert gone.do(Control(), lambda _: None).ledger == Ledger(9, 9, 9)
-    assert plan(database, queue, "forget").do(Control(), lambda _: None).outcome is Outcome.DONE
+    assert gone.run(Control(), lambda _: None).ledger == Ledger(9, 9, 9)
+    assert plan(database, queue, "forget").run(Control(), lambda _: None).outcome is Outcome.DONE
 
 
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize("of", [*DESIGNS, "ring without in_hand"])
 def test_a_session_that_holds_rows_is_named_then_ended(
-    database: Database, database_url: str
+    database: Database, database_url: str, of: str
 ) -> None:
-    queue = make(database, "mail", "fifo", {})
+    queue = make(database, "mail", of.split(maxsplit=1)[0], DESIGNS.get(of, {"size": "40"}))
+    assert not unavailable(queue, "end-session")
     with connect(database_url) as consumer:
         consumer.execute("BEGIN")
         consumer.execute("SELECT * FROM mail_pop()")
@@ -184,13 +207,13 @@ def test_a_session_that_holds_rows_is_named_then_ended(
             plan(database, queue, "end-session")
         made = plan(database, queue, "end-session", session=str(session))
         assert not made.by_name
-        assert any("come back by rollback" in line for line in made.lines)
-        ended = made.do(Control(), lambda _: None)
+        assert any("a rollback brings" in line for line in made.lines)
+        ended = made.run(Control(), lambda _: None)
         assert ended.outcome is Outcome.DONE
-        assert "is free again" in ended.lines[0]
+        assert "is released" in ended.lines[0]
         with pytest.raises(psycopg.OperationalError):
             consumer.execute("SELECT")
-    assert states(database, queue)["ready"] == READY
+    assert states(database, queue)["ready"] == READY - (queue.design.name == "ring")
 
 
 def test_archiving_round_after_round_goes_on_until_it_is_stopped(database: Database) -> None:
@@ -199,7 +222,7 @@ def test_archiving_round_after_round_goes_on_until_it_is_stopped(database: Datab
     assert made.needed
     assert "until it is stopped" in made.lines[-1]
     control = Control()
-    ended = made.do(control, lambda _: control.stop())
+    ended = made.run(control, lambda _: control.stop())
     assert ended.outcome is Outcome.STOPPED
     assert ended.ledger is not None
     assert ended.ledger.out == DONE
@@ -210,16 +233,14 @@ def test_what_cannot_be_written_stays_in_the_queue(database: Database, tmp_path:
     queue = make(database, "mail", "fifo", {})
     made = plan(database, queue, "pop", file=str(tmp_path / "nowhere" / "file"), count="3")
     with pytest.raises(UsageError, match="cannot be written"):
-        made.do(Control(), lambda _: None)
+        made.run(Control(), lambda _: None)
     assert states(database, queue)["ready"] == READY
     with pytest.raises(UsageError, match="keeps no popped messages"):
         plan(database, queue, "pop", file="x", complete="yes")
 
 
-def test_uninstall_of_many_wants_to_be_told_so(database: Database) -> None:
+def test_uninstall_of_messages_wants_to_be_told_so(database: Database) -> None:
     queue = make(database, "mail", "fifo", {})
-    with database.transaction("fill") as connection:
-        connection.exec_driver_sql("SELECT mail_push('x') FROM generate_series(1, 1001)")
     refused = plan(database, queue, "uninstall")
     assert refused.obstacles
     with pytest.raises(RefusedError, match="cannot be done"):
@@ -233,6 +254,28 @@ def test_the_doctor_mends_what_needs_no_judgement(database: Database) -> None:
         connection.exec_driver_sql("SELECT nextval('orders_push_seq')")
     made = plan(database, queue, "doctor")
     assert made.needed
-    ended = made.do(Control(), lambda _: None)
+    ended = made.run(Control(), lambda _: None)
     assert ended.outcome is Outcome.DONE
     assert "all clear" in ended.lines[-1]
+
+
+@pytest.mark.thinned(4)
+@pytest.mark.parametrize("verb", ["complete", "fail"])
+@pytest.mark.parametrize(
+    "name", [*(n for n in DESIGNS if n in {"ring", "claim", "status", "split"})]
+)
+def test_claims_are_finished_by_their_ids(database: Database, name: str, verb: str) -> None:
+    """As many as are named; one that is not claimed is skipped, and told."""
+    queue = make(database, "mail", name, DESIGNS[name])
+    with database.transaction("look") as connection:
+        (one, *_) = pop_many(connection, queue, 1)
+    before = states(database, queue)
+    error = {"error": "no 'good'"} if verb == "fail" else {}
+    made = plan(database, queue, verb, id=f"{one.id} {one.id}", attempts="9", **error)
+    assert made.run(Control(), lambda _: None).ledger == Ledger(
+        1, skipped={"not claimed (any more)": 1}
+    )
+    assert states(database, queue) == before
+    ended = plan(database, queue, verb, id=one.id, **error).run(Control(), lambda _: None)
+    assert ended.ledger == Ledger(1, 1, 1)
+    assert states(database, queue)["claimed"] == before["claimed"] - 1

@@ -8,15 +8,14 @@ from typing import Any
 import pytest
 from textual.widgets import Input
 
-from console.actions.audit import Entry
+from console.audit import Entry
 from console.errors import ConnectionFailedError
-from console.tui.board import Key
-from console.tui.dialogs.audit_entry import AuditEntryDialog, filters_of, follow_up
-from console.tui.places import Place
+from console.tui.dialogs.audit_entry import AuditEntryDialog, Line, filters_of, follow_up
+from console.tui.open_connection import OpenConnection
 from console.tui.screens import audit as screen
-from console.tui.screens.audit import AuditScreen, Found, Sought, read
-from console.tui.widgets.audit_table import AuditTable, Line
-from tests.tui.alone import alone, is_at, place
+from console.tui.screens.audit import AuditEntries, AuditScreen, AuditSearch, read
+from console.tui.store import QueueKey
+from tests.tui.alone import alone, conn, is_at
 from tests.tui.opened import Opened
 
 AT = datetime(2026, 3, 29, 2, 0, 0, tzinfo=UTC)
@@ -54,9 +53,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """What the databases were asked; they answer with nothing."""
     found: list[tuple[Any, ...]] = []
 
-    def look(places: Sequence[Place], sought: object, key: Key | None = None) -> Found:
-        found.append((tuple(one.name for one in places), sought, key))
-        return Found()
+    def look(
+        connections: Sequence[OpenConnection], sought: object, key: QueueKey | None = None
+    ) -> AuditEntries:
+        found.append((tuple(one.name for one in connections), sought, key))
+        return AuditEntries()
 
     monkeypatch.setattr(screen, "look", look)
     return found
@@ -68,7 +69,7 @@ async def shown(console: Opened, *lines: Line, **more: Any) -> AuditScreen:
     await console.pilot.pause()
     opened_screen = console.app.screen
     assert isinstance(opened_screen, AuditScreen)
-    opened_screen.show(Found(lines))
+    opened_screen.show(AuditEntries(lines))
     await console.pilot.pause()
     return opened_screen
 
@@ -78,23 +79,23 @@ def words(of: AuditScreen, selector: str) -> str:
 
 
 async def test_each_action_has_a_line_and_the_cursor_stays_on_its_action() -> None:
-    async with alone(places=[place("prod")]) as console:
+    async with alone(connections=[conn("prod")]) as console:
         at = await shown(console, Line(ENTRY), Line(INSTALL))
-        table = at.query_one(AuditTable)
+        table = at.table
         cells = {name: cell.text for name, cell in table.cells(table.keys[0]).items()}
         assert cells["verb"] == "purge"
         assert cells["done"] == "4,990"
         assert cells["when"] == "03-29 02:00:00"
         await console.press("j")
-        assert table.entry == INSTALL
-        at.show(Found((Line(RUNNING, alive=False), Line(ENTRY), Line(INSTALL))))
+        assert table.row == Line(INSTALL)
+        at.show(AuditEntries((Line(RUNNING, alive=False), Line(ENTRY), Line(INSTALL))))
         await console.pilot.pause()
-        assert table.entry == INSTALL
+        assert table.row == Line(INSTALL)
         assert "interrupted" in console.picture
 
 
 async def test_it_fits_and_what_is_untrusted_is_shown_as_it_is() -> None:
-    async with alone(places=[place("prod")], size=(50, 14)) as console:
+    async with alone(connections=[conn("prod")], size=(50, 14)) as console:
         await shown(console, Line(ENTRY), Line(INSTALL))
         assert "purge" in console.picture
         assert "public.ma" in console.picture
@@ -109,20 +110,20 @@ async def test_it_fits_and_what_is_untrusted_is_shown_as_it_is() -> None:
 async def test_the_filter_is_asked_of_the_database_and_its_words_of_what_came(
     asked: list[tuple[Any, ...]],
 ) -> None:
-    async with alone(places=[place("prod")]) as console:
+    async with alone(connections=[conn("prod")]) as console:
         at = await shown(console, Line(ENTRY), Line(INSTALL))
         await console.press("slash", "v")
         at.query_one("#filter", Input).value = "verb:purge since:1d ann"
         await console.press("enter")
         assert asked[-1][1].verb == "purge"
         assert asked[-1][1].since == 86_400
-        at.show(Found((Line(ENTRY), Line(INSTALL))))
+        at.show(AuditEntries((Line(ENTRY), Line(INSTALL))))
         await console.pilot.pause()
-        assert at.query_one(AuditTable).keys == (Line(ENTRY).key,)
+        assert [*at.table.keys] == [Line(ENTRY).key]
         await console.press("escape")
-        assert asked[-1][1] == Sought()
-        at.show(Found((Line(ENTRY), Line(INSTALL))))
-        assert len(at.query_one(AuditTable).keys) == 2
+        assert asked[-1][1] == AuditSearch()
+        at.show(AuditEntries((Line(ENTRY), Line(INSTALL))))
+        assert len(at.table.keys) == 2
         await console.press("slash")
         at.query_one("#filter", Input).value = "since:nix"
         await console.pilot.pause()
@@ -132,22 +133,22 @@ async def test_the_filter_is_asked_of_the_database_and_its_words_of_what_came(
 
 
 async def test_a_connection_that_fails_is_told_beside_what_others_have() -> None:
-    async with alone(places=[place("prod"), place("stage")]) as console:
+    async with alone(connections=[conn("prod"), conn("stage")]) as console:
         at = await shown(console, Line(ENTRY, None, "prod"), Line(ENTRY, None, "stage"))
-        assert len(at.query_one(AuditTable).keys) == 2, "numbers are a database's own"
+        assert len(at.table.keys) == 2, "numbers are a database's own"
         error = ConnectionFailedError("Could not read the audit.", why="refused")
-        at.show(Found((Line(ENTRY, None, "prod"),), (("stage", error),)))
+        at.show(AuditEntries((Line(ENTRY, None, "prod"),), (("stage", error),)))
         await console.pilot.pause()
         assert "stage: refused" in words(at, "#audit-head")
-        assert len(at.query_one(AuditTable).keys) == 2, "what it said before stays"
+        assert len(at.table.keys) == 2, "what it said before stays"
 
 
 async def test_nothing_came_is_not_nothing_done() -> None:
-    async with alone(places=[place("prod")]) as console:
+    async with alone(connections=[conn("prod")]) as console:
         error = ConnectionFailedError("Could not read the audit.", why="refused", next_step="Wait.")
         at = await shown(console)
-        assert "Nobody has done anything here yet" in console.picture
-        at.show(Found(errors=(("prod", error),)))
+        assert "No actions here yet" in console.picture
+        at.show(AuditEntries(errors=(("prod", error),)))
         await console.pilot.pause()
         for part in ("Could not read the audit.", "refused", "Wait."):
             assert part in console.picture
@@ -157,7 +158,7 @@ async def test_nothing_came_is_not_nothing_done() -> None:
 async def test_from_a_purge_to_the_form_that_brings_back_what_it_took(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with alone(places=[place("prod")]) as console:
+    async with alone(connections=[conn("prod")]) as console:
         went: list[tuple[Any, ...]] = []
         monkeypatch.setattr(
             console.app, "open_action", lambda *words, **options: went.append((*words, options))
@@ -180,6 +181,6 @@ def test_what_was_cut_off_goes_on_with_the_same_filters() -> None:
     assert filters_of(replace(ENTRY, filters="of another version")) == ()
 
 
-def test_the_command_lines_twin() -> None:
+def test_the_command_lines_equivalent_command() -> None:
     found = screen.words(read("verb:purge since:1d running mail"))
     assert found == ["--verb", "purge", "--since", "86400s", "--running"]

@@ -11,28 +11,24 @@ from typing import Any
 import pytest
 from textual.widgets import Input
 
-from console.actions.bench import Wanted
-from console.actions.bench_apart import Began, Rounded
-from console.bench.contestant import Contestant
-from console.bench.judge import Verdict
-from console.bench.latency import Latency
-from console.bench.load import Load
-from console.bench.measured import Round
-from console.bench.names import APPLICATION, PREFIX
-from console.bench.ran_on import RanOn
+from console.actions.bench import Began, BenchRequest, Rounded
+from console.bench.call_log import Latency
+from console.bench.candidate import APPLICATION, PREFIX, Candidate, Load
+from console.bench.round_figures import RoundFigures, RoundVerdict
 from console.bench.rounds import Live
+from console.bench.server import Environment
 from console.engines import open_database
 from console.errors import ConnectionFailedError
 from console.rights import Rights
 from console.tui.bench import Course, Prospect
-from console.tui.dialogs.command import CommandDialog
-from console.tui.dialogs.confirm import ConfirmDialog
-from console.tui.places import Place, url_words
-from console.tui.running import Running
-from console.tui.screens.bench import BenchScreen, Stage, report, what_it_does
-from console.tui.widgets.bench_table import BenchTable
+from console.tui.dialogs.dialog import CommandDialog
+from console.tui.jobs import Running
+from console.tui.open_connection import OpenConnection, url_words
+from console.tui.screens.bench import BenchScreen, report, what_it_does
+from console.tui.screens.form import Stage
+from console.tui.text import Lines
 from tests.servers import value
-from tests.tui.alone import alone, is_at, place, until
+from tests.tui.alone import alone, conn, is_at, until
 from tests.tui.opened import Opened
 
 SMALL = {"designs": "ring", "producers": "2", "consumers": "2", "seconds": "1", "warmup": "0"}
@@ -40,15 +36,15 @@ LEFT = (
     rf"SELECT count(*) FROM pg_class WHERE relname LIKE '{PREFIX}%'",
     rf"SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE '{APPLICATION}%'",
 )
-RING = Contestant("ring", "ring", 1, "")
-FIFO = Contestant("fifo", "fifo", 10, "")
+RING = Candidate("ring", "ring", 1, "")
+FIFO = Candidate("fifo", "fifo", 10, "")
 MS = Latency(1.0, 2.0, 3.0)
-ROUND = Round(
-    1000.0, MS, MS, MS, (1000.0,), Verdict(1000, 1000, 0, 0, 0, 0, 0, 0), 0, 0, 0, 0, (), 1.0, 1.0,
-    1000, 1000,
+ROUND = RoundFigures(
+    1000.0, MS, MS, MS, (1000.0,), RoundVerdict(1000, 1000, 0, 0, 0, 0, 0, 0), 0, 0, 0, 0, (),
+    1.0, 1.0, 1000, 1000,
 )  # fmt: skip
 MACHINE = {"cores": 2, "cpu": "a CPU", "memory_gib": 4, "system": "Linux 6"}
-ABOUT = RanOn(
+ABOUT = Environment(
     MACHINE, {"engine": "PostgreSQL", "version": "18", "embedded": False}, {"fsync": "on"}, {},
     durable=True,
 )  # fmt: skip
@@ -58,9 +54,9 @@ ABOUT = RanOn(
 async def console_on(url: str, **more: Any) -> AsyncIterator[Opened]:
     """A console on one real database."""
     database = open_database(url, label="prod")
-    there = Place("prod", database, Rights.ADMIN, words=url_words(database), **more)
+    there = OpenConnection("prod", database, Rights.ADMIN, words=url_words(database), **more)
     try:
-        async with alone(places=[there], size=(160, 48)) as console:
+        async with alone(connections=[there], size=(160, 48)) as console:
             yield console
     finally:
         database.close()
@@ -83,24 +79,25 @@ async def begin(console: Opened, at: BenchScreen, word: str = "y") -> None:
     """Enter, read what it would do, confirm."""
     await until(console, lambda: at.stage is Stage.FORM)
     await console.press("enter")
-    await until(console, lambda: is_at(console, ConfirmDialog))
+    await until(console, lambda: at.stage is Stage.PLAN)
     assert not at.runs
-    console.app.screen.query_one(Input).value = word
+    at.query_one("#confirm", Input).value = word
     await console.press("enter")
 
 
-def fake(console: Opened, *, wanted: Wanted | None = None, rounds: int = 2) -> Course:
+def fake(console: Opened, *, wanted: BenchRequest | None = None, rounds: int = 2) -> Course:
     load = Load(seconds=10.0, warmup_seconds=0.0, rounds=rounds)
-    return Course(wanted or Wanted(), load, console.app.desk.clock.monotonic)
+    return Course(wanted or BenchRequest(), load, console.app.context.clock.monotonic)
 
 
+@pytest.mark.long  # the form is tried here with a load made up, a real bench in tests/bench
 async def test_a_real_bench_goes_from_the_form_to_a_report(
     database_url: str, tmp_path: Path
 ) -> None:
     async with console_on(database_url) as console:
         at = await bench_at(console, **SMALL, rounds="1")
         await begin(console, at)
-        await until(console, lambda: not at.runs)
+        await until(console, lambda: at.stage is Stage.RESULT)
         course = at._course
         assert course is not None
         assert course.whole
@@ -109,11 +106,11 @@ async def test_a_real_bench_goes_from_the_form_to_a_report(
         (result,) = course.results
         assert result.ok
         assert result.messages_per_second.median > 0
-        row = at.query_one(BenchTable).cells("ring")
+        row = at.table.cells("ring")
         assert row["rounds"].text == "1 of 1"
         assert row["rate"].text == f"{result.messages_per_second.median:,.0f}"
         popped = result.verdict["popped"]
-        assert f"{popped:,} messages checked: none lost, doubled" in console.picture
+        assert f"{popped:,} messages checked: none lost, duplicated" in console.picture
         assert "2 producers, 2 consumers, 300 bytes" in console.picture
         assert "cores" in console.picture
         assert [value(database_url, query) for query in LEFT] == [0, 0]
@@ -137,7 +134,7 @@ async def test_escape_stops_it_and_its_queue_goes(database_url: str) -> None:
         assert "ring, round 1 of 3" in console.picture
         await console.press("escape")
         assert is_at(console, BenchScreen)
-        await until(console, lambda: not at.runs)
+        await until(console, lambda: at.stage is Stage.RESULT)
         await console.pilot.pause()
         assert "stopped after 0 rounds" in console.picture
         assert [value(database_url, query) for query in LEFT] == [0, 0]
@@ -151,7 +148,7 @@ async def test_nothing_is_left_when_the_console_ends(database_url: str) -> None:
         at = await bench_at(console, **{**SMALL, "seconds": "60"})
         await begin(console, at)
         await until(console, lambda: at._course is not None and at._course.live)
-        running = console.app.desk.running
+        running = console.app.context.running
     running.wait(lambda _: None)
     assert [value(database_url, query) for query in LEFT] == [0, 0]
 
@@ -160,13 +157,12 @@ async def test_a_production_database_wants_its_name_and_says_what_comes(database
     async with console_on(database_url, production=True) as console:
         at = await bench_at(console, **SMALL)
         await begin(console, at)
-        dialog = console.app.screen
-        assert isinstance(dialog, ConfirmDialog)
+        assert "'y' does not match" in console.picture
         assert "PRODUCTION database" in console.picture
-        assert any("takes all that the server can give" in line for line in dialog._lines)
+        assert "uses all of the server's capacity" in " ".join(console.picture.split())
         await console.press("escape")
         assert at.stage is Stage.FORM
-        assert not console.app.desk.running.all
+        assert not console.app.context.running.all
 
 
 async def test_what_cannot_be_is_said_in_the_form(database_url: str) -> None:
@@ -174,38 +170,38 @@ async def test_what_cannot_be_is_said_in_the_form(database_url: str) -> None:
         at = await bench_at(console, designs="rign")
         await until(console, lambda: at.stage is Stage.FORM)
         await console.press("enter")
-        await until(console, lambda: "rign" in at._error)
+        await until(console, lambda: "rign" in at.query_one("#problem", Lines).said)
         assert at.stage is Stage.FORM
-        at._form.rows[4].query_one(Input).value = "1,x"
+        at.form.fields[4].value = "1,x"
         await console.press("enter")
         await console.pilot.pause()
-        assert "batch: it wants whole numbers" in console.picture
-        assert not console.app.desk.running.all
+        assert "must be whole numbers, such as 1 or 1,10,100" in console.picture
+        assert not console.app.context.running.all
 
 
 @pytest.mark.parametrize("rights", [Rights.READ_ONLY, Rights.OPERATOR])
 async def test_without_the_right_there_is_no_form(rights: Rights) -> None:
-    async with alone(places=[place(rights=rights)]) as console:
+    async with alone(connections=[conn(rights=rights)]) as console:
         at = await bench_at(console)
         await console.press("enter")
-        assert at.stage is Stage.REFUSED
+        assert at.stage is Stage.NOTHING
         assert "eeds the right admin" in console.picture
-        assert not console.app.desk.running.all
+        assert not console.app.context.running.all
 
 
 async def test_what_it_shows_while_it_runs_and_what_it_found_wrong() -> None:
-    async with alone(places=[place()], size=(80, 24)) as console:
+    async with alone(connections=[conn()], size=(80, 24)) as console:
         course = fake(console)
         course.take(Began(ABOUT, (RING, FIFO)))
         course.take(Rounded(RING, ROUND))
         for second in range(3):
             console.clock.now += 1.0
             course.take(Live(FIFO, 1, 2, second, 2000.0 + second, MS))
-        running = Running(1, ("prod", "", "prod"), "bench", course.work(place()), 0.0)
-        console.app.desk.running._all = [running]
+        running = Running(1, ("prod", "", "prod"), "bench", course.work(conn()), 0.0)
+        console.app.context.running._all = [running]
         at = await bench_at(console)
         assert at._course is course
-        table = at.query_one(BenchTable)
+        table = at.table
         assert "fifo x10, round 1 of 2; 1 of 4 rounds, about 0 s left" in console.picture
         assert "messages/s 2,002   fifo x10, second 3" in console.picture
         now = table.cells("fifo x10")
@@ -213,12 +209,14 @@ async def test_what_it_shows_while_it_runs_and_what_it_found_wrong() -> None:
             *("▶", "2,002", "0 of 2", "2.00"),
         ]
         assert table.cells("ring")["rounds"].text == "1 of 2"
-        bad = replace(ROUND, verdict=Verdict(1000, 999, 0, 1, 0, 0, 0, 0), errors=("a\x1b[31m",))
+        bad = replace(
+            ROUND, verdict=RoundVerdict(1000, 999, 0, 1, 0, 0, 0, 0), errors=("a\x1b[31m",)
+        )
         course.take(Rounded(FIFO, bad))
         course.ended_at = console.clock.now
         running.error = ConnectionFailedError("It is gone.", why="b\x1b[31m")
         running.over.set()
-        at.draw()
+        at.follow()
         await console.pilot.pause()
         assert "NOT OK: fifo x10: 1,000 pushed, 999 popped, 0 left, 1 lost" in " ".join(
             console.picture.split()
@@ -230,7 +228,7 @@ async def test_what_it_shows_while_it_runs_and_what_it_found_wrong() -> None:
 
 
 async def test_how_long_the_rest_takes() -> None:
-    async with alone(places=[place()]) as console:
+    async with alone(connections=[conn()]) as console:
         course = fake(console)
         assert course.seconds_left() is None
         course.take(Began(ABOUT, (RING, FIFO)))
@@ -251,13 +249,13 @@ async def test_how_long_the_rest_takes() -> None:
 
 
 async def test_the_command_line_has_what_the_form_says() -> None:
-    async with alone(places=[place()]) as console:
+    async with alone(connections=[conn()]) as console:
         at = await bench_at(console, designs="ring,fifo", rounds="5", **{"held-xmin": "yes"})
         await until(console, lambda: at.stage is Stage.FORM)
         await console.press("ctrl+o")
         dialog = console.app.screen
         assert isinstance(dialog, CommandDialog)
-        words = "dbq-console bench --profile prod --designs=ring,fifo --rounds=5 --held-xmin"
+        words = "dbq-console bench --profile prod --designs ring,fifo --rounds 5 --held-xmin"
         assert dialog.command == words
 
 

@@ -7,10 +7,7 @@ from zoneinfo import ZoneInfo
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.monitor import QueueSnapshot, Reading
-from console.tui.screens.queue import QueueScreen
-from console.tui.series import SPANS, Series
-from console.tui.widgets.axis import (
+from console.clock import (
     scale,
     scale_count,
     scale_seconds,
@@ -18,7 +15,11 @@ from console.tui.widgets.axis import (
     short_seconds,
     ticks,
 )
-from console.tui.widgets.charts import Chart, Charts, Drawing, Moment, drawings, extent
+from console.monitor.sampler import Reading
+from console.monitor.snapshot import QueueSnapshot
+from console.tui.screens.queue import QueueScreen
+from console.tui.series import SPANS, Series
+from console.tui.widgets.charts import Chart, Charts, ChartTime, Drawing, drawings, extent
 from tests.tui.feeds import nine, queue
 from tests.tui.opened import Opened, opened
 
@@ -35,7 +36,7 @@ def drawn(*looks: tuple[float, QueueSnapshot], now: float, span: int = 0) -> lis
     series = Series()
     for at, one in looks:
         series.take(KEY[0], Reading("x", (one,), latency_seconds=0.004), at, 1.0)
-    return drawings(series, KEY, looks[-1][1], SPANS[span], Moment(now, AT, UTC))
+    return drawings(series, KEY, looks[-1][1], SPANS[span], ChartTime(now, AT, UTC))
 
 
 @given(st.floats(1e-6, 1e12))
@@ -50,7 +51,7 @@ def test_figures_beside_an_axis_are_short() -> None:
     counts = [short_count(one) for one in (0, 0.5, 812, 2500, 10_000, 1.2e6, -4000)]
     assert counts == ["0", "0.5", "812", "2.5 k", "10 k", "1.2 M", "-4 k"]
     told = [short_seconds(one) for one in (0, 0.005, 2.5, 240, 7200, 172_800)]
-    assert told == ["0", "5 ms", "2.5 s", "4 m", "2 h", "2 d"]
+    assert told == ["0", "5 ms", "2.5 s", "4 min", "2 h", "2 d"]
 
 
 @given(
@@ -82,12 +83,17 @@ def test_a_ring_has_a_chart_of_its_gap_others_of_their_age_and_a_heap_of_neither
         series = Series()
         return [d.words[0][0].strip() for d in drawings(series, KEY, one, SPANS[0], NOW)]
 
-    assert heads(ring()) == ["ready", "▄ push/s", "gap", "a look takes"]
-    assert heads(queue("q")) == ["ready", "▄ push/s", "age of the oldest", "a look takes"]
-    assert heads(queue("q", "heap")) == ["ready", "▄ push/s", "a look takes"]
+    assert heads(ring()) == ["ready", "▄ push/s", "gap", "sample latency"]
+    assert heads(queue("q")) == ["ready", "▄ push/s", "age of the oldest", "sample latency"]
+    assert heads(queue("q", "heap")) == ["ready", "▄ push/s", "sample latency"]
 
 
-NOW = Moment(1000.0, AT, UTC)
+def test_a_library_and_a_design_that_is_not_known_have_their_charts() -> None:
+    for design in ("pgmq", "graphile-worker", "wheel"):
+        assert drawings(Series(), KEY, queue("q", design), SPANS[0], NOW)
+
+
+NOW = ChartTime(1000.0, AT, UTC)
 
 
 def history(console: Opened, *readies: int | None, **figures: object) -> None:
@@ -95,7 +101,7 @@ def history(console: Opened, *readies: int | None, **figures: object) -> None:
     for ready in readies:
         if ready is not None:
             told = Reading("x", (ring(ready=ready, **figures),), latency_seconds=0.004)
-            console.app.desk.board.take(KEY[0], told, console.clock.now)
+            console.app.context.store.take(KEY[0], told, console.clock.now)
         console.clock.now += 1
 
 
@@ -142,13 +148,13 @@ async def test_on_a_small_screen_there_is_one_chart_at_a_time_and_c_leaves_it_to
         for key in (*["right_square_bracket"] * 4, "left_square_bracket"):
             await console.press(key)
             seen += shown(screen)
-        assert seen == ["ready", "▄", "gap", "a", "ready", "a"]
+        assert seen == ["ready", "▄", "gap", "sample", "ready", "sample"]
         assert "chart 4 of 4" in console.picture
         assert "gap 9,412 of 10,000" in console.picture
         assert " 07:5" in console.picture
         await console.press("u")
         assert " 02:1" in console.picture
-        for title in ("5 m ·", "1 h ·", "24 h ·", "5 m ·"):
+        for title in ("5 min ·", "1 h ·", "24 h ·", "5 min ·"):
             assert title in console.picture
             await console.press("z")
         before = screen.query_one("#tabs").size.height
@@ -156,14 +162,14 @@ async def test_on_a_small_screen_there_is_one_chart_at_a_time_and_c_leaves_it_to
         assert shown(screen) == []
         assert screen.query_one("#tabs").size.height > before
         await console.press("c")
-        assert shown(screen) == ["a"]
+        assert shown(screen) == ["sample"]
 
 
 async def test_on_a_large_screen_all_are_beside_each_other_and_none_is_too_small() -> None:
     async with opened(size=(160, 48)) as console:
         history(console, 1, 2, 3)
         screen = await open_orders(console)
-        assert shown(screen) == ["ready", "▄", "gap", "a"]
+        assert shown(screen) == ["ready", "▄", "gap", "sample"]
         regions = [chart.region for chart in screen.query(Chart)]
         assert len({region.x for region in regions}) == len({region.y for region in regions}) == 2
         for size in ((80, 24), (50, 14), (20, 10), (3, 3), (80, 24)):
@@ -177,5 +183,5 @@ async def test_before_anything_was_seen_it_says_so() -> None:
         history(console, 1, push_per_second=None, pop_per_second=None)
         screen = await open_orders(console)
         rates = screen.query_one(Charts).shown[1].render().plain
-        assert "nothing seen yet" in rates
+        assert "nothing sampled yet" in rates
         assert "┤" not in rates

@@ -3,22 +3,22 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.monitor import Reading
-from console.tui.board import Board, QueueView
-from console.tui.widgets.queue_columns import COLUMNS, LOST_FIRST, SORTABLE, layout, ordered
+from console.monitor.sampler import Reading
+from console.tui.store import QueueView, Store
+from console.tui.widgets.queue_table import COLUMNS, LOST_FIRST, SORTABLE, layout, ordered
 from tests.tui.feeds import nine, queue
 
 EVER = ["state", "queue", "design", "ready", "age", "gap", "stuck", "errors"]
 
 
 def names(width: int) -> list[str]:
-    return [column.name for column, _ in layout(width, {}, "state", descending=True)]
+    return [column.name for column in layout(width, {}, "state", descending=True)]
 
 
 def views() -> tuple[QueueView, ...]:
-    board = Board({"prod": 1.0}, now=0)
-    board.take("prod", Reading("prod", tuple(nine())), at=0)
-    return board.queues(0)
+    store = Store({"prod": 1.0}, now=0)
+    store.take("prod", Reading("prod", tuple(nine())), at=0)
+    return store.queues(0)
 
 
 def test_eighty_columns_have_what_is_needed_most() -> None:
@@ -46,9 +46,9 @@ def test_a_layout_uses_the_width_and_keeps_the_columns_that_are_never_lost(
     width: int, widest: dict[str, int]
 ) -> None:
     shown = layout(width, widest, "ready", descending=True)
-    assert [column.name for column, _ in shown if column.name in EVER] == EVER
-    total = sum(laid_out.width + 2 for _, laid_out in shown)
-    assert total == width or {column.name for column, _ in shown} == set(EVER)
+    assert [column.name for column in shown if column.name in EVER] == EVER
+    total = sum(column.width + 2 for column in shown)
+    assert total == width or {column.name for column in shown} == set(EVER)
 
 
 def test_the_worst_comes_first_and_equals_keep_their_order() -> None:
@@ -72,9 +72,9 @@ def test_what_is_unknown_comes_last_whichever_way() -> None:
 
 
 def test_the_name_never_crowds_the_connection_out() -> None:
-    board = Board({"production-east": 1.0, "stage": 1.0}, now=0)
-    board.take("production-east", Reading("", (queue("a-very-long-queue-name"),)), at=0)
-    (view,) = board.queues(0)
+    store = Store({"production-east": 1.0, "stage": 1.0}, now=0)
+    store.take("production-east", Reading("", (queue("a-very-long-queue-name"),)), at=0)
+    (view,) = store.queues(0)
     cell = next(column for column in COLUMNS if column.name == "queue").cell
     assert cell(view, 60).text == "production-east › a-very-long-queue-name"  # noqa: RUF001
     assert cell(view, 20).text == "prod… › a-very-long…"  # noqa: RUF001

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from textual.widgets import Input
 
 from console.errors import UsageError
-from console.monitor import QueueSnapshot, Reading
-from console.monitor.filter_line import words_of
+from console.monitor.filters import words_of
+from console.monitor.sampler import Reading
+from console.monitor.snapshot import QueueSnapshot
 from console.tui import commands
-from console.tui.board import Board
-from console.tui.commands import Site, queue_named, quoted
-from console.tui.completion import completions
-from console.tui.desk import Desk
-from console.tui.dialogs.command_line import CommandLineDialog
-from console.tui.palette import Palette, entries
-from tests.tui.alone import alone, is_at, place
+from console.tui.commands import CommandContext, queue_named, quoted
+from console.tui.context import Context
+from console.tui.dialogs.command_line import CommandLineDialog, Palette, completions, entries
+from console.tui.screens.adopt import AdoptScreen
+from console.tui.store import Store
+from tests.tui.alone import alone, conn, is_at, until
 from tests.tui.feeds import FakeClock, nine, queue
 from tests.tui.opened import opened
 
@@ -38,13 +38,13 @@ class Followed:
         return go
 
 
-def site(key: Any = None, queues: Sequence[QueueSnapshot] = ()) -> tuple[Site, Followed]:
+def site(key: Any = None, queues: Sequence[QueueSnapshot] = ()) -> tuple[CommandContext, Followed]:
     """A console with these queues, without a screen."""
-    board = Board({"prod": 1.0}, 0.0)
-    board.take("prod", Reading("prod", tuple(queues or nine()), latency_seconds=0.004), 0.0)
-    ways: Any = Followed()
-    desk = Desk(board, FakeClock().clock, ways, places={"prod": place()})
-    return Site(desk, ways, key, ("dark", "light")), ways
+    store = Store({"prod": 1.0}, 0.0)
+    store.take("prod", Reading("prod", tuple(queues or nine()), latency_seconds=0.004), 0.0)
+    navigator: Any = Followed()
+    context = Context(store, FakeClock().clock, navigator, connections={"prod": conn()})
+    return CommandContext(context, navigator, key, ("dark", "light")), navigator
 
 
 @pytest.mark.parametrize(
@@ -69,12 +69,33 @@ def site(key: Any = None, queues: Sequence[QueueSnapshot] = ()) -> tuple[Site, F
             ("open_action", ("prod", "public", "orders"), "resize", [], {"size": "20000"}),
         ),
         ('requeue error~"no route"', ("open_action", KEY, "requeue", ["error~no route"])),
+        (
+            'note "deployed 1.4"',
+            ("open_action", KEY, "note", {"text": "deployed 1.4", "all": "yes"}),
+        ),
+        (
+            'note "deployed 1.4" orders',
+            ("open_action", ("prod", "public", "orders"), "note", {"text": "deployed 1.4"}),
+        ),
+        ("note mail", ("open_action", KEY, "note")),
         ("waits prod", ("open_waits", "prod")),
         ("audit", ("open_audit",)),
         ("audit mail", ("open_audit", {"key": KEY})),
         ("install", ("open_install", "prod")),
+        (
+            "install prod ring late --option size=20 --option in_hand=on",
+            (
+                *("open_install", "prod"),
+                {"design": "ring", "name": "late", "option": "size=20 in_hand=on"},
+            ),
+        ),
         ("adopt prod", ("open_adopt", "prod")),
+        (
+            "adopt jobs --design claim --map id=job_id",
+            ("open_adopt", "prod", {"name": "jobs", "design": "claim", "map": "id=job_id"}),
+        ),
         ("smoke mail", ("open_smoke", KEY)),
+        ("smoke mail --live", ("open_smoke", KEY, {"live": "yes"})),
         ("connections", ("open_connections",)),
         ("runs", ("open_runs",)),
         ("bench", ("open_bench", "prod")),
@@ -90,7 +111,7 @@ def site(key: Any = None, queues: Sequence[QueueSnapshot] = ()) -> tuple[Site, F
             "pipeline replay mail reason=pop --filter 'error~no route' --lake /l",
             (
                 *("open_pipeline", "replay", KEY),
-                {"filter": "reason=pop 'error~no route'", "lake": "/l"},
+                {"filter": 'reason=pop "error~no route"', "lake": "/l"},
             ),
         ),
         ("pipeline archive", ("open_pipeline", "archive", KEY)),
@@ -111,16 +132,18 @@ def test_a_command_goes_where_it_says(line: str, went: tuple[Any, ...]) -> None:
         ("queue", "Which queue?"),
         ("queue mail nothing", "Tabs: findings"),
         ("release mail --forc", "--force"),
-        ("release mail --batch", "wants a value"),
+        ("release mail --batch", "requires an argument"),
         ("release mail --batch many", "batch"),
         ("q mail state", "cannot be read"),
         ("waits nowhere", "There are: prod"),
         ("bench nowhere", "There are: prod"),
-        ("bench --rounds many", "rounds: It wants a whole number"),
+        ("install nowhere", "no design 'nowhere'"),
+        ("adopt jobs --mep id=a", "--map"),
+        ("bench --rounds many", "--rounds': It must be a whole number"),
         ("theme pink", "dark, light"),
         ("pipeline", "archive, replay, verify, rollup"),
         ("pipeline archvie mail", "There is no job"),
-        ("quit now", "no meaning"),
+        ("quit now", "not understood here"),
         ('q "mail', "quotation"),
     ],
 )
@@ -164,7 +187,7 @@ def test_what_a_line_could_become(line: str, offered: list[str]) -> None:
 
 
 async def test_the_line_completes_remembers_and_answers() -> None:
-    async with alone(places=[place()]) as console:
+    async with alone(connections=[conn()]) as console:
         console.feeds[0].give(*nine())
         await console.pilot.pause()
         gone: list[Any] = []
@@ -188,7 +211,7 @@ async def test_the_line_completes_remembers_and_answers() -> None:
 
 
 async def test_themes_and_quit() -> None:
-    async with alone(places=[place()]) as console:
+    async with alone(connections=[conn()]) as console:
         for theme in ("light", "contrast", "dark"):
             commands.run(console.app.site(console.app.screen), f"theme {theme}")
             await console.pilot.pause()
@@ -223,3 +246,14 @@ async def test_a_palette_that_is_closed_twice_closes_nothing_else() -> None:
         palette.dismiss()
         palette.dismiss()
         assert app.screen is here
+
+
+async def test_a_second_enter_does_not_close_where_the_first_one_went() -> None:
+    async with alone(connections=[conn()]) as console:
+        await console.press("colon", *"adopt")
+        dialog = console.app.screen
+        line = dialog.query_one(Input)
+        for _ in range(2):
+            dialog.post_message(Input.Submitted(line, line.value))
+        await until(console, lambda: "Adopt a table" in console.picture)
+        assert is_at(console, AdoptScreen)

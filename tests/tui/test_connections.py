@@ -10,14 +10,14 @@ from console.config import load
 from console.config.passwords import Secret
 from console.errors import ConnectionFailedError
 from console.tui import ConsoleApp
-from console.tui.dialogs.connection_form import ConnectionFormDialog
-from console.tui.dialogs.password import PasswordDialog
-from console.tui.opening import open_profile
-from console.tui.screens.connections import ConnectionsScreen
+from console.tui.context import Setup
+from console.tui.dialogs.dialog import PasswordDialog
+from console.tui.open_connection import open_profile
+from console.tui.screens.connections import ConnectionFormDialog, ConnectionsScreen
 from console.tui.screens.overview import OverviewScreen
 from console.tui.widgets.field import Field
-from console.tui.widgets.list_table import ListTable
-from tests.tui.alone import alone, is_at, place, until
+from console.tui.widgets.keyed_table import KeyedTable
+from tests.tui.alone import alone, conn, is_at, until
 from tests.tui.opened import Opened, picture
 
 PROMPT = """\
@@ -28,7 +28,7 @@ password = "prompt"
 
 
 async def test_it_shows_how_to_get_something_to_look_at() -> None:
-    app = ConsoleApp(config_path=Path("/etc/dbq/[x].toml"))
+    app = ConsoleApp(setup=Setup(config_path=Path("/etc/dbq/[x].toml")))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
         shown = picture(app)
@@ -42,9 +42,9 @@ async def test_it_shows_how_to_get_something_to_look_at() -> None:
 
 @pytest.mark.parametrize("size", [(50, 14), (160, 48)])
 async def test_each_has_a_line_and_the_chosen_one_is_told_whole(size: tuple[int, int]) -> None:
-    here = replace(place(), url="postgresql+psycopg://u@h/[x]", origin="/etc/dbq.toml:3")
+    here = replace(conn(), url="postgresql+psycopg://u@h/[x]", origin="/etc/dbq.toml:3")
     options = {"rights": "read-only by this session only", "config_path": Path("/etc/dbq.toml")}
-    async with alone("prod", "stage", places=[here], size=size, **options) as console:
+    async with alone("prod", "stage", connections=[here], size=size, **options) as console:
         console.feeds[0].give(production=True)
         console.feeds[1].fail()
         console.app.open_connections()
@@ -52,13 +52,13 @@ async def test_each_has_a_line_and_the_chosen_one_is_told_whole(size: tuple[int,
         assert "PRODUCTION" in console.picture
         assert "connection refused" in console.picture
         assert "postgresql+psycopg://u@h/[x]" in console.picture
-        table = console.app.screen.query_one("#connection-table", ListTable)
+        table = console.app.screen.query_one("#connection-table", KeyedTable)
         assert table.cells("stage")["state"].text == "lost"
         assert table.cells("prod")["production"].text == "PRODUCTION"
 
 
 async def test_a_test_says_what_the_login_can_do_or_why_it_failed() -> None:
-    async with alone(places=[place()]) as console:
+    async with alone(connections=[conn()]) as console:
         console.app.open_connections()
         await console.pilot.pause()
         screen = console.app.screen
@@ -81,7 +81,7 @@ def form(console: Opened, name: str, value: str) -> Field:
 
 async def test_a_password_in_clear_is_never_written(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
-    async with alone(places=[place()], config_path=path) as console:
+    async with alone(connections=[conn()], config_path=path) as console:
         console.app.open_connections()
         await console.pilot.pause()
         await console.press("n")
@@ -109,7 +109,7 @@ async def test_a_new_connection_opens_without_a_restart(
 ) -> None:
     monkeypatch.setenv("A_TEST_URL", database_url)
     path = tmp_path / "new" / "config.toml"
-    app = ConsoleApp(config_path=path)
+    app = ConsoleApp(setup=Setup(config_path=path))
     async with app.run_test(size=(80, 24)) as pilot:
         console = Opened(pilot, [], None)  # type: ignore[arg-type]
         await console.press("n")
@@ -124,8 +124,8 @@ async def test_a_new_connection_opens_without_a_restart(
         await until(console, lambda: "it answers" in console.picture)
         assert "superuser" in console.picture
         assert database_url not in path.read_text()
-        place = app.desk.places["prod"]
-    place.database.close()
+        conn = app.context.connections["prod"]
+    conn.database.close()
 
 
 async def test_a_password_that_is_typed_is_taken_in_the_console(tmp_path: Path) -> None:
@@ -133,12 +133,12 @@ async def test_a_password_that_is_typed_is_taken_in_the_console(tmp_path: Path) 
     path.write_text(PROMPT)
     configuration = load({"DBQ_CONFIG": str(path), "HOME": str(tmp_path)})
     opening = open_profile(configuration.profiles()[0])
-    credentials = opening.place.credentials
+    credentials = opening.conn.credentials
     assert credentials is not None
     with pytest.raises(ConnectionFailedError) as caught:
         credentials()
     assert "typed" in caught.value.why
-    async with alone("prod", places=[opening.place]) as console:
+    async with alone("prod", connections=[opening.conn]) as console:
         assert is_at(console, PasswordDialog)
         console.app.screen.query_one(Input).value = "s3cret"
         await console.pilot.pause()

@@ -14,7 +14,8 @@ from textual.widgets import Input
 
 from console.catalog import installed_queue
 from console.designs import design
-from console.doctor.finding import Code, Diagnosis, Finding, Severity
+from console.doctor.finding import Code, Diagnosis, Finding
+from console.monitor.limits import Severity
 from tests.tui.feeds import queue
 from tests.tui.opened import Opened, opened
 
@@ -54,21 +55,22 @@ _ALWAYS_SHOWN = 4
 _PAINTS_WITHIN_PAUSES = 250
 
 
-@settings(
-    max_examples=8,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
-)
-@given(st.lists(steps, min_size=3, max_size=25))
-def test_the_cursor_stays_on_its_queue_while_it_is_in_the_table(
-    done: list[tuple[str, Any]],
-) -> None:
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        asyncio.run(_walk(done, monkeypatch))
+def test_the_cursor_stays_on_its_queue_while_it_is_in_the_table(long: bool) -> None:
+    @settings(
+        max_examples=8 if long else 4,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+    )
+    @given(st.lists(steps, min_size=3, max_size=25))
+    def stays(done: list[tuple[str, Any]]) -> None:
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            asyncio.run(_scan(done, monkeypatch))
+
+    stays()
 
 
-async def _walk(done: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
-    async with opened("a", "b", places=[]) as console:
+async def _scan(done: list[tuple[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    async with opened("a", "b", connections=[]) as console:
         hit: list[object] = []
         monkeypatch.setattr(console.app, "open_actions", hit.append)
         await console.give(*(queue(name) for name in NAMES))
@@ -101,8 +103,8 @@ async def _do(console: Opened, step: str, value: Any) -> None:
         console.feed.fail()
         await console.pilot.pause()
     elif step == "examine":
-        board, now = console.app.desk.board, console.clock.now
-        board.take_diagnoses("a", _diagnosed(value), now, console.clock.clock.utc())
+        store, now = console.app.context.store, console.clock.now
+        store.take_diagnoses("a", _diagnosed(value), now, console.clock.clock.utc())
         console.overview.draw()
         await console.pilot.pause()
     else:

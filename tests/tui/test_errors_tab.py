@@ -1,12 +1,14 @@
 """The tab Errors: kinds, what they open to, what is acted on."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from console.errors import ConnectionFailedError
-from console.monitor.errors import ErrorGroup, ErrorGroups, also_matching, filters_of
-from console.tui.places import Place
+from console.monitor.errors import ErrorGroup, ErrorGroups, filters_of
+from console.monitor.wording import key_of
+from console.tui.open_connection import OpenConnection
 from console.tui.tabs.errors import ErrorsTab
-from console.tui.widgets.words import Words
+from console.tui.text import Words
 from tests.tui.acting import database_at, make
 from tests.tui.one_tab import KEY, Shown, one_tab
 from tests.tui.test_messages import QUEUE
@@ -16,7 +18,8 @@ AT = datetime(2026, 3, 29, 2, 0, 0, tzinfo=UTC)
 
 def group(wording: str, count: int = 1, sample: str = "") -> ErrorGroup:
     later = AT + timedelta(minutes=10)
-    return ErrorGroup(wording, count, AT, later, 1, 5, "17", sample or wording)
+    text = sample or wording
+    return ErrorGroup(wording, count, AT, later, 1, 5, "17", text, key_of(text))
 
 
 NO_ROUTE = group("no route to <ip>: <text> [bold]", 12, "no route to 10.0.0.7: 'x'\x1b [bold]")
@@ -34,9 +37,9 @@ def head(shown: Shown[ErrorsTab]) -> str:
 
 async def test_kinds_with_their_counts_times_tries_and_samples() -> None:
     async with one_tab(ErrorsTab, size=(160, 48)) as shown:
-        shown.tab.show_groups(groups(NO_ROUTE, TIMED_OUT, complete=False, ungrouped=4))
+        shown.tab.show_found(groups(NO_ROUTE, TIMED_OUT, complete=False, ungrouped=4))
         await shown.pilot.pause()
-        assert "19 errors of 2 kinds at least, the newest; older ones were not" in head(shown)
+        assert "19 errors in 2 groups at least, the newest; older ones were not" in head(shown)
         for words in ("≈12", "03-29 02:00:00", "03-29 02:10:00", "1 to 5", "no route to <ip>"):
             assert words in shown.picture
         assert "newest, message 17: no route to 10.0.0.7: 'x'␛ [bold]" in shown.picture
@@ -48,51 +51,46 @@ async def test_kinds_with_their_counts_times_tries_and_samples() -> None:
 
 async def test_the_cursor_stays_on_its_kind_and_acts_on_it() -> None:
     async with one_tab(ErrorsTab) as shown:
-        shown.tab.show_groups(groups(NO_ROUTE, TIMED_OUT))
+        shown.tab.show_found(groups(NO_ROUTE, TIMED_OUT))
         await shown.press("j")
-        shown.tab.show_groups(groups(group("new", 99), group("newer", 98), NO_ROUTE, TIMED_OUT))
+        shown.tab.show_found(groups(group("new", 99), group("newer", 98), NO_ROUTE, TIMED_OUT))
         await shown.press("a")
-        shown.tab.show_groups(groups(NO_ROUTE))
-        assert shown.tab.table.cells("timed out")["count"].text == "0"
+        shown.tab.show_found(groups(NO_ROUTE))
+        assert shown.tab.table.cells(TIMED_OUT.key)["count"].text == "0"
         await shown.press("a")
-        assert shown.ways.went == [("actions", KEY, "state=error", "error~timed out")] * 2
+        assert (
+            shown.navigator.went
+            == [("actions", KEY, "state=error", f"error-group={TIMED_OUT.key}")] * 2
+        )
 
 
 async def test_none_is_said_in_words() -> None:
     async with one_tab(ErrorsTab) as shown:
-        shown.tab.show_groups(groups())
+        shown.tab.show_found(groups())
         await shown.press("enter", "a", "y")
         assert "No errors." in head(shown)
-        assert shown.ways.went == []
+        assert shown.navigator.went == []
 
 
-def test_a_kind_becomes_filters_that_its_messages_match() -> None:
-    assert filters_of(NO_ROUTE).words == ("state=error", "error~no route to", "error~[bold]")
-    blanks = group("lost at <time> of order <n>", sample="lost  at 10:00:00 of\norder 7")
-    assert filters_of(blanks).words == ("state=error",)
-    masked = group("card *** refused", sample="card *** refused")
-    assert filters_of(masked).words == ("state=error", "error~card", "error~refused")
-
-
-def test_other_kinds_that_match_too_are_known() -> None:
-    longer = group("timed out after <n> s", 2, "TIMED OUT after 3 s")
-    assert also_matching(TIMED_OUT, [NO_ROUTE, TIMED_OUT, longer]) == (longer,)
-    assert also_matching(longer, [NO_ROUTE, TIMED_OUT, longer]) == ()
+def test_a_kind_is_a_filter_of_its_own() -> None:
+    assert filters_of(NO_ROUTE).words == ("state=error", f"error-group={NO_ROUTE.key}")
+    masked = replace(NO_ROUTE, wording="***", sample="***")
+    assert filters_of(masked) == filters_of(NO_ROUTE)
 
 
 async def test_on_a_server_a_kind_opens_to_its_messages(database_url: str) -> None:
     with database_at(database_url) as database:
         make(database, "mail", "claim", {})
-        async with one_tab(ErrorsTab, places=[Place("prod", database)]) as shown:
+        async with one_tab(ErrorsTab, connections=[OpenConnection("prod", database)]) as shown:
             tab = shown.tab
             tab.look()
             await shown.until(lambda: tab.found is not None)
-            assert "4 errors of 1 kind" in head(shown)
+            assert "4 errors in 1 group" in head(shown)
             await shown.press("enter")
             await shown.until(lambda: len(tab.pane.table.keys) == 4)
             assert tab.is_open
             await shown.press("x", "a")
-            (went,) = shown.ways.went
+            (went,) = shown.navigator.went
             assert went[:2] == ("actions", KEY)
             assert [word.partition("=")[0] for word in went[2:]] == ["id"]
             await shown.press("escape", "escape")

@@ -11,19 +11,22 @@ from sqlalchemy import make_url
 from textual.app import App, ComposeResult
 from textual.command import CommandList
 
+from console.actions.install import uninstall
 from console.actions.push import push_many
-from console.actions.uninstall import uninstall
 from console.engines import Database, open_database
 from console.engines.embedded import EmbeddedServer
-from console.monitor.messages import look
+from console.monitor.messages import read_page
+from console.monitor.sampler import Sampler
 from console.rights import Rights
-from console.tui import ConsoleApp, SamplerFeed
-from console.tui.board import Key
-from console.tui.places import Place, url_words
-from console.tui.screens.action import ActionScreen, Stage
+from console.tui import ConsoleApp
+from console.tui.context import Setup
+from console.tui.dialogs.dialog import Choices
+from console.tui.open_connection import OpenConnection, url_words
+from console.tui.screens.form import Stage
 from console.tui.screens.message import MessageScreen
+from console.tui.screens.planned import ActionScreen
+from console.tui.store import QueueKey
 from console.tui.tabs.messages import MessagesTab
-from console.tui.widgets.choices import Choices
 from console.tui.widgets.keyed_table import KeyedTable
 from tests.servers import connect, fresh_database
 from tests.tui.acting import database_at, make
@@ -31,17 +34,17 @@ from tests.tui.one_tab import jobs_ended
 from tests.tui.opened import Opened, ended, opened
 from tests.tui.test_findings import until
 
-MAIL: Key = ("here", "public", "mail")
-RING: Key = ("here", "public", "orders")
+MAIL: QueueKey = ("here", "public", "mail")
+RING: QueueKey = ("here", "public", "orders")
 SIZES = ((50, 14), (20, 5), (160, 48), (80, 24))
 
 
 @asynccontextmanager
 async def watching(database: Database) -> AsyncIterator[Opened]:
     """A console that looks at a database often."""
-    place = Place("here", database, Rights.ADMIN, words=url_words(database))
-    feed = SamplerFeed(database, interval_seconds=0.2, name="here")
-    app = ConsoleApp([feed], places=[place], rights="admin")
+    conn = OpenConnection("here", database, Rights.ADMIN, words=url_words(database))
+    feed = Sampler(database, interval_seconds=0.2, name="here")
+    app = ConsoleApp([feed], Setup([conn], rights="admin"))
     async with app.run_test(size=(80, 24)) as pilot:
         console = Opened(pilot, (), None)  # type: ignore[arg-type]
         await until(console, lambda: bool(views(console)))
@@ -52,8 +55,8 @@ async def watching(database: Database) -> AsyncIterator[Opened]:
 
 def views(console: Opened) -> list[str]:
     """The queues that are known, those first that are up to date."""
-    board, now = console.app.desk.board, console.app.desk.clock.monotonic()
-    return [view.label for view in board.queues(now) if view.stale_seconds is None]
+    store, now = console.app.context.store, console.app.context.clock.monotonic()
+    return [view.label for view in store.queues(now) if view.stale_seconds is None]
 
 
 @contextmanager
@@ -62,7 +65,7 @@ def queues_on(url: str) -> Iterator[tuple[Database, str]]:
     with database_at(url) as database:
         mail = make(database, "mail", "claim", {"payload": "text"})
         make(database, "orders", "ring", {"size": "50"})
-        yield database, look(database, mail, limit=100).messages[0].key
+        yield database, read_page(database, mail, limit=100).messages[0].key
 
 
 @dataclass(frozen=True)
@@ -144,7 +147,7 @@ async def test_each_screen_in_any_size_and_opened_while_nobody_answers(
                     console.app.pop_screen()
                 await console.pilot.pause()
             own_server.restart()
-            console.app.desk.look_now()
+            console.app.context.sample_now()
             await until(console, lambda: len(views(console)) == 2)
 
 
@@ -201,7 +204,9 @@ async def test_what_is_locked_is_told_and_never_zero(database_url: str) -> None:
 def row(console: Opened) -> str:
     """What the overview says of the figures that wait for a lock."""
     cells = console.table.cells(repr(MAIL)) if repr(MAIL) in console.table.keys else {}
-    console.table.draw(console.app.desk.board.queues(console.app.desk.clock.monotonic()))
+    console.table.show_queues(
+        console.app.context.store.queues(console.app.context.clock.monotonic())
+    )
     return " ".join(cells[name].text for name in ("ready", "stuck", "errors") if name in cells)
 
 
@@ -221,7 +226,7 @@ async def test_a_login_that_may_see_no_other_sessions(database_url: str) -> None
         try:
             async with watching(little) as console:
                 console.app.open_waits("here")
-                await until(console, lambda: "Not seen" in console.picture)
+                await until(console, lambda: "Not visible" in console.picture)
                 assert "pg_read_all_stats" in console.picture
         finally:
             little.close()
@@ -238,10 +243,10 @@ async def test_what_is_no_text_for_a_terminal_ten_megabytes_of_it(database_url: 
     with database_at(database_url) as database:
         odd = make(database, ODD, "fifo", {"payload": "text"})
         with database.transaction("push") as connection:
-            push_many(connection, database.product, odd, [PAYLOAD])
-        key = look(database, odd, limit=100).messages[-1].key
+            push_many(connection, odd, [PAYLOAD])
+        key = read_page(database, odd, limit=100).messages[-1].key
         async with watching(database) as console:
-            assert "[bold]" in console.picture
+            await until(console, lambda: "[bold]" in console.picture)
             console.app.open_message(("here", "public", ODD), key)
             screen = console.app.screen
             assert isinstance(screen, MessageScreen)
@@ -285,8 +290,8 @@ async def test_a_queue_goes_while_its_form_is_open(database_url: str) -> None:
             screen = console.app.screen
             assert isinstance(screen, ActionScreen)
             await until(console, lambda: screen.stage is Stage.FORM)
-            place = console.app.desk.places["here"]
-            uninstall(database, place.find(*MAIL[1:]), keep_archive=False, with_messages=True)
+            conn = console.app.context.connections["here"]
+            uninstall(database, conn.find(*MAIL[1:]), keep_archive=False, with_messages=True)
             await console.press("enter")
             await until(console, lambda: "was dropped or changed" in console.picture)
             assert screen.stage is Stage.FORM

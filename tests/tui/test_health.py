@@ -5,54 +5,57 @@ from typing import Any
 
 import pytest
 
-from console.monitor.limits import Limits, Thresholds
-from console.tui.health import Health, Level, assess, full_in_seconds
+from console.monitor.limits import Limits, Severity, Thresholds
+from console.tui.findings import Health, assess, full_in_seconds
 from tests.tui.feeds import broken, queue
 
 
 def test_a_quiet_queue_is_fine() -> None:
-    assert assess(queue("q")).level is Level.OK
+    assert assess(queue("q")).level is Severity.OK
 
 
 @pytest.mark.parametrize(
     ("figures", "level", "reason"),
     [
-        ({"stuck": 14}, Level.WARNING, "14 stuck"),
-        ({"errors": 6}, Level.WARNING, "6 in error"),
-        ({"gap": 89, "capacity": 100}, Level.OK, None),
-        ({"gap": 90, "capacity": 100}, Level.WARNING, "90 % full"),
-        ({"gap": 100, "capacity": 100}, Level.CRITICAL, "full: it takes no more pushes"),
-        ({"gap": -3, "capacity": 100}, Level.OK, None),
+        ({"stuck": 14}, Severity.WARNING, "14 stuck"),
+        ({"errors": 9}, Severity.OK, None),
+        ({"errors": 10}, Severity.WARNING, "10 in error (limit 10)"),
+        ({"errors": 100, "ready": 901}, Severity.OK, None),
+        ({"errors": 101, "ready": 901}, Severity.WARNING, "101 in error (limit 101)"),
+        ({"gap": 89, "capacity": 100}, Severity.OK, None),
+        ({"gap": 90, "capacity": 100}, Severity.WARNING, "90 % full"),
+        ({"gap": 100, "capacity": 100}, Severity.CRITICAL, "full: it takes no more pushes"),
+        ({"gap": -3, "capacity": 100}, Severity.OK, None),
     ],
 )
-def test_one_reason(figures: dict[str, Any], level: Level, reason: str | None) -> None:
+def test_one_reason(figures: dict[str, Any], level: Severity, reason: str | None) -> None:
     health = assess(queue("q", **figures))
     assert health.level is level
     assert health.reasons == ((reason,) if reason else ())
 
 
 def test_the_gravest_reason_comes_first() -> None:
-    health = assess(queue("q", errors=2, stuck=1, gap=100, capacity=100))
-    assert health.reasons == ("full: it takes no more pushes", "1 stuck", "2 in error")
-    assert health.level is Level.CRITICAL
+    health = assess(queue("q", errors=20, stuck=1, gap=100, capacity=100))
+    assert health.reasons == ("full: it takes no more pushes", "1 stuck", "20 in error (limit 10)")
+    assert health.level is Severity.CRITICAL
 
 
 def test_a_queue_that_cannot_be_looked_at_says_why() -> None:
     health = assess(broken("q", "fifo", "permission denied for table q"))
-    assert health.level is Level.WARNING
+    assert health.level is Severity.WARNING
     assert health.reasons == ("permission denied for table q",)
 
 
 def test_the_limits_are_those_of_the_configuration() -> None:
     deep = queue("q", ready=12_480, errors=2, gap=95, capacity=100)
     nothing = Thresholds(300.0, Limits(), Limits(), Limits(), Limits())
-    assert assess(deep, nothing).level is Level.OK
+    assert assess(deep, nothing).level is Severity.OK
     low = replace(nothing, depth=Limits(10, 10_000), errors=Limits(3))
-    assert assess(deep, low) == Health(Level.CRITICAL, ("12,480 ready (limit 10,000)",))
+    assert assess(deep, low) == Health(Severity.CRITICAL, ("12,480 ready (limit 10,000)",))
 
 
 def test_marks_differ_without_colour() -> None:
-    assert [level.mark for level in Level] == [" ", "!", "✖"]
+    assert [level.mark for level in Severity] == [" ", "·", "?", "!", "✖"]
 
 
 @pytest.mark.parametrize(

@@ -3,26 +3,27 @@
 import pytest
 from textual.binding import Binding
 from textual.events import Key
-from textual.widgets import Input
+from textual.widgets import Input, Markdown
 
-from console.tui.dialogs.command import CommandDialog
+from console.help import topics
 from console.tui.dialogs.command_line import CommandLineDialog
+from console.tui.dialogs.dialog import CommandDialog
 from console.tui.screens.help import HelpScreen, keys_of
 from console.tui.screens.live import LiveScreen
-from tests.tui.alone import alone, is_at, place
+from tests.tui.alone import alone, conn, is_at
 from tests.tui.opened import opened
 
 KEY = ("prod", "public", "mail")
 
 
 async def test_the_help_is_made_from_the_screen_below_it() -> None:
-    async with alone(places=[place()], size=(100, 60)) as console:
+    async with alone(connections=[conn()], size=(100, 60)) as console:
         console.app.open_audit("prod")
         await console.pilot.pause()
         assert is_at(console, LiveScreen)
         await console.press("question_mark")
         shown = console.picture
-        assert "show the action whole" in shown
+        assert "show the whole action" in shown
         assert "operator:ann" in shown
         assert "mail in the name, design" not in shown, "that is the overview's filter"
         assert "≈" in shown
@@ -31,22 +32,22 @@ async def test_the_help_is_made_from_the_screen_below_it() -> None:
 
 
 async def test_every_key_of_every_screen_has_words() -> None:
-    async with alone(places=[place()]) as console:
-        ways = {"smoke": (KEY,), "connections": ()}
+    async with alone(connections=[conn()]) as console:
+        navigator = {"smoke": (KEY,), "connections": ()}
         for way in ("install", "adopt", "smoke", "audit", "connections"):
-            getattr(console.app, f"open_{way}")(*ways.get(way, ("prod",)))
+            getattr(console.app, f"open_{way}")(*navigator.get(way, ("prod",)))
             await console.pilot.pause()
             screen = console.app.screen
             for binding in type(screen).BINDINGS:
                 assert isinstance(binding, Binding)
                 assert binding.description
             told = dict(keys_of(screen.active_bindings.values()))
-            assert any("one level out" in words for words in told.values()), way
-            assert told[":"] == "a command"
+            assert any("one level back" in words for words in told.values()), way
+            assert told[":"] == "enter a command"
         console.app.action_help()
         await console.pilot.pause()
         assert is_at(console, HelpScreen)
-        assert "connect, and see what the login can do" in console.picture
+        assert "connect, and see the login's rights" in console.picture
 
 
 async def test_the_keys_of_the_digits_are_a_range_and_brackets_are_brackets() -> None:
@@ -56,14 +57,14 @@ async def test_the_keys_of_the_digits_are_a_range_and_brackets_are_brackets() ->
         bindings = console.app.screen.active_bindings.values()
         keys = {words: keys for keys, words in keys_of(bindings)}
         assert keys["the tab of that number"] == "1-9"
-        assert keys["the chart before"] == "["
-        assert keys["one level out; never quits"] == "Escape q"
+        assert keys["the previous chart"] == "["
+        assert keys["one level back; never quits"] == "Escape q"
 
 
 async def test_escape_and_q_are_the_same_on_the_overview() -> None:
     async with opened() as console:
         keys = keys_of(console.app.screen.active_bindings.values())
-        assert ("Escape q", "one level out; never quits") in keys
+        assert ("Escape q", "one level back; never quits") in keys
         await console.press("escape")
         assert "Ctrl-Q quits" in console.picture
 
@@ -75,7 +76,7 @@ async def test_dialogs_have_help_too(key: str) -> None:
         assert is_at(console, CommandDialog)
         await console.press(key)
         assert is_at(console, HelpScreen)
-        assert "copy the command once more" in console.picture
+        assert "copy the command again" in console.picture
         await console.press("escape")
         assert is_at(console, CommandDialog)
 
@@ -89,3 +90,32 @@ async def test_what_is_typed_right_after_a_colon_goes_into_the_line() -> None:
         assert console.app.screen.query_one(Input).value == "asx"
         await console.press("colon")
         assert console.app.screen.query_one(Input).value == "asx:"
+
+
+async def test_the_topics_come_after_the_keys_and_are_turned_like_pages(*, long: bool) -> None:
+    every = list(topics().values())
+    async with opened(size=(120, 200)) as console:
+        await console.press("question_mark")
+        for one in every:
+            assert f"{one.name}: " in console.picture
+        for one in every if long else every[:1]:
+            await console.press("right")
+            assert console.app.screen.query_one("#help").border_title == f"Help: {one.name}"
+            assert console.app.screen.query_one(Markdown).source == one.text
+        await console.press("right" if long else "left")
+        assert not console.app.screen.query(Markdown)
+        assert ":messages" in console.picture
+        await console.press("left")
+        assert console.app.screen.query_one(Markdown).source == every[-1].text
+
+
+async def test_a_digit_opens_its_topic_and_escape_goes_back_to_the_keys() -> None:
+    async with opened() as console:
+        await console.press("question_mark", "3")
+        await console.pilot.pause()
+        assert "Those you use every day" in console.picture
+        await console.press("escape")
+        assert is_at(console, HelpScreen)
+        assert not console.app.screen.query(Markdown)
+        await console.press("escape")
+        assert not is_at(console, HelpScreen)

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from console.tui.recordings import Recordings
+from console.tui.open_connection import Recordings
 from console.tui.tabs.history import HistoryTab
+from console.tui.text import Paragraph
 from console.tui.widgets.charts import Chart
-from console.tui.widgets.list_table import ListTable
-from console.tui.widgets.paragraph import Paragraph
 from tests.tui.feeds import queue
 from tests.tui.one_tab import Shown, one_tab, until
 from tests.tui.recorded import Taken
@@ -41,7 +40,7 @@ async def test_what_was_recorded_is_drawn_and_gaps_are_gaps(
 ) -> None:
     recorded(tmp_path)
     async with one_tab(HistoryTab, size=size) as shown:
-        shown.app.desk.recordings = Recordings(tmp_path)
+        shown.app.context.recordings = Recordings(tmp_path)
         shown.tab.look()
         await shown.until(lambda: shown.tab.found)
         assert len(charts(shown)) == seen
@@ -55,10 +54,10 @@ async def test_what_was_recorded_is_drawn_and_gaps_are_gaps(
 async def test_marks_are_told_and_the_charts_point_at_them(tmp_path: Path) -> None:
     recorded(tmp_path)
     async with one_tab(HistoryTab, size=(100, 40)) as shown:
-        shown.app.desk.recordings = Recordings(tmp_path)
+        shown.app.context.recordings = Recordings(tmp_path)
         shown.tab.look()
         await shown.until(lambda: shown.tab.found)
-        table = shown.tab.query_one("#history-marks", ListTable)
+        table = shown.tab.table
         told = shown.tab.query_one("#history-told", Paragraph)
         assert [table.cells(key)["name"].text for key in table.keys] == ["▶ purge", "! odd"]
         assert "ok, 3 of 3, ann" in told.said
@@ -74,7 +73,7 @@ async def test_marks_are_told_and_the_charts_point_at_them(tmp_path: Path) -> No
 async def test_another_span_is_read_anew(tmp_path: Path) -> None:
     recorded(tmp_path)
     async with one_tab(HistoryTab) as shown:
-        shown.app.desk.recordings = Recordings(tmp_path)
+        shown.app.context.recordings = Recordings(tmp_path)
         shown.tab.look()
         await shown.until(lambda: shown.tab.found)
         first = shown.tab.found
@@ -92,7 +91,7 @@ async def test_another_span_is_read_anew(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kept", [True, False])
 async def test_where_there_is_nothing_it_says_how_to_record(tmp_path: Path, *, kept: bool) -> None:
     async with one_tab(HistoryTab) as shown:
-        shown.app.desk.recordings = Recordings(tmp_path) if kept else None
+        shown.app.context.recordings = Recordings(tmp_path) if kept else None
         shown.tab.look()
         shown.tab.draw(None, paused=False)
         words = "Nothing is recorded of 'mail'" if kept else "Nothing is recorded here."

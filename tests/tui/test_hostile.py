@@ -6,7 +6,7 @@ from textual.widgets import Input
 
 from console.errors import ConnectionFailedError
 from console.rights import Rights
-from console.tui.places import Place
+from console.tui.open_connection import OpenConnection
 from console.tui.screens.message import MessageScreen
 from console.tui.screens.overview import OverviewScreen
 from console.tui.screens.queue import QueueScreen
@@ -73,8 +73,8 @@ async def test_messages_of_any_kind_on_every_screen_of_a_queue(database_url: str
                     f'UPDATE "{name}" SET {column} = %(text)s WHERE {column} IS NOT NULL',
                     {"text": text},
                 )
-        place = Place("here", database, Rights.ADMIN, words=("--profile", WORST))
-        async with opened("here", size=(120, 40), places=[place]) as console:
+        conn = OpenConnection("here", database, Rights.ADMIN, words=("--profile", WORST))
+        async with opened("here", size=(120, 40), connections=[conn]) as console:
             await console.give(queue(name, "status", ready=7, errors=4, claimed=3, done=2))
             console.app.open_queue(("here", "public", name), "messages")
             await until(console.pilot, lambda: console.app.screen.query(MessagesTab))

@@ -3,16 +3,16 @@
 from console.engines import open_database
 from console.errors import UsageError
 from console.rights import Rights
-from console.tui.dialogs.install_plan import InstallPlanDialog
-from console.tui.places import Place
+from console.tui.open_connection import OpenConnection
 from console.tui.screens.audit import AuditScreen
+from console.tui.screens.form import Stage
 from console.tui.screens.install import InstallScreen
 from console.tui.screens.smoke import SmokeScreen
-from console.tui.widgets.audit_table import AuditTable
 from console.tui.widgets.field import Field
-from console.tui.widgets.list_table import ListTable
-from console.tui.widgets.sql_view import SqlView
-from tests.tui.alone import alone, is_at, place, until
+from console.tui.widgets.plan_pane import SqlView
+from console.verbs.queues import INSTALL
+from console.verbs.verb import texts
+from tests.tui.alone import alone, conn, is_at, until
 from tests.tui.opened import Opened
 
 
@@ -33,14 +33,26 @@ def fill(screen: InstallScreen, name: str, value: str) -> Field:
     return field
 
 
+def is_form(screen: InstallScreen) -> bool:
+    return screen.stage is Stage.FORM
+
+
 async def choose(console: Opened, screen: InstallScreen, design: str) -> None:
-    table = screen.query_one("#designs", ListTable)
+    table = screen.table
     table.move_cursor(table.keys.index(design))
     await console.pilot.pause()
 
 
+async def test_it_begins_with_fifo() -> None:
+    async with alone(connections=[conn()]) as console:
+        screen = await form(console)
+        assert screen.design.name == "fifo"
+        table = screen.table
+        assert (*table.keys[:2], table.cursor_key) == ("fifo", "naive", "fifo")
+
+
 async def test_each_design_has_its_paragraph_and_its_own_options() -> None:
-    async with alone(places=[place()], size=(50, 14)) as console:
+    async with alone(connections=[conn()], size=(50, 14)) as console:
         screen = await form(console)
         await choose(console, screen, "ring")
         await console.pilot.pause()
@@ -60,14 +72,14 @@ async def test_each_design_has_its_paragraph_and_its_own_options() -> None:
 
 
 async def test_what_is_wrong_is_said_by_its_field_at_once() -> None:
-    async with alone(places=[place()]) as console:
+    async with alone(connections=[conn()]) as console:
         screen = await form(console)
         await choose(console, screen, "ring")
         size = fill(screen, "size", "many")
         name = fill(screen, "name", "x" * 60)
         await console.pilot.pause()
         assert [field.is_wrong for field in (size, name)] == [True, True]
-        assert "at most" in str(name.query_one(".form-help").render())
+        assert "at most" in str(name.query_one(".field-help").render())
         fill(screen, "size", "20")
         fill(screen, "name", "orders")
         await console.pilot.pause()
@@ -80,35 +92,54 @@ async def test_what_is_wrong_is_said_by_its_field_at_once() -> None:
         assert "exclude each other" in console.picture
 
 
+async def test_it_begins_as_a_line_says_and_says_that_line_again() -> None:
+    async with alone(connections=[conn()], size=(160, 48)) as console:
+        console.app.open_install("prod", design="ring", name="-late", option="size=20 in_hand=on")
+        await console.pilot.pause()
+        screen = console.app.screen
+        assert isinstance(screen, InstallScreen)
+        assert screen.design.name == "ring"
+        wanted = screen.wanted()
+        assert wanted is not None
+        assert wanted.queue.options["size"] == "20"
+        words = ["--option", "size=20", "--option", "in_hand=on", "--", "ring", "-late"]
+        assert wanted.words == words
+        assert texts(INSTALL, words) == {
+            "design": "ring",
+            "name": "-late",
+            "option": "size=20 in_hand=on",
+        }
+
+
 async def test_without_the_right_the_sql_can_be_read_and_nothing_runs() -> None:
-    async with alone(places=[place(rights=Rights.OPERATOR)]) as console:
+    async with alone(connections=[conn(rights=Rights.OPERATOR)]) as console:
         screen = await form(console)
         await choose(console, screen, "fifo")
         fill(screen, "name", "[bold]orders")
         await console.press("enter", "enter")
-        assert is_at(console, InstallPlanDialog)
-        sql = console.app.screen.query_one(SqlView).text
+        assert screen.stage is Stage.PLAN
+        sql = screen.query_one(SqlView).text
         assert 'CREATE TABLE "public"."[bold]orders"' in sql
-        assert not console.app.screen.query_one("#confirm").display
+        assert not screen.query_one("#confirm").display
+        assert "installing needs admin" in console.picture
         await console.press("escape")
-        assert is_at(console, InstallScreen)
+        assert is_form(screen)
 
 
 async def test_on_production_only_the_name_confirms() -> None:
-    async with alone(places=[place(production=True)]) as console:
+    async with alone(connections=[conn(production=True)]) as console:
         screen = await form(console)
         await choose(console, screen, "fifo")
         fill(screen, "name", "orders")
         wanted = screen.wanted()
         assert wanted is not None
-        dialog = InstallPlanDialog(
-            screen.desk, wanted.place, wanted.product, wanted.queue, production=True
-        )
-        console.app.push_screen(dialog)
+        screen.show_plan(wanted)
         await console.pilot.pause()
+        assert "It runs on PRODUCTION prod in one transaction" in console.picture
         await console.press("y", "enter")
-        assert "nothing was installed" in console.picture
-        dialog.failed(UsageError("Taken.", why="By a table.", next_step="Another name."))
+        assert "'y' does not match" in console.picture
+        assert not console.app.context.running.all
+        screen.fail(UsageError("Taken.", why="By a table.", next_step="Another name."))
         await console.pilot.pause()
         for part in ("Taken.", "By a table.", "Another name."):
             assert part in console.picture
@@ -123,21 +154,21 @@ async def test_for_an_engine_alone_there_is_only_its_sql() -> None:
         fill(screen, "connection", "/mssql")
         fill(screen, "name", "orders")
         await console.pilot.pause()
-        assert "broker" in screen.query_one("#designs", ListTable).keys
+        assert "broker" in screen.table.keys
         assert screen.query_one("#field-schema", Field).value == "dbo"
         await console.press("enter", "enter")
-        assert is_at(console, InstallPlanDialog)
-        assert "SET XACT_ABORT ON" in console.app.screen.query_one(SqlView).text
+        assert screen.stage is Stage.PLAN
+        assert "SET XACT_ABORT ON" in screen.query_one(SqlView).text
 
 
 async def test_from_the_form_to_the_smoke_test_to_the_audit(database_url: str) -> None:
     database = open_database(database_url, label="prod")
-    async with alone(places=[Place("prod", database, Rights.ADMIN)]) as console:
+    async with alone(connections=[OpenConnection("prod", database, Rights.ADMIN)]) as console:
         screen = await form(console)
         await choose(console, screen, "fifo")
         fill(screen, "name", "orders")
         await console.press("enter", "enter")
-        await until(console, lambda: is_at(console, InstallPlanDialog))
+        await until(console, lambda: screen.stage is Stage.PLAN)
         await console.press("y", "enter")
         await until(console, lambda: "Installed public.orders" in console.picture)
         await console.press("enter")
@@ -151,10 +182,10 @@ async def test_from_the_form_to_the_smoke_test_to_the_audit(database_url: str) -
         await console.pilot.pause()
         audit = console.app.screen
         assert isinstance(audit, AuditScreen)
-        table = audit.query_one(AuditTable)
+        table = audit.table
         await until(console, lambda: table.keys)
-        assert table.entry is not None
-        assert (table.entry.verb, table.entry.queue) == ("install", "orders")
+        assert table.row is not None
+        assert (table.row.entry.verb, table.row.entry.queue) == ("install", "orders")
         # A name that is taken is said by its field, before anything runs.
         await console.press("escape")
         screen = await form(console)

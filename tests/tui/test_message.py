@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 from textual.widgets import Input
 
-from console.actions import audit
+from console import audit
 from console.actions.pop import complete, pop_many
 from console.actions.push import push_many
 from console.actions.reveal import reveal
 from console.errors import ConnectionFailedError, RefusedError
-from console.monitor.messages import look
+from console.monitor.messages import read_page
 from console.monitor.owners import Evidence
 from console.rights import Rights
-from console.tui.payloads import Form
-from console.tui.places import Place
-from console.tui.screens.message import FIRST_BYTES, Looked, MessageScreen
-from console.tui.widgets.words import Words
+from console.tui.open_connection import OpenConnection
+from console.tui.payloads import PayloadForm
+from console.tui.screens.message import FIRST_BYTES, MessageScreen, ReadMessage
+from console.tui.text import Words
 from tests.tui.acting import database_at, make
 from tests.tui.alone import alone
 from tests.tui.one_tab import KEY, Remembering, jobs_ended, until
@@ -45,15 +45,15 @@ FAILED = message(
 
 @asynccontextmanager
 async def opened(
-    place: Place | None = None, key: str = "error,,17", size: tuple[int, int] = (80, 24)
+    conn: OpenConnection | None = None, key: str = "error,,17", size: tuple[int, int] = (80, 24)
 ) -> AsyncIterator[tuple[Opened, MessageScreen, Remembering]]:
-    async with alone("prod", size=size, places=[] if place is None else [place]) as console:
-        ways = Remembering()
-        console.app.desk.ways = ways
-        screen = MessageScreen(console.app.desk, KEY, key)
+    async with alone("prod", size=size, connections=[] if conn is None else [conn]) as console:
+        navigator = Remembering()
+        console.app.context.navigator = navigator
+        screen = MessageScreen(console.app.context, KEY, key)
         console.app.push_screen(screen)
         await console.pilot.pause()
-        yield console, screen, ways
+        yield console, screen, navigator
     jobs_ended()
 
 
@@ -65,14 +65,14 @@ def said(screen: MessageScreen, name: str) -> str:
     return screen.query_one(f"#message-{name}", Words).said
 
 
-def payload(text: str | bytes, *, cut: bool = False, **more: Any) -> Looked:
+def payload(text: str | bytes, *, cut: bool = False, **more: Any) -> ReadMessage:
     found = replace(FAILED, payload=text, payload_cut=cut, payload_bytes=len(text), **more)
-    return Looked(found, payload_bytes=FIRST_BYTES)
+    return ReadMessage(found, payload_bytes=FIRST_BYTES)
 
 
 async def test_states_times_owner_error_and_then_it_is_gone() -> None:
-    async with opened() as (console, screen, ways):
-        screen.show_look(Looked(FAILED, Evidence.GONE))
+    async with opened() as (console, screen, navigator):
+        screen.show_look(ReadMessage(FAILED, Evidence.GONE))
         await console.pilot.pause()
         drawn = console.picture
         for words in (
@@ -82,10 +82,10 @@ async def test_states_times_owner_error_and_then_it_is_gone() -> None:
         ):
             assert words in drawn
         await console.press("a")
-        assert ways.went == [("actions", KEY, "id=17")]
-        screen.show_look(Looked(None))
+        assert navigator.went == [("actions", KEY, "id=17")]
+        screen.show_look(ReadMessage(None))
         await console.pilot.pause()
-        assert "GONE by now" in said(screen, "head")
+        assert "GONE" in said(screen, "head")
         assert "attempts 3" in said(screen, "head")
         screen.fail(ConnectionFailedError("Could not look.", why="it is away"))
         assert "it is away" in said(screen, "foot")
@@ -93,7 +93,7 @@ async def test_states_times_owner_error_and_then_it_is_gone() -> None:
 
 async def test_it_opens_on_a_message_that_is_gone() -> None:
     async with opened() as (console, screen, _):
-        screen.show_look(Looked(None))
+        screen.show_look(ReadMessage(None))
         await console.press("a", "y", "enter")
         assert "gone: popped, purged or archived" in said(screen, "head")
         await console.press("w", *"q1x", "escape")
@@ -109,12 +109,12 @@ async def test_json_text_and_hex_by_one_key(monkeypatch: pytest.MonkeyPatch) -> 
         text = '{"n": 1.10, "in": {"x": [1]}, "evil": "[bold]\u202e\\u0000"}'
         screen.show_look(payload(text))
         await laid_out(console, screen)
-        assert screen.view.form is Form.JSON
+        assert screen.view.form is PayloadForm.JSON
         assert '"evil": "[bold]<U+202E>\\u0000"' in console.picture
         await console.press("j", "j", "enter")
         await until(console.pilot, lambda: '▸ "in": { … }' in console.picture)
         await console.press("v")
-        await until(console.pilot, lambda: screen.view.shown.form is Form.TEXT)  # type: ignore[union-attr]
+        await until(console.pilot, lambda: screen.view.shown.form is PayloadForm.TEXT)  # type: ignore[union-attr]
         await console.press("v")
         await until(console.pilot, lambda: "00000000  7b 22 6e 22" in console.picture)
         await console.press("y")
@@ -155,8 +155,8 @@ async def test_it_fits(size: tuple[int, int]) -> None:
         await until(console.pilot, lambda: "00000000  00 ff" in console.picture)
 
 
-def masking(database: Any, rights: Rights = Rights.OPERATOR) -> Place:
-    return Place("prod", database, rights, masks=(re.compile(r"card \d+"),))
+def masking(database: Any, rights: Rights = Rights.OPERATOR) -> OpenConnection:
+    return OpenConnection("prod", database, rights, masks=(re.compile(r"card \d+"),))
 
 
 async def test_on_a_server(database_url: str, tmp_path: Path) -> None:
@@ -164,8 +164,8 @@ async def test_on_a_server(database_url: str, tmp_path: Path) -> None:
     with database_at(database_url) as database:
         queue = make(database, "mail", "claim", {"payload": "text"})
         with database.transaction("push") as connection:
-            push_many(connection, database.product, queue, ["card 4711 is [b]mine"])
-        key = look(database, queue, limit=100).messages[7].key
+            push_many(connection, queue, ["card 4711 is [b]mine"])
+        key = read_page(database, queue, limit=100).messages[7].key
         async with opened(masking(database), key) as (console, screen, _):
             await until(console.pilot, lambda: screen.message is not None)
             assert (screen.message or FAILED).state == "ready"
@@ -179,7 +179,7 @@ async def test_on_a_server(database_url: str, tmp_path: Path) -> None:
             await until(console.pilot, lambda: "card 4711 is [b]mine" in console.picture)
             assert "The audit has it" in said(screen, "foot")
             with database.transaction("look") as connection:
-                entries = audit.entries(connection, database.product, audit.Wanted(verb="reveal"))
+                entries = audit.entries(connection, audit.EntryFilter(verb="reveal"))
             assert [(entry.queue, entry.filters) for entry in entries] == [("mail", f"key={key}")]
             await write(console, screen, tmp_path / "masked")
             assert "is there already" in said(screen, "foot")
@@ -205,23 +205,23 @@ _taken: list[Any] = []
 
 def pop_all(database: Any, queue: Any) -> None:
     with database.transaction("pop") as connection:
-        _taken[:] = pop_many(connection, database.product, queue, 100, "tester")
+        _taken[:] = pop_many(connection, queue, 100, "tester")
 
 
 def complete_all(database: Any, queue: Any) -> None:
     with database.transaction("complete") as connection:
         for taken in _taken:
-            complete(connection, database.product, queue, taken)
+            complete(connection, queue, taken)
 
 
 async def test_revealing_wants_the_rights_of_an_operator(database_url: str) -> None:
     with database_at(database_url) as database:
         queue = make(database, "mail", "fifo", {})
-        key = look(database, queue).messages[0].key
+        key = read_page(database, queue).messages[0].key
         async with opened(masking(database, Rights.READ_ONLY), key) as (console, screen, _):
             await until(console.pilot, lambda: screen.message is not None)
             await console.press("R", "y")
-            await until(console.pilot, lambda: "rights of an operator" in said(screen, "foot"))
+            await until(console.pilot, lambda: "needs the right operator" in said(screen, "foot"))
             assert not screen.revealed
     last = json.loads(audit.local_file().read_text().splitlines()[-1])
     assert (last["verb"], last["outcome"]) == ("reveal", "refused")
@@ -235,8 +235,8 @@ def test_where_the_database_cannot_keep_it_this_machine_does_or_nothing_is_shown
 
     with database_at(database_url) as database:
         queue = make(database, "mail", "fifo", {})
-        key = look(database, queue).messages[0].key
-        monkeypatch.setattr(audit.Record, "begin", refuse)
+        key = read_page(database, queue).messages[0].key
+        monkeypatch.setattr(audit.ActionRecord, "begin", refuse)
         revealed = reveal(database, queue, key, rights=Rights.OPERATOR, payload_bytes=100)
         assert (revealed.only_locally, revealed.message is not None) == (True, True)
         last = json.loads(audit.local_file().read_text().splitlines()[-1])

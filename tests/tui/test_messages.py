@@ -13,16 +13,14 @@ from textual.widgets import Input
 from console.catalog import installed_queue
 from console.designs import design
 from console.errors import ConnectionFailedError, UsageError
-from console.monitor.filter_line import line_of, words_of
-from console.monitor.filters import NOTHING, Filters, parse
+from console.monitor.filters import NOTHING, Filters, line_of, parse, words_of
 from console.monitor.message import Message
 from console.monitor.messages import Page
-from console.monitor.walks import Key as Place
-from console.tui.tabs.message_pane import Answer, Ask, MessagePane
-from console.tui.tabs.messages import MessagesTab
-from console.tui.widgets.keeping import LEFT, keys_with
+from console.monitor.scans import ScanKey as Place
+from console.tui.tabs.messages import MessagePane, MessagesTab, PageAnswer, PageRequest
+from console.tui.text import Words
+from console.tui.widgets.keyed_table import LEFT, keys_with
 from console.tui.widgets.message_table import by_row
-from console.tui.widgets.words import Words
 from tests.tui.acting import database_at, make
 from tests.tui.one_tab import KEY, Shown, one_tab
 
@@ -57,12 +55,12 @@ def page(*messages: Message, more: bool = False) -> Page:
 
 
 def give(pane: MessagePane, *messages: Message, more: bool = False, again: bool = False) -> None:
-    pane.show_answer(Answer(replace(pane.asked, again=again), page(*messages, more=more)))
+    pane.show_answer(PageAnswer(replace(pane.asked, again=again), page(*messages, more=more)))
 
 
-def asked(pane: MessagePane, monkeypatch: pytest.MonkeyPatch) -> list[Ask]:
+def asked(pane: MessagePane, monkeypatch: pytest.MonkeyPatch) -> list[PageRequest]:
     """What it asks from now on."""
-    found: list[Ask] = []
+    found: list[PageRequest] = []
     monkeypatch.setattr(pane, "_ask", lambda ask, **_: found.append(ask))
     return found
 
@@ -82,7 +80,7 @@ async def test_a_page_and_that_there_is_more() -> None:
         assert "[bold]x" in shown.picture
         assert "no␛[31m route" in shown.picture
         await shown.press("enter")
-        assert shown.ways.went == [("message", KEY, "ready,,a")]
+        assert shown.navigator.went == [("message", KEY, "ready,,a")]
 
 
 async def test_page_down_at_the_end_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +93,7 @@ async def test_page_down_at_the_end_goes_on(monkeypatch: pytest.MonkeyPatch) -> 
         await shown.press("pagedown")
         (ask,) = asks
         assert ask.after == "ready,,z"
-        pane.show_answer(Answer(ask, page(message("g"))))
+        pane.show_answer(PageAnswer(ask, page(message("g"))))
         await shown.pilot.pause()
         assert list(pane.table.keys) == [f"id={name}" for name in "abcdefg"]
         assert pane.table.cursor_key == "id=f"
@@ -116,7 +114,7 @@ async def test_marks_become_filters(monkeypatch: pytest.MonkeyPatch) -> None:
         await shown.press("a")
         asks = asked(pane, monkeypatch)
         await shown.press("escape", "t")
-        assert [went[2:] for went in shown.ways.went] == [
+        assert [went[2:] for went in shown.navigator.went] == [
             ("id=a",),
             ("id=a", "id=b", "id=c"),
             ("id=c", "id=d"),
@@ -129,9 +127,11 @@ async def test_all_matching_means_the_filters() -> None:
     async with one_tab(MessagesTab) as shown:
         pane = shown.tab.pane
         filters = parse(["state=error", "error~no route"])
-        pane.show_answer(Answer(Ask(filters, reverse=True), page(message("a", "error"))))
+        pane.show_answer(
+            PageAnswer(PageRequest(filters, reverse=True), page(message("a", "error")))
+        )
         await shown.press("asterisk", "a")
-        assert shown.ways.went == [("actions", KEY, "state=error", "error~no route")]
+        assert shown.navigator.went == [("actions", KEY, "state=error", "error~no route")]
         assert "oldest first" in head(shown)
         assert 'filter "error~no route"' in head(shown)
 
@@ -162,7 +162,7 @@ async def test_letters_typed_into_the_filter_are_letters(monkeypatch: pytest.Mon
         give(pane, *ABC)
         asks = asked(pane, monkeypatch)
         await shown.press("slash", *"xatsqo/19", "escape")
-        assert (asks, shown.ways.went, pane.table.marks) == ([], [], ())
+        assert (asks, shown.navigator.went, pane.table.marks) == ([], [], ())
         assert not pane.typing
         screen = pane.screen
         assert shown.app.screen is screen
@@ -238,13 +238,13 @@ steps = st.one_of(
 def test_no_refresh_moves_the_cursor_or_a_mark_to_another_message(
     done: list[tuple[str, Any]],
 ) -> None:
-    async def walk() -> None:
+    async def scan() -> None:
         async with one_tab(MessagesTab) as shown:
             pane = shown.tab.pane
             give(pane, *ABC)
             for step, value in done:
                 table = pane.table
-                before = (table.cursor_key, set(table.marks), {m.id for m in table.meant_messages})
+                before = (table.cursor_key, set(table.marks), {m.id for m in table.meant_rows})
                 if step == "press":
                     await shown.press(value)
                     continue
@@ -253,12 +253,12 @@ def test_no_refresh_moves_the_cursor_or_a_mark_to_another_message(
                 else:
                     await shown.pilot.resize_terminal(*value)
                 await shown.pilot.pause()
-                meant = {m.id for m in table.meant_messages}
+                meant = {m.id for m in table.meant_rows}
                 after = (table.cursor_key, set(table.marks), meant)
                 if before[0] is not None:
                     assert after == before
 
-    asyncio.run(walk())
+    asyncio.run(scan())
 
 
 @given(st.lists(st.text(), max_size=4))
@@ -288,11 +288,11 @@ def test_a_quotation_that_is_not_closed_is_said() -> None:
 
 async def test_on_a_server(database_url: str) -> None:
     with database_at(database_url) as database:
-        from console.tui.places import Place as Connection  # noqa: PLC0415  # a Key is one, too
+        from console.tui.open_connection import OpenConnection as Connection  # noqa: PLC0415  # a Key is one, too
 
         make(database, "mail", "claim", {})
-        place = Connection("prod", database)
-        async with one_tab(MessagesTab, places=[place]) as shown:
+        conn = Connection("prod", database)
+        async with one_tab(MessagesTab, connections=[conn]) as shown:
             pane = shown.tab.pane
             pane.look()
             await shown.until(lambda: pane.page is not None)

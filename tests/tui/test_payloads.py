@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from console.tui.json_lines import json_lines
-from console.tui.payloads import Form, HexRows, form_of, shown
+from console.tui.payloads import HexRows, PayloadForm, form_of, json_lines, shown
 
 OBEYED = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
 
@@ -46,16 +45,16 @@ def is_json(text: str) -> bool:
     return True
 
 
-@given(payloads, st.sampled_from(list(Form)), st.integers(-1, 120), st.booleans())
+@given(payloads, st.sampled_from(list(PayloadForm)), st.integers(-1, 120), st.booleans())
 def test_whatever_it_is_it_is_shown_and_never_obeyed(
-    payload: str | bytes, form: Form, width: int, cut: bool
+    payload: str | bytes, form: PayloadForm, width: int, cut: bool
 ) -> None:
     form_of(payload)
     found = shown(payload, form, width, cut=cut, closed=range(5))
     assert len(found.rows) > 0
     for row in found.rows:
         assert not {unicodedata.category(sign) for sign in row.text} & OBEYED
-        if found.form is not Form.HEX:
+        if found.form is not PayloadForm.HEX:
             assert cell_len(row.text) <= max(10, width) + 10
 
 
@@ -86,40 +85,40 @@ def test_what_is_no_json_is_told_from_what_is(text: str) -> None:
 
 def test_numbers_and_keys_that_come_twice() -> None:
     text = '{"n":12345678901234567890.10,"n":1E400,"m":-0.0}'
-    rows = [row.text.strip() for row in shown(text, Form.JSON, 80).rows]
+    rows = [row.text.strip() for row in shown(text, PayloadForm.JSON, 80).rows]
     assert rows[1:-1] == ['"n": 12345678901234567890.10,', '"n": 1E400,', '"m": -0.0']
 
 
 def test_what_is_folded_says_how_much_there_is() -> None:
     text = '{"a": [1, 2, 3], "b": {}}'
-    rows = [row.text for row in shown(text, Form.JSON, 80, closed=[1]).rows]
+    rows = [row.text for row in shown(text, PayloadForm.JSON, 80, closed=[1]).rows]
     assert rows == ["▾ {", '  ▸ "a": [ … ],  (3 lines)', '    "b": {}', "  }"]
 
 
 def test_what_is_no_json_is_shown_as_text_and_says_why() -> None:
-    found = shown('{"a": 1,}', Form.JSON, 80)
-    assert found.form is Form.TEXT
+    found = shown('{"a": 1,}', PayloadForm.JSON, 80)
+    assert found.form is PayloadForm.TEXT
     assert [row.text for row in found.rows] == ['{"a": 1,}']
     assert found.problem == "not JSON: '}' stands where a key should (character 9)"
 
 
 def test_a_nest_without_end_is_no_matter() -> None:
-    assert len(shown("[" * 50_000, Form.JSON, 80, cut=True).rows) == 50_000
+    assert len(shown("[" * 50_000, PayloadForm.JSON, 80, cut=True).rows) == 50_000
 
 
 @pytest.mark.parametrize(
     ("payload", "form"),
     [
-        ('  {"a": 1}', Form.JSON),
-        ("hello", Form.TEXT),
-        (b"[1, 2]", Form.JSON),
-        ("ünïcode".encode()[:-9], Form.TEXT),
-        ("ü".encode()[:1], Form.TEXT),
-        (b"\x00\x01", Form.HEX),
-        (b"\xff\xfe1", Form.HEX),
+        ('  {"a": 1}', PayloadForm.JSON),
+        ("hello", PayloadForm.TEXT),
+        (b"[1, 2]", PayloadForm.JSON),
+        ("ünïcode".encode()[:-9], PayloadForm.TEXT),
+        ("ü".encode()[:1], PayloadForm.TEXT),
+        (b"\x00\x01", PayloadForm.HEX),
+        (b"\xff\xfe1", PayloadForm.HEX),
     ],
 )
-def test_the_form_that_tells_most(payload: str | bytes, form: Form) -> None:
+def test_the_form_that_tells_most(payload: str | bytes, form: PayloadForm) -> None:
     assert form_of(payload) is form
 
 

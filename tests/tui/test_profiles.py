@@ -11,7 +11,8 @@ from console.catalog import installed_queue
 from console.config import DISPLAY_ZONE, load
 from console.designs import DESIGNS
 from console.rights import Login
-from console.tui import ConsoleApp, feed
+from console.tui import ConsoleApp, open_connection
+from console.tui.context import Setup
 
 TWO = """
 stuck_after = "10m"
@@ -39,8 +40,8 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Opened:
         file.write_text(text)
         given: dict[str, Any] = {}
 
-        def app(feeds: object, **options: object) -> ConsoleApp:
-            given.update(options, feeds=feeds)
+        def app(feeds: object, setup: Setup) -> ConsoleApp:
+            given.update(vars(setup), feeds=feeds)
             return ConsoleApp()
 
         monkeypatch.setattr(tui, "require_terminal", lambda: None)
@@ -57,19 +58,14 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Opened:
 def test_each_queue_has_the_thresholds_of_its_own_profile(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = opened(TWO)
     samplers: list[dict[str, Any]] = []
 
     class Recorded:
         def __init__(self, *_: object, **options: Any) -> None:
             samplers.append(options)
 
-        def start(self) -> None:
-            """Nothing is looked at."""
-
-    monkeypatch.setattr(feed, "Sampler", Recorded)
-    for one in given["feeds"]:
-        one.start(print)
+    monkeypatch.setattr(open_connection, "Sampler", Recorded)
+    given = opened(TWO)
     queues = [installed_queue("public", name, DESIGNS["claim"], {}) for name in ("slow", "x")]
     stuck = [[one["stuck_after_seconds"](queue) for queue in queues] for one in samplers]
     assert stuck == [[7200.0, 600.0], [600.0, 600.0]]

@@ -10,31 +10,34 @@ import pytest
 from textual.pilot import Pilot
 from textual.screen import Screen
 
-from console.actions.audit import Entry
-from console.actions.installed import Part
-from console.actions.uninstall import uninstall
+from console.actions.install import uninstall
+from console.actions.installed_code import InstalledObject
 from console.actions.upgrade import How
+from console.audit import Entry
 from console.catalog import installed_queue
 from console.designs import design
-from console.doctor.finding import Code, Diagnosis, Finding, Severity
+from console.doctor.finding import Code, Diagnosis, Finding
 from console.engines import open_database
-from console.monitor import QueueSnapshot
-from console.monitor.limits import DEFAULTS, Limits
-from console.tui import ConsoleApp, SamplerFeed
+from console.monitor.limits import DEFAULTS, Limits, Severity
+from console.monitor.sampler import Sampler
+from console.monitor.snapshot import QueueSnapshot
+from console.tui import ConsoleApp
+from console.tui.context import Setup
 from console.tui.dialogs.finding import FindingDialog
-from console.tui.places import Place
+from console.tui.open_connection import OpenConnection
+from console.tui.screens import audit
+from console.tui.screens.audit import AuditTab
 from console.tui.screens.queue import TABS, QueueScreen
-from console.tui.tabs import audit_tab
 from console.tui.tabs import sql as sql_tab
-from console.tui.tabs.audit_tab import AuditTab
 from console.tui.tabs.findings import FindingsTab
 from console.tui.tabs.sql import SqlTab
-from console.tui.tabs.tab import QueueTab
+from console.tui.tabs.tab import QueueTab, TabLine
+from console.tui.text import tone
 from console.tui.widgets.charts import Charts
-from console.tui.widgets.code_view import CodeView, aligned
-from console.tui.widgets.figures_panel import FiguresPanel, limit_words, pieces
-from console.tui.widgets.tab_line import TabLine
+from console.tui.widgets.plan_pane import CodeView, aligned
+from console.tui.widgets.queue_detail import FiguresPanel, limit_words, pieces
 from tests.faults.ring_tools import make_ring
+from tests.servers import PATIENCE_SECONDS
 from tests.tui.feeds import nine, queue
 from tests.tui.opened import Opened, opened, picture
 
@@ -82,9 +85,9 @@ async def test_every_figure_that_the_design_has_is_there_and_no_other() -> None:
     async with opened(size=(160, 48)) as console:
         told = figures(await open_queue(console, "mail"))
         for words in (
-            *("public.mail", "claim", "ready ≈12 k", "age 9 m 01 s", "push/s 51.3"),
+            *("public.mail", "claim", "ready ≈12 k", "age 9 min 01 s", "push/s 51.3"),
             *("pop/s 48.8", "claimed 31", "stuck 14", "errors 6"),
-            *("stuck after 5 m 00 s", "1 in error", "2 findings"),
+            *("stuck after 5 min", "10 % in error", "14 stuck"),
         ):
             assert words in told
         for words in ("gap", "full in", "scheduled", "done", "·"):
@@ -100,7 +103,7 @@ async def test_a_ring_says_when_it_is_full_and_what_doubling_would_buy() -> None
         told = figures(screen)
         assert "gap 9,412 of 10,000" in told
         assert "full in ≈3.4 s (2.9 s to 5.9 s)" in told
-        assert "twice the size buys 58.2 s" in told
+        assert "headroom of twice the size 58.2 s" in told
         assert "writers 2" in told
         assert "90 % full (critical 100 %)" in told
         ring_design = design("ring")
@@ -125,10 +128,13 @@ def test_what_is_not_known_is_told_so_and_why() -> None:
 
 def test_limits_are_told_in_the_units_of_their_figures() -> None:
     thresholds = replace(
-        DEFAULTS, depth=Limits(10_000, 50_000), age_seconds=Limits(critical=60.0), errors=Limits()
+        DEFAULTS,
+        depth=Limits(10_000, 50_000),
+        age_seconds=Limits(critical=60.0),
+        errors_share=Limits(),
     )
     told = list(limit_words(queue("q", errors=0), thresholds))
-    assert told == ["10,000 ready (critical 50,000)", "oldest 1 m 00 s is critical"]
+    assert told == ["10,000 ready (critical 50,000)", "oldest 1 min is critical"]
 
 
 async def test_a_line_more_of_figures_does_not_make_the_rest_jump() -> None:
@@ -166,16 +172,6 @@ async def test_figures_that_come_no_more_say_how_old_they_are() -> None:
 # Tabs.
 
 
-async def test_a_queue_has_the_tabs_that_apply_to_it() -> None:
-    async with opened() as console:
-        await open_queue(console, "orders")
-        assert "Slots" in console.picture
-        await console.press("escape")
-        screen = await open_queue(console, "mail")
-        assert "Slots" not in console.picture
-        assert isinstance(screen.tab, FindingsTab)
-
-
 async def test_tabs_are_chosen_by_digits_arrows_tab_and_clicks() -> None:
     async with opened() as console:
         screen = await open_queue(console, "orders", "sql")
@@ -201,11 +197,47 @@ async def test_tabs_are_chosen_by_digits_arrows_tab_and_clicks() -> None:
         assert names[0] == screen.tab.NAME
 
 
+ABSENT = {
+    "fifo": {
+        "3": "The design fifo keeps no errors: that is up to its consumers.",
+        "6": "The design fifo has no slots: only a ring has.",
+    },
+    "claim": {"6": "The design claim has no slots: only a ring has."},
+    "ring": {"3": "The design ring keeps no errors: that is up to its consumers."},
+}
+
+
+@pytest.mark.parametrize("design_", ABSENT)
+async def test_a_digit_is_the_same_tab_for_every_design(design_: str) -> None:
+    """What a design does not have stands there greyed, and says why."""
+    of_design = queue(
+        "orders",
+        design_,
+        errors=0 if design_ == "claim" else None,
+        capacity=9 if design_ == "ring" else None,
+    )
+    async with opened() as console:
+        screen = await open_queue(console, "orders", "", of_design)
+        assert isinstance(screen.tab, FindingsTab)
+        assert (
+            "1 Findings 2 Messages 3 Errors 4 Stuck 5 Waits 6 Slots 7 SQL 8 Audit 9 History"
+            in console.picture
+        )
+        line = screen.query_one(TabLine)
+        grey = [one for one in line._said.spans if one.style == tone(line, "stale")]
+        greyed = [line.said[one.start] for one in grey]
+        assert greyed == list(ABSENT[design_])
+        for digit, why in ABSENT[design_].items():
+            await console.press(digit)
+            await settled(console.pilot)
+            assert why in console.picture
+
+
 async def test_however_fast_tabs_are_changed_one_is_in_sight() -> None:
     async with opened() as console:
         screen = await open_queue(console, "orders")
         names = [one.NAME for one in screen._tabs]
-        await asyncio.gather(*(screen.action_tab(place) for place in (1, 4, 2, 5, 3)))
+        await asyncio.gather(*(screen.action_tab(conn) for conn in (1, 4, 2, 5, 3)))
         await settled(console.pilot)
         assert [one.NAME for one in screen._tabs if one.display] == [names[3]]
         assert [one.NAME for one in screen._tabs if one.shown] == [names[3]]
@@ -265,7 +297,7 @@ async def test_what_nobody_sees_asks_nothing_and_asks_when_it_is_back(looks: lis
         assert screen.tab.shown
 
 
-async def test_the_ways_from_here_take_the_key_of_the_queue() -> None:
+async def test_the_navigator_from_here_take_the_key_of_the_queue() -> None:
     async with opened() as console:
         asked: list[tuple[object, ...]] = []
         for way in ("open_actions", "examine", "open_waits", "open_audit"):
@@ -295,7 +327,7 @@ async def test_a_queue_that_is_dropped_says_since_when_and_keeps_its_figures(
         console.clock.now += 30
         screen.draw()
         assert screen.gone
-        assert "is gone: it was there last at 02:13:36 UTC, 31 s ago" in figures(screen)
+        assert "no longer exists; last seen 02:13:36 UTC, 31 s ago" in figures(screen)
         assert "ready 9,412" in figures(screen)
         before = list(looks)
         await console.press("a", "r", "1", "z")
@@ -313,7 +345,7 @@ QUEUE = installed_queue("public", "orders", RING, RING.complete_options({}))
 
 
 def diagnosed(console: Opened, *findings: Finding, unseen: tuple[str, ...] = ()) -> None:
-    console.app.desk.board.take_diagnoses(
+    console.app.context.store.take_diagnoses(
         "prod-orders", [Diagnosis(QUEUE, findings, unseen)], console.clock.now, AT, next_seconds=60
     )
 
@@ -329,7 +361,7 @@ async def test_findings_are_told_with_evidence_cause_and_repair_and_open_their_d
     )
     async with opened(size=(120, 40)) as console:
         screen = await open_queue(console, "orders")
-        assert "has not looked" in console.picture
+        assert "not examined" in console.picture
         assert "94 % full" in console.picture
         diagnosed(console, found, unseen=("order of pops: \x1b[31mno right",))
         console.clock.now += 12
@@ -340,7 +372,7 @@ async def test_findings_are_told_with_evidence_cause_and_repair_and_open_their_d
         for words in (
             *("✖", "21 orphans since the [crash]", "the server crashed"),
             *("21 messages are never popped", "1,023, 1,043", "2026-03-29 01:58:11 UTC"),
-            *("looked 12 s ago", "not looked at: order of pops"),
+            *("ran 12 s ago", "not examined: order of pops"),
         ):
             assert words in console.picture
         assert "\x1b" not in console.picture
@@ -349,9 +381,9 @@ async def test_findings_are_told_with_evidence_cause_and_repair_and_open_their_d
 
 
 async def test_all_clear_is_said_only_after_a_look_at_everything() -> None:
-    calm = (queue("orders", "ring", ready=0, gap=0, capacity=10),)
+    all_clear = (queue("orders", "ring", ready=0, gap=0, capacity=10),)
     async with opened() as console:
-        screen = await open_queue(console, "orders", "", *calm)
+        screen = await open_queue(console, "orders", "", *all_clear)
         for unseen, clear in ((("claims: no right",), False), ((), True)):
             diagnosed(console, unseen=unseen)
             screen.draw()
@@ -360,19 +392,34 @@ async def test_all_clear_is_said_only_after_a_look_at_everything() -> None:
             assert ("all clear" in figures(screen)) == clear
 
 
+async def test_where_there_are_notes_nothing_says_all_clear() -> None:
+    """As the command line: its verdict is "notes" then."""
+    all_clear = (queue("orders", "ring", ready=0, gap=0, capacity=10),)
+    note = Finding(Code("waits", Severity.NOTE, ""), "1 session: idle in transaction")
+    async with opened() as console:
+        screen = await open_queue(console, "orders", "", *all_clear)
+        diagnosed(console, note)
+        screen.draw()
+        await settled(console.pilot)
+        assert "1 note" in figures(screen)
+        assert "all clear" not in console.picture.lower()
+
+
 async def test_installed_sql_stands_beside_what_is_shipped_where_it_differs() -> None:
     shipped = "BEGIN\n    RETURN '[bold]';\nEND"
     parts = (
-        Part("function", "orders_push", shipped),
-        Part("function", "orders_pop", shipped.replace("RETURN", "PERFORM"), shipped, How.OTHER),
-        Part("function", "orders_relay", None, shipped, How.MISSING),
-        Part("table", "orders", "slot bigint"),
+        InstalledObject("function", "orders_push", shipped),
+        InstalledObject(
+            "function", "orders_pop", shipped.replace("RETURN", "PERFORM"), shipped, How.OTHER
+        ),
+        InstalledObject("function", "orders_relay", None, shipped, How.MISSING),
+        InstalledObject("table", "orders", "slot bigint"),
     )
     for size, beside in (((80, 24), False), ((160, 48), True)):
         async with opened(size=size) as console:
             screen = await open_queue(console, "orders", "sql")
             tab = screen.query_one(SqlTab)
-            tab.show_found(sql_tab.Found("postgresql", parts))
+            tab.show_found(sql_tab.QueueObjects("postgresql", parts))
             await settled(console.pilot)
             assert "2 of 4 differ" in console.picture
             assert "RETURN '[bold]'" in console.picture
@@ -415,25 +462,26 @@ async def test_the_audit_says_who_did_what_and_what_was_cut_off() -> None:
         screen = await open_queue(console, "orders", "audit")
         tab = screen.query_one(AuditTab)
         entries = (entry(3, "running"), entry(2, "running"), entry(1, "done"))
-        tab.show_found(audit_tab.Found(entries, {3: True, 2: False}))
+        tab.show_found(audit.QueueAudit(entries, {3: True, 2: False}))
         await settled(console.pilot)
         for words in ("running", "interrupted", "done", "ann@etl01", "requeue", "3 actions"):
             assert words in console.picture
-        tab.show_found(audit_tab.Found((), {}))
+        tab.show_found(audit.QueueAudit((), {}))
         await settled(console.pilot)
-        assert "Nobody has done anything" in console.picture
+        assert "The console has not done anything" in console.picture
 
 
 # All of it on a real server.
 
 
 async def until(pilot: Pilot[None], holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not holds():
         assert time.monotonic() < deadline, picture(pilot.app)  # type: ignore[arg-type]
         await pilot.pause(0.02)
 
 
+@pytest.mark.long  # the same keys in test_findings, the repair in test_doctor_ring
 async def test_a_ring_on_a_real_server_from_its_orphan_to_its_end(database_url: str) -> None:
     ring = make_ring(database_url, "my orders", size=200, max_bytes=100)
     with ring.connect() as connection:
@@ -442,15 +490,15 @@ async def test_a_ring_on_a_real_server_from_its_orphan_to_its_end(database_url: 
         assert ring.pop(connection)
         connection.execute("ROLLBACK")
     database = open_database(database_url)
-    feed = SamplerFeed(database, interval_seconds=0.5, name="here")
-    app = ConsoleApp([feed], places=[Place("here", database)])
+    feed = Sampler(database, interval_seconds=0.5, name="here")
+    app = ConsoleApp([feed], Setup(connections=[OpenConnection("here", database)]))
     key = ("here", ring.queue.schema, "my orders")
 
     def tab(kind: type[QueueTab]) -> QueueTab:
         return app.screen.query_one(kind)
 
     async with app.run_test(size=(160, 48)) as pilot:
-        await until(pilot, lambda: bool(app.desk.board.queues(time.monotonic())))
+        await until(pilot, lambda: bool(app.context.store.queues(time.monotonic())))
         app.open_queue(key, "slots")
         await until(pilot, lambda: "1 orphan" in picture(app))
         await until(pilot, lambda: "49 ready" in picture(app))
@@ -473,7 +521,7 @@ async def test_a_ring_on_a_real_server_from_its_orphan_to_its_end(database_url: 
         await pilot.press(str(names.index("audit") + 1))
         await until(pilot, lambda: "install" in picture(app).split("Audit")[-1])
         uninstall(database, ring.queue, keep_archive=False, with_messages=True)
-        await until(pilot, lambda: "is gone" in picture(app))
+        await until(pilot, lambda: "no longer exists" in picture(app))
         for number in range(1, len(names) + 1):
             await pilot.press(str(number), "r")
             await pilot.pause()

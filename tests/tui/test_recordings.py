@@ -15,25 +15,24 @@ import pytest
 
 from console.catalog import Queue
 from console.designs import design
-from console.doctor.finding import Code, Diagnosis, Finding, Severity
-from console.monitor import Reading
+from console.doctor.finding import Code, Diagnosis, Finding
+from console.doctor.watcher import Examined
+from console.monitor.limits import Severity
 from console.monitor.recording import Recorder, segments
-from console.monitor.recording.reading import ALWAYS, Reader
-from console.monitor.recording.records import FINDINGS, LINKS, SAMPLES
-from console.tui.doctor_feed import Told
-from console.tui.recordings import RETRY_SECONDS, PlaceRecording
-from tests.tui.alone import alone, place, until
+from console.monitor.recording.reader import RecordReader
+from console.monitor.recording.segments import ALWAYS, FINDINGS, LINKS, SAMPLES
+from console.monitor.sampler import Reading
+from console.tui.open_connection import RETRY_SECONDS, PlaceRecording
+from tests.servers import PATIENCE_SECONDS, wait_until
+from tests.tui.alone import alone, conn, until
 from tests.tui.feeds import queue
 from tests.tui.test_terminal import install_queue
 
 READING = Reading("prod", (queue("mail", ready=3),), next_seconds=1.0)
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.02)
+def wait_for(condition: Callable[[], object]) -> None:
+    wait_until(lambda: bool(condition()), "it comes")
 
 
 def is_empty(folder: Path) -> bool:
@@ -41,19 +40,21 @@ def is_empty(folder: Path) -> bool:
 
 
 async def test_what_comes_is_kept_and_stopping_closes_it(tmp_path: Path) -> None:
-    async with alone(places=[place()], recordings=tmp_path) as console:
+    async with alone(connections=[conn()], recordings=tmp_path) as console:
         console.feed.give(queue("mail", ready=3), queue("late"))
         quoted = {"first_error": "card 4111"}
         code = Code("odd", Severity.WARNING, "")
         finding = Finding(code, "it is odd; the first: card 4111", quoted)
-        told = Told((Diagnosis(Queue("public", "mail", design("fifo"), {}, {}), (finding,)),))
-        console.app._hearer("prod")(told)
-        reader = Reader(tmp_path, "prod")
+        examined = Examined(
+            (Diagnosis(Queue("public", "mail", design("fifo"), {}, {}), (finding,)),)
+        )
+        console.app._hearer("prod")(examined)
+        reader = RecordReader(tmp_path, "prod")
         await until(console, lambda: reader.rows(FINDINGS, ALWAYS))
         console.app.open_connections()
         await console.pilot.pause()
         assert "recorded to" in console.picture
-    recordings = console.app.desk.recordings
+    recordings = console.app.context.recordings
     assert recordings is not None
     recordings.wait(60.0)
     assert not segments.leftovers(tmp_path, "prod"), "the segment is open still"
@@ -65,7 +66,7 @@ async def test_what_comes_is_kept_and_stopping_closes_it(tmp_path: Path) -> None
 @pytest.mark.parametrize("record", [True, False])
 async def test_not_where_it_is_not_wanted(tmp_path: Path, *, record: bool) -> None:
     options: dict[str, Any] = {"recordings": tmp_path} if not record else {}
-    async with alone(places=[replace(place(), record=record)], **options) as console:
+    async with alone(connections=[replace(conn(), record=record)], **options) as console:
         console.feed.give(queue("mail"))
         await console.pilot.pause()
         assert is_empty(tmp_path)
@@ -77,7 +78,7 @@ async def test_not_where_it_is_not_wanted(tmp_path: Path, *, record: bool) -> No
 async def test_what_stops_it_is_on_the_screen(tmp_path: Path) -> None:
     wall = tmp_path / "wall"
     wall.write_text("a file")
-    async with alone(places=[place()], recordings=wall) as console:
+    async with alone(connections=[conn()], recordings=wall) as console:
         console.feed.give(queue("mail"))
         await until(console, lambda: "! prod: not recorded:" in console.picture)
         assert "Not a directory" in console.picture
@@ -86,7 +87,7 @@ async def test_what_stops_it_is_on_the_screen(tmp_path: Path) -> None:
 def test_one_console_records_and_the_next_takes_over(tmp_path: Path) -> None:
     now = [0.0]
     first = Recorder(tmp_path, "prod")
-    other = PlaceRecording(tmp_path, place(), lambda: now[0])
+    other = PlaceRecording(tmp_path, conn(), lambda: now[0])
     other.saw(READING)
     assert (other.words, other.problem) == ("recorded by another console", "")
     first.close()
@@ -97,7 +98,7 @@ def test_one_console_records_and_the_next_takes_over(tmp_path: Path) -> None:
     assert other.words == f"recorded to {tmp_path}"
     other.end()
     other.wait(time.monotonic() + 60)
-    assert len(Reader(tmp_path, "prod").rows(LINKS, ALWAYS)) == 1
+    assert len(RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)) == 1
 
 
 def test_ending_waits_for_nobody_even_where_the_disk_hangs(
@@ -105,10 +106,10 @@ def test_ending_waits_for_nobody_even_where_the_disk_hangs(
 ) -> None:
     hangs = threading.Event()
     monkeypatch.setattr(segments.Segment, "write", lambda *_: hangs.wait())
-    recording = PlaceRecording(tmp_path, place())
+    recording = PlaceRecording(tmp_path, conn())
     for _ in range(2_000):  # more than may wait
         recording.saw(READING)
-    assert recording.problem == "not recorded: the disk is too slow for what comes"
+    assert recording.problem == "not recorded: the disk is too slow"
     recording.end()
     recording.wait(time.monotonic() + 0.1)
     hangs.set()
@@ -118,7 +119,12 @@ def started(url: str, state: Path) -> "pexpect.spawn[str]":
     environment = {**os.environ, "TERM": "xterm-256color", "XDG_STATE_HOME": str(state)}
     words = ["-m", "console.cli", "--url", url]
     return pexpect.spawn(
-        sys.executable, words, dimensions=(24, 100), env=environment, encoding="utf-8", timeout=60
+        sys.executable,
+        words,
+        dimensions=(24, 100),
+        env=environment,
+        encoding="utf-8",
+        timeout=PATIENCE_SECONDS,
     )
 
 
@@ -129,7 +135,9 @@ def test_what_a_kill_leaves_the_next_start_closes(database_url: str, tmp_path: P
 
     def kept() -> list[object]:
         names = segments.connections(root)
-        return [row["at"] for name in names for row in Reader(root, name).rows(SAMPLES, ALWAYS)]
+        return [
+            row["at"] for name in names for row in RecordReader(root, name).rows(SAMPLES, ALWAYS)
+        ]
 
     console = started(database_url, tmp_path)
     console.expect("letters")

@@ -19,12 +19,14 @@ from textual.pilot import Pilot
 
 from console.errors import UsageError
 from console.monitor.recording.history import NothingRecordedError
-from console.tui.dialogs.seek import SeekDialog
+from console.tui.dialogs.dialog import SeekDialog
 from console.tui.replay import SPEEDS, Player, moment_of, open_replay
 from console.tui.replay_app import ReplayApp
 from console.tui.screens.overview import OverviewScreen
 from console.tui.screens.queue import QueueScreen
 from console.tui.series import SPANS
+from tests.cli.calls import call
+from tests.servers import PATIENCE_SECONDS
 from tests.tui.feeds import queue
 from tests.tui.one_tab import until
 from tests.tui.opened import picture
@@ -58,20 +60,20 @@ class Played:
 
     @property
     def at(self) -> float:
-        assert self.app.desk.replay is not None
-        return (self.app.desk.replay.player.at - BEGIN).total_seconds()
+        assert self.app.context.replay is not None
+        return (self.app.context.replay.player.at - BEGIN).total_seconds()
 
     @property
     def picture(self) -> str:
         return picture(self.app)
 
     def ready(self) -> int | None:
-        board = self.app.desk.board
-        found = {view.key: view for view in board.queues(self.app.desk.clock.monotonic())}
+        store = self.app.context.store
+        found = {view.key: view for view in store.queues(self.app.context.clock.monotonic())}
         return found[MAIL].snapshot.ready if MAIL in found else None
 
     async def comes_to(self, seconds: float) -> None:
-        await until(self.pilot, lambda: self.at == seconds and self.app.desk.replay)
+        await until(self.pilot, lambda: self.at == seconds and self.app.context.replay)
         await until(self.pilot, lambda: self.ready() is not None)
 
     async def plays(self, seconds: float) -> None:
@@ -132,15 +134,41 @@ async def test_going_back_forgets_what_came_later(recording: Path) -> None:
         await console.comes_to(160)
         assert {key[2] for key in _keys(console)} == {"mail"}
         assert "claims_odd" not in console.picture
-        series = console.app.desk.board.series
-        (run,) = series.runs(MAIL, "ready", SPANS[0], console.app.desk.clock.monotonic())
+        series = console.app.context.store.series
+        (run,) = series.runs(MAIL, "ready", SPANS[0], console.app.context.clock.monotonic())
         assert {value for _, value in run} == {1.0}, "something of later, or nothing of before"
         assert len(run) == 33, "an idle queue has gaps"
 
 
 def _keys(console: Played) -> set[tuple[str, str, str]]:
-    now = console.app.desk.clock.monotonic()
-    return {view.key for view in console.app.desk.board.queues(now)}
+    now = console.app.context.clock.monotonic()
+    return {view.key for view in console.app.context.store.queues(now)}
+
+
+async def test_what_was_not_recorded_is_no_trouble_of_its_connection(tmp_path: Path) -> None:
+    """A connection that was closed on purpose, while the console went on with another."""
+    for name, until_ in (("closed", 60), ("prod", 600)):
+        taken = Taken(tmp_path, name)
+        for second in range(0, until_ + 1, 5):
+            taken.look(second, queue("mail", "claim", ready=1, errors=0), next_seconds=5.0)
+        taken.close()
+    async with played(tmp_path, "01:07:00") as console:
+        assert "closed  not recorded for 6 m" in console.picture
+        assert "no answer" not in console.picture
+        views = console.app.context.store.queues(console.app.context.clock.monotonic())
+        assert [view.stale_seconds for view in views] == [360, None]
+        assert console.app.context.store.findings(console.app.context.clock.monotonic()) == ()
+
+
+async def test_what_failed_when_the_recording_ended_is_not_failing_still(tmp_path: Path) -> None:
+    taken, other = Taken(tmp_path, "closed"), Taken(tmp_path, "prod")
+    taken.fail(0, "Could not look.")
+    for second in (0, 600):
+        other.look(second, queue("mail", "claim", ready=1, errors=0), next_seconds=600.0)
+    taken.close()
+    other.close()
+    async with played(tmp_path, "01:07:00") as console:
+        assert "closed  not recorded yet" in console.picture
 
 
 async def test_a_time_can_be_typed(recording: Path) -> None:
@@ -156,7 +184,7 @@ async def test_a_time_can_be_typed(recording: Path) -> None:
 async def test_nothing_can_be_done_and_what_was_not_recorded_is_named(recording: Path) -> None:
     async with played(recording, "01:07") as console:
         app = console.app
-        ways: tuple[Callable[[], None], ...] = (
+        navigator: tuple[Callable[[], None], ...] = (
             lambda: app.open_actions(MAIL),
             lambda: app.open_action(MAIL, "purge"),
             lambda: app.open_waits("prod"),
@@ -171,7 +199,7 @@ async def test_nothing_can_be_done_and_what_was_not_recorded_is_named(recording:
             lambda: app.open_message(MAIL, "1"),
             lambda: app.examine(MAIL),
         )
-        for go in ways:
+        for go in navigator:
             before = len(app._notifications)
             go()
             await console.pilot.pause()
@@ -185,7 +213,8 @@ async def test_nothing_can_be_done_and_what_was_not_recorded_is_named(recording:
             await screen.action_tab(place)
             await console.pilot.pause()
             if one.NAME not in {"findings", "history"}:
-                assert "A recording has no" in console.picture
+                words = "has no slots" if one.NAME == "slots" else "A recording has no"
+                assert words in console.picture
         await until(console.pilot, lambda: "ready up to 420" in console.picture)
         assert "claims_odd" in console.picture
 
@@ -194,14 +223,14 @@ async def test_nothing_can_be_done_and_what_was_not_recorded_is_named(recording:
     st.lists(st.floats(-1e6, 1e6) | st.none(), max_size=20),
     st.lists(st.sampled_from([-1, 1]), max_size=20),
 )
-def test_it_never_leaves_what_was_recorded(ways: list[float | None], steps: list[int]) -> None:
+def test_it_never_leaves_what_was_recorded(navigator: list[float | None], steps: list[int]) -> None:
     last = BEGIN + timedelta(hours=1)
     now = [0.0]
     player = Player(BEGIN, BEGIN, last, lambda: now[0])
     for step in steps:
         player.change_speed(step)
         assert player.speed in SPEEDS
-    for seconds in ways:
+    for seconds in navigator:
         if seconds is None:
             now[0] += 0.5
             player.reach(player.following)
@@ -235,7 +264,7 @@ def test_what_a_time_means(text: str, zone: ZoneInfo, meant: datetime) -> None:
 
 @pytest.mark.parametrize("text", ["", "03", "noon", "25:00", "2026-13-01", "1:2:3:4"])
 def test_what_is_no_time_is_wrong_use(text: str) -> None:
-    with pytest.raises(UsageError, match="is no time"):
+    with pytest.raises(UsageError, match="is not a time"):
         moment_of(text, at(28, 22), at(30, 10), UTC)
 
 
@@ -254,7 +283,12 @@ def test_it_plays_in_a_terminal(recording: Path) -> None:
     words = ["-m", "console.cli", "--replay", str(recording), "--at", "01:07"]
     environment = {**os.environ, "TERM": "xterm-256color"}
     console = pexpect.spawn(
-        sys.executable, words, dimensions=(24, 80), env=environment, encoding="utf-8", timeout=60
+        sys.executable,
+        words,
+        dimensions=(24, 80),
+        env=environment,
+        encoding="utf-8",
+        timeout=PATIENCE_SECONDS,
     )
     console.expect("REPLAY")
     console.expect("claims_odd it is")
@@ -265,15 +299,16 @@ def test_it_plays_in_a_terminal(recording: Path) -> None:
 
 
 def test_wrong_use_is_said_before_anything_is_drawn(recording: Path) -> None:
-    for words, status, told in (
-        (["--at", "03:00"], 2, "--at goes with --replay"),
-        (["--replay", str(recording), "designs"], 2, "not for verbs"),
-        (["--replay", str(recording), "--at", "12:00"], 1, "Nothing is recorded at"),
+    for words, told in (
+        (["--at", "03:00"], "--at goes with --replay"),
+        (["--replay", str(recording), "designs"], "not for verbs"),
     ):
-        console = pexpect.spawn(
-            sys.executable, ["-m", "console.cli", *words], encoding="utf-8", timeout=60
-        )
-        console.expect(pexpect.EOF)
-        console.close()
-        assert told in (console.before or "")
-        assert console.exitstatus == status
+        answer = call(*words)
+        assert (answer.status, answer.out) == (2, b"")
+        assert told in answer.err
+    words = ["-m", "console.cli", "--replay", str(recording), "--at", "12:00"]
+    console = pexpect.spawn(sys.executable, words, encoding="utf-8", timeout=PATIENCE_SECONDS)
+    console.expect(pexpect.EOF)
+    console.close()
+    assert "Nothing is recorded at" in (console.before or "")
+    assert console.exitstatus == 1

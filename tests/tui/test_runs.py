@@ -13,23 +13,20 @@ from console.errors import ConsoleError, UsageError
 from console.pipeline import launch, runs
 from console.pipeline import session as sessions
 from console.pipeline.launch import Job
-from console.pipeline.runs import Found, Outcome, Record, Run
+from console.pipeline.runs import Run, RunFile, RunList, RunOutcome
 from console.rights import Rights
-from console.tui.actions import pipeline as jobs
-from console.tui.dialogs.command import CommandDialog
-from console.tui.dialogs.confirm import ConfirmDialog
-from console.tui.dialogs.run_entry import RunDialog
+from console.tui.dialogs.dialog import Choices, CommandDialog, ConfirmDialog
 from console.tui.dialogs.verbs import VerbsDialog
-from console.tui.places import url_words
-from console.tui.screens.pipeline import PipelineScreen, Stage
-from console.tui.screens.runs import RunsScreen
-from console.tui.widgets.action_form import ActionForm
-from console.tui.widgets.choices import Choices
-from console.tui.widgets.lines import Lines
-from console.tui.widgets.runs_table import RunsTable, size
+from console.tui.open_connection import url_words
+from console.tui.screens import pipeline as jobs
+from console.tui.screens.form import Stage
+from console.tui.screens.pipeline import PipelineScreen
+from console.tui.screens.runs import RunDialog, RunsScreen, size
+from console.tui.text import Lines
+from console.tui.widgets.field import Form
 from tests.servers import wait_until
 from tests.tui.acting import Acting, acting, database_at, make, states
-from tests.tui.alone import alone, is_at, place, until
+from tests.tui.alone import alone, conn, is_at, until
 from tests.tui.feeds import queue
 from tests.tui.opened import Opened
 
@@ -87,13 +84,13 @@ async def shown(console: Opened, *found: Run) -> RunsScreen:
     await console.pilot.pause()
     at = console.app.screen
     assert isinstance(at, RunsScreen)
-    at.show(Found(found))
+    at.show(RunList(found))
     await console.pilot.pause()
     return at
 
 
 def cells(at: RunsScreen, id_: str) -> dict[str, str]:
-    found = at.query_one(RunsTable).cells(id_)
+    found = at.table.cells(id_)
     return {name: cell.text for name, cell in found.items()}
 
 
@@ -101,7 +98,7 @@ def cells(at: RunsScreen, id_: str) -> dict[str, str]:
 
 
 async def test_each_run_has_a_line_and_the_cursor_stays_on_its_run(posted: None) -> None:
-    async with alone(places=[place()], size=(160, 30)) as console:
+    async with alone(connections=[conn()], size=(160, 30)) as console:
         at = await shown(console, RUNNING, DONE)
         assert "2 runs, 1 running" in console.picture
         first = cells(at, "2")
@@ -111,16 +108,16 @@ async def test_each_run_has_a_line_and_the_cursor_stays_on_its_run(posted: None)
             *("03-29 02:00:20", "400,000", "122.3 MB", "20,000", "20.0 s"),
         )
         await console.press("j")
-        table = at.query_one(RunsTable)
-        at.show(Found((WRONG, RUNNING, DONE), unreadable=2))
+        table = at.table
+        at.show(RunList((WRONG, RUNNING, DONE), unreadable=2))
         await console.pilot.pause()
-        assert table.run_here == DONE
+        assert table.row == DONE
         assert "2 files cannot be read" in console.picture
-        assert cells(at, "4")["outcome"] == Outcome.MISMATCH
+        assert cells(at, "4")["outcome"] == RunOutcome.MISMATCH
 
 
 async def test_it_fits_and_says_what_was_killed(posted: None) -> None:
-    async with alone(places=[place()], size=(80, 24)) as console:
+    async with alone(connections=[conn()], size=(80, 24)) as console:
         at = await shown(console, KILLED, FAILED, DONE)
         assert "ended without a word" in console.picture
         assert f"ended without a word; before that: {TOLD}" in console.picture
@@ -135,7 +132,7 @@ async def test_it_fits_and_says_what_was_killed(posted: None) -> None:
 
 
 async def test_enter_shows_the_result_whole(posted: None) -> None:
-    async with alone(places=[place()], size=(120, 50)) as console:
+    async with alone(connections=[conn()], size=(120, 50)) as console:
         await shown(console, DONE, KILLED)
         await console.press("enter")
         await until(console, lambda: is_at(console, RunDialog))
@@ -146,16 +143,16 @@ async def test_enter_shows_the_result_whole(posted: None) -> None:
         await console.press("escape", "j", "enter")
         await until(console, lambda: is_at(console, RunDialog))
         await console.pilot.pause()
-        assert "The same command goes on where it was" in console.picture
+        assert "The same command continues where it stopped" in console.picture
         assert "[bold]somebody␛[0m" in console.picture
 
 
 async def test_nothing_yet_and_nothing_to_be_read(posted: None) -> None:
-    async with alone(places=[place()]) as console:
+    async with alone(connections=[conn()]) as console:
         at = await shown(console)
-        assert "Nothing has been run on this machine yet" in console.picture
+        assert "No job has been run on this machine yet" in console.picture
         assert ":pipeline archive QUEUE" in console.picture
-        at.show(Found((DONE,)))
+        at.show(RunList((DONE,)))
         at._failed(ConsoleError("The runs cannot be read.", why="no disk"))
         await console.pilot.pause()
         assert "no disk" in console.picture
@@ -169,7 +166,7 @@ async def test_it_is_stopped_by_a_word_and_not_by_a_key(
 ) -> None:
     stopped: list[str] = []
     monkeypatch.setattr(runs, "stop", lambda run: stopped.append(run.id))
-    async with alone(places=[place()]) as console:
+    async with alone(connections=[conn()]) as console:
         await shown(console, RUNNING, DONE)
         await console.press("s", "escape")
         assert is_at(console, RunsScreen)
@@ -188,7 +185,7 @@ async def test_it_is_stopped_by_a_word_and_not_by_a_key(
 
 def test_the_process_is_told_the_connection_and_no_secret_stands_in_its_words() -> None:
     said = {"lake": "/l", "older": "1h", "retention": "7d", "master": "local[*]", "done-older": ""}
-    named = jobs.confirmed(jobs.job("archive", said, place(rights=Rights.OPERATOR), KEY))
+    named = jobs.confirmed(jobs.job_of("archive", said, conn(rights=Rights.OPERATOR), KEY))
     assert named.words == (
         *("pipeline", "archive", "--yes", "jobs", "--lake=/l", "--older=1h"),
         *("--schema", "public", "--rights", "operator", "--profile", "prod", "jobs"),
@@ -196,22 +193,22 @@ def test_the_process_is_told_the_connection_and_no_secret_stands_in_its_words() 
     assert named.environment == {}
     assert named.command[-len(named.words) :] == [*named.words]
 
-    one = place()
+    one = conn()
     secret = one.database.url.set(password="Pl4nted")
     database = open_database(secret.render_as_string(hide_password=False), label="prod")
     by_url = replace(one, database=database, words=url_words(database))
-    job = jobs.job("verify", {"pop-log": "a b", "left": "0"}, by_url, ("prod", "s", "-odd"))
+    job = jobs.job_of("verify", {"pop-log": "a b", "left": "0"}, by_url, ("prod", "s", "-odd"))
     assert "Pl4nted" not in f"{job} {job.command}"
     assert "Pl4nted" in job.surroundings()["DBQ_URL"]
     assert job.words[-2:] == ("--", "-odd")
     assert f"--pop-log={Path('a b').absolute()}" in job.words
-    assert "Pl4nted" not in jobs.twin("archive", {}, by_url, KEY)
+    assert "Pl4nted" not in jobs.equivalent_command("archive", {}, by_url, KEY)
     assert jobs.confirmed(replace(job, queue="-odd")).words[2] == "--yes=-odd"
-    several = jobs.job("replay", {"filter": "error~'no route' id=4"}, place(), KEY)
+    several = jobs.job_of("replay", {"filter": "error~'no route' id=4"}, conn(), KEY)
     assert several.words[2:4] == ("--filter=error~no route", "--filter=id=4")
-    with pytest.raises(UsageError, match="can be seen by others"):
-        jobs.job("rollup", {"lake": "s3://key:secret@bucket/x"}, None, None)
-    assert jobs.job("rollup", {"lake": "s3://bucket/x"}, None, None).words == (
+    with pytest.raises(UsageError, match="can see a command line"):
+        jobs.job_of("rollup", {"lake": "s3://key:secret@bucket/x"}, None, None)
+    assert jobs.job_of("rollup", {"lake": "s3://bucket/x"}, None, None).words == (
         *("pipeline", "rollup", "--lake=s3://bucket/x"),
     )
 
@@ -223,7 +220,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
 
     def start(job: Job) -> str:
         found.append(job)
-        return Record.begin(runs.folder(), job.verb).id
+        return RunFile.begin(runs.folder(), job.verb).id
 
     class Planned:
         def __init__(self, job: Job) -> None:
@@ -238,7 +235,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
             pass
 
     monkeypatch.setattr(launch, "start", start)
-    monkeypatch.setattr("console.tui.screens.pipeline.Plan", Planned)
+    monkeypatch.setattr("console.tui.screens.pipeline.DryRun", Planned)
     monkeypatch.setattr(sessions, "require_extra", lambda: None)
     return found
 
@@ -249,28 +246,28 @@ def at_stage(console: Opened, stage: Stage) -> bool:
 
 
 async def test_the_form_the_plan_the_name_and_then_the_list(begun: list[Job]) -> None:
-    async with alone(places=[place(rights=Rights.OPERATOR)]) as console:
+    async with alone(connections=[conn(rights=Rights.OPERATOR)]) as console:
         console.feed.give(queue("jobs"))
         console.app.open_pipeline("archive", KEY, lake="/srv/lake")
         await until(console, lambda: at_stage(console, Stage.FORM))
         assert "drain its archive" in console.picture
-        fields = console.app.screen.query_one(ActionForm)
-        fields.rows[1].query_one(Input).value = "9h"
+        filled = console.app.screen.query_one(Form)
+        filled.fields[1].value = "9h"
         await console.press("enter")
         await until(console, lambda: "Nothing is so old" in console.picture)
         assert at_stage(console, Stage.FORM)
-        fields.rows[1].query_one(Input).value = "no time"
+        filled.fields[1].value = "no time"
         await console.press("enter")
         assert at_stage(console, Stage.FORM)
-        fields.rows[1].query_one(Input).value = ""
+        filled.fields[1].value = ""
         await console.press("ctrl+o")
-        twin = "pipeline archive --lake=/srv/lake --schema public --profile prod jobs"
-        assert console.app.clipboard == f"dbq-console {twin}"
+        equivalent_command = "pipeline archive --lake=/srv/lake --schema public --profile prod jobs"
+        assert console.app.clipboard == f"dbq-console {equivalent_command}"
         await console.press("escape", "enter")
         await until(console, lambda: at_stage(console, Stage.PLAN))
         assert "the plan of pipeline archive --dry-run --lake=/srv/lake" in console.picture
         await console.press("y", "enter")
-        assert "'y' is not it" in console.picture
+        assert "'y' does not match" in console.picture
         assert not begun
         confirm = console.app.screen.query_one("#confirm", Input)
         confirm.value = "jobs"
@@ -283,12 +280,13 @@ async def test_the_form_the_plan_the_name_and_then_the_list(begun: list[Job]) ->
         await console.pilot.pause()
         at = console.app.screen
         assert isinstance(at, PipelineScreen)
-        at._confirm("jobs")
-        at._confirm("jobs")
+        at.confirm("jobs")
+        at.confirm("jobs")
         await until(console, lambda: is_at(console, RunsScreen))
         assert [job.words[:4] for job in begun] == [("pipeline", "archive", "--yes", "jobs")]
-        table = console.app.screen.query_one(RunsTable)
-        await until(console, lambda: table.run_here is not None)
+        at = console.app.screen
+        assert isinstance(at, RunsScreen)
+        await until(console, lambda: at.table.row is not None)
         await console.press("escape")
         assert not is_at(console, PipelineScreen)
 
@@ -315,7 +313,7 @@ def refusal(console: Opened) -> str:
 
 
 async def test_who_may_only_look_begins_nothing_that_changes_a_queue(begun: list[Job]) -> None:
-    async with alone(places=[place(rights=Rights.READ_ONLY)]) as console:
+    async with alone(connections=[conn(rights=Rights.READ_ONLY)]) as console:
         for verb in ("archive", "replay"):
             console.app.open_pipeline(verb, KEY)
             await console.pilot.pause()
@@ -336,14 +334,14 @@ async def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.Mon
         console.app.open_pipeline("rollup")
         await console.pilot.pause()
         assert sessions.INSTALL in refusal(console)
-        assert at_stage(console, Stage.REFUSED)
+        assert at_stage(console, Stage.NOTHING)
 
 
 def test_a_password_that_is_typed_cannot_be_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
     class Typed:
         is_typed = True
 
-    one: Any = replace(place(), credentials=Typed())  # type: ignore[arg-type]
+    one: Any = replace(conn(), credentials=Typed())  # type: ignore[arg-type]
     assert "its password is typed" in jobs.why_not("verify", one)
     assert jobs.why_not("rollup", one) == ""
 
@@ -378,9 +376,9 @@ async def test_a_real_run_from_the_dialog_to_its_result(database_url: str, tmp_p
             return all(run.status is not None for run in runs.read(runs.folder()).runs)
 
         # The console has ended; the run goes on.
-        wait_until(ended, "the end of the run", 120)
+        wait_until(ended, "the end of the run")
         (run,) = runs.read(runs.folder()).runs
-        assert (run.outcome, run.rows) == (Outcome.DONE, 5), run
+        assert (run.outcome, run.rows) == (RunOutcome.DONE, 5), run
         assert states(database, made) == before
         assert [*(tmp_path / "lake").rglob("*.parquet")]
 
@@ -391,8 +389,8 @@ async def form(console: Acting, lake: Path) -> None:
         return isinstance(at, PipelineScreen) and at.stage is wanted
 
     await console.until(lambda: stage(Stage.FORM), "a form")
-    fields = console.app.screen.query_one(ActionForm)
-    fields.rows[0].query_one(Input).value = str(lake)
+    filled = console.app.screen.query_one(Form)
+    filled.fields[0].value = str(lake)
     await console.pilot.press("enter")
     await console.until(lambda: stage(Stage.PLAN), "a plan")
     assert "5 rows into" in console.picture

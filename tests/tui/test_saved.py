@@ -1,6 +1,7 @@
 """What the configuration keeps for the screens: filters with names, the theme, colours."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +11,19 @@ from textual.widgets import Input
 from console.config import load
 from console.config.kinds import COLORS, THEMES
 from console.errors import UsageError
-from console.monitor.filters import Filters
-from console.monitor.saved import Saved
-from console.tui import commands, themes
-from console.tui.actions.command import command
-from console.tui.actions.fields import BY_VERB
+from console.monitor.filters import Filters, Saved
+from console.tui import commands, terminal
 from console.tui.app import ConsoleApp
-from console.tui.commands import InSight, Site
-from console.tui.completion import completions
-from console.tui.desk import Desk
-from console.tui.opening import open_profile
+from console.tui.commands import CommandContext, InSight
+from console.tui.context import Context, Setup
+from console.tui.dialogs.command_line import completions
+from console.tui.open_connection import open_profile
 from console.tui.tabs.messages import MessagesTab
-from console.tui.themes import Taste
-from console.tui.widgets.tones import MARK
+from console.tui.terminal import Appearance
+from console.tui.text import MARK
+from console.verbs import named
+from console.verbs.parameters import FILTER
+from console.verbs.verb import Target, equivalent_command, values
 from tests.tui.alone import until
 from tests.tui.feeds import FakeFeed, nine, queue
 from tests.tui.one_tab import one_tab
@@ -86,11 +87,11 @@ def told(console: Opened) -> str:
 async def test_filters_of_the_overview_and_themes_are_those_of_the_file_and_saved_there(
     file: Path,
 ) -> None:
-    async with opened(taste=Taste("light", saved=SAVED), config_path=file) as console:
+    async with opened(appearance=Appearance("light", saved=SAVED), config_path=file) as console:
         await console.give(*nine())
         assert console.app.theme == "light"
         await say(console, "save all")
-        assert "no filter in sight" in console.picture
+        assert "no filter here" in console.picture
         await console.press("escape")
         await narrow(console, "@failing")
         assert set(console.order) == {"mail", "reports"}
@@ -126,11 +127,11 @@ async def test_a_list_of_messages_takes_saved_filters_and_the_profile_s_are_near
 ) -> None:
     (a, _) = load({"DBQ_CONFIG": str(file)}).profiles()
     opening = open_profile(a)
-    assert opening.place.filters == {"late": ("older=2h",), "mine": ("id=1",)}
+    assert opening.conn.filters == {"late": ("older=2h",), "mine": ("id=1",)}
     key = ("a", "public", "mail")
-    async with one_tab(MessagesTab, key=key, places=[opening.place]) as shown:
+    async with one_tab(MessagesTab, key=key, connections=[opening.conn]) as shown:
         pane = shown.tab.pane
-        shown.app.desk.saved = SAVED
+        shown.app.context.saved = SAVED
         asks: list[Any] = []
         monkeypatch.setattr(pane, "_ask", lambda ask, **_: asks.append(ask))
         for line, meant in (
@@ -146,10 +147,10 @@ async def test_a_list_of_messages_takes_saved_filters_and_the_profile_s_are_near
         assert "Did you mean: @mine" in shown.picture
 
 
-def with_filters(key: Any = KEY, **more: Any) -> tuple[Site, Followed]:
-    found, ways = site(key)
-    found.desk.saved = SAVED
-    return Site(found.desk, found.shell, key, found.themes, **more), ways
+def with_filters(key: Any = KEY, **more: Any) -> tuple[CommandContext, Followed]:
+    found, navigator = site(key)
+    found.context.saved = SAVED
+    return CommandContext(found.context, found.shell, key, found.themes, **more), navigator
 
 
 @pytest.mark.parametrize(
@@ -165,9 +166,9 @@ def with_filters(key: Any = KEY, **more: Any) -> tuple[Site, Followed]:
     ],
 )
 def test_commands_take_saved_filters(line: str, went: tuple[Any, ...]) -> None:
-    found, ways = with_filters()
+    found, navigator = with_filters()
     commands.run(found, line)
-    assert ways.went == [went]
+    assert navigator.went == [went]
 
 
 @pytest.mark.parametrize(
@@ -177,10 +178,10 @@ def test_commands_take_saved_filters(line: str, went: tuple[Any, ...]) -> None:
         ("q @lat", "no saved filter 'lat'"),
         ("purge @nothing", "There are: late."),
         ("save", "Under which name?"),
-        ("save a b", "has no meaning"),
+        ("save a b", "is not understood"),
         ("save a", "no configuration file"),
         ("theme light --save", "no configuration file"),
-        ("theme light --keep", "has no meaning"),
+        ("theme light --keep", "is not understood"),
     ],
 )
 def test_what_is_wrong_with_them_is_answered(line: str, words: str) -> None:
@@ -191,13 +192,13 @@ def test_what_is_wrong_with_them_is_answered(line: str, words: str) -> None:
 
 
 def test_a_filter_of_messages_is_saved_in_its_table_and_known_at_once(file: Path) -> None:
-    found, ways = with_filters(in_sight=InSight("filters", 'error~"no route" id=1'))
-    found.desk.config_path = file
+    found, navigator = with_filters(in_sight=InSight("filters", 'error~"no route" id=1'))
+    found.context.config_path = file
     commands.run(found, "save @routes")
     assert 'routes = "error~\\"no route\\" id=1"\n' in text_of(file)
     assert text_of(file).replace('routes = "error~\\"no route\\" id=1"\n', "") == FILE
     commands.run(found, "q mail @routes")
-    assert ways.went[-1] == ("open_messages", KEY, ["error~no route", "id=1"])
+    assert navigator.went[-1] == ("open_messages", KEY, ["error~no route", "id=1"])
     assert load({"DBQ_CONFIG": str(file)}).saved.messages["routes"] == ("error~no route", "id=1")
 
 
@@ -207,23 +208,23 @@ def test_saved_filters_and_saving_are_offered() -> None:
     assert completions(found, "theme light ") == ["theme light --save"]
 
 
-def test_a_form_takes_saved_filters_and_its_twin_names_them() -> None:
-    form = BY_VERB["purge"]
-    said = {"filter": "@late 'error~no route'"}
-    next(field for field in form.fields if field.name == "filter").check(said["filter"])
-    asked = form.asked(said, SAVED.messages)
-    assert asked.words == ("state=error", "older=1h", "error~no route")
-    assert "--filter @late" in command(form, (), "public", "mail", said)
+def test_a_form_takes_saved_filters_and_its_equivalent_command_names_them() -> None:
+    verb, texts = named("purge"), {"filter": "@late 'error~no route'"}
+    FILTER.check(texts["filter"])
+    given = values(verb, texts)
+    target = Target(None, None, saved=SAVED.messages)  # type: ignore[arg-type]
+    assert target.filters(given).words == ("state=error", "older=3600s", "error~no route")
+    assert "--filter @late" in equivalent_command(verb, (), "public", "mail", texts)
     with pytest.raises(UsageError, match="no saved filter 'late'"):
-        form.asked(said, {})
+        replace(target, saved={}).filters(given)
 
 
 # The theme.
 
 
 def test_the_configuration_knows_the_themes_and_each_has_every_colour() -> None:
-    assert tuple(theme.name for theme in themes.THEMES) == THEMES
-    for theme in themes.THEMES:
+    assert tuple(theme.name for theme in terminal.THEMES) == THEMES
+    for theme in terminal.THEMES:
         assert {f"mark-{color}" for color in COLORS} <= set(theme.variables)
 
 
@@ -246,9 +247,9 @@ async def test_connections_have_the_marks_of_their_profiles_beside_their_names(
     file: Path,
 ) -> None:
     openings = [open_profile(one) for one in load({"DBQ_CONFIG": str(file)}).profiles()]
-    places = [one.place for one in openings]
-    assert [one.color for one in places] == ["blue", "red"]
-    async with opened("a", "b", places=places, production=["b"]) as console:
+    connections = [one.conn for one in openings]
+    assert [one.color for one in connections] == ["blue", "red"]
+    async with opened("a", "b", connections=connections, production=["b"]) as console:
         for feed in console.feeds:
             feed.give(queue("mail"))
         await console.pilot.pause()
@@ -272,14 +273,14 @@ async def test_connections_have_the_marks_of_their_profiles_beside_their_names(
 
 
 def test_without_colours_there_are_no_marks(monkeypatch: pytest.MonkeyPatch) -> None:
-    taste = Taste(colors={"prod": "red"})
-    assert shown(ConsoleApp([FakeFeed("prod")], taste=taste)) == ["red"]
+    appearance = Appearance(colors={"prod": "red"})
+    assert shown(ConsoleApp([FakeFeed("prod")], Setup(appearance=appearance))) == ["red"]
     monkeypatch.setenv("NO_COLOR", "1")
-    assert shown(ConsoleApp([FakeFeed("prod")], taste=taste)) == [""]
+    assert shown(ConsoleApp([FakeFeed("prod")], Setup(appearance=appearance))) == [""]
 
 
 def shown(app: ConsoleApp) -> list[str]:
-    return [one.color for one in app.desk.board.connections(0.0)]
+    return [one.color for one in app.context.store.connections(0.0)]
 
 
 @pytest.mark.parametrize(("said", "none"), [("", False), ("0", True), ("1", True)])
@@ -292,8 +293,8 @@ def test_no_color_counts_unless_it_is_empty(
     os.environ.pop("NO_COLOR", None)
 
 
-def test_a_desk_without_a_place_has_the_filters_of_all() -> None:
+def test_a_context_without_a_place_has_the_filters_of_all() -> None:
     found, _ = with_filters(None)
-    assert isinstance(found.desk, Desk)
+    assert isinstance(found.context, Context)
     assert found.filters == SAVED.messages
-    assert found.desk.filters(("gone", "s", "q")) == SAVED.messages
+    assert found.context.filters(("gone", "s", "q")) == SAVED.messages

@@ -13,21 +13,21 @@ from textual.screen import Screen
 from console.monitor.messages import Page
 from console.rights import Rights
 from console.tui import ConsoleApp
+from console.tui.context import Setup
+from console.tui.dialogs.audit_entry import Line
 from console.tui.dialogs.finding import FindingDialog, Phase
-from console.tui.places import Place
+from console.tui.open_connection import OpenConnection
 from console.tui.screens import audit
 from console.tui.screens.audit import AuditScreen
 from console.tui.screens.connections import ConnectionsScreen
 from console.tui.screens.install import InstallScreen
-from console.tui.screens.message import FIRST_BYTES, Looked, MessageScreen
+from console.tui.screens.message import FIRST_BYTES, MessageScreen, ReadMessage
 from console.tui.screens.queue import TABS
-from console.tui.tabs.message_pane import Answer
-from console.tui.tabs.messages import MessagesTab
-from console.tui.tabs.slots import Found as SlotsFound
+from console.tui.tabs.messages import MessagesTab, PageAnswer
+from console.tui.tabs.slots import QueueSlotMap as SlotsFound
 from console.tui.tabs.slots import SlotsTab
-from console.tui.widgets.audit_table import Line
 from tests.tui.alone import Bare
-from tests.tui.alone import place as no_place
+from tests.tui.alone import conn as no_place
 from tests.tui.feeds import FakeClock, FakeFeed, nine
 from tests.tui.test_audit import AT, ENTRY, INSTALL, RUNNING
 from tests.tui.test_findings import BAD, NOW, FakeRepair, diagnosis, finding
@@ -47,16 +47,19 @@ SMALL, LARGE = (80, 24), (160, 48)
 def _nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     for tab in TABS:
         monkeypatch.setattr(tab, "look", lambda _: None)
-    monkeypatch.setattr(audit, "look", lambda *_: audit.Found())
+    monkeypatch.setattr(audit, "look", lambda *_: audit.AuditEntries())
     monkeypatch.setattr(MessageScreen, "_ask", lambda *_, **__: None)
 
 
 def taken(
-    compare: Compare, run: Run, size: tuple[int, int] = SMALL, places: tuple[Place, ...] = ()
+    compare: Compare,
+    run: Run,
+    size: tuple[int, int] = SMALL,
+    connections: tuple[OpenConnection, ...] = (),
 ) -> bool:
     """The picture at the end of `run`, beside the one that is kept."""
     clock, feed = FakeClock(), FakeFeed("prod")
-    app = Bare([feed], clock=clock.clock, places=places, rights="admin")
+    app = Bare([feed], Setup(connections, clock.clock, rights="admin"))
 
     async def before(pilot: Pilot[Any]) -> None:
         await pilot.pause()
@@ -102,9 +105,11 @@ def test_a_queue_with_charts(snap_compare: Compare, size: tuple[int, int]) -> No
     async def run(pilot: Pilot[Any], app: ConsoleApp, feed: FakeFeed, clock: FakeClock) -> None:
         five_minutes(feed, clock)
         await pilot.pause()
-        found = finding(BAD, "14 claims whose owner is gone", minutes=3, repair=FakeRepair())
-        board = app.desk.board
-        board.take_diagnoses("prod", [diagnosis("mail", found)], clock.now, NOW, next_seconds=30.0)
+        found = finding(
+            BAD, "14 claims whose consumer disconnected", minutes=3, repair=FakeRepair()
+        )
+        store = app.context.store
+        store.take_diagnoses("prod", [diagnosis("mail", found)], clock.now, NOW, next_seconds=30.0)
         await tab_of(pilot, app, MAIL, "findings")
 
     assert taken(snap_compare, run, size)
@@ -124,7 +129,7 @@ def test_messages(snap_compare: Compare) -> None:
         await pilot.pause()
         screen = await tab_of(pilot, app, MAIL, "messages")
         pane = screen.query_one(MessagesTab).pane
-        pane.show_answer(Answer(pane.asked, Page(QUEUE, MESSAGES, None, complete=True)))
+        pane.show_answer(PageAnswer(pane.asked, Page(QUEUE, MESSAGES, None, complete=True)))
         await pilot.pause()
         await pilot.press("x", "j", "x", "j")
 
@@ -153,7 +158,7 @@ def test_a_message_with_json(snap_compare: Compare) -> None:
         screen = on_top(app, MessageScreen)
         failed = replace(MESSAGES[0], pushed_at=AT, claimed_by="pid=4711 start=x consumer=etl")
         told = replace(failed, payload=text, payload_bytes=len(text))
-        screen.show_look(Looked(told, payload_bytes=FIRST_BYTES))
+        screen.show_look(ReadMessage(told, payload_bytes=FIRST_BYTES))
         while not screen.view.shown or screen.view.laying_out:
             await pilot.pause(0.01)
 
@@ -164,17 +169,19 @@ def test_the_plan_of_a_repair(snap_compare: Compare) -> None:
     async def run(pilot: Pilot[Any], app: ConsoleApp, feed: FakeFeed, clock: FakeClock) -> None:
         feed.give(*nine())
         await pilot.pause()
-        found = finding(BAD, "14 claims whose owner is gone", minutes=3, repair=FakeRepair())
-        board = app.desk.board
-        board.take_diagnoses("prod", [diagnosis("mail", found)], clock.now, NOW, next_seconds=30.0)
-        view = next(one for one in board.findings(clock.now) if one.code == BAD.name)
+        found = finding(
+            BAD, "14 claims whose consumer disconnected", minutes=3, repair=FakeRepair()
+        )
+        store = app.context.store
+        store.take_diagnoses("prod", [diagnosis("mail", found)], clock.now, NOW, next_seconds=30.0)
+        view = next(one for one in store.findings(clock.now) if one.code == BAD.name)
         app.open_finding(view)
         await pilot.pause()
         dialog = on_top(app, FindingDialog)
         while dialog.phase is not Phase.PLANNED:
             await pilot.pause(0.01)
 
-    assert taken(snap_compare, run, places=(no_place(),))
+    assert taken(snap_compare, run, connections=(no_place(),))
 
 
 def test_install(snap_compare: Compare) -> None:
@@ -184,7 +191,7 @@ def test_install(snap_compare: Compare) -> None:
         await pilot.pause()
         on_top(app, InstallScreen)
 
-    assert taken(snap_compare, run, places=(no_place(),))
+    assert taken(snap_compare, run, connections=(no_place(),))
 
 
 def test_audit(snap_compare: Compare) -> None:
@@ -194,9 +201,9 @@ def test_audit(snap_compare: Compare) -> None:
         await pilot.pause()
         later = replace(RUNNING, started_at=AT + timedelta(minutes=9))
         lines = (Line(later, alive=False), Line(ENTRY), Line(INSTALL))
-        on_top(app, AuditScreen).show(audit.Found(lines))
+        on_top(app, AuditScreen).show(audit.AuditEntries(lines))
 
-    assert taken(snap_compare, run, places=(no_place(),))
+    assert taken(snap_compare, run, connections=(no_place(),))
 
 
 def test_connections(snap_compare: Compare) -> None:
@@ -211,4 +218,4 @@ def test_connections(snap_compare: Compare) -> None:
         url="postgresql+psycopg://ops@db1/orders",
         origin="config.toml:3",
     )
-    assert taken(snap_compare, run, places=(here,))
+    assert taken(snap_compare, run, connections=(here,))

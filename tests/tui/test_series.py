@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from console.errors import ConnectionFailedError
-from console.monitor import QueueSnapshot, Reading
-from console.tui.board import Board
-from console.tui.series import SPANS, Run, Series, Span
+from console.monitor.sampler import Reading
+from console.monitor.snapshot import QueueSnapshot
+from console.tui.series import SPANS, ChartSpan, Run, Series
+from console.tui.store import Store
 from tests.tui.feeds import queue
 
 KEY = ("a", "public", "q")
@@ -77,7 +78,7 @@ def played(history: Sequence[tuple[float, int | None, bool]]) -> Series:
 @settings(max_examples=50)
 @given(histories(), st.sampled_from(SPANS))
 def test_a_point_is_the_most_or_the_mean_of_what_was_seen_in_its_cell(
-    history: list[tuple[float, int | None, bool]], span: Span
+    history: list[tuple[float, int | None, bool]], span: ChartSpan
 ) -> None:
     series, now = played(history), history[-1][0]
     seen: dict[int, list[float]] = {}
@@ -94,7 +95,7 @@ def test_a_point_is_the_most_or_the_mean_of_what_was_seen_in_its_cell(
 @settings(max_examples=50)
 @given(histories(), st.sampled_from(SPANS))
 def test_points_are_joined_only_where_no_look_between_them_was_missed_or_told_nothing(
-    history: list[tuple[float, int | None, bool]], span: Span
+    history: list[tuple[float, int | None, bool]], span: ChartSpan
 ) -> None:
     """Seen from the other side: every gap that is longer than a cell stays one."""
     series, now = played(history), history[-1][0]
@@ -205,9 +206,9 @@ def test_500_queues_fit_into_15_megabytes_whatever_the_time() -> None:
         tracemalloc.stop()
 
 
-def test_the_board_keeps_the_history_whatever_screen_is_open() -> None:
-    board = Board({"a": 1.0}, now=0)
-    board.take("a", reading(queue("q", ready=3)), at=10)
-    board.take("a", lost(), at=11)
-    board.take("a", reading(queue("q", ready=4)), at=12)
-    assert [values((run,)) for run in board.series.runs(KEY, "ready", RAW, 13)] == [[3], [4]]
+def test_the_store_keeps_the_history_whatever_screen_is_open() -> None:
+    store = Store({"a": 1.0}, now=0)
+    store.take("a", reading(queue("q", ready=3)), at=10)
+    store.take("a", lost(), at=11)
+    store.take("a", reading(queue("q", ready=4)), at=12)
+    assert [values((run,)) for run in store.series.runs(KEY, "ready", RAW, 13)] == [[3], [4]]

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 
 from console.doctor.ring_map import SlotMap, SlotRange
 from console.engines import open_database
-from console.tui.places import Place
-from console.tui.widgets.ring_slots import RingSlots
-from console.tui.widgets.slot_strip import Slot, SlotStrip, cells_of, slot_of
+from console.tui.open_connection import OpenConnection
+from console.tui.widgets.queue_detail import RingSlots
+from console.tui.widgets.slot_map import Slot, SlotStrip, cells_of, slot_of
 from tests.tui.feeds import queue
 from tests.tui.opened import opened
 
@@ -28,8 +28,8 @@ def test_a_cell_shows_the_gravest_of_its_slots_and_every_slot_has_one(
     cells = cells_of(ranges, len(states), width)
     assert len(cells) == min(width, len(states))
     assert max(cells) == max(map(slot_of, states))
-    for place, cell in enumerate(cells):
-        mine = [s for n, s in enumerate(states) if n * len(cells) // len(states) == place]
+    for conn, cell in enumerate(cells):
+        mine = [s for n, s in enumerate(states) if n * len(cells) // len(states) == conn]
         assert cell == max(map(slot_of, mine))
 
 
@@ -68,9 +68,11 @@ def a_map(pop: int, push: int) -> SlotMap:
 
 
 async def test_a_large_overview_has_the_slots_of_the_ring_under_the_cursor() -> None:
-    where = Place("prod-orders", open_database("postgresql+psycopg://nobody@127.0.0.1:1/none"))
+    where = OpenConnection(
+        "prod-orders", open_database("postgresql+psycopg://nobody@127.0.0.1:1/none")
+    )
     rings = (queue("one", "ring", gap=5, capacity=100), queue("two", "ring", gap=5, capacity=100))
-    async with opened(size=(160, 48), places=[where]) as console:
+    async with opened(size=(160, 48), connections=[where]) as console:
         await console.give(queue("mail"), *rings)
         slots = console.overview.query_one(RingSlots)
         # No server answers there: that is told, and no slot is made up.

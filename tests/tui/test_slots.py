@@ -11,9 +11,9 @@ from console.catalog import installed_queue
 from console.designs import design
 from console.doctor.ring_map import SlotMap, SlotRange
 from console.errors import ConnectionFailedError
-from console.monitor.walks import read_key, walks_of
+from console.monitor.scans import read_key, scans_of
 from console.tui.screens.queue import QueueScreen
-from console.tui.tabs.slots import Found, SlotsTab, message_key
+from console.tui.tabs.slots import QueueSlotMap, SlotsTab, message_key
 from console.tui.widgets.slot_map import SlotMapView
 from tests.tui.feeds import nine
 from tests.tui.opened import Opened, opened
@@ -113,7 +113,7 @@ async def open_slots(console: Opened, found: SlotMap = MAP) -> SlotsTab:
     await console.pilot.pause()
     assert isinstance(console.app.screen, QueueScreen)
     tab = console.app.screen.query_one(SlotsTab)
-    tab.show_found(Found(QUEUE, found))
+    tab.show_found(QueueSlotMap(QUEUE, found))
     await console.pilot.pause()
     return tab
 
@@ -129,7 +129,7 @@ async def test_from_the_whole_ring_down_to_one_orphan_and_back() -> None:
         assert "2 orphans (1,023 to 1,024)" in console.picture
         await console.press("enter")
         assert "slot 1,023, number 1,023: orphan" in console.picture
-        tab.show_found(Found(QUEUE, replace(MAP, next_pop=1050)))
+        tab.show_found(QueueSlotMap(QUEUE, replace(MAP, next_pop=1050)))
         assert tab.view.cursor == 1023
         await console.press("n", "enter")
         assert "slot 5,856, number 5,856: hole" in console.picture
@@ -152,9 +152,9 @@ async def test_enter_on_a_slot_with_a_message_opens_it_and_on_others_nothing() -
 
 
 def test_the_message_of_a_slot_is_named_as_a_page_of_messages_names_it() -> None:
-    at, place = read_key(message_key(QUEUE, 1023), walks_of(QUEUE))
+    at, place = read_key(message_key(QUEUE, 1023), scans_of(QUEUE))
     assert place.id == "1023"
-    assert walks_of(QUEUE)[at].stretches
+    assert scans_of(QUEUE)[at].chunks
 
 
 async def test_an_error_is_told_whole_and_what_was_seen_last_stays_with_its_age() -> None:
@@ -170,7 +170,7 @@ async def test_an_error_is_told_whole_and_what_was_seen_last_stays_with_its_age(
         for words in ("Could not look.", "refused", "Try it."):
             assert words in console.picture
         await console.press("n", "enter")
-        tab.show_found(Found(QUEUE, MAP))
+        tab.show_found(QueueSlotMap(QUEUE, MAP))
         console.clock.now += 42
         tab.fail(ConnectionFailedError("Could not look at the slots.", why="\x1b[31mrefused"))
         await console.pilot.pause()

@@ -5,13 +5,13 @@ import asyncio
 import pytest
 
 from console.actions import smoke
-from console.actions.smoke import Progress, SmokeResult
-from console.bench.latency import Latency
+from console.actions.smoke import SmokeProgress, SmokeResult
+from console.bench.call_log import Latency
 from console.engines import open_database
 from console.rights import Rights
-from console.tui.places import Place
+from console.tui.open_connection import OpenConnection
 from console.tui.screens.smoke import SmokeScreen, Trial
-from tests.tui.alone import alone, place, until
+from tests.tui.alone import alone, conn, until
 from tests.tui.test_terminal import install_queue
 
 
@@ -19,9 +19,8 @@ async def test_a_smoke_test_can_be_stopped_and_leaves_nothing(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(smoke, "_MESSAGES_EACH", 100_000)
-    monkeypatch.setattr(smoke, "_EXPECTED", 300_040)
     database = open_database(database_url, label="prod")
-    async with alone(places=[Place("prod", database, Rights.ADMIN)]) as console:
+    async with alone(connections=[OpenConnection("prod", database, Rights.ADMIN)]) as console:
         await asyncio.to_thread(install_queue, database_url, "orders")
         console.app.open_smoke(("prod", "public", "orders"))
         await console.pilot.pause()
@@ -42,14 +41,14 @@ async def test_a_smoke_test_can_be_stopped_and_leaves_nothing(
 
 
 async def test_what_a_smoke_test_found_wrong_is_said() -> None:
-    async with alone(places=[place()]) as console:
+    async with alone(connections=[conn()]) as console:
         console.app.open_smoke(("prod", "public", "orders"))
         await console.pilot.pause()
         screen = console.app.screen
         assert isinstance(screen, SmokeScreen)
         trial = Trial()
         latency = Latency(1.0, 2.0, 3.0)
-        trial.take(Progress(100, 40, 340, 2.0, latency, latency))
+        trial.take(SmokeProgress(100, 40, 340, 2.0, latency, latency))
         trial.result = SmokeResult(
             "orders", "fifo", "lax", 340, 3, 0, 0, 0, 0, latency, latency, ("boom\x1b[31m",)
         )
@@ -62,9 +61,9 @@ async def test_what_a_smoke_test_found_wrong_is_said() -> None:
 
 
 async def test_without_the_right_no_smoke_test_begins() -> None:
-    async with alone(places=[place(rights=Rights.READ_ONLY)]) as console:
+    async with alone(connections=[conn(rights=Rights.READ_ONLY)]) as console:
         console.app.open_smoke(("prod", "public", "orders"))
         await console.press("enter")
         await console.pilot.pause()
         assert "needs the right admin" in console.picture
-        assert not console.app.desk.running.all
+        assert not console.app.context.running.all

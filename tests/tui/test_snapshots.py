@@ -9,6 +9,7 @@ from typing import Any
 from textual.pilot import Pilot
 
 from console.tui import ConsoleApp
+from console.tui.context import Setup
 from tests.tui.feeds import FakeClock, FakeFeed, nine, queue
 
 Compare = Callable[..., bool]
@@ -19,7 +20,7 @@ def console(*names: str, **options: Any) -> tuple[ConsoleApp, list[FakeFeed], Fa
     """A console on fake feeds, still to be run."""
     clock = FakeClock()
     feeds = [FakeFeed(name) for name in names]
-    return ConsoleApp(feeds, clock=clock.clock, **options), feeds, clock
+    return ConsoleApp(feeds, Setup(clock=clock.clock, **options)), feeds, clock
 
 
 def four_minutes(feed: FakeFeed, clock: FakeClock) -> None:

@@ -2,13 +2,12 @@
 
 from console.errors import RefusedError
 from console.monitor.activity import Lock, Session
-from console.monitor.owners import Claim, Evidence
-from console.monitor.stuck import Claims
-from console.tui.tabs.stuck import Found, StuckTab
-from console.tui.widgets.words import Words
+from console.monitor.owners import Claim, Claims, Evidence
+from console.tui.tabs.stuck import QueueHolders, StuckTab
+from console.tui.text import Words
 from tests.servers import connect
 from tests.tui.acting import database_at, make
-from tests.tui.alone import place
+from tests.tui.alone import conn
 from tests.tui.one_tab import KEY, Shown, one_tab
 
 OURS = "pid=4711 start=x consumer="
@@ -39,18 +38,18 @@ def detail(shown: Shown[StuckTab]) -> str:
 
 
 async def test_claims_with_the_evidence_about_their_owners() -> None:
-    async with one_tab(StuckTab, places=[place()]) as shown:
+    async with one_tab(StuckTab, connections=[conn()]) as shown:
         shown.tab.fail(RefusedError("Could not look."))
-        shown.tab.show_found(Found(Claims((GONE, BOUND, ALIVE, YOUNG), more=True), None))
+        shown.tab.show_found(QueueHolders(Claims((GONE, BOUND, ALIVE, YOUNG), more=True), None))
         await shown.pilot.pause()
-        assert "4 claims and more   3 stuck over 5 m 00 s: owner 2 gone, 1 alive" in head(shown)
-        for words in ("15 m 00 s", "gone", "alive", "unknown", "etl␛", "somebody"):
+        assert "4 claims and more   3 stuck over 5 min: owner 2 gone, 1 alive" in head(shown)
+        for words in ("15 min", "gone", "alive", "unknown", "etl␛", "somebody"):
             assert words in shown.picture
-        assert "The session that claimed it is gone" in detail(shown)
+        assert "The session that claimed it has ended" in detail(shown)
         await shown.press("j")
-        assert "it is nobody's" in detail(shown)
+        assert "so has the claim" in detail(shown)
         await shown.press("x", "x", "a", "escape", "a", "f")
-        assert shown.ways.went == [
+        assert shown.navigator.went == [
             ("actions", KEY, "id=2", "id=3"),
             ("actions", KEY, "id=4"),
             ("release", KEY),
@@ -58,50 +57,50 @@ async def test_claims_with_the_evidence_about_their_owners() -> None:
 
 
 async def test_sessions_that_hold_rows_can_be_ended() -> None:
-    async with one_tab(StuckTab, places=[place()], size=(160, 48)) as shown:
-        shown.tab.show_found(Found(None, (HOLDER, PREPARED)))
+    async with one_tab(StuckTab, connections=[conn()], size=(160, 48)) as shown:
+        shown.tab.show_found(QueueHolders(None, (HOLDER, PREPARED)))
         await shown.pilot.pause()
         assert "2 sessions hold rows" in head(shown)
-        for words in ("session 815", "41 m 12 s", "psql, ann", "idle in transaction"):
+        for words in ("session 815", "41 min 12 s", "psql, ann", "idle in transaction"):
             assert words in shown.picture
         assert "prepared transaction [b]forgotten" in shown.picture
         assert "last: SELECT ? FROM billing_pop()" in detail(shown)
         await shown.press("a", "j", "a")
-        assert shown.ways.went == [
+        assert shown.navigator.went == [
             ("end-session", KEY, ("session", "815")),
             ("end-session", KEY, ("session", "[b]forgotten")),
         ]
 
 
 async def test_the_cursor_stays_with_its_claim() -> None:
-    async with one_tab(StuckTab, places=[place()]) as shown:
-        shown.tab.show_found(Found(Claims((GONE, BOUND, ALIVE), more=False), None))
+    async with one_tab(StuckTab, connections=[conn()]) as shown:
+        shown.tab.show_found(QueueHolders(Claims((GONE, BOUND, ALIVE), more=False), None))
         await shown.press("j", "j")
-        shown.tab.show_found(Found(Claims((BOUND, ALIVE, YOUNG), more=False), ()))
+        shown.tab.show_found(QueueHolders(Claims((BOUND, ALIVE, YOUNG), more=False), ()))
         await shown.press("a")
-        shown.tab.show_found(Found(Claims((BOUND, YOUNG), more=False), ()))
+        shown.tab.show_found(QueueHolders(Claims((BOUND, YOUNG), more=False), ()))
         assert shown.tab.table.cells("claim 3")["owner"].text == "left"
         await shown.press("a")
-        assert shown.ways.went == [("actions", KEY, "id=3")] * 2
+        assert shown.navigator.went == [("actions", KEY, "id=3")] * 2
 
 
 async def test_nothing_is_said_in_words() -> None:
-    async with one_tab(StuckTab, places=[place()]) as shown:
-        shown.tab.show_found(Found(Claims((), more=False), ()))
+    async with one_tab(StuckTab, connections=[conn()]) as shown:
+        shown.tab.show_found(QueueHolders(Claims((), more=False), ()))
         await shown.press("a", "y")
         assert "No claims." in head(shown)
         assert "No session holds rows." in head(shown)
-        shown.tab.show_found(Found(None, None))
-        assert "Nothing of this design can be stuck." in head(shown)
-        assert shown.ways.went == []
+        shown.tab.show_found(QueueHolders(None, None))
+        assert "Nothing can be stuck in this design." in head(shown)
+        assert shown.navigator.went == []
 
 
 async def test_on_a_server(database_url: str) -> None:
     with database_at(database_url) as database:
         make(database, "mail", "claim", {})
         make(database, "letters", "fifo", {})
-        here = place().__class__("prod", database)
-        async with one_tab(StuckTab, places=[here]) as shown:
+        here = conn().__class__("prod", database)
+        async with one_tab(StuckTab, connections=[here]) as shown:
             shown.tab.look()
             await shown.until(lambda: shown.tab.found is not None)
             assert "3 claims" in head(shown)
@@ -111,10 +110,12 @@ async def test_on_a_server(database_url: str) -> None:
         with connect(database_url) as holder:
             holder.execute("BEGIN")
             holder.execute("SELECT * FROM letters_pop()")
-            async with one_tab(StuckTab, key=("prod", "public", "letters"), places=[here]) as shown:
+            async with one_tab(
+                StuckTab, key=("prod", "public", "letters"), connections=[here]
+            ) as shown:
                 shown.tab.look()
                 await shown.until(lambda: shown.tab.found is not None)
                 assert "1 session holds rows" in head(shown)
                 await shown.press("a")
                 pid = str(holder.info.backend_pid)
-                assert shown.ways.went[0][2] == ("session", pid)
+                assert shown.navigator.went[0][2] == ("session", pid)

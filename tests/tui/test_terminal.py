@@ -19,7 +19,7 @@ from console.designs import design
 from console.engines import open_database
 from console.engines.embedded import EmbeddedServer
 from console.errors import UsageError
-from tests.servers import fresh_database
+from tests.servers import PATIENCE_SECONDS, fresh_database
 
 _RUN = "import sys; from console import engines, tui; tui.run([engines.open_database(sys.argv[1])])"
 
@@ -36,7 +36,7 @@ def spawn(
         env=environment,
         cwd=folder,
         encoding="utf-8",
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
     )
 
 
@@ -71,7 +71,9 @@ def test_a_queue_is_on_the_screen_and_ctrl_q_leaves_the_terminal_clean(database_
     assert "Traceback" not in last
 
 
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "ending", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.long)]
+)
 def test_a_signal_gives_the_terminal_back(database_url: str, ending: signal.Signals) -> None:
     console = spawn(database_url)
     console.expect("no queues here yet")
@@ -102,7 +104,7 @@ def test_a_terminal_that_goes_away_ends_the_console(database_url: str) -> None:
     finally:
         os.close(ours)
     try:
-        console.wait(60)
+        console.wait(PATIENCE_SECONDS)
     finally:
         console.kill()
 

@@ -43,7 +43,7 @@ def test_first_line_of_a_drivers_message() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "words"), [(0, "0 s"), (14.4, "14 s"), (59.6, "1 m 00 s"), (3900, "1 h 05 m")]
+    ("seconds", "words"), [(0, "0 s"), (14.4, "14 s"), (59.6, "1 min"), (3900, "1 h 05 min")]
 )
 def test_whole_seconds(seconds: float, words: str) -> None:
     assert whole_seconds(seconds) == words
@@ -55,7 +55,7 @@ def test_figures_tell_nothing_unknown_estimate_and_zero_apart() -> None:
     assert figure(queue("q", ready=12_480, estimated=("ready",)), "ready") == "≈12 k"
     assert figure(queue("q", ready=None, unknown=("ready",)), "ready") == "?"
     assert figure(queue("q"), "claimed") == "·"
-    assert figure(queue("q", age_seconds=252.0), "age_seconds") == "4 m 12 s"
+    assert figure(queue("q", age_seconds=252.0), "age_seconds") == "4 min 12 s"
     assert figure(queue("q", age_seconds=-0.02), "age_seconds") == "0 ms"
     assert figure(queue("q", push_per_second=1234.56), "push_per_second") == "1,234.6"
 

@@ -7,13 +7,10 @@ import pytest
 from console.errors import TooSlowError
 from console.monitor.activity import Activity, Lock, Session
 from console.monitor.waits import HorizonRow, Wait, WaitReport
-from console.tui.places import Place
-from console.tui.screens.waits import WaitsScreen
-from console.tui.tabs.waits import WaitsTab
-from console.tui.tabs.waits_pane import WaitsPane
-from console.tui.widgets.waits_table import WaitsChart, WaitsTable, key_of
-from console.tui.widgets.waits_tree import WaitsTree
-from console.tui.widgets.words import Words
+from console.tui.open_connection import OpenConnection
+from console.tui.tabs.waits import WaitsPane, WaitsScreen, WaitsTab
+from console.tui.text import Words
+from console.tui.widgets.charts import WaitsChart, key_of
 from tests.servers import connect
 from tests.tui.acting import database_at, make
 from tests.tui.alone import alone
@@ -93,9 +90,9 @@ async def test_of_a_queue_its_own_waits_what_they_mean_and_the_tree() -> None:
         pane.show_report(FULL)
         await shown.pilot.pause()
         assert "3 sessions wait for another" in head(pane)
-        assert "in 7 of 10 looks" in head(pane)
+        assert "in 7 of 10 samples" in head(pane)
         assert "Oldest snapshot: client backend ann" in head(pane)
-        table, tree = pane.query_one(WaitsTable), pane.query_one(WaitsTree)
+        table, tree = pane.table, pane.waiters
         assert [table.cells(key)["wait"].text for key in table.keys] == [
             "Lock/relation",
             "Client/idle in transaction",
@@ -111,20 +108,20 @@ async def test_of_a_queue_its_own_waits_what_they_mean_and_the_tree() -> None:
         assert "etl01␛, user ann" in detail(pane)
         assert "last: LOCK TABLE mail" in detail(pane)
         await shown.press("j", "a")
-        assert shown.ways.went == [("end-session", KEY, ("session", "11"))]
+        assert shown.navigator.went == [("end-session", KEY, ("session", "11"))]
         pane.show_report(report(sessions=(Session(9, locks=(LOCK,)), *WAITERS[::-1], ROOT)))
         await shown.press("a")
         pane.show_report(report(sessions=(Session(9, locks=(LOCK,)), ROOT)))
         await shown.press("a")
-        assert shown.ways.went[1:] == [("end-session", KEY, ("session", "11"))] * 2
-        assert pane.query_one(WaitsTree).cells("11")["does"].text == "left"
+        assert shown.navigator.went[1:] == [("end-session", KEY, ("session", "11"))] * 2
+        assert pane.waiters.cells("11")["does"].text == "left"
 
 
 async def test_of_a_connection_the_server_and_its_counters() -> None:
     async with alone("prod", size=(160, 48)) as console:
-        ways = Remembering()
-        console.app.desk.ways = ways
-        screen = WaitsScreen(console.app.desk, "prod")
+        navigator = Remembering()
+        console.app.context.navigator = navigator
+        screen = WaitsScreen(console.app.context, "prod")
         console.app.push_screen(screen)
         await console.pilot.pause()
         assert "There is no such connection." in console.picture
@@ -133,7 +130,7 @@ async def test_of_a_connection_the_server_and_its_counters() -> None:
         for words in ("? (hidden)", "LATCH/LATCH_EX", "1.5 s 40x", "Waits of prod"):
             assert words in console.picture
         await console.press("tab", "a", "G", "a")
-        assert ways.went == [("end-session", KEY, ("session", "10"))]
+        assert navigator.went == [("end-session", KEY, ("session", "10"))]
 
 
 async def test_what_may_not_be_seen_is_said_with_what_is_shown_all_the_same() -> None:
@@ -143,11 +140,11 @@ async def test_what_may_not_be_seen_is_said_with_what_is_shown_all_the_same() ->
         hidden = Wait(QUEUE, None, None, 1, 1.0, 1.0)
         pane.show_report(report(hidden, sessions=(Session(10),), missing={"sessions": why}))
         await shown.pilot.pause()
-        assert f"Not seen: {why}" in head(pane)
+        assert f"Not visible: {why}" in head(pane)
         assert "? (hidden)" in shown.picture
         pane.show_report(report(samples=0, missing={"waits": "the server has no such views"}))
         await shown.pilot.pause()
-        assert "Not seen: the server has no such views" in head(pane)
+        assert "Not visible: the server has no such views" in head(pane)
         assert "Nobody waits" not in head(pane)
 
 
@@ -155,9 +152,9 @@ async def test_a_look_that_failed_leaves_a_gap_and_the_last_one_in_sight() -> No
     async with one_tab(WaitsTab, size=(160, 48)) as shown:
         pane = shown.tab.pane
         pane.show_report(FULL)
-        pane.fail(TooSlowError("Could not look at the sessions.", why="1 s was over"))
+        pane.fail(TooSlowError("Could not read the sessions.", why="1 s was over"))
         pane.show_report(FULL)
-        pane.fail(TooSlowError("Could not look at the sessions.", why="1 s was over"))
+        pane.fail(TooSlowError("Could not read the sessions.", why="1 s was over"))
         await shown.pilot.pause()
         assert "1 s was over" in head(pane)
         assert "3 sessions wait" in head(pane)
@@ -177,7 +174,7 @@ async def test_a_deadlock_and_a_deep_line_are_drawn() -> None:
     async with one_tab(WaitsTab, size=(50, 14)) as shown:
         shown.tab.pane.show_report(report(sessions=(*circle, *line)))
         await shown.pilot.pause()
-        tree = shown.tab.pane.query_one(WaitsTree)
+        tree = shown.tab.pane.waiters
         cells = [tree.cells(key) for key in tree.keys]
         assert sum("DEADLOCK" in cell["does"].text for cell in cells) == 1
         assert len(cells) == 102
@@ -190,17 +187,17 @@ async def test_on_a_server(database_url: str, ends: bool) -> None:
         make(database, "mail", "fifo", {})
         holder.execute("BEGIN")
         holder.execute("LOCK TABLE mail IN SHARE MODE")
-        async with alone("prod", places=[Place("prod", database)]) as console:
-            screen = WaitsScreen(console.app.desk, "prod")
+        async with alone("prod", connections=[OpenConnection("prod", database)]) as console:
+            screen = WaitsScreen(console.app.context, "prod")
             console.app.push_screen(screen)
             await console.pilot.pause()
             if ends:
                 console.app.pop_screen()
-                await until(console.pilot, lambda: screen.pane._ended)
+                await until(console.pilot, screen.pane._ended.is_set)
                 jobs_ended()
                 return
             await until(console.pilot, lambda: screen.pane.report is not None)
-            tree = screen.pane.query_one(WaitsTree)
+            tree = screen.pane.waiters
             assert repr(holder.info.backend_pid) in tree.keys
-            assert "Nobody waits for another session." in head(screen.pane)
+            assert "No session waits for another." in head(screen.pane)
         jobs_ended()

@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.actions.execute import CANARY, MOST_BATCH, Control, Pace
-from console.actions.ledger import ImbalanceError, Ledger
-from console.actions.plan import MANY_MESSAGES, Plan
+from console.actions.plan import MANY_MESSAGES, Plan, _Count
+from console.audit import ImbalanceError, Ledger
 from console.catalog import installed_queue
 from console.designs import design
 from console.errors import UsageError
 from console.monitor.filters import NOTHING, Filters
+from console.monitor.message import Message
 
 COUNTS = st.dictionaries(st.sampled_from("abc"), st.integers(1, 1000), max_size=3)
 
@@ -46,25 +47,21 @@ def test_whatever_is_missing_or_too_much_is_seen(
         wrong.require_balance()
 
 
-def plan_of(
-    matching: int, left_alone: int, filters: Filters = NOTHING, *, production: bool = False
-) -> Plan:
+def plan_of(count: int, *, production: bool = False) -> Plan:
     of = design("claim")
     queue = installed_queue("public", "mail", of, of.complete_options({}))
-    now = datetime(2026, 3, 29, 2, 14, 7, tzinfo=UTC)
-    counts = {"left": left_alone} if left_alone else {}
-    states: dict[str, int] = {"error": matching}
     return Plan(
         verb="requeue",
         queue=queue,
         connection="here",
         production=production,
-        filters=filters,
+        filters=NOTHING,
         states=("error",),
-        cutoff=now,
-        matching=matching,
-        by_state=states,
-        left_alone=counts,
+        cutoff=datetime(2026, 3, 29, 2, 14, 7, tzinfo=UTC),
+        count=count,
+        by_state={"error": count},
+        totals={},
+        left_alone={},
         oldest_seconds=None,
         newest_seconds=None,
         payload_bytes=None,
@@ -75,25 +72,44 @@ def plan_of(
     )
 
 
+@given(count=st.integers(0, 10**6), production=st.booleans())
+def test_many_messages_and_production_want_the_name(count: int, production: bool) -> None:
+    plan = plan_of(count, production=production)
+    assert plan.wants_queue_name == (production or count > MANY_MESSAGES)
+    assert plan.subject.planned == count
+
+
+def met(number: int) -> Message:
+    """One of a queue, in the order in which an action takes them: the oldest first."""
+    told = dict.fromkeys(Message.__dataclass_fields__)
+    some = {"id": str(number), "state": "error", "age_seconds": 1e4 - number, "payload_bytes": 1}
+    return Message(**{**told, **some})  # type: ignore[arg-type]
+
+
 @given(
-    matching=st.integers(0, 10**6),
-    left=st.integers(0, 10**6),
-    limit=st.none() | st.integers(1, 10**6),
-    keep=st.none() | st.integers(1, 10**6),
-    production=st.booleans(),
+    matching=st.integers(0, 300),
+    leave=st.integers(2, 9),
+    limit=st.none() | st.integers(1, 300),
+    keep=st.none() | st.integers(1, 300),
+    at_once=st.integers(1, 50),
 )
-def test_a_plan_never_promises_more_than_there_is(
-    matching: int, left: int, limit: int | None, keep: int | None, production: bool
+def test_a_plan_counts_exactly_what_would_be_done(
+    matching: int, leave: int, limit: int | None, keep: int | None, at_once: int
 ) -> None:
-    left = min(left, matching)
-    plan = plan_of(matching, left, Filters(limit=limit, keep_newest=keep), production=production)
-    assert 0 <= plan.count <= matching - left
-    assert limit is None or plan.count <= limit
-    assert keep is None or plan.count <= max(0, matching - keep)
-    if limit is None and keep is None:
-        assert plan.count == matching - left
-    assert plan.wants_queue_name == (production or plan.count > MANY_MESSAGES)
-    assert plan.subject.planned == plan.count
+    every = [met(number) for number in range(matching)]
+    counted = _Count(Filters(limit=limit, keep_newest=keep))
+    at = 0
+    while (wanted := counted.wanted) and (chosen := every[at : at + min(wanted, at_once)]):
+        counted.add(chosen, {"why": [m for m in chosen if int(m.id or 0) % leave == 0]})
+        at += len(chosen)
+    worth = [m for m in every if int(m.id or 0) % leave]
+    done = worth[: max(0, len(worth) - (keep or 0))][:limit]
+    assert counted.by_state.total() == len(done) == counted.payload_bytes
+    if done:
+        assert (counted.oldest, counted.newest) == (done[0].age_seconds, done[-1].age_seconds)
+        assert counted.sample == done[:3]
+    if limit is not None and keep is None and len(done) == limit:
+        assert at == int(done[-1].id or 0) + 1, "no more is looked at than is needed"
 
 
 @given(

@@ -7,9 +7,9 @@ import pytest
 
 from console.catalog import installed_queue
 from console.designs import DESIGNS
-from console.monitor import QueueSample, snapshot
-from console.monitor.broker import BrokerHealth
-from console.monitor.figures import StatusRow
+from console.monitor.figures import BrokerHealth, StatusRow
+from console.monitor.sample import QueueSample
+from console.monitor.snapshot import snapshot
 
 SOUND = BrokerHealth(
     is_receive_enabled=True,
@@ -26,7 +26,7 @@ SOUND = BrokerHealth(
     [
         ({"broker_enabled": False, "is_receive_enabled": False}, "ENABLE_BROKER"),
         ({"is_receive_enabled": False}, "poison message"),
-        ({"is_enqueue_enabled": False}, "takes no messages"),
+        ({"is_enqueue_enabled": False}, "accepts no messages"),
         ({"transmission": 3, "transmission_status": "no route"}, "3 messages .*: no route"),
         ({"transmission": 10_001}, "^More than 10,000 messages cannot be delivered$"),
         ({"conversations": 1_101}, "1,101 conversations are open"),
@@ -48,5 +48,5 @@ def test_a_queue_that_is_switched_off_still_has_its_figures() -> None:
     queue = installed_queue("dbo", "mail", of, of.complete_options({}, "mssql"))
     figures = dict.fromkeys(StatusRow.__dataclass_fields__)
     row = StatusRow(**figures | {"schema": "dbo", "queue": "mail", "ready": 7})  # type: ignore[arg-type]
-    seen = snapshot(QueueSample(queue, row, "The queue is switched off"), "c")
-    assert (seen.ready, seen.problem) == (7, "The queue is switched off")
+    seen = snapshot(QueueSample(queue, row, "The queue is disabled"), "c")
+    assert (seen.ready, seen.problem) == (7, "The queue is disabled")

@@ -11,14 +11,14 @@ from sqlalchemy import make_url
 from console.catalog import STUCK_AFTER_SECONDS
 from console.config import (
     KEYS,
+    CommandLineValues,
     Configuration,
-    Level,
+    KeyLevel,
     Limits,
     Origin,
     Profile,
-    Said,
-    Source,
     Thresholds,
+    ValueSource,
     load,
 )
 from console.engines import Timeouts
@@ -70,7 +70,7 @@ def loaded(tmp_path: Path) -> Loading:
 
 
 def chosen(configuration: Configuration, **said: str) -> Profile:
-    profile = configuration.chosen(Said(**said), url_rights=Rights.ADMIN)
+    profile = configuration.chosen(CommandLineValues(**said), url_rights=Rights.ADMIN)
     assert profile is not None
     return profile
 
@@ -88,7 +88,7 @@ def test_what_is_not_said_is_the_default(loaded: Loading) -> None:
         profile.thresholds()
         == profile.thresholds("any")
         == Thresholds(
-            STUCK_AFTER_SECONDS, nothing, Limits(None, None), Limits(0.9, 1.0), Limits(1, None)
+            STUCK_AFTER_SECONDS, nothing, Limits(None, None), Limits(0.9, 1.0), nothing, Limits(0.1)
         )
     )
     origins = {str(profile.settings.value(key).origin) for key in KEYS.values()}
@@ -129,10 +129,10 @@ def test_a_later_source_wins_and_is_named(loaded: Loading, tmp_path: Path) -> No
 
     in_file = chosen(loaded(), profile="full")
     assert origins(in_file, "interval", "depth.warning", "rights", "errors.critical") == [
-        Origin(Source.FILE, file, 12),
-        Origin(Source.FILE, file, 2),
-        Origin(Source.FILE, file, 10),
-        Origin(Source.DEFAULT),
+        Origin(ValueSource.FILE, file, 12),
+        Origin(ValueSource.FILE, file, 2),
+        Origin(ValueSource.FILE, file, 10),
+        Origin(ValueSource.DEFAULT),
     ]
     over = chosen(loaded(**environment), profile="full", rights="read-only")
     assert (over.rights, over.interval_seconds) == (Rights.READ_ONLY, 5.0)
@@ -147,7 +147,7 @@ def test_a_later_source_wins_and_is_named(loaded: Loading, tmp_path: Path) -> No
 
 
 def test_the_url_of_a_call_has_the_rights_that_its_caller_gives_it(loaded: Loading) -> None:
-    said = Said(url="postgresql://h/d")
+    said = CommandLineValues(url="postgresql://h/d")
     for given in Rights:
         profile = loaded().chosen(said, url_rights=given)
         assert profile is not None
@@ -163,16 +163,20 @@ URL = "postgresql://h/d"
 @pytest.mark.parametrize(
     ("said", "environment", "meant"),
     [
-        (Said(), {}, None),
-        (Said("", "", ""), {"DBQ_URL": "", "DBQ_PROFILE": ""}, None),
-        (Said(url=URL), {"DBQ_PROFILE": "plain", "DBQ_URL": "postgresql://h/e"}, "h/d"),
-        (Said(profile="full"), {"DBQ_PROFILE": "plain", "DBQ_URL": URL}, "full"),
-        (Said(), {"DBQ_PROFILE": "plain"}, "plain"),
-        (Said(), {"DBQ_URL": URL}, "h/d"),
+        (CommandLineValues(), {}, None),
+        (CommandLineValues("", "", ""), {"DBQ_URL": "", "DBQ_PROFILE": ""}, None),
+        (
+            CommandLineValues(url=URL),
+            {"DBQ_PROFILE": "plain", "DBQ_URL": "postgresql://h/e"},
+            "h/d",
+        ),
+        (CommandLineValues(profile="full"), {"DBQ_PROFILE": "plain", "DBQ_URL": URL}, "full"),
+        (CommandLineValues(), {"DBQ_PROFILE": "plain"}, "plain"),
+        (CommandLineValues(), {"DBQ_URL": URL}, "h/d"),
     ],
 )
 def test_which_connection_is_meant(
-    loaded: Loading, said: Said, environment: dict[str, str], meant: str | None
+    loaded: Loading, said: CommandLineValues, environment: dict[str, str], meant: str | None
 ) -> None:
     profile = loaded(**environment).chosen(said, url_rights=Rights.ADMIN)
     assert (None if profile is None else profile.open().label) == meant
@@ -180,10 +184,10 @@ def test_which_connection_is_meant(
 
 def test_two_at_once_are_refused(loaded: Loading) -> None:
     with pytest.raises(UsageError, match="exclude each other"):
-        loaded().chosen(Said(URL, "plain"), url_rights=Rights.ADMIN)
+        loaded().chosen(CommandLineValues(URL, "plain"), url_rights=Rights.ADMIN)
     configuration = loaded(DBQ_URL=URL, DBQ_PROFILE="plain")
     with pytest.raises(UsageError, match="both set"):
-        configuration.chosen(Said(), url_rights=Rights.ADMIN)
+        configuration.chosen(CommandLineValues(), url_rights=Rights.ADMIN)
 
 
 def test_a_profile_that_is_not_there(loaded: Loading) -> None:
@@ -196,7 +200,9 @@ def test_a_profile_that_is_not_there(loaded: Loading) -> None:
             chosen(loaded(), profile=name)
         assert SECRET not in str(refused.value)
     with pytest.raises(UsageError, match="no configuration file"):
-        load({"XDG_CONFIG_HOME": "/no/such"}).chosen(Said(profile="p"), url_rights=Rights.ADMIN)
+        load({"XDG_CONFIG_HOME": "/no/such"}).chosen(
+            CommandLineValues(profile="p"), url_rights=Rights.ADMIN
+        )
 
 
 def test_all_of_them_in_the_files_order(loaded: Loading) -> None:
@@ -238,7 +244,7 @@ def test_nothing_that_is_kept_shows_a_secret(loaded: Loading) -> None:
     configuration = loaded("", DBQ_URL=url)
     profile = chosen(configuration)
     database = profile.open()
-    said = Said(url=url)
+    said = CommandLineValues(url=url)
     told = [profile, configuration, said, profile.settings, database, database.url, database.label]
     told += [vars(database), *(profile.settings.value(key) for key in KEYS.values())]
     assert SECRET not in "".join(map(repr, told))
@@ -300,6 +306,22 @@ password = "command:cat '{token}'"
 
 def test_every_key_may_stand_somewhere() -> None:
     for key in KEYS.values():
-        assert key.levels <= set(Level)
+        assert key.levels <= set(KeyLevel)
         assert key.levels
         assert not key.variable or key.variable.startswith("DBQ_")
+
+
+def test_a_share_of_errors_is_the_limit_where_nothing_is_said_of_them(loaded: Loading) -> None:
+    """Whoever said something of errors keeps what was said, and no more."""
+
+    def of(text: str) -> tuple[Limits[int], Limits[float]]:
+        found = chosen(loaded(text), url="postgresql://u@h/d").thresholds()
+        return found.errors, found.errors_share
+
+    assert of("") == (Limits(), Limits(0.1))
+    assert of("errors.warning = 5") == (Limits(5), Limits())
+    assert of('errors.warning = "off"') == (Limits(), Limits())
+    assert of("errors_share.warning = 0.5") == (Limits(), Limits(0.5))
+    assert of('errors_share.warning = "off"') == (Limits(), Limits())
+    both = 'errors = { warning = "off" }\nerrors_share = { warning = 0.2, critical = 0.6 }'
+    assert of(both) == (Limits(), Limits(0.2, 0.6))

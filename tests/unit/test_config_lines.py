@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from console.config.lines import lines
+from console.config.file_reader import lines
 
 TEXT = '''\
 # a comment with = and [brackets]

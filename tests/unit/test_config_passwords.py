@@ -18,9 +18,16 @@ from typing import Any
 import pytest
 
 from console.config import passwords
-from console.config.passwords import Command, Credentials, Keyring, PasswordSource, Prompt, Secret
+from console.config.kinds import WrongValueError
+from console.config.passwords import (
+    Credentials,
+    Keyring,
+    PasswordCommand,
+    PasswordSource,
+    Prompt,
+    Secret,
+)
 from console.config.urls import ConnectionUrl
-from console.config.values import WrongValueError
 from console.errors import ConnectionFailedError, UsageError
 from tests.servers import wait_until
 
@@ -170,7 +177,7 @@ def test_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
         return SECRET
 
     monkeypatch.setattr(getpass, "getpass", given_up)
-    missing("prompt", "None was given")
+    missing("prompt", "None was entered")
     monkeypatch.setattr(getpass, "getpass", in_sight)
     missing("prompt", "no terminal")
 
@@ -206,7 +213,7 @@ def test_a_sources_repr_has_no_secret(text: str) -> None:
 def test_what_can_be_said_of_a_source() -> None:
     kinds = {text: source(text).kind for text in ("${env:X}", "command:x", "keyring:x/y", "prompt")}
     assert list(kinds.values()) == ["environment", "command", "keyring", "prompt"]
-    assert isinstance(source("command:x"), Command)
+    assert isinstance(source("command:x"), PasswordCommand)
     assert source("keyring:x/y") == Keyring("x", "y")
 
 
@@ -282,7 +289,7 @@ def test_a_person_who_gives_none_is_not_asked_again(monkeypatch: pytest.MonkeyPa
     credentials = Credentials("orders", ConnectionUrl.read("postgresql://u@h/d"), Prompt(), {})
     credentials.ask()
     for _ in range(2):
-        with pytest.raises(ConnectionFailedError, match="None was given"):
+        with pytest.raises(ConnectionFailedError, match="None was entered"):
             credentials()
     assert len(asked) == 1
 

@@ -5,7 +5,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from sqlalchemy import make_url
 
-from console.config import odbc
+from console.config import urls
 from console.config.urls import ConnectionUrl
 from console.errors import ConnectionFailedError, UsageError
 
@@ -125,7 +125,7 @@ def test_what_no_driver_takes_is_refused_before_it(bad: str) -> None:
 
 def test_a_port_that_is_no_number() -> None:
     url = ConnectionUrl.read("postgresql://u@h:${env:PORT}/d")
-    with pytest.raises(ConnectionFailedError, match="port is no number"):
+    with pytest.raises(ConnectionFailedError, match="port is not a number"):
         url.complete({"PORT": "5432x"})
 
 
@@ -169,10 +169,10 @@ def test_a_variable_in_odbc_connect_stays_one_value(written: str) -> None:
     braced = written.replace("{", "%7B", written.startswith("{")).replace("}}", "}%7D")
     url = ConnectionUrl.read(f"{ODBC}%3BPWD%3D{braced}")
     assert not url.tells_a_secret
-    words = odbc.words(str(url.complete({"PW": value}).query["odbc_connect"]))
+    words = urls.odbc_words(str(url.complete({"PW": value}).query["odbc_connect"]))
     assert words is not None
     before = "a;" if "a;" in written else ""
-    assert words[-1] == ("PWD", odbc.braced(before + value))
+    assert words[-1] == ("PWD", urls.odbc_braced(before + value))
     assert [value for keyword, value in words if keyword == "SERVER"] == ["h,1433"]
 
 
@@ -185,11 +185,11 @@ def test_a_password_from_elsewhere_goes_into_odbc_connect() -> None:
 
 @pytest.mark.parametrize("text", ["PWD={x", "PWD=a;b", "PWD", "=x", "A=1;{}", "A={x}y;B=1"])
 def test_a_connection_string_that_cannot_be_read_whole(text: str) -> None:
-    assert odbc.words(text) is None
+    assert urls.odbc_words(text) is None
 
 
 def test_a_connection_string() -> None:
-    assert odbc.words(" A = 1 ; B={x;}}y};C=;D=a b;") == [
+    assert urls.odbc_words(" A = 1 ; B={x;}}y};C=;D=a b;") == [
         *(("A", "1"), ("B", "{x;}}y}"), ("C", ""), ("D", "a b")),
     ]
 

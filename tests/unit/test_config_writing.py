@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.config.reading import read
-from console.config.writing import WrongFieldError, add_profile, check, table
+from console.config.file_reader import read
+from console.config.file_writer import WrongFieldError, add_profile, check, table
 from console.errors import UsageError
 
 URL = "postgresql+psycopg://u@h/x"

@@ -7,9 +7,10 @@ import threading
 
 import pytest
 
-from console.demo import plan, signals
-from console.demo.payloads import error_text, payload
+from console.demo import child, plan
+from console.demo.traffic import error_text, payload
 from console.designs import designs_on
+from console.engines import product
 
 
 def test_one_queue_of_every_design() -> None:
@@ -43,7 +44,7 @@ def test_rush_fills_the_ring() -> None:
 def test_held_rows_are_of_a_fifo_that_skips_them() -> None:
     (lane,) = (lane for lane in plan.LANES if lane.name == plan.HELD_QUEUE)
     assert lane.design == "fifo"
-    assert lane.queue("public").options["order"] == "lax"
+    assert lane.queue(product("postgresql")).options["order"] == "lax"
 
 
 def test_no_more_than_fifty_broken_messages_a_queue() -> None:
@@ -69,7 +70,7 @@ def test_errors_are_of_a_few_kinds_with_other_details_each(queue: str) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_noted_signal_only_sets_the_event(number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    with signals.noted() as event:
+    with child.noted() as event:
         signal.raise_signal(number)
         assert event.is_set()
     assert signal.getsignal(number) == before
@@ -80,7 +81,7 @@ def test_held_signal_takes_effect_afterwards() -> None:
 
     def held() -> None:
         nonlocal finished
-        with signals.held():
+        with child.held():
             signal.raise_signal(signal.SIGINT)
             finished = True
 
@@ -90,8 +91,8 @@ def test_held_signal_takes_effect_afterwards() -> None:
 
 
 def test_held_signal_is_noted_outside() -> None:
-    with signals.noted() as outer:
-        with signals.held() as inner:
+    with child.noted() as outer:
+        with child.held() as inner:
             signal.raise_signal(signal.SIGINT)
             assert inner.is_set()
             assert not outer.is_set()
@@ -102,7 +103,7 @@ def test_signals_are_left_alone_outside_the_main_thread() -> None:
     seen: list[bool] = []
 
     def hold() -> None:
-        with signals.held() as event:
+        with child.held() as event:
             seen.append(event.is_set())
 
     thread = threading.Thread(target=hold)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from console.catalog import installed_queue
 from console.designs import DESIGNS, Design, Option, Order, design, designs_on
-from console.designs.options import EVERY_VERB, FINISHING_VERBS
+from console.designs.model import EVERY_VERB, FINISHING_VERBS
 from console.errors import UsageError
 
 EACH = pytest.mark.parametrize("of", DESIGNS.values(), ids=DESIGNS)
@@ -25,7 +25,14 @@ def defaults(**changed: str) -> dict[str, str]:
 
 DEFAULTS = {
     "naive": defaults(max_bytes="8000", archive_at_pop="off"),
-    "ring": defaults(max_bytes="1000", archive_at_pop="off", size="10000", in_hand="off"),
+    "ring": defaults(
+        max_bytes="1000",
+        archive_at_pop="off",
+        size="10000",
+        cache="auto",
+        commit_wait_ms="5",
+        in_hand="off",
+    ),
     "heap": defaults(archive_at_pop="off"),
     "fifo": defaults(archive_at_pop="off", order="lax"),
     "stack": defaults(archive_at_pop="off"),

@@ -12,23 +12,23 @@ from hypothesis import strategies as st
 
 from console.catalog import Kind, Queue, installed_queue
 from console.designs import DESIGNS
-from console.doctor import broker, examine
+from console.doctor import broker
 from console.doctor.broker import (
-    CODES,
+    FAMILY,
     MANY_CONVERSATIONS,
     Activation,
-    EndConversations,
-    SwitchOn,
     Undelivered,
     activation_of,
     leak_of,
     switches_of,
     undelivered_of,
 )
+from console.doctor.examination import open_examination
+from console.doctor.families import FAMILIES
 from console.doctor.finding import Finding, Repair
-from console.doctor.look import looking
+from console.doctor.repairs import end_conversations, switch_on
 from console.engines import Database
-from console.monitor.broker import BrokerHealth
+from console.monitor.figures import BrokerHealth
 from tests.unit.mssql_tools import Error, Odbc, opened, stand_in_for_pyodbc
 
 QUEUE = installed_queue("dbo", "orders", DESIGNS["broker"], {})
@@ -43,9 +43,9 @@ def codes(found: Iterable[Finding]) -> list[str]:
 
 
 def test_it_is_asked_of_broker_queues_only() -> None:
-    asked = {name for name, design in DESIGNS.items() if broker.applies(of(design.name))}
+    asked = {name for name, design in DESIGNS.items() if broker.FAMILY.applies(of(design.name))}
     assert asked == {"broker"}
-    assert any(family is broker.examine for _, _, family in examine._FAMILIES)
+    assert broker.FAMILY in FAMILIES
 
 
 def of(design: str) -> Queue:
@@ -70,9 +70,9 @@ def test_a_queue_that_is_off_is_switched_on_by_somebody() -> None:
     """The poison message is at its head still."""
     off = replace(ON, is_receive_enabled=False, transmission=3)
     (found,) = switches_of(QUEUE, off)
-    assert found.repair == SwitchOn(QUEUE)
-    assert not SwitchOn(QUEUE).unattended
-    assert SwitchOn(QUEUE).command == "dbq-console requeue orders"
+    assert found.repair == switch_on(QUEUE)
+    assert not switch_on(QUEUE).unattended
+    assert switch_on(QUEUE).command == "dbq-console requeue orders"
     assert "3 messages not delivered" in found.summary
     (found,) = switches_of(ADOPTED, off)
     assert found.repair is None
@@ -110,7 +110,7 @@ def test_conversations_leak_where_messages_do_not_account_for_them(
     assert codes(found) == ["broker_conversations"] * leaks
     over = states.get("DI", 0) + states.get("ER", 0)
     for finding in found:
-        assert finding.repair == (EndConversations(QUEUE, over) if over else None)
+        assert finding.repair == (end_conversations(QUEUE, over) if over else None)
     for finding in leak_of(ADOPTED, states, ready):
         assert finding.repair is None
 
@@ -118,15 +118,15 @@ def test_conversations_leak_where_messages_do_not_account_for_them(
 def test_ended_ones_are_the_engines_own_up_to_a_bound() -> None:
     assert codes(leak_of(QUEUE, {"CD": 10_000}, 0)) == []
     (found,) = leak_of(QUEUE, {"CD": 10_001}, 0)
-    assert found.summary == "more than 10,000 conversations ended and not taken away yet"
+    assert found.summary == "more than 10,000 conversations ended and not removed yet"
     assert found.repair is None
 
 
 def test_many_are_ended_by_name_only() -> None:
-    few, many = EndConversations(QUEUE, 3), EndConversations(QUEUE, 5_000)
+    few, many = end_conversations(QUEUE, 3), end_conversations(QUEUE, 5_000)
     assert (few.wants_name, many.wants_name) == (False, True)
     assert few.command == "dbq-console release orders"
-    repairs: list[Repair] = [few, SwitchOn(QUEUE)]
+    repairs: list[Repair] = [few, switch_on(QUEUE)]
     assert all(repair.summary for repair in repairs)
 
 
@@ -154,14 +154,14 @@ def test_activation(row: Activation, ready: int | None, code: list[str]) -> None
 
 
 ANSWERS: dict[str, list[tuple[Any, ...]]] = {
-    "server.circumstances": [("life", "sees_writers"), (None, None)],
+    "server.circumstances": [("life", "sees_writers", "now"), (None, None, None)],
     "broker.health": [
         tuple(field.name for field in fields(BrokerHealth)),
         (False, True, True, 7, 3, "The queue is off"),
     ],
-    "doctor.undelivered": [("found", "oldest_seconds", "status"), (3, 2.0, "The queue is off")],
-    "doctor.conversations": [("state", "found"), ("CO", 4), ("DI", 1_500)],
-    "doctor.activation": [
+    "broker.undelivered": [("found", "oldest_seconds", "status"), (3, 2.0, "The queue is off")],
+    "broker.conversations": [("state", "found"), ("CO", 4), ("DI", 1_500)],
+    "broker.activation": [
         ("activated", "enabled", "monitored", "state", "activated_seconds"),
         ("[dbo].[orders_activated]", True, False, None, None),
     ],
@@ -186,8 +186,8 @@ def database(odbc: Odbc) -> Iterator[Database]:
 
 
 def looked_at(database: Database) -> tuple[list[Finding], list[str]]:
-    with looking(database, QUEUE) as look:
-        return list(broker.examine(look)), look.unseen
+    with open_examination(database, QUEUE) as look:
+        return list(broker.FAMILY.examine(look)), look.unseen
 
 
 def test_all_statements_together(odbc: Odbc, database: Database) -> None:
@@ -199,8 +199,8 @@ def test_all_statements_together(odbc: Odbc, database: Database) -> None:
     found, unseen = looked_at(database)
     expected = ["broker_queue_off", "broker_undelivered", "broker_conversations"]
     assert codes(found) == expected
-    assert found[2].repair == EndConversations(QUEUE, 1_500)
-    assert unseen == ["activation: its monitor is hidden: somebody lacks VIEW SERVER STATE"]
+    assert found[2].repair == end_conversations(QUEUE, 1_500)
+    assert unseen == ["activation: its monitor is not visible: somebody lacks VIEW SERVER STATE"]
     begun, ended = (odbc.sent.count(f"{word} TRANSACTION") for word in ("BEGIN", "COMMIT"))
     assert begun == ended == 4, "each statement is alone in its transaction"
 
@@ -210,7 +210,7 @@ def test_what_is_denied_is_unseen_and_the_rest_is_told(odbc: Odbc, database: Dat
         label = LABEL.match(statement)
         if not label:
             return []
-        return [DENIED if label[1] == "doctor.conversations" else tuple(ANSWERS[label[1]])]
+        return [DENIED if label[1] == "broker.conversations" else tuple(ANSWERS[label[1]])]
 
     odbc.answer = answer
     found, unseen = looked_at(database)
@@ -228,5 +228,5 @@ def test_every_code_can_be_found() -> None:
         *activation_of(replace(STARTED, state=None), 7, LIMIT),
         *activation_of(replace(STARTED, enabled=False), 7, LIMIT),
     ]
-    assert [finding.code for finding in found] == list(CODES)
+    assert [finding.code for finding in found] == list(FAMILY.codes)
     assert all(finding.cause and finding.consequence for finding in found)

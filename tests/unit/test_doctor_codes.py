@@ -1,20 +1,22 @@
-"""The codes of findings: stable, distinct, and told where an operator looks."""
+"""The codes of findings: stable, distinct, and each with what repairs it or why nothing does."""
 
-from pathlib import Path
+import re
 
-from console.doctor.codes import CODES
-
-README = Path(__file__).resolve().parents[2] / "README.md"
-
-
-def test_the_readme_tells_every_code_and_no_other() -> None:
-    section = README.read_text().split("## The doctor")[1].split("\n## ")[0]
-    rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| `")]
-    told = [(row[0].strip("| `"), row[1], row[2].removesuffix(" |")) for row in rows]
-    assert told == [(code.name, code.severity.word, code.meaning) for code in CODES]
+from console.cli.verbs import cli
+from console.doctor.families import CODES
 
 
 def test_codes_are_words_and_distinct() -> None:
     names = [code.name for code in CODES]
     assert len(set(names)) == len(names)
     assert all(name.isidentifier() and name == name.lower() for name in names)
+
+
+def test_each_says_what_repairs_it_or_why_nothing_does() -> None:
+    assert all(code.repair or code.advice for code in CODES)
+
+
+def test_a_repair_begins_with_its_verb() -> None:
+    for words in filter(None, (code.repair for code in CODES)):
+        verb = re.split(r"[ ,:]", words)[0]
+        assert verb in cli.commands, words

@@ -10,17 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.designs import DESIGNS
-from console.doctor import anywhere, claims, examine, indexes, sessions
-from console.doctor.checks import checked, clearer, command, counted, texts
-from console.doctor.codes import CODES
-from console.doctor.finding import Code, Diagnosis, Finding, Severity
-from console.doctor.look import Look
+from console.doctor import claims, common, examine, schema
+from console.doctor.consumption import Position
+from console.doctor.examination import Examination, checked, command, counted, texts
+from console.doctor.families import CODES
+from console.doctor.finding import SEVERITIES, Code, Diagnosis, Finding
 from console.engines import PRODUCTS, Database, Session
 from console.errors import ConnectionFailedError, RefusedError
-from console.monitor import QueueSample, QueueSnapshot, snapshot
+from console.monitor.limits import Severity
+from console.monitor.sample import QueueSample
+from console.monitor.snapshot import QueueSnapshot, snapshot
 from tests.unit.test_snapshot import NOTHING, RING, queue
 
 QUEUE = queue("fifo")
+RING_QUEUE = queue("ring")
+NOW = datetime(2026, 11, 22, tzinfo=UTC).timestamp()
 POSTGRESQL = PRODUCTS["postgresql"]
 
 
@@ -42,7 +46,7 @@ class Nothing:
 
 FINDINGS = st.builds(
     Finding,
-    code=st.builds(Code, st.text(min_size=1), st.sampled_from(Severity), st.text()),
+    code=st.builds(Code, st.text(min_size=1), st.sampled_from(SEVERITIES), st.text()),
     summary=st.text(),
     evidence=st.dictionaries(st.text(), st.integers() | st.text() | st.lists(st.integers())),
     since=st.none() | st.datetimes(timezones=st.just(UTC)),
@@ -58,7 +62,7 @@ def test_the_verdict_is_the_gravest_and_all_clear_wants_a_look_at_everything(
     severities = {finding.code.severity for finding in findings}
     assert (one.verdict == "all clear") == (not findings and not unseen)
     assert (one.verdict == "critical") == (Severity.CRITICAL in severities)
-    assert (one.verdict == "warning") == (min(severities, default=None) is Severity.WARNING)
+    assert (one.verdict == "warning") == (max(severities, default=None) is Severity.WARNING)
     assert one.healthy == (one.verdict in {"all clear", "notes"})
     assert not (one.healthy and unseen)
 
@@ -67,16 +71,18 @@ def test_the_verdict_is_the_gravest_and_all_clear_wants_a_look_at_everything(
 def test_what_is_told_as_json_can_be_read_again(finding: Finding) -> None:
     told = json.loads(json.dumps(finding.as_json()))
     assert set(told) == {
-        *("code", "severity", "since", "summary", "evidence", "cause", "consequence", "repair")
+        *("code", "severity", "since", "summary", "evidence", "cause", "consequence", "repair"),
+        *("judgement", "estimated", "silenced"),
     }
     assert told["severity"] in {"critical", "warning", "note"}
     assert (told["repair"] is None) == (finding.repair is None)
+    assert told["judgement"].startswith("needs your judgement: ") == (finding.repair is None)
     if told["since"] is not None:
         assert datetime.fromisoformat(told["since"]) == finding.since
 
 
 def test_codes_are_words_that_stay_and_the_gravest_come_first() -> None:
-    assert [code.severity for code in CODES] == sorted(code.severity for code in CODES)
+    assert [-code.severity for code in CODES] == sorted(-code.severity for code in CODES)
     assert len({code.name for code in CODES}) == len(CODES)
     for code in CODES:
         assert code.name.isidentifier(), code
@@ -87,17 +93,17 @@ def test_codes_are_words_that_stay_and_the_gravest_come_first() -> None:
 # ---------------------------------------------------------------------------------- what is seen
 
 
-def a_look() -> Look:
+def a_look() -> Examination:
     nobody: Session = None  # type: ignore[assignment]
     nowhere: Database = None  # type: ignore[assignment]
-    return Look(nowhere, nobody, QUEUE)
+    return Examination(nowhere, nobody, QUEUE)
 
 
 def test_a_check_that_may_not_look_is_told_and_keeps_what_it_found() -> None:
     found = Finding(CODES[0], "something")
     look = a_look()
 
-    def check(_: Look) -> Iterator[Finding]:
+    def check(_: Examination) -> Iterator[Finding]:
         yield found
         raise RefusedError("Could not look.", why="permission denied")
 
@@ -106,7 +112,7 @@ def test_a_check_that_may_not_look_is_told_and_keeps_what_it_found() -> None:
 
 
 def test_a_lost_connection_is_no_finding() -> None:
-    def check(look: Look) -> Iterator[Finding]:
+    def check(look: Examination) -> Iterator[Finding]:
         yield Finding(CODES[0], "something")
         raise ConnectionFailedError("Gone.")
 
@@ -132,11 +138,10 @@ def test_a_count_that_was_cut_off_says_so(number: int, words: str) -> None:
 
 def test_each_engine_is_told_in_its_own_words() -> None:
     """What makes a key again, and what clears dead rows away."""
-    assert clearer(PRODUCTS["postgresql"]) == "vacuum"
-    assert clearer(PRODUCTS["mssql"]) == "ghost cleanup"
-    assert sessions.MAKE_KEY.keys() == PRODUCTS.keys()
-    assert sessions.MAKE_KEY["postgresql"] == ""  # there the doctor makes it himself
-    assert "ONLINE = ON" in sessions.MAKE_KEY["mssql"]
+    assert PRODUCTS["postgresql"].cleaner == "vacuum"
+    assert PRODUCTS["mssql"].cleaner == "ghost cleanup"
+    assert PRODUCTS["postgresql"].key_by_hand == ""  # there the doctor makes it
+    assert "ONLINE = ON" in PRODUCTS["mssql"].key_by_hand
     assert not [code.name for code in CODES if "vacuum" in code.meaning]
 
 
@@ -150,7 +155,7 @@ def ring(gap: int, push: float, pop: float, net: tuple[float, float] | None) -> 
 
 
 def codes_of(seen: QueueSnapshot) -> list[str]:
-    return [finding.code.name for finding in anywhere.full_of(seen)]
+    return [finding.code.name for finding in common.full_of(seen, RING_QUEUE)]
 
 
 @pytest.mark.parametrize(
@@ -187,20 +192,22 @@ def test_no_ring_is_said_to_be_full_soon_that_may_never_be(
     gap: int, push: float, pop: float, net: tuple[float, float] | None
 ) -> None:
     ordered = None if net is None else (min(net), max(net))
-    for finding in anywhere.full_of(ring(gap, push, pop, ordered)):
+    for finding in common.full_of(ring(gap, push, pop, ordered), RING_QUEUE):
         assert ordered is not None
         assert ordered[0] > 0
         latest = finding.evidence["full_in_latest_seconds"]
         assert isinstance(latest, float)
-        limit = 300.0 if finding.code is anywhere.FULL_SOON else 3600.0
+        limit = 300.0 if finding.code is common.FULL_SOON else 3600.0
         assert latest < limit
 
 
 # ---------------------------------------------------------------------------------------- errors
 
 
-def errors(recent: int, day: int, span: float = 80_000.0) -> anywhere.Errors:
-    return anywhere.Errors(recent, day, span, "1", "no", 60.0)
+def errors(
+    recent: int, before: int, span: float = 80_000.0, lately: float = 599.0
+) -> common.Errors:
+    return common.Errors(recent, lately, "1", "no", before, span)
 
 
 @pytest.mark.parametrize(
@@ -208,20 +215,23 @@ def errors(recent: int, day: int, span: float = 80_000.0) -> anywhere.Errors:
     [
         (errors(0, 0), False),
         (errors(9, 9), False),
-        (errors(10, 10), True),
-        (errors(10, 1_440), False),
-        (errors(70, 1_440), True),
+        (errors(10, 0), True),
+        (errors(10, 1_430), False),
+        (errors(70, 1_370), True),
         (errors(2_000, 10_001, 3_000.0), False),
         (errors(9_000, 10_001, 3_000.0), True),
+        (errors(10_001, 10_001, 360.0, 360.0), False),
+        (errors(10_001, 10_001, 36_000.0, 360.0), True),
+        (errors(10_001, 10_001, 0.0), False),
     ],
 )
-def test_a_burst_is_many_and_many_more_than_usual(seen: anywhere.Errors, is_burst: bool) -> None:
+def test_a_burst_is_many_and_many_more_than_usual(seen: common.Errors, is_burst: bool) -> None:
     assert seen.is_burst == is_burst
 
 
 @given(st.integers(0, 50))
 def test_errors_that_come_evenly_are_no_burst(in_ten_minutes: int) -> None:
-    assert not errors(in_ten_minutes, 144 * in_ten_minutes).is_burst
+    assert not errors(in_ten_minutes, 143 * in_ten_minutes).is_burst
 
 
 # --------------------------------------------------------------------------------- what engines say
@@ -244,7 +254,7 @@ def test_an_array_is_a_list_or_its_json() -> None:
     ],
 )
 def test_since_when_a_message_is_due(next_: str | None, overdue: bool) -> None:
-    assert (anywhere.Pops(None, next_, 0, 1.0).overdue_seconds > 86_400) == overdue
+    assert (Position(NOW, None, next_, 0, 1.0).overdue_seconds > 86_400) == overdue
 
 
 # --------------------------------------------------------------------------------------- indexes
@@ -252,7 +262,7 @@ def test_since_when_a_message_is_due(next_: str | None, overdue: bool) -> None:
 
 @pytest.mark.parametrize("design", [name for name in DESIGNS if name != "broker"])
 def test_the_keys_of_every_design_are_read_from_its_script(design: str) -> None:
-    wanted = indexes.wanted(POSTGRESQL, queue(design))
+    wanted = schema.wanted(POSTGRESQL, queue(design))
     keys = {one.columns for one in wanted if one.is_key}
     expected: dict[str, set[tuple[str, ...]]] = {
         "naive": {("message_id",)},
@@ -269,8 +279,8 @@ def test_the_keys_of_every_design_are_read_from_its_script(design: str) -> None:
 
 def test_an_index_is_known_however_the_server_writes_it() -> None:
     named = replace(queue("claim"), name='odd "name')
-    (ready, *_) = [one for one in indexes.wanted(POSTGRESQL, named) if not one.is_key]
-    there = indexes.Index(
+    (ready, *_) = [one for one in schema.wanted(POSTGRESQL, named) if not one.is_key]
+    there = schema.Index(
         'odd "name',
         "any",
         ["created_at", "id"],
@@ -291,8 +301,8 @@ def test_an_index_is_known_however_the_server_writes_it() -> None:
 @pytest.mark.parametrize("design", DESIGNS)
 def test_claims_are_looked_at_wherever_a_message_can_be_claimed(design: str) -> None:
     keeps = {"claim", "status", "split"}
-    assert claims.applies(queue(design)) == (design in keeps)
-    assert claims.applies(queue("ring", in_hand="on"))
+    assert claims.FAMILY.applies(queue(design)) == (design in keeps)
+    assert claims.FAMILY.applies(queue("ring", in_hand="on"))
 
 
 def test_a_ring_that_is_empty_is_not_looked_at_for_its_rates() -> None:

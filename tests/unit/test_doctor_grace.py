@@ -1,6 +1,7 @@
 """The proof by two looks, without a server: who is waited for, and what both looks show."""
 
 import re
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime, timedelta
@@ -14,12 +15,19 @@ from hypothesis import strategies as st
 from console.actions.relay import Blocker
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS
-from console.doctor import ring, ring_grace, ring_proof
-from console.doctor.look import looking
-from console.doctor.ring import Structure, _Settings
-from console.doctor.ring_causes import Life
-from console.doctor.ring_grace import in_both, was_open
-from console.doctor.ring_proof import Astray, Gate, Losses, Numbers, Proof, Run, Side
+from console.doctor import ring, ring_map, ring_proof
+from console.doctor.examination import open_examination
+from console.doctor.ring import _Settings, _Stranded
+from console.doctor.ring_map import Structure, in_both, was_open
+from console.doctor.ring_proof import (
+    Astray,
+    Life,
+    Losses,
+    NumberRange,
+    Proof,
+    SequencePositions,
+    Side,
+)
 from console.engines import PRODUCTS
 from tests.unit.mssql_tools import opened, stand_in_for_pyodbc
 
@@ -28,8 +36,10 @@ HIDDEN = Blocker(None, None, None, None, None, None, None)
 """What stands for all that this login may not see: see `blockers` in queries/mssql/ring.sql."""
 
 
-def run(kind: Astray, first: int, last: int) -> Run:
-    return Run(kind.value, first, last, AT, AT - timedelta(seconds=1), AT + timedelta(seconds=1))
+def run(kind: Astray, first: int, last: int) -> NumberRange:
+    return NumberRange(
+        kind.value, first, last, AT, AT - timedelta(seconds=1), AT + timedelta(seconds=1)
+    )
 
 
 def blocker(seconds: float | None, pid: int | None = 7, prepared: str | None = None) -> Blocker:
@@ -38,7 +48,7 @@ def blocker(seconds: float | None, pid: int | None = 7, prepared: str | None = N
 
 @pytest.fixture(autouse=True)
 def without_grace(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ring_grace, "GRACE_SECONDS", 0.0)
+    monkeypatch.setattr(ring_map, "GRACE_SECONDS", 0.0)
 
 
 def answers(*looks: Sequence[Blocker]) -> Callable[[], Sequence[Blocker]]:
@@ -58,12 +68,14 @@ RUNS = st.lists(
 )
 
 
-def numbers(runs: Sequence[Run], side: Side) -> set[int]:
+def numbers(runs: Sequence[NumberRange], side: Side) -> set[int]:
     return {n for r in runs if Astray(r.kind).side is side for n in range(r.first, r.last + 1)}
 
 
 @given(RUNS, RUNS)
-def test_only_what_both_looks_show_is_proven(first: list[Run], second: list[Run]) -> None:
+def test_only_what_both_looks_show_is_proven(
+    first: list[NumberRange], second: list[NumberRange]
+) -> None:
     both = in_both(first, second)
     for side in Side:
         assert numbers(both, side) == numbers(first, side) & numbers(second, side)
@@ -73,7 +85,7 @@ def test_only_what_both_looks_show_is_proven(first: list[Run], second: list[Run]
 
 
 @given(RUNS)
-def test_what_has_not_changed_is_kept_as_it_is(seen: list[Run]) -> None:
+def test_what_has_not_changed_is_kept_as_it_is(seen: list[NumberRange]) -> None:
     assert in_both(seen, seen) == sorted(seen, key=lambda r: (r.kind, r.first))
 
 
@@ -110,53 +122,56 @@ def test_who_was_open_at_the_first_look(
 
 def test_whoever_ends_is_not_waited_for_any_longer() -> None:
     seen = answers([blocker(9.0)], [blocker(9.0)], [blocker(0.0)])
-    assert ring_grace._outwait(seen, 60) == []
+    assert ring_map._outwait(seen, 60) == []
 
 
 def test_the_looks_are_a_grace_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where nobody is to be seen: one look may have missed him."""
-    monkeypatch.setattr(ring_grace, "GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(ring_map, "GRACE_SECONDS", 0.05)
     looks = []
 
     def nobody() -> list[Blocker]:
         looks.append(1)
         return []
 
-    assert ring_grace._outwait(nobody, 0.0) == []
+    assert ring_map._outwait(nobody, 0.0) == []
     assert len(looks) > 1
 
 
 def test_patience_ends_and_names_who_is_left() -> None:
     old = blocker(9.0)
-    assert ring_grace._outwait(lambda: [old], 0.02) == [old]
+    assert ring_map._outwait(lambda: [old], 0.02) == [old]
     prepared = blocker(None, pid=-2, prepared="6F9619FF")
-    assert ring_grace._outwait(lambda: [prepared], 0.02) == [prepared]
+    assert ring_map._outwait(lambda: [prepared], 0.02) == [prepared]
 
 
 def test_what_is_hidden_is_not_waited_for() -> None:
     """Its patience would last for hours."""
-    assert ring_grace._outwait(lambda: [HIDDEN], 9_999) == [HIDDEN]
+    assert ring_map._outwait(lambda: [HIDDEN], 9_999) == [HIDDEN]
 
 
 class Fake:
     """A look at a ring of one engine: what each statement answers, one after the other."""
 
-    def __init__(self, engine: str, blockers: Sequence[Blocker], *lost: Sequence[Run]) -> None:
+    def __init__(
+        self, engine: str, blockers: Sequence[Blocker], *lost: Sequence[NumberRange]
+    ) -> None:
         self.database = SimpleNamespace(product=PRODUCTS[engine])
         self.queue: Queue = installed_queue("dbo", "orders", DESIGNS["ring"], {})
         self.patience_seconds = 0.02
+        self.pause = time.sleep
         self.asked: list[str] = []
         self.blockers = blockers
         self.lost = list(lost)
 
     def ask(self, _: Any, name: str) -> list[Any]:
         self.asked.append(name)
-        return [Numbers(100, 90)] if name == "next_numbers" else list(self.blockers)
+        return [SequencePositions(100, 90)] if name == "next_numbers" else list(self.blockers)
 
 
 def losses_of(fake: Any, patch: pytest.MonkeyPatch) -> Losses:
-    patch.setattr(ring_grace, "_read", lambda look, _: look.lost.pop(0))
-    return ring_grace.losses(fake)
+    patch.setattr(ring_map, "_read", lambda look, _: look.lost.pop(0))
+    return ring_map.losses(fake)
 
 
 def test_two_looks_with_nobody_between_are_a_proof(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +188,7 @@ def test_nothing_is_proven_over_an_open_transaction(monkeypatch: pytest.MonkeyPa
     found = losses_of(Fake("mssql", [blocker(99.0)], seen, seen), monkeypatch)
     assert not any(found.proven.values())
     (line,) = found.unseen()
-    assert line.startswith("5 pop numbers (5-9) may be in the hands of pid 7 (anna, worker")
+    assert line.startswith("5 pop numbers (5-9) may be held by pid 7 (anna, worker")
 
 
 def test_without_the_right_to_see_them_nothing_is_proven(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,7 +196,7 @@ def test_without_the_right_to_see_them_nothing_is_proven(monkeypatch: pytest.Mon
     found = losses_of(Fake("mssql", [HIDDEN], seen, seen), monkeypatch)
     assert not any(found.proven.values())
     (line,) = found.unseen()
-    assert line.endswith("in the hands of transactions that this login may not see")
+    assert line.endswith("held by transactions that this login may not see")
 
 
 def test_where_nothing_looks_lost_nobody_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +213,7 @@ def test_an_engine_that_tells_who_has_drawn_needs_no_grace(monkeypatch: pytest.M
     monkeypatch.setattr(ring_proof, "losses", lambda _: expected)
     monkeypatch.setattr(ring_proof, "prove", lambda _, __: expected.proof)
     assert losses_of(fake, monkeypatch) is expected
-    assert ring_grace.prove(fake) is expected.proof
+    assert ring_map.prove(fake) is expected.proof
     assert fake.asked == []
 
 
@@ -226,12 +241,13 @@ def test_a_crash_of_sql_server_is_told_with_what_it_lost(monkeypatch: pytest.Mon
     early, late = AT - timedelta(hours=1), AT + timedelta(hours=1)
     told = {
         "ring.life": rows(LIFE),
-        "ring.gate": rows(Gate(1)),
+        "ring.gate": [(("number",), (1,))],
+        "ring.stranded": [(tuple(field.name for field in fields(_Stranded)),)],
         "ring.structure": [(tuple(STRUCTURE), tuple(STRUCTURE.values()))],
-        "ring.next_numbers": rows(Numbers(60_000, 528)),
+        "ring.next_numbers": rows(SequencePositions(60_000, 528)),
         "ring.lost": rows(
-            Run("hole", 1_000, 59_999, None, early, late),
-            Run("orphan", 507, 527, early, early, late),
+            NumberRange("hole", 1_000, 59_999, None, early, late),
+            NumberRange("orphan", 507, 527, early, early, late),
         ),
         "ring.blockers": rows(blocker(0.0)),
         "ring.sequence_settings": rows(_Settings("orders_push_seq", 1, 1, False)),
@@ -246,8 +262,8 @@ def test_a_crash_of_sql_server_is_told_with_what_it_lost(monkeypatch: pytest.Mon
 
     odbc.answer = answer
     database = opened()
-    with looking(database, Fake("mssql", []).queue, patience_seconds=0.02) as look:
-        found = {finding.code.name: finding for finding in ring.examine(look)}
+    with open_examination(database, Fake("mssql", []).queue, patience_seconds=0.02) as look:
+        found = {finding.code.name: finding for finding in ring.FAMILY.examine(look)}
     database.close()
     assert look.unseen == []
     assert found["orphan"].summary == "21 orphans: 507-527"

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 import pytest
 
 from console import sql
+from console.actions import shipped
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS
-from console.doctor.indexes import Index, Wanted, wanted
+from console.doctor.schema import Index, ShippedIndex, wanted
 from console.engines import PRODUCTS, Product
 from tests.contract.variants import ALL, Variant
 
@@ -26,8 +27,11 @@ def queues(variant: Variant) -> Iterator[tuple[Product, Queue]]:
 @pytest.mark.parametrize("variant", ALL, ids=str)
 def test_every_index_of_the_script_is_wanted(variant: Variant) -> None:
     for product, queue in queues(variant):
-        tables = sql.statements(product.name, queue.design.name)["tables"]
-        text = "\n".join(sql.batches(tables, product.dialect, queue.scope(product)))
+        text = "\n".join(
+            batch
+            for script in shipped.tables_of(product, queue)
+            for batch in sql.batches(script, product.dialect, queue.scope(product))
+        )
         found = wanted(product, queue)
         made = [one for one in found if not one.is_key]
         assert len(made) == len(INDEX.findall(text))
@@ -46,7 +50,7 @@ def claimed(condition: str) -> Index:
 def test_sql_servers_own_words_for_a_condition() -> None:
     queue = installed_queue("dbo", "orders", DESIGNS["status"], {})
     by_condition = {one.condition: one for one in wanted(PRODUCTS["mssql"], queue)}
-    of_claims: Wanted = by_condition["status = 1"]
+    of_claims: ShippedIndex = by_condition["status = 1"]
     assert claimed("([status]=(1))").is_wanted(of_claims)
     assert not claimed("([status]=(2))").is_wanted(of_claims)
     assert not claimed("([status]=(1))").is_wanted(by_condition["status = 2"])

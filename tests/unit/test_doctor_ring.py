@@ -11,24 +11,29 @@ from hypothesis import strategies as st
 
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS
-from console.doctor import ring_map, ring_proof
-from console.doctor.finding import Repair, Severity
-from console.doctor.look import Look
-from console.doctor.ring import CODES
-from console.doctor.ring_causes import AHEAD, Life, Loss, causes, loss_of, told
+from console.doctor import repairs, ring_map, ring_proof
+from console.doctor.examination import Examination
+from console.doctor.finding import SEVERITIES, Repair
+from console.doctor.ring import FAMILY
 from console.doctor.ring_map import SlotRange
 from console.doctor.ring_proof import (
+    AHEAD,
     Astray,
     Drawer,
+    Life,
+    Loss,
     Losses,
+    NumberRange,
     Proof,
-    Run,
     Side,
     as_evidence,
+    causes,
+    loss_of,
     spelled,
+    told,
     total,
 )
-from console.doctor.ring_repairs import AddSlots, Mend, Renumber
+from console.doctor.ring_repairs import AddSlots, Mend, Straighten
 
 START = datetime(2026, 11, 21, 1, 58, 11, tzinfo=UTC)
 QUEUE = installed_queue("public", "orders", DESIGNS["ring"], {})
@@ -56,10 +61,12 @@ def life(
     )
 
 
-def run(first: int, last: int, before: float | None = None, after: float | None = None) -> Run:
+def run(
+    first: int, last: int, before: float | None = None, after: float | None = None
+) -> NumberRange:
     """Lost numbers; the ones around them used so many seconds after START."""
     times = (None if at is None else START + seconds(at) for at in (before, after))
-    return Run("orphan", first, last, None, *times)
+    return NumberRange("orphan", first, last, None, *times)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +105,7 @@ def test_when_the_server_crashed(server: Life, crashed_at: float | None) -> None
         (run(1, AHEAD + 1, before=-5), life(counts=0.5, rollbacks=2), Loss.BATCH),
     ],
 )
-def test_the_class_of_a_loss(lost: Run, server: Life, loss: Loss) -> None:
+def test_the_class_of_a_loss(lost: NumberRange, server: Life, loss: Loss) -> None:
     assert loss_of(lost, server) is loss
 
 
@@ -169,7 +176,7 @@ def test_what_is_in_progress_names_its_holder() -> None:
     assert held.in_the_way(Side.PUSH) == ()
     lost = Losses(held, {}, {Side.POP: (run(7, 9),), Side.PUSH: ()})
     (line,) = lost.unseen()
-    assert line.startswith("3 pop numbers (7-9) may be in the hands of pid 7 (anna, worker, local)")
+    assert line.startswith("3 pop numbers (7-9) may be held by pid 7 (anna, worker, local)")
 
 
 def test_a_side_that_was_not_waited_for_is_not_proven(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,14 +185,14 @@ def test_a_side_that_was_not_waited_for_is_not_proven(monkeypatch: pytest.Monkey
     looks = [[orphan], [orphan, hole]]
     asked: list[set[Side]] = []
 
-    def prove(_: Look, sides: set[Side]) -> Proof:
+    def prove(_: Examination, sides: set[Side]) -> Proof:
         asked.append(sides)
         return Proof(100, 50)
 
-    monkeypatch.setattr(ring_proof, "next_numbers", lambda _: ring_proof.Numbers(90, 40))
+    monkeypatch.setattr(ring_proof, "next_numbers", lambda _: ring_proof.SequencePositions(90, 40))
     monkeypatch.setattr(ring_proof, "_read", lambda *_: looks.pop(0))
     monkeypatch.setattr(ring_proof, "prove", prove)
-    found = ring_proof.losses(Mock(spec=Look))
+    found = ring_proof.losses(Mock(spec=Examination))
     assert asked == [{Side.POP}]
     assert {kind: runs for kind, runs in found.proven.items() if runs} == {Astray.ORPHAN: (orphan,)}
     assert found.unseen() == []
@@ -199,19 +206,19 @@ def test_each_kind_is_proven_by_its_own_side() -> None:
 def test_repairs_say_what_they_do() -> None:
     mend = Mend(QUEUE, {Astray.ORPHAN: 21, Astray.HOLE: 1_000})
     assert mend.summary == "park 21 orphans, make 1,000 holes void"
-    relay, straighten = Renumber(QUEUE), Renumber(QUEUE, straighten=True)
+    relay, straighten = repairs.relay(QUEUE), Straighten(QUEUE)
     assert relay.command == "dbq-console relay orders --yes orders"
     assert straighten.command == ""
     assert "relay" in straighten.summary
-    repairs: list[Repair] = [mend, AddSlots(QUEUE, 4), relay, straighten]
-    assert [repair.unattended for repair in repairs] == [True, True, False, False]
-    assert [repair.wants_name for repair in repairs] == [False, False, True, True]
-    assert repairs[1].summary == "add 4 empty slots"
+    every: list[Repair] = [mend, AddSlots(QUEUE, 4), relay, straighten]
+    assert [repair.unattended for repair in every] == [True, True, False, False]
+    assert [repair.wants_name for repair in every] == [False, False, True, True]
+    assert every[1].summary == "add 4 empty slots"
 
 
 def test_a_name_is_quoted_for_the_shell() -> None:
     odd = Queue("public", "my orders; rm", QUEUE.design, {}, QUEUE.roles)
-    assert Renumber(odd).command == "dbq-console relay 'my orders; rm' --yes 'my orders; rm'"
+    assert repairs.relay(odd).command == "dbq-console relay 'my orders; rm' --yes 'my orders; rm'"
 
 
 @given(st.sets(st.integers(0, 20)), st.integers(1, 20))
@@ -226,9 +233,10 @@ def test_slots_without_a_row_are_missing(present: set[int], size: int) -> None:
 
 
 def test_codes_are_their_own_and_in_order_of_gravity() -> None:
-    names = [code.name for code in CODES]
+    names = [code.name for code in FAMILY.codes]
     assert len(set(names)) == len(names)
     assert all(name.isidentifier() and name.islower() for name in names)
-    assert [code.severity for code in CODES] == sorted(code.severity for code in CODES)
-    assert {code.severity for code in CODES} == set(Severity)
+    severities = [code.severity for code in FAMILY.codes]
+    assert severities == sorted(severities, reverse=True)
+    assert set(severities) == set(SEVERITIES)
     assert names[0] == "spent_beyond_ring"

@@ -12,12 +12,12 @@ from sqlfluff.core import FluffConfig, Linter
 
 from console import sql
 from console.catalog import Queue
-from console.designs import DESIGNS
-from console.doctor import broker, claims, poison, sessions
+from console.designs import DESIGNS, designs_on
+from console.doctor import broker, claims, messages, sessions, states
 from console.doctor.claims import IN_HAND, scope_of
 from console.engines import PRODUCTS, Product
-from console.monitor.walked import Ask, Source, query
-from console.monitor.walks import By, Key, Walk
+from console.monitor.scan_query import MessageSource, query
+from console.monitor.scans import By, Scan, ScanKey, ScanRequest
 from tests.contract.variants import ALL, DEFAULTS, Variant, on
 
 RING = {"next_numbers", "lost", "structure", "broken_slots", "missing_slots", "sequence_settings"}
@@ -62,19 +62,26 @@ def columns(text: str) -> list[str]:
 
 
 def asked(product: Product, queue: Queue) -> Iterator[tuple[str, list[str]]]:
-    """What the doctor asks of that queue, by its label, and the columns."""
-    own = sql.statements(product.name, queue.design.name)
-    names = RING if queue.design.name == "ring" else set()
-    for statement in (*map(own.__getitem__, sorted(names)), *_of_any(product)):
+    """What the doctor asks of that queue, by its name, and the columns."""
+    ring = queue.design.name == "ring"
+    of_ring = [sql.statement(product.name, f"ring.{name}") for name in sorted(RING)] if ring else []
+    for statement in (*of_ring, *of_the_doctor(product, queue.design.name)):
         in_hand = statement.name in IN_HAND and queue.finishes
         scope = scope_of(product, queue) if in_hand else queue.scope(product)
         text = sql.script(statement, product.dialect, scope)
-        if text.strip(" \n;") and statement.name not in ONLY_HERE[product.name]:
-            yield statement.label, columns(text)
+        # Of some designs nothing is asked.
+        if (found := columns(text)) and statement.name not in ONLY_HERE[product.name]:
+            yield statement.name, found
 
 
-def _of_any(product: Product) -> list[sql.Statement]:
-    return list(sql.statements(product.name, "doctor").values())
+def of_the_doctor(product: Product, design: str) -> list[sql.Statement]:
+    """All of the doctor's that such a design has, wherever they stand."""
+    names = {name for engine in PRODUCTS for name in sql.statements(engine, "doctor")}
+    names |= ROW_TYPES.keys()
+    if design == "ring":
+        names -= {"alone"}  # a ring's own is not the doctor's
+    there = sorted(name for name in names if sql.has(product, f"{design}.{name}"))
+    return [sql.statement(product.name, f"{design}.{name}") for name in there]
 
 
 ARCHIVING = [
@@ -90,16 +97,20 @@ def test_both_engines_return_the_same(variant: Variant) -> None:
         dict(asked(product, variant.queue("s", "q", product.name)))
         for product in (PRODUCTS["postgresql"], PRODUCTS["mssql"])
     )
-    assert {label: there.get(label) for label in here} == here
-    assert {label.partition(".")[2] for label in there.keys() - here.keys()} <= ROW_TYPES.keys()
+    assert {name: there.get(name) for name in here} == here
+    assert there.keys() - here.keys() <= ROW_TYPES.keys()
 
 
 def test_both_engines_have_the_same_statements() -> None:
-    for file in ("ring", "doctor"):
-        names = {engine: sql.statements(engine, file).keys() for engine in PRODUCTS}
-        here, there = (names[e] - ONLY_HERE[e] for e in ("postgresql", "mssql"))
-        assert here <= there, file
-        assert there - here <= ROW_TYPES.keys(), file
+    """Of a ring, and of the doctor: on PostgreSQL what one design alone is asked is in its file."""
+    names = {engine: set(sql.statements(engine, "ring")) for engine in PRODUCTS}
+    for product in PRODUCTS.values():
+        designs = designs_on("postgresql")
+        found = (one.name for design in designs for one in of_the_doctor(product, design))
+        names[product.name].update(found)
+    here, there = (names[e] - ONLY_HERE[e] for e in ("postgresql", "mssql"))
+    assert here - {"standing", "contents"} <= there
+    assert there - here <= ROW_TYPES.keys()
 
 
 def test_what_sql_server_alone_is_asked_fills_its_row_type() -> None:
@@ -107,25 +118,27 @@ def test_what_sql_server_alone_is_asked_fills_its_row_type() -> None:
     (variant,) = (one for one in DEFAULTS if one.design.name == "broker")
     found = dict(asked(product, variant.queue("s", "q", "mssql")))
     for name, row_type in ROW_TYPES.items():
-        assert found[f"doctor.{name}"] == [field.name for field in dataclasses.fields(row_type)]
+        assert found[name] == [field.name for field in dataclasses.fields(row_type)]
 
 
-WALKED = {"claimed": claims.ClaimedRow, "contradictions": claims.ContradictionRow}
-WALKED |= {"tried": poison.TriedRow}
+SCANNED = {"claimed": claims.ClaimedRow, "contradictions": states.ContradictionRow}
+SCANNED |= {"tried": messages.TriedRow}
 
 
-def walked(product: Product, queue: Queue) -> Iterator[tuple[str, str, str]]:
+def scanned(product: Product, queue: Queue) -> Iterator[tuple[str, str, str]]:
     """(statement, where, SQL) of all that the doctor asks of walks."""
-    source = Source(product, queue, "text", product.id_types[queue.design.id_type or "bigint"])
-    for walk in (*claims.walks(queue), Walk("any", By.ID)):
-        names = {"tried"} if walk.state in {"ready", "claimed", "error"} else set()
-        names |= {"claimed"} if walk.state == "claimed" else set()
-        if queue.design.name in {"status", "split"} or walk.state == "error":
-            names |= {"contradictions"} if walk.state != "ready" and not walk.in_hand else set()
-        for after in (None, Key(walk.name, "2026-01-01T00:00:00", "1", walk.dated)):
+    source = MessageSource(
+        product, queue, "text", product.id_types[queue.design.id_type or "bigint"]
+    )
+    for scan in (*claims.scans(queue), Scan("any", By.ID)):
+        names = {"tried"} if scan.state in {"ready", "claimed", "error"} else set()
+        names |= {"claimed"} if scan.state == "claimed" else set()
+        if queue.design.name in {"status", "split"} or scan.state == "error":
+            names |= {"contradictions"} if scan.state != "ready" and not scan.in_hand else set()
+        for after in (None, ScanKey(scan.name, "2026-01-01T00:00:00", "1", scan.dated)):
             for name in sorted(names):
-                text = query(source, Ask(walk, look=10, after=after), name).text
-                yield name, f"{walk} {after}", text.replace("\\:", ":")
+                text = query(source, ScanRequest(scan, look=10, after=after), name).text
+                yield name, f"{scan} {after}", text.replace("\\:", ":")
 
 
 KEEPING = [v for v in DEFAULTS if v.design.name in {"claim", "status", "split"}]
@@ -137,7 +150,7 @@ KEEPING += [Variant(DESIGNS["ring"], {"in_hand": "on", "size": "10"})]
     [KEEPING[0], *(pytest.param(v, marks=pytest.mark.long) for v in KEEPING[1:])],
     ids=str,
 )
-def test_what_is_asked_of_walks_fills_its_row_type_and_is_t_sql(variant: Variant) -> None:
+def test_what_is_asked_of_scans_fills_its_row_type_and_is_t_sql(variant: Variant) -> None:
     tsql = Linter(
         config=FluffConfig(
             configs={
@@ -146,13 +159,13 @@ def test_what_is_asked_of_walks_fills_its_row_type_and_is_t_sql(variant: Variant
         )
     )
     asked = {
-        engine: list(walked(product, variant.queue("s", "q", engine)))
+        engine: list(scanned(product, variant.queue("s", "q", engine)))
         for engine, product in PRODUCTS.items()
     }
     assert {name for name, _, _ in asked["mssql"]} >= {"claimed", "tried"}
     met: set[str] = set()
     for name, where, text in (one for some in asked.values() for one in some):
-        assert columns(text) == [f.name for f in dataclasses.fields(WALKED[name])], where
+        assert columns(text) == [f.name for f in dataclasses.fields(SCANNED[name])], where
     for name, where, text in asked["mssql"]:
         if name != "tried" and name + where.partition(" None")[0] not in met:
             met.add(name + where.partition(" None")[0])
@@ -180,16 +193,15 @@ _CHOICE = re.compile(
 def test_the_plan_that_is_asked_for_is_that_of_the_pops_own_choice(variant: Variant) -> None:
     product, queue = PRODUCTS["postgresql"], variant.queue("s", "q", "postgresql")
     scope = queue.scope(product)
-    functions = sql.script(
-        sql.statements("postgresql", queue.design.name)["functions"], product.dialect, scope
-    )
+    functions = sql.script(f"{queue.design.name}.functions", product.dialect, scope)
     choices = {
         f"SELECT {found['keys']}, head.ctid FROM {found['from']} LIMIT 1"
         for found in _CHOICE.finditer(re.sub(r"\s+", " ", re.sub(r"--[^\n]*", "", functions)))
     }
-    asked = sql.query(sql.statements("postgresql", "doctor")["pop_plan"], product.dialect, scope)
+    asked = sql.query("doctor.pop_plan", product.dialect, scope)
     text = re.sub(r"\s+", " ", asked.text.partition("*/")[2]).strip(" ;")
-    text = text.replace("statement_timestamp()", "now_due")
+    text = text.replace("statement_timestamp()", "now_due").replace(" WHERE true", "")
+    text = re.sub(r'\bm\.(?:"(\w+)"|(\w+))', r"head.\1\2", text).replace(" AS m ", " AS head ")
     assert {text} == {f"EXPLAIN (SETTINGS, FORMAT JSON) {choice}" for choice in choices}
 
 

@@ -17,6 +17,7 @@ READ = {
     "newer=1h30m": Filters(newer=5400.0),
     "older=500ms": Filters(older=0.5),
     "older=0s": Filters(older=0.0),
+    "error-group=1-9f86d081884c7d65": Filters(state="error", error_group="1-9f86d081884c7d65"),
     "error~time out": Filters(errors=("time out",)),
     "error~a=b~c": Filters(errors=("a=b~c",)),
     "id=17": Filters(ids=("17",)),

@@ -20,11 +20,10 @@ from console.monitor.recording.history import (
     step_for,
     thinned,
 )
-from console.monitor.recording.reading import Span
-from console.monitor.recording.records import ACTIONS, FINDINGS, SAMPLES, Kind
+from console.monitor.recording.segments import ACTIONS, FINDINGS, SAMPLES, RecordKind, TimeRange
 
 BEGIN = datetime(2026, 3, 29, 0, 30, tzinfo=UTC)
-HOURS = Span(BEGIN, BEGIN + timedelta(hours=3))
+HOURS = TimeRange(BEGIN, BEGIN + timedelta(hours=3))
 
 
 def sample(seconds: float, **figures: Any) -> dict[str, Any]:
@@ -33,7 +32,7 @@ def sample(seconds: float, **figures: Any) -> dict[str, Any]:
     return {**blank, "at": at, "schema": "public", "queue": "orders", "design": "ring", **figures}
 
 
-def write(root: Path, kind: Kind, *rows: dict[str, Any], connection: str = "prod") -> None:
+def write(root: Path, kind: RecordKind, *rows: dict[str, Any], connection: str = "prod") -> None:
     segment = segments.Segment(root, connection, BEGIN)
     segment.write(kind, rows)
     segment.close()
@@ -43,7 +42,7 @@ counts = st.none() | st.integers(0, 10**12)
 
 
 @given(st.lists(st.tuples(st.integers(0, 10_000), counts)), st.sampled_from(STEPS))
-def test_the_highest_of_each_stretch_is_kept_and_gaps_stay_gaps(
+def test_the_highest_of_each_chunk_is_kept_and_gaps_stay_gaps(
     seen: list[tuple[int, int | None]], step: int
 ) -> None:
     rows = [

@@ -11,16 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from console.config import KEYS, ConfigurationError, Said, load
-from console.config.lines import statements
-from console.config.reading import FILTERS, QUEUE_FILTERS, read
+from console.config import KEYS, CommandLineValues, ConfigurationError, load
+from console.config.file_reader import FILTERS, QUEUE_FILTERS, read, statements
+from console.config.file_writer import WrongFieldError, save_filter, save_theme, table
 from console.config.urls import ConnectionUrl
-from console.config.writing import WrongFieldError, save_filter, save_theme, table
 from console.engines import label_of
 from console.errors import ConsoleError, UsageError
-from console.monitor.filter_line import words_of
-from console.monitor.filters import parse
-from console.monitor.saved import expand
+from console.monitor.filters import expand, parse, words_of
 from console.rights import Rights
 from tests.hostile import TEXTS, outcome, texts
 
@@ -131,7 +128,7 @@ def test_any_url_is_read_or_refused_and_no_password_is_told(text: str) -> None:
 def test_any_profile_that_is_named_is_there_or_refused(name: str) -> None:
     found = load({"DBQ_CONFIG": "/dev/null"})
     with pytest.raises(UsageError) as refused:
-        found.chosen(Said(profile=name or "x"), url_rights=Rights.ADMIN)
+        found.chosen(CommandLineValues(profile=name or "x"), url_rights=Rights.ADMIN)
     assert "profile" in str(refused.value)
 
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from console.monitor.recording import segments
 from console.monitor.recording.history import History, history, since
-from console.monitor.recording.reading import ALWAYS, Reader
+from console.monitor.recording.reader import RecordReader
 from console.monitor.recording.recorder import Recorder
-from console.monitor.recording.records import KINDS, LINKS, SAMPLES, VERSION
-from console.tui.film import Film
+from console.monitor.recording.segments import ALWAYS, KINDS, LINKS, SAMPLES, VERSION
+from console.tui.replay_thread import ConnectionRecording
 from tests.hostile import outcome, texts
 
 NOW = datetime(2026, 3, 29, 12, tzinfo=UTC)
@@ -53,13 +53,13 @@ LINES = st.one_of(
 def watch(root: Path) -> None:
     """Everything that looks at a recording."""
     for kind in KINDS.values():
-        Reader(root, "prod").rows(kind, ALWAYS)
-        Reader(root, "prod").extent(kind)
+        RecordReader(root, "prod").rows(kind, ALWAYS)
+        RecordReader(root, "prod").extent(kind)
     span = since(NOW + timedelta(seconds=1), 7200.0)
     found = outcome(lambda: history(root, "prod", "mail", span))
     if isinstance(found, History):
         json.dumps(found.as_json(), allow_nan=False)
-    film = Film(root, "prod")
+    film = ConnectionRecording(root, "prod")
     film.before(NOW)
     film.between(NOW, NOW + timedelta(seconds=5))
 
@@ -71,10 +71,10 @@ def lines_are_records_or_counted(root: Path, lines: list[bytes]) -> None:
     found = segments.read_lines(segment.path)
     assert len(found.rows) + found.torn + found.newer == len(lines)
     watch(root)
-    before = {kind.name: Reader(root, "prod").rows(kind, ALWAYS) for kind in KINDS.values()}
+    before = {kind.name: RecordReader(root, "prod").rows(kind, ALWAYS) for kind in KINDS.values()}
     segments.seal(root, "prod", segment.path)
     for kind in KINDS.values():
-        reader = Reader(root, "prod")
+        reader = RecordReader(root, "prod")
         assert reader.rows(kind, ALWAYS) == before[kind.name]
         assert reader.skipped.words == ""
     watch(root)
@@ -108,7 +108,7 @@ def test_a_recorder_goes_on_behind_a_hostile_segment(tmp_path: Path) -> None:
     recorder.add(LINKS, [{"at": NOW, "queues": 2}])
     recorder.close()
     assert recorder.torn == 3
-    rows = Reader(tmp_path, "prod").rows(LINKS, ALWAYS)
+    rows = RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)
     assert sorted((row["queues"] or 0, row["error"]) for row in rows) == [
         (0, "?"),
         (1, None),
@@ -120,7 +120,7 @@ def test_a_name_that_is_no_unicode_is_recorded_as_far_as_it_goes(tmp_path: Path)
     segment = segments.Segment(tmp_path, "prod", NOW)
     segment.write(LINKS, [{"at": NOW, "error": "half \ud83d"}, {"at": NOW, "error": "whole"}])
     assert segment.close().torn == 0
-    rows = Reader(tmp_path, "prod").rows(LINKS, ALWAYS)
+    rows = RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)
     assert [row["error"] for row in rows] == ["half ?", "whole"]
 
 
@@ -167,7 +167,7 @@ def test_a_column_of_another_type_is_taken_for_its_worth_or_the_file_is_counted(
         columns = {"at": STRANGERS["exact"], "queue": mail, "schema": mail}
         columns = {one: column for one, column in columns.items() if one in kind.columns}
         closed(root, kind.name, {**columns, name: STRANGERS[stranger]})
-        reader = Reader(root, "prod")
+        reader = RecordReader(root, "prod")
         rows = reader.rows(kind, ALWAYS)
         assert len(rows) == 3 or reader.skipped.files == 1 or name == "at"
         for row in rows:
@@ -215,7 +215,7 @@ def is_counted_where_it_is_spoilt(root: Path, place: int, data: bytes) -> None:
     whole = path.read_bytes()
     place %= len(whole)
     path.write_bytes(whole[:place] + data)
-    reader = Reader(root, "prod")
+    reader = RecordReader(root, "prod")
     assert len(reader.rows(SAMPLES, ALWAYS)) + reader.skipped.files == 1
     path.write_bytes(whole[:place] + data + whole[place + len(data) :])
     watch(root)
@@ -248,4 +248,4 @@ def test_folders_of_any_name_are_connections_or_passed_over(tmp_path: Path) -> N
     found: list[Any] = segments.connections(tmp_path)
     assert found == ["", "\x1b[2J", "../../x", "\ufffd"]
     for connection in found:
-        assert Reader(tmp_path, connection).extent(LINKS) is None
+        assert RecordReader(tmp_path, connection).extent(LINKS) is None

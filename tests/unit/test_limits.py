@@ -1,15 +1,19 @@
 """What is too much for a queue: laws of the judging, and its words."""
 
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import console
 from console.config import load
-from console.monitor import QueueSample, QueueSnapshot, snapshot
-from console.monitor.limits import DEFAULTS, Level, Limits, Thresholds, judge
+from console.monitor.limits import DEFAULTS, Limits, Severity, Thresholds, judge
+from console.monitor.sample import QueueSample
+from console.monitor.snapshot import QueueSnapshot, snapshot
 from tests.unit.test_snapshot import NOTHING, queue
 
 QUIET = snapshot(QueueSample(queue("fifo"), NOTHING), "c")
@@ -49,7 +53,16 @@ SNAPSHOTS = st.builds(
 )
 
 
-def levels(seen: QueueSnapshot, thresholds: Thresholds) -> dict[str, Level]:
+def test_there_is_one_scale_of_severity() -> None:
+    """Of figures, findings, queues and plugins: nothing is translated from one into another."""
+    own = Path(console.__file__).parent
+    scales = [
+        one for one in own.rglob("*.py") if re.search(r"^    CRITICAL = ", one.read_text(), re.M)
+    ]
+    assert scales == [own / "monitor" / "limits.py"]
+
+
+def levels(seen: QueueSnapshot, thresholds: Thresholds) -> dict[str, Severity]:
     found = judge(seen, thresholds)
     assert len({one.figure for one in found}) == len(found)
     return {one.figure: one.level for one in found}
@@ -65,7 +78,7 @@ def test_what_is_told_has_reached_the_limit_that_is_told(
         name = {"age": "age_seconds"}.get(one.figure, one.figure)
         limits: Limits[float] = getattr(thresholds, name)
         assert one.value >= one.limit
-        assert one.limit == (limits.critical if one.level is Level.CRITICAL else limits.warning)
+        assert one.limit == (limits.critical if one.level is Severity.CRITICAL else limits.warning)
         assert one.words
         assert one.limit_words
 
@@ -91,7 +104,7 @@ def test_more_is_never_less_grave(
     changed: dict[str, Any] = {FIGURES[figure]: (value or 0) + more}
     worse = replace(seen, **changed)
     before, after = levels(seen, thresholds), levels(worse, thresholds)
-    assert after.get(figure, Level.OK) >= before.get(figure, Level.OK)
+    assert after.get(figure, Severity.OK) >= before.get(figure, Severity.OK)
     assert {k: v for k, v in after.items() if k != figure} == {
         k: v for k, v in before.items() if k != figure
     }
@@ -117,7 +130,7 @@ def test_the_defaults_are_those_of_the_configuration() -> None:
     [
         ({"ready": 12_480}, "12,480 ready", "10,000"),
         ({"ready": 12_480, "estimated": ("ready",)}, "≈12 k ready", "10,000"),
-        ({"age_seconds": 541.3}, "oldest 9 m 01 s", "1 m 00 s"),
+        ({"age_seconds": 541.3}, "oldest 9 min 01 s", "1 min"),
         ({"errors": 6}, "6 in error", "1"),
         ({"gap": 9_999, "capacity": 10_000}, "99 % full", "29 %"),
         ({"gap": 10_001, "capacity": 10_000}, "full: it takes no more pushes", "29 %"),

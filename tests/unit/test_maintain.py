@@ -7,7 +7,7 @@ import pytest
 
 from console.actions.maintain import (
     IndexMeasure,
-    Limits,
+    MaintainLimits,
     MaintainPlan,
     Measures,
     TableMeasure,
@@ -37,7 +37,7 @@ def plan_of(*measures: Any, design: str = "fifo", online: bool = True) -> Mainta
     )
     tables = tuple(m for m in measures if isinstance(m, TableMeasure)) or (TABLE,)
     indexes = tuple(m for m in measures if isinstance(m, IndexMeasure))
-    return picked(database, queue_of(design), Measures(tables, indexes, ()), Limits())
+    return picked(database, queue_of(design), Measures(tables, indexes, ()), MaintainLimits())
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,12 @@ def test_a_heap_that_is_mostly_empty_is_rebuilt_online_or_not_at_all() -> None:
 @pytest.mark.parametrize(("percent", "what"), [(20.0, "REORGANIZE"), (60.0, "REBUILD")])
 def test_a_broker_queue_is_mended_once_as_what_it_is(percent: float, what: str) -> None:
     inside = [changed(INDEX, name=f"queue_{n}", fragmentation=percent) for n in (1, 2)]
-    (step,) = plan_of(*inside, design="broker").steps
+    planned = plan_of(*inside, design="broker")
+    (step,) = planned.steps
     assert step.sql == f"ALTER QUEUE [dbo].[orders] {what};"
+    # There is no other than an offline REBUILD of such a queue.
+    assert step.stops_callers == step.as_json()["stops_callers"] == (what == "REBUILD")
+    assert ("callers go on" in planned.lines()[-1]) == (what == "REORGANIZE")
 
 
 def test_old_statistics() -> None:

@@ -4,17 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from console import sql
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS
 from console.engines import product
-from console.monitor import Memory
 from console.monitor.figures import COUNTED, FIGURES
 from console.monitor.memory import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
     RECOUNT_EVERY,
     SURELY_DEEP,
+    Memory,
 )
 from tests.unit.test_snapshot import NOTHING, queue
 
@@ -140,11 +139,10 @@ def test_a_statement_is_rendered_again_only_where_something_changed(changed: str
 
     memory = Memory()
     postgresql = product("postgresql")
-    statement = sql.statements("postgresql", "fifo")["status"]
-    first = memory.part(postgresql, FIFO, statement, {})
-    assert memory.part(postgresql, queue("fifo"), statement, {}) is first
+    first = memory.part(postgresql, FIFO, "status", {})
+    assert memory.part(postgresql, queue("fifo"), "status", {}) is first
     other = queue("fifo", order="strict") if changed == "queue" else FIFO
     values = {"ready_limit": "0"} if changed == "values" else {}
-    again = memory.part(postgresql, other, statement, values)
+    again = memory.part(postgresql, other, "status", values)
     assert again is not first
     assert (again.text != first.text) == (changed == "values")

@@ -7,9 +7,10 @@ from sqlfluff.core import FluffConfig, Linter
 
 from console.catalog import Queue
 from console.engines import PRODUCTS, Product
-from console.monitor.walked import CONDITIONS, scope_of
+from console.monitor.scan_query import scope_of
+from console.monitor.scans import CONDITIONS
 from tests.contract.variants import ALL, DEFAULTS, Variant
-from tests.looks import BIND, adopted, asks, samples, sources, texts
+from tests.sample_statements import BIND, adopted, asks, samples, sources, texts
 
 BOUND = {
     *("look", "n", "after_id", "after_time", "first", "last", "first_slot", "last_slot"),
@@ -18,7 +19,7 @@ BOUND = {
     *(f"payload_value_{number}" for number in range(1, 5)),
 }
 ENGINES = sorted(PRODUCTS)
-LITERAL = re.compile(r"'(?:[^']|'')*'")
+LITERAL = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"")
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -7,25 +7,25 @@ from typing import Any
 
 import pytest
 
-from console import catalog
-from console.actions import audit, broker
-from console.actions.ledger import Ledger
-from console.actions.purge import Purge
+from console import audit, catalog
+from console.actions import broker
+from console.actions.archive import Purge
 from console.actions.rows import CHANGED
+from console.audit import Ledger
 from console.catalog import Kind, Queue, installed_queue
 from console.designs import DESIGNS
 from console.engines import Database
 from console.engines.mssql import PRODUCT
 from console.errors import RefusedError, UsageError
-from console.monitor.broker import BrokerHealth
+from console.monitor.figures import BrokerHealth
 from console.monitor.filters import parse
 from console.monitor.message import Message
-from console.monitor.walked import Source
+from console.monitor.scan_query import MessageSource
 from tests.unit.mssql_tools import Odbc, opened, stand_in_for_pyodbc
 
 BROKER = DESIGNS["broker"]
 QUEUE = installed_queue("dbo", "orders", BROKER, BROKER.complete_options({}, "mssql"))
-SOURCE = Source(PRODUCT, QUEUE, "text", "uniqueidentifier")
+SOURCE = MessageSource(PRODUCT, QUEUE, "text", "uniqueidentifier")
 ON = BrokerHealth(True, True, True, 0, 0, None)
 
 
@@ -94,7 +94,7 @@ def test_a_queue_that_is_on_is_left_on(
     monkeypatch.setattr(catalog, "is_production", lambda *_: False)
     planned = broker.switch_on(database, QUEUE)
     assert not planned.needed
-    assert planned.lines() == ["requeue dbo.orders: the queue is on, there is nothing to do"]
+    assert planned.lines() == ["requeue dbo.orders: the queue is enabled, there is nothing to do"]
     assert planned.as_json()["needed"] is False
     assert not any("ALTER QUEUE" in batch for batch in odbc.sent)
 
@@ -109,7 +109,7 @@ def test_a_queue_that_stays_off_is_told(
     monkeypatch.setattr(audit, "note", lambda *_, **__: None)
     odbc.answer = lambda batch: [(("action_id",), (4,))] if "dbq.[action]" in batch else [None]
     assert broker.plan_switch(database, QUEUE).wants_queue_name
-    with pytest.raises(RefusedError, match="still off"):
+    with pytest.raises(RefusedError, match="still disabled"):
         broker.switch_on(database, QUEUE)
     assert any("ALTER QUEUE [dbo].[orders] WITH STATUS = ON" in batch for batch in odbc.sent)
     assert not any("COMMIT" in batch for batch in odbc.sent[-2:])

@@ -31,6 +31,7 @@ ENTERPRISE = Probe(
     sees_all_sessions=True,
     sees_counters=True,
     may_create=True,
+    impersonates_owner=True,
     counts_rows=True,
     read_committed_snapshot=False,
     broker_enabled=True,
@@ -70,6 +71,7 @@ def test_a_server_that_lacks_nothing() -> None:
     [
         ({"sees_all_sessions": False, "database_user": "ops"}, "sessions", "ops lacks VIEW SERVER"),
         ({"sees_counters": False, "database_user": "ops"}, "rates", "ops lacks"),
+        ({"impersonates_owner": False, "database_user": "ops"}, "owner", "ops may not IMPERSONATE"),
         ({"engine_edition": 5}, "broker", "Azure SQL Database has no"),
         ({"broker_enabled": False}, "broker", "Service Broker is off in the database orders"),
         ({"online_rebuild": False, "edition": "Standard"}, "online_rebuild", "Standard rebuilds"),
@@ -182,7 +184,8 @@ def test_babelfish_is_recognized_where_it_lacks_a_part_of_the_question(
     monkeypatch.setattr(sql, "statements", lambda *_: asked)
     answers: dict[str, Any] = {
         "/* dbq server.capabilities */ SELECT 1 AS x": ProgrammingError(
-            "42000", "[42000] [FreeTDS][SQL Server]'PARSENAME' is not known. (195) (SQLExecDirectW)"
+            "42000",
+            "[42000] [FreeTDS][SQL Server]'PARSENAME' is not known. (195) (SQLExecDirectW)",
         ),
         "/* dbq server.babelfish */ SELECT 1 AS x": [("babelfish",), (1,)],
     }
@@ -203,7 +206,7 @@ def test_one_that_is_lost_meanwhile_is_no_limited_server(odbc: Odbc, state: str)
     with pytest.raises(ConsoleError) as failed:
         assert database.capabilities
     assert isinstance(failed.value, ConnectionFailedError) == (state == "08S01")
-    assert failed.value.what == "Could not look at what the server can do."
+    assert failed.value.what == "Could not read what the server supports."
     database.close()
 
 

@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 
-from console.engines.mssql import drivers
-from console.engines.mssql.drivers import Driver, Family, choose, load_pyodbc
+from console.engines.mssql import odbc
+from console.engines.mssql.odbc import Driver, Family, choose, load_pyodbc
 from console.errors import ConnectionFailedError
 from tests.unit.mssql_tools import SECRET, Error, Odbc, stand_in_for_pyodbc
 
@@ -22,7 +22,7 @@ SUSE = {"ID": "opensuse-leap", "ID_LIKE": "suse opensuse"}
 
 @pytest.fixture(autouse=True)
 def no_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drivers, "WHEEL", "no_such_wheel")
+    monkeypatch.setattr(odbc, "WHEEL", "no_such_wheel")
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def wheel(
     monkeypatch: pytest.MonkeyPatch, folder: Path, *, lacks: dict[str, str] | None = None
 ) -> None:
     """Microsoft's wheel, as it is laid out, of files that load unless they lack something."""
-    monkeypatch.setattr(drivers, "WHEEL", "made_up_wheel")
+    monkeypatch.setattr(odbc, "WHEEL", "made_up_wheel")
     package = folder / "made_up_wheel"
     for flavour in ("debian_ubuntu", "rhel", "suse"):
         for machine in ("x86_64", "arm64"):
@@ -178,7 +178,7 @@ def test_none_at_all_says_how_to_get_one_here(
     on(monkeypatch, release)
     refused = refusal(having("SQLite3"))
     assert refused.why == "Installed are: SQLite3."
-    assert drivers.EXTRA in refused.next_step
+    assert odbc.EXTRA in refused.next_step
     assert advice in refused.next_step
 
 
@@ -192,7 +192,7 @@ def test_a_system_that_does_not_say_what_it_is(monkeypatch: pytest.MonkeyPatch) 
         raise OSError("no os-release")
 
     monkeypatch.setattr(platform, "freedesktop_os_release", missing)
-    assert drivers.EXTRA in refusal(having()).next_step
+    assert odbc.EXTRA in refusal(having()).next_step
 
 
 def test_a_broken_list_of_drivers_is_an_empty_one(monkeypatch: pytest.MonkeyPatch) -> None:

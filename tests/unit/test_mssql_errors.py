@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sqlalchemy.exc import DBAPIError
 
 from console.engines.mssql import PRODUCT
-from console.engines.mssql.errors import Record, records
+from console.engines.mssql.errors import DiagnosticRecord, records
 from console.engines.mssql.session import CONNECTING, IN_DOUBT
 from console.errors import (
     BusyError,
@@ -46,6 +46,7 @@ NUMBERS: dict[int, type[ConsoleError]] = {
     40615: ConnectionFailedError,  # Azure: this address is not allowed
     17142: ConnectionFailedError,  # the server is paused
     596: ConnectionFailedError,  # the session was killed
+    15517: RefusedError,  # whom a procedure's EXECUTE AS names is not there
     976: ConnectionFailedError,  # a replica that takes no readers
     1205: TransientError,  # a deadlock
     3960: TransientError,  # an update conflict under SNAPSHOT
@@ -336,7 +337,7 @@ def test_an_error_without_a_driver_s() -> None:
 TEXTS = st.text(max_size=60).map(str.strip).filter(lambda t: not re.search(r"; \[[0-9A-Z]{5}\]", t))
 RECORDS = st.lists(
     st.builds(
-        Record,
+        DiagnosticRecord,
         st.from_regex(r"[0-9A-Z]{5}", fullmatch=True),
         st.integers(-(2**31), 2**31 - 1),
         TEXTS.filter(lambda text: not text.startswith("[")),
@@ -347,7 +348,9 @@ RECORDS = st.lists(
 
 
 @given(RECORDS, st.sampled_from([SERVER, FREETDS, MICROSOFT, "[unixODBC][Driver Manager]"]))
-def test_every_message_of_an_error_is_found_as_it_was(told: list[Record], origin: str) -> None:
+def test_every_message_of_an_error_is_found_as_it_was(
+    told: list[DiagnosticRecord], origin: str
+) -> None:
     parts = [f"[{r.state}] {origin}{r.text} ({r.number})" for r in told]
     assert records("; ".join([f"{parts[0]} (SQLExecDirectW)", *parts[1:]])) == told
 

@@ -23,7 +23,7 @@ from sqlalchemy import URL, Connection, make_url, text
 from console.engines import Database, Timeouts, patience
 from console.engines.mssql import PRODUCT
 from console.engines.mssql.capabilities import Probe
-from console.engines.mssql.drivers import choose, load_pyodbc
+from console.engines.mssql.odbc import choose, load_pyodbc
 from console.errors import (
     BusyError,
     ConnectionFailedError,
@@ -330,7 +330,7 @@ def test_a_limit_below_the_driver_s_second(tds: Server, driver: str) -> None:
     database = tds.database(tds.url(driver=driver), statement_seconds=60.0)
     with pytest.raises(TooSlowError) as late, limited(database, LIMITED) as connection:
         connection.execute(text("SELECT slow"))
-    assert late.value.why == "the time-out of this statement ended it"
+    assert late.value.why == "this statement reached its time-out"
     assert tds.asked[-1] == "IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION"
     logins_before = sum("SET NOCOUNT ON" in statement for statement in tds.asked)
     with database.transaction("look") as connection:
@@ -420,6 +420,7 @@ def test_the_probe(tds: Server, driver: str) -> None:
         sees_all_sessions=False,
         sees_counters=True,
         may_create=True,
+        impersonates_owner=True,
         counts_rows=True,
         read_committed_snapshot=True,
         broker_enabled=True,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import text
 
-from console.engines.mssql.drivers import Family
+from console.engines.mssql.odbc import Family
 from console.engines.mssql.session import Sizes, as_sent, with_nulls
 from console.errors import BusyError, ConnectionFailedError, ConsoleError, UsageError
 from tests.unit.mssql_tools import (
@@ -57,6 +57,7 @@ def test_a_session_is_set_up_in_one_round_trip(odbc: Odbc) -> None:
     set_up, *rest = odbc.sent
     for setting in (
         "SET LOCK_TIMEOUT 500",
+        "SET DEADLOCK_PRIORITY LOW",  # never at the cost of a consumer
         "SET XACT_ABORT ON",
         "SET NOCOUNT ON",
         "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",

@@ -7,9 +7,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from sqlalchemy import URL, make_url
 
-from console.engines.mssql import PRODUCT, connecting
-from console.engines.mssql.connecting import connection_string, label, read, target
-from console.engines.mssql.drivers import Driver
+from console.engines.mssql import PRODUCT, odbc
+from console.engines.mssql.odbc import Driver, connection_string, label, read, target
 from console.errors import UsageError
 from tests.unit.mssql_tools import SECRET, opened, stand_in_for_pyodbc
 
@@ -153,7 +152,7 @@ VALUES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size
 @given(st.dictionaries(KEYWORDS, VALUES, max_size=5), st.sampled_from([MICROSOFT, FREETDS]))
 def test_a_value_of_any_kind_arrives(values: dict[str, str], driver: Driver) -> None:
     assume("};" not in "".join(values.values()))
-    asked = connecting.Target([("SERVER", "h"), *values.items()])
+    asked = odbc.OdbcTarget([("SERVER", "h"), *values.items()])
     text = connection_string(asked, driver, "dbq-console")
     found = dict(read(text)) if driver is MICROSOFT else freetds_reads(text)
     assert dict(asked.words).items() <= found.items()

@@ -1,4 +1,4 @@
-"""An engine is added as README says: a Product, its place in the list, and its folder of SQL.
+"""An engine is added as console/README.md says: a Product, a place in the list, a folder of SQL.
 
 As far as that can be seen without a server: SQLite has no functions that a queue could have.
 """
@@ -60,6 +60,11 @@ class SQLite:
     name_unit = "characters"
     payload_types: Mapping[str, str] = {"text": "text", "json": "text", "bytes": "blob"}
     id_types: Mapping[str, str] = {"bigint": "integer", "uuid": "text"}
+    protocol = "odbc"
+    cleaner = "vacuum"
+    keeps_definitions = True
+    key_by_hand = ""
+    sql_lexer = code_lexer = "sql"
     read_only_options: Mapping[str, bool] = {}
     dialect: Dialect = sqlite.dialect()
 

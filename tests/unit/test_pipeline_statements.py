@@ -6,26 +6,30 @@ import pytest
 
 from console import sql
 from console.engines import PRODUCTS, Product
-from console.pipeline import guard, rows
-from console.pipeline.archive import delete, plan
+from console.pipeline import guard
+from console.pipeline.archive import files, plan
 from tests.contract.variants import ALL, Variant
 from tests.pipeline.statements import asked
 from tests.unit.test_doctor_statements import columns
 
 ROW_TYPES = {
-    "hold": guard._Got,
-    "let_go": guard._Got,
     "action": guard.Action,
-    "moment": guard.Moment,
-    "step": plan.Step,
-    "hold_rows": delete._Key,
-    "delete_rows": delete._Deleted,
+    "step": plan.RangeStep,
+}
+VALUES = {
+    "hold": "got",
+    "let_go": "got",
+    "moment": "moment",
+    "hold_rows": "key",
+    "delete_rows": "deleted",
 }
 
 
 def wanted(name: str) -> list[str]:
     if name == "rows":
-        return list(rows.SCHEMA.names)
+        return list(files.SCHEMA.names)
+    if name in VALUES:
+        return [VALUES[name]]
     return [field.name for field in dataclasses.fields(ROW_TYPES[name])]
 
 

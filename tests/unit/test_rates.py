@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.designs import Flow
-from console.monitor import RateWindow
-from console.monitor.rates import _Total
+from console.monitor.figures import RateWindow, _Total
 from console.monitor.sample import StatusRow
 from console.monitor.snapshot import Rates
 from tests.unit.test_snapshot import NOTHING, RING

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -16,42 +15,48 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from console.errors import ConnectionFailedError, RefusedError
-from console.monitor import Reading
-from console.monitor.recording import records, segments
-from console.monitor.recording.reading import Reader, Span
+from console.monitor.recording import segments
+from console.monitor.recording.reader import RecordReader
 from console.monitor.recording.recorder import Bounds, Recorder, make_room
-from console.monitor.recording.records import ACTIONS, FINDINGS, KINDS, LINKS, SAMPLES, Kind
+from console.monitor.recording.segments import (
+    ACTIONS,
+    FINDINGS,
+    KINDS,
+    LINKS,
+    SAMPLES,
+    RecordKind,
+    TimeRange,
+)
+from console.monitor.sampler import Reading
+from tests.servers import wait_until
 from tests.tui.feeds import nine, queue
 
 NOW = datetime(2026, 3, 29, 0, 59, 58, 123456, tzinfo=UTC)
-ALWAYS = Span(datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))
+ALWAYS = TimeRange(datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))
 BY_TYPE: dict[str, st.SearchStrategy[Any]] = {
-    records.TEXT: st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
-    records.COUNT: st.integers(-(2**63), 2**63 - 1),
-    records.NUMBER: st.floats(allow_nan=False, allow_infinity=False),
-    records.TIME: st.timedeltas(timedelta(0), timedelta(days=40_000)).map(
+    segments.TEXT: st.text(st.characters(exclude_categories=["Cs"]), min_size=1),
+    segments.COUNT: st.integers(-(2**63), 2**63 - 1),
+    segments.NUMBER: st.floats(allow_nan=False, allow_infinity=False),
+    segments.TIME: st.timedeltas(timedelta(0), timedelta(days=40_000)).map(
         lambda since: datetime(1990, 1, 1, tzinfo=UTC) + since
     ),
 }
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come"
-        time.sleep(0.02)
+def wait_for(condition: Callable[[], bool]) -> None:
+    wait_until(condition, "it comes")
 
 
 @st.composite
-def row(draw: st.DrawFn, kind: Kind) -> dict[str, Any]:
+def row(draw: st.DrawFn, kind: RecordKind) -> dict[str, Any]:
     values = {
         name: draw(st.none() | BY_TYPE[of]) for name, of in kind.columns.items() if name != "at"
     }
-    return {"at": draw(BY_TYPE[records.TIME]), **values}
+    return {"at": draw(BY_TYPE[segments.TIME]), **values}
 
 
 @st.composite
-def some_rows(draw: st.DrawFn) -> tuple[Kind, list[dict[str, Any]]]:
+def some_rows(draw: st.DrawFn) -> tuple[RecordKind, list[dict[str, Any]]]:
     kind = draw(st.sampled_from(sorted(KINDS.values(), key=lambda kind: kind.name)))
     return kind, draw(st.lists(row(kind), max_size=5))
 
@@ -59,7 +64,7 @@ def some_rows(draw: st.DrawFn) -> tuple[Kind, list[dict[str, Any]]]:
 @given(st.lists(some_rows(), max_size=4), st.text(min_size=1, max_size=20), st.booleans())
 def test_what_is_written_is_read_again_open_or_closed(
     tmp_path_factory: pytest.TempPathFactory,
-    batches: list[tuple[Kind, list[dict[str, Any]]]],
+    batches: list[tuple[RecordKind, list[dict[str, Any]]]],
     connection: str,
     close: bool,
 ) -> None:
@@ -70,7 +75,7 @@ def test_what_is_written_is_read_again_open_or_closed(
     if close:
         assert not segment.close().torn
     for kind in KINDS.values():
-        reader = Reader(root, connection)
+        reader = RecordReader(root, connection)
         written = [one for of, rows in batches for one in rows if of is kind]
         assert reader.rows(kind, ALWAYS) == sorted(written, key=lambda one: one["at"])
         assert reader.skipped.words == ""
@@ -92,7 +97,7 @@ def test_a_torn_segment_keeps_every_whole_line(
     lines = segment.close()
     assert len(lines.rows) == whole
     assert lines.torn == (0 if data[:cut].endswith(b"\n") or not data[:cut] else 1)
-    read = Reader(root, "prod").rows(LINKS, ALWAYS)
+    read = RecordReader(root, "prod").rows(LINKS, ALWAYS)
     assert [one["queues"] for one in read] == list(range(whole))
 
 
@@ -102,16 +107,16 @@ def test_a_crash_between_the_steps_of_closing_doubles_nothing(tmp_path: Path) ->
     copy = segment.path.read_bytes()
     segment.close()
     segment.path.write_bytes(copy)  # as if the last step, removing it, had not come
-    assert len(Reader(tmp_path, "prod").rows(LINKS, ALWAYS)) == 1
+    assert len(RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)) == 1
     Recorder(tmp_path, "prod", now=lambda: NOW).close()
     assert not segments.leftovers(tmp_path, "prod")
-    assert len(Reader(tmp_path, "prod").rows(LINKS, ALWAYS)) == 1
+    assert len(RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)) == 1
 
 
 def test_lines_of_a_newer_console_and_damaged_files_are_skipped_and_counted(tmp_path: Path) -> None:
     segment = segments.Segment(tmp_path, "prod", NOW)
     segment.write(LINKS, [{"at": NOW, "queues": 1}])
-    newer = {"v": records.VERSION + 1, "of": "links", "at": NOW.isoformat()}
+    newer = {"v": segments.VERSION + 1, "of": "links", "at": NOW.isoformat()}
     with segment.path.open("a") as file:
         file.write(json.dumps(newer) + "\n" + "{]\n" + '{"v": 1, "of": "links"}\n')
     lines = segment.close()
@@ -119,7 +124,7 @@ def test_lines_of_a_newer_console_and_damaged_files_are_skipped_and_counted(tmp_
     folder = tmp_path / "links" / "connection=prod" / "date=2026-03-29"
     (folder / "half.parquet").write_bytes(b"PAR1 and then nothing")
     (folder / ".draft.parquet").write_bytes(b"nobody reads this")
-    reader = Reader(tmp_path, "prod")
+    reader = RecordReader(tmp_path, "prod")
     assert [one["queues"] for one in reader.rows(LINKS, ALWAYS)] == [1]
     assert reader.skipped.words == "skipped: 1 damaged files"
 
@@ -140,20 +145,20 @@ def test_an_older_file_lacks_a_column_and_the_rest_is_read(tmp_path: Path) -> No
     ((_, path),) = segments.closed(tmp_path, LINKS, "prod")
     table = pq.read_table(path, partitioning=None)  # type: ignore[no-untyped-call]
     pq.write_table(table.drop_columns(["error"]), path)  # type: ignore[no-untyped-call]
-    (read,) = Reader(tmp_path, "prod").rows(LINKS, ALWAYS)
+    (read,) = RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)
     assert (read["queues"], read["error"]) == (3, None)
 
 
 def test_the_recorder_writes_looks_and_failures(tmp_path: Path) -> None:
     recorder = Recorder(tmp_path, "prod")
     recorder.reading(Reading("prod", tuple(nine()), latency_seconds=0.004))
-    error = ConnectionFailedError("Could not look at the queues.", why="password=secret")
+    error = ConnectionFailedError("Could not sample the queues.", why="password=secret")
     recorder.reading(Reading("prod", error=error))
     recorder.close()
-    reader = Reader(tmp_path, "prod")
+    reader = RecordReader(tmp_path, "prod")
     links = reader.rows(LINKS, ALWAYS)
-    assert [one["error"] for one in links] == [None, "Could not look at the queues."]
-    seen = [records.snapshot_of(one, "") for one in reader.rows(SAMPLES, ALWAYS)]
+    assert [one["error"] for one in links] == [None, "Could not sample the queues."]
+    seen = [segments.snapshot_of(one, "") for one in reader.rows(SAMPLES, ALWAYS)]
     kept = [replace(one, claims=None, held_by=(), slow=()) for one in nine()]
     assert seen == kept
     assert recorder.problem == ""
@@ -172,7 +177,7 @@ def test_one_recorder_a_connection(tmp_path: Path) -> None:
 _KILLED = """
 import sys
 from pathlib import Path
-from console.monitor import Reading
+from console.monitor.sampler import Reading
 from console.monitor.recording import Recorder
 recorder = Recorder(Path(sys.argv[1]), "prod")
 for number in range(10**9):
@@ -191,12 +196,12 @@ def test_a_recorder_that_is_killed_loses_nothing_that_was_flushed(tmp_path: Path
             process.stdout.readline()
             process.stdin.write(b"\n")
             process.stdin.flush()
-        wait_for(lambda: len(Reader(tmp_path, "prod").rows(LINKS, ALWAYS)) >= 5)
+        wait_for(lambda: len(RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)) >= 5)
         process.kill()
-    before = Reader(tmp_path, "prod").rows(LINKS, ALWAYS)
+    before = RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)
     Recorder(tmp_path, "prod").close()
     assert not segments.leftovers(tmp_path, "prod")
-    assert Reader(tmp_path, "prod").rows(LINKS, ALWAYS) == before
+    assert RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS) == before
     assert [one["latency_seconds"] for one in before] == [float(n) for n in range(len(before))]
 
 
@@ -213,7 +218,7 @@ def test_a_disk_that_fails_is_told_and_recording_goes_on(
     failing = [True]
     write = segments.Segment.write
 
-    def sometimes(self: segments.Segment, kind: Kind, rows: Any) -> None:
+    def sometimes(self: segments.Segment, kind: RecordKind, rows: Any) -> None:
         if failing[0]:
             raise OSError(28, "No space left on device")
         write(self, kind, rows)
@@ -228,7 +233,7 @@ def test_a_disk_that_fails_is_told_and_recording_goes_on(
     wait_for(lambda: recorder.problem == "")
     recorder.close()
     assert recorder.dropped == 2
-    assert len(Reader(tmp_path, "prod").rows(LINKS, ALWAYS)) == 1
+    assert len(RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)) == 1
 
 
 def test_a_write_that_fails_in_the_middle_leaves_no_half_line(tmp_path: Path) -> None:
@@ -265,10 +270,10 @@ def test_the_oldest_goes_first_within_days_and_bytes(tmp_path: Path) -> None:
     ]
     size = max(path.stat().st_size for path in files)
     assert make_room(tmp_path, "prod", Bounds(keep_seconds=3.5 * 86400), NOW) == 2
-    left = [one["queues"] for one in Reader(tmp_path, "prod").rows(LINKS, ALWAYS)]
+    left = [one["queues"] for one in RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)]
     assert left == [4, 3, 2, 1, 0]
     make_room(tmp_path, "prod", Bounds(most_bytes=4 * size), NOW)
-    left = [one["queues"] for one in Reader(tmp_path, "prod").rows(LINKS, ALWAYS)]
+    left = [one["queues"] for one in RecordReader(tmp_path, "prod").rows(LINKS, ALWAYS)]
     assert left == [1, 0]
     assert not list(tmp_path.glob("*/connection=prod/date=2026-03-24"))
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from console.engines import again
+from console.engines import retry_transient
 from console.errors import BusyError, TransientError
 
 
@@ -33,7 +33,7 @@ class Work:
 
 @pytest.mark.parametrize("failures", range(6))
 def test_it_is_run_until_it_succeeds(failures: int, paused: list[float]) -> None:
-    assert again(Work(failures)) == failures + 1
+    assert retry_transient(Work(failures)) == failures + 1
     assert len(paused) == failures
     assert all(0 < pause <= 0.8 for pause in paused)
 
@@ -41,7 +41,7 @@ def test_it_is_run_until_it_succeeds(failures: int, paused: list[float]) -> None
 def test_six_failures_are_the_callers(paused: list[float]) -> None:
     work = Work(99)
     with pytest.raises(TransientError, match="failure 6"):
-        again(work)
+        retry_transient(work)
     assert (work.calls, len(paused)) == (6, 5)
 
 
@@ -49,12 +49,12 @@ def test_six_failures_are_the_callers(paused: list[float]) -> None:
 def test_no_other_error_is_tried_again(error: type[Exception], paused: list[float]) -> None:
     work = Work(1, error)
     with pytest.raises(error):
-        again(work)
+        retry_transient(work)
     assert (work.calls, paused) == (1, [])
 
 
 def test_what_went_too_far_is_not_run_again(paused: list[float]) -> None:
     work = Work(99)
     with pytest.raises(TransientError, match="failure 2"):
-        again(work, while_true=lambda: work.calls < 2)
+        retry_transient(work, while_true=lambda: work.calls < 2)
     assert (work.calls, len(paused)) == (2, 1)

@@ -5,10 +5,10 @@ from dataclasses import fields
 
 import pytest
 
-from console.config import Said, load
+from console.config import CommandLineValues, load
 from console.engines import Database
 from console.errors import ConnectionFailedError, RefusedError
-from console.rights import Login, Rights, Standing
+from console.rights import ConnectionRights, Login, Rights
 
 NOTHING = Login(*[False] * len(fields(Login)))
 WRITER = Login(*[field.name == "writes" for field in fields(Login)])
@@ -17,7 +17,7 @@ NOWHERE = "postgresql+psycopg://u@127.0.0.1:1/d"
 
 def opened(rights: str) -> Database:
     profile = load({"HOME": "/nowhere"}).chosen(
-        Said(url=NOWHERE, rights=rights), url_rights=Rights.ADMIN
+        CommandLineValues(url=NOWHERE, rights=rights), url_rights=Rights.ADMIN
     )
     assert profile is not None
     return profile.open()
@@ -27,7 +27,7 @@ def opened(rights: str) -> Database:
 def test_each_thing_that_a_login_can_do_is_told(field: str) -> None:
     login = Login(*[one.name == field for one in fields(Login)])
     assert len(login.can) == 1
-    assert Standing(Rights.READ_ONLY, login).enforced is False
+    assert ConnectionRights(Rights.READ_ONLY, login).enforced is False
 
 
 @pytest.mark.parametrize(
@@ -40,13 +40,13 @@ def test_each_thing_that_a_login_can_do_is_told(field: str) -> None:
         (Rights.READ_ONLY, WRITER, False, "read-only, not enforced by the server", False),
         (Rights.OPERATOR, None, True, "operator", None),
         (Rights.OPERATOR, WRITER, True, "operator", None),
-        (Rights.ADMIN, NOTHING, True, "admin, but the login can only look", None),
+        (Rights.ADMIN, NOTHING, True, "admin, but the login can only read", None),
     ],
 )
 def test_who_enforces_the_rights(
     rights: Rights, login: Login | None, transactions: bool, words: str, enforced: bool | None
 ) -> None:
-    standing = Standing(rights, login, transactions=transactions)
+    standing = ConnectionRights(rights, login, transactions=transactions)
     assert (standing.words, standing.enforced) == (words, enforced)
     can = None if login is None else list(login.can)
     assert standing.as_json("c") == {

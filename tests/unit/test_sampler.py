@@ -12,9 +12,11 @@ import pytest
 from console.catalog import Queue
 from console.engines import Database, Timeouts, open_database
 from console.errors import ConnectionFailedError
-from console.monitor import DatabaseSample, QueueSample, Reading, Sampler, sampler
-from console.monitor.sampler import IDLE_AFTER_SECONDS, IDLE_LONGEST
+from console.monitor import sampler
+from console.monitor.sample import DatabaseSample, QueueSample
+from console.monitor.sampler import IDLE_AFTER_SECONDS, IDLE_LONGEST, Reading, Sampler
 from console.rights import Login
+from tests.servers import PATIENCE_SECONDS
 from tests.unit.test_snapshot import NOTHING, queue
 
 FIFO = QueueSample(queue("fifo"), NOTHING, holders=())
@@ -67,7 +69,7 @@ def test_pauses_grow_while_nothing_changes_and_end_at_the_first_change(
 ) -> None:
     at = 0.0
     pauses = []
-    idle = Sampler(database, print, interval_seconds=2.0)
+    idle = Sampler(database, interval_seconds=2.0)
     for _ in range(40):
         looks.next = sample(at, replace(FIFO, row=replace(NOTHING, age_seconds=at)))
         pause = idle.look().next_seconds
@@ -84,26 +86,26 @@ def test_pauses_grow_while_nothing_changes_and_end_at_the_first_change(
 
 def test_somebody_who_asks_ends_the_long_pauses(looks: Looks, database: Database) -> None:
     readings: SimpleQueue[Reading] = SimpleQueue()
-    watching = Sampler(database, readings.put, interval_seconds=LONG)
+    watching = Sampler(database, interval_seconds=LONG)
     looks.next = sample(0.0, FIFO)
     watching.look()
     looks.next = sample(1000.0, FIFO)
     while (watching.look().next_seconds or 0.0) < LONG * IDLE_LONGEST:
         pass
-    watching.start()
+    watching.start(readings.put)
     try:
-        assert readings.get(timeout=10).next_seconds == LONG * IDLE_LONGEST
-        watching.look_now()
-        assert readings.get(timeout=10).next_seconds == LONG
+        assert readings.get(timeout=PATIENCE_SECONDS).next_seconds == LONG * IDLE_LONGEST
+        watching.sample_now()
+        assert readings.get(timeout=PATIENCE_SECONDS).next_seconds == LONG
         watching.interval_seconds = LONG / 2
-        assert readings.get(timeout=10).next_seconds == LONG / 2
+        assert readings.get(timeout=PATIENCE_SECONDS).next_seconds == LONG / 2
     finally:
         watching.stop(10)
     assert not watching.running
 
 
 def test_an_error_hands_on_what_was_known_with_its_age(looks: Looks, database: Database) -> None:
-    watching = Sampler(database, print)
+    watching = Sampler(database)
     looks.next = ConnectionFailedError("Could not look.", why="refused")
     first = watching.look()
     assert (first.queues, first.taken_at, first.age_seconds(7.0)) == ((), None, None)
@@ -131,7 +133,7 @@ def test_an_error_hands_on_what_was_known_with_its_age(looks: Looks, database: D
 
 
 def test_rates_do_not_cross_a_gap_or_another_life(looks: Looks, database: Database) -> None:
-    watching = Sampler(database, print)
+    watching = Sampler(database)
 
     def rate(at: float, inserted: int, life: str) -> float | None:
         row = replace(NOTHING, inserted=inserted)
@@ -148,9 +150,9 @@ def test_rates_do_not_cross_a_gap_or_another_life(looks: Looks, database: Databa
 
 
 def test_only_the_queues_that_were_named_are_looked_at(looks: Looks, database: Database) -> None:
-    Sampler(database, print).look()
+    Sampler(database).look()
     assert looks.asked["only"] is None
-    Sampler(database, print, only=[FIFO.queue]).look()
+    Sampler(database, only=[FIFO.queue]).look()
     assert looks.asked["only"] == [FIFO.queue]
 
 
@@ -164,7 +166,7 @@ def test_what_the_login_can_do_is_asked_once_for_the_same_server_and_queues(
         return NOBODY
 
     monkeypatch.setattr(sampler, "probe", probe)
-    watching = Sampler(database, print)
+    watching = Sampler(database)
     assert [watching.look().login for _ in range(3)] == [NOBODY] * 3
     assert asked == [1]
     looks.next = sample(1.0, FIFO, replace(FIFO, queue=replace(FIFO.queue, name="another")))
@@ -179,7 +181,7 @@ def test_what_the_login_can_do_is_asked_once_for_the_same_server_and_queues(
 
 
 def test_each_queue_is_timed_by_its_own_statement(looks: Looks, database: Database) -> None:
-    watching = Sampler(database, print)
+    watching = Sampler(database)
     for at, own, inserted in ((10.0, 5.0, 0), (11.0, 9.0, 8)):
         row = replace(NOTHING, inserted=inserted)
         looks.next = sample(at, replace(FIFO, row=row, taken_at=own))
@@ -189,12 +191,12 @@ def test_each_queue_is_timed_by_its_own_statement(looks: Looks, database: Databa
 
 def test_looks_never_overlap_and_stop_ends_them(looks: Looks, database: Database) -> None:
     readings: SimpleQueue[Reading] = SimpleQueue()
-    watching = Sampler(database, readings.put, interval_seconds=0.0)
+    watching = Sampler(database, interval_seconds=0.0)
     looks.seconds = 0.02
-    watching.start()
+    watching.start(readings.put)
     for _ in range(10):
-        watching.look_now()
-        readings.get(timeout=10)
+        watching.sample_now()
+        readings.get(timeout=PATIENCE_SECONDS)
     watching.stop(10)
     assert not watching.running
     assert looks.most_together == 1

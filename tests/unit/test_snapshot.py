@@ -9,17 +9,10 @@ from hypothesis import strategies as st
 
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS, Flow
-from console.monitor import (
-    Claim,
-    Evidence,
-    Holder,
-    QueueSample,
-    QueueSnapshot,
-    RateWindow,
-    snapshot,
-)
-from console.monitor.sample import COUNTED, StatusRow
-from console.monitor.snapshot import Rates
+from console.monitor.figures import RateWindow
+from console.monitor.owners import Claim, Evidence, Holder
+from console.monitor.sample import COUNTED, QueueSample, StatusRow
+from console.monitor.snapshot import QueueSnapshot, Rates, snapshot
 
 NOTHING = StatusRow(
     schema="public",
@@ -222,7 +215,8 @@ def test_rows_that_came_or_went_uncounted_make_a_rate_unknown_and_not_zero() -> 
 
 def test_a_holder_is_counted_though_the_queue_cannot_be_looked_at() -> None:
     holders = tuple(
-        Holder(str(pid), None, None, None, seconds) for pid, seconds in ((7, 40.0), (8, None))
+        Holder(pid, None, None, None, seconds, None, seconds)
+        for pid, seconds in ((7, 40.0), (8, None))
     )
     seen = snapshot(QueueSample(queue("fifo"), None, "locked", holders=holders), "c")
     assert (seen.holders, seen.held_seconds, len(seen.held_by)) == (2, 40.0, 2)

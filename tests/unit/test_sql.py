@@ -1,6 +1,7 @@
 """Rendering: names of any kind, values, conditions; and rows with their type's columns."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from console import sql
 from console.catalog import installed_queue
 from console.designs import DESIGNS, LIBRARIES, designs_on
 from console.engines import PRODUCTS
-from console.monitor.walked import CONDITIONS
+from console.monitor.scans import CONDITIONS
 from tests.lint_sql import texts
 from tests.moves import CONDITIONS as MOVES
 
@@ -140,6 +141,117 @@ def test_an_end_without_a_condition_that_can_be_read_fails(line: str) -> None:
         rendered(f"{line}\nx\n-- end")
 
 
+FILES = {
+    "fifo": """-- define: is_ready
+-- why it is so
+true
+
+-- define: is_error
+-- when role error
+m."{error}" IS NOT NULL
+-- end
+
+-- define: state
+CASE
+    WHEN {is_ready} THEN 'it''s {is_ready}'
+END
+
+-- name: own
+-- one row
+SELECT 1;
+""",
+    "stack": "-- like: fifo\n\n-- define: is_ready\nm.a = '{size}' -- why\n",
+    "heap": "-- like: stack\n",
+    "monitor": """-- define: state
+'any'
+
+-- name: counted
+-- one row
+SELECT
+    {state} AS state,
+    -- when defined is_error
+    {is_error} AS error,
+    -- end
+    -- when not defined is_error
+    NULL AS error, -- {is_error}
+    -- end
+    "{is_ready}"
+FROM t WHERE {is_ready};
+
+-- name: claims
+-- one row
+SELECT
+    -- when role id
+    {is_error},
+    -- end
+    {is_claimed};
+""",
+}
+"""A few designs, the one like the other, and what they share."""
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "postgresql").mkdir()
+    for file, text in FILES.items():
+        (tmp_path / "postgresql" / f"{file}.sql").write_text(text)
+    monkeypatch.setattr(sql, "queries_folder", lambda: tmp_path)
+    caches = (sql._file, sql._line, sql._shared, sql._defined)
+    for cache in caches:
+        cache.cache_clear()
+    yield tmp_path
+    for cache in caches:
+        cache.cache_clear()
+
+
+def counted(design: str, **roles: str) -> list[str]:
+    scope = sql.Scope({"design": design, "size": "5", "is_ready": "q"}, {}, roles)
+    return sql.script(f"{design}.counted", DIALECT, scope).split("\n")
+
+
+def test_a_definition_is_what_the_design_means_by_it(made: Path) -> None:
+    assert counted("fifo", error="e") == [
+        "SELECT",
+        "    CASE",
+        "        WHEN true THEN 'it''s q'",
+        "    END AS state,",
+        '    m."e" IS NOT NULL AS error,',
+        '    "q"',
+        "FROM t WHERE true;",
+    ]
+
+
+def test_a_definition_of_which_nothing_is_left_is_none(made: Path) -> None:
+    assert "    NULL AS error, -- {is_error}" in counted("fifo")
+
+
+def test_a_design_has_what_the_one_has_that_it_is_like(made: Path) -> None:
+    """Statements and definitions, and by those what all designs share."""
+    for design in ("stack", "heap"):
+        assert sql.statement("postgresql", f"{design}.own").label == "fifo.own"
+        assert counted(design)[-1] == "FROM t WHERE m.a = '5' -- why;"
+    assert set(sql.statements_of("postgresql", "heap")) == {"own", "counted"}
+
+
+def test_what_is_shared_is_a_design_s_that_defines_what_it_is_made_of(made: Path) -> None:
+    assert sql.statement("postgresql", "fifo.counted").label == "monitor.counted"
+    with pytest.raises(KeyError):
+        sql.statement("postgresql", "fifo.claims")
+    (made / "postgresql" / "claim.sql").write_text("-- define: is_claimed\nx\n")
+    assert sql.statement("postgresql", "claim.claims").label == "monitor.claims"
+
+
+def test_a_line_of_which_nothing_is_left_is_no_line(made: Path) -> None:
+    (made / "postgresql" / "naive.sql").write_text("-- name: a\n-- one row\nx\n  {is_error}\ny\n")
+    scope = sql.Scope({"design": "fifo"})
+    assert sql.script("naive.a", DIALECT, scope) == "x\ny"
+
+
+def test_what_nobody_defines_fails_with_its_name(made: Path) -> None:
+    with pytest.raises(KeyError, match="is_claimed"):
+        sql.script("monitor.claims", DIALECT, sql.Scope({"design": "fifo"}))
+
+
 @dataclass(frozen=True)
 class _Row:
     id: int
@@ -163,8 +275,8 @@ def test_no_placeholder_is_left_anywhere(engine: str) -> None:
 def test_every_condition_asks_for_something_that_can_be(engine: str) -> None:
     """A misspelt option would silently leave its lines out for ever."""
     product = PRODUCTS[engine]
-    known = {"design": {design.shape for design in (*DESIGNS.values(), *LIBRARIES.values())}}
-    known |= {name: {"yes", "no"} for name in ("installed", "limited", "finishes", "counters")}
+    flags = ("installed", "limited", "finishes", "counters")
+    known: dict[str, set[str]] = {name: {"yes", "no"} for name in flags}
     for option in (option for design in DESIGNS.values() for option in design.options):
         known[option.name] = set(option.choices)
     known |= {name: set(values) for name, values in {**CONDITIONS, **MOVES}.items()}
@@ -178,13 +290,21 @@ def test_every_condition_asks_for_something_that_can_be(engine: str) -> None:
                     assert name in may_be_asked or file != design.name, (found.label, name)
 
 
+@pytest.mark.parametrize("engine", PRODUCTS)
+def test_no_shared_statement_asks_which_design_it_is_for(engine: str) -> None:
+    """What differs from design to design stands in its own file, under `-- define:`."""
+    for path in (Path(str(sql.queries_folder())) / engine).glob("*.sql"):
+        assert "-- when design=" not in path.read_text(), path.name
+
+
 def test_every_file_is_listed_by_engine() -> None:
     folder = Path(str(sql.queries_folder()))
-    assert {path.name for path in folder.iterdir()} == set(PRODUCTS)
+    assert {path.name for path in folder.iterdir()} == {*PRODUCTS, "README.md"}
     for engine in PRODUCTS:
         files = {path.stem for path in (folder / engine).glob("*.sql")}
         house = {"actions", "activity", "bench", "catalog", "common", "maintenance"}
-        house |= {"doctor", "pipeline", "replay", "roles", "server", "sessions", "upgrade"}
+        house |= {"doctor", "pipeline", "prove", "replay", "roles", "server", "sessions", "upgrade"}
+        house |= {"monitor", "pause"} | ({"partitions"} if engine == "postgresql" else set())
         libraries = {name for name, made in LIBRARIES.items() if engine in made.engines}
         assert files == set(designs_on(engine)) | libraries | house
 

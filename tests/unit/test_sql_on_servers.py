@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given, settings
@@ -75,7 +76,7 @@ def asked(database: Database, way: str, name: str) -> list[str]:
     found = []
     with database.transaction("ask") as connection:
         values = {"word": name} if way == "a bound value" else {}
-        rows = sql.fetch(connection, _Value, statement(template), scope, **values)
+        rows = sql.rows(connection, _Value, statement(template), scope, **values)
         found += [row.value for row in rows]
         if not values:
             text = sql.script(statement(template), connection.dialect, scope)
@@ -108,9 +109,9 @@ def test_a_script_with_bodies_runs_whatever_stands_in_its_names(
     with database.transaction("make a function") as connection:
         if max(len(name.encode()) for name in (first, second)) > 60:
             return
-        sql.run_script(connection, made, scope)
+        sql.run(connection, made, scope)
         asked_for = statement('SELECT t.value AS value FROM "{schema}" AS t')
-        (row,) = sql.fetch(connection, _Value, asked_for, scope)
+        row = sql.row(connection, _Value, asked_for, scope)
         connection.rollback()
     assert row.value == second + first
 
@@ -120,14 +121,41 @@ def test_a_column_that_drifted_fails_even_without_rows(database: Database) -> No
         pytest.raises(TypeError, match="other"),
         database.transaction("ask") as connection,
     ):
-        sql.fetch(connection, _Other, statement("SELECT 'x' AS value WHERE false"), sql.Scope())
+        sql.rows(connection, _Other, statement("SELECT 'x' AS value WHERE false"))
+
+
+def test_one_value_of_one_column_needs_no_row_type(database: Database) -> None:
+    one = statement("SELECT CAST('{queue}' AS text) WHERE :times > 0")
+    scope = sql.Scope({"queue": "orders"})
+    two = statement("SELECT 1 AS a, 2 AS b WHERE false")
+    with database.transaction("ask") as connection:
+        assert sql.value(connection, str, one, scope, times=1) == "orders"
+        assert sql.values(connection, str, one, scope, times=0) == []
+        with pytest.raises(ValueError, match="not enough"):
+            sql.value(connection, str, one, scope, times=0)
+        with pytest.raises(TypeError, match=r"made.up returned the columns \('a', 'b'\)"):
+            sql.values(connection, int, two)
+
+
+def test_a_time_without_a_zone_is_utc(database: Database) -> None:
+    with database.transaction("ask") as connection:
+        moment = statement("SELECT CAST('2026-03-29 01:00:00' AS timestamp)")
+        assert sql.value(connection, datetime, moment) == datetime(2026, 3, 29, 1, tzinfo=UTC)
+
+
+def test_the_connection_tells_of_which_engine_a_statement_is(database: Database) -> None:
+    with database.transaction("ask") as connection:
+        assert sql.has(connection, "catalog.exists")
+        assert sql.has(connection, "partitions.default_partition")
+        assert not sql.has(connection, "catalog.nothing")
+        assert not sql.has(connection, "broker.tables")
+        with pytest.raises(KeyError):
+            sql.value(connection, int, "broker.tables")
 
 
 def test_a_text_that_is_no_unicode_is_wrong_use(database: Database) -> None:
     with pytest.raises(UsageError, match="Unicode"), database.transaction("ask") as connection:
-        sql.fetch(
-            connection, _Value, statement("SELECT :word AS value"), sql.Scope(), word="\udcff"
-        )
+        sql.rows(connection, _Value, statement("SELECT :word AS value"), word="\udcff")
 
 
 def test_a_union_runs_parts_with_names_of_their_own(database: Database) -> None:
@@ -136,5 +164,5 @@ def test_a_union_runs_parts_with_names_of_their_own(database: Database) -> None:
     with database.transaction("ask") as connection:
         scopes = [sql.Scope({"queue": name}) for name in names]
         parts = [sql.part(one, connection.dialect, scope) for scope in scopes]
-        found = sql.fetch_union(connection, _Value, parts)
+        found = sql.union(connection, _Value, parts)
         assert sorted(row.value for row in found) == sorted(names)

@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from console.catalog import Queue, installed_queue
 from console.cli.waits import lines
 from console.designs import DESIGNS
+from console.engines import PRODUCTS
 from console.formats import plain
 from console.monitor.activity import Activity, Key, Lock, ObjectRow, Objects, Session
 from console.monitor.waits import (
@@ -250,7 +251,7 @@ def test_whatever_stands_in_it_fits_80_columns_and_moves_no_cursor(
     found = report(Activity(tuple(sessions)), name)
     for everything in (False, True):
         for line in lines(found, [queue(name)], everything=everything):
-            assert len(line) <= 80
+            assert cell_len(line) <= 80
             assert plain(line) == line
 
 
@@ -268,21 +269,21 @@ def test_a_waiter_that_ended_meanwhile_and_what_is_hidden_are_said() -> None:
     text = "\n".join(lines(report(activity), [ORDERS], everything=False))
     assert "session 2  ? (its state is not known)\n│ ended meanwhile" in text
     assert "session 9  ? (its state is not known)\n  user somebody" in text
-    assert "? (hidden)  in 100% of the looks, 1 session, 1.0 at a time" in text
-    assert "Not seen: orders is no member" in text
+    assert "? (hidden)  in 100% of the samples, 1 session, 1.0 at a time" in text
+    assert "Not visible: orders is no member" in text
 
 
 def test_a_server_without_such_views_is_not_asked_and_that_is_told() -> None:
     missing = {"waits": "this is no such server", "rates": "nor has it those"}
     capabilities = SimpleNamespace(missing=missing, database=DATABASE, counts_rows=True)
-    product = SimpleNamespace(name="mssql")
+    product = PRODUCTS["mssql"]
     database: Any = SimpleNamespace(product=product, capabilities=capabilities, label="here")
     found = watch(database, [ORDERS])
     assert (found.samples, found.waits, found.missing) == (0, (), {"waits": missing["waits"]})
     assert found.as_json()["missing"] == [{"what": "waits", "why": "this is no such server"}]
     (first, *others) = lines(found, [ORDERS], everything=False)
-    assert first.startswith("orders (naive), 0 looks in ")
-    assert others == ["Not seen: this is no such server"]
+    assert first.startswith("orders (naive), 0 samples in ")
+    assert others == ["Not visible: this is no such server"]
 
 
 def test_many_are_counted_instead_of_shown() -> None:

@@ -10,9 +10,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from console import sql
-from console.bench.contestant import Contestant, Scratch
-from console.bench.names import APPLICATION, PREFIX, token_of
-from console.bench.peers.scratch import ScratchPeer
+from console.bench.candidate import PREFIX, Candidate, Scratch, living_tokens, token_of
+from console.bench.peers.shared import ScratchPeer
 from console.bench.queues import LIBPQ, call_text
 from console.designs import Order
 from console.engines import Database
@@ -31,11 +30,6 @@ class _There:
     creatable: bool
 
 
-@dataclass(frozen=True)
-class _Name:
-    name: str
-
-
 class Pgmq:
     """The peer."""
 
@@ -43,16 +37,14 @@ class Pgmq:
 
     def lacking(self, database: Database) -> str:
         """Why it cannot take part; empty where it can."""
-        if database.product.name != "postgresql":
-            return "It is for PostgreSQL."
         there = _there(database)
         if there.installed or there.creatable:
             return ""
         return "Its extension is not on this server, or this login may not create it."
 
-    def contestant(self, batch: int) -> Contestant:
+    def candidate(self, batch: int) -> Candidate:
         """As one that takes part. Its documentation promises no order but with its FIFO groups."""
-        return Contestant(NAME, NAME, batch, _DRIVER, order=Order.NONE, peer=True)
+        return Candidate(NAME, NAME, batch, _DRIVER, order=Order.NONE, peer=True)
 
     @contextmanager
     def scratch(self, database: Database, token: str, batch: int) -> Iterator[Scratch]:
@@ -83,18 +75,15 @@ class Pgmq:
 
 
 def _there(database: Database) -> _There:
-    statement = sql.statements(database.product.name, "bench")["pgmq_there"]
     with database.transaction("look for pgmq", read_only=True) as connection:
-        (found,) = sql.fetch(connection, _There, statement, sql.Scope())
-    return found
+        return sql.row(connection, _There, "bench.pgmq_there")
 
 
 def _calls(database: Database, queue: str, batch: int) -> dict[str, str]:
-    known = sql.statements(database.product.name, "bench")
     dialect = database.product.dialect
     names = _SINGLE if batch == 1 else _BATCH
     return {
-        call: call_text(sql.query(known[name], dialect, _scope(queue)), _DRIVER)
+        call: call_text(sql.query(f"bench.{name}", dialect, _scope(queue)), _DRIVER)
         for call, name in names.items()
     }
 
@@ -103,14 +92,13 @@ def _drop_dead(database: Database) -> None:
     """Queues of benches that were killed. Who cannot see all sessions cannot tell."""
     if not database.capabilities.sees_all_sessions:
         return
-    known = sql.statements(database.product.name, "bench")
     with database.transaction("look for pgmq's queues", read_only=True) as connection:
-        living = sql.fetch(connection, _Name, known["living"], sql.Scope())
-        queues = sql.fetch(connection, _Name, known["pgmq_queues"], sql.Scope())
-    alive = {row.name.removeprefix(APPLICATION).split()[0] for row in living}
-    for row in queues:
-        if token_of(row.name) not in alive:
-            _drop(database, row.name)
+        living = sql.values(connection, str, "bench.living")
+        queues = sql.values(connection, str, "bench.pgmq_queues")
+    alive = living_tokens(living)
+    for queue in queues:
+        if token_of(queue) not in alive:
+            _drop(database, queue)
 
 
 def _drop(database: Database, queue: str) -> None:
@@ -118,9 +106,8 @@ def _drop(database: Database, queue: str) -> None:
 
 
 def _run(database: Database, name: str, queue: str = "") -> None:
-    statement = sql.statements(database.product.name, "bench")[name]
     with database.transaction("set up pgmq for the bench") as connection:
-        sql.run_script(connection, statement, _scope(queue))
+        sql.run(connection, f"bench.{name}", _scope(queue))
 
 
 def _scope(queue: str) -> sql.Scope:

@@ -19,9 +19,9 @@ from pgqueuer import AsyncpgDriver, Job, JobId, PgQueuer, Queries
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import URL, make_url
 
+from console.bench.load_pipelined import connection_string
 from console.bench.peers.shared import is_lost, run_loop, until_over, url_in_schema
-from console.bench.prepared import connection_string
-from console.bench.shift import PAUSE_SECONDS, Shift, now_us
+from console.bench.worker_round import PAUSE_SECONDS, WorkerRound, now_us
 
 ENTRYPOINT = "bench"
 SMALLEST_BATCH = 100
@@ -48,30 +48,30 @@ async def _install(url: URL, application_name: str) -> None:
         await connection.close()
 
 
-def run(shift: Shift) -> None:
+def run(worker_round: WorkerRound) -> None:
     """Enqueue jobs or run them."""
-    run_loop(_produce if shift.task.produces else _consume, shift)
+    run_loop(_produce if worker_round.task.produces else _consume, worker_round)
 
 
-async def _produce(shift: Shift) -> None:
-    connections = await _connections(shift)
-    shift.begin()
+async def _produce(worker_round: WorkerRound) -> None:
+    connections = await _connections(worker_round)
+    worker_round.begin()
     await asyncio.gather(
         *(
-            _producer(shift, number, Queries(AsyncpgDriver(connection)))
-            for number, connection in zip(shift.clients, connections, strict=True)
+            _producer(worker_round, number, Queries(AsyncpgDriver(connection)))
+            for number, connection in zip(worker_round.clients, connections, strict=True)
         )
     )
     await _close(connections)
 
 
-async def _producer(shift: Shift, number: int, queries: Queries) -> None:
-    batch = shift.task.batch
-    while not shift.over():
-        if not shift.may_push():
+async def _producer(worker_round: WorkerRound, number: int, queries: Queries) -> None:
+    batch = worker_round.task.batch
+    while not worker_round.over():
+        if not worker_round.may_push():
             await asyncio.sleep(PAUSE_SECONDS)
             continue
-        payloads: list[bytes | None] = [*shift.payloads(number, batch)]
+        payloads: list[bytes | None] = [*worker_round.payloads(number, batch)]
         asked = now_us()
         try:
             if batch == 1:
@@ -79,34 +79,34 @@ async def _producer(shift: Shift, number: int, queries: Queries) -> None:
             else:
                 await queries.enqueue([ENTRYPOINT] * batch, payloads, [0] * batch)
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-            shift.failed(str(error))
+            worker_round.failed(str(error))
             if is_lost(error):
-                shift.push_in_doubt(number, batch)
+                worker_round.push_in_doubt(number, batch)
                 return
             continue
-        shift.pushed(number, batch, batch, asked)
+        worker_round.pushed(number, batch, batch, asked)
 
 
-async def _consume(shift: Shift) -> None:
-    connections = await _connections(shift)
+async def _consume(worker_round: WorkerRound) -> None:
+    connections = await _connections(worker_round)
     managers = [
-        _manager(shift, number, AsyncpgDriver(connection))
-        for number, connection in zip(shift.clients, connections, strict=True)
+        _manager(worker_round, number, AsyncpgDriver(connection))
+        for number, connection in zip(worker_round.clients, connections, strict=True)
     ]
-    shift.begin()
-    batch_size = max(SMALLEST_BATCH, shift.task.batch)
+    worker_round.begin()
+    batch_size = max(SMALLEST_BATCH, worker_round.task.batch)
     workers = [asyncio.create_task(manager.run(batch_size=batch_size)) for manager in managers]
-    await until_over(shift, workers)
+    await until_over(worker_round, workers)
     for manager in managers:
         manager.shutdown.set()  # they finish what they have taken
     for end in await asyncio.gather(*workers, return_exceptions=True):
         if isinstance(end, Exception):
-            shift.failed(str(end))
+            worker_round.failed(str(end))
     await _close(connections)
 
 
-def _manager(shift: Shift, number: int, driver: AsyncpgDriver) -> PgQueuer:
-    manager = PgQueuer(driver, queries=_Telling(driver, shift=shift, client=number))
+def _manager(worker_round: WorkerRound, number: int, driver: AsyncpgDriver) -> PgQueuer:
+    manager = PgQueuer(driver, queries=_Telling(driver, worker_round=worker_round, client=number))
 
     @manager.entrypoint(ENTRYPOINT)
     async def take(job: Job) -> None:
@@ -119,7 +119,7 @@ def _manager(shift: Shift, number: int, driver: AsyncpgDriver) -> PgQueuer:
 class _Telling(Queries):
     """Does as its base does, and tells when jobs were taken and when they were finished."""
 
-    shift: Shift = field(kw_only=True)
+    worker_round: WorkerRound = field(kw_only=True)
     client: int = field(kw_only=True)
     taken: dict[JobId, tuple[int, int]] = field(default_factory=dict, init=False)
     in_doubt: set[JobId] = field(default_factory=set, init=False)
@@ -129,7 +129,7 @@ class _Telling(Queries):
         jobs = await super().dequeue(*given, **named)
         took = now_us() - asked
         if not jobs:
-            self.shift.popped(self.client, [], asked)
+            self.worker_round.popped(self.client, [], asked)
         for job in jobs:
             self.taken[job.id] = asked, took
         return jobs
@@ -142,17 +142,17 @@ class _Telling(Queries):
             new = {job.id for job, *_ in job_status} - self.in_doubt
             if is_lost(error) and new:
                 self.in_doubt |= new
-                self.shift.pop_in_doubt(len(new))
+                self.worker_round.pop_in_doubt(len(new))
             raise
         finished = [job for job, status, _ in job_status if status == "successful"]
         for (asked, took), jobs in groupby(finished, lambda job: self.taken.pop(job.id)):
             payloads = [job.payload or b"" for job in jobs]
-            self.shift.popped(self.client, payloads, asked, took)
+            self.worker_round.popped(self.client, payloads, asked, took)
 
 
-async def _connections(shift: Shift) -> list[asyncpg.Connection]:
-    url = url_in_schema(make_url(shift.task.url), str(shift.task.settings["schema"]))
-    return [await _connect(url, shift.task.application_name) for _ in shift.clients]
+async def _connections(worker_round: WorkerRound) -> list[asyncpg.Connection]:
+    url = url_in_schema(make_url(worker_round.task.url), str(worker_round.task.settings["schema"]))
+    return [await _connect(url, worker_round.task.application_name) for _ in worker_round.clients]
 
 
 async def _connect(url: URL, application_name: str) -> asyncpg.Connection:

@@ -24,9 +24,9 @@ from procrastinate.tasks import Task
 from psycopg_pool import AsyncConnectionPool
 from sqlalchemy import URL, make_url
 
+from console.bench.load_pipelined import connection_string
 from console.bench.peers.shared import is_lost, run_loop, until_over, url_in_schema
-from console.bench.prepared import connection_string
-from console.bench.shift import LONGEST_PAUSE_SECONDS, PAUSE_SECONDS, Shift, now_us
+from console.bench.worker_round import LONGEST_PAUSE_SECONDS, PAUSE_SECONDS, WorkerRound, now_us
 
 QUEUE = "bench"
 _CONNECT_SECONDS = 20.0
@@ -42,24 +42,26 @@ def install(url: URL, application_name: str) -> None:
         app.schema_manager.apply_schema()
 
 
-def run(shift: Shift) -> None:
+def run(worker_round: WorkerRound) -> None:
     """Defer jobs or run them."""
-    run_loop(_produce if shift.task.produces else _consume, shift)
+    run_loop(_produce if worker_round.task.produces else _consume, worker_round)
 
 
-async def _produce(shift: Shift) -> None:
-    async with _app(shift) as (_, task):
-        shift.begin()
-        await asyncio.gather(*(_producer(shift, number, task) for number in shift.clients))
+async def _produce(worker_round: WorkerRound) -> None:
+    async with _app(worker_round) as (_, task):
+        worker_round.begin()
+        await asyncio.gather(
+            *(_producer(worker_round, number, task) for number in worker_round.clients)
+        )
 
 
-async def _producer(shift: Shift, number: int, task: Take) -> None:
-    batch = shift.task.batch
-    while not shift.over():
-        if not shift.may_push():
+async def _producer(worker_round: WorkerRound, number: int, task: Take) -> None:
+    batch = worker_round.task.batch
+    while not worker_round.over():
+        if not worker_round.may_push():
             await asyncio.sleep(PAUSE_SECONDS)
             continue
-        jobs = [{"p": payload.decode()} for payload in shift.payloads(number, batch)]
+        jobs = [{"p": payload.decode()} for payload in worker_round.payloads(number, batch)]
         asked = now_us()
         try:
             if batch == 1:
@@ -67,18 +69,18 @@ async def _producer(shift: Shift, number: int, task: Take) -> None:
             else:
                 await task.batch_defer_async(*map(dict[str, Any], jobs))
         except ConnectorException as error:
-            shift.failed(_words(error))
+            worker_round.failed(_words(error))
             if _lost(error):
-                shift.push_in_doubt(number, batch)
+                worker_round.push_in_doubt(number, batch)
                 return
             continue
-        shift.pushed(number, batch, batch, asked)
+        worker_round.pushed(number, batch, batch, asked)
 
 
-async def _consume(shift: Shift) -> None:
-    async with _app(shift) as (app, _):
-        app.job_manager = _Telling(app.connector, shift)
-        shift.begin()
+async def _consume(worker_round: WorkerRound) -> None:
+    async with _app(worker_round) as (app, _):
+        app.job_manager = _Telling(app.connector, worker_round)
+        worker_round.begin()
         workers = [
             asyncio.create_task(
                 app.run_worker_async(
@@ -89,23 +91,23 @@ async def _consume(shift: Shift) -> None:
                     install_signal_handlers=False,
                 )
             )
-            for _ in shift.clients
+            for _ in worker_round.clients
         ]
-        await until_over(shift, workers)
+        await until_over(worker_round, workers)
         for worker in workers:
             worker.cancel()  # it ends what it has begun
         for end in await asyncio.gather(*workers, return_exceptions=True):
             if isinstance(end, Exception):
-                shift.failed(_words(end))
+                worker_round.failed(_words(end))
 
 
 @asynccontextmanager
-async def _app(shift: Shift) -> AsyncIterator[tuple[App, Take]]:
-    url = url_in_schema(make_url(shift.task.url), str(shift.task.settings["schema"]))
+async def _app(worker_round: WorkerRound) -> AsyncIterator[tuple[App, Take]]:
+    url = url_in_schema(make_url(worker_round.task.url), str(worker_round.task.settings["schema"]))
     conninfo = connection_string(
-        url.render_as_string(hide_password=False), shift.task.application_name
+        url.render_as_string(hide_password=False), worker_round.task.application_name
     )
-    clients = shift.task.clients
+    clients = worker_round.task.clients
     async with AsyncConnectionPool(
         conninfo, min_size=clients, max_size=clients, configure=_commit_at_once, open=False
     ) as pool:
@@ -127,9 +129,9 @@ async def _commit_at_once(connection: psycopg.AsyncConnection[Any]) -> None:
 class _Telling(JobManager):
     """Does as its base does, and tells when a job was fetched and when it was finished."""
 
-    def __init__(self, connector: BaseConnector, shift: Shift) -> None:
+    def __init__(self, connector: BaseConnector, worker_round: WorkerRound) -> None:
         super().__init__(connector)
-        self._shift = shift
+        self._worker_round = worker_round
         self._clients: dict[int, int] = {}
         """Of each worker: it has one job at a time, so what it gets has an order."""
         self._taken: dict[int | None, tuple[int, int, int]] = {}
@@ -138,10 +140,10 @@ class _Telling(JobManager):
         asked = now_us()
         job = await super().fetch_job(queues, worker_id)
         if job is None:
-            self._shift.popped(self._shift.task.first, [], asked)
+            self._worker_round.popped(self._worker_round.task.first, [], asked)
         else:
             client = self._clients.setdefault(
-                worker_id, self._shift.task.first + len(self._clients)
+                worker_id, self._worker_round.task.first + len(self._clients)
             )
             self._taken[job.id] = client, asked, now_us() - asked
         return job
@@ -152,12 +154,12 @@ class _Telling(JobManager):
             await super().finish_job(job, status, delete_job)
         except ConnectorException as error:
             # The worker gives it up. What the server undid is counted with what is left.
-            self._shift.failed(_words(error))
+            self._worker_round.failed(_words(error))
             if _lost(error):
-                self._shift.pop_in_doubt(1)
+                self._worker_round.pop_in_doubt(1)
             raise
         if status is Status.SUCCEEDED:
-            self._shift.popped(client, [str(job.task_kwargs["p"]).encode()], asked, took)
+            self._worker_round.popped(client, [str(job.task_kwargs["p"]).encode()], asked, took)
 
 
 def _lost(error: ConnectorException) -> bool:

@@ -1,4 +1,4 @@
-"""Ends an embedded server whose owner is gone. Its owner imports it; its watchdog runs it.
+"""Ends an embedded server whose consumer disconnected. Its owner imports it; its watchdog runs it.
 
 An instance is one folder: the data (or a link to data elsewhere), a link to the programs, the
 configuration, the log. The owner holds a lock (flock) on that folder for as long as it lives, and
@@ -57,7 +57,7 @@ def let_go(descriptor: int) -> None:
 
 
 def sweep(base: Path) -> None:
-    """End and remove every instance in `base` whose owner is gone."""
+    """End and remove every instance in `base` whose consumer disconnected."""
     for folder in base.glob(INSTANCES):
         try:
             descriptor = hold(folder, wait=False)

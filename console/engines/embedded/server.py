@@ -19,7 +19,7 @@ from psycopg.sql import SQL, Identifier
 from sqlalchemy import URL
 
 from console.engines.embedded import cluster, guard
-from console.engines.embedded.binaries import alone_in, private_folder, programs
+from console.engines.embedded.cluster import alone_in, private_folder, programs
 from console.errors import ConnectionFailedError, RefusedError, UsageError
 
 _NAME_LIMIT_BYTES = 63
@@ -52,7 +52,6 @@ class EmbeddedServer:
     """
 
     def __init__(self, settings: Mapping[str, str], data_directory: Path | None) -> None:
-        """Use `start`."""
         cluster.check_settings(settings)
         self.port = 0
         self._settings = dict(settings)
@@ -155,7 +154,7 @@ class EmbeddedServer:
         else:
             raise UsageError(
                 "The embedded PostgreSQL cannot start again.",
-                why="Its data went when it was stopped.",
+                why="Its data was deleted when it was stopped.",
                 next_step="Start a new one.",
             )
 
@@ -186,7 +185,6 @@ class EmbeddedServer:
             guard.signal_all(self._family(), signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Undo `pause`."""
         self._require_owner()
         if self.running:
             guard.signal_all(self._family(), signal.SIGCONT)
@@ -207,11 +205,15 @@ class EmbeddedServer:
             with _translated():
                 folder = self._claim_folder()
                 self._watchdog = _watch(folder)
-                self._password = cluster.prepare(folder, self._kept_data)
+                self._password = self._prepare(folder)
                 self._launch(folder, ports)
         except BaseException:
             self._discard()
             raise
+
+    def _prepare(self, folder: Path) -> str:
+        """Put the data into the instance folder; the password of the superuser."""
+        return cluster.prepare(folder, self._kept_data)
 
     def _claim_folder(self) -> Path:
         """A new instance folder, locked; and what others left behind is cleaned up."""
@@ -257,7 +259,7 @@ class EmbeddedServer:
                 break
         raise ConnectionFailedError(
             "The embedded PostgreSQL did not start.",
-            why="\n".join(told.strip().splitlines()[-5:]) or "It found no free port.",
+            why="\n".join(told.strip().splitlines()[-5:]) or "There was no free port.",
         )
 
     def _wait_until_ready(self, folder: Path) -> bool:
@@ -332,7 +334,7 @@ def _translated() -> Iterator[None]:
         raise ConnectionFailedError(
             "The embedded PostgreSQL could not be started.",
             why=str(error),
-            next_step="Look at the rights, the free space and the mount options of that place.",
+            next_step="Check the permissions, the free space and the mount options of that folder.",
         ) from error
 
 

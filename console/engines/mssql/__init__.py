@@ -1,5 +1,214 @@
 """SQL Server 2016 and newer, Azure SQL Database and Managed Instance, through pyodbc."""
 
-from console.engines.mssql.product import PRODUCT, SQLServer
+from __future__ import annotations
 
-__all__ = ["PRODUCT", "SQLServer"]
+import json
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from console.engines.database import ConnectLock, patience_left
+from console.engines.mssql.odbc import Driver, choose, connection_string, label, load_pyodbc, target
+from console.engines.product import Capabilities, Timeouts
+from console.errors import ConsoleError, UsageError
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL, Connection, Engine
+    from sqlalchemy.engine.interfaces import Dialect
+    from sqlalchemy.exc import DBAPIError
+
+_END = re.compile(r"^GO$", re.MULTILINE)
+# What sqlcmd or SSMS take for their own, in a name or a literal as well: the end of a batch, a
+# command, a variable.
+_COMMAND = re.compile(r"[\r\n]\s*(?:GO\b|:|!!)|\$\(", re.IGNORECASE)
+_TOKEN = re.compile(
+    r"""--[^\n]*|/\*.*?\*/|\[(?:[^\]]|\]\])*\]|'(?:[^']|'')*'|"(?:[^"]|"")*\"""", re.DOTALL
+)
+
+_FIRST = """\
+-- For sqlcmd (-f 65001 where this file is UTF-8), SSMS and other clients that know GO.
+-- After an error they go on with the next batch; here that runs nothing any more.
+SET NOCOUNT ON;
+SET XACT_ABORT ON;
+SET IMPLICIT_TRANSACTIONS OFF;
+SET NUMERIC_ROUNDABORT OFF;
+SET ANSI_NULLS, ANSI_PADDING, ANSI_WARNINGS, ARITHABORT, CONCAT_NULL_YIELDS_NULL,
+    QUOTED_IDENTIFIER ON;
+SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+BEGIN TRANSACTION;"""
+
+_GUARD = "IF @@ERROR <> 0 OR @@TRANCOUNT = 0 SET NOEXEC ON;"
+"""XACT_ABORT rolls back after errors of running, but not after a batch that does not compile."""
+
+_LAST = """\
+DECLARE @done bit;
+-- Under NOEXEC neither this commit nor this assignment runs.
+COMMIT TRANSACTION;
+SET @done = 1;
+SET NOEXEC OFF;
+IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION;
+IF @done = 1 PRINT N'Done.';
+ELSE RAISERROR(N'Nothing was changed; the first error above says why.', 16, 1);"""
+
+
+def batches(text: str) -> list[str]:
+    """The batches of a rendered script; UsageError where a name in it would be a command."""
+    for token in _TOKEN.finditer(text):
+        if token[0][0] in "['\"" and _COMMAND.search(token[0]):
+            raise UsageError(
+                "This cannot be printed as a script.",
+                why="A name in it contains what sqlcmd takes for a command: $(, or a line GO, : "
+                "or !!.",
+                next_step="Install it over a connection, or choose another name.",
+            )
+    return [batch.strip("\n") for batch in _END.split(text) if batch.strip()]
+
+
+def as_script(head: str, pieces: Sequence[str]) -> str:
+    """One transaction over all batches: all of it or nothing, whatever fails on the way."""
+    parts = [f"{head}\n{_FIRST}"]
+    for piece in pieces:
+        for batch in batches(piece):
+            parts += [batch, _GUARD]
+    parts.append(_LAST)
+    return "".join(f"{part}\nGO\n\n" for part in parts).rstrip("\n") + "\n"
+
+
+class SQLServer:
+    name = "mssql"
+    title = "SQL Server"
+    default_schema = "dbo"
+    name_limit = 128
+    name_unit = "characters"
+    payload_types: Mapping[str, str] = {
+        "text": "nvarchar(max)",
+        "json": "nvarchar(max)",
+        "bytes": "varbinary(max)",
+    }
+    id_types: Mapping[str, str] = {"bigint": "bigint", "uuid": "uniqueidentifier"}
+    protocol = "odbc"
+    cleaner = "ghost cleanup"
+    keeps_definitions = True
+    key_by_hand = (
+        "Make it again as the design's script has it (dbq-console install ... --print "
+        "--engine mssql): callers wait meanwhile, unless the edition takes ONLINE = ON"
+    )
+    sql_lexer = code_lexer = "tsql"
+
+    read_only_options: Mapping[str, bool] = {}
+    """SQL Server has no read-only transactions: only the rights of the login count."""
+
+    @cached_property
+    def dialect(self) -> Dialect:
+        """For quoting where no connection is at hand."""
+        from console.engines.mssql import session  # noqa: PLC0415  # a verb imports what it uses
+
+        return session.Dialect()  # type: ignore[no-untyped-call]
+
+    def name_length(self, name: str) -> int:
+        """Units of UTF-16: what sysname, an nvarchar(128), counts."""
+        return len(name.encode("utf-16-le")) // 2
+
+    def as_script(self, head: str, pieces: Sequence[str]) -> str:
+        """One transaction for sqlcmd, SSMS or any other client that ends a batch at GO."""
+        return as_script(head, pieces)
+
+    def array(self, values: Sequence[str | bytes]) -> object:
+        """JSON text, which OPENJSON reads; bytes as hexadecimal digits."""
+        texts = [v.hex() if isinstance(v, bytes) else v for v in values]
+        return json.dumps(texts, ensure_ascii=False)
+
+    def label(self, url: URL) -> str:
+        """Server, port and database, also of an `odbc_connect`."""
+        return label(url)
+
+    def create_engine(self, url: URL, timeouts: Timeouts, application_name: str) -> Engine:
+        """A pool of lazily opened connections with every time-out set."""
+        import sqlalchemy  # noqa: PLC0415  # a verb imports what it uses
+
+        from console.engines.mssql.session import (  # noqa: PLC0415
+            CONNECTING,
+            Dialect,
+            OdbcConnection,
+            without,
+        )
+
+        odbc = load_pyodbc()
+        sources = _data_sources(odbc)
+        asked = target(url, list(sources))
+        driver = (
+            Driver(asked.driver or sources.get(asked.dsn.casefold(), ""))
+            if asked.dsn
+            else choose(asked.driver, odbc)
+        )
+        text = connection_string(asked, driver, application_name)
+        name = label(url)
+        turns = ConnectLock()
+
+        def connect() -> OdbcConnection:
+            try:
+                raw = odbc.connect(text, autocommit=True, timeout=_seconds_to_connect(timeouts))
+                session = OdbcConnection(raw, odbc, driver.family)
+                try:
+                    # The driver knows each column's code page; pyodbc would guess.
+                    raw.setdecoding(odbc.SQL_CHAR, encoding="utf-16le", ctype=odbc.SQL_WCHAR)
+                    session.set_up(timeouts)
+                except BaseException:
+                    session.close()
+                    raise
+            except odbc.Error as error:
+                told = without(error, asked.secrets)
+                told.add_note(f"{CONNECTING}{name}")
+                raise told from None
+            return session
+
+        return sqlalchemy.create_engine(
+            # Without the URL's own parts: nothing that shows the engine can show a secret.
+            f"mssql+{Dialect.driver}://",
+            creator=lambda: turns.connect(connect),
+            pool_size=4,
+            max_overflow=4,
+            pool_timeout=timeouts.connect_seconds,
+            pool_pre_ping=True,
+        )
+
+    def capabilities(self, connection: Connection) -> Capabilities:
+        """Ask once what server and login this is."""
+        from console.engines.mssql import capabilities  # noqa: PLC0415  # a verb imports what it uses
+
+        return capabilities.probe(connection)
+
+    def translate(self, error: DBAPIError, doing: str) -> ConsoleError:
+        """The driver's error as what, why and what next. The cause keeps the traceback."""
+        from console.engines.mssql import errors  # noqa: PLC0415  # a verb imports what it uses
+
+        return errors.translate(error, doing)
+
+    def wait_for_notification(self, connection: Connection, seconds: float) -> None:  # noqa: ARG002
+        """Never called: no statement of this engine's queues listens."""
+        raise TypeError("SQL Server has no notifications")
+
+    def refusals(self, connection: Connection) -> AbstractContextManager[list[str]]:  # noqa: ARG002
+        """None: what it refuses is an error."""
+        return nullcontext([])
+
+
+def _seconds_to_connect(timeouts: Timeouts) -> int:
+    """Whole seconds, as many as the thread has patience for; 0 would mean for ever."""
+    left = patience_left()
+    return max(
+        1, timeouts.connect_seconds if left is None else min(timeouts.connect_seconds, int(left))
+    )
+
+
+def _data_sources(odbc: Any) -> dict[str, str]:
+    """The data sources of this machine -> their drivers."""
+    try:
+        return {name.casefold(): driver for name, driver in odbc.dataSources().items()}
+    except odbc.Error:
+        return {}
+
+
+PRODUCT = SQLServer()

@@ -1,16 +1,20 @@
 """What one server and login can do, asked once; on a limited server, as much as it tells."""
 
-from dataclasses import dataclass
-from typing import Any
+from __future__ import annotations
 
-from sqlalchemy import Connection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
 from sqlalchemy.exc import DBAPIError, ResourceClosedError
 
 from console import sql
 from console.engines.mssql import errors
-from console.engines.mssql.drivers import load_pyodbc
+from console.engines.mssql.odbc import load_pyodbc
 from console.engines.product import Capabilities
 from console.errors import BusyError, ConnectionFailedError, UsageError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 OLDEST = (13, 0, 4001)
 OLDEST_LEVEL = 130
@@ -39,6 +43,7 @@ class Probe:
     sees_all_sessions: bool
     sees_counters: bool
     may_create: bool
+    impersonates_owner: bool
     counts_rows: bool
     read_committed_snapshot: bool
     broker_enabled: bool
@@ -48,16 +53,15 @@ class Probe:
     compatibility_level: int
 
 
-def probe(connection: Connection, engine: str) -> Capabilities:
+def probe(connection: Connection) -> Capabilities:
     """Ask; a server that cannot answer the question is described by what its driver knows."""
-    statement = sql.statements(engine, "server")["capabilities"]
     try:
-        (row,) = sql.fetch(connection, Probe, statement, sql.Scope())
+        row = sql.row(connection, Probe, "server.capabilities")
     except DBAPIError as error:
-        refused = errors.translate(error, "look at what the server can do")
+        refused = errors.translate(error, "read what the server supports")
         if isinstance(refused, ConnectionFailedError | BusyError):
             raise
-        return _limited(connection, engine, refused.why)
+        return _limited(connection, refused.why)
     return told(row)
 
 
@@ -114,12 +118,12 @@ def _missing(row: Probe) -> dict[str, str]:
     missing = {}
     if row.babelfish:
         missing.update(dict.fromkeys(_NOT_IN_BABELFISH, _BABELFISH))
-        missing["queues"] = f"{_BABELFISH}: a pop there cannot skip what others hold"
+        missing["queues"] = f"{_BABELFISH}: a pop there cannot skip rows that others hold"
     if not row.sees_all_sessions:
         right = "VIEW DATABASE STATE" if row.engine_edition in _NO_SERVER else "VIEW SERVER STATE"
         missing.setdefault(
             "sessions",
-            f"{row.database_user} lacks {right}: what other users' sessions do is hidden",
+            f"{row.database_user} lacks {right}: other users' sessions are hidden",
         )
     if not row.sees_counters:
         missing.setdefault(
@@ -129,6 +133,12 @@ def _missing(row: Probe) -> dict[str, str]:
         missing.setdefault("broker", f"{_product(row)} has no Service Broker")
     elif not row.broker_enabled:
         missing.setdefault("broker", f"Service Broker is off in the database {row.database}")
+    if not row.impersonates_owner:
+        missing.setdefault(
+            "owner",
+            f"{row.database_user} may not IMPERSONATE the user dbq_owner, as which its procedures "
+            "run: the database's owner makes that user and grants it with dbq-console roles",
+        )
     if not row.online_rebuild:
         missing.setdefault(
             "online_rebuild", f"{row.edition} rebuilds an index only with its table locked"
@@ -149,23 +159,17 @@ _NOT_IN_BABELFISH = (
 )
 
 
-@dataclass(frozen=True)
-class _Sign:
-    babelfish: int | None
-
-
-def _is_babelfish(connection: Connection, engine: str) -> bool:
-    statement = sql.statements(engine, "server")["babelfish"]
+def _is_babelfish(connection: Connection) -> bool:
     try:
-        signs = sql.fetch(connection, _Sign, statement, sql.Scope())
+        signs = sql.values(connection, int | None, "server.babelfish")
     except (DBAPIError, ResourceClosedError):  # it may refuse, or answer without rows
         return False
-    return any(sign.babelfish for sign in signs)
+    return any(signs)
 
 
-def _limited(connection: Connection, engine: str, why: str) -> Capabilities:
+def _limited(connection: Connection, why: str) -> Capabilities:
     """A server that lacks something of what the question is made of."""
-    babelfish = _is_babelfish(connection, engine)
+    babelfish = _is_babelfish(connection)
     driver = connection.connection.driver_connection
     odbc = load_pyodbc()
 
@@ -177,7 +181,7 @@ def _limited(connection: Connection, engine: str, why: str) -> Capabilities:
 
     version = ask("SQL_DBMS_VER")
     cut = f"{why[:200]}…" if len(why) > 200 else why
-    reason = _BABELFISH if babelfish else f"this server cannot be asked what it can do: {cut}"
+    reason = _BABELFISH if babelfish else f"this server cannot report what it supports: {cut}"
     return Capabilities(
         server_version=version,
         version_number=(_major(version) or 0) * 10_000_000,

@@ -25,7 +25,7 @@ from console.errors import (
 
 
 @dataclass(frozen=True)
-class Record:
+class DiagnosticRecord:
     """One of the messages that a driver's error is made of."""
 
     state: str
@@ -45,10 +45,10 @@ _RECORD = re.compile(
 )
 
 
-def records(text: str) -> list[Record]:
+def records(text: str) -> list[DiagnosticRecord]:
     """The messages in the text of a driver's error; none where it has another form."""
     return [
-        Record(match["state"], int(match["number"]), match["text"].strip())
+        DiagnosticRecord(match["state"], int(match["number"]), match["text"].strip())
         for match in _RECORD.finditer(text)
     ]
 
@@ -86,11 +86,11 @@ def _of_the_driver(what: str, text: str, arguments: list[str]) -> ConsoleError:
     if "closed" in text and "connection" in text:
         return ConnectionFailedError(what, why=text, next_step=_UNREACHABLE)
     state = arguments[0] if len(arguments) > 1 else ""
-    kind, next_step = _meaning(Record(state, 0, text), at_login=False)
+    kind, next_step = _meaning(DiagnosticRecord(state, 0, text), at_login=False)
     return kind(what, why=arguments[-1] if arguments else text, next_step=next_step)
 
 
-def _telling(found: Sequence[Record]) -> Record:
+def _telling(found: Sequence[DiagnosticRecord]) -> DiagnosticRecord:
     """The message that says what happened; others tell of its consequences."""
     known = [record for record in found if record.number not in _CONSEQUENCES]
     if not known:
@@ -100,13 +100,13 @@ def _telling(found: Sequence[Record]) -> Record:
     return (ours or meant or known)[0]
 
 
-def _why(record: Record, found: Iterable[Record]) -> str:
+def _why(record: DiagnosticRecord, found: Iterable[DiagnosticRecord]) -> str:
     """The texts, the telling one first, without what they repeat of a row's values."""
     texts = [record, *(r for r in found if r.number not in _CONSEQUENCES)]
     return " ".join(dict.fromkeys(text for r in texts[:3] if (text := _without_data(r))))
 
 
-def _without_data(record: Record) -> str:
+def _without_data(record: DiagnosticRecord) -> str:
     if record.number not in _DATA:
         return record.text
     pattern, replacement = _DATA[record.number]
@@ -115,7 +115,7 @@ def _without_data(record: Record) -> str:
     return text if count else f"SQL Server's error {record.number}."
 
 
-def _meaning(record: Record, *, at_login: bool) -> tuple[type[ConsoleError], str]:
+def _meaning(record: DiagnosticRecord, *, at_login: bool) -> tuple[type[ConsoleError], str]:
     if found := _MEANINGS.get(record.number):
         return found
     if record.state == "01000" and "Can't open lib" in record.text:
@@ -135,7 +135,7 @@ _TRUST = (
     "Install the certificate of the server's authority here, or, where the network is safe, "
     "add TrustServerCertificate=yes to the URL."
 )
-_LOOK_FIRST = "Look before you try again: dbq-console status"
+_LOOK_FIRST = "Check before you try again: dbq-console status"
 _DRIVER = "Check the driver and the data source that the URL names: odbcinst -q -d, odbcinst -q -s"
 _LOGIN = "Check user and password, and that the login may use this database."
 _DATABASE = "Check the database's name in the URL, and that the login may use it."
@@ -144,16 +144,20 @@ _OVERLOADED = "The server is short of resources or fails over; nothing was chang
 _AGAIN = "Nothing was changed. Try again."
 _LOCKED = "Another session holds the lock; nothing was changed. Try again."
 _TIMED_OUT = "The statement time-out ended it; nothing was changed. Try again."
-_CHANGED = "The queue was dropped or changed; look with: dbq-console status"
+_CHANGED = "The queue was dropped or changed; check with: dbq-console status"
 _OTHER_NAME = "Choose another name for the queue."
 _GRANT = "Ask the owner of the queue for the grant, or use another login."
-_FREE = "Free the resource that is short on the server, then try again."
+_FREE = "Free the resource that the server is short of, then try again."
 _ISOLATION = "Call it at READ COMMITTED, as the console does."
 _PAYLOAD = "The payload is not valid for the queue's payload type."
 _STORED = "A message with that id is there already; it was not stored twice."
-_READ_ONLY = "This database takes no writes; connect to the one that does."
-_REPLICA = "This replica cannot be used so; connect to the primary, or see ApplicationIntent."
-_BROKEN = "The server found damage on its disk: run DBCC CHECKDB, and look at its error log."
+_READ_ONLY = "This database accepts no writes; connect to the one that does."
+_OWNER = (
+    "Upgrade the queue: its procedures then run as dbq_owner, a user of the database. If that "
+    "does not help, the database's owner is gone: ALTER AUTHORIZATION ON DATABASE::... TO a login."
+)
+_REPLICA = "This replica does not allow that; connect to the primary, or see ApplicationIntent."
+_BROKEN = "The server found damage on its disk: run DBCC CHECKDB, and check its error log."
 
 _OURS: dict[int, type[ConsoleError]] = {51002: UsageError, 51003: BusyError, 51004: RefusedError}
 """What our procedures throw, as `what|why|next`."""
@@ -233,6 +237,8 @@ _MEANINGS: dict[int, tuple[type[ConsoleError], str]] = {
     **dict.fromkeys(
         (229, 230, 262, 297, 300, 371, 1088, 6004, 6102, 15151, 15247), (RefusedError, _GRANT)
     ),
+    # A procedure's EXECUTE AS: whom it names is not there, as after a restore.
+    15517: (RefusedError, _OWNER),
     **dict.fromkeys((3906, 3908), (RefusedError, _READ_ONLY)),
     9617: (UsageError, "Enable the queue again with: dbq-console requeue"),
 }

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.mssql.pyodbc import MSDialect_pyodbc
 from sqlalchemy.engine.characteristics import ConnectionCharacteristic
 
-from console.engines.mssql.drivers import Family, load_pyodbc
-from console.engines.mssql.watching import Ended, watched
+from console.engines.database import patience, patience_left, why_not_wait
+from console.engines.mssql.odbc import Family, load_pyodbc
+from console.engines.mssql.statement_timeout import StatementStopped, watched
 from console.engines.product import Timeouts
-from console.engines.waiting import patience, patience_left, why_not_wait
 
 READ_COMMITTED: Final = "READ COMMITTED"
 AUTOCOMMIT: Final = "AUTOCOMMIT"
@@ -41,6 +42,8 @@ _SETTINGS = (
     # Any error undoes the whole transaction at once: never half of it, and no lock outlives it.
     "SET XACT_ABORT ON",
     "SET LOCK_TIMEOUT {lock_milliseconds}",
+    # Where a deadlock comes about all the same, it is the console that gives way: never a consumer.
+    "SET DEADLOCK_PRIORITY LOW",
     f"SET TRANSACTION ISOLATION LEVEL {READ_COMMITTED}",
     # Writing to a table with a filtered index fails under other settings than these.
     "SET ANSI_NULLS, ANSI_PADDING, ANSI_WARNINGS, ARITHABORT, CONCAT_NULL_YIELDS_NULL, "
@@ -121,7 +124,7 @@ class Cursor:
     An error that the server sends behind a result is not raised before that end is read.
     """
 
-    def __init__(self, raw: Any, session: "Session") -> None:
+    def __init__(self, raw: Any, session: "OdbcConnection") -> None:
         self._raw = raw
         self._session = session
         self._ends_at: float | None = None
@@ -156,7 +159,6 @@ class Cursor:
         return rows
 
     def fetchall(self) -> Any:
-        """All further rows."""
         with self._watched():
             rows = self._raw.fetchall()
             self._to_the_end()
@@ -181,7 +183,7 @@ class Cursor:
         try:
             with watched(self._raw.cancel, self._ends_at):
                 yield
-        except Ended as ended:
+        except StatementStopped as ended:
             raise self._session.timed_out(str(ended)) from ended
 
     def _to_the_end(self) -> None:
@@ -189,7 +191,7 @@ class Cursor:
             pass
 
 
-class Session:
+class OdbcConnection:
     """A driver's connection, in autocommit mode, with the transactions that we begin."""
 
     def __init__(self, raw: Any, odbc: Any, family: Family) -> None:
@@ -210,7 +212,6 @@ class Session:
 
     @property
     def driver_connection(self) -> Any:
-        """pyodbc's own connection."""
         return self._raw
 
     def set_up(self, timeouts: Timeouts) -> None:
@@ -252,7 +253,6 @@ class Session:
 
     @property
     def limits(self) -> Timeouts:
-        """The time-outs that hold now."""
         return self._timeouts
 
     def ends_at(self) -> float | None:
@@ -362,8 +362,6 @@ class _Limits(ConnectionCharacteristic):
 
 
 class Dialect(MSDialect_pyodbc):
-    """SQLAlchemy's dialect over `Session`."""
-
     driver = "dbq"
     supports_statement_cache = True
     connection_characteristics = MSDialect_pyodbc.connection_characteristics.union(
@@ -372,7 +370,6 @@ class Dialect(MSDialect_pyodbc):
 
     @classmethod
     def import_dbapi(cls) -> Any:
-        """The module pyodbc."""
         return load_pyodbc()
 
     def initialize(self, connection: Any) -> None:  # noqa: ARG002
@@ -385,7 +382,6 @@ class Dialect(MSDialect_pyodbc):
         self._setup_version_attributes()  # type: ignore[no-untyped-call]
 
     def set_isolation_level(self, dbapi_connection: Any, level: str) -> None:
-        """Set it where it is another."""
         dbapi_connection.set_isolation(level)
 
     def do_begin(self, dbapi_connection: Any) -> None:
@@ -411,7 +407,6 @@ class Dialect(MSDialect_pyodbc):
         return is_lost(e) or bool(known)
 
     def get_driver_connection(self, connection: Any) -> Any:
-        """pyodbc's own connection."""
         return connection.driver_connection
 
 
@@ -432,3 +427,6 @@ def without(error: Exception, secrets: Iterable[str]) -> Exception:
     for secret in sorted(secrets, key=len, reverse=True):
         told = [text.replace(secret, "***") for text in told]
     return type(error)(*told)
+
+
+registry.register(f"mssql.{Dialect.driver}", Dialect.__module__, Dialect.__name__)

@@ -1,6 +1,6 @@
 """A queue over time, from its recording: as many points as are wanted, whatever the span.
 
-A point is a stretch of time. Nothing is made up: where nothing was seen there is no point.
+A point is a period. Nothing is made up: where nothing was seen there is no point.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from console.errors import ConsoleError, UsageError
-from console.monitor.recording import rollups
-from console.monitor.recording.reading import Reader, Span
-from console.monitor.recording.records import ACTIONS, FINDINGS, SAMPLES, Kind
-from console.monitor.recording.rollups import Rollups, Sources
+from console.monitor.recording import reader
+from console.monitor.recording.reader import RecordReader, Rollups, Sources
+from console.monitor.recording.segments import ACTIONS, FINDINGS, SAMPLES, RecordKind, TimeRange
 
 STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 """How long a point may be, in seconds."""
@@ -25,7 +24,7 @@ _MEAN = ("push_per_second", "pop_per_second", "latency_seconds")
 
 _LATE_PAUSES = 2.0
 _LATE_SECONDS = 1.0
-"""A look that comes later than so many pauses, and this, after the one before: one was missed."""
+"""A sample that comes later than so many pauses, and this, after the one before: one was missed."""
 
 
 class NothingRecordedError(ConsoleError):
@@ -36,7 +35,7 @@ class NothingRecordedError(ConsoleError):
 
 @dataclass(frozen=True)
 class Point:
-    """One stretch. Counts, ages and gap: the highest that was seen; rates: their mean.
+    """One period. Counts, ages and gap: the highest that was seen; rates: their mean.
 
     None: the design has it not, or nobody knew it at any look.
     """
@@ -56,7 +55,7 @@ class Point:
     pop_per_second: float | None
     latency_seconds: float | None
     pause_seconds: float | None = None
-    """The longest pause that was meant to follow a look; None: the recording does not tell."""
+    """The longest pause that was meant to follow a sample; None: the recording does not tell."""
 
     def as_json(self) -> dict[str, object]:
         """The stable object of `history --json`."""
@@ -65,15 +64,15 @@ class Point:
 
 @dataclass(frozen=True)
 class Mark:
-    """Something that happened: a finding that came, an action."""
+    """Something that happened: a finding that came, an action, what an operator noted."""
 
     at: datetime
     until: datetime | None
-    """When it was over; None: it was not, as far as was seen."""
+    """When it was over; None: it was not, as far as was seen. A note is a moment."""
     kind: str
-    """`finding` or `action`."""
+    """`finding`, `action` or `note`."""
     name: str
-    """Its code, or its verb."""
+    """Its code, its verb, or who noted it."""
     words: str
 
     def as_json(self) -> dict[str, object]:
@@ -89,20 +88,20 @@ class History:
     connection: str
     schema: str
     queue: str
-    span: Span
+    span: TimeRange
     step_seconds: int
     points: tuple[Point, ...]
     marks: tuple[Mark, ...]
     skipped: str = ""
     """What of the recording could not be read."""
-    tables: tuple[str, ...] = (rollups.RAW,)
+    tables: tuple[str, ...] = (reader.RAW,)
     """Where the points are from: `raw`, `minute`, `hour`, `day`."""
 
     @property
     def runs(self) -> tuple[tuple[Point, ...], ...]:
         """The points that belong together: between two runs looks were missed.
 
-        An idle queue is looked at seldom, and that is no gap.
+        An idle queue is sampled seldom, and that is no gap.
         """
         runs: list[list[Point]] = []
         for point in self.points:
@@ -133,7 +132,7 @@ class History:
         }
 
 
-def step_for(span: Span, most_points: int) -> int:
+def step_for(span: TimeRange, most_points: int) -> int:
     """The shortest step with which the span has at most so many points."""
     seconds = (span.end - span.begin).total_seconds()
     return next((step for step in STEPS if seconds / step <= most_points), STEPS[-1])
@@ -143,7 +142,7 @@ def history(
     root: Path,
     connection: str,
     queue: str,
-    span: Span,
+    span: TimeRange,
     *,
     schema: str | None = None,
     most_points: int = MOST_POINTS,
@@ -159,7 +158,8 @@ def history(
     if not rows:
         raise NothingRecordedError(
             f"Nothing is recorded of {queue!r} on {connection!r} in that time.",
-            why=told.skipped or f"Looked in {' and '.join(filter(None, (str(root), lake)))}.",
+            why=told.skipped
+            or f"The search was in {' and '.join(filter(None, (str(root), lake)))}.",
             next_step="The console records while it is open; dbq-console record does so always.",
         )
     schemas = sorted({row["schema"] or "" for row in rows})
@@ -171,7 +171,7 @@ def history(
         )
     marks = [
         *_findings(told.rows(FINDINGS, equal)),
-        *_actions(told.reader.rows(ACTIONS, span, None, None, **equal)),
+        *_actions(told.reader.rows(ACTIONS, span), schemas[0], queue),
     ]
     return History(
         connection,
@@ -190,28 +190,28 @@ class _Told:
     """What the recordings and the rollups of a connection say of a span, each day once."""
 
     def __init__(
-        self, root: Path, connection: str, span: Span, step_seconds: int, lake: str | None
+        self, root: Path, connection: str, span: TimeRange, step_seconds: int, lake: str | None
     ) -> None:
-        self.reader = Reader(root, connection)
+        self.reader = RecordReader(root, connection)
         self._span = span
         self._rollups: Rollups | None = None
         self.sources = Sources({}, frozenset(span.days()), frozenset(), step_seconds)
         if lake is not None:
             self._rollups = Rollups(lake, connection, self.reader.skipped)
             made = self._rollups.days()
-            self.sources = rollups.choose(root, connection, made, span, step_seconds)
+            self.sources = reader.choose(root, connection, made, span, step_seconds)
 
     @property
     def skipped(self) -> str:
         return self.reader.skipped.words
 
     def _thin(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        # Where rollups tell the rest of a day, their minutes are found by those of the looks.
+        # Where rollups tell the rest of a day, their minutes are found by those of the samples.
         step = self.sources.step_seconds if self._rollups is None else 1
         return thinned(rows, step)
 
-    def rows(self, kind: Kind, equal: Mapping[str, str]) -> list[Mapping[str, Any]]:
-        """In order of time. Those of a table begin where their stretch does."""
+    def rows(self, kind: RecordKind, equal: Mapping[str, str]) -> list[Mapping[str, Any]]:
+        """In order of time. Those of a table begin where their period does."""
         thin = self._thin if kind is SAMPLES else None
         raw = []
         if self.sources.raw:
@@ -222,25 +222,25 @@ class _Told:
             if self._rollups is None or not days:
                 continue
             table = self._rollups.rows(kind.name, width, days, self._span, **equal)
-            rows = rollups.unseen(table, seen, self.sources.both)
-            found += rollups.looks(rows) if kind is SAMPLES else rollups.findings(rows)
+            rows = reader.unseen(table, seen, self.sources.both)
+            found += reader.looks(rows) if kind is SAMPLES else reader.findings(rows)
         return sorted(found, key=lambda row: row["at"])
 
 
 def thinned(rows: Iterable[dict[str, Any]], step_seconds: int) -> list[dict[str, Any]]:
-    """Samples with those of one stretch put together, so that points come out the same.
+    """Samples with those of one period put together, so that points come out the same.
 
-    A month of looks need not be in memory at once.
+    A month of samples need not be in memory at once.
     """
-    stretches: dict[tuple[object, ...], dict[str, Any]] = {}
+    chunks: dict[tuple[object, ...], dict[str, Any]] = {}
     for row in rows:
         # Of a mean only those may be one row that know it, or do not, together.
         known = tuple(row[name] is None for name in _MEAN)
-        stretch = int(row["at"].timestamp() // step_seconds)
-        key = (row["schema"], row["queue"], stretch, known)
-        one = stretches.get(key)
+        chunk = int(row["at"].timestamp() // step_seconds)
+        key = (row["schema"], row["queue"], chunk, known)
+        one = chunks.get(key)
         if one is None:
-            stretches[key] = {**row, "looks": _looks(row)}
+            chunks[key] = {**row, "looks": _looks(row)}
             continue
         looks = _looks(row)
         for name in _MEAN:
@@ -250,15 +250,15 @@ def thinned(rows: Iterable[dict[str, Any]], step_seconds: int) -> list[dict[str,
             both = [value for value in (one.get(name), row.get(name)) if value is not None]
             one[name] = max(both, default=None)
         one["looks"] += looks
-    return list(stretches.values())
+    return list(chunks.values())
 
 
 def points(rows: Iterable[Mapping[str, Any]], step_seconds: int) -> list[Point]:
     """Samples of one queue, in order of time, as points."""
-    stretches: dict[int, list[Mapping[str, Any]]] = {}
+    chunks: dict[int, list[Mapping[str, Any]]] = {}
     for row in rows:
-        stretches.setdefault(int(row["at"].timestamp() // step_seconds), []).append(row)
-    return [_point(place * step_seconds, seen) for place, seen in sorted(stretches.items())]
+        chunks.setdefault(int(row["at"].timestamp() // step_seconds), []).append(row)
+    return [_point(place * step_seconds, seen) for place, seen in sorted(chunks.items())]
 
 
 def _point(begin: int, seen: Sequence[Mapping[str, Any]]) -> Point:
@@ -275,7 +275,7 @@ def _point(begin: int, seen: Sequence[Mapping[str, Any]]) -> Point:
 
 
 def _looks(row: Mapping[str, Any]) -> int:
-    """For how many looks a row stands: a sample for one."""
+    """For how many samples a row stands: a sample for one."""
     return max(1, int(row.get("looks") or 1))
 
 
@@ -284,7 +284,7 @@ def _mean(values: Sequence[tuple[float, int]]) -> float:
 
 
 def _findings(rows: Sequence[Mapping[str, Any]]) -> list[Mark]:
-    """From the look at which a finding was first seen to the first at which it was not."""
+    """From the sample of which a finding was first seen to the first at which it was not."""
     marks: list[Mark] = []
     looks = sorted({row["at"] for row in rows})
     seen: dict[str, dict[datetime, Mapping[str, Any]]] = {}
@@ -309,11 +309,20 @@ def _mark(code: str, row: Mapping[str, Any], until: datetime | None) -> Mark:
     return Mark(began, until, "finding", code, row["summary"] or "")
 
 
-def _actions(rows: Sequence[Mapping[str, Any]]) -> list[Mark]:
+def _actions(rows: Sequence[Mapping[str, Any]], schema: str, queue: str) -> list[Mark]:
+    """Of the queue; and notes of the whole database."""
+    of = (schema, queue)
+    rows = [
+        row
+        for row in rows
+        if (row["schema"] or "", row["queue"]) == of or (row["note"] and not row["queue"])
+    ]
     # As it ended, where it has.
     last = {row["action_id"]: row for row in sorted(rows, key=lambda row: bool(row["ended_at"]))}
     return [
-        Mark(
+        Mark(row["at"], row["at"], "note", row["operator"] or "", row["note"])
+        if row["note"]
+        else Mark(
             row["at"],
             row["ended_at"],
             "action",
@@ -324,6 +333,6 @@ def _actions(rows: Sequence[Mapping[str, Any]]) -> list[Mark]:
     ]
 
 
-def since(now: datetime, seconds: float) -> Span:
+def since(now: datetime, seconds: float) -> TimeRange:
     """The last so many seconds, the moment of now included."""
-    return Span(now - timedelta(seconds=seconds), now + timedelta(microseconds=1))
+    return TimeRange(now - timedelta(seconds=seconds), now + timedelta(microseconds=1))

@@ -1,8 +1,12 @@
-"""Writes what was seen to segments, in a thread of its own: neither a look nor a screen waits."""
+"""Writes what was seen to segments, in a thread of its own: neither a sample nor a screen waits."""
 
+import contextlib
 import fcntl
 import os
 import queue
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -13,9 +17,65 @@ from pathlib import Path
 
 from console import state
 from console.errors import ConsoleError, RefusedError
-from console.monitor.recording import records, sealing, segments
-from console.monitor.recording.records import KINDS, Kind, Row
+from console.monitor.recording import segments
+from console.monitor.recording.segments import KINDS, RecordKind, Row
 from console.monitor.sampler import Reading
+
+# Closes a segment in a process of its own: `python -m console.monitor.recording.recorder`.
+#
+# Tens of thousands of lines are read and pyarrow is loaded for it. A console that did that
+# itself
+# would stand still meanwhile, and never give the memory back.
+
+_SECONDS = 300.0
+
+
+def start(root: Path, connection: str, path: Path, lock: int) -> "subprocess.Popen[str]":
+    """Begin; the process outlives this one, and holds the lock as long as it runs. OSError."""
+    # -P: not the folder in which the user is; another project's "console" may lie there.
+    words = [sys.executable, "-P", "-m", __name__, str(root), connection, str(path)]
+    return subprocess.Popen(
+        words,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        pass_fds=(lock,),
+        start_new_session=True,
+    )
+
+
+def outcome(child: "subprocess.Popen[str]") -> int:
+    """How many lines were torn. OSError."""
+    try:
+        told, _ = child.communicate(timeout=_SECONDS)
+    except subprocess.TimeoutExpired as error:
+        child.kill()
+        child.wait()
+        raise OSError(None, "it took too long") from error
+    if child.returncode:
+        raise OSError(None, told.strip() or f"its process ended with {child.returncode}")
+    return int(told)
+
+
+def main() -> None:
+    """Close the one that the command line names; what came of it on stdout."""
+    with contextlib.suppress(OSError):
+        os.nice(10)
+    # Whoever started it may be gone by now, and its end of the pipe.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    root, connection, path = sys.argv[1:]
+    try:
+        torn = segments.seal(Path(root), connection, Path(path)).torn
+    except OSError as error:
+        print(error.strerror or error)
+        sys.exit(1)
+    print(torn)
+
+
+if __name__ == "__main__":
+    main()
+
 
 SEGMENT_SECONDS = 300.0
 SEGMENT_BYTES = 32 * 2**20
@@ -79,7 +139,9 @@ class Recorder:
         self.torn = 0
         """Lines that a crash had cut off, found in segments that were left."""
         self._lock = _locked(root, connection)
-        self._batches: queue.Queue[tuple[Kind, tuple[Row, ...]] | None] = queue.Queue(_WAITING)
+        self._batches: queue.Queue[tuple[RecordKind, tuple[Row, ...]] | None] = queue.Queue(
+            _WAITING
+        )
         self._ended = threading.Event()
         self._segment: segments.Segment | None = None
         self._opened_at = 0.0
@@ -88,13 +150,13 @@ class Recorder:
         self._thread.start()
 
     def reading(self, reading: Reading) -> None:
-        """Keep a look: its queues, or that it failed."""
+        """Keep a sample: its queues, or that it failed."""
         at = self._now()
-        self.add(records.LINKS, [records.link(reading, at)])
+        self.add(segments.LINKS, [segments.link(reading, at)])
         if reading.error is None:
-            self.add(records.SAMPLES, records.samples(reading, at))
+            self.add(segments.SAMPLES, segments.samples(reading, at))
 
-    def add(self, kind: Kind, rows: Iterable[Row]) -> None:
+    def add(self, kind: RecordKind, rows: Iterable[Row]) -> None:
         """Keep rows of a kind, in any thread."""
         batch = tuple(rows)
         if not batch:
@@ -102,7 +164,7 @@ class Recorder:
         try:
             self._batches.put_nowait((kind, batch))
         except queue.Full:
-            self._failed("the disk is too slow for what comes")
+            self._failed("the disk is too slow")
 
     def close(self, timeout_seconds: float = 10.0) -> None:
         """Write what waits, close the segment, let the connection go. Waits so long at most."""
@@ -126,14 +188,14 @@ class Recorder:
         finally:
             os.close(self._lock)
 
-    def _next(self) -> tuple[Kind, tuple[Row, ...]] | tuple[()] | None:
+    def _next(self) -> tuple[RecordKind, tuple[Row, ...]] | tuple[()] | None:
         """The next batch; () where none comes for a while; None at the end."""
         try:
             return self._batches.get(timeout=1.0)
         except queue.Empty:
             return None if self._ended.is_set() else ()
 
-    def _write(self, kind: Kind, rows: tuple[Row, ...]) -> None:
+    def _write(self, kind: RecordKind, rows: tuple[Row, ...]) -> None:
         if time.monotonic() < self._retry_at:
             self.dropped += 1
             return
@@ -187,7 +249,7 @@ class Recorder:
         if not self._apart:
             return segments.seal(self._root, self.connection, path).torn
         # It holds the lock too: whoever comes next does not find it at work.
-        return sealing.outcome(sealing.start(self._root, self.connection, path, self._lock))
+        return outcome(start(self._root, self.connection, path, self._lock))
 
     def _make_room(self) -> None:
         """Let go of what is too old, then of the oldest, until the rest is within its bytes."""
@@ -231,7 +293,7 @@ def _locked(root: Path, connection: str) -> int:
         raise ConsoleError(
             "Could not record.",
             why=f"{place}: {_words(error)}",
-            next_step="Give another folder with --recordings.",
+            next_step="Choose another folder with --recordings.",
         ) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

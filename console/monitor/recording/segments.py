@@ -19,15 +19,152 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import quote, unquote
 
-from console.monitor.recording.records import COUNT, KINDS, NUMBER, TEXT, TIME, VERSION, Kind, Row
+from console.monitor.sampler import Reading
+from console.monitor.snapshot import QueueSnapshot
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+VERSION = 1
+"""Of the lines and files. A reader skips what is newer, and takes what older ones lack as null."""
+
+Row = Mapping[str, object]
+
+TIME, TEXT, COUNT, NUMBER = "time", "text", "count", "number"
+"""Types: a moment in UTC to the microsecond, a string, a whole number, a float. All may be null."""
+
+
+@dataclass(frozen=True, eq=False)
+class RecordKind:
+    """One kind of record, each of its own. All begin with `at`: when, by the console's clock."""
+
+    name: str
+    columns: Mapping[str, str]
+
+
+_FIGURES = {
+    "ready": COUNT,
+    "scheduled": COUNT,
+    "claimed": COUNT,
+    "stuck": COUNT,
+    "errors": COUNT,
+    "done": COUNT,
+    "age_seconds": NUMBER,
+    "push_per_second": NUMBER,
+    "pop_per_second": NUMBER,
+    "gap": COUNT,
+    "capacity": COUNT,
+    "holders": COUNT,
+    "held_seconds": NUMBER,
+}
+_QUEUE = {"at": TIME, "schema": TEXT, "queue": TEXT}
+
+SAMPLES = RecordKind(
+    "samples",
+    {
+        **_QUEUE,
+        "design": TEXT,
+        **_FIGURES,
+        "latency_seconds": NUMBER,
+        "estimated": TEXT,
+        "unknown": TEXT,
+        "problem": TEXT,
+        "next_seconds": NUMBER,
+    },
+)
+"""A queue at one sample. `estimated` and `unknown` name figures, with commas between them.
+
+`next_seconds`: the pause that was meant to follow; older recordings do not tell it.
+"""
+LINKS = RecordKind(
+    "links",
+    {
+        "at": TIME,
+        "latency_seconds": NUMBER,
+        "queues": COUNT,
+        "error": TEXT,
+        "next_seconds": NUMBER,
+    },
+)
+"""A sample of a connection: how long it took, or why it failed, and when the next one was due."""
+WAITS = RecordKind("waits", {**_QUEUE, "kind": TEXT, "wait": TEXT, "sessions": COUNT})
+"""How many sessions waited for what at a moment; without a queue: in the whole database."""
+FINDINGS = RecordKind(
+    "findings", {**_QUEUE, "verdict": TEXT, "code": TEXT, "severity": TEXT, "summary": TEXT}
+)
+"""What the doctor found at one sample, a row each; a row without a code where there was nothing."""
+ACTIONS = RecordKind(
+    "actions",
+    {
+        **_QUEUE,
+        "action_id": COUNT,
+        "verb": TEXT,
+        "ended_at": TIME,
+        "operator": TEXT,
+        "outcome": TEXT,
+        "planned": COUNT,
+        "done": COUNT,
+        "skipped": COUNT,
+        "failed": COUNT,
+        "note": TEXT,
+    },
+)
+"""An operator's action, when it began and again when it ended; `note`: what the verb note keeps."""
+
+KINDS = {kind.name: kind for kind in (SAMPLES, LINKS, WAITS, FINDINGS, ACTIONS)}
+
+
+def samples(reading: Reading, at: datetime) -> Iterator[Row]:
+    """The queues of a sample that went well."""
+    for one in reading.queues:
+        yield {
+            "at": at,
+            "schema": one.schema,
+            "queue": one.queue,
+            "design": one.design,
+            **{name: getattr(one, name) for name in _FIGURES},
+            "latency_seconds": reading.latency_seconds,
+            "estimated": ",".join(one.estimated),
+            "unknown": ",".join(one.unknown),
+            "problem": one.problem,
+            "next_seconds": reading.next_seconds,
+        }
+
+
+def link(reading: Reading, at: datetime) -> Row:
+    """The sample itself."""
+    error = reading.error
+    return {
+        "at": at,
+        "latency_seconds": None if error else reading.latency_seconds,
+        "queues": None if error else len(reading.queues),
+        "error": None if error is None else error.what,
+        "next_seconds": reading.next_seconds,
+    }
+
+
+def snapshot_of(row: Row, connection: str) -> QueueSnapshot:
+    """The figures of a queue as they were, from a row of SAMPLES."""
+    figures = {name: row.get(name) for name in _FIGURES}
+    return QueueSnapshot(
+        queue=str(row["queue"] or ""),
+        design=str(row.get("design") or "?"),
+        schema=str(row["schema"] or ""),
+        connection=connection,
+        estimated=_names(row.get("estimated")),
+        unknown=_names(row.get("unknown")),
+        problem=str(row.get("problem") or ""),
+        **figures,  # type: ignore[arg-type]  # by name, as `samples` has written them
+    )
+
+
+def _names(words: object) -> tuple[str, ...]:
+    return tuple(filter(None, str(words or "").split(",")))
+
 
 @dataclass(frozen=True)
-class Span:
-    """A stretch of time: from its begin, up to its end and not with it."""
+class TimeRange:
+    """A period: from its begin, up to its end and not with it."""
 
     begin: datetime
     end: datetime
@@ -43,7 +180,7 @@ class Span:
             day += timedelta(days=1)
 
 
-ALWAYS = Span(datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))
+ALWAYS = TimeRange(datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC))
 """A record of another time is damaged."""
 
 _OPEN = ".jsonl"
@@ -67,10 +204,10 @@ def open_folder(root: Path, connection: str) -> Path:
 
 
 @dataclass
-class Lines:
+class SegmentLines:
     """What the lines of a segment say, in their order."""
 
-    rows: list[tuple[Kind, dict[str, Any]]] = field(default_factory=list)
+    rows: list[tuple[RecordKind, dict[str, Any]]] = field(default_factory=list)
     torn: int = 0
     """Lines that are no record: cut off by a crash, or damaged."""
     newer: int = 0
@@ -90,7 +227,7 @@ class Segment:
         self._file: BinaryIO = self.path.open("xb", buffering=0)
         self.bytes = 0
 
-    def write(self, kind: Kind, rows: Iterable[Row]) -> None:
+    def write(self, kind: RecordKind, rows: Iterable[Row]) -> None:
         """Append rows: in one write, so that they are there when this returns. OSError."""
         head = {"v": VERSION, "of": kind.name}
         lines = [json.dumps(head | _told(kind, row), ensure_ascii=False) for row in rows]
@@ -115,7 +252,7 @@ class Segment:
         """Write no more; it stays as lines."""
         self._file.close()
 
-    def close(self) -> Lines:
+    def close(self) -> SegmentLines:
         """Make it Parquet, then remove it. OSError: it stays as it is."""
         self.leave()
         return seal(self._root, self._connection, self.path)
@@ -126,10 +263,10 @@ def leftovers(root: Path, connection: str) -> list[Path]:
     return sorted(open_folder(root, connection).glob(f"*{_OPEN}"))
 
 
-def seal(root: Path, connection: str, path: Path) -> Lines:
+def seal(root: Path, connection: str, path: Path) -> SegmentLines:
     """Write an open segment's Parquet files, each whole or not at all; then remove it. OSError."""
     lines = read_lines(path)
-    parts: defaultdict[tuple[Kind, date], list[dict[str, Any]]] = defaultdict(list)
+    parts: defaultdict[tuple[RecordKind, date], list[dict[str, Any]]] = defaultdict(list)
     for kind, row in lines.rows:
         parts[kind, row["at"].date()].append(row)
     for (kind, day), rows in parts.items():
@@ -140,9 +277,9 @@ def seal(root: Path, connection: str, path: Path) -> Lines:
     return lines
 
 
-def read_lines(path: Path) -> Lines:
+def read_lines(path: Path) -> SegmentLines:
     """The records of an open segment, also while it is written. OSError."""
-    found = Lines()
+    found = SegmentLines()
     with path.open("rb") as file:
         for line in file:
             if not line.endswith(b"\n"):
@@ -152,7 +289,7 @@ def read_lines(path: Path) -> Lines:
     return found
 
 
-def _read(line: bytes, found: Lines) -> None:
+def _read(line: bytes, found: SegmentLines) -> None:
     try:
         record = json.loads(line)
         if int(record["v"]) > VERSION:
@@ -167,7 +304,7 @@ def _read(line: bytes, found: Lines) -> None:
         found.rows.append((kind, row))
 
 
-def _told(kind: Kind, row: Row) -> dict[str, object]:
+def _told(kind: RecordKind, row: Row) -> dict[str, object]:
     """A row as a line has it: without what is null."""
     shown: dict[str, object] = {}
     for name in kind.columns:
@@ -216,7 +353,7 @@ _READERS: Mapping[str, Callable[[Any], object]] = {
 }
 
 
-def schema(kind: Kind) -> "pa.Schema":
+def schema(kind: RecordKind) -> "pa.Schema":
     """The columns of a kind in Arrow's types."""
     import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
 
@@ -230,7 +367,7 @@ def schema(kind: Kind) -> "pa.Schema":
     return pa.schema([(name, types[of]) for name, of in kind.columns.items()], metadata=metadata)
 
 
-def _write(path: Path, kind: Kind, rows: list[dict[str, Any]]) -> None:
+def _write(path: Path, kind: RecordKind, rows: list[dict[str, Any]]) -> None:
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
@@ -259,7 +396,7 @@ def remove_drafts(root: Path, connection: str) -> None:
             path.unlink(missing_ok=True)
 
 
-def closed(root: Path, kind: Kind, connection: str) -> Iterator[tuple[date, Path]]:
+def closed(root: Path, kind: RecordKind, connection: str) -> Iterator[tuple[date, Path]]:
     """The Parquet files of a kind, the oldest day first; drafts and strangers passed over."""
     for folder in sorted((root / kind.name / part(connection)).glob("date=*")):
         try:

@@ -5,38 +5,34 @@ will have in the audit once the transaction is committed: it counts the batch in
 So after a kill the audit says of each such intent whether it came true.
 """
 
+from __future__ import annotations
+
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection
+import pyarrow as pa
 
-from console import action_rows, sql
+from console import audit, sql
+from console.audit import Ledger
 from console.catalog import Queue
-from console.engines import Product, Session, again
+from console.engines import Session, product_of, retry_transient
 from console.errors import ConsoleError
-from console.pipeline import guard
-from console.pipeline.archive.plan import ARCHIVE, Plan, Range, scope
-from console.pipeline.arrow import pq
+from console.pipeline.archive.export import range_manifest
+from console.pipeline.archive.files import SCHEMA, Sum, Writer, batches, pc, pq, read_sum
+from console.pipeline.archive.plan import ARCHIVE, ArchivePlan, Range, scope
 from console.pipeline.lake import DamagedError, Lake
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
 
 BATCH = 1_000
 _PASSES_SECONDS = (0.1, 0.5, 2.0)
 """Rows that others hold are tried again after such pauses; then they stay, and leave the lake."""
 _NAME = re.compile(r"(?P<range>\d{6,})-(?P<action>\d+)-(?P<batch>\d+)\.json")
-
-
-@dataclass(frozen=True)
-class _Key:
-    key: int
-
-
-@dataclass(frozen=True)
-class _Deleted:
-    deleted: int
 
 
 def runs(keys: Iterable[int]) -> list[list[int]]:
@@ -51,7 +47,6 @@ def runs(keys: Iterable[int]) -> list[list[int]]:
 
 
 def keys_of(told: Iterable[Sequence[int]]) -> set[int]:
-    """The keys of such runs."""
     return {key for first, count in told for key in range(first, first + count)}
 
 
@@ -73,8 +68,8 @@ def file_keys(lake: Lake, path: str, source: str) -> dict[int, int]:
         raise DamagedError(
             f"{lake.path(path)} cannot be read.",
             why=str(error).splitlines()[0],
-            next_step="No more is deleted. What it held and is deleted is told by the manifests "
-            "beside its plan; restore the file.",
+            next_step="Nothing more is deleted. The manifests next to its plan say which of its "
+            "rows are deleted; restore the file.",
         ) from error
     keys = table.column(key).to_pylist()
     return dict(zip(map(int, keys), table.column("attempts").to_pylist(), strict=True))
@@ -83,7 +78,7 @@ def file_keys(lake: Lake, path: str, source: str) -> dict[int, int]:
 class Intents:
     """What batches wanted to delete, and which of them did. Of one plan."""
 
-    def __init__(self, lake: Lake, plan: Plan) -> None:
+    def __init__(self, lake: Lake, plan: ArchivePlan) -> None:
         self._lake = lake
         self._folder = f"{plan.manifests}/deletes"
         self._names: defaultdict[int, list[str]] = defaultdict(list)
@@ -137,7 +132,7 @@ class Intents:
         if not _is_batch(told) or told["action"] not in self._done:
             raise DamagedError(
                 f"{self._lake.path(path)} is damaged.",
-                why="It does not say what a batch was to delete.",
+                why="It does not say what a batch should delete.",
                 next_step="Nothing more is deleted. Restore the file.",
             )
         return told
@@ -169,16 +164,14 @@ class Deleter:
     def __init__(
         self,
         session: Session,
-        product: Product,
         queue: Queue,
-        plan: Plan,
+        plan: ArchivePlan,
         intents: Intents,
         action_id: int,
         *,
         batch: int = BATCH,
     ) -> None:
         self._session = session
-        self._product = product
         self._queue = queue
         self._plan = plan
         self._intents = intents
@@ -216,7 +209,7 @@ class Deleter:
                     self._delete(connection, part, held, number, len(chosen))
             return set(held)
 
-        gone = again(batch)
+        gone = retry_transient(batch)
         self.done += len(gone)
         return gone
 
@@ -229,27 +222,22 @@ class Deleter:
             number,
             {"action": self._action_id, "done": self.done + len(held), "keys": runs(held)},
         )
-        (row,) = sql.fetch(
+        deleted = sql.value(
             connection,
-            _Deleted,
-            guard.statement(self._product, "delete_rows"),
-            self._scope(part),
-            keys=self._product.array([str(key) for key in held]),
+            int,
+            "pipeline.delete_rows",
+            self._scope(connection, part),
+            keys=product_of(connection).array([str(key) for key in held]),
         )
-        if row.deleted != len(held):
+        if deleted != len(held):
             raise ConsoleError(
-                "A batch did not delete what it had locked: it was undone.",
-                why=f"{len(held):,} rows were locked, {row.deleted:,} deleted.",
-                next_step="This is a defect, or a trigger on the table: look before you go on.",
+                "A batch did not delete all that it had locked: it was rolled back.",
+                why=f"{len(held):,} rows were locked, {deleted:,} deleted.",
+                next_step="This is a defect, or a trigger on the table: check before you go on.",
             )
-        action_rows.batch(
-            connection,
-            self._product,
-            self._action_id,
-            selected=selected,
-            done=row.deleted,
-            skipped=selected - row.deleted,
-        )
+        skipped = {"popped, changed or in other hands": selected - deleted}
+        ledger = Ledger(selected, deleted, deleted, skipped)
+        audit.batch(connection, self._action_id, ledger)
 
     def _held(
         self,
@@ -260,18 +248,17 @@ class Deleter:
         *,
         lock: str,
     ) -> list[int]:
-        array = self._product.array
+        array = product_of(connection).array
         values = {"keys": array([str(key) for key in chosen])}
         if part.source != ARCHIVE:
             values["attempts"] = array([str(keys[key]) for key in chosen])
-        found = sql.fetch(
+        return sql.values(
             connection,
-            _Key,
-            guard.statement(self._product, "hold_rows"),
-            self._scope(part, lock=lock),
+            int,
+            "pipeline.hold_rows",
+            self._scope(connection, part, lock=lock),
             **values,
         )
-        return [row.key for row in found]
 
     def _still_there(
         self, part: Range, missed: Sequence[int], keys: Mapping[int, int]
@@ -280,10 +267,66 @@ class Deleter:
         found: list[int] = []
         for at in range(0, len(missed), self._batch_rows):
             chosen = missed[at : at + self._batch_rows]
-            with self._session.transaction("look for exported rows") as connection:
+            with self._session.transaction("find exported rows") as connection:
                 found += self._held(connection, part, chosen, keys, lock="no")
         return found
 
-    def _scope(self, part: Range, **conditions: str) -> sql.Scope:
-        within = scope(self._product, self._queue, part.source, **self._plan.values(part.source))
+    def _scope(self, connection: Connection, part: Range, **conditions: str) -> sql.Scope:
+        within = scope(connection, self._queue, part.source, **self._plan.values(part.source))
         return sql.Scope(within.values, {**within.options, **conditions}, within.roles)
+
+
+# Out of the lake again: exported rows that were not there to be deleted.
+#
+# Somebody restored them meanwhile, or holds them. Afterwards the files of a range have exactly
+# what its plan deleted. Done again, it does nothing.
+
+
+def withdraw(
+    lake: Lake,
+    plan: ArchivePlan,
+    part: Range,
+    manifest: Mapping[str, Any],
+    deleted: set[int],
+    require: Callable[[], None],
+) -> Mapping[str, Any]:
+    """The range's manifest, whose files have what was deleted and no more.
+
+    `require` raises where the run may no longer write: it is asked before each change.
+    """
+    if manifest["rows"] == len(deleted):
+        return manifest
+    files: list[dict[str, Any]] = []
+    for file in manifest["files"]:
+        path = file["path"]
+        keys = file_keys(lake, path, part.source)
+        if keys.keys() - deleted:
+            require()
+            sums = _rewrite(lake, path, part.source, deleted, plan.payload_kind)
+        elif len(keys) == file["rows"]:
+            sums = Sum.of_json(file)
+        else:
+            # A run was killed when it had been rewritten.
+            sums = read_sum(lake, path, plan.payload_kind)
+        if sums.rows:
+            files.append({"path": path, "size": lake.size(path), **sums.as_json()})
+    told = range_manifest(plan, part, files)
+    require()
+    lake.write_json(plan.range_path(part.number), told)
+    return told
+
+
+def _rewrite(lake: Lake, path: str, source: str, deleted: set[int], kind: str) -> Sum:
+    """The file with those rows only, in place of it."""
+    key = "archive_id" if source == ARCHIVE else "id"
+    type_of = SCHEMA.field(key).type
+    wanted = pa.array([str(k) if source != ARCHIVE else k for k in sorted(deleted)], type_of)
+    with (
+        lake.reading(path) as opened,
+        pq.ParquetFile(opened) as file,
+        lake.writing(path) as written,
+        Writer(written, kind) as writer,
+    ):
+        for batch in batches(file):
+            writer.write(batch.filter(pc.is_in(batch.column(key), value_set=wanted)))
+    return writer.sum

@@ -3,22 +3,23 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from console import action_rows
+from console import audit
+from console.audit import Subject
 from console.catalog import Queue
 from console.engines import Database, Session
 from console.errors import ConsoleError
-from console.formats import count, duration, plain
-from console.pipeline import guard
-from console.pipeline.archive import delete, export, verify, withdraw
+from console.formats import duration, numbered, plain
+from console.pipeline import PhaseProgress, guard, no_progress
+from console.pipeline.archive import delete, export
+from console.pipeline.archive import files as verify
 from console.pipeline.archive import plan as planning
-from console.pipeline.archive.plan import Plan, Range, Wanted
-from console.pipeline.archive.reading import url_for_tasks
+from console.pipeline.archive.export import url_for_tasks
+from console.pipeline.archive.plan import ArchivePlan, ArchiveRequest, Range
 from console.pipeline.lake import DamagedError, Lake
-from console.pipeline.phases import Told, untold
 from console.pipeline.session import Tasks
 
 VERB = "pipeline archive"
@@ -26,13 +27,13 @@ PHASES = ("export", "verify", "delete", "withdraw")
 
 
 @dataclass(frozen=True)
-class Offer:
+class ArchivePreview:
     """What a run would do, before it does anything."""
 
     queue: Queue
     lake: str
-    unfinished: Plan | None
-    made: Plan
+    unfinished: ArchivePlan | None
+    made: ArchivePlan
 
     @property
     def rows(self) -> int:
@@ -40,17 +41,20 @@ class Offer:
         return self.made.rows + (0 if self.unfinished is None else self.unfinished.rows)
 
     def lines(self) -> list[str]:
-        """For the operator."""
         made, found = self.made, self.unfinished
         name = plain(self.queue.label)
-        lines = [f"{VERB} {name}: {count(made.rows)} rows into {plain(self.lake)}, then deleted"]
+        lines = [
+            f"{VERB} {name}: {numbered(made.rows, 'row')} into {plain(self.lake)}, then deleted"
+        ]
         if made.rows:
-            lines.append(f"  {made.oldest} to {made.newest} UTC, {len(made.ranges)} ranges")
+            lines.append(
+                f"  {made.oldest} to {made.newest} UTC, {numbered(len(made.ranges), 'range')}"
+            )
         lines.append(f"  popped rows up to {made.cutoff} UTC, others up to {made.before} UTC")
         if made.done_before:
             lines.append(f"  done rows of the queue up to {made.done_before} UTC")
         if found is not None:
-            lines.append(f"  first the plan {found.id} is finished: {count(found.rows)} rows")
+            lines.append(f"  first the plan {found.id} is finished: {numbered(found.rows, 'row')}")
         lines.append("  restore brings none of it back; pipeline replay does")
         return lines
 
@@ -74,9 +78,7 @@ class Offer:
 
 
 @dataclass
-class Done:
-    """One plan, carried out."""
-
+class ArchiveResult:
     plan: str
     exported: int = 0
     deleted: int = 0
@@ -94,7 +96,6 @@ class Done:
 
     @property
     def rows_per_second(self) -> dict[str, float]:
-        """Of each phase."""
         return {
             phase: round(self.rows.get(phase, 0) / seconds, 1) if seconds else 0.0
             for phase, seconds in self.seconds.items()
@@ -106,7 +107,6 @@ class Done:
         return {**vars(self), "seconds": seconds, "rows_per_second": self.rows_per_second}
 
     def lines(self) -> list[str]:
-        """For the operator."""
         speed = self.rows_per_second
         phases = ", ".join(
             f"{phase} {duration(self.seconds[phase])} ({speed[phase]:,.0f} rows/s)"
@@ -125,36 +125,38 @@ class Done:
         return lines
 
 
-def offer(database: Database, queue: Queue, lake: Lake, wanted: Wanted, **how: int) -> Offer:
+def offer(
+    database: Database, queue: Queue, lake: Lake, wanted: ArchiveRequest, **how: int
+) -> ArchivePreview:
     """What a run would do. Nothing is written."""
     planning.require_archive(queue, wanted)
     with database.transaction("plan what goes into the lake", read_only=True) as connection:
-        made = planning.make(connection, database.product, queue, database.label, wanted, **how)
+        made = planning.make(connection, queue, database.label, wanted, **how)
     found = planning.unfinished(lake, database.label, queue)
-    return Offer(queue, lake.place, found, made)
+    return ArchivePreview(queue, lake.place, found, made)
 
 
 def archive(
     database: Database,
-    offered: Offer,
+    offered: ArchivePreview,
     lake: Lake,
     tasks: Tasks,
     *,
-    told: Told = untold,
+    told: PhaseProgress = no_progress,
     batch: int = delete.BATCH,
-) -> list[Done]:
+) -> list[ArchiveResult]:
     """Do it: a plan that is not finished, then the one that was offered.
 
     RefusedError where another run of the queue and the lake is at work.
     """
-    queue, product = offered.queue, database.product
-    with database.transaction("look at the audit", read_only=True) as connection:
-        action_rows.require(connection, product)
-    done: list[Done] = []
+    queue = offered.queue
+    with database.transaction("read the audit", read_only=True) as connection:
+        audit.require(connection)
+    done: list[ArchiveResult] = []
     made = offered.made
     with guard.run_lock(database, lake.id(), queue) as run:
 
-        def carry_out(plan: Plan, *, again: bool) -> None:
+        def carry_out(plan: ArchivePlan, *, again: bool) -> None:
             carrying = _Carrying(database, queue, lake, tasks, plan, run, told, batch)
             done.append(carrying.out(again=again))
 
@@ -162,46 +164,40 @@ def archive(
             carry_out(found, again=True)
         if done:
             with database.transaction("plan what else goes", read_only=True) as connection:
-                made = planning.made_again(connection, product, queue, made)
+                made = planning.made_again(connection, queue, made)
         if made.ranges:
             planning.write(lake, made)
             carry_out(made, again=False)
     return done
 
 
+@dataclass
 class _Carrying:
     """One plan, from wherever it is to its end."""
 
-    def __init__(
-        self,
-        database: Database,
-        queue: Queue,
-        lake: Lake,
-        tasks: Tasks,
-        plan: Plan,
-        run: guard.Run,
-        told: Told,
-        batch: int,
-    ) -> None:
-        self._database = database
-        self._product = database.product
-        self._queue = queue
-        self._lake = lake
-        self._tasks = tasks
-        self._plan = plan
-        self._run = run
-        self._told = told
-        self._batch = batch
-        self._done = Done(plan.id)
+    _database: Database
+    _queue: Queue
+    _lake: Lake
+    _tasks: Tasks
+    _plan: ArchivePlan
+    _run: guard.RunLock
+    _told: PhaseProgress
+    _batch: int
 
-    def out(self, *, again: bool) -> Done:
-        """Carry it out."""
+    def __post_init__(self) -> None:
+        self._done = ArchiveResult(self._plan.id)
+
+    def out(self, *, again: bool) -> ArchiveResult:
         with self._database.session("archive into the lake") as session:
             with self._run.alone():
                 # Also without an earlier run: so none can be at work from here on.
                 self._end_earlier(session)
                 action_id = self._begin(session)
-            with self._working(session), self._ended(session, action_id):
+            # No successor begins meanwhile, whatever becomes of the run's own lock.
+            working = guard.holding(
+                session, self._run.work, "shared", guard.another_run(self._queue)
+            )
+            with working, self._ended(session, action_id):
                 manifests = self._export(action_id, again=again)
                 self._verify(manifests)
                 intents = self._intents(session)
@@ -211,18 +207,14 @@ class _Carrying:
 
     def _begin(self, session: Session) -> int:
         plan = self._plan
+        detail = f"plan {plan.id} into {self._lake.place}"
+        subject = replace(
+            Subject.of(self._database, self._queue, VERB, detail),
+            cutoff=datetime.fromisoformat(plan.cutoff).replace(tzinfo=UTC),
+            planned=plan.rows,
+        )
         with session.transaction("begin an action") as connection:
-            action_id = action_rows.begin(
-                connection,
-                self._product,
-                VERB,
-                schema=self._queue.schema,
-                queue=self._queue.name,
-                place=self._database.label,
-                cutoff=datetime.fromisoformat(plan.cutoff).replace(tzinfo=UTC),
-                planned=plan.rows,
-                detail=f"plan {plan.id} into {self._lake.place}",
-            )
+            action_id = audit.begin(connection, subject)
         self._lake.write_json(f"{plan.manifests}/runs/{action_id}.json", {"action": action_id})
         return action_id
 
@@ -232,20 +224,8 @@ class _Carrying:
             number = name.removesuffix(".json")
             if number.isdecimal():
                 with session.transaction("end an earlier action") as connection:
-                    detail = f"cut off; plan {self._plan.id} goes on in a later action"
-                    action_rows.end(connection, self._product, int(number), "stopped", detail)
-
-    @contextmanager
-    def _working(self, session: Session) -> Iterator[None]:
-        """While the body runs no successor begins, whatever becomes of the run's own lock."""
-        with session.transaction("lock the pipeline's work") as connection:
-            if not guard.held(connection, self._product, self._run.work, "shared"):
-                raise guard.another_run(self._queue)
-        try:
-            yield
-        finally:
-            with suppress(ConsoleError), session.transaction("let go of a lock") as connection:
-                guard.let_go(connection, self._product, self._run.work, "shared")
+                    detail = f"interrupted; plan {self._plan.id} continues in a later action"
+                    audit.end(connection, int(number), "stopped", detail)
 
     @contextmanager
     def _ended(self, session: Session, action_id: int) -> Iterator[None]:
@@ -263,7 +243,7 @@ class _Carrying:
         finally:
             detail = detail or f"plan {self._plan.id} into {self._lake.place}"
             with suppress(ConsoleError), session.transaction("end an action") as connection:
-                action_rows.end(connection, self._product, action_id, outcome, detail)
+                audit.end(connection, action_id, outcome, detail)
 
     @contextmanager
     def _phase(self, name: str) -> Iterator[None]:
@@ -281,7 +261,7 @@ class _Carrying:
         found = self._manifests() if again else {}
         missing = [part for part in plan.ranges if part.number not in found]
         items = export.items(
-            self._product,
+            self._database.product,
             self._queue,
             url_for_tasks(self._database),
             self._lake,
@@ -313,7 +293,7 @@ class _Carrying:
                 found[part.number] = self._manifest(path, part)
             except FileNotFoundError:
                 if verified:
-                    raise _lacking(self._lake.path(path), "It is not there.") from None
+                    raise _lacking(self._lake.path(path), "It is missing.") from None
             except DamagedError:
                 if verified:
                     raise
@@ -355,7 +335,7 @@ class _Carrying:
                 f"{len(wrong)} of {len(results)} ranges are not in the lake as they were written.",
                 why=str(first),
                 next_step="Nothing was deleted. Check the lake's disk, then run it again: it "
-                "exports these ranges anew.",
+                "exports these ranges again.",
             )
         self._lake.write_json(self._verified_path, {"plan": self._plan.id, "rows": exported})
         self._done.exported = exported
@@ -365,12 +345,12 @@ class _Carrying:
     def _intents(self, session: Session) -> delete.Intents:
         intents = delete.Intents(self._lake, self._plan)
         for action_id in intents.actions:
-            with session.transaction("look at an action") as connection:
-                found = guard.action(connection, self._product, action_id)
+            with session.transaction("read an action") as connection:
+                found = guard.action(connection, action_id)
             if found is None:
                 raise DamagedError(
                     f"Action {action_id} is not in the database's audit.",
-                    why="Only it can tell which rows an earlier run deleted.",
+                    why="Only that says which rows an earlier run deleted.",
                     next_step="Restore its row in dbq.action, or use the database it was in.",
                 )
             intents.counted(action_id, found.done)
@@ -385,7 +365,6 @@ class _Carrying:
     ) -> None:
         deleter = delete.Deleter(
             session,
-            self._product,
             self._queue,
             self._plan,
             intents,
@@ -409,7 +388,7 @@ class _Carrying:
         with self._phase("withdraw"):
             for part in self._plan.ranges:
                 deleted = intents.deleted(part.number)
-                manifest = withdraw.withdraw(
+                manifest = delete.withdraw(
                     self._lake,
                     self._plan,
                     part,
@@ -445,7 +424,7 @@ def _lacking(path: str, why: str) -> DamagedError:
     )
 
 
-def _is_manifest(manifest: Mapping[str, Any], plan: Plan, part: Range) -> bool:
+def _is_manifest(manifest: Mapping[str, Any], plan: ArchivePlan, part: Range) -> bool:
     try:
         export.sums_of(manifest)
         files = [str(file["path"]) for file in manifest["files"]]

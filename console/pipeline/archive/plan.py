@@ -1,33 +1,109 @@
 """What a run is to take: a cut-off by the server's clock, and ranges of keys. Written once."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
-
-from sqlalchemy import Connection
+from typing import TYPE_CHECKING, Any
 
 from console import sql
 from console.catalog import Kind, Queue
-from console.engines import Product
+from console.designs import DESIGNS
 from console.errors import RefusedError, UsageError
-from console.pipeline import guard
-from console.pipeline.lake import MANIFESTS, DamagedError, Lake, connection_part, queue_part
+from console.pipeline.lake import (
+    MANIFESTS,
+    DamagedError,
+    Lake,
+    connection_of,
+    connection_part,
+    queue_of,
+    queue_part,
+)
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+
+@dataclass(frozen=True)
+class Archived:
+    connection: str
+    schema: str
+    queue: str
+    files: dict[str, tuple[str, ...]]
+    """Paths in the lake, by the kind of their payloads."""
+    unfinished: int
+    """Plans that are not done: their rows may be in the database still, and are left out."""
+
+
+def archived(lake: Lake, connection: str | None, schema: str | None, queue: str) -> Archived:
+    """The one queue of that name. UsageError where there is none, or there are several."""
+    found = [one for one in _queues(lake, connection) if one[2] == queue]
+    if schema is not None:
+        found = [one for one in found if one[1] == schema]
+    if not found:
+        raise UsageError(
+            f"The lake {lake.place} has no archive of {queue!r}.",
+            next_step=f"Create it with: dbq-console pipeline archive {queue}",
+        )
+    if len(found) > 1:
+        places = ", ".join(f"{one[1]}.{one[2]} of {one[0]}" for one in found)
+        raise UsageError(
+            f"The lake {lake.place} has several archives of {queue!r}.",
+            why=f"They are: {places}.",
+            next_step="Say which with --schema, and with --from its connection.",
+        )
+    return _archived(lake, *found[0])
+
+
+def _queues(lake: Lake, connection: str | None) -> list[tuple[str, str, str]]:
+    """Connection, schema and name of every queue that has plans."""
+    root = f"{MANIFESTS}/archive"
+    found = []
+    for part in lake.names(root):
+        of = connection_of(part)
+        if connection is None or of == connection:
+            found += [(of, *queue_of(name)) for name in lake.names(f"{root}/{part}")]
+    return found
+
+
+def _archived(lake: Lake, connection: str, schema: str, queue: str) -> Archived:
+    folder = manifests_folder(connection, schema, queue)
+    files = lake.data_files(data_folder(connection, schema, queue))
+    by_kind: dict[str, tuple[str, ...]] = {}
+    unfinished = 0
+    for name in lake.names(folder):
+        if not lake.exists(f"{folder}/{name}/plan.json"):
+            continue
+        if not lake.exists(f"{folder}/{name}/done.json"):
+            unfinished += 1
+            continue
+        plan = read(lake, f"{folder}/{name}")
+        mine = tuple(f for f in files if f.rsplit("/", 1)[-1].startswith(f"{plan.id}-"))
+        by_kind[plan.payload_kind] = by_kind.get(plan.payload_kind, ()) + mine
+    files_by_kind = {kind: paths for kind, paths in by_kind.items() if paths}
+    if not files_by_kind and unfinished:
+        raise RefusedError(
+            f"The archive of {queue!r} in {lake.place} is not finished.",
+            why=f"{unfinished} of its plans were interrupted.",
+            next_step=f"Finish it with: dbq-console pipeline archive {queue}",
+        )
+    return Archived(connection, schema, queue, files_by_kind, unfinished)
+
 
 RETENTION_SECONDS = 7 * 86_400.0
 """How long what was purged or archived stays in the database, for restore (DESIGN section 6)."""
 RANGE_ROWS = 100_000
 _FORMAT = "dbq-console archive plan"
 _VERSION = 1
-_DONE_DESIGNS = ("status", "split")
 ARCHIVE, DONE = "archive", "done"
 _SOURCES = (ARCHIVE, DONE)
 _NO_TEXTS = ("ranges", "range_rows")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ArchiveRequest:
     """What may go, as the operator said it; ages in seconds."""
 
     older: float = 0.0
@@ -50,12 +126,11 @@ class Range:
     """So many went when the plan was made."""
 
     def as_json(self) -> dict[str, Any]:
-        """As in the plan's file."""
         return dict(vars(self))
 
 
 @dataclass(frozen=True)
-class Step:
+class RangeStep:
     """So many keys on, as the statement `step` tells it."""
 
     last: int | None
@@ -66,7 +141,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ArchivePlan:
     """One plan: whatever it names is taken by it, and by no other."""
 
     id: str
@@ -111,7 +186,6 @@ class Plan:
         return f"{self.id}-{number:06}"
 
     def range_path(self, number: int) -> str:
-        """A range's manifest."""
         return f"{self.manifests}/range-{number:06}.json"
 
     def values(self, source: str) -> dict[str, str]:
@@ -122,58 +196,55 @@ class Plan:
         }
 
     def as_json(self) -> dict[str, Any]:
-        """As its file has it."""
         ranges = [part.as_json() for part in self.ranges]
         return {"format": _FORMAT, "version": _VERSION, **vars(self), "ranges": ranges}
 
 
 def data_folder(connection: str, schema: str, queue: str) -> str:
-    """Where a queue's files are."""
     return f"archive/{connection_part(connection)}/{queue_part(schema, queue)}"
 
 
 def manifests_folder(connection: str, schema: str, queue: str) -> str:
-    """Where a queue's plans are."""
     return f"{MANIFESTS}/{data_folder(connection, schema, queue)}"
 
 
-def scope(product: Product, queue: Queue, source: str, **values: str) -> sql.Scope:
+def scope(on: sql.HasDialect, queue: Queue, source: str, **values: str) -> sql.Scope:
     """For the statements of a source."""
-    within = queue.scope(product, **values)
+    within = queue.scope(on, **values)
     return sql.Scope(within.values, {**within.options, "source": source}, within.roles)
 
 
-def require_archive(queue: Queue, wanted: Wanted) -> None:
+def require_archive(queue: Queue, wanted: ArchiveRequest) -> None:
     """RefusedError or UsageError where the queue has nothing of the kind."""
     if queue.kind is Kind.ADOPTED:
         raise RefusedError(
             f"The queue {queue.name!r} was adopted and has no archive.",
-            why="The console takes nothing out of somebody else's tables for good.",
+            why="The console deletes nothing for good from tables of other programs.",
         )
     if wanted.done_older is not None and (
-        queue.design.shape not in _DONE_DESIGNS or queue.kind is not Kind.INSTALLED
+        "done" not in queue.design.states or queue.kind is not Kind.INSTALLED
     ):
+        keeping = [one.name for one in DESIGNS.values() if "done" in one.states]
         raise UsageError(
             f"The queue {queue.name!r} keeps no done rows.",
-            why=f"Those are kept by: {', '.join(_DONE_DESIGNS)}.",
+            why=f"Those are kept by: {', '.join(keeping)}.",
             next_step="Leave out --done-older.",
         )
 
 
 def make(
     connection: Connection,
-    product: Product,
     queue: Queue,
     label: str,
-    wanted: Wanted,
+    wanted: ArchiveRequest,
     *,
     range_rows: int = RANGE_ROWS,
-) -> Plan:
+) -> ArchivePlan:
     """The plan of what may go now. It is not in the lake yet."""
     require_archive(queue, wanted)
-    (clock,) = sql.fetch(connection, guard.Moment, guard.statement(product, "moment"), sql.Scope())
-    now: datetime = clock.moment.astimezone(UTC)
-    empty = Plan(
+    moment = sql.value(connection, datetime, "pipeline.moment")
+    now = moment.astimezone(UTC)
+    empty = ArchivePlan(
         id=f"{now:%Y%m%dT%H%M%SZ}-{os.urandom(4).hex()}",
         connection=label,
         schema=queue.schema,
@@ -188,16 +259,14 @@ def make(
         range_rows=range_rows,
         ranges=(),
     )
-    return made_again(connection, product, queue, empty)
+    return made_again(connection, queue, empty)
 
 
-def made_again(connection: Connection, product: Product, queue: Queue, plan: Plan) -> Plan:
+def made_again(connection: Connection, queue: Queue, plan: ArchivePlan) -> ArchivePlan:
     """The same plan of what there is now: others may have taken some of it."""
     sources = (ARCHIVE, DONE) if plan.done_before else (ARCHIVE,)
     steps = [
-        (source, *found)
-        for source in sources
-        for found in _steps(connection, product, queue, source, plan)
+        (source, *found) for source in sources for found in _steps(connection, queue, source, plan)
     ]
     ranges = [
         Range(number, source, after, last, step.rows)
@@ -220,15 +289,13 @@ def _plain(moment: datetime, ago: float) -> str:
 
 
 def _steps(
-    connection: Connection, product: Product, queue: Queue, source: str, plan: Plan
-) -> Iterator[tuple[int, int, Step]]:
+    connection: Connection, queue: Queue, source: str, plan: ArchivePlan
+) -> Iterator[tuple[int, int, RangeStep]]:
     """Ranges by steps along the key's index; those of which nothing goes are left out."""
-    within = scope(product, queue, source, **plan.values(source))
+    within = scope(connection, queue, source, **plan.values(source))
     after, look = -(2**63), plan.range_rows
     while True:
-        (step,) = sql.fetch(
-            connection, Step, guard.statement(product, "step"), within, after=after, look=look
-        )
+        step = sql.row(connection, RangeStep, "pipeline.step", within, after=after, look=look)
         if step.last is None:
             return
         if step.rows:
@@ -238,34 +305,34 @@ def _steps(
         after = step.last
 
 
-def read(lake: Lake, folder: str) -> Plan:
+def read(lake: Lake, folder: str) -> ArchivePlan:
     """A plan of the lake. FileNotFoundError, DamagedError."""
     path = f"{folder}/plan.json"
     told = lake.read_json(path)
     try:
         _require_known(told.pop("format"), told.pop("version"))
         ranges = [Range(**part) for part in told.pop("ranges")]
-        return _sound(Plan(**told, ranges=ranges), folder)
+        return _sound(ArchivePlan(**told, ranges=ranges), folder)
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedError(
-            f"{lake.path(path)} is no plan that this console can read.",
+            f"{lake.path(path)} is not a plan that this console can read.",
             why=str(error),
             next_step="Nothing was changed. Restore the file, or use the console that wrote it.",
         ) from error
 
 
-def _sound(plan: Plan, folder: str) -> Plan:
+def _sound(plan: ArchivePlan, folder: str) -> ArchivePlan:
     """The plan of that folder, each value of it of its kind. ValueError."""
     if plan.manifests != folder:
         raise ValueError("it is of another queue, or another plan")
     for part in plan.ranges:
         whole = (part.number, part.after, part.last, part.rows)
         if not all(isinstance(number, int) for number in whole) or part.source not in _SOURCES:
-            raise ValueError("one of its ranges is none")
+            raise ValueError("one of its ranges is not valid")
     texts = {name: value for name, value in vars(plan).items() if name not in _NO_TEXTS}
     wrong = [name for name, value in texts.items() if not isinstance(value, str)]
     if wrong or not isinstance(plan.range_rows, int):
-        raise ValueError(f"{', '.join(wrong) or 'range_rows'} cannot be that")
+        raise ValueError(f"{', '.join(wrong) or 'range_rows'} is not valid")
     return plan
 
 
@@ -274,7 +341,7 @@ def _require_known(form: object, version: int) -> None:
         raise ValueError("it is of another version")
 
 
-def unfinished(lake: Lake, connection: str, queue: Queue) -> Plan | None:
+def unfinished(lake: Lake, connection: str, queue: Queue) -> ArchivePlan | None:
     """The oldest plan of the queue that is not done; None: all are."""
     folder = manifests_folder(connection, queue.schema, queue.name)
     for name in lake.names(folder):
@@ -287,6 +354,6 @@ def unfinished(lake: Lake, connection: str, queue: Queue) -> Plan | None:
     return None
 
 
-def write(lake: Lake, made: Plan) -> None:
+def write(lake: Lake, made: ArchivePlan) -> None:
     """Keep it: from now on it is finished before there is another."""
     lake.write_json(f"{made.manifests}/plan.json", made.as_json(), once=True)

@@ -1,7 +1,7 @@
 """The job: which days are to be done, their tables, and what is remembered of them.
 
 A day of a connection is done as a whole from all its segments, and replaces what the lake has of
-it. A day whose segments are all in the lake already is left alone, unless it is named. So is one
+it. A day whose segments are all in the lake already is skipped, unless it is named. So is one
 some of whose segments the recorder has let go of since: what is in the lake then knows more.
 """
 
@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
-from console import rolled
+from console import rollup_files
 from console.errors import RefusedError
+from console.pipeline import PhaseProgress, no_progress
 from console.pipeline.lake import DamagedError, Lake
-from console.pipeline.phases import Told, untold
-from console.pipeline.rollup import found as finding
-from console.pipeline.rollup import reading
-from console.pipeline.rollup.found import Day, Names, Segment, Skipped
+from console.pipeline.rollup import segment_files
+from console.pipeline.rollup import segment_files as finding
+from console.pipeline.rollup.segment_files import ClosedSegment, Day, Names, SkippedFiles
 from console.pipeline.session import polled
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Due:
     """A day of a connection that is to be done."""
 
     day: Day
-    segments: dict[str, list[Segment]]
+    segments: dict[str, list[ClosedSegment]]
     """By kind; what proves damaged is taken out."""
     here: frozenset[tuple[str, str]]
     """Every kind and name that was there."""
@@ -55,22 +55,20 @@ class Due:
 
 
 @dataclass
-class Choice:
+class DaySelection:
     """What is to be done and what is not."""
 
     due: list[Due] = field(default_factory=list)
     unchanged: list[Day] = field(default_factory=list)
     kept: list[Day] = field(default_factory=list)
     """There is more of them in the lake than in the recordings."""
-    skipped: Skipped = field(default_factory=Skipped)
+    skipped: SkippedFiles = field(default_factory=SkippedFiles)
 
 
 @dataclass
-class Result:
-    """What was done."""
-
+class RollupResult:
     lake: str
-    choice: Choice
+    choice: DaySelection
     rows: dict[str, int] = field(default_factory=dict)
     """By kind, read."""
     tables: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -90,9 +88,9 @@ class Result:
             "tables": self.tables,
             "percentiles": {
                 "method": "log buckets, merged exactly",
-                "relative_error": rolled.RELATIVE_ERROR,
-                "gamma": rolled.GAMMA,
-                "least_seconds": rolled.LEAST,
+                "relative_error": rollup_files.RELATIVE_ERROR,
+                "gamma": rollup_files.GAMMA,
+                "least_seconds": rollup_files.LEAST,
             },
             "seconds": round(self.seconds, 3),
         }
@@ -110,8 +108,8 @@ def rollup(
     lake: Lake,
     folders: Sequence[str],
     days: Days | None = None,
-    told: Told = untold,
-) -> Result:
+    told: PhaseProgress = no_progress,
+) -> RollupResult:
     """Bring the lake's tables up to date. Spark is `started` only where anything is to be done.
 
     RefusedError where another rollup is at work in the same folder: both would write the same days.
@@ -125,25 +123,25 @@ def _rollup(
     lake: Lake,
     folders: Sequence[str],
     days: Days | None,
-    told: Told,
-) -> Result:
+    told: PhaseProgress,
+) -> RollupResult:
     began = time.monotonic()
     made = choose(lake, finding.names(folders), days)
-    result = Result(lake.place, made)
+    result = RollupResult(lake.place, made)
     if made.due:
         with started() as spark:
             for connection in sorted({due.day[0] for due in made.due}):
                 due = [one for one in made.due if one.day[0] == connection]
                 with _remembered(lake, due):
-                    for kind in rolled.KINDS:
+                    for kind in rollup_files.KINDS:
                         _Connection(spark, lake, connection, result, told).write(kind, due)
     result.seconds = time.monotonic() - began
     return result
 
 
-def choose(lake: Lake, names: dict[Day, Names], days: Days | None = None) -> Choice:
+def choose(lake: Lake, names: dict[Day, Names], days: Days | None = None) -> DaySelection:
     """The days that are to be done: those named, or those with segments that are new."""
-    made = Choice()
+    made = DaySelection()
     for day, by_kind in sorted(names.items()):
         if days is not None and day[1] not in days:
             continue
@@ -176,14 +174,15 @@ def _by_kind(names: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 def _manifest(lake: Lake, day: Day) -> dict[str, Any]:
     try:
-        return lake.read_json(rolled.manifest(*day))
+        return lake.read_json(rollup_files.manifest(*day))
     except FileNotFoundError:
         return {}
     except DamagedError as error:
         raise RefusedError(
             error.what,
             why=error.why,
-            next_step="It says of what the day was made. Move it away, and the day is done anew.",
+            next_step="It says what the day was made from. Move it away, and the day is done "
+            "again.",
         ) from error
 
 
@@ -195,25 +194,23 @@ def _remembered(lake: Lake, due: Sequence[Due]) -> Iterator[None]:
     """
     for one in due:
         before = _manifest(lake, one.day).get("segments", {})
-        lake.write_json(rolled.manifest(*one.day), {"state": "doing", "segments": before})
+        lake.write_json(rollup_files.manifest(*one.day), {"state": "doing", "segments": before})
     yield
     at = datetime.now(UTC).isoformat()
     for one in due:
-        lake.write_json(rolled.manifest(*one.day), {"state": "done", "at": at} | one.manifest())
+        lake.write_json(
+            rollup_files.manifest(*one.day), {"state": "done", "at": at} | one.manifest()
+        )
 
 
+@dataclass
 class _Connection:
-    """The tables of one connection."""
-
-    def __init__(
-        self, spark: "SparkSession", lake: Lake, connection: str, result: Result, told: Told
-    ) -> None:
-        self._spark = spark
-        self._lake = lake
-        self._connection = connection
-        self._result = result
-        self._told = told
-        self._said = 0
+    _spark: "SparkSession"
+    _lake: Lake
+    _connection: str
+    _result: RollupResult
+    _told: PhaseProgress
+    _said: int = 0
 
     def write(self, kind: str, due: Sequence[Due]) -> None:
         """Minutes of a kind from its segments, hours from these, days from the hours."""
@@ -226,7 +223,7 @@ class _Connection:
         seen = read(self._spark, kind, segments, damaged)
         table = tables.minutes(kind, seen).persist()
         try:
-            for width in rolled.WIDTHS:
+            for width in rollup_files.WIDTHS:
                 if width != "minute":
                     table = tables.wider(kind, table, width)
                 with polled(lambda: self._tell(kind, damaged, len(segments))):
@@ -263,7 +260,7 @@ class _Connection:
             .write.mode("overwrite")
             .option("partitionOverwriteMode", "dynamic")
             .partitionBy("date")
-            .parquet(self._place(rolled.folder(width, kind, self._connection)))
+            .parquet(self._place(rollup_files.folder(width, kind, self._connection)))
         )
         return int(counted.get["rows"])
 
@@ -304,7 +301,7 @@ class _Damaged:
 
 
 def read(
-    spark: "SparkSession", kind: str, segments: Sequence[Segment], damaged: "_Damaged"
+    spark: "SparkSession", kind: str, segments: Sequence[ClosedSegment], damaged: "_Damaged"
 ) -> "DataFrame":
     """The rows of segments, read in the tasks."""
     parts = _parts(segments)
@@ -314,20 +311,22 @@ def read(
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 for one in parts[number]:
-                    found = reading.batches(kind, [one], lambda path: names.add(frozenset([path])))
+                    found = segment_files.batches(
+                        kind, [one], lambda path: names.add(frozenset([path]))
+                    )
                     yield from found
                     done.add(1)
                     rows.add(one.rows)
                     size.add(one.size)
 
     return spark.range(0, len(parts), 1, numPartitions=len(parts)).mapInArrow(
-        each, reading.ddl(kind)
+        each, segment_files.ddl(kind)
     )
 
 
-def _parts(segments: Sequence[Segment]) -> list[list[Segment]]:
+def _parts(segments: Sequence[ClosedSegment]) -> list[list[ClosedSegment]]:
     """Segments in parts of about as many rows, a task each."""
-    parts: list[list[Segment]] = [[]]
+    parts: list[list[ClosedSegment]] = [[]]
     rows = 0
     for one in segments:
         if rows >= _ROWS_A_TASK:

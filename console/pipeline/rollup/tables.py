@@ -1,6 +1,6 @@
 """Rollup tables as pure functions from DataFrame to DataFrame.
 
-Several consoles may have looked at one queue at once. Each is a source: what one source saw in a
+Several consoles may have sampled one queue at once. Each is a source: what one source saw in a
 minute is put together first. Of the sources of a minute then the one that looked most often speaks
 for it, so that nobody's look is counted twice; only the highest is taken of all.
 
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pyspark.sql import Column, DataFrame, GroupedData, Window
 from pyspark.sql import functions as F  # noqa: N812  # as everybody has it
 
-from console.rolled import (
+from console.rollup_files import (
     ERROR_WORDS,
     GAMMA,
     LEAST,
@@ -27,7 +27,7 @@ from console.rolled import (
 )
 
 LONGEST_LOOK_SECONDS = 300
-"""A rate speaks for the time since the look before, but for no more: then nobody looked."""
+"""A rate speaks for the time since the sample before, but for no more: then nobody looked."""
 
 _QUEUE = ("schema", "queue")
 _SAMPLES = ("begin", *_QUEUE)
@@ -71,7 +71,7 @@ def _sample_minutes(seen: DataFrame) -> DataFrame:
 
 
 def _looks(seen: DataFrame) -> DataFrame:
-    """Each look as a row of what is added up."""
+    """Each sample as a row of what is added up."""
     at = F.unix_micros("at")
     known = seen.where(F.col("at").isNotNull() & F.col("queue").isNotNull()).withColumns(
         {
@@ -288,6 +288,6 @@ def _wait_columns(rows: DataFrame) -> DataFrame:
 
 
 def _floor(name: str, seconds: int) -> Column:
-    """The moment at which the stretch of so many seconds began."""
+    """The moment at which the period of so many seconds began."""
     micros = F.unix_micros(name)
     return F.timestamp_micros(micros - F.pmod(micros, F.lit(seconds * 1_000_000)))

@@ -6,20 +6,115 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar
 
-from rich.table import Table
-from rich.text import Text
-from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
-from textual.widgets import Static
 
-from console.actions.audit import Entry
+from console.audit import Entry, Outcome
 from console.errors import UsageError
+from console.formats import duration, short_moment
 from console.monitor import filters
-from console.tui.desk import Desk
-from console.tui.dialogs.dialog import Dialog
+from console.tui.context import Context
+from console.tui.dialogs.dialog import FactsDialog
 from console.tui.text import plain
-from console.tui.widgets.audit_table import Line
+from console.tui.widgets.keyed_table import Column, KeyedTable
+
+_LOST_FIRST = ("detail", "action", "took", "planned", "left", "operator", "place", "done")
+_MARKS = {"failed": "✖", "refused": "✖", "interrupted": "!", "stopped": "!", "running": "▶"}
+_TONES = {"failed": "critical", "refused": "critical", "interrupted": "warning"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One action of one connection."""
+
+    entry: Entry
+    alive: bool | None = None
+    """Of an action that has not ended: whether the session that it runs in is still there."""
+    place: str = ""
+    """The connection's name, where there are several."""
+
+    @property
+    def key(self) -> str:
+        """What the cursor stays on. Action numbers are a database's own."""
+        return repr((self.place, self.entry.action_id))
+
+    @property
+    def outcome(self) -> str:
+        """How it ended, in words; of one that was cut off the audit itself cannot tell."""
+        if self.entry.outcome != Outcome.RUNNING.value:
+            return self.entry.outcome
+        return {False: "interrupted", None: "running?", True: "running"}[self.alive]
+
+    @property
+    def counts(self) -> str:
+        entry = self.entry
+        if entry.planned:
+            return f"{entry.done:,} of {entry.planned:,}"
+        return f"{entry.done:,}" if entry.done else ""
+
+    @property
+    def left(self) -> str:
+        """What was not done, if anything."""
+        kinds = ((self.entry.skipped, "skipped"), (self.entry.failed, "failed"))
+        return ", ".join(f"{count:,} {word}" for count, word in kinds if count)
+
+    @property
+    def took(self) -> str:
+        """From its beginning to its last batch."""
+        seconds = (self.entry.last_at - self.entry.started_at).total_seconds()
+        return duration(max(0.0, seconds))
+
+
+def audit_table(context: Context, *, id: str, queues: bool = True) -> KeyedTable[Line]:  # noqa: A002
+    """A table of them; `queues`: whether it says of which queue an action was."""
+
+    def when(line: Line) -> str:
+        return short_moment(line.entry.started_at, context.zone)
+
+    def queue(line: Line) -> str:
+        entry = line.entry
+        return plain(f"{entry.schema}.{entry.queue}") if queues and entry.queue else ""
+
+    columns: tuple[Column[Line], ...] = (
+        Column("mark", "", lambda line: _MARKS.get(line.outcome, ""), _mark_tone, most=1),
+        Column("when", "when", when, "quiet", 14, 14),
+        Column("verb", "verb", lambda line: plain(line.entry.verb), "strong", 7, 12),
+        Column("place", "connection", lambda line: plain(line.place), "quiet", 8, 24),
+        Column("queue", "queue", queue, "", 14, 40),
+        Column("outcome", "outcome", lambda line: plain(line.outcome), _tone, 11, 12),
+        Column("done", "done", _done, "", 6, 14, right=True),
+        Column("planned", "planned", _planned, "quiet", 7, 14, right=True),
+        Column("left", "skipped", lambda line: line.left, _left_tone, 10, 28),
+        Column("took", "took", lambda line: line.took, "quiet", 9, 10, right=True),
+        Column("operator", "by", lambda line: plain(line.entry.operator), "", 8, 26),
+        Column("action", "no.", lambda line: str(line.entry.action_id), "quiet", 3, 8, right=True),
+        Column("detail", "about", _about, "quiet", 10, 120),
+    )
+    return KeyedTable(columns, _LOST_FIRST, id=id)
+
+
+def _tone(line: Line) -> str:
+    return _TONES.get(line.outcome, "")
+
+
+def _mark_tone(line: Line) -> str:
+    return _tone(line) or "quiet"
+
+
+def _left_tone(line: Line) -> str:
+    return "warning" if line.entry.failed else "quiet"
+
+
+def _done(line: Line) -> str:
+    return f"{line.entry.done:,}" if line.entry.planned or line.entry.done else ""
+
+
+def _planned(line: Line) -> str:
+    return f"{line.entry.planned:,}" if line.entry.planned else ""
+
+
+def _about(line: Line) -> str:
+    return "  ".join(plain(text) for text in (line.entry.filters, line.entry.detail) if text)
+
 
 _TAKES = {"purge", "archive"}
 """Verbs whose messages lie in the archive."""
@@ -29,66 +124,38 @@ _UNFINISHED = {"interrupted", "stopped", "failed"}
 _FORMS = re.compile(r" (?=(?:state|older|newer|id|claimed_by|limit|keep-newest)=|error~|payload\.)")
 
 
-class AuditEntryDialog(Dialog[None]):
-    """Nothing in it can change any more."""
+class AuditEntryDialog(FactsDialog):
+    """Everything that the audit has of an action, and what comes after it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,enter", "dismiss", "close", show=False, tooltip="close"),
-        Binding("a", "follow", "follow up", tooltip="open the form that undoes it or goes on"),
-        Binding("y", "copy", "copy", show=False, tooltip="copy the text"),
-        Binding("down,j", "scroll(1)", "down", show=False),
-        Binding("up,k", "scroll(-1)", "up", show=False),
+        Binding("a", "follow", "follow up", tooltip="open the form that undoes or continues it"),
     ]
 
-    def __init__(self, desk: Desk, line: Line, connection: str) -> None:
+    def __init__(self, context: Context, line: Line, connection: str) -> None:
         """`connection`: as the console calls it, which need not be how the audit does."""
-        super().__init__()
-        self._desk = desk
-        self._line = line
+        self._app_context = context
+        self._entry = line.entry
+        self._follow = follow = follow_up(line)
         self._connection = connection
-
-    def compose(self) -> ComposeResult:
-        """One panel that scrolls where the terminal is small."""
-        with VerticalScroll(id="audit-entry", classes="dialog") as panel:
-            panel.border_title = f"Action {self._line.entry.action_id}"
-            follow = follow_up(self._line)
-            panel.border_subtitle = (
-                "a opens the form · Escape closes" if follow else "Escape closes"
-            )
-            yield Static(self._table())
-            yield Static(Text(self._next_words()), id="audit-next")
-
-    def _table(self) -> Table:
-        table = Table.grid(padding=(0, 2))
-        table.add_column(no_wrap=True, style="bold")
-        table.add_column()
-        for name, words in facts(self._desk, self._line).items():
-            table.add_row(Text(name), Text(words))
-        return table
-
-    def _next_words(self) -> str:
-        follow = follow_up(self._line)
-        return "" if follow is None else f"\n{follow.words}"
+        super().__init__(
+            f"Action {line.entry.action_id}",
+            facts(context, line),
+            note="" if follow is None else follow.words,
+            keys="a opens the form · Escape closes" if follow else "Escape closes",
+        )
 
     def action_follow(self) -> None:
         """Open the form of what comes after it; that plans before it does anything."""
-        follow = follow_up(self._line)
+        follow, entry = self._follow, self._entry
         if follow is None:
             return
-        entry = self._line.entry
-        ways, key = self._desk.ways, (self._connection, entry.schema, entry.queue)
         self.app.pop_screen()
-        ways.open_action(key, follow.verb, follow.filters, **follow.options)
-
-    def action_copy(self) -> None:
-        """Copy what it says."""
-        pairs = facts(self._desk, self._line).items()
-        self.app.copy_to_clipboard("\n".join(f"{name}: {words}" for name, words in pairs))
-        self.notify("Copied.")
-
-    def action_scroll(self, lines: int) -> None:
-        """A line down or up."""
-        self.query_one("#audit-entry").scroll_relative(y=lines, animate=False, immediate=True)
+        self._app_context.navigator.open_action(
+            (self._connection, entry.schema, entry.queue),
+            follow.verb,
+            follow.filters,
+            **follow.options,
+        )
 
 
 @dataclass(frozen=True)
@@ -109,14 +176,13 @@ def follow_up(line: Line) -> FollowUp | None:
         told = f" with {' '.join(words)}" if words else ""
         return FollowUp(
             entry.verb,
-            f"It did not come to its end. What it did is done; {entry.verb} again{told} does the "
-            "rest.",
+            f"It did not finish. What it did is done; {entry.verb} again{told} does the rest.",
             words,
         )
     if entry.verb in _TAKES and entry.done:
         return FollowUp(
             "restore",
-            f"What it took lies in the archive: restore --action {entry.action_id} brings it back.",
+            f"What it took is in the archive: restore --action {entry.action_id} brings it back.",
             options={"action": str(entry.action_id)},
         )
     return None
@@ -132,12 +198,12 @@ def filters_of(entry: Entry) -> tuple[str, ...]:
     return words
 
 
-def facts(desk: Desk, line: Line) -> dict[str, str]:
+def facts(context: Context, line: Line) -> dict[str, str]:
     """Everything that the audit has of it, safe to show."""
     entry = line.entry
 
     def moment(at: datetime | None) -> str:
-        return "" if at is None else desk.moment(at)
+        return "" if at is None else context.moment(at)
 
     told = {
         "verb": entry.verb,
@@ -156,7 +222,7 @@ def facts(desk: Desk, line: Line) -> dict[str, str]:
         "planned": f"{entry.planned:,}" if entry.planned else "",
         "selected": f"{entry.selected:,}" if entry.planned else "",
         "done": line.counts,
-        "left alone": line.left,
+        "skipped": line.left,
         "detail": entry.detail,
     }
     return {name: plain(words) for name, words in told.items() if words}

@@ -1,5 +1,26 @@
-"""The line behind `:`, at the bottom of the screen."""
+"""Commands by name: the line behind `:`, at the bottom of the screen, and the palette."""
 
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from textual.command import CommandList, CommandPalette, DiscoveryHit, Hit, Hits, Provider
+
+from console.designs import DESIGNS
+from console.designs.model import ANY_QUEUE_VERBS
+from console.errors import ConsoleError
+from console.tui import commands
+from console.tui.commands import COMMANDS, CommandContext
+from console.tui.dialogs.dialog import DismissedOnce
+from console.tui.text import plain
+from console.verbs import MODULES, named
+from console.verbs.pipeline import ABOUT_A_QUEUE
+from console.verbs.pipeline import BY_NAME as JOBS
+
+if TYPE_CHECKING:
+    from console.tui.app import ConsoleApp
+import re
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from rich.text import Text
@@ -9,14 +30,166 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import Input
 
-from console.errors import ConsoleError
-from console.tui import commands
-from console.tui.commands import Site
-from console.tui.completion import completions
+from console.errors import UsageError
+from console.monitor import filters as filtering
+from console.monitor.filters import MARK
+from console.tui.commands import (
+    TABS,
+    Command,
+    command_named,
+    names_of,
+    quoted,
+)
 from console.tui.dialogs.dialog import Dialog
-from console.tui.text import plain, said
-from console.tui.widgets.paragraph import Paragraph
-from console.tui.widgets.tones import tone
+from console.tui.store import QueueKey
+from console.tui.text import Paragraph, said, tone
+from console.verbs.bench import BENCH
+from console.verbs.parameters import Placement
+from console.verbs.queues import ADOPT, INSTALL, SMOKE
+
+Entry = tuple[str, str, str]
+"""What it is called, what it does, the command."""
+
+
+class Palette(DismissedOnce, CommandPalette):
+    """Textual's own pages through a list that has no room yet, and dies of it."""
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """The keys of the list wait until it is laid out."""
+        if action == "command_list" and self.is_mounted:
+            return bool(self.query_one(CommandList).scrollable_content_region)
+        return super().check_action(action, parameters)
+
+
+class ConsoleCommands(Provider):
+    """The verbs of the queue under the cursor, the screens, the queues, the themes."""
+
+    @property
+    def _site(self) -> CommandContext:
+        return cast("ConsoleApp", self.app).site(self.screen)
+
+    async def discover(self) -> Hits:
+        """Before anything is typed: what concerns the queue under the cursor comes first."""
+        for name, words, line in entries(self._site):
+            yield DiscoveryHit(name, partial(self._run, line), help=words)
+
+    async def search(self, query: str) -> Hits:
+        matcher = self.matcher(query)
+        for name, words, line in entries(self._site):
+            score = max(matcher.match(name), matcher.match(words) * 0.5)
+            if score > 0:
+                yield Hit(score, matcher.highlight(name), partial(self._run, line), help=words)
+
+    def _run(self, line: str) -> None:
+        try:
+            commands.run(self._site, line)
+        except ConsoleError as error:
+            self.app.notify(plain(str(error)), severity="error", markup=False)
+
+
+def entries(site: CommandContext) -> Iterator[Entry]:
+    if site.key is not None:
+        yield from _of_the_queue(site)
+    for command in COMMANDS:
+        if command.anywhere:
+            yield command.name, command.summary, command.name
+    yield "pipeline rollup", JOBS["rollup"].summary, "pipeline rollup"
+    for key in site.keys:
+        name = f"{key[0]}/{key[1]}.{key[2]}"
+        yield f"queue {plain(name)}", "its screen", f"queue {commands.quoted(name)}"
+    for theme in site.themes:
+        yield f"theme {theme}", "change the colours", f"theme {theme}"
+
+
+def _of_the_queue(site: CommandContext) -> Iterator[Entry]:
+    key = site.key
+    if key is None:
+        return
+    name = commands.quoted(f"{key[0]}/{key[1]}.{key[2]}")
+    shown = plain(key[2])
+    for verb in _verbs(site):
+        summary = named(verb).summary if verb in MODULES else commands.BY_NAME[verb].summary
+        yield f"{verb} {shown}", summary, f"{verb} {name}"
+    for verb in ABOUT_A_QUEUE:
+        yield f"pipeline {verb} {shown}", JOBS[verb].summary, f"pipeline {verb} {name}"
+    for other in ("messages", "errors", "audit"):
+        yield f"{other} {shown}", commands.BY_NAME[other].summary, f"{other} {name}"
+
+
+def _verbs(site: CommandContext) -> list[str]:
+    """Those that its design has, with any option; the form says why one cannot be for it."""
+    now = site.context.clock.monotonic()
+    found = [view for view in site.context.store.queues(now) if view.key == site.key]
+    of = DESIGNS.get(found[0].snapshot.design) if found else None
+    if of is None:
+        return []
+    known = {*of.verbs, *(v for verbs in of.option_verbs.values() for v in verbs), *ANY_QUEUE_VERBS}
+    return [verb for verb in (*MODULES, "smoke") if verb in known]
+
+
+_OTHERS = {verb.name: verb for verb in (BENCH, INSTALL, ADOPT, SMOKE)}
+"""Verbs that have screens of their own."""
+
+
+def completions(site: CommandContext, line: str) -> list[str]:
+    """The whole lines that the last word could become."""
+    head, _, last = line.rpartition(" ")
+    before = head.split()
+    if not before:
+        return sorted(c.name for c in COMMANDS if c.name.startswith(last))
+    try:
+        command = command_named(before[0])
+    except UsageError:
+        return []
+    words = [word for word in _words(site, command, before) if word.startswith(last)]
+    return [f"{head} {word}" for word in dict.fromkeys(words)]
+
+
+def _words(site: CommandContext, command: Command, before: Sequence[str]) -> Iterator[str]:
+    if len(before) == 1:
+        yield from _wanted(site, command.wants)
+    if command.wants == "theme" and len(before) == 2:
+        yield "--save"
+    if command.name == "queue" and len(before) == 2:
+        yield from TABS
+    if command.wants == "job" and len(before) == 2 and before[1] in ABOUT_A_QUEUE:
+        yield from _unambiguous(site.keys)
+    verb = _OTHERS.get(command.name) or (named(command.name) if command.name in MODULES else None)
+    takes_filters = command.name in {"messages", "actions"} or (
+        command.name in MODULES and any(one.multiple for one in named(command.name).parameters)
+    )
+    if takes_filters and before:
+        yield from ("state=ready", "state=claimed", "state=error", "state=done")
+        yield from (re.split("(?<=[=~.])", one)[0] for one in filtering.FORMS)
+        yield from (f"{MARK}{name}" for name in site.filters)
+    if verb is not None:
+        options = (one for one in verb.parameters if one.placement is Placement.OPTION)
+        yield from (f"--{one.name}" for one in options)
+
+
+def _wanted(site: CommandContext, what: str) -> Iterator[str]:
+    """The first word of a command."""
+    if what in {"queue", "both"}:
+        yield from _unambiguous(site.keys)
+    if what in {"connection", "both"}:
+        yield from map(quoted, site.context.connections)
+    if what == "theme":
+        yield from site.themes
+    if what == "job":
+        yield from JOBS
+
+
+def _unambiguous(keys: Iterable[QueueKey]) -> list[str]:
+    """A name for each queue that means no other."""
+    every = list(keys)
+    found = []
+    for key in every:
+        alone = next(
+            (n for n in names_of(key) if sum(n in names_of(other) for other in every) == 1), key[2]
+        )
+        found.append(quoted(alone))
+    return found
+
 
 _SHOWN = 12
 
@@ -27,27 +200,25 @@ class CommandLineDialog(Dialog[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss", "leave", show=False),
         Binding("tab", "complete(1)", "complete", show=False, priority=True),
-        Binding("shift+tab", "complete(-1)", "the one before", show=False, priority=True),
-        Binding("up", "remember(-1)", "the line before", show=False),
-        Binding("down", "remember(1)", "the next line", show=False),
+        Binding("shift+tab", "complete(-1)", "previous", show=False, priority=True),
+        Binding("up", "remember(-1)", "previous line", show=False),
+        Binding("down", "remember(1)", "next line", show=False),
     ]
 
-    def __init__(self, site: Site, text: str = "") -> None:
+    def __init__(self, site: CommandContext, text: str = "") -> None:
         super().__init__()
         self._site = site
         self._text = text
         self._offered: list[str] = []
         self._at = -1
-        self._past = len(site.desk.history)
+        self._past = len(site.context.history)
 
     def compose(self) -> ComposeResult:
-        """What could be typed, and the line."""
         with Vertical(id="command-line"):
             yield Paragraph(id="command-words")
             yield Input(self._text, id="command-input", compact=True, select_on_focus=False)
 
     def on_mount(self) -> None:
-        """The line has the keys."""
         line = self.query_one(Input)
         self.set_focus(line)
         line.cursor_position = len(line.value)
@@ -84,17 +255,17 @@ class CommandLineDialog(Dialog[None]):
         words.say(text)
 
     def on_input_changed(self) -> None:
-        """What fits what was typed so far."""
         self._offer()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Do it, or say what is wrong with it."""
         event.stop()
+        if self.app.screen is not self:  # a second Enter, which waited: it shall not close the next
+            return
         line = event.value.strip()
         if not line:
             self.app.pop_screen()
             return
-        history = self._site.desk.history
+        history = self._site.context.history
         if not history or history[-1] != line:
             history.append(line)
         # First this is gone: where the command goes shall not lie under it.
@@ -112,7 +283,6 @@ class CommandLineDialog(Dialog[None]):
         words.say(Text(" ".join(said(error).splitlines()), tone(words, "critical")))
 
     def action_complete(self, step: int) -> None:
-        """The next of what it could become."""
         if not self._offered:
             return
         self._at = (self._at + step) % len(self._offered) if self._at >= 0 else min(0, step - 1)
@@ -131,8 +301,7 @@ class CommandLineDialog(Dialog[None]):
         line.cursor_position = len(text)
 
     def action_remember(self, step: int) -> None:
-        """A line that was typed before."""
-        history = self._site.desk.history
+        history = self._site.context.history
         self._past = max(0, min(len(history), self._past + step))
         self._put(history[self._past] if self._past < len(history) else "")
         self._offer()

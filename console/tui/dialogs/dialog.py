@@ -1,10 +1,53 @@
-"""What all dialogs have in common. The application's own keys end at a modal screen."""
+"""Dialogs: what all have in common, and the small ones. The application's own keys end here."""
 
+import shlex
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, ClassVar, TypeVar, cast
 
+from rich.table import Table
+from rich.text import Text
+from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
+from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen, Screen
+from textual.widget import Widget
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from console.config.passwords import Secret
+from console.errors import ConsoleError
+from console.tui.context import Context
+from console.tui.open_connection import OpenConnection
+from console.tui.store import QueueKey
+from console.tui.text import Paragraph, plain, said, tone
+
+
+class Choices(OptionList):
+    """Textual's own pages through a list that has no room, and dies of it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("j", "cursor_down", "down", show=False),
+        Binding("k", "cursor_up", "up", show=False),
+        Binding("g", "first", "first", show=False),
+        Binding("G", "last", "last", show=False),
+    ]
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """It is paged through once it is laid out."""
+        if action in {"page_up", "page_down"}:
+            return bool(self.scrollable_content_region)
+        return super().check_action(action, parameters)
+
+    def scroll_to_highlight(self, top: bool = False) -> None:  # noqa: FBT001, FBT002  # as there
+        """With the last that can be chosen come those below it, which the cursor never reaches."""
+        super().scroll_to_highlight(top)
+        free = [at for at, one in enumerate(self.options) if not one.disabled]
+        below = len(self.options) - 1 - free[-1] if free else 0
+        if free and self.highlighted == free[-1] and below < self.scrollable_content_region.height:
+            self.scroll_end(animate=False)
+
 
 Answer = TypeVar("Answer")
 
@@ -26,3 +69,279 @@ class Dialog(DismissedOnce, ModalScreen[Answer]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("question_mark", "app.help", "help", show=False, tooltip="this page"),
     ]
+
+
+class FactsDialog(Dialog[None]):
+    """What is known of one thing, as it was when it was opened; it scrolls in a small terminal."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,enter", "dismiss", "close", show=False, tooltip="close"),
+        Binding("y", "copy", "copy", show=False, tooltip="copy the text"),
+        Binding("down,j", "scroll(1)", "down", show=False),
+        Binding("up,k", "scroll(-1)", "up", show=False),
+        Binding("pagedown", "scroll(10)", "page down", show=False),
+        Binding("pageup", "scroll(-10)", "page up", show=False),
+    ]
+    PANEL: ClassVar[str] = "facts"
+    """The panel's id."""
+
+    def __init__(
+        self,
+        title: str,
+        facts: Mapping[str, str],
+        parts: Sequence[str] = (),
+        *,
+        note: str = "",
+        keys: str = "y copies · Escape closes",
+    ) -> None:
+        """All of it safe to show. `parts` stand below the facts, and below them a `note`, which is
+        not copied; `keys`: the line at the bottom."""
+        super().__init__()
+        self._heading, self._facts, self._parts = title, facts, tuple(parts)
+        self._note, self._subtitle = note, keys
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(id=self.PANEL, classes="dialog") as panel:
+            panel.border_title = self._heading
+            panel.border_subtitle = self._subtitle
+            table = Table.grid(padding=(0, 2))
+            table.add_column(no_wrap=True, style="bold")
+            table.add_column(overflow="fold")
+            for name, words in self._facts.items():
+                table.add_row(Text(name), Text(words))
+            yield Static(table)
+            for part in (*self._parts, *([self._note] if self._note else [])):
+                yield Static(Text(f"\n{part}", overflow="fold"))
+
+    def action_copy(self) -> None:
+        facts = (f"{name}: {words}" for name, words in self._facts.items())
+        self.app.copy_to_clipboard("\n".join([*facts, *self._parts]))
+        self.notify("Copied.")
+
+    def action_scroll(self, lines: int) -> None:
+        # At once: of keys that come together each begins where the one before has ended.
+        self.query_one(f"#{self.PANEL}").scroll_relative(y=lines, animate=False, immediate=True)
+
+
+class ConfirmDialog(Dialog[bool]):
+    """True where the word that is wanted was typed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "no", "back", show=False, tooltip="cancel; nothing is done"),
+    ]
+
+    def __init__(self, title: str, lines: Sequence[str], name: str, *, by_name: bool) -> None:
+        """`by_name`: only the name will do; else y does too."""
+        super().__init__()
+        self._about = title
+        self._lines = lines
+        self._word = name
+        self._by_name = by_name
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="confirming", classes="dialog") as panel:
+            panel.border_title = plain(self._about)
+            panel.border_subtitle = "Escape: nothing is done"
+            yield Paragraph(Text("\n".join(map(plain, self._lines))))
+            wanted = plain(self._word) if self._by_name else "y"
+            yield Paragraph(Text(f"\nType {wanted} and press Enter."), id="confirm-words")
+            yield Input(id="confirm", compact=True)
+
+    def on_mount(self) -> None:
+        self.set_focus(self.query_one(Input))
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Only the word that is wanted does."""
+        event.stop()
+        word = event.value.strip()
+        if word == self._word or (not self._by_name and word.lower() in {"y", "yes"}):
+            self.dismiss(result=True)
+            return
+        words = self.query_one("#confirm-words", Paragraph)
+        words.say(
+            Text(f"\n{plain(word)!r} is not the name: nothing was done.", tone(words, "critical"))
+        )
+
+    def action_no(self) -> None:
+        """Back, and nothing is done."""
+        self.dismiss(result=False)
+
+
+class RevealDialog(Dialog[bool]):
+    """True: it is to be shown. Nothing but `y` says so."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "answer(True)", "show it", tooltip="show it; the audit records that"),
+        Binding("n,escape,q,enter", "answer(False)", "keep it hidden"),
+    ]
+
+    def __init__(self, queue: str, message: str) -> None:
+        super().__init__()
+        self._queue = queue
+        self._message = message
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="dialog") as panel:
+            panel.border_title = "Reveal"
+            panel.border_subtitle = "y shows it · Escape keeps it hidden"
+            words = (
+                f"Show the message {plain(self._message)} of {plain(self._queue)} without its "
+                "masks?\n\nThe audit records who did that, when, and for which message."
+            )
+            yield Static(Text(words))
+
+    def action_answer(self, answer: bool) -> None:  # noqa: FBT001  # from the key map
+        self.dismiss(answer)
+
+
+class PasswordDialog(Dialog[None]):
+    """For one connection. Escape leaves it without."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss", "not now", show=False, tooltip="do without a password"),
+    ]
+
+    def __init__(self, context: Context, conn: OpenConnection) -> None:
+        super().__init__()
+        self._app_context = context
+        self._conn = conn
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="password", classes="dialog") as panel:
+            panel.border_title = f"Log in to {plain(self._conn.name)}"
+            panel.border_subtitle = "Enter: log in · Escape: not now"
+            if self._conn.url:
+                yield Paragraph(Text(plain(self._conn.url)))
+            yield Input(password=True, compact=True, placeholder="password")
+            yield Paragraph(Text("It is kept in this console's memory until it quits."))
+
+    def on_mount(self) -> None:
+        self.set_focus(self.query_one(Input))
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        credentials = self._conn.credentials
+        if credentials is not None and event.value:
+            credentials.give(Secret(event.value))
+            for feed in self._app_context.feeds:
+                if feed.name == self._conn.name:
+                    feed.sample_now()
+        event.input.clear()
+        self.dismiss()
+
+
+class SeekDialog(Dialog[datetime | None]):
+    """Enter goes there, Escape leaves it; what is no time is answered above the line."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss(None)", "leave", show=False),
+    ]
+
+    def __init__(self, read: Callable[[str], datetime]) -> None:
+        """`read`: the moment that a text means; ConsoleError."""
+        super().__init__()
+        self._read = read
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="seek"):
+            yield Paragraph(id="seek-words")
+            yield Input(placeholder="03:00, or 2026-03-29T03:00", id="seek-time", compact=True)
+
+    def on_mount(self) -> None:
+        self.query_one("#seek-words", Paragraph).say(Text("Go to"))
+        self.set_focus(self.query_one(Input))
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Go there, or say why not."""
+        event.stop()
+        try:
+            moment = self._read(event.value)
+        except ConsoleError as error:
+            words = self.query_one("#seek-words", Paragraph)
+            words.say(Text(said(error), tone(words, "critical")))
+        else:
+            self.dismiss(moment)
+
+
+class RunningDialog(Dialog[None]):
+    """Enter opens one. Nothing is stopped from here."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "dismiss", "close", show=False),
+    ]
+
+    def __init__(self, context: Context) -> None:
+        super().__init__()
+        self._app_context = context
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="verbs") as panel:
+            panel.border_title = "Actions that run here"
+            panel.border_subtitle = "Enter opens one   Escape closes"
+            runs = self._app_context.running.all
+            yield Choices(*(Option(Text(one.words), id=str(one.number)) for one in runs))
+
+    def on_mount(self) -> None:
+        self.set_interval(1.0, self._draw)
+
+    def _draw(self) -> None:
+        options = self.query_one(OptionList)
+        for one in self._app_context.running.all:
+            if options.get_option_index(str(one.number)) is not None:
+                options.replace_option_prompt(str(one.number), Text(one.words))
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self.app.pop_screen()
+        self._app_context.navigator.open_running(int(event.option.id or 0))
+
+
+def equivalent_command(
+    conn: OpenConnection | None, verb: str, key: QueueKey | None = None, words: Iterable[str] = ()
+) -> str:
+    """`dbq-console messages orders --schema public --profile prod --filter state=error`."""
+    name = [] if key is None else ["--schema", key[1]]
+    # A name that begins like an option is one all the same after "--".
+    last = [] if key is None else (["--", key[2]] if key[2].startswith("-") else [key[2]])
+    where = () if conn is None else conn.words
+    return shlex.join(["dbq-console", verb, *name, *where, *words, *last])
+
+
+def show_equivalent_command(
+    owner: Widget,
+    conn: OpenConnection | None,
+    verb: str,
+    key: QueueKey | None = None,
+    words: Iterable[str] = (),
+) -> None:
+    """The command line that does or shows the same as what `owner` does or shows."""
+    owner.app.push_screen(CommandDialog(equivalent_command(conn, verb, key, words)))
+
+
+class CommandDialog(Dialog[None]):
+    """One command. It goes to the clipboard when the dialog opens, and again by y."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,o,enter", "dismiss", "close", show=False),
+        Binding("y", "copy", "copy", tooltip="copy the command again"),
+    ]
+
+    def __init__(self, command: str, words: str = "") -> None:
+        """`words`: what is to be known of it."""
+        super().__init__()
+        self.command = command
+        self._words = words
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="command") as panel:
+            panel.border_title = "The same on the command line"
+            panel.border_subtitle = "copied   Escape closes"
+            yield Static(Text(plain(self.command), overflow="fold"))
+            if self._words:
+                yield Static(Text(self._words), classes="quiet")
+
+    def on_mount(self) -> None:
+        self.action_copy()
+
+    def action_copy(self) -> None:
+        """To the terminal's clipboard (OSC 52)."""
+        self.app.copy_to_clipboard(self.command)

@@ -1,6 +1,6 @@
-"""A finding whole: what proves it, what mends it, the plan of that, and doing it.
+"""A finding whole: what proves it, what repairs it, the plan of that, and doing it.
 
-Nothing acts before its plan was shown. What is mended is what the dialog was opened on.
+Nothing acts before its plan was shown. What is repaired is what the dialog was opened on.
 """
 
 import shlex
@@ -17,15 +17,13 @@ from textual.widgets import Input
 from console.doctor.finding import Repair
 from console.errors import ConsoleError
 from console.tui import jobs
-from console.tui.board import ConnectionView, Link, QueueView
-from console.tui.desk import Desk
+from console.tui.context import Context
 from console.tui.dialogs.dialog import Dialog
 from console.tui.findings import FindingView
-from console.tui.places import Place
-from console.tui.text import plain, said
-from console.tui.widgets.finding_lines import FindingLines
-from console.tui.widgets.tones import tone
-from console.tui.widgets.words import Words
+from console.tui.open_connection import OpenConnection
+from console.tui.store import ConnectionView, Link, QueueView
+from console.tui.tabs.findings import FindingLines
+from console.tui.text import Words, plain, said, tone
 
 _TABS = {
     "error_burst": "errors",
@@ -41,7 +39,7 @@ _LOOK_SECONDS = 0.25
 class Phase(Enum):
     """How far it is."""
 
-    NOTHING = "nothing here mends it by itself"
+    NOTHING = "nothing here repairs it automatically"
     REFUSED = "not allowed"
     PLANNING = "planning"
     PLANNED = "planned"
@@ -56,21 +54,24 @@ class FindingDialog(Dialog[None]):
     AUTO_FOCUS = ""
     """A line that is not there yet shall not take the keys."""
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "out", "close", show=False, tooltip="close; what runs goes on"),
-        Binding("y", "mend", "mend", tooltip="do what the plan says"),
+        Binding("escape,q", "out", "close", show=False, tooltip="close; what is running goes on"),
+        Binding("y", "mend", "repair", tooltip="do what the plan says"),
         Binding("o", "command", "command", tooltip="copy it as a command line"),
-        Binding("enter", "queue", "queue", tooltip="open the queue where more of it is shown"),
+        Binding("enter", "queue", "queue", tooltip="open the queue at the tab that shows more"),
         Binding("a", "actions", "actions", tooltip="what can be done with the queue"),
-        Binding("d", "examine", "doctor", tooltip="let the doctor look at the queue now"),
+        Binding("s", "silence('silence')", "silence", tooltip="for a time: nobody is told of it"),
+        Binding("c", "silence('ack')", "ack", tooltip="acknowledge it, until it ends or worsens"),
+        Binding("x", "silence('unsilence')", "unsilence", tooltip="end its silence"),
+        Binding("d", "examine", "doctor", tooltip="let the doctor examine the queue now"),
         Binding("down,j", "scroll(1)", "down", show=False),
         Binding("up,k", "scroll(-1)", "up", show=False),
         Binding("pagedown,ctrl+f", "scroll(10)", "page down", show=False),
         Binding("pageup,ctrl+b", "scroll(-10)", "page up", show=False),
     ]
 
-    def __init__(self, desk: Desk, finding: FindingView) -> None:
+    def __init__(self, context: Context, finding: FindingView) -> None:
         super().__init__()
-        self.desk = desk
+        self.context = context
         self.finding = finding
         self.phase = Phase.NOTHING
         self._lines: Sequence[str] = ()
@@ -80,13 +81,11 @@ class FindingDialog(Dialog[None]):
 
     @property
     def repair(self) -> Repair | None:
-        """What mends it."""
         return None if self.finding.finding is None else self.finding.finding.repair
 
     @property
-    def place(self) -> Place | None:
-        """Its connection."""
-        return self.desk.places.get(self.finding.connection)
+    def conn(self) -> OpenConnection | None:
+        return self.context.connections.get(self.finding.connection)
 
     def compose(self) -> ComposeResult:
         """What is known, which scrolls; under it what can be done."""
@@ -105,7 +104,7 @@ class FindingDialog(Dialog[None]):
     def on_mount(self) -> None:
         """The plan is made at once: it changes nothing."""
         evidence = self.query_one("#finding-evidence", FindingLines)
-        evidence.draw(self.finding, self.desk.moment, words=False)
+        evidence.draw(self.finding, self.context.moment, words=False)
         self.query_one("#finding-name").display = False
         self._plan()
         self.set_interval(_LOOK_SECONDS, self._look_again)
@@ -114,10 +113,9 @@ class FindingDialog(Dialog[None]):
 
     @property
     def connection(self) -> ConnectionView | None:
-        """How its connection is now."""
-        now = self.desk.clock.monotonic()
+        now = self.context.clock.monotonic()
         name = plain(self.finding.connection)
-        found = (view for view in self.desk.board.connections(now) if view.name == name)
+        found = (view for view in self.context.store.connections(now) if view.name == name)
         return next(found, None)
 
     @property
@@ -127,28 +125,28 @@ class FindingDialog(Dialog[None]):
         production = view is not None and view.production
         return production or (self.repair is not None and self.repair.wants_name)
 
-    def _refusal(self, repair: Repair, place: Place) -> str:
+    def _refusal(self, repair: Repair, conn: OpenConnection) -> str:
         """Why it is not to be done now; nothing where it is."""
         view = self.connection
         if view is not None and view.link not in {Link.ALIVE, Link.OPENING}:
-            return "The connection gives no answer: nothing is done on old figures."
-        if place.rights < repair.rights:
-            needs, has = repair.rights.word, place.rights.word
-            return f"It needs the rights {needs}; this connection has {has}."
-        if place.database.read_only:
+            return "The connection does not answer: nothing is done on old figures."
+        if conn.rights < repair.rights:
+            needs, has = repair.rights.word, conn.rights.word
+            return f"It needs the right {needs}; this connection has {has}."
+        if conn.database.read_only:
             return "This connection is read-only."
         return ""
 
     def _plan(self) -> None:
-        repair, place = self.repair, self.place
-        if repair is None or place is None:
+        repair, conn = self.repair, self.conn
+        if repair is None or conn is None:
             self._say(Phase.NOTHING)
             return
-        if why := self._refusal(repair, place):
+        if why := self._refusal(repair, conn):
             self._say(Phase.REFUSED, why=why)
             return
         self._say(Phase.PLANNING)
-        database = place.database
+        database = conn.database
         jobs.start(self, lambda: repair.plan(database), self.show_plan, self._failed)
 
     def show_plan(self, lines: Sequence[str]) -> None:
@@ -162,7 +160,7 @@ class FindingDialog(Dialog[None]):
             self._fit()
 
     def _failed(self, error: ConsoleError) -> None:
-        self._ended_at = self.desk.clock.monotonic()
+        self._ended_at = self.context.clock.monotonic()
         self._say(Phase.FAILED, why=said(error))
 
     def action_mend(self) -> None:
@@ -171,7 +169,6 @@ class FindingDialog(Dialog[None]):
             self._run()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """The name, where it has to be typed."""
         event.stop()
         key = self.finding.queue_key
         if self.phase is not Phase.PLANNED or key is None:
@@ -182,23 +179,23 @@ class FindingDialog(Dialog[None]):
             self._say(Phase.PLANNED, self._lines, why="That is not the queue's name.")
 
     def _run(self) -> None:
-        repair, place = self.repair, self.place
-        if repair is None or place is None:
+        repair, conn = self.repair, self.conn
+        if repair is None or conn is None:
             return
-        if why := self._refusal(repair, place):
+        if why := self._refusal(repair, conn):
             self._say(Phase.REFUSED, why=why)
             return
         self.query_one("#finding-name").display = False
         self.set_focus(None)
         self._say(Phase.RUNNING, self._lines)
-        database, app = place.database, self.app
+        database, app = conn.database, self.app
         words = f"{self.finding.label}: {plain(repair.summary)}"
 
         # It goes on and tells its end, whether this dialog is there or not.
         def done(lines: Sequence[str]) -> None:
-            self.desk.ways.examine(self.finding.queue_key)
+            self.context.navigator.examine(self.finding.queue_key)
             if self.is_attached:
-                self._ended_at = self.desk.clock.monotonic()
+                self._ended_at = self.context.clock.monotonic()
                 self._say(Phase.DONE, lines)
             else:
                 app.notify(f"{words}: done", markup=False)
@@ -217,7 +214,7 @@ class FindingDialog(Dialog[None]):
         self.phase, self._lines, self._why = phase, lines, why
         self.query_one("#finding-lines", FindingLines).draw(
             self.finding,
-            self.desk.moment,
+            self.context.moment,
             evidence=False,
             allowed=phase is not Phase.REFUSED,
         )
@@ -251,44 +248,49 @@ class FindingDialog(Dialog[None]):
         self.query_one("#finding-scroll").styles.max_height = most
 
     def on_resize(self) -> None:
-        """Another size has other room."""
         self._fit()
 
     def _words(self) -> tuple[str, str]:
         """What stands at the bottom, and its tone."""
-        confirm = "Type the queue's name and Enter to do it." if self.wants_name else "y does it."
+        confirm = (
+            "Type the queue's name and press Enter to run it." if self.wants_name else "y runs it."
+        )
         return {
             Phase.NOTHING: (self._nothing(), "quiet"),
             Phase.REFUSED: (f"Not here: {self._why}", "warning"),
-            Phase.PLANNING: ("The plan is being made ...", "quiet"),
+            Phase.PLANNING: ("Making the plan ...", "quiet"),
             Phase.PLANNED: (confirm, "strong"),
-            Phase.RUNNING: ("It runs ...", "strong"),
-            Phase.DONE: ("Done. The doctor looks again ...", "good"),
+            Phase.RUNNING: ("Running ...", "strong"),
+            Phase.DONE: ("Done. The doctor is examining it again ...", "good"),
             Phase.FAILED: (self._why, "critical"),
         }[self.phase]
 
     def _nothing(self) -> str:
         if self.finding.queue_key is None:
-            return "The console goes on trying by itself."
+            return "The console keeps trying by itself."
         if self.finding.finding is None:
-            return "So say the figures; the doctor has not explained it yet."
-        return "Nothing mends it without somebody's judgement."
+            return "The figures say so; the doctor has not explained it yet."
+        words = self.finding.finding.needs.splitlines()[:1]
+        return plain(f"It {words[0]}.") if words else ""
 
     def _keys(self) -> str:
         keys = [] if self.finding.queue_key is None else ["Enter opens the queue", "a actions"]
+        if keys:
+            silenced = self.finding.silenced is not None
+            keys.append("x unsilence" if silenced else "s silence · c ack")
         if self.command:
             keys.append("o copies the command line")
-        closes = "Escape closes, it goes on" if self.phase is Phase.RUNNING else "Escape closes"
+        closes = "Escape closes; it goes on" if self.phase is Phase.RUNNING else "Escape closes"
         return " · ".join([*keys, closes])
 
     def _look_again(self) -> None:
         """What was refused may be allowed again; what was done has the doctor's word on it."""
-        repair, place = self.repair, self.place
-        if self.phase is Phase.REFUSED and repair and place and not self._refusal(repair, place):
+        repair, conn = self.repair, self.conn
+        if self.phase is Phase.REFUSED and repair and conn and not self._refusal(repair, conn):
             self._plan()
         if self.phase is not Phase.DONE:
             return
-        now = self.desk.clock.monotonic()
+        now = self.context.clock.monotonic()
         view = self._queue(now)
         if view is None or view.examined_seconds is None:
             return
@@ -296,28 +298,27 @@ class FindingDialog(Dialog[None]):
             return
         still = next((one for one in view.findings if one.key == self.finding.key), None)
         ask = self.query_one("#finding-ask", Words)
-        words = "Done, and the doctor finds it no more."
+        words = "Done; the doctor no longer finds it."
         if still is not None:
             words = f"Done; the doctor still finds: {still.summary}"
         line = Text(words, tone(ask, "good" if still is None else "warning"))
         ask.say(line.append(f"\n{self._keys()}", tone(ask, "quiet")))
 
     def _queue(self, now: float) -> QueueView | None:
-        views = self.desk.board.queues(now)
+        views = self.context.store.queues(now)
         return next((view for view in views if view.key == self.finding.queue_key), None)
 
     # Keys.
 
     @property
     def command(self) -> str:
-        """The twin on the command line; empty: there is none."""
-        repair, place, key = self.repair, self.place, self.finding.queue_key
-        if repair is None or place is None or key is None:
+        """The equivalent command line; empty: there is none."""
+        repair, conn, key = self.repair, self.conn, self.finding.queue_key
+        if repair is None or conn is None or key is None:
             return ""
-        words = repair.command
-        if not words and repair.unattended:
-            words = shlex.join(["dbq-console", "doctor", key[2], "--fix", "--schema", key[1]])
-        return f"{words} {shlex.join(place.words)}".strip() if words else ""
+        told = self.finding.finding
+        words = (told.command if told is not None else "") or repair.command
+        return f"{words} {shlex.join(conn.words)}".strip() if words else ""
 
     def action_command(self) -> None:
         """Copy it. It plans only: --yes is the operator's to add."""
@@ -326,25 +327,35 @@ class FindingDialog(Dialog[None]):
             self.notify(f"Copied: {self.command}", markup=False)
 
     def action_queue(self) -> None:
-        """Where more of it is to be seen."""
         key = self.finding.queue_key
         if key is not None and self.phase is not Phase.RUNNING:
             self.app.pop_screen()
             which = self.finding.key[4]
             tab = which if which in _TABS.values() else _TABS.get(self.finding.code, "findings")
-            self.desk.ways.open_queue(key, tab)
+            self.context.navigator.open_queue(key, tab)
 
     def action_actions(self) -> None:
         """What can be done with the queue, where the finding itself offers nothing."""
         key = self.finding.queue_key
         if key is not None and self.phase is not Phase.RUNNING:
             self.app.pop_screen()
-            self.desk.ways.open_actions(key)
+            self.context.navigator.open_actions(key)
+
+    def action_silence(self, verb: str) -> None:
+        """The form, with the finding's code."""
+        key = self.finding.queue_key
+        if key is not None and self.phase is not Phase.RUNNING:
+            self.app.pop_screen()
+            self.context.navigator.open_action(key, verb, code=self._silence_code(verb))
+
+    def _silence_code(self, verb: str) -> str:
+        """What silences it now may be about more than it is."""
+        by = self.finding.silenced
+        return by.code if by is not None and verb == "unsilence" else self.finding.doctors_code
 
     def action_examine(self) -> None:
-        """Let the doctor look now."""
-        self.desk.ways.examine(self.finding.queue_key)
-        self.notify("The doctor looks.")
+        self.context.navigator.examine(self.finding.queue_key)
+        self.notify("The doctor is at work.")
 
     def action_out(self) -> None:
         """Close. What runs goes on, and tells its end."""
@@ -353,6 +364,5 @@ class FindingDialog(Dialog[None]):
             self.app.notify("It goes on in the background.")
 
     def action_scroll(self, lines: int) -> None:
-        """Some lines down, or up."""
         scroll = self.query_one("#finding-scroll")
         scroll.scroll_relative(y=lines, animate=False, immediate=True)

@@ -1,6 +1,7 @@
 """The verbs that a queue has; what is not allowed is there too, greyed, with its reason."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.text import Text
@@ -10,29 +11,87 @@ from textual.containers import Vertical
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
+from console.actions.availability import unavailable
 from console.catalog import Queue
 from console.errors import ConsoleError
 from console.monitor import filters
-from console.tui.actions.allowed import ON_THE_LAKE, Choice, choices, suggested
-from console.tui.board import Key, QueueView
-from console.tui.desk import Desk
-from console.tui.dialogs.dialog import Dialog
-from console.tui.jobs import start
-from console.tui.text import plain, said
-from console.tui.widgets.choices import Choices
-from console.tui.widgets.lines import Lines
+from console.rights import Rights
+from console.tui.context import Context
+from console.tui.dialogs.dialog import Choices, Dialog
+from console.tui.jobs import look_up
+from console.tui.store import QueueKey, QueueView
+from console.tui.text import Lines, plain, said
+from console.verbs import MODULES, all_verbs
+from console.verbs import pipeline as jobs
 
 
-def view_of(desk: Desk, key: Key) -> QueueView | None:
-    """The queue's figures as the board has them now."""
-    queues = desk.board.queues(desk.clock.monotonic())
+@dataclass(frozen=True)
+class VerbChoice:
+    """One verb, as it is offered. `why_not` empty: it may be chosen."""
+
+    verb: str
+    summary: str
+    why_not: str = ""
+
+
+_SMOKE = ("smoke", "test its design on a scratch queue")
+"""A verb with a screen of its own."""
+
+ON_THE_LAKE = {"to lake": "archive", "from lake": "replay", "verify log": "verify"}
+"""Jobs of the pipeline, as they are called here."""
+_LAKE_WORDS = {
+    "to lake": "its archive into Parquet files, as a process of its own",
+    "from lake": "archived messages from Parquet files back into it, once each",
+    "verify log": "what was pushed and popped: lost, duplicated, out of order",
+}
+
+
+def choices(queue: Queue, rights: Rights, stale: str = "") -> tuple[VerbChoice, ...]:
+    """All verbs that there are: first those that can be chosen. `stale`: why none can."""
+    every = [*_every(queue, rights, stale)]
+    return tuple(sorted(every, key=lambda one: bool(one.why_not)))
+
+
+def _every(queue: Queue, rights: Rights, stale: str) -> Iterator[VerbChoice]:
+    # Silences are about a finding: its own dialog has them, as keys.
+    of_queue = [verb for verb in all_verbs() if MODULES[verb.name] != "silences"]
+    named = [(verb.name, verb.summary, verb.right({})) for verb in of_queue]
+    for verb, summary, wanted in (*named, (*_SMOKE, Rights.ADMIN)):
+        why = unavailable(queue, verb)
+        if not why and rights < wanted:
+            why = f"it needs the right {wanted.word}; this connection has {rights.word}"
+        yield VerbChoice(verb, summary, why or stale)
+    for name, verb in ON_THE_LAKE.items():
+        why = ""
+        if jobs.BY_NAME[verb].confirmed and rights < Rights.OPERATOR:
+            why = f"it needs the right operator; this connection has {rights.word}"
+        yield VerbChoice(name, _LAKE_WORDS[name], why or stale)
+
+
+_BY_STATE = {"error": "requeue", "claimed": "release", "done": "archive", "ready": ""}
+
+
+def suggested(stuck: int | None, errors: int | None, state: str = "") -> str:
+    """The verb that the messages' state or the queue's figures call for first; empty: none."""
+    if state in _BY_STATE:
+        return _BY_STATE[state]
+    if stuck:
+        return "release"
+    return "requeue" if errors else ""
+
+
+def view_of(context: Context, key: QueueKey) -> QueueView | None:
+    """The queue's figures as the store has them now."""
+    queues = context.store.queues(context.clock.monotonic())
     return next((view for view in queues if view.key == key), None)
 
 
 def acting_lines(view: QueueView | None) -> list[str]:
-    """Who acts on a queue, and since when."""
-    acting = () if view is None else view.snapshot.acting
-    return [f"! under {plain(one.words)}" for one in acting]
+    """What was decided of a queue; who acts on it, and since when."""
+    if view is None:
+        return []
+    decided = [f"! {plain(one.shown)}" for one in view.snapshot.decisions]
+    return [*decided, *(f"! under {plain(one.words)}" for one in view.snapshot.acting)]
 
 
 class VerbsDialog(Dialog[None]):
@@ -40,23 +99,21 @@ class VerbsDialog(Dialog[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "dismiss", "close", show=False),
-        Binding("j", "move('cursor_down')", "down", show=False),
-        Binding("k", "move('cursor_up')", "up", show=False),
-        Binding("g", "move('first')", "first", show=False),
-        Binding("G", "move('last')", "last", show=False),
     ]
 
-    def __init__(self, desk: Desk, key: Key, words: Sequence[str] = (), state: str = "") -> None:
+    def __init__(
+        self, context: Context, key: QueueKey, words: Sequence[str] = (), state: str = ""
+    ) -> None:
         """`words` and `state`: as `Ways.open_actions` has them."""
         super().__init__()
-        self._desk = desk
+        self._app_context = context
         self._key = key
         self._words = tuple(words)
         self._state = state or filters.parse(words).state or ""
-        self.choices: tuple[Choice, ...] = ()
+        self._queue: Queue | None = None
+        self.choices: tuple[VerbChoice, ...] = ()
 
     def compose(self) -> ComposeResult:
-        """Who is at it on top, then the verbs."""
         with Vertical(id="verbs") as panel:
             panel.border_title = Text(f"Actions on {plain(self._key[1])}.{plain(self._key[2])}")
             panel.border_subtitle = "Enter opens the form   Escape closes"
@@ -65,24 +122,23 @@ class VerbsDialog(Dialog[None]):
 
     def on_mount(self) -> None:
         """What can be done is told by the catalog, which may take a moment."""
-        self._say(["Looking the queue up ..."])
-        place = self._desk.place(self._key)
-        if place is None:
-            self._say([self._desk.nothing_behind])
+        self._say(["Looking up the queue ..."])
+        conn = self._app_context.conn(self._key)
+        if conn is None:
+            self._say([self._app_context.nothing_behind])
             return
-        _, schema, name = self._key
-        start(self, lambda: place.find(schema, name), self.show, self._failed)
+        look_up(self, conn, self._key, self.show, self._failed)
 
     def show(self, queue: Queue) -> None:
-        """Offer what there is for such a queue."""
-        place = self._desk.place(self._key)
-        if place is None:
+        conn = self._app_context.conn(self._key)
+        if conn is None:
             return
-        view = view_of(self._desk, self._key)
+        self._queue = queue
+        view = view_of(self._app_context, self._key)
         stale = ""
         if view is not None and view.unreachable:
             stale = "the connection gives no new figures"
-        self.choices = choices(queue, place.rights, stale)
+        self.choices = choices(queue, conn.rights, stale)
         self._say(acting_lines(view))
         options = self.query_one("#choices", OptionList)
         options.clear_options()
@@ -106,23 +162,18 @@ class VerbsDialog(Dialog[None]):
         words.display = bool(lines)
         words.say(Text("\n".join(plain(line) for line in lines)))
 
-    def action_move(self, way: str) -> None:
-        """As the arrows do."""
-        getattr(self.query_one("#choices", OptionList), f"action_{way}")()
-
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Open the form."""
         verb = event.option.id or ""
         self.app.pop_screen()
         if verb == "smoke":
-            self._desk.ways.open_smoke(self._key)
+            self._app_context.navigator.open_smoke(self._key)
         elif verb in ON_THE_LAKE:
-            self._desk.ways.open_pipeline(ON_THE_LAKE[verb], self._key)
+            self._app_context.navigator.open_pipeline(ON_THE_LAKE[verb], self._key)
         else:
-            self._desk.ways.open_action(self._key, verb, self._words)
+            self._app_context.navigator.open_action(self._key, verb, self._words, self._queue)
 
 
-def _option(choice: Choice) -> Option:
+def _option(choice: VerbChoice) -> Option:
     text = Text(f"{choice.verb:<12}", "bold" if not choice.why_not else "", no_wrap=True)
     text.append(choice.why_not or choice.summary, "not bold")
     return Option(text, id=choice.verb, disabled=bool(choice.why_not))

@@ -3,340 +3,270 @@
 Or what a library keeps in it: a preset knows its columns, and asks for a name and which queue.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Container, VerticalScroll
+from textual.containers import Container, Vertical, VerticalScroll
 from textual.widgets import Input
 
-from console.actions import adopt as adopting
-from console.actions import adoptable, libraries
-from console.actions.adoptable import Column, Preview, Table
-from console.actions.libraries import Found
-from console.catalog import Queue
-from console.designs import DESIGNS, LIBRARIES, Design, designs_on
-from console.engines import Database
-from console.errors import ConsoleError
+from console import formats
+from console.actions import adopt, libraries
+from console.actions.adopt import CandidateTable, Preview
+from console.actions.libraries import DiscoveredTable
+from console.catalog import Column, Queue
+from console.designs import DESIGNS, Design, designs_on
+from console.errors import RefusedError, UsageError
 from console.rights import Rights
 from console.tui import jobs
-from console.tui.desk import Desk
-from console.tui.dialogs.command import show_twin
-from console.tui.dialogs.confirm import ConfirmDialog
-from console.tui.jobs import Question
-from console.tui.screens.install import is_production
-from console.tui.screens.live import LiveScreen
-from console.tui.text import plain, said
-from console.tui.widgets.adopt_preview import AdoptPreview
-from console.tui.widgets.adoptable_table import AdoptableTable, Tables
-from console.tui.widgets.field import Field
-from console.tui.widgets.paragraph import Paragraph
-from console.tui.widgets.screen_head import ScreenHead
-from console.tui.widgets.tones import tone
+from console.tui.context import Context
+from console.tui.dialogs.dialog import show_equivalent_command
+from console.tui.jobs import Question, Running
+from console.tui.screens.form import Stage
+from console.tui.screens.install import is_production, where
+from console.tui.screens.planned import PlannedScreen
+from console.tui.text import Paragraph, Words, plain, tone
+from console.tui.widgets.adopt_form import AdoptForm, AdoptPreview
+from console.tui.widgets.keyed_table import Column as Shown
+from console.tui.widgets.keyed_table import KeyedTable, known
+from console.verbs.queues import ADOPT, adopt_plan
+from console.verbs.verb import values, words
 
-_TYPED = {"push_sequence", "pop_sequence", "size"}
-"""Roles that no column plays."""
-_ROLES = tuple(adoptable.WHAT_ROLES_ARE)
-_NONE = "-"
-_LIBRARY_FIELDS = ("only", "called")
-"""What a preset asks for, in place of roles."""
 _WIDE = 120
 
 
-class AdoptScreen(LiveScreen):
+@dataclass(frozen=True)
+class Tables:
+    """What a database has: tables that are no queue yet, and those that were adopted."""
+
+    free: tuple[CandidateTable, ...] = ()
+    adopted: tuple[Queue, ...] = ()
+    found: tuple[DiscoveredTable, ...] = ()
+    """Those that a library keeps queues in."""
+
+    def library_of(self, table: CandidateTable) -> DiscoveredTable | None:
+        """Whose it is, where a library made it that has a preset."""
+        conn = (table.schema, table.name)
+        return next((one for one in self.found if one.key == conn), None)
+
+
+class AdoptScreen(PlannedScreen):
     """First the list of tables; Enter on one opens its form. Nothing in the table is touched."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("slash", "filter", "filter", key_display="/", priority=True, tooltip="by name"),
-        Binding("enter", "go_on", "choose", tooltip="choose the table; then adopt it"),
-        Binding("f", "forget", "forget", show=False, tooltip="forget one that was adopted"),
-        Binding("o", "command_line", "command line", show=False, tooltip="the same elsewhere"),
+        Binding("enter", "go", "choose", tooltip="choose the table, then adopt it"),
+        Binding("f", "forget", "forget", show=False, tooltip="forget an adopted one"),
     ]
-
+    STAGES: ClassVar[Mapping[str, frozenset[Stage]]] = {
+        **PlannedScreen.STAGES,
+        "go": frozenset({Stage.CHOOSING, Stage.FORM}),
+        "filter": frozenset({Stage.CHOOSING}),
+        "forget": frozenset({Stage.CHOOSING}),
+        "command": frozenset({Stage.FORM, Stage.PLAN}),
+        "hold": frozenset(),
+        "stop": frozenset(),
+        "again": frozenset(),
+    }
+    AGAIN = ""
     FILTERS: ClassVar[tuple[tuple[str, str], ...]] = (("/ jobs", "jobs in the schema or name"),)
+    verb = ADOPT
 
-    def __init__(self, desk: Desk, connection: str = "") -> None:
-        super().__init__(desk)
-        self._place = desk.places.get(connection or next(iter(desk.places), ""))
+    def __init__(
+        self,
+        context: Context,
+        connection: str = "",
+        options: Mapping[str, str] | None = None,
+        running: Running | None = None,
+    ) -> None:
+        """`options` are the verb's, by the command line's names; `running`: one to go back to."""
+        super().__init__(context, None if running is None else running.key, running)
+        if running is not None:
+            connection = running.key[0]
+        self._conn = context.connections.get(connection or next(iter(context.connections), ""))
+        self._begins = dict(options or {})
         self._tables: Tables | None = None
-        self._table: Table | None = None
-        self._columns: tuple[Column, ...] = ()
+        columns: tuple[Shown[CandidateTable | Queue], ...] = (
+            Shown("schema", "schema", lambda one: plain(one.schema), "quiet", 6, 20),
+            Shown("name", "table", lambda one: plain(one.name), _if_adopted, 12, 60),
+            Shown("rows", "rows", _rows, "", 6, 12, right=True),
+            Shown("state", "", self._state, _if_adopted, 8, 40),
+        )
+        self.table = KeyedTable(columns, ("state",), id="tables")
+        """Tables that are no queue yet, and those that were adopted."""
+        self._table: CandidateTable | None = None
         self._preview: Preview | None = None
-        self._error = ""
-        self._question: Question[Preview] = Question(self, self.show_preview, self._failed)
+        self._previewed: object = None
+        """What the form said when the preview was asked for."""
+        self._question: Question[Preview] = Question(self, self.show_preview, self.say)
 
-    def body(self) -> ComposeResult:
-        """The tables; or the form of one, with what it gives."""
-        yield ScreenHead(id="adopt-head", classes="head")
-        yield Paragraph(id="adopt-words", classes="empty")
-        yield AdoptableTable(id="tables")
-        yield Input(id="filter", placeholder="a part of the name")
-        with Container(id="adopt"):
-            with VerticalScroll(id="adopt-form", can_focus=False):
-                designs = [(name, name) for name in self._designs]
-                yield Field("design", choices=designs, value="claim", prefix="role")
-                yield Field("only", "queue", choices=[(_NONE, "all of them")], prefix="role")
-                yield Field("called", "name", prefix="role")
-                for role in _ROLES:
-                    typed = role in _TYPED
-                    choices = None if typed else [(_NONE, "none")]
-                    yield Field(role, choices=choices, prefix="role")
+    def form_part(self) -> ComposeResult:
+        """The tables; then the form of one, with what it gives."""
+        with Vertical(id="choosing"):
+            yield Paragraph(id="adopt-words", classes="empty")
+            yield self.table
+            yield Input(id="filter", placeholder="part of the name")
+        with Container(id="form"):
+            yield AdoptForm([*self._designs])
             with VerticalScroll(id="adopt-preview"):
                 yield AdoptPreview(id="adopt-told")
 
     @property
     def _designs(self) -> Mapping[str, Design]:
-        if self._place is None:
+        if self._conn is None:
             return DESIGNS
-        here = designs_on(self._place.database.product.name)
+        here = designs_on(self._conn.database.product.name)
         return {name: of for name, of in here.items() if not of.waits_itself}
 
-    def on_mount(self) -> None:
+    def offered(self) -> None:
         """The tables are asked for at once."""
-        for hidden in ("#filter", "#adopt", "#adopt-words"):
-            self.query_one(hidden).display = False
-        self.set_focus(self.query_one("#tables"))
-        super().on_mount()
+        self.query_one("#filter").display = False
+        self.query_one("#adopt-words").display = False
+        self.turn(Stage.CHOOSING)
         self._look()
 
+    def enter(self) -> None:
+        """The list of tables has the keys; then the form of one."""
+        if self.stage is Stage.CHOOSING:
+            self.set_focus(self.table)
+        else:
+            super().enter()
+
     def _look(self) -> None:
-        place = self._place
-        if place is None:
+        conn = self._conn
+        if conn is None:
             return
-        database = place.database
+        database = conn.database
 
         def look() -> Tables:
             return Tables(
-                tuple(adoptable.tables(database)),
-                tuple(adoptable.adopted(database)),
+                tuple(adopt.tables(database)),
+                tuple(adopt.adopted(database)),
                 tuple(libraries.discover(database)),
             )
 
-        jobs.start(self, look, self.show_tables, self._failed)
+        jobs.start(self, look, self.show_tables, self.say)
 
     def show_tables(self, tables: Tables) -> None:
-        """The tables, as they came."""
-        self._tables, self._error = tables, ""
+        """The tables, as they came; the form of one that a command line has named."""
+        self._tables = tables
+        self.say()
         self.draw()
-
-    def _failed(self, error: ConsoleError) -> None:
-        self._error = said(error)
-        self.draw()
+        named = self._begins.get("table") or self._begins.get("name")
+        for one in tables.free:
+            if one.name == named and self.stage is Stage.CHOOSING:
+                self._choose(one)
+                return
+        if named and self.stage is Stage.CHOOSING:
+            self.say(UsageError(f"There is no table {named!r} here that could be adopted."))
 
     # How it is drawn.
 
-    def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
-        """The list, or the form."""
-        choosing = self._table is None
-        self.query_one("#tables").display = choosing
-        form = self.query_one("#adopt")
-        form.display = not choosing
-        form.set_class(self.app.size.width >= _WIDE, "-wide")
+    def draw_body(self, now: float, *, paused: bool) -> None:
+        super().draw_body(now, paused=paused)
+        self.query_one("#form").set_class(self.app.size.width >= _WIDE, "-wide")
         self._draw_head(now)
-        if choosing:
+        if self.stage is Stage.CHOOSING:
             self._draw_tables()
-        else:
+        elif self.stage is Stage.FORM:
             self._draw_preview()
 
     def _draw_head(self, now: float) -> None:
-        head = self.query_one("#adopt-head", ScreenHead)
-        line = Text()
-        line.append("Adopt a table" if self._table is None else "Adopt ", tone(head, "strong"))
-        if self._table is not None:
-            line.append(plain(f"{self._table.schema}.{self._table.name}"), tone(head, "strong"))
-        place = self._place
-        if place is None:
+        head, table, conn = self.query_one("#action-head", Words), self._table, self._conn
+        line = Text("Adopt a table" if table is None else "Adopt ", tone(head, "strong"))
+        if table is not None:
+            line.append(plain(f"{table.schema}.{table.name}"), tone(head, "strong"))
+        if conn is None:
             line.append("   there is no connection here", tone(head, "warning"))
         else:
-            line.append(f" on {plain(place.name)}", tone(head, "quiet"))
-            if is_production(self.desk, place, now):
-                line.append("  ")
-                line.append(" PRODUCTION ", tone(head, "production"))
-            if place.rights < Rights.ADMIN:
-                words = f"   {place.rights.word}: it can be tried here; adopting wants admin"
-                line.append(words, tone(head, "warning"))
-            if self._table is not None:
+            without = "you can try it here; adopting needs admin"
+            line.append_text(where(self.context, head, conn, now, without))
+            if self.stage is Stage.FORM:
                 # A field has Enter for itself: the footer does not tell of it there.
                 line.append("   Enter: adopt · Tab: next field", tone(head, "quiet"))
-        head.draw(line, self._error)
+        line.truncate(max(20, self.app.size.width - 2), overflow="ellipsis")
+        head.say(line)
 
     def _draw_tables(self) -> None:
         wanted = self.query_one("#filter", Input).value.casefold()
-        table = self.query_one(AdoptableTable)
-        table.show_tables(self._tables or Tables(), wanted)
+        table, found = self.table, self._tables or Tables()
+        every: list[CandidateTable | Queue] = [*found.free, *found.adopted]
+        table.show(
+            {
+                repr((one.schema, one.name)): one
+                for one in every
+                if wanted in f"{one.schema}.{one.name}".casefold()
+            }
+        )
         empty = self.query_one("#adopt-words", Paragraph)
         words = ""
-        if not table.keys and not self._error:
-            words = "Looking at the tables ..." if self._tables is None else "No table matches."
+        if not table.keys and not self.query_one("#problem").display:
+            words = "Reading the tables ..." if self._tables is None else "No table matches."
             if self._tables is not None and not wanted:
-                words = "There is no table here that could be adopted and that this login may read."
+                words = "There is no table here that this login may read and that could be adopted."
         empty.say(Text(words))
         empty.display = bool(words)
         table.display = not words
 
+    def _state(self, one: CandidateTable | Queue) -> str:
+        if isinstance(one, Queue):
+            only = f", only {plain(one.part)}" if one.part else ""
+            return f"adopted as {one.design.name}{only} (f forgets)"
+        found = (self._tables or Tables()).library_of(one)
+        return "" if found is None else f"queues of {found.of.name}"
+
     def show_preview(self, preview: Preview) -> None:
-        """What the table is as that queue."""
         self._preview = preview
         self._draw_preview()
 
     def _draw_preview(self) -> None:
-        self.query_one(AdoptPreview).draw(self._missing(), self._preview)
+        self.query_one(AdoptPreview).draw(self.form.missing, self._preview)
 
     # The form.
 
-    def _field(self, name: str) -> Field:
-        return self.query_one(f"#role-{name}", Field)
-
     @property
-    def design(self) -> Design:
-        """The design that is chosen; or the library, whose preset is."""
-        name = self._field("design").value
-        return LIBRARIES.get(name) or DESIGNS[name]
-
-    @property
-    def _found(self) -> Found | None:
-        """What a library with a preset keeps in the chosen table."""
-        if self._table is None or self._tables is None:
-            return None
-        return self._tables.library_of(self._table)
-
-    @property
-    def called(self) -> str:
-        """The name that the queue of a preset shall have."""
-        return self._field("called").value.strip()
-
-    @property
-    def part(self) -> str:
-        """The one queue of a library that is meant; empty: all that its table has."""
-        value = self._field("only").value
-        return "" if value == _NONE else value
-
-    @property
-    def roles(self) -> dict[str, str]:
-        """Role -> column, as the form has it; those that are not mapped are left out."""
-        if self.design.library:
-            return {}
-        found = {role: self._field(role).value for role in adoptable.roles_of(self.design)}
-        return {role: column for role, column in found.items() if column not in {"", _NONE}}
-
-    def _missing(self) -> list[str]:
-        of, roles = self.design, self.roles
-        if of.library:
-            return [] if self.called else ["called"]
-        every = adoptable.roles_of(of)
-        return [role for role in every if adoptable.is_needed(of, role) and role not in roles]
+    def form(self) -> AdoptForm:
+        return self.query_one(AdoptForm)
 
     def show_columns(self, columns: Sequence[Column]) -> None:
-        """The chosen table's columns: each role gets the one that is likely its own."""
-        self._columns = tuple(columns)
-        self._error = ""
-        if (found := self._found) is not None:
-            self._offer_preset(found)
-        elif self.design.library:
-            self._field("design").value = "claim"
-        self._design_chosen()
-        self.set_focus(self._field("design").control)
-
-    def _offer_preset(self, found: Found) -> None:
-        """What the library keeps there: all of it first, under the name of its table."""
-        self._field("design").offer(found.of.name, [(n, n) for n in self._choices])
-        every = [(name, name) for name in found.queues]
-        if found.table.queue is None:
-            every = [(_NONE, "all of them"), *every]
-        self._field("only").offer(every[0][0], every, "which of those that it keeps there")
-        called = self._field("called")
-        name = found.table.queue or found.table.table
-        called.offer(name, None, "what the queue is called here")
-        called.touched = False
-
-    def _design_chosen(self) -> None:
-        of = self.design
-        self._field("design").offer(of.name, [(n, n) for n in self._choices], of.summary)
-        for name in _LIBRARY_FIELDS:
-            self._field(name).display = bool(of.library)
-        if of.library:
-            for role in _ROLES:
-                self._field(role).display = False
-            self._preset_changed()
+        table = self._table
+        if table is None or self._tables is None:
             return
-        guessed = adoptable.guess(of, self._columns)
-        choices = [(_NONE, "none"), *((c.name, f"{c.name} {c.type}") for c in self._columns)]
-        shown = adoptable.roles_of(of)
-        for role in _ROLES:
-            field = self._field(role)
-            field.display = role in shown
-            if role in _TYPED:
-                field.offer(field.value, None, adoptable.WHAT_ROLES_ARE[role])
+        self.say()
+        self.turn(Stage.FORM)
+        self.form.show(table, self._tables.library_of(table), columns, self._begins)
+        self._begins, self._previewed = {}, None
+        self.on_adopt_form_mapped()
+
+    def on_adopt_form_mapped(self) -> None:
+        """Another mapping, another preview. A field that was only offered again changes nothing."""
+        conn, form, table = self._conn, self.form, self._table
+        said = (form.design, form.roles, form.called, form.part)
+        if said == self._previewed:
+            return
+        self._preview, self._previewed = None, said
+        if conn is not None and table is not None and not form.missing:
+            database, masks, found = conn.database, conn.masks, form.found
+            queue = adopt.candidate(table, form.design, form.roles)
+            called, part = form.called, form.part
+            if found is not None and form.design.library:
+                self._question.ask(
+                    lambda: adopt.preview_of_library(database, found, called, part, masks)
+                )
             else:
-                field.offer(guessed.get(role, _NONE), choices)
-        self._mapping_changed()
-
-    @property
-    def _choices(self) -> list[str]:
-        """The designs; before them the library's own, where the table is one's."""
-        found = self._found
-        return [*([found.of.name] if found else []), *self._designs]
-
-    def _preset_changed(self) -> None:
-        place, found = self._place, self._found
-        called, part = self.called, self.part
-        self._field("called").complain("" if called else "the queue wants a name")
-        self._preview = None
-        if place is not None and found is not None and called:
-            masks, database = place.masks, place.database
-            self._question.ask(
-                lambda: adoptable.preview_of_library(database, found, called, part, masks)
-            )
+                self._question.ask(lambda: adopt.preview(database, queue, masks))
         self._draw_preview()
-
-    def _mapping_changed(self) -> None:
-        of, roles = self.design, self.roles
-        for role in adoptable.roles_of(of):
-            field = self._field(role)
-            words = adoptable.WHAT_ROLES_ARE[role]
-            if role not in roles and role in adoptable.WITHOUT:
-                words += f" · without it: {adoptable.WITHOUT[role]}"
-            value = field.value
-            field.explain(words)
-            needed = adoptable.is_needed(of, role) and role not in roles
-            field.complain(f"{of.name} cannot do without it: {words}" if needed else "")
-            if role == "size" and value and not value.isdecimal():
-                field.complain(f"a whole number, not {value!r}")
-        self._preview = None
-        place, table = self._place, self._table
-        if place is not None and table is not None and not self._missing():
-            queue = adoptable.candidate(table, of, roles)
-            masks = place.masks
-            self._question.ask(lambda: adoptable.preview(place.database, queue, masks))
-        self._draw_preview()
-
-    def on_field_changed(self, event: Field.Changed) -> None:
-        """Another mapping, another preview."""
-        if event.field.field_name == "design":
-            self._design_chosen()
-        elif self.design.library:
-            if event.field.field_name == "only" and not self._field("called").touched:
-                whole = "" if self._table is None else self._table.name
-                self._field("called").value = self.part or whole
-            self._preset_changed()
-        else:
-            self._mapping_changed()
 
     # Keys.
 
-    def check_action(
-        self,
-        action: str,
-        parameters: tuple[object, ...],  # noqa: ARG002  # Textual's signature
-    ) -> bool | None:
-        """While something is typed, keys are letters; a list has a filter, a form has none."""
-        if action == "filter":
-            return self._table is None and not isinstance(self.focused, Input)
-        if action == "forget":
-            return self._table is None
-        return True
+    def check_action(self, action: str, parameters: object) -> bool | None:
+        """While something is typed, keys are letters."""
+        if action == "filter" and isinstance(self.focused, Input):
+            return False
+        return super().check_action(action, parameters)
 
     def action_filter(self) -> None:
         """Only the tables with that in their names."""
@@ -345,130 +275,102 @@ class AdoptScreen(LiveScreen):
         self.set_focus(line)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """The list follows every letter."""
         if event.input.id == "filter":
             self._draw_tables()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Enter keeps the filter; in the form it goes on."""
-        event.stop()
         if event.input.id == "filter":
+            event.prevent_default()
+            event.stop()
             self.query_one("#filter").display = False
-            self.set_focus(self.query_one("#tables"))
-        else:
-            self.action_go_on()
+            self.set_focus(self.table)
 
-    def action_go_on(self) -> None:
-        """Choose the table; or ask whether to adopt it."""
-        if self._table is None:
-            self._choose()
+    def action_go(self) -> None:
+        """Choose the table; or go on to what adopting it means."""
+        chosen = self.table.row
+        if self.stage is Stage.CHOOSING and isinstance(chosen, CandidateTable):
+            self._choose(chosen)
+        elif self.stage is Stage.FORM:
+            if missing := self.form.missing:
+                self.form[missing[0]].enter()
+            else:
+                self.plan()
+
+    def _choose(self, table: CandidateTable) -> None:
+        conn = self._conn
+        if conn is None:
             return
-        missing = self._missing()
-        if missing:
-            self.set_focus(self._field(missing[0]).control)
-            return
-        place = self._place
-        if place is None or place.rights < Rights.ADMIN:
-            self._error = "Adopting wants the right admin."
-            self.draw()
-            return
-        table, of = self._table, self.design
-        database = place.database
-        name, lines, adopt = self._mapped(database, table, of)
-        lines = [
-            f"{table.schema}.{table.name} on {place.name} becomes a queue of the design {of.name}.",
-            "Nothing in it is touched; its own callers go on.",
-            "",
-            *lines,
-        ]
-        production = is_production(self.desk, place, self.desk.clock.monotonic())
-        dialog = ConfirmDialog("Adopt", lines, name, by_name=production)
-
-        def answered(yes: bool | None) -> None:  # noqa: FBT001  # Textual's way
-            if yes:
-                jobs.start(self, adopt, self.adopted, self._failed)
-
-        self.app.push_screen(dialog, answered)
-
-    def _mapped(
-        self, database: Database, table: Table, of: Design
-    ) -> tuple[str, list[str], Callable[[], Queue]]:
-        """The queue's name, what the form says of it, and how it is adopted."""
-        if of.library:
-            called, part = self.called, self.part
-            lines = [f"  name            {called}", f"  queue           {part or 'all of them'}"]
-            return (
-                called,
-                lines,
-                lambda: adopting.adopt_library(
-                    database, of, called, schema=table.schema, table=table.name, part=part
-                ),
-            )
-        roles = self.roles
-        lines = [f"  {role:<16}{column}" for role, column in roles.items()]
-        return (
-            table.name,
-            lines,
-            lambda: adopting.adopt(database, table.schema, table.name, of, roles),
-        )
-
-    def _choose(self) -> None:
-        chosen = self.query_one(AdoptableTable).table
-        place = self._place
-        if chosen is None or place is None:
-            return
-        self._table = chosen
+        self._table = table
         self.draw()
-        self.refresh_bindings()
-        database = place.database
+        database = conn.database
         jobs.start(
-            self, lambda: adoptable.columns(database, chosen), self.show_columns, self._failed
+            self,
+            lambda: adopt.columns(database, table),
+            self.show_columns,
+            self.say,
         )
 
-    def adopted(self, queue: Queue) -> None:
-        """It is a queue now: there it is."""
-        self.desk.look_now()
-        place = self._place
-        ways = self.ways
+    def plan(self) -> None:
+        """What it means: the queue's name, and what is in which column."""
+        conn, table, form = self._conn, self._table, self.form
+        if conn is None or table is None or conn.rights < Rights.ADMIN:
+            self.say(RefusedError("Adopting needs the right admin."))
+            return
+        told = form.roles.items()
+        queue = adopt.candidate(table, form.design, form.roles)
+        if form.found is not None and form.design.library:
+            queue = libraries.queue_of(form.design, form.found.table, form.called, form.part)
+            told = {"name": form.called, "queue": form.part or "all of them"}.items()
+        self.key = (conn.name, table.schema, queue.name)
+        lines = [f"  {what:<16}{words}" for what, words in told]
+        planned = adopt_plan(conn.database, queue, table, values(ADOPT, form.texts), lines)
+        production = is_production(self.context, conn, self.context.clock.monotonic())
+        self.read_plan(planned, conn, production=production)
+
+    def show_end(self, running: Running) -> None:
+        """It is a queue now: there it is. Else the form, with the reason."""
+        key = running.key
+        if running.error is not None or running.ended is None:
+            super().show_end(running)
+            return
+        navigator = self.navigator
         self.app.pop_screen()
-        self.app.notify(plain(f"{queue.label} is a queue of the console now."), markup=False)
-        if place is not None:
-            ways.open_queue((place.name, queue.schema, queue.name))
+        label = plain(".".join(key[1:]))
+        self.app.notify(f"{label} is now a queue of the console.", markup=False)
+        navigator.open_queue(key)
 
     def action_forget(self) -> None:
-        """The form of forget, for one that was adopted."""
-        queue = self.query_one(AdoptableTable).adopted
-        if queue is not None and self._place is not None:
-            self.ways.open_action((self._place.name, queue.schema, queue.name), "forget")
+        queue = self.table.row
+        if isinstance(queue, Queue) and self._conn is not None:
+            self.navigator.open_action((self._conn.name, queue.schema, queue.name), "forget")
 
     def action_out(self) -> None:
-        """From the form to the list, from the list out."""
+        """From the plan to the form, from there to the list, from the list out."""
         line = self.query_one("#filter", Input)
-        if self._table is not None:
-            self._table, self._preview, self._error = None, None, ""
-            self.draw()
-            self.set_focus(self.query_one("#tables"))
-            self.refresh_bindings()
+        if self.stage is Stage.FORM or (self.stage is Stage.CHOOSING and self._table is not None):
+            self._table, self._preview = None, None
+            self.say()
+            self.turn(Stage.CHOOSING)
             self._look()
-        elif line.display or line.value:
+        elif self.stage is Stage.CHOOSING and (line.display or line.value):
             line.value = ""
             line.display = False
-            self.set_focus(self.query_one("#tables"))
+            self.set_focus(self.table)
             self._draw_tables()
         else:
             super().action_out()
 
-    def action_command_line(self) -> None:
-        """What does the same on the command line."""
-        if self._table is None:
-            return
-        if self.design.library:
-            words = ["--schema", self._table.schema, "--table", self._table.name]
-            words += ["--preset", self.design.name]
-            words += [*(["--queue", self.part] if self.part else []), self.called]
-        else:
-            words = ["--schema", self._table.schema, "--design", self.design.name]
-            for role, column in self.roles.items():
-                words += ["--map", f"{role}={column}"]
-            words.append(self._table.name)
-        show_twin(self, self._place, "adopt", None, words)
+    def action_command(self) -> None:
+        if self._table is not None:
+            told = ["--schema", self._table.schema, *words(ADOPT, self.form.texts)]
+            show_equivalent_command(self, self._conn, ADOPT.name, None, told)
+
+
+def _if_adopted(one: CandidateTable | Queue) -> str:
+    return "quiet" if isinstance(one, Queue) else ""
+
+
+def _rows(one: CandidateTable | Queue) -> str:
+    if isinstance(one, Queue):
+        return ""
+    return known(one.rows_estimated, lambda rows: formats.count(rows, estimated=True))

@@ -1,6 +1,6 @@
 """Who did what: everywhere, on one connection, or to one queue."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,22 +9,96 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
-from console.actions import audit
-from console.actions.audit import Entry, Wanted
+from console import audit
+from console.audit import Entry, EntryFilter
+from console.engines import Database
 from console.errors import ConsoleError, UsageError
 from console.formats import numbered, parse_duration
-from console.tui.board import Key
-from console.tui.desk import Desk
-from console.tui.dialogs.audit_entry import AuditEntryDialog
-from console.tui.dialogs.command import show_twin
+from console.monitor import owners
+from console.tui.context import Context
+from console.tui.dialogs.audit_entry import AuditEntryDialog, Line, audit_table
+from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.jobs import Question
-from console.tui.places import Place
-from console.tui.screens.live import LiveScreen
-from console.tui.text import first_line, plain, said, whole_seconds
-from console.tui.widgets.audit_table import AuditTable, Line
-from console.tui.widgets.paragraph import Paragraph
-from console.tui.widgets.screen_head import ScreenHead
-from console.tui.widgets.tones import tone
+from console.tui.open_connection import OpenConnection
+from console.tui.screens.live import LiveScreen, ScreenHead
+from console.tui.store import QueueKey
+from console.tui.tabs.tab import ReadingTab
+from console.tui.text import Paragraph, Words, first_line, plain, said, tone, whole_seconds
+
+_MOST = 200
+
+
+@dataclass(frozen=True)
+class QueueAudit:
+    """The newest entries, and of those that have not ended whether they still run."""
+
+    entries: Sequence[Entry]
+    alive: Mapping[int, bool | None]
+
+
+def find(database: Database, schema: str, name: str) -> QueueAudit:
+    """What the database's audit has of a queue, also of one that is gone."""
+    with database.transaction("read the audit", read_only=True) as connection:
+        wanted = EntryFilter(schema=schema, queue=name)
+        entries = audit.entries(connection, wanted, _MOST)
+        return QueueAudit(entries, owners.alive(connection, entries))
+
+
+class AuditTab(ReadingTab[QueueAudit]):
+    """The newest first; what is running says so, and what was cut off too."""
+
+    NAME: ClassVar[str] = "audit"
+    TITLE: ClassVar[str] = "Audit"
+    EVERY_SECONDS: ClassVar[float] = 3.0
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "open", "whole", tooltip="show the whole action, and what undoes it"),
+    ]
+
+    def __init__(self, context: Context, key: QueueKey) -> None:
+        super().__init__(context, key)
+        self.table = audit_table(context, id="queue-audit", queues=False)
+
+    @property
+    def equivalent(self) -> tuple[str, Sequence[str]]:
+        return "audit", ()
+
+    def compose(self) -> ComposeResult:
+        yield Words(id="queue-audit-head")
+        yield self.table
+
+    def look(self) -> None:
+        self.ask(wait=False)
+
+    def read(self, conn: OpenConnection) -> QueueAudit:
+        return find(conn.database, *self.key[1:])
+
+    def draw_words(self) -> None:
+        """The lines too: times run on, and may be shown in another zone now."""
+        if self.found is not None:
+            alive = self.found.alive
+            lines = [Line(one, alive.get(one.action_id)) for one in self.found.entries]
+            self.table.show({line.key: line for line in lines})
+        self.table.display = bool(self.found and self.found.entries)
+        head = self.query_one("#queue-audit-head", Words)
+        if self.error is not None:
+            head.say(Text(self.old + said(self.error), tone(head, "critical")))
+        elif self.found is None:
+            head.say(Text("Reading the audit ...", tone(head, "quiet")))
+        else:
+            head.say(Text(self._told(self.found.entries), tone(head, "quiet")))
+
+    def _told(self, entries: Sequence[Entry]) -> str:
+        if not entries:
+            return "The console has not done anything to this queue yet."
+        newest = f"the newest {_MOST:,} actions" if len(entries) == _MOST else ""
+        count = newest or numbered(len(entries), "action")
+        return f"{count}   A: all of them, with a filter"
+
+    def action_open(self) -> None:
+        line = self.table.row
+        if line is not None:
+            self.app.push_screen(AuditEntryDialog(self.context, line, self.key[0]))
+
 
 _LIMIT = 500
 """Of one connection; the newest."""
@@ -33,7 +107,7 @@ _FORMS = "verb:purge  operator:ann  since:1d  running, or any words"
 
 
 @dataclass(frozen=True)
-class Sought:
+class AuditSearch:
     """What a line of the filter means: a part is asked of the database, the words are looked for
     in what came."""
 
@@ -43,10 +117,9 @@ class Sought:
     running: bool = False
     words: tuple[str, ...] = ()
 
-    def wanted(self, key: Key | None) -> Wanted:
-        """For the audit of a connection, or of a queue."""
+    def wanted(self, key: QueueKey | None) -> EntryFilter:
         schema, name = (None, None) if key is None else key[1:]
-        return Wanted(schema, name, self.verb, self.operator, self.since, self.running)
+        return EntryFilter(schema, name, self.verb, self.operator, self.since, self.running)
 
     def matches(self, line: Line) -> bool:
         """Whether all its words are in what is shown of the action."""
@@ -57,7 +130,7 @@ class Sought:
         return all(word in told for word in self.words)
 
 
-def read(text: str) -> Sought:
+def read(text: str) -> AuditSearch:
     """The filter that a line means. UsageError for a duration that is none."""
     verb = operator = since = None
     running = False
@@ -76,11 +149,11 @@ def read(text: str) -> Sought:
             running = True
         else:
             words.append(word.casefold())
-    return Sought(verb, operator, since, running, tuple(words))
+    return AuditSearch(verb, operator, since, running, tuple(words))
 
 
 @dataclass(frozen=True)
-class Found:
+class AuditEntries:
     """What the audits of the connections hold; of some there may be an error instead."""
 
     lines: tuple[Line, ...] = ()
@@ -89,29 +162,31 @@ class Found:
     """Whether there are older ones that were not asked for."""
 
 
-def look(places: Sequence[Place], sought: Sought, key: Key | None = None) -> Found:
+def look(
+    connections: Sequence[OpenConnection], sought: AuditSearch, key: QueueKey | None = None
+) -> AuditEntries:
     """Ask each connection's audit. Waits. One that fails is told beside what the others have."""
     lines: list[Line] = []
     errors = []
     full = False
-    for place in places:
+    for conn in connections:
         try:
-            found = _ask(place, sought.wanted(key))
+            found = _ask(conn, sought.wanted(key))
         except ConsoleError as error:
-            errors.append((place.name, error))
+            errors.append((conn.name, error))
             continue
         full = full or len(found) >= _LIMIT
-        name = place.name if len(places) > 1 else ""
+        name = conn.name if len(connections) > 1 else ""
         lines += [Line(entry, alive, name) for entry, alive in found]
     lines.sort(key=lambda line: line.entry.started_at, reverse=True)
-    return Found(tuple(lines), tuple(errors), full)
+    return AuditEntries(tuple(lines), tuple(errors), full)
 
 
-def _ask(place: Place, wanted: Wanted) -> list[tuple[Entry, bool | None]]:
-    database = place.database
+def _ask(conn: OpenConnection, wanted: EntryFilter) -> list[tuple[Entry, bool | None]]:
+    database = conn.database
     with database.transaction("read the audit", read_only=True) as connection:
-        entries = audit.entries(connection, database.product, wanted, _LIMIT)
-        alive = audit.alive(connection, database.product, entries)
+        entries = audit.entries(connection, wanted, _LIMIT)
+        alive = owners.alive(connection, entries)
     return [(entry, alive.get(entry.action_id)) for entry in entries]
 
 
@@ -122,33 +197,33 @@ class AuditScreen(LiveScreen):
         Binding("slash", "filter", "filter", key_display="/", priority=True, tooltip=_FORMS),
         Binding("enter", "keep_filter", "keep it", priority=True),
         Binding("escape", "clear_filter", "all", priority=True),
-        Binding("escape,q", "out", "out", show=False, tooltip="one level out; never quits"),
-        Binding("enter", "open", "whole", tooltip="show the action whole, and what undoes it"),
+        Binding("escape,q", "out", "back", show=False, tooltip="one level back; never quits"),
+        Binding("enter", "open", "whole", tooltip="show the whole action, and what undoes it"),
         Binding(
-            "o", "command_line", "command line", show=False, tooltip="the same on the command line"
+            "o", "command_line", "command line", show=False, tooltip="the equivalent command line"
         ),
     ]
 
     FILTERS: ClassVar[tuple[tuple[str, str], ...]] = (
         ("/ verb:purge", "also operator:ann since:1d running"),
-        ("/ words", "that are in what is shown"),
+        ("/ words", "that the lines contain"),
     )
 
-    def __init__(self, desk: Desk, connection: str = "", key: Key | None = None) -> None:
-        super().__init__(desk)
+    def __init__(self, context: Context, connection: str = "", key: QueueKey | None = None) -> None:
+        super().__init__(context)
         self._key = key
+        self.table = audit_table(context, id="audit", queues=key is None)
         name = connection or (key[0] if key is not None else "")
-        self._places = [one for one in desk.places.values() if name in {"", one.name}]
-        self._sought = Sought()
+        self._connections = [one for one in context.connections.values() if name in {"", one.name}]
+        self._sought = AuditSearch()
         self._wrong = ""
-        self._found: Found | None = None
+        self._found: AuditEntries | None = None
         self._found_at = 0.0
-        self._question: Question[Found] = Question(self, self.show, self._failed)
+        self._question: Question[AuditEntries] = Question(self, self.show, self._failed)
 
     def body(self) -> ComposeResult:
-        """What is shown, the actions, what is wrong."""
         yield ScreenHead(id="audit-head", classes="head")
-        yield AuditTable(id="audit", queues=self._key is None)
+        yield self.table
         yield Paragraph(id="audit-words", classes="empty")
         yield Input(id="filter", placeholder=_FORMS)
 
@@ -156,48 +231,46 @@ class AuditScreen(LiveScreen):
         """The table has the keys; it is asked for at once."""
         self.query_one("#filter").display = False
         self.query_one("#audit-words").display = False
-        self.set_focus(self.query_one(AuditTable))
+        self.set_focus(self.table)
         super().on_mount()
         self.look()
         self.set_interval(_EVERY_SECONDS, self._look_again)
 
     def look(self) -> None:
         """Ask, in a thread."""
-        places, sought, key = list(self._places), self._sought, self._key
-        self._question.ask(lambda: look(places, sought, key))
+        connections, sought, key = list(self._connections), self._sought, self._key
+        self._question.ask(lambda: look(connections, sought, key))
 
     def _look_again(self) -> None:
         if self.is_seen and self.paused_at is None:
             self.look()
 
-    def show(self, found: Found) -> None:
-        """What came of it."""
+    def show(self, found: AuditEntries) -> None:
         if self.paused_at is not None and self._found is not None:
             return
         # Of a connection that does not answer now, what it said before stays.
         silent = {name for name, _ in found.errors}
         kept = [] if self._found is None else [x for x in self._found.lines if x.place in silent]
-        if found.errors and len(self._places) == 1 and self._found is not None:
+        if found.errors and len(self._connections) == 1 and self._found is not None:
             kept = list(self._found.lines)
         if not found.errors:
-            self._found_at = self.desk.clock.monotonic()
+            self._found_at = self.context.clock.monotonic()
         lines = sorted([*found.lines, *kept], key=lambda x: x.entry.started_at, reverse=True)
-        self._found = Found(tuple(lines), found.errors, found.full)
+        self._found = AuditEntries(tuple(lines), found.errors, found.full)
         self._draw_lines()
 
     def _failed(self, error: ConsoleError) -> None:
-        self.show(Found(errors=(("", error),)))
+        self.show(AuditEntries(errors=(("", error),)))
 
     def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
         """The words; the lines are drawn as they come."""
         self._draw_lines()
 
     def _draw_lines(self) -> None:
-        table = self.query_one(AuditTable)
-        table.zone = self.desk.zone
-        found = self._found or Found()
+        table = self.table
+        found = self._found or AuditEntries()
         shown = [line for line in found.lines if self._sought.matches(line)]
-        table.show_lines(shown)
+        table.show({line.key: line for line in shown})
         self._draw_head(len(shown))
         words = self.query_one("#audit-words", Paragraph)
         words.say(Text(self._why_empty()))
@@ -222,9 +295,9 @@ class AuditScreen(LiveScreen):
         if self._wrong:
             line.append(f"   {plain(self._wrong)}", tone(head, "critical"))
         for name, error in self._found.errors if self._found else ():
-            age = whole_seconds(max(0.0, self.desk.clock.monotonic() - self._found_at))
+            age = whole_seconds(max(0.0, self.context.clock.monotonic() - self._found_at))
             old = f", {age} old" if self._found_at else ""
-            where = f"{plain(name)}: " if name and len(self._places) > 1 else ""
+            where = f"{plain(name)}: " if name and len(self._connections) > 1 else ""
             line.append(
                 f"   {where}{first_line(error.why or error.what)}{old}", tone(head, "critical")
             )
@@ -234,32 +307,28 @@ class AuditScreen(LiveScreen):
     def _of(self) -> str:
         if self._key is not None:
             return plain(f"{self._key[1]}.{self._key[2]} on {self._key[0]}")
-        if len(self._places) == 1:
-            return plain(self._places[0].name)
-        return f"{len(self._places)} connections"
+        if len(self._connections) == 1:
+            return plain(self._connections[0].name)
+        return f"{len(self._connections)} connections"
 
     def _why_empty(self) -> str:
-        if not self._places:
+        if not self._connections:
             return "There is no connection whose audit could be read."
         if self._found is None:
             return "Reading the audit ..."
         if self._found.errors:
             return "\n\n".join(said(error) for _, error in self._found.errors)
-        if self._sought != Sought():
+        if self._sought != AuditSearch():
             return "No action matches. Escape shows all."
         return (
-            "Nobody has done anything here yet.\n\n"
-            "Every action of this console and of the command line is kept here:\n"
+            "No actions here yet.\n\n"
+            "Every action of this console and of the command line is listed here:\n"
             "who, when, what, how many. Never a payload."
         )
 
     # Keys.
 
-    def check_action(
-        self,
-        action: str,
-        parameters: tuple[object, ...],  # noqa: ARG002  # Textual's signature
-    ) -> bool | None:
+    def check_action(self, action: str, _parameters: object) -> bool | None:
         """While a filter is typed, all keys but its own two are letters."""
         if not self.is_mounted or action in {"scroll_up", "scroll_down"}:
             return True
@@ -272,7 +341,6 @@ class AuditScreen(LiveScreen):
         return not typing or action not in ours
 
     def action_filter(self) -> None:
-        """Open the filter line."""
         line = self.query_one("#filter", Input)
         line.display = True
         self.set_focus(line)  # at once; focus() would let the next keys go the old way
@@ -291,35 +359,30 @@ class AuditScreen(LiveScreen):
         self.refresh_bindings()
 
     def action_keep_filter(self) -> None:
-        """Go back to the table and leave the filter as it is."""
         self.query_one("#filter").display = False
-        self.set_focus(self.query_one(AuditTable))
+        self.set_focus(self.table)
         self.refresh_bindings()
 
     def action_clear_filter(self) -> None:
-        """Show all again."""
         self.query_one("#filter", Input).value = ""
         self.action_keep_filter()
 
     def action_look_now(self) -> None:
-        """Look at everything now, at the audit too."""
         super().action_look_now()
         self.look()
 
     def action_open(self) -> None:
-        """Show the action under the cursor whole."""
-        line = self.query_one(AuditTable).line
+        line = self.table.row
         if line is not None:
-            connection = line.place or (self._places[0].name if self._places else "")
-            self.app.push_screen(AuditEntryDialog(self.desk, line, connection))
+            connection = line.place or (self._connections[0].name if self._connections else "")
+            self.app.push_screen(AuditEntryDialog(self.context, line, connection))
 
     def action_command_line(self) -> None:
-        """What shows the same on the command line, of one connection."""
-        place = self._places[0] if self._places else None
-        show_twin(self, place, "audit", self._key, words(self._sought))
+        conn = self._connections[0] if self._connections else None
+        show_equivalent_command(self, conn, "audit", self._key, words(self._sought))
 
 
-def words(sought: Sought) -> list[str]:
+def words(sought: AuditSearch) -> list[str]:
     """The filter as options of the command line; free words it has not."""
     found = ["--verb", sought.verb] if sought.verb else []
     found += ["--operator", sought.operator] if sought.operator else []

@@ -1,7 +1,6 @@
 """The connections: how each is, what it may do, where it is configured; and how to get one."""
 
 import os
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -9,27 +8,158 @@ from typing import ClassVar
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.widgets import Input
 
 from console import config, formats
+from console.config import file_writer
+from console.config.file_writer import WrongFieldError
 from console.engines import Capabilities
-from console.errors import ConsoleError
-from console.monitor.login import probe
-from console.rights import Login, Standing
+from console.errors import ConsoleError, UsageError
+from console.monitor.limits import Severity
+from console.rights import BY_WORD, ConnectionRights
 from console.tui import jobs
-from console.tui.board import ConnectionView
-from console.tui.desk import Desk
-from console.tui.dialogs.connection_form import ConnectionFormDialog
-from console.tui.opening import Opening, open_profile
-from console.tui.places import Place
-from console.tui.screens.live import LiveScreen
-from console.tui.text import plain, said, whole_seconds
-from console.tui.widgets.fitting import Wish
-from console.tui.widgets.keyed_table import Cell
-from console.tui.widgets.list_table import ListTable
-from console.tui.widgets.paragraph import Paragraph
-from console.tui.widgets.queue_columns import marked
-from console.tui.widgets.screen_head import ScreenHead
-from console.tui.widgets.tones import MARK, tone
+from console.tui.context import Context
+from console.tui.dialogs.dialog import Dialog
+from console.tui.open_connection import OpenConnection, Opening, Tested, open_profile
+from console.tui.screens.live import LiveScreen, ScreenHead
+from console.tui.store import ConnectionView
+from console.tui.text import (
+    MARK,
+    SEVERITY_TONES,
+    Paragraph,
+    color_tone,
+    plain,
+    said,
+    tone,
+    whole_seconds,
+)
+from console.tui.widgets.field import Field, Form
+from console.tui.widgets.keyed_table import Column, KeyedTable, known
+
+_SOURCES = {
+    "": ("left to the driver", "~/.pgpass, a service file, or none"),
+    "prompt": ("typed", "typed in here, hidden, each time the console opens"),
+    "env": ("environment", "the environment variable that holds it"),
+    "keyring": ("keyring", "SERVICE/USER in the system's keyring (needs dbq-console[keyring])"),
+    "command": (
+        "command",
+        "a program that prints it as its first line, such as: pass show db1/orders",
+    ),
+}
+"""Where a password comes from, as the form calls it, and what stands beside that."""
+_RIGHTS_WORDS = {
+    "read-only": "only read; the console itself refuses everything else",
+    "operator": "act on messages: requeue, release, purge, archive, restore, maintain",
+    "admin": "also install, adopt, resize, upgrade, uninstall",
+}
+
+
+class ConnectionFormDialog(Dialog[str]):
+    """Gives the name of the profile that was written."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss('')", "back", show=False, tooltip="cancel; nothing is written"),
+        Binding("enter", "write", "write", show=False, tooltip="write it to the file"),
+    ]
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def compose(self) -> ComposeResult:
+        """What a profile must say; the rest can be added to the file by hand."""
+        with Form(id="connection-form") as panel:
+            panel.add_class("dialog")
+            panel.border_title = "A new connection"
+            panel.border_subtitle = "Enter writes it · Escape: nothing is written"
+            yield Field("name", help="as --profile calls it")
+            yield Field(
+                "url",
+                placeholder="postgresql+psycopg://user@host:5432/database",
+                help="without a password; ${env:NAME} may stand in any part",
+            )
+            sources = [(source, name) for source, (name, _) in _SOURCES.items()]
+            yield Field("password", choices=sources, help=_SOURCES[""][1])
+            yield Field("source", "", help="")
+            rights = [(word, word) for word in BY_WORD]
+            yield Field("rights", choices=rights, help=_RIGHTS_WORDS["read-only"])
+            production = [("no", "no"), ("yes", "yes: shown everywhere, stricter confirmations")]
+            yield Field("production", choices=production)
+            yield Paragraph(Text(f"Written to {plain(str(self._path))}"), id="form-words")
+
+    def on_mount(self) -> None:
+        self._form["source"].display = False
+        self._form.enter()
+
+    @property
+    def _form(self) -> Form:
+        return self.query_one(Form)
+
+    @property
+    def values(self) -> dict[str, object]:
+        found: dict[str, object] = {"url": self._form["url"].value.strip()}
+        source, text = self._form["password"].value, self._form["source"].value.strip()
+        if source == "prompt":
+            found["password"] = source
+        elif source == "env":
+            found["password"] = f"${{env:{text}}}"
+        elif source:
+            found["password"] = f"{source}:{text}"
+        found["rights"] = self._form["rights"].value
+        if self._form["production"].value == "yes":
+            found["production"] = True
+        return found
+
+    def on_field_changed(self, event: Field.Changed) -> None:
+        """What is wrong is said by the field that it is about, at once."""
+        field, value = event.field, event.field.value
+        if field.field_name == "password":
+            field.explain(_SOURCES[value][1])
+            self._form["source"].display = value in {"env", "keyring", "command"}
+        if field.field_name == "rights":
+            field.explain(_RIGHTS_WORDS[value])
+        self._check()
+
+    def _check(self, *, whole: bool = False) -> bool:
+        """Whether it can be written. What nobody has touched yet is not complained about, unless
+        `whole`."""
+        wrong: dict[str, str] = {}
+        try:
+            file_writer.check_name(self._form["name"].value.strip())
+        except WrongFieldError as error:
+            wrong["name"] = error.words
+        for key, value in self.values.items():
+            try:
+                file_writer.check({key: value})
+            except WrongFieldError as error:
+                name = "source" if key == "password" and value != "prompt" else key
+                wrong[name] = error.words
+        for name in ("name", "url", "source"):
+            field = self._form[name]
+            told = field.touched or whole
+            field.complain(wrong.get(name, "") if told and field.display else "")
+        return not wrong
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
+        self.action_write()
+
+    def action_write(self) -> None:
+        """To the file, whole or not at all."""
+        if not self._check(whole=True):
+            self._form.enter_wrong()
+            return
+        name = self._form["name"].value.strip()
+        try:
+            file_writer.add_profile(self._path, name, self.values)
+        except WrongFieldError as error:
+            self._form["name" if error.key == "name" else "url"].complain(error.words)
+        except UsageError as error:
+            words = self.query_one("#form-words", Paragraph)
+            words.say(Text(said(error), tone(words, "critical")))
+        else:
+            self.dismiss(name)
+
 
 _WORDS = """\
 No connection is configured.
@@ -38,80 +168,110 @@ Open one database:
 
     dbq-console --url postgresql+psycopg://user@host:5432/database
 
-or put that URL into the environment:
+or set that URL in the environment:
 
     export DBQ_URL=postgresql+psycopg://user@host:5432/database
 
 Try it first, on a server and queues of its own:
 
     dbq-console demo"""
-_WISHES = (
-    Wish("mark", "", most=1),
-    Wish("name", "connection", least=12, most=40),
-    Wish("state", "state", least=9, most=16),
-    Wish("latency", "latency", least=7, most=8, right=True),
-    Wish("rights", "rights", least=9, most=44),
-    Wish("production", "", least=10, most=10),
-    Wish("version", "server", least=10, most=24),
-    Wish("login", "login", least=6, most=24),
-    Wish("origin", "configured in", least=10, most=60),
-)
 _LOST_FIRST = ("origin", "login", "version", "latency")
-_MARKS = {0: "●", 1: "!", 2: "✖"}
-_TONES = {0: "good", 1: "warning", 2: "critical"}
 
 
 @dataclass(frozen=True)
-class Tested:
-    """What a test of a connection found."""
+class Line:
+    """A connection in the table."""
 
-    capabilities: Capabilities
-    login: Login | None
-    seconds: float
-    """To connect and ask."""
+    view: ConnectionView
+    conn: OpenConnection | None
+
+    @property
+    def known(self) -> Capabilities | None:
+        """What its server is found to be."""
+        return None if self.conn is None else self.conn.database.known_capabilities
+
+    @property
+    def origin(self) -> str:
+        return "" if self.conn is None else plain(self.conn.origin)
 
 
-def test(place: Place) -> Tested:
-    """Connect, and ask what the login can do. Waits; ConsoleError."""
-    database = place.database
-    database.probe_again()
-    began = time.monotonic()
-    capabilities = database.capabilities
-    return Tested(capabilities, probe(database, []), time.monotonic() - began)
+def _name(line: Line) -> str:
+    return (MARK if line.view.color else "") + line.view.name
+
+
+def _latency(line: Line) -> str:
+    return known(line.view.latency_seconds, formats.duration)
+
+
+def _state(line: Line) -> str:
+    credentials = None if line.conn is None else line.conn.credentials
+    wants_typing = credentials is not None and credentials.wants_typing
+    return "log in (L)" if wants_typing else line.view.link.value
+
+
+def _mark(line: Line) -> str:
+    level = line.view.level
+    return "●" if level is Severity.OK else level.mark
+
+
+def _tone(line: Line) -> str:
+    return SEVERITY_TONES.get(line.view.level, "")
+
+
+def _version(line: Line) -> str:
+    return known(line.known, lambda server: plain(_server(line.conn, server)))
+
+
+def _login(line: Line) -> str:
+    return known(line.known, lambda server: plain(server.database_user))
+
+
+_COLUMNS: tuple[Column[Line], ...] = (
+    Column("mark", "", _mark, lambda one: _tone(one) or "good", most=1),
+    Column(
+        "name", "connection", _name, "strong", 12, 40, mark=lambda one: color_tone(one.view.color)
+    ),
+    Column("state", "state", _state, _tone, 9, 16),
+    Column("latency", "latency", _latency, "quiet", 7, 8, right=True),
+    Column("rights", "rights", lambda one: one.view.rights, "", 9, 44),
+    Column("production", "", lambda one: one.view.production * "PRODUCTION", "critical", 10, 10),
+    Column("version", "server", _version, "quiet", 10, 24),
+    Column("login", "login", _login, "", 6, 24),
+    Column("origin", "configured in", lambda one: one.origin, "quiet", 10, 60),
+)
 
 
 class ConnectionsScreen(LiveScreen):
     """Without any it shows an example and where they are kept."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("n", "add", "new", tooltip="write a new connection to the file and open it"),
-        Binding("t,enter", "test", "test", tooltip="connect, and see what the login can do"),
-        Binding("L", "log_in", "log in", show=False, tooltip="type its password"),
+        Binding("n", "add", "new", tooltip="add a connection to the file and open it"),
+        Binding("t,enter", "test", "test", tooltip="connect, and see the login's rights"),
+        Binding("L", "log_in", "log in", show=False, tooltip="type in its password"),
     ]
 
-    def __init__(self, desk: Desk) -> None:
-        super().__init__(desk)
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self._told: dict[str, Tested | ConsoleError | None] = {}
         """What a test found; None: it is under way."""
         self._error = ""
+        self.table = KeyedTable(_COLUMNS, _LOST_FIRST, id="connection-table")
 
     def body(self) -> ComposeResult:
         """The connections, and the one under the cursor; or one panel."""
         yield ScreenHead(id="connections-head", classes="head")
-        yield ListTable(_WISHES, _LOST_FIRST, id="connection-table")
+        yield self.table
         yield Paragraph(id="connection-told")
         yield Paragraph(id="welcome")
 
     def on_mount(self) -> None:
-        """The table has the keys."""
         self.query_one("#welcome").border_title = "dbq-console"
         super().on_mount()
-        if self.desk.feeds:
-            self.set_focus(self.query_one("#connection-table"))
+        if self.context.feeds:
+            self.set_focus(self.table)
 
     def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
-        """What there is."""
-        some = bool(self.desk.feeds)
+        some = bool(self.context.feeds)
         for name in ("#connections", "#connections-head", "#connection-table", "#connection-told"):
             self.query_one(name).display = some
         welcome = self.query_one("#welcome", Paragraph)
@@ -121,162 +281,124 @@ class ConnectionsScreen(LiveScreen):
             return
         head = self.query_one("#connections-head", ScreenHead)
         line = Text("Connections", tone(head, "strong"))
-        if self.desk.config_path is not None:
-            line.append(f"   kept in {plain(str(self.desk.config_path))}", tone(head, "quiet"))
+        if self.context.config_path is not None:
+            line.append(f"   kept in {plain(str(self.context.config_path))}", tone(head, "quiet"))
         head.draw(line, self._error)
-        names = [feed.name for feed in self.desk.feeds]
-        views = dict(zip(names, self.desk.board.connections(now), strict=True))
-        self.query_one("#connection-table", ListTable).show_rows(
-            {name: self._row(name, view) for name, view in views.items()}
-        )
-        self._draw_told(views)
+        names, connections = [feed.name for feed in self.context.feeds], self.context.connections
+        views = dict(zip(names, self.context.store.connections(now), strict=True))
+        self.table.show({name: Line(view, connections.get(name)) for name, view in views.items()})
+        self._draw_told()
 
     def _draw_welcome(self, welcome: Paragraph) -> None:
         text = Text(_WORDS)
-        if self.desk.config_path is not None:
-            path = plain(str(self.desk.config_path))
+        if self.context.config_path is not None:
+            path = plain(str(self.context.config_path))
             text.append(f"\n\nConnections are kept in:\n\n    {path}\n\n")
             text.append("n writes a new one there.")
         if self._error:
             text.append(f"\n\n✖ {self._error}", tone(welcome, "critical"))
         welcome.say(text)
 
-    def _row(self, name: str, view: ConnectionView) -> dict[str, Cell]:
-        place = self.desk.places.get(name)
-        known = place.database.known_capabilities if place is not None else None
-        level = int(view.level)
-        state = view.link.value
-        if place is not None and place.credentials is not None and place.credentials.wants_typing:
-            state = "log in (L)"
-        latency = view.latency_seconds
-        return {
-            "mark": Cell(_MARKS[level], _TONES[level]),
-            "name": marked(Cell(view.name, "strong"), view.color),
-            "state": Cell(state, "" if level == 0 else _TONES[level]),
-            "latency": Cell(
-                formats.UNKNOWN if latency is None else formats.duration(latency), "quiet"
-            ),
-            "rights": Cell(view.rights),
-            "production": Cell("PRODUCTION" if view.production else "", "critical"),
-            "version": Cell(
-                formats.UNKNOWN if known is None else plain(_server(place, known)), "quiet"
-            ),
-            "login": Cell(formats.UNKNOWN if known is None else plain(known.database_user)),
-            "origin": Cell("" if place is None else plain(place.origin), "quiet"),
-        }
-
-    def _draw_told(self, views: dict[str, ConnectionView]) -> None:
+    def _draw_told(self) -> None:
         told = self.query_one("#connection-told", Paragraph)
         told.styles.max_height = max(3, self.app.size.height - 12)
-        name = self.query_one("#connection-table", ListTable).cursor_key or ""
-        place, view = self.desk.places.get(name), views.get(name)
         text = Text()
-        if view is not None:
+        if (line := self.table.row) is not None:
+            conn, view = line.conn, line.view
             if view.color:
-                text.append(MARK, tone(told, f"mark-{view.color}"))
+                text.append(MARK, tone(told, color_tone(view.color)))
             text.append(view.name, tone(told, "strong"))
-            if place is not None:
-                where = place.url or " ".join(place.words[1:])
+            if conn is not None:
+                where = conn.url or " ".join(conn.words[1:])
                 text.append(f"  {plain(where)}", tone(told, "quiet"))
             if view.why:
                 words = f"\n{view.link.value}: {view.why}"
                 if view.retry_in_seconds is not None:
                     words += f"; again in {whole_seconds(view.retry_in_seconds)}"
                 text.append(words, tone(told, "critical"))
-            if place is not None:
-                self._append_facts(text, told, place, view)
+            if conn is not None:
+                self._append_facts(text, told, conn, view)
         told.say(text)
 
     def _append_facts(
-        self, text: Text, told: Paragraph, place: Place, view: ConnectionView
+        self, text: Text, told: Paragraph, conn: OpenConnection, view: ConnectionView
     ) -> None:
-        if place.origin:
-            text.append(f"\nconfigured: {plain(place.origin)}")
-        if place.credentials is not None and place.credentials.kind:
-            text.append(f"\npassword: {place.credentials.kind}")
-        if not isinstance(self._told.get(place.name), Tested):
-            text.append(f"\nrights: {view.rights or place.rights.word}")
-        if self.desk.recordings is not None:
-            text.append(f"\n{self.desk.recordings.words(place.name)}")
-        if place.name not in self._told:
-            text.append(
-                "\nt tests it: connects, and asks what the login can do", tone(told, "quiet")
-            )
+        if conn.origin:
+            text.append(f"\nconfigured: {plain(conn.origin)}")
+        if conn.credentials is not None and conn.credentials.kind:
+            text.append(f"\npassword: {conn.credentials.kind}")
+        if not isinstance(self._told.get(conn.name), Tested):
+            text.append(f"\nrights: {view.rights or conn.rights.word}")
+        if self.context.recordings is not None:
+            text.append(f"\n{self.context.recordings.words(conn.name)}")
+        if conn.name not in self._told:
+            text.append("\nt tests it: connects, and reads the login's rights", tone(told, "quiet"))
             return
-        found = self._told[place.name]
+        found = self._told[conn.name]
         if found is None:
             text.append("\ntesting ...", tone(told, "quiet"))
         elif isinstance(found, ConsoleError):
             text.append(f"\n✖ {said(found)}", tone(told, "critical"))
         else:
-            _append_tested(text, told, place, found)
+            _append_tested(text, told, conn, found)
 
     def on_keyed_table_cursor_moved(self) -> None:
-        """Another connection."""
         self.draw()
 
     # Keys.
 
     @property
-    def _chosen(self) -> Place | None:
-        key = self.query_one("#connection-table", ListTable).cursor_key
-        return self.desk.places.get(key or "")
+    def _chosen(self) -> OpenConnection | None:
+        return self.context.connections.get(self.table.cursor_key or "")
 
-    def check_action(
-        self,
-        action: str,
-        parameters: tuple[object, ...],  # noqa: ARG002  # Textual's signature
-    ) -> bool | None:
+    def check_action(self, action: str, _parameters: object) -> bool | None:
         """What needs a connection is not offered without one."""
         if action in {"test", "pause", "interval"}:
-            return bool(self.desk.feeds)
-        return self.desk.config_path is not None if action == "add" else True
+            return bool(self.context.feeds)
+        return self.context.config_path is not None if action == "add" else True
 
     def action_test(self) -> None:
         """Connect and ask, in a thread."""
-        place = self._chosen
-        if place is None or self._told.get(place.name, self) is None:
+        conn = self._chosen
+        if conn is None or self._told.get(conn.name, self) is None:
             return
-        self._told[place.name] = None
+        self._told[conn.name] = None
         self.draw()
 
         def tell(found: Tested | ConsoleError) -> None:
-            self.show_tested(place.name, found)
+            self.show_tested(conn.name, found)
 
-        jobs.start(self, lambda: test(place), tell, tell)
+        jobs.start(self, conn.test, tell, tell)
 
     def show_tested(self, name: str, found: Tested | ConsoleError) -> None:
-        """What a test found."""
         self._told[name] = found
         self.draw()
 
     def action_log_in(self) -> None:
-        """Type its password, again if need be."""
-        place = self._chosen
-        if place is None:
+        conn = self._chosen
+        if conn is None:
             return
-        if place.credentials is None or not place.credentials.is_typed:
-            self.notify("Its password is not typed: nothing is to be logged in.")
+        if conn.credentials is None or not conn.credentials.is_typed:
+            self.notify("Its password is not typed in: there is nothing to log in.")
             return
-        self.ways.log_in(place.name)
+        self.navigator.log_in(conn.name)
 
     def action_add(self) -> None:
-        """The form of a new one."""
-        path = self.desk.config_path
+        path = self.context.config_path
         if path is not None:
             self.app.push_screen(ConnectionFormDialog(path), self._written)
 
     def _written(self, name: str | None) -> None:
-        path = self.desk.config_path
+        path = self.context.config_path
         if not name or path is None:
             return
-        taken = list(self.desk.places)
+        taken = list(self.context.connections)
         jobs.start(self, lambda: _open(path, name, taken), self._opened, self._failed)
 
     def _opened(self, opening: Opening) -> None:
         self._error = ""
-        self.ways.add_connection(opening)
-        self.notify(plain(f"{opening.place.name} is opened."), markup=False)
+        self.navigator.add_connection(opening)
+        self.notify(plain(f"Opening {opening.conn.name}."), markup=False)
         if self.is_attached:
             self.draw()
 
@@ -292,23 +414,23 @@ def _open(path: Path, name: str, taken: list[str]) -> Opening:
     return open_profile(profile, taken)
 
 
-def _server(place: Place | None, known: Capabilities) -> str:
-    title = place.database.product.title if place is not None else ""
+def _server(conn: OpenConnection | None, known: Capabilities) -> str:
+    title = conn.database.product.title if conn is not None else ""
     return f"{title} {known.server_version}"
 
 
-def _append_tested(text: Text, told: Paragraph, place: Place, found: Tested) -> None:
+def _append_tested(text: Text, told: Paragraph, conn: OpenConnection, found: Tested) -> None:
     known = found.capabilities
     text.append("\n● it answers", tone(told, "good"))
-    text.append(f" in {formats.duration(found.seconds)}: {plain(_server(place, known))}, ")
+    text.append(f" in {formats.duration(found.seconds)}: {plain(_server(conn, known))}, ")
     text.append(f"database {plain(known.database)}, login {plain(known.database_user)}")
-    transactions = bool(place.database.product.read_only_options)
-    standing = Standing(place.rights, found.login, transactions=transactions)
+    transactions = bool(conn.database.product.read_only_options)
+    standing = ConnectionRights(conn.rights, found.login, transactions=transactions)
     text.append(f"\n  rights: {standing.words}")
     if found.login is not None:
         can = ", ".join(found.login.can) or "only look"
         text.append(f"\n  its login could: {can}")
     if known.read_only:
-        text.append("\n  the server takes no writes", tone(told, "warning"))
+        text.append("\n  the server accepts no writes", tone(told, "warning"))
     for what, why in known.missing.items():
         text.append(f"\n  {plain(what)}: {plain(why)}", tone(told, "warning"))

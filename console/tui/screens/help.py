@@ -1,4 +1,4 @@
-"""Help, made from the key map that was in force when it was asked for."""
+"""Help: the keys that were in force when it was asked for, then the topics, a page each."""
 
 from collections.abc import Iterable
 from typing import Any, ClassVar
@@ -12,20 +12,30 @@ from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import Static
 
+from console.help import topics
+
 _LEGEND = (
-    ("✖", "critical: messages lost, full or past a limit, not to be reached"),
-    ("!", "warning: stuck claims, errors, nearly full, not to be looked at"),
+    ("✖", "critical: messages lost, full, over a limit, or not reachable"),
+    ("!", "warning: stuck claims, errors, nearly full, or not readable"),
     ("·", "does not apply to this design"),
     ("?", "not known"),
     ("≈", "an estimate"),
 )
 
 
+_DIGITS = "1234567890"
+"""The keys of the first ten topics."""
+
+
 class HelpScreen(ModalScreen[None]):
-    """Every key that does something here, and what the marks mean."""
+    """Every key that does something here, what the marks mean, and the pages of the topics."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,question_mark,f1", "dismiss", "close the help", show=False),
+        Binding("escape,q", "back", "back to the keys, then close the help", show=False),
+        Binding("question_mark,f1", "dismiss", "close the help", show=False),
+        Binding("right,tab", "turn(1)", "the next topic", show=False),
+        Binding("left,shift+tab", "turn(-1)", "the previous topic", show=False),
+        *(Binding(key, f"open({at})", show=False) for at, key in enumerate(_DIGITS, 1)),
         Binding("down,j", "scroll('down')", "down", show=False),
         Binding("up,k", "scroll('up')", "up", show=False),
     ]
@@ -39,6 +49,8 @@ class HelpScreen(ModalScreen[None]):
         super().__init__()
         self._keys = keys_of(bindings)
         self._filters = tuple(filters)
+        self._page = 0
+        """0 the keys, then the topics in their order."""
 
     @classmethod
     def of(cls, screen: Screen[Any]) -> "HelpScreen":
@@ -46,11 +58,10 @@ class HelpScreen(ModalScreen[None]):
         return cls(screen.active_bindings.values(), filters_of(screen))
 
     def compose(self) -> ComposeResult:
-        """One panel that scrolls where the terminal is small."""
         with VerticalScroll(id="help") as panel:
             panel.border_title = "Help"
-            panel.border_subtitle = "Escape closes"
-            yield Static(self._table())
+            panel.border_subtitle = _KEYS_SUBTITLE
+            yield Static(self._table(), id="help-keys")
 
     def _table(self) -> Table:
         table = Table.grid(padding=(0, 3))
@@ -59,6 +70,13 @@ class HelpScreen(ModalScreen[None]):
         parts: list[tuple[tuple[str, str], ...]] = [tuple(self._keys), _LEGEND]
         parts += [self._filters] if self._filters else []
         parts.append(_command_lines())
+        digits = _DIGITS.ljust(len(topics()))
+        parts.append(
+            tuple(
+                (digit, f"{one.name}: {one.summary}")
+                for digit, one in zip(digits, topics().values(), strict=True)
+            )
+        )
         for at, part in enumerate(parts):
             if at:
                 table.add_row("", "")
@@ -66,12 +84,42 @@ class HelpScreen(ModalScreen[None]):
                 table.add_row(Text(keys), Text(words))
         return table
 
+    async def action_open(self, page: int) -> None:
+        """A topic by its number; 0: the keys."""
+        from textual.widgets import Markdown  # noqa: PLC0415  # the console shall start at once
+
+        pages = list(topics().values())
+        if page > len(pages):
+            return
+        self._page = page
+        panel = self.query_one("#help", VerticalScroll)
+        async with self.batch():
+            await panel.query(Markdown).remove()
+            self.query_one("#help-keys").display = page == 0
+            if page:
+                await panel.mount(Markdown(pages[page - 1].text, open_links=False))
+        panel.set_class(page > 0, "-topic")
+        panel.border_title = f"Help: {pages[page - 1].name}" if page else "Help"
+        panel.border_subtitle = _TOPIC_SUBTITLE if page else _KEYS_SUBTITLE
+        panel.scroll_home(animate=False, immediate=True)
+
+    async def action_turn(self, step: int) -> None:
+        await self.action_open((self._page + step) % (len(topics()) + 1))
+
+    async def action_back(self) -> None:
+        if self._page:
+            await self.action_open(0)
+        else:
+            self.dismiss()
+
     def action_scroll(self, way: str) -> None:
-        """A line up or down."""
         panel = self.query_one("#help")
         # At once: of keys that come together each begins where the one before has ended.
         panel.scroll_relative(y=1 if way == "down" else -1, animate=False, immediate=True)
 
+
+_KEYS_SUBTITLE = "→ topics · Escape closes"
+_TOPIC_SUBTITLE = "← → topics · Escape: the keys"
 
 _QUEUE_FILTERS = (
     ("/ mail", "mail in the name, design, schema or connection"),
@@ -80,8 +128,8 @@ _QUEUE_FILTERS = (
 )
 _MESSAGE_FILTERS = (
     ("/ state=error", "the messages of one state"),
-    ("/ older=10m", "or newer=10m: since they are in their state"),
-    ('/ error~"no route"', "what their error says"),
+    ("/ older=10m", "or newer=10m: time in state"),
+    ('/ error~"no route"', "text of the error"),
     ("/ id=17", "also claimed_by=WHO, payload.customer.id=42"),
 )
 

@@ -1,320 +1,389 @@
 """A new queue: which design, with which options, and the SQL before it runs."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, VerticalScroll
-from textual.widgets import Input
+from textual.containers import Horizontal
 
 from console import catalog, engines
 from console.actions import install as installing
+from console.audit import Outcome, Subject, note
 from console.catalog import Queue, installed_queue
 from console.designs import Design, Option, designs_on
 from console.engines import Product
 from console.errors import ConsoleError, UsageError
+from console.monitor.filters import line_of, words_of
 from console.rights import Rights
-from console.tui import jobs
-from console.tui.desk import Desk
-from console.tui.dialogs.command import show_twin
-from console.tui.dialogs.install_plan import InstallPlanDialog
-from console.tui.places import Place
-from console.tui.screens.live import LiveScreen
-from console.tui.text import plain, said
-from console.tui.widgets.field import Field
-from console.tui.widgets.fitting import Wish
-from console.tui.widgets.keyed_table import Cell
-from console.tui.widgets.list_table import ListTable
-from console.tui.widgets.paragraph import Paragraph
-from console.tui.widgets.screen_head import ScreenHead
-from console.tui.widgets.tones import tone
+from console.tui.context import Context
+from console.tui.dialogs.dialog import show_equivalent_command
+from console.tui.jobs import Running
+from console.tui.open_connection import OpenConnection
+from console.tui.screens.form import Stage
+from console.tui.screens.planned import PlannedScreen
+from console.tui.text import Lines, Paragraph, Words, plain, tone
+from console.tui.widgets.field import Field, Form
+from console.tui.widgets.keyed_table import Column, KeyedTable
+from console.tui.widgets.plan_pane import Confirmation, PlanPane
+from console.verbs.queues import INSTALL, install_plan
+from console.verbs.verb import words
 
-_WISHES = (Wish("design", "design", least=7, most=10), Wish("title", "", least=20, most=36))
+_COLUMNS: tuple[Column[Design], ...] = (
+    Column("design", "design", lambda of: of.name, "strong", 7, 10),
+    Column("title", "", lambda of: of.title, "quiet", 20, 36),
+)
 _OPTIONS = (
     *("order", "dequeue", "size", "in_hand", "conversation", "activation"),
     *("payload", "max_bytes", "archive_at_pop", "notify"),
 )
 """Of all designs; what only one of them has stands first."""
 _WIDE = 110
+_FIRST = "fifo"
+"""What most queues want: in order, on every engine. The others as the catalog has them."""
+_WITHOUT_ADMIN = "you can plan it here; installing needs admin"
+_SQL_ONLY = "/"
+"""Before the name of an engine, in place of a connection."""
 
 
 @dataclass(frozen=True)
-class Wanted:
+class InstallRequest:
     """What the form says: where, and which queue."""
 
-    place: Place | None
+    conn: OpenConnection | None
     """None: only the SQL is wanted."""
     product: Product
     queue: Queue
 
     @property
+    def refused(self) -> str:
+        """Why it cannot be run from here; empty: it can."""
+        if self.conn is None:
+            return f"For {self.product.title}'s own client, as it stands: one transaction."
+        if self.conn.rights >= Rights.ADMIN:
+            return ""
+        return (
+            f"{plain(self.conn.name)} is {self.conn.rights.word}: installing needs admin. Copy the "
+            "SQL for somebody who has that right."
+        )
+
+    @property
     def words(self) -> list[str]:
-        """As options of the command line: what is not a default."""
-        found = []
-        for option in self.queue.design.options_on(self.product.name):
-            value = self.queue.options[option.name]
-            if value != option.default:
-                found += ["--option", f"{option.name}={value}"]
-        if self.queue.schema != self.product.default_schema:
-            found += ["--schema", self.queue.schema]
-        if self.place is None:
-            found += ["--print", "--engine", self.product.name]
-        return found
+        """Of the command line: what is not a default."""
+        queue, options = self.queue, self.queue.design.options_on(self.product.name)
+        given = [f"{o.name}={queue.options[o.name]}" for o in options]
+        usual = {f"{o.name}={o.default}" for o in options}
+        texts = {
+            "design": queue.design.name,
+            "name": queue.name,
+            "option": line_of([one for one in given if one not in usual]),
+        }
+        if self.conn is None:
+            texts |= {"print": "yes", "engine": self.product.name}
+        usual_schema = queue.schema == self.product.default_schema
+        return [*([] if usual_schema else ["--schema", queue.schema]), *words(INSTALL, texts)]
 
 
-class InstallScreen(LiveScreen):
+class InstallScreen(PlannedScreen):
     """Nothing is sent before the plan, with its SQL, was read and confirmed."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "go_on", "the SQL", tooltip="check it, and show the SQL before it runs"),
-        Binding("o", "command_line", "command line", show=False, tooltip="the same elsewhere"),
+        Binding("enter", "go", "the SQL", tooltip="check it, and show the SQL before it runs"),
+        Binding("enter", "smoke", "smoke test", tooltip="after the installation"),
     ]
+    STAGES: ClassVar[Mapping[str, frozenset[Stage]]] = {
+        **PlannedScreen.STAGES,
+        "smoke": frozenset({Stage.RESULT}),
+        "hold": frozenset(),
+        "stop": frozenset(),
+    }
+    AGAIN = "a: another queue   "
+    verb = INSTALL
 
-    def __init__(self, desk: Desk, connection: str = "") -> None:
-        super().__init__(desk)
-        self._first = connection or next(iter(desk.places), "")
-        self._error = ""
-        self._checking = False
+    def __init__(
+        self,
+        context: Context,
+        connection: str = "",
+        options: Mapping[str, str] | None = None,
+        running: Running | None = None,
+    ) -> None:
+        """`options` are the verb's, by the command line's names; `running`: one to go back to."""
+        super().__init__(context, None if running is None else running.key, running)
+        begins = dict(options or {})
+        if begins.get("print"):
+            connection = f"{_SQL_ONLY}{begins.get('engine', next(iter(engines.PRODUCTS)))}"
+        wheres = [(name, name) for name in context.connections]
+        wheres += [(f"{_SQL_ONLY}{e}", f"only the SQL, for {e}") for e in engines.PRODUCTS]
+        self._wheres = wheres
+        self._first = connection if connection in dict(wheres) else wheres[0][0]
+        self._begins = begins
+        self.table = KeyedTable(_COLUMNS, ("title",), id="designs")
 
-    def body(self) -> ComposeResult:
+    def form_part(self) -> ComposeResult:
         """The designs; beside them what the chosen one is, and the form."""
-        yield ScreenHead(id="install-head", classes="head")
-        with Horizontal(id="install"):
-            yield ListTable(_WISHES, ("title",), id="designs")
-            with VerticalScroll(id="install-form", can_focus=False):
+        with Horizontal(id="form"):
+            yield self.table
+            with Form(id="install-form"):
                 yield Paragraph(id="advice")
-                yield Field("name", help="one word or any; taken whole, never split at dots")
-                wheres = [(name, name) for name in self.desk.places]
-                wheres += [(f"/{one}", f"only the SQL, for {one}") for one in engines.PRODUCTS]
-                first = self._first if self._first in self.desk.places else wheres[0][0]
-                yield Field("connection", choices=wheres, value=first)
-                yield Field("schema")
-                for name in _OPTIONS:
-                    option = _any_option(name)
-                    yield Field(name, choices=_choices(option), value=option.default)
+                name = self._begins.get("name", "")
+                words = "any name; taken whole, never split at dots"
+                yield Field("name", value=name, help=words, check=self._check_name)
+                yield Field("connection", choices=self._wheres, value=self._first)
+                yield Field("schema", check=self._check_schema)
+                for option in map(_any_option, _OPTIONS):
+                    yield Field(
+                        option.name,
+                        choices=_choices(option),
+                        value=option.default,
+                        check=self._check_option(option.name),
+                    )
 
-    def on_mount(self) -> None:
+    def offered(self) -> None:
         """The designs have the keys."""
-        super().on_mount()
+        self.turn(Stage.FORM)
         self._place_chosen()
-        self.set_focus(self.query_one("#designs"))
+        self._fill()
+        self.set_focus(self.table)
+
+    def _fill(self) -> None:
+        """What a command line has said already."""
+        keys = [*self._designs]
+        if (named := self._begins.get("design", "")) in keys:
+            self.table.move_cursor(keys.index(named))
+            self._design_chosen()
+        for pair in words_of(self._begins.get("option", "")):
+            name, _, value = pair.partition("=")
+            if name in _OPTIONS:
+                self.form[name].value = value
+                self.form[name].touched = True
+
+    def enter(self) -> None:
+        if self.stage is Stage.FORM:
+            self.form["name"].enter()
+        else:
+            super().enter()
 
     # What is chosen.
 
     @property
-    def place(self) -> Place | None:
+    def conn(self) -> OpenConnection | None:
         """The connection; None where only the SQL is wanted."""
-        return self.desk.places.get(self._field("connection").value)
+        return self.context.connections.get(self.form["connection"].value)
 
     @property
     def product(self) -> Product:
-        """The engine."""
-        place = self.place
-        if place is not None:
-            return place.database.product
-        return engines.product(self._field("connection").value.removeprefix("/"))
+        conn = self.conn
+        if conn is not None:
+            return conn.database.product
+        return engines.product(self.form["connection"].value.removeprefix(_SQL_ONLY))
 
     @property
     def design(self) -> Design:
-        """The design under the cursor."""
+        return self._designs.get(self.table.cursor_key or _FIRST, self._designs[_FIRST])
+
+    @property
+    def _designs(self) -> dict[str, Design]:
         here = designs_on(self.product.name)
-        return here.get(
-            self.query_one("#designs", ListTable).cursor_key or "", next(iter(here.values()))
-        )
+        return {_FIRST: here[_FIRST], **here}
 
-    def _field(self, name: str) -> Field:
-        return self.query_one(f"#field-{name}", Field)
+    @property
+    def _options(self) -> dict[str, Option]:
+        """Those that the design has here."""
+        return {option.name: option for option in self.design.options_on(self.product.name)}
 
-    def wanted(self) -> Wanted | None:
-        """What the form says; None, with each field saying what is wrong in it, where it cannot be
-        so."""
-        product, of = self.product, self.design
-        given = {}
-        for option in of.options_on(product.name):
-            field = self._field(option.name)
-            try:
-                given[option.name] = option.check(field.value)
-                field.complain("")
-            except UsageError as error:
-                field.complain(f"{error.what} {error.next_step}")
-        name, schema = self._field("name"), self._field("schema")
-        complete = {**{o.name: o.default for o in of.options_on(product.name)}, **given}
-        queue = installed_queue(schema.value or product.default_schema, name.value, of, complete)
-        self._check_names(product, queue)
-        self._error = ""
-        try:
-            of.complete_options(given, product.name)
-        except UsageError as error:
-            self._error = said(error)
-        fields = [name, schema, *(self._field(o.name) for o in of.options_on(product.name))]
-        if self._error or any(field.is_wrong for field in fields):
+    def wanted(self) -> InstallRequest | None:
+        """What the form says; None, with what is wrong said, where it cannot be so."""
+        self.say()
+        for field in self.form.fields:
+            if field.display and (field.field_name != "name" or field.touched or field.value):
+                field.check()
+        if any(field.is_wrong for field in self.form.fields if field.display):
             return None
-        return Wanted(self.place, product, queue)
+        try:
+            return InstallRequest(self.conn, self.product, self._queue())
+        except UsageError as error:
+            self.say(error)
+            return None
 
-    def _check_names(self, product: Product, queue: Queue) -> None:
-        for field, name in (("name", queue.name), ("schema", queue.schema)):
-            # Each by itself: the other one's may be wrong too.
-            probe = Queue(
-                queue.schema if field == "schema" else product.default_schema,
-                queue.name if field == "name" else "q",
-                queue.design,
-                queue.options,
-                queue.roles,
-            )
-            wrong = ""
-            try:
-                catalog.check_names(product, probe)
-            except UsageError as error:
-                wrong = f"{error.what} {error.why}".strip()
-            if field == "name" and not name and not self._field("name").touched:
-                wrong = ""
-            self._field(field).complain(wrong)
+    def _queue(self) -> Queue:
+        of, product = self.design, self.product
+        given = {name: self.form[name].value for name in self._options}
+        options = of.complete_options(given, product.name)
+        schema = self.form["schema"].value or product.default_schema
+        return installed_queue(schema, self.form["name"].value, of, options)
+
+    def _check_name(self, name: str) -> None:
+        self._check_names(self.product.default_schema, name)
+
+    def _check_schema(self, schema: str) -> None:
+        # Each by itself: the name may be wrong too.
+        self._check_names(schema or self.product.default_schema, "q")
+
+    def _check_names(self, schema: str, name: str) -> None:
+        of, product = self.design, self.product
+        queue = installed_queue(schema, name, of, of.complete_options({}, product.name))
+        try:
+            catalog.check_names(product, queue)
+        except UsageError as error:
+            raise UsageError(error.what, why=error.why) from error
+
+    def _check_option(self, name: str) -> Callable[[str], None]:
+        return lambda value: None if name not in self._options else self._takes(name, value)
+
+    def _takes(self, name: str, value: str) -> None:
+        try:
+            self._options[name].check(value)
+        except UsageError as error:
+            raise UsageError(error.what, next_step=error.next_step) from error
 
     # How it is drawn.
 
-    def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
-        """The head says where, and what stands in the way."""
-        table = self.query_one("#designs", ListTable)
-        table.styles.width = 40 if self.app.size.width >= _WIDE else 12
-        table.show_rows(
-            {
-                name: {"design": Cell(name, "strong"), "title": Cell(of.title, "quiet")}
-                for name, of in designs_on(self.product.name).items()
-            }
-        )
-        self._draw_head(now)
-
-    def _draw_head(self, now: float) -> None:
-        head = self.query_one("#install-head", ScreenHead)
+    def draw_body(self, now: float, *, paused: bool) -> None:
+        super().draw_body(now, paused=paused)
+        self.table.styles.width = 40 if self.app.size.width >= _WIDE else 12
+        self.table.show(self._designs)
+        head = self.query_one("#action-head", Words)
         line = Text()
         line.append("Install a queue", tone(head, "strong"))
-        place = self.place
-        if place is None:
+        conn = self.conn
+        if conn is None:
             line.append(f"   only the SQL, for {self.product.title}", tone(head, "quiet"))
         else:
-            line.append(f" on {plain(place.name)}", tone(head, "quiet"))
-            if is_production(self.desk, place, now):
-                line.append("  ")
-                line.append(" PRODUCTION ", tone(head, "production"))
-            if place.rights < Rights.ADMIN:
-                words = (
-                    f"   {place.rights.word}: it can be planned here, not run (that wants admin)"
-                )
-                line.append(words, tone(head, "warning"))
-        if self._checking:
-            line.append("   looking at the names there ...", tone(head, "quiet"))
-        else:
+            line.append_text(where(self.context, head, conn, now, _WITHOUT_ADMIN))
+        if self.stage is Stage.FORM:
             # A field has Enter for itself: the footer does not tell of it there.
             line.append("   Enter: the SQL · Tab: next field", tone(head, "quiet"))
-        head.draw(line, self._error)
+        elif self.stage is Stage.PLAN:
+            line.append("   Tab: to the SQL and back · y copies it", tone(head, "quiet"))
+        line.truncate(max(20, self.app.size.width - 2), overflow="ellipsis")
+        head.say(line)
 
     def _design_chosen(self) -> None:
-        of = self.design
+        of, here = self.design, self._options
         advice = self.query_one("#advice", Paragraph)
         text = Text()
         text.append(f"{of.name}: {of.title}", tone(advice, "strong"))
         text.append(f"  {plain(of.source)}\n", tone(advice, "quiet"))
         text.append(of.advice)
         advice.say(text)
-        here = {option.name: option for option in of.options_on(self.product.name)}
         for name in _OPTIONS:
-            field, option = self._field(name), here.get(name)
+            field, option = self.form[name], here.get(name)
             field.display = option is not None
             if option is None:
                 continue
-            keeps = field.touched and _takes(option, field.value)
+            keeps = field.touched and _taken(option, field.value)
             value = field.value if keeps else option.default
-            words = option.summary if option.choices else f"{option.summary}: {option.range}"
-            field.offer(value, _choices(option), words)
+            help_ = option.summary if option.choices else f"{option.summary}: {option.range}"
+            field.offer(value, _choices(option), help_)
         self.wanted()
 
     def _place_chosen(self) -> None:
-        product = self.product
-        schema = self._field("schema")
+        schema = self.form["schema"]
         if not schema.touched:
-            schema.value = product.default_schema
+            schema.value = self.product.default_schema
         self.draw()
         self._design_chosen()
 
     def on_keyed_table_cursor_moved(self) -> None:
-        """Another design: its own words, its own options."""
         self._design_chosen()
-        self._draw_head(self.desk.clock.monotonic())
+        self.draw()
 
     def on_field_changed(self, event: Field.Changed) -> None:
         """Said at once, and by the field that it is about."""
         if event.field.field_name == "connection":
             self._place_chosen()
         self.wanted()
-        self._draw_head(self.desk.clock.monotonic())
+        self.draw()
 
-    # Going on.
+    # From the form to the plan, to the result.
 
-    def action_go_on(self) -> None:
+    def action_go(self) -> None:
         """From the designs to the form; from the form to the plan."""
-        if self.focused is self.query_one("#designs"):
-            self.set_focus(self._field("name").control)
+        if self.stage is not Stage.FORM:
             return
-        name = self._field("name")
-        name.touched = True
-        wanted = self.wanted()
-        self._draw_head(self.desk.clock.monotonic())
-        if wanted is None:
-            wrong = [one for one in self.query(Field) if one.is_wrong and one.display]
-            if wrong:
-                self.set_focus(wrong[0].control)
+        if self.focused is self.table:
+            self.form["name"].enter()
             return
-        place = wanted.place
-        if place is None or place.rights < Rights.ADMIN:
-            self._show_plan(wanted)
-        elif not self._checking:
-            self._checking = True
-            self._draw_head(self.desk.clock.monotonic())
-            database = place.database
-            jobs.start(
-                self,
-                lambda: installing.check(database, wanted.queue),
-                lambda _: self._show_plan(wanted),
-                self._refused,
-            )
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Enter in a field goes on, as elsewhere."""
-        event.stop()
-        self.action_go_on()
-
-    def _show_plan(self, wanted: Wanted) -> None:
-        self._checking = False
-        self._draw_head(self.desk.clock.monotonic())
-        place = wanted.place
-        production = place is not None and is_production(
-            self.desk, place, self.desk.clock.monotonic()
-        )
-        self.app.push_screen(
-            InstallPlanDialog(self.desk, place, wanted.product, wanted.queue, production=production)
-        )
-
-    def _refused(self, error: ConsoleError) -> None:
-        self._checking = False
-        if "schema" in error.what and "queue" not in error.what and "name" not in error.what:
-            self._field("schema").complain(" ".join(str(error).splitlines()))
-        elif isinstance(error, UsageError) and "name" in error.what:
-            self._field("name").complain(f"{error.what} {error.why}".strip())
-            self.set_focus(self._field("name").control)
+        self.form["name"].touched = True
+        if self.wanted() is None:
+            self.form.enter_wrong()
         else:
-            self._error = said(error)
-        self._draw_head(self.desk.clock.monotonic())
+            self.plan()
 
-    def action_command_line(self) -> None:
-        """What does the same on the command line."""
+    def plan(self) -> None:
+        """The SQL; where it can be run from here, after a check of the names there."""
         wanted = self.wanted()
+        conn = None if wanted is None else wanted.conn
         if wanted is None:
             return
-        queue = wanted.queue
-        words = [*wanted.words, queue.design.name, queue.name]
-        show_twin(self, wanted.place, "install", None, words)
+        if conn is None or wanted.refused:
+            script = installing.script(wanted.product, wanted.queue)
+            self.query_one(PlanPane).draw([wanted.refused], sql=script, product=wanted.product)
+            self.ask(Confirmation(wanted.queue.name, by_name=False, closed=wanted.refused))
+            return
+        database, queue = conn.database, wanted.queue
+        self.make_plan(
+            lambda: installing.check(database, queue),
+            lambda _: self.show_plan(wanted),
+            "Checking which names are taken",
+        )
+
+    def show_plan(self, wanted: InstallRequest) -> None:
+        """The whole script; on a production database only the queue's name confirms it."""
+        conn, queue = wanted.conn, wanted.queue
+        if conn is None:
+            return
+        self.key = (conn.name, queue.schema, queue.name)
+        production = is_production(self.context, conn, self.context.clock.monotonic())
+        planned = install_plan(conn.database, queue, production=production)
+        self.read_plan(planned, conn, production=production, product=wanted.product)
+
+    def fail(self, error: ConsoleError) -> None:
+        """Back to the form, with the reason at the field that it is about."""
+        self.back()
+        about = {word for word in ("schema", "queue", "name") if word in error.what}
+        if about == {"schema"}:
+            self.form["schema"].complain(" ".join(str(error).splitlines()))
+        elif isinstance(error, UsageError) and "name" in about:
+            self.form["name"].complain(f"{error.what} {error.why}".strip())
+            self.form["name"].enter()
+        else:
+            self.say(error)
+
+    def show_end(self, running: Running) -> None:
+        """What comes next; nothing of what failed is there."""
+        if running.error is not None and self.form["name"].value:
+            self.running = None
+            self.fail(running.error)
+            return
+        super().show_end(running)
+        if running.error is None:
+            done = Text(f"Installed {plain('.'.join(running.key[1:]))}. ")
+            done.append("Enter smoke-tests it: on a scratch queue of the same design and options.")
+            done.append(f"\n\n{self.AGAIN}Escape: back", "dim")
+            self.query_one("#result-words", Lines).say(done)
+
+    def action_smoke(self) -> None:
+        key, navigator = self.key, self.navigator
+        if key is not None and self.running is not None and self.running.error is None:
+            self.app.pop_screen()
+            navigator.open_smoke(key)
+
+    def action_out(self) -> None:
+        """As the command line does: what was refused is in this machine's audit."""
+        wanted = self.wanted() if self.stage is Stage.PLAN and self.planned is None else None
+        if wanted is not None and wanted.conn is not None:
+            subject = Subject.of(wanted.conn.database, wanted.queue, "install")
+            has = wanted.conn.rights.word
+            note(subject, Outcome.REFUSED, detail=f"This connection has {has}.")
+        super().action_out()
+
+    def action_command(self) -> None:
+        wanted = self.wanted()
+        if wanted is not None:
+            show_equivalent_command(self, wanted.conn, INSTALL.name, None, wanted.words)
 
 
 def _any_option(name: str) -> Option:
@@ -328,7 +397,7 @@ def _choices(option: Option) -> list[tuple[str, str]] | None:
     return [(value, value) for value in option.choices] or None
 
 
-def _takes(option: Option, value: str) -> bool:
+def _taken(option: Option, value: str) -> bool:
     try:
         option.check(value)
     except UsageError:
@@ -336,7 +405,17 @@ def _takes(option: Option, value: str) -> bool:
     return True
 
 
-def is_production(desk: Desk, place: Place, now: float) -> bool:
+def where(context: Context, head: Words, conn: OpenConnection, now: float, without: str) -> Text:
+    """Which connection, for the head of a form; `without`: what can be done without the right."""
+    line = Text(f" on {plain(conn.name)}", tone(head, "quiet"))
+    if is_production(context, conn, now):
+        line.append("  ").append(" PRODUCTION ", tone(head, "production"))
+    if conn.rights < Rights.ADMIN:
+        line.append(f"   {conn.rights.word}: {without}", tone(head, "warning"))
+    return line
+
+
+def is_production(context: Context, conn: OpenConnection, now: float) -> bool:
     """Whether the connection is marked so, or its database's own catalog."""
-    views = desk.board.connections(now)
-    return place.production or any(v.production for v in views if v.name == plain(place.name))
+    views = context.store.connections(now)
+    return conn.production or any(v.production for v in views if v.name == plain(conn.name))

@@ -1,32 +1,69 @@
 """What all screens have in common: they draw when something came, and only while they are seen."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
+from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Footer
 
-from console.tui.desk import Desk, Ways
-from console.tui.widgets.background_line import BackgroundLine
-from console.tui.widgets.connection_lines import ConnectionLines
+from console.tui.context import Context, Navigator
+from console.tui.text import Paragraph, tone
+from console.tui.widgets.summary import BackgroundLine, ConnectionLines
+
+
+class KeyFooter(Footer):
+    """Textual's footer, but composed again only where other keys work than before.
+
+    A screen that follows a database asks for it at every sample.
+    """
+
+    _shown: Sequence[object] = ()
+
+    def __init__(self) -> None:
+        super().__init__(show_command_palette=False)
+
+    def bindings_changed(self, screen: Screen[object]) -> None:
+        """Bindings, or what of them is enabled, may have changed."""
+        if screen.app.app_focus and screen is self.screen:
+            active = screen.active_bindings.values()
+            shown = [found[1:] for found in active if found.binding.show]
+            if shown == self._shown:
+                return
+            self._shown = shown
+        super().bindings_changed(screen)
+
+
+class ScreenHead(Paragraph):
+    """One line, cut off where the screen is narrow; an error below it is never cut off."""
+
+    def draw(self, line: Text, error: str = "") -> None:
+        text = line.copy()
+        text.truncate(max(20, self.app.size.width - 2), overflow="ellipsis")
+        if error:
+            text.append(f"\n✖ {' '.join(error.splitlines())}", tone(self, "critical"))
+        self.say(text)
 
 
 class LiveScreen(Screen[None]):
-    """A screen that follows the board. It never waits, and changes nothing by a single key."""
+    """A screen that follows the store. It never waits, and changes nothing by a single key."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space", "pause", "pause", tooltip="hold the screen still; sampling goes on"),
-        Binding("r", "look_now", "now", show=False, tooltip="look at all databases now"),
+        Binding("space", "pause", "pause", tooltip="freeze the screen; sampling goes on"),
+        Binding("r", "look_now", "now", show=False, tooltip="refresh all databases now"),
         Binding(
             "plus,equals_sign",
             "interval(1)",
             "interval",
             show=False,
             key_display="+ -",
-            tooltip="look less often",
+            tooltip="longer refresh interval",
         ),
-        Binding("minus", "interval(-1)", "more often", show=False, tooltip="look more often"),
+        Binding(
+            "minus", "interval(-1)", "more often", show=False, tooltip="shorter refresh interval"
+        ),
         Binding(
             "u",
             "zone",
@@ -34,30 +71,28 @@ class LiveScreen(Screen[None]):
             show=False,
             tooltip="times in UTC, or in the display zone (else local)",
         ),
-        Binding("b", "running", "what runs", show=False, tooltip="the actions that run here"),
-        Binding("escape,q", "out", "out", show=False, tooltip="one level out; never quits"),
+        Binding("b", "running", "running", show=False, tooltip="actions running here"),
+        Binding("escape,q", "out", "back", show=False, tooltip="one level back; never quits"),
     ]
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, context: Context) -> None:
         super().__init__()
-        self.desk = desk
+        self.context = context
         self.paused_at: float | None = None
         self._scheduled = False
 
     @property
-    def ways(self) -> Ways:
-        """Where one can go from here."""
-        return self.desk.ways
+    def navigator(self) -> Navigator:
+        return self.context.navigator
 
     def compose(self) -> ComposeResult:
         """Connections on top, the keys at the bottom, `body` between them."""
         yield ConnectionLines(id="connections")
         yield from self.body()
         yield BackgroundLine(id="background")
-        yield Footer(show_command_palette=False)
+        yield KeyFooter()
 
     def body(self) -> ComposeResult:
-        """What is this screen's own."""
         yield from ()
 
     def on_mount(self) -> None:
@@ -72,27 +107,27 @@ class LiveScreen(Screen[None]):
             self.call_later(self.draw)
 
     def draw(self) -> None:
-        """Everything, from the board as it is now; a screen that nobody sees costs nothing."""
+        """Everything, from the store as it is now; a screen that nobody sees costs nothing."""
         self._scheduled = False
         if not self.is_seen:
             return
-        now = self.desk.clock.monotonic()
+        now = self.context.clock.monotonic()
         most = max(2, self.app.size.height // 8)
         lines = self.query_one(ConnectionLines)
-        lines.draw(self.desk.board.connections(now), self.desk.corner, most)
+        lines.draw(self.context.store.connections(now), self.context.corner, most)
         self.draw_body(now, paused=self.paused_at is not None)
-        runs = [one for one in self.desk.running.all if one.number != self.followed]
+        runs = [one for one in self.context.running.all if one.number != self.followed]
         self.query_one(BackgroundLine).draw(runs, self._not_recorded, self._played)
 
     @property
     def _not_recorded(self) -> str:
-        recordings = self.desk.recordings
+        recordings = self.context.recordings
         return "" if recordings is None else recordings.problem
 
     @property
     def _played(self) -> str:
-        replay = self.desk.replay
-        return "" if replay is None else replay.line(self.desk.zone, self.app.size.width - 2)
+        replay = self.context.replay
+        return "" if replay is None else replay.line(self.context.zone, self.app.size.width - 2)
 
     def draw_body(self, now: float, *, paused: bool) -> None:
         """What is this screen's own; figures stay as they are while it is paused."""
@@ -106,7 +141,6 @@ class LiveScreen(Screen[None]):
         return all(isinstance(above, ModalScreen) for above in stack[stack.index(self) + 1 :])
 
     def on_screen_resume(self) -> None:
-        """It is in sight again."""
         if self.is_mounted:
             self.draw()
 
@@ -121,30 +155,26 @@ class LiveScreen(Screen[None]):
         return 0
 
     def action_running(self) -> None:
-        """Go to the action that runs here."""
-        self.ways.open_running()
+        self.navigator.open_running()
 
     def action_pause(self) -> None:
         """Hold the screen still, or let it go on; of a recording: hold that, or play on."""
-        if self.desk.replay is not None:
-            self.desk.replay.player.turn()
+        if self.context.replay is not None:
+            self.context.replay.player.turn()
             self.draw()
             return
-        self.paused_at = self.desk.clock.monotonic() if self.paused_at is None else None
+        self.paused_at = self.context.clock.monotonic() if self.paused_at is None else None
         self.draw()
 
     def action_zone(self) -> None:
-        """Show times of day in UTC, or in the display zone."""
-        self.desk.turn_zone()
+        self.context.turn_zone()
         self.draw()
 
     def action_look_now(self) -> None:
-        """Look at all databases now."""
-        self.desk.look_now()
+        self.context.sample_now()
 
     def action_interval(self, step: int) -> None:
-        """Look less or more often."""
-        self.desk.change_interval(step)
+        self.context.change_interval(step)
         self.draw()
 
     def action_out(self) -> None:

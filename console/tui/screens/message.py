@@ -17,24 +17,17 @@ from console.errors import ConsoleError, UsageError
 from console.formats import UNKNOWN, count
 from console.monitor.message import Masks, Message
 from console.monitor.messages import follow
-from console.monitor.owners import Evidence
-from console.monitor.stuck import evidence
-from console.tui.board import Key
-from console.tui.desk import Desk
-from console.tui.dialogs.command import show_twin
-from console.tui.dialogs.reveal import RevealDialog
+from console.monitor.owners import Evidence, evidence
+from console.tui.context import Context
+from console.tui.dialogs.dialog import RevealDialog, show_equivalent_command
 from console.tui.jobs import Question, start
-from console.tui.payloads import Form
-from console.tui.places import Place
-from console.tui.saving import save, suggestion
+from console.tui.open_connection import OpenConnection
+from console.tui.payloads import PayloadForm, save, suggestion
 from console.tui.screens.live import LiveScreen
-from console.tui.tabs.pace import Pace
-from console.tui.text import plain
-from console.tui.widgets.message_head import MessageHead
-from console.tui.widgets.payload_view import PayloadView
-from console.tui.widgets.telling import say, told
-from console.tui.widgets.tones import tone
-from console.tui.widgets.words import Words
+from console.tui.store import QueueKey
+from console.tui.tabs.tab import RefreshPace
+from console.tui.text import Words, error_text, plain, say_lines, tone
+from console.tui.widgets.message_view import MessageHead, PayloadView
 
 FIRST_BYTES = 64 * 1024
 """So much of a payload is read at first; each time that more is wanted, eight times as much."""
@@ -43,12 +36,12 @@ MOST_BYTES = 32 * 1024 * 1024
 _MOST_TO_SAVE = 256 * 1024 * 1024
 _MOST_TO_COPY = 64 * 1024
 """Terminals take no more of it."""
-_ENDINGS = {Form.JSON: "json", Form.TEXT: "txt", Form.HEX: "bin"}
+_ENDINGS = {PayloadForm.JSON: "json", PayloadForm.TEXT: "txt", PayloadForm.HEX: "bin"}
 
 
 @dataclass(frozen=True)
-class Looked:
-    """What a look found. `message` None: it is gone."""
+class ReadMessage:
+    """What a sample found. `message` None: it is gone."""
 
     message: Message | None
     owner: Evidence | None = None
@@ -65,17 +58,17 @@ class MessageScreen(LiveScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,p", "load", "payload", key_display="⏎", tooltip="read the payload"),
         Binding("m", "more", "more", tooltip="read more of the payload"),
-        Binding("R", "reveal", "reveal", tooltip="show what the masks hide; the audit has it"),
+        Binding("R", "reveal", "reveal", tooltip="show masked values; the audit records that"),
         Binding("a", "act", "actions", tooltip="what can be done with this message"),
         Binding("y", "copy", "copy", tooltip="copy the payload, or the id until it is loaded"),
         Binding("i", "copy_id", "copy id", show=False, tooltip="copy the id"),
         Binding("w,Y", "save", "to file", show=False, tooltip="write the whole payload to a file"),
-        Binding("o", "twin", "command", show=False, tooltip="the command line that shows the same"),
+        Binding("o", "twin", "command", show=False, tooltip="the equivalent command line"),
     ]
 
-    def __init__(self, desk: Desk, key: Key, message_key: str) -> None:
+    def __init__(self, context: Context, key: QueueKey, message_key: str) -> None:
         """`message_key`: as a page of messages gave it."""
-        super().__init__(desk)
+        super().__init__(context)
         self.key = key
         self.message_key = message_key
         """Where the message is now, or was last seen."""
@@ -89,8 +82,8 @@ class MessageScreen(LiveScreen):
         self._wants_payload = False
         self._note = ""
         self._error: ConsoleError | None = None
-        self._pace = Pace(desk.clock.monotonic, 2.0)
-        self._question: Question[Looked] = Question(self, self.show_look, self.fail)
+        self._pace = RefreshPace(context.clock.monotonic, 2.0)
+        self._question: Question[ReadMessage] = Question(self, self.show_look, self.fail)
 
     def body(self) -> ComposeResult:
         """What is known, the error, the payload, what was said last."""
@@ -111,38 +104,36 @@ class MessageScreen(LiveScreen):
 
     @property
     def view(self) -> PayloadView:
-        """The payload."""
         return self.query_one(PayloadView)
 
     @property
-    def place(self) -> Place | None:
-        """The connection of its queue."""
-        return self.desk.place(self.key)
+    def conn(self) -> OpenConnection | None:
+        return self.context.conn(self.key)
 
     @property
     def masks(self) -> Masks:
         """What is hidden now."""
-        return () if self.revealed or self.place is None else self.place.masks
+        return () if self.revealed or self.conn is None else self.conn.masks
 
     # What is asked, and what comes of it.
 
     def _ask(self, payload_bytes: int | None = None, *, wait: bool = True) -> None:
-        place = self.place
-        if place is None or (not wait and self._question.under_way):
+        conn = self.conn
+        if conn is None or (not wait and self._question.under_way):
             return
         _, schema, name = self.key
         key, masks = self.message_key, self.masks
 
-        def work() -> Looked:
-            queue = place.find(schema, name)
-            found = follow(place.database, queue, key, payload_bytes=payload_bytes, masks=masks)
-            return Looked(found, _owner(place, queue, found), payload_bytes)
+        def work() -> ReadMessage:
+            queue = conn.find(schema, name)
+            found = follow(conn.database, queue, key, payload_bytes=payload_bytes, masks=masks)
+            return ReadMessage(found, _owner(conn, queue, found), payload_bytes)
 
         self._pace.asked()
         self._question.ask(work, wait=wait)
         self._draw_foot()
 
-    def show_look(self, looked: Looked) -> None:
+    def show_look(self, looked: ReadMessage) -> None:
         """What was found: it goes on from state to state, and one day it is gone."""
         self._pace.answered()
         self._error = None
@@ -166,12 +157,11 @@ class MessageScreen(LiveScreen):
 
     def _show_payload(self, found: Message) -> None:
         if found.payload is None:
-            self._note = "Nothing tells its payload."
+            self._note = "Its payload is not known."
             return
         self.view.show_payload(found.payload, cut=found.payload_cut)
 
     def fail(self, error: ConsoleError) -> None:
-        """What is shown stays as it is."""
         self._pace.answered()
         self._error = error
         self._draw_foot()
@@ -179,7 +169,7 @@ class MessageScreen(LiveScreen):
     # What is drawn.
 
     def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
-        """All words; and now and then it is looked at again."""
+        """All words; and now and then it is examined again."""
         if not paused and self._pace.due:
             self._ask(wait=False)
         self._draw_head()
@@ -189,7 +179,7 @@ class MessageScreen(LiveScreen):
     def _draw_head(self) -> None:
         head = self.query_one(MessageHead)
         state = "gone" if self.gone else "masks off" if self.revealed else ""
-        head.draw(self.desk, self.key, self.message_key, self.message, self._owner, state)
+        head.draw(self.context, self.key, self.message_key, self.message, self._owner, state)
 
     def _draw_error(self) -> None:
         panel = self.query_one("#message-error")
@@ -207,8 +197,8 @@ class MessageScreen(LiveScreen):
         foot = self.query_one("#message-foot", Words)
         lines = [self._payload_line(foot)]
         if self._error is not None:
-            lines.append(told(foot, self._error))
-        say(foot, lines)
+            lines.append(error_text(foot, self._error))
+        say_lines(foot, lines)
 
     def _payload_line(self, foot: Words) -> Text:
         line = Text(no_wrap=True)
@@ -216,7 +206,7 @@ class MessageScreen(LiveScreen):
         if view.payload is None:
             reading = self._question.under_way and self._wants_payload
             words_ = "Reading the payload ..." if reading else "Enter reads the payload."
-            line.append("Nothing is left to read." if self.gone else words_)
+            line.append("All of it is shown." if self.gone else words_)
         else:
             shown = view.shown
             line.append(shown.form.value if shown else "laying out ...", tone(foot, "strong"))
@@ -230,24 +220,19 @@ class MessageScreen(LiveScreen):
                 line.append(f"  the first {count(self.payload_bytes)} bytes{of}")
                 more = "; m reads more" if self.payload_bytes < MOST_BYTES else "; w writes it all"
                 line.append(more, tone(foot, "strong"))
-        if self.place is not None and self.place.masks and not self.revealed:
+        if self.conn is not None and self.conn.masks and not self.revealed:
             line.append("  masks on, R reveals", tone(foot, "quiet"))
         if self._note:
             line.append(f"  {plain(self._note)}", tone(foot, "strong"))
         return line
 
     def on_payload_view_laid_out(self) -> None:
-        """Say in which form."""
         self._draw_foot()
         self.refresh_bindings()
 
     # What the operator does.
 
-    def check_action(
-        self,
-        action: str,
-        parameters: tuple[object, ...],  # noqa: ARG002  # Textual's signature
-    ) -> bool | None:
+    def check_action(self, action: str, _parameters: object) -> bool | None:
         """What there is nothing for is no key."""
         if not self.is_mounted or not self.query("#message-file"):
             return True
@@ -256,16 +241,14 @@ class MessageScreen(LiveScreen):
         if action == "load":
             return self.view.payload is None
         if action == "reveal":
-            return self.place is not None and bool(self.place.masks) and not self.revealed
+            return self.conn is not None and bool(self.conn.masks) and not self.revealed
         return True
 
     def action_load(self) -> None:
-        """Read the payload, or its beginning."""
         self._wants_payload = True
         self._ask(FIRST_BYTES)
 
     def action_more(self) -> None:
-        """Read more of it."""
         if self.payload_bytes < MOST_BYTES:
             self._ask(min(8 * self.payload_bytes, MOST_BYTES))
 
@@ -280,30 +263,29 @@ class MessageScreen(LiveScreen):
         self.app.push_screen(RevealDialog(f"{self.key[1]}.{self.key[2]}", name), self._confirmed)
 
     def _confirmed(self, answer: bool | None) -> None:  # noqa: FBT001  # Textual's callback
-        place = self.place
-        if not answer or place is None:
+        conn = self.conn
+        if not answer or conn is None:
             return
         _, schema, name = self.key
         key, size = self.message_key, self.payload_bytes or FIRST_BYTES
 
-        def work() -> Looked:
-            queue = place.find(schema, name)
+        def work() -> ReadMessage:
+            queue = conn.find(schema, name)
             found: Revealed = reveal(
-                place.database, queue, key, rights=place.rights, payload_bytes=size
+                conn.database, queue, key, rights=conn.rights, payload_bytes=size
             )
-            owner = _owner(place, queue, found.message)
-            return Looked(
+            owner = _owner(conn, queue, found.message)
+            return ReadMessage(
                 found.message, owner, size, revealed=True, only_locally=found.only_locally
             )
 
         start(self, work, self.show_look, self.fail)
 
     def action_act(self) -> None:
-        """What can be done with this message."""
         if self.message is None or self.message.id is None:
-            self._tell("Nothing tells its id.")
+            self._tell("Its id is not known.")
             return
-        self.ways.open_actions(self.key, [f"id={self.message.id}"], self.message.state)
+        self.navigator.open_actions(self.key, [f"id={self.message.id}"], self.message.state)
 
     def action_copy(self) -> None:
         """The payload as it is shown (masked where it is masked); the id until it is loaded."""
@@ -321,22 +303,19 @@ class MessageScreen(LiveScreen):
         self._tell(f"copied {part}{' in base64' if raw else ''}")
 
     def action_copy_id(self) -> None:
-        """The id."""
         if self.message is not None and self.message.id is not None:
             self.app.copy_to_clipboard(self.message.id)
             self._tell(f"copied {plain(self.message.id)}")
 
     def action_twin(self) -> None:
-        """The command line that shows the same."""
         name = (self.message.id if self.message else None) or UNKNOWN
         words_ = ["--filter", f"id={name}", "--payload", *(["--reveal"] if self.revealed else [])]
-        show_twin(self, self.place, "messages", self.key, words_)
+        show_equivalent_command(self, self.conn, "messages", self.key, words_)
 
     def action_save(self) -> None:
-        """Ask where to write the payload."""
         line = self.query_one("#message-file", Input)
         name = (self.message.id if self.message else None) or "message"
-        ending = _ENDINGS[self.view.shown.form if self.view.shown else Form.TEXT]
+        ending = _ENDINGS[self.view.shown.form if self.view.shown else PayloadForm.TEXT]
         line.value = str(suggestion(self.key[2], name, ending))
         line.display = True
         line.cursor_position = len(line.value)
@@ -344,7 +323,6 @@ class MessageScreen(LiveScreen):
         self.refresh_bindings()
 
     def action_out(self) -> None:
-        """One level out: of the line for the file, if that is open."""
         if self.query_one("#message-file").display:
             self._close_line()
         else:
@@ -358,17 +336,17 @@ class MessageScreen(LiveScreen):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Write the whole payload there, read anew, masked as it is on the screen."""
         self._close_line()
-        place = self.place
-        if place is None or not event.value.strip():
+        conn = self.conn
+        if conn is None or not event.value.strip():
             return
         path, key, masks = Path(event.value.strip()), self.message_key, self.masks
         _, schema, name = self.key
 
         def work() -> str:
-            queue = place.find(schema, name)
-            found = follow(place.database, queue, key, payload_bytes=_MOST_TO_SAVE, masks=masks)
+            queue = conn.find(schema, name)
+            found = follow(conn.database, queue, key, payload_bytes=_MOST_TO_SAVE, masks=masks)
             if found is None or found.payload is None:
-                raise UsageError("Nothing was written.", why="The message is gone by now.")
+                raise UsageError("Nothing was written.", why="The message no longer exists.")
             size = save(path, found.payload)
             cut = ", its beginning" if found.payload_cut else ""
             return f"{count(size)} bytes{cut} are in {path}" + (", masked" if masks else "")
@@ -390,7 +368,8 @@ class MessageScreen(LiveScreen):
         self.notify(said, markup=False)
 
 
-def _owner(place: Place, queue: Queue, found: Message | None) -> Evidence | None:
+def _owner(conn: OpenConnection, queue: Queue, found: Message | None) -> Evidence | None:
     if found is None or found.claimed_by is None:
         return None
-    return evidence(place.database, queue, found.claimed_by)
+    limit = conn.thresholds_of(queue.name).stuck_after_seconds
+    return evidence(conn.database, queue, found.claimed_by, limit)

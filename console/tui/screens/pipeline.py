@@ -3,192 +3,199 @@
 The plan is what the verb itself says with --dry-run. The run makes it anew when it begins.
 """
 
+import re
 from collections.abc import Mapping
-from enum import Enum
-from typing import ClassVar
+from dataclasses import replace
+from pathlib import Path
 
-from rich.text import Text
-from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import VerticalScroll
-from textual.widgets import Input
-
-from console.errors import ConsoleError, RefusedError
+from console.errors import ConsoleError, RefusedError, UsageError
 from console.pipeline import launch
-from console.pipeline.launch import Job, Plan
-from console.tui.actions import pipeline as jobs
-from console.tui.board import Key
-from console.tui.desk import Desk
-from console.tui.dialogs.command import CommandDialog
-from console.tui.dialogs.verbs import acting_lines, view_of
+from console.pipeline.launch import DryRun, Job
+from console.rights import Rights
+from console.tui.context import Context
+from console.tui.dialogs.dialog import CommandDialog
 from console.tui.jobs import start
+from console.tui.open_connection import OpenConnection
 from console.tui.screens.form import FormScreen
-from console.tui.text import plain, said, sentence
-from console.tui.widgets.action_form import ActionForm
-from console.tui.widgets.lines import Lines
-from console.tui.widgets.paragraph import Paragraph
+from console.tui.store import QueueKey
+from console.tui.text import Lines, sentence
+from console.tui.widgets.plan_pane import Confirmation, PlanPane
+from console.verbs.parameters import Parameter
+from console.verbs.pipeline import ABOUT_A_QUEUE, BY_NAME
+from console.verbs.verb import Verb
+
+_LOGIN = re.compile(r"://[^/\s]*:[^\s]*@")
+
+DOES = {
+    "verify": "It reads the logs and compares them. It changes nothing.",
+    "rollup": "It reads the recordings and writes tables of them into the lake. It deletes "
+    "nothing and queries no database.",
+}
+"""Of those that have no dry run: what they do."""
 
 
-class Stage(Enum):
-    """Where the operator is; the value is the part of the screen that is then in sight."""
+def why_not(verb: str, conn: OpenConnection | None) -> str:
+    """Why a job cannot be begun from a console, whatever its form says; empty: it can."""
+    if verb not in ABOUT_A_QUEUE:
+        return ""
+    if conn is None:
+        return "there is no such connection here"
+    if BY_NAME[verb].confirmed and conn.rights < Rights.OPERATOR:
+        return f"it needs the right operator; this connection has {conn.rights.word}"
+    if conn.credentials is not None and conn.credentials.is_typed:
+        return "its password is typed in, and a separate process cannot ask for it"
+    return ""
 
-    REFUSED = "nothing"
-    FORM = "form"
-    PLANNING = "planning"
-    PLAN = "job-plan"
+
+def require_extra() -> None:
+    """UsageError, with what is to be installed, where the pipeline cannot run here."""
+    # Not before it is wanted: the console shall start at once.
+    from console.pipeline import session  # noqa: PLC0415
+
+    session.require_extra()
+
+
+def job_of(
+    verb: str, said: Mapping[str, str], conn: OpenConnection | None, key: QueueKey | None
+) -> Job:
+    """The run that a form means, without a confirmation. Waits: a password may be looked up.
+
+    RefusedError where it cannot be from here, UsageError for what cannot be said.
+    """
+    if why := why_not(verb, conn):
+        raise RefusedError(f"pipeline {verb} cannot be started from here.", why=f"{why}.")
+    options = _options(BY_NAME[verb], said)
+    lake = said.get("lake", "")
+    if verb not in ABOUT_A_QUEUE or conn is None or key is None:
+        return Job(verb, ("pipeline", verb, *options), lake=lake)
+    connection, schema, name = key
+    words = [*options, "--schema", schema, "--rights", conn.rights.word]
+    environment = {}
+    if conn.words[:1] == ("--profile",):
+        words += conn.words
+    else:
+        url = conn.database.complete_url()
+        environment["DBQ_URL"] = url.render_as_string(hide_password=False)
+    named = ("--", name) if name.startswith("-") else (name,)
+    all_words = ("pipeline", verb, *words, *named)
+    return Job(verb, all_words, environment, queue=name, connection=connection, lake=lake)
+
+
+def with_option(of: Job, *option: str) -> Job:
+    """The same with one more, before the name."""
+    return replace(of, words=(*of.words[:2], *option, *of.words[2:]))
+
+
+def confirmed(of: Job) -> Job:
+    """The same, to be done."""
+    name = of.queue
+    return with_option(of, *([f"--yes={name}"] if name.startswith("-") else ["--yes", name]))
+
+
+def equivalent_command(
+    verb: str, said: Mapping[str, str], conn: OpenConnection | None, key: QueueKey | None
+) -> str:
+    """The command line that does the same. It shows no secret, and looks none up."""
+    words = ["pipeline", verb, *_options(BY_NAME[verb], said)]
+    if verb in ABOUT_A_QUEUE and key is not None:
+        words += ["--schema", key[1], *(() if conn is None else conn.words)]
+        words += ["--", key[2]] if key[2].startswith("-") else [key[2]]
+    return launch.line(words)
+
+
+def _options(verb: Verb, said: Mapping[str, str]) -> list[str]:
+    words = []
+    for one in verb.parameters:
+        text = said.get(one.name, "").strip()
+        if not text or text == one.default:
+            continue
+        if _LOGIN.search(text):
+            raise UsageError(
+                f"{one.name}: other users can see a command line.",
+                next_step="Put the login into the console's environment.",
+            )
+        values = one.words_of(text) if one.multiple else (_here(one, text),)
+        words += [f"--{one.name}={value}" for value in values]
+    return words
+
+
+def _here(parameter: Parameter, text: str) -> str:
+    """A path, whole: `~` is the shell's."""
+    folders = {"lake", "recordings", "push-log", "pop-log"}
+    if parameter.name not in folders or "://" in text:
+        return text
+    return str(Path(text).expanduser().absolute())
+
+
+_ITS_OWN = (
+    "It runs as a separate process, even after this console ends; the list of runs shows its "
+    "progress and can stop it."
+)
 
 
 class PipelineScreen(FormScreen):
-    """The queue is the one whose key was captured when this opened, whatever is refreshed since."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "go", "plan", tooltip="make the plan; that changes nothing"),
-        Binding("ctrl+o", "command", "command line", tooltip="the command line's twin, copied"),
-        Binding("up", "scroll('up')", "up", show=False),
-        Binding("down", "scroll('down')", "down", show=False),
-        Binding("pageup", "scroll('page_up')", "page up", show=False),
-        Binding("pagedown", "scroll('page_down')", "page down", show=False),
-    ]
+    """What it begins is followed in the list of runs."""
 
     def __init__(
         self,
-        desk: Desk,
+        context: Context,
         verb: str,
-        key: Key | None = None,
+        key: QueueKey | None = None,
         options: Mapping[str, str] | None = None,
     ) -> None:
         """`options` are the form's fields, by the command line's names."""
-        super().__init__(desk)
-        self._key = key if verb in jobs.ABOUT_A_QUEUE else None
-        self._place = None if self._key is None else desk.place(self._key)
-        self._form = jobs.BY_VERB[verb]
+        super().__init__(context, key if verb in ABOUT_A_QUEUE else None)
+        self._conn = None if self.key is None else context.conn(self.key)
+        self._verb = BY_NAME[verb]
         self._begins = dict(options or {})
-        recorded = desk.recordings
+        recorded = context.recordings
         if verb == "rollup" and recorded is not None:
             self._begins.setdefault("recordings", str(recorded.root))
-        self.stage = Stage.REFUSED
-        self._plan: Plan | None = None
+        self._plan: DryRun | None = None
         self._job: Job | None = None
 
     @property
     def verb(self) -> str:
-        """Of the pipeline."""
-        return self._form.verb
+        return self._verb.name
 
-    def body(self) -> ComposeResult:
-        """One part for each stage; one of them is in sight."""
-        yield Lines(id="action-head")
-        yield Lines(id="nothing")
-        yield ActionForm(id="form")
-        yield Lines(id="planning")
-        with VerticalScroll(id="job-plan"):
-            yield Paragraph(id="job-plan-words")
-            yield Lines(id="ask")
-            yield Input(id="confirm", placeholder="type it here", compact=True)
-        yield Lines(id="problem")
-
-    def on_mount(self) -> None:
+    def opened(self) -> None:
         """The form, or why there is none."""
-        self._say()
-        self._turn(Stage.REFUSED)
-        super().on_mount()
         try:
-            if why := jobs.why_not(self.verb, self._place):
-                raise RefusedError(f"pipeline {self.verb} cannot be begun here.", why=sentence(why))
-            jobs.require_extra()
+            if why := why_not(self.verb, self._conn):
+                raise RefusedError(
+                    f"pipeline {self.verb} cannot be started here.", why=sentence(why)
+                )
+            require_extra()
         except ConsoleError as error:
-            self.query_one("#nothing", Lines).say(Text("Nothing was begun."))
-            self._say(error)
-            return
-        self._fields.offer(self._form.fields, self._begins)
-        self.call_after_refresh(self._enter_form)
-
-    # What is in sight.
-
-    def _turn(self, stage: Stage) -> None:
-        self.stage = stage
-        for one in Stage:
-            self.query_one(f"#{one.value}").display = one is stage
-        if stage in {Stage.REFUSED, Stage.PLANNING}:
-            self.set_focus(None)
-        self.refresh_bindings()
-        self.draw()
-
-    def _say(self, error: ConsoleError | None = None) -> None:
-        problem = self.query_one("#problem", Lines)
-        problem.display = error is not None
-        problem.say(Text("" if error is None else said(error)))
+            self.close_form("Nothing was started.", error)
+        else:
+            self.offer(self._verb.parameters, self._begins)
 
     def draw_body(self, now: float, *, paused: bool) -> None:
         """What it is about, and who else is at the queue."""
         del now, paused
-        head = Text(f"pipeline {self.verb}", "bold")
-        if self._key is not None:
-            head.append(f" {plain(self._key[1])}.{plain(self._key[2])}")
-            head.append(f" on {plain(self._key[0])}", "not bold")
-            for line in acting_lines(view_of(self.desk, self._key)):
-                head.append(f"\n{line}", "bold")
-        head.append(f"   {self._form.summary}", "not bold dim")
+        head = self.head(f"pipeline {self.verb}")
+        head.append(f"   {self._verb.summary}", "not bold dim")
         self.query_one("#action-head", Lines).say(head)
-
-    @property
-    def _fields(self) -> ActionForm:
-        return self.query_one(ActionForm)
-
-    def _enter_form(self) -> None:
-        self._turn(Stage.FORM)
-        self._fields.enter()
 
     # The plan.
 
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Enter in a field plans; in the confirmation it begins."""
-        event.stop()
-        if event.input.id == "confirm":
-            self._confirm(event.value.strip())
-        else:
-            self.action_go()
+    def plan(self) -> None:
+        """Of what changes something, its own dry run."""
+        verb, texts, conn, key = self.verb, self.form.texts, self._conn, self.key
 
-    def action_go(self) -> None:
-        """Plan what the form says, if it can be read."""
-        if self.stage is not Stage.FORM or not self._fields.check():
-            return
-        self._say()
-        self.ask_anew()
-        verb, said_, place, key = self.verb, self._fields.said, self._place, self._key
-        if self._form.confirmed:
+        def work() -> tuple[Job, list[str]]:
+            made = job_of(verb, texts, conn, key)
+            if not self._verb.confirmed:
+                return made, [DOES[verb]]
+            self._plan = DryRun(with_option(made, "--dry-run"))
+            return made, self._plan.ask()
 
-            def work() -> tuple[Job, list[str]]:
-                made = jobs.job(verb, said_, place, key)
-                self._plan = Plan(jobs.with_option(made, "--dry-run"))
-                return made, self._plan.ask()
-        else:
+        self.make_plan(work, lambda found: self.show_plan(*found), "Making the plan")
 
-            def work() -> tuple[Job, list[str]]:
-                made = jobs.job(verb, said_, place, key)
-                return made, [jobs.DOES[verb]]
-
-        words = "Making the plan ... Escape: back to the form."
-        self.query_one("#planning", Lines).say(Text(words))
-        self._turn(Stage.PLANNING)
-        start(
-            self,
-            work,
-            self.still_asked(lambda found: self.show_plan(*found)),
-            self.still_asked(self._fail),
-        )
-
-    def _fail(self, error: ConsoleError) -> None:
-        self._back()
-        self._say(error)
-
-    def _back(self) -> None:
-        self.ask_anew()
-        self._cut_off()
-        self._say()
-        self._enter_form()
-
-    def _cut_off(self) -> None:
+    def ask_anew(self) -> None:
+        """A dry run that nobody waits for ends."""
+        super().ask_anew()
         if self._plan is not None:
             self._plan.cut_off()
             self._plan = None
@@ -196,88 +203,35 @@ class PipelineScreen(FormScreen):
     def show_plan(self, job: Job, lines: list[str]) -> None:
         """To be read, then confirmed or not."""
         self._plan, self._job = None, job
-        text = Text("\n".join(map(plain, lines)))
-        text.append(
-            "\n\nIt runs as a process of its own, also when this console ends; the list of runs "
-            "shows how far it is, and stops it.",
-            "dim",
-        )
-        if self._form.confirmed:
-            text.append(" It makes its plan anew when it begins.", "dim")
-        self.query_one("#job-plan-words", Paragraph).say(text)
-        self.query_one("#confirm", Input).value = ""
-        self._ask()
-        self._turn(Stage.PLAN)
-        self.set_focus(self.query_one("#confirm", Input))
+        anew = " It plans again when it starts." if self._verb.confirmed else ""
+        self.query_one(PlanPane).draw([*lines, "", f"{_ITS_OWN}{anew}"])
+        name = self.key[2] if self._verb.confirmed and self.key is not None else "y"
+        self.ask(Confirmation(name, by_name=self._verb.confirmed))
 
     @property
-    def _word(self) -> str:
-        """What confirms it."""
-        return self._key[2] if self._form.confirmed and self._key is not None else "y"
+    def why_not_now(self) -> str:
+        """What only reads may always begin."""
+        return super().why_not_now if self._verb.confirmed else ""
 
-    def _ask(self, wrong: str = "") -> None:
-        name = "the queue's name, " if self._form.confirmed else ""
-        words = f"To begin it, type {name}{plain(self._word)} and Enter. Escape: back."
-        self.query_one("#ask", Lines).say(Text(f"✖ {plain(wrong)}\n{words}" if wrong else words))
-
-    def _confirm(self, word: str) -> None:
+    def begin(self) -> None:
+        """As a process of its own."""
         job = self._job
-        if self.stage is not Stage.PLAN or job is None:
-            return
-        if word != self._word:
-            self._ask(f"{word!r} is not it." if word else "Nothing is typed.")
-            return
-        view = None if self._key is None else view_of(self.desk, self._key)
-        if self._form.confirmed and view is not None and view.unreachable:
-            self._ask("The connection gives no new figures: nothing is begun until it does.")
-            return
-        self._job = None  # once, however often Enter is pressed
-        wanted = jobs.confirmed(job) if self._form.confirmed else job
-        start(self, lambda: launch.start(wanted), self._begun, self._fail)
+        if job is not None:
+            wanted = confirmed(job) if self._verb.confirmed else job
+            start(self, lambda: launch.start(wanted), self._begun, self.fail)
 
     def _begun(self, id_: str) -> None:
         """To the list, in place of this."""
-        self._close()
-        self.ways.open_runs(id_)
-
-    # The ways.
+        self.app.pop_screen()
+        self.navigator.open_runs(id_)
 
     def action_command(self) -> None:
-        """The same on the command line."""
-        if self.stage is Stage.REFUSED or not self._fields.check():
+        if not self.form.check():
             return
         try:
-            line = jobs.twin(self.verb, self._fields.said, self._place, self._key)
+            line = equivalent_command(self.verb, self.form.texts, self._conn, self.key)
         except ConsoleError as error:
-            self._say(error)
+            self.say(error)
             return
         words = "Without --yes it prints the plan and changes nothing."
-        self.app.push_screen(CommandDialog(line, words if self._form.confirmed else ""))
-
-    def action_scroll(self, way: str) -> None:
-        """The plan, while the confirmation has the keys."""
-        if self.stage is Stage.PLAN:
-            getattr(self.query_one("#job-plan"), f"scroll_{way}")(animate=False)
-
-    def check_action(
-        self,
-        action: str,
-        parameters: tuple[object, ...],  # noqa: ARG002  # Textual's signature
-    ) -> bool | None:
-        """Each key where it means something."""
-        if action == "go":
-            return self.stage is Stage.FORM
-        return self.stage is not Stage.REFUSED if action == "command" else True
-
-    def action_out(self) -> None:
-        """From a plan to its form; from the form one level out."""
-        if self.stage in {Stage.PLANNING, Stage.PLAN}:
-            self._back()
-        else:
-            self._close()
-
-    def _close(self) -> None:
-        self.ask_anew()
-        self._cut_off()
-        if len(self.app.screen_stack) > 1:
-            self.app.pop_screen()
+        self.app.push_screen(CommandDialog(line, words if self._verb.confirmed else ""))

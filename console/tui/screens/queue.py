@@ -12,14 +12,13 @@ from textual.widget import Widget
 from console import formats
 from console.catalog import Queue
 from console.monitor.limits import defaults_of
-from console.tui.board import Key, QueueView
-from console.tui.desk import Desk
-from console.tui.dialogs.command import show_twin
+from console.tui.context import Context
+from console.tui.dialogs.dialog import show_equivalent_command
 from console.tui.jobs import start
-from console.tui.places import Place
+from console.tui.open_connection import OpenConnection
+from console.tui.screens.audit import AuditTab
 from console.tui.screens.live import LiveScreen
-from console.tui.tabs.absent import NOT_RECORDED, AbsentTab
-from console.tui.tabs.audit_tab import AuditTab
+from console.tui.store import QueueKey, QueueView
 from console.tui.tabs.errors import ErrorsTab
 from console.tui.tabs.findings import FindingsTab
 from console.tui.tabs.history import HistoryTab
@@ -27,12 +26,11 @@ from console.tui.tabs.messages import MessagesTab
 from console.tui.tabs.slots import SlotsTab
 from console.tui.tabs.sql import SqlTab
 from console.tui.tabs.stuck import StuckTab
-from console.tui.tabs.tab import QueueTab
+from console.tui.tabs.tab import NOT_RECORDED, AbsentTab, QueueTab, TabLine
 from console.tui.tabs.waits import WaitsTab
 from console.tui.text import whole_seconds
-from console.tui.widgets.charts import Charts, Moment
-from console.tui.widgets.figures_panel import FiguresPanel
-from console.tui.widgets.tab_line import TabLine
+from console.tui.widgets.charts import Charts, ChartTime
+from console.tui.widgets.queue_detail import FiguresPanel
 
 TABS: tuple[type[QueueTab], ...] = (
     FindingsTab,
@@ -45,31 +43,33 @@ TABS: tuple[type[QueueTab], ...] = (
     AuditTab,
     HistoryTab,
 )
-"""In the order of their digits; a queue has those that apply to it."""
+"""In the order of their digits, which are the same for every queue."""
 
 
 class QueueScreen(LiveScreen):
-    """Draws what the board knows of one queue; each tab asks for itself, while it is in sight."""
+    """Draws what the store knows of one queue; each tab asks for itself, while it is in sight."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("a", "actions", "actions", tooltip="what can be done with this queue"),
-        Binding("d", "examine", "doctor", tooltip="let the doctor look at this queue now"),
+        Binding("d", "examine", "doctor", tooltip="let the doctor examine this queue now"),
         Binding("w", "waits", "waits", show=False, tooltip="what the server's sessions wait for"),
-        Binding("z", "zoom", "zoom", show=False, tooltip="charts of 5 m, 1 h, 24 h"),
+        Binding("z", "zoom", "zoom", show=False, tooltip="charts of 5 min, 1 h, 24 h"),
         Binding(
             "right_square_bracket",
             "chart(1)",
             "chart",
             show=False,
-            tooltip="another chart, where there is one at a time",
+            tooltip="the next chart, where one is shown at a time",
         ),
         Binding(
-            "left_square_bracket", "chart(-1)", "chart", show=False, tooltip="the chart before"
+            "left_square_bracket", "chart(-1)", "chart", show=False, tooltip="the previous chart"
         ),
-        Binding("c", "hide_charts", "charts", show=False, tooltip="without charts, or with them"),
+        Binding("c", "hide_charts", "charts", show=False, tooltip="hide or show the charts"),
         Binding("P", "runs", "runs", show=False, tooltip="the runs of the pipeline"),
-        Binding("B", "bench", "bench", show=False, tooltip="how fast each design is on the server"),
-        Binding("o", "twin", "command", show=False, tooltip="the command line that shows the same"),
+        Binding(
+            "B", "bench", "bench", show=False, tooltip="how fast each design is on this server"
+        ),
+        Binding("o", "twin", "command", show=False, tooltip="the equivalent command line"),
         Binding("A", "audit", "audit", show=False, tooltip="who did what to this queue"),
         *(
             Binding(
@@ -87,8 +87,8 @@ class QueueScreen(LiveScreen):
     AUTO_FOCUS: ClassVar[str | None] = ""
     """The tab in sight has the keys, once there is something in it."""
 
-    def __init__(self, desk: Desk, key: Key, tab: str = "") -> None:
-        super().__init__(desk)
+    def __init__(self, context: Context, key: QueueKey, tab: str = "") -> None:
+        super().__init__(context)
         self.key = key
         self.view: QueueView | None = None
         """The queue as it was seen last."""
@@ -103,9 +103,8 @@ class QueueScreen(LiveScreen):
         """As the catalog has it, with its options; None: not known yet."""
 
     @property
-    def place(self) -> Place | None:
-        """The queue's connection."""
-        return self.desk.place(self.key)
+    def conn(self) -> OpenConnection | None:
+        return self.context.conn(self.key)
 
     def on_mount(self) -> None:
         """The options do not change: they are asked for once."""
@@ -113,17 +112,15 @@ class QueueScreen(LiveScreen):
         self._ask_options()
 
     def _ask_options(self) -> None:
-        place, (_, schema, name) = self.place, self.key
-        if place is not None:
-            start(self, lambda: place.find(schema, name), self.show_options, lambda _: None)
+        conn, (_, schema, name) = self.conn, self.key
+        if conn is not None:
+            start(self, lambda: conn.find(schema, name), self.show_options, lambda _: None)
 
     def show_options(self, queue: Queue) -> None:
-        """The queue as the catalog has it."""
         self.queue = queue
         self.draw()
 
     def body(self) -> ComposeResult:
-        """From the top: the figures, how they went, the tabs."""
         yield FiguresPanel(id="figures")
         yield Charts()
         yield TabLine()
@@ -146,7 +143,7 @@ class QueueScreen(LiveScreen):
         self._draw_tab(now, paused=paused)
 
     def _see(self, now: float) -> None:
-        views = self.desk.board.queues(now)
+        views = self.context.store.queues(now)
         seen = next((view for view in views if view.key == self.key), None)
         self.gone = seen is None and self.view is not None
         if seen is not None:
@@ -157,69 +154,67 @@ class QueueScreen(LiveScreen):
     def _draw_figures(self, view: QueueView) -> None:
         gone = ""
         if self.gone:
-            since = self.desk.board.series.seen_at(self.key)
-            back = self.desk.clock.monotonic() - (self._drawn_at if since is None else since)
-            at = self.desk.clock.utc() - timedelta(seconds=back)
-            clock, old = formats.clock(at, self.desk.zone), whole_seconds(back)
-            gone = f"is gone: it was there last at {clock}, {old} ago"
-        thresholds = self.place.thresholds_of if self.place is not None else defaults_of
+            since = self.context.store.series.seen_at(self.key)
+            back = self.context.clock.monotonic() - (self._drawn_at if since is None else since)
+            at = self.context.clock.utc() - timedelta(seconds=back)
+            clock, old = formats.clock(at, self.context.zone), whole_seconds(back)
+            gone = f"no longer exists; last seen {clock}, {old} ago"
+        thresholds = self.conn.thresholds_of if self.conn is not None else defaults_of
         panel = self.query_one(FiguresPanel)
         panel.draw(view, gone, self.queue, thresholds(self.key[2]))
 
     def _draw_charts(self, now: float) -> None:
         if self.view is not None:
-            moment = Moment(now, self.desk.clock.utc(), self.desk.zone)
+            moment = ChartTime(now, self.context.clock.utc(), self.context.zone)
             charts = self.query_one(Charts)
             charts.spared = self._chosen is not None and self._chosen.HAS_CHARTS
-            charts.draw(self.desk.board.series, self.key, self.view.snapshot, moment)
+            charts.draw(self.context.store.series, self.key, self.view.snapshot, moment)
 
     def action_zoom(self) -> None:
         """Charts of a longer time; after the longest the shortest."""
         self.query_one(Charts).zoom()
-        self._draw_charts(self.desk.clock.monotonic())
+        self._draw_charts(self.context.clock.monotonic())
 
     def action_chart(self, step: int) -> None:
-        """Another chart, where there is one at a time."""
         self.query_one(Charts).step(step)
-        self._draw_charts(self.desk.clock.monotonic())
+        self._draw_charts(self.context.clock.monotonic())
 
     def action_hide_charts(self) -> None:
-        """Charts make room for words, or come back."""
         charts = self.query_one(Charts)
         charts.hidden = not charts.hidden
-        self._draw_charts(self.desk.clock.monotonic())
+        self._draw_charts(self.context.clock.monotonic())
 
     # The tabs.
 
     @property
     def tab(self) -> QueueTab | None:
-        """The tab in sight."""
         return self._chosen
 
     def show_tab(self, name: str) -> None:
         """Have the tab of that name in sight, if there is one."""
         self._wanted = name
-        named = (place for place, one in enumerate(self._tabs) if name == one.NAME)
-        if (place := next(named, None)) is not None:
-            self.call_later(self.action_tab, place)
+        named = (conn for conn, one in enumerate(self._tabs) if name == one.NAME)
+        if (conn := next(named, None)) is not None:
+            self.call_later(self.action_tab, conn)
 
     def _make_tabs(self, view: QueueView) -> None:
-        self._tabs = tuple(self._made(each) for each in TABS if each.applies(view))
+        self._tabs = tuple(self._made(each, view) for each in TABS)
         for one in self._tabs:
             one.display = False
-        named = (place for place, one in enumerate(self._tabs) if self._wanted == one.NAME)
+        named = (conn for conn, one in enumerate(self._tabs) if self._wanted == one.NAME)
         self.call_after_refresh(self.action_tab, next(named, 0))
 
-    def _made(self, kind: type[QueueTab]) -> QueueTab:
-        if self.desk.replay is not None and kind.NAME in NOT_RECORDED:
-            return AbsentTab(self.desk, self.key, kind)
-        return kind(self.desk, self.key)
+    def _made(self, kind: type[QueueTab], view: QueueView) -> QueueTab:
+        why = kind.absent(view)
+        if self.context.replay is not None:
+            why = why or NOT_RECORDED.get(kind.NAME, "")
+        return AbsentTab(self.context, self.key, kind, why) if why else kind(self.context, self.key)
 
-    async def action_tab(self, place: int) -> None:
+    async def action_tab(self, conn: int) -> None:
         """Have another tab in sight. It is made when it is wanted for the first time."""
-        if not 0 <= place < len(self._tabs):
+        if not 0 <= conn < len(self._tabs):
             return
-        chosen = self._tabs[place]
+        chosen = self._tabs[conn]
         if chosen is not self._chosen:
             self._chosen = chosen
             self._looked_at.pop(chosen.NAME, None)
@@ -239,14 +234,15 @@ class QueueScreen(LiveScreen):
             self.set_focus(_focusable(self._chosen))
 
     async def on_tab_line_chosen(self, event: TabLine.Chosen) -> None:
-        """By the arrows, or a click."""
         await self.action_tab(event.place)
 
     def _draw_tab(self, now: float, *, paused: bool) -> None:
         chosen = self._chosen
         if chosen is None:
             return
-        self.query_one(TabLine).draw([one.TITLE for one in self._tabs], self._tabs.index(chosen))
+        absent = [conn for conn, one in enumerate(self._tabs) if isinstance(one, AbsentTab)]
+        titles = [one.TITLE for one in self._tabs]
+        self.query_one(TabLine).draw(titles, self._tabs.index(chosen), absent)
         if not chosen.is_mounted:
             return
         chosen.shown = True
@@ -272,47 +268,42 @@ class QueueScreen(LiveScreen):
     # Where one can go.
 
     def action_look_now(self) -> None:
-        """Look at all databases now, and at what the tab in sight shows."""
         super().action_look_now()
         if self.queue is None:
             self._ask_options()
         if self._chosen is not None and not self.gone:
-            self._look(self._chosen, self.desk.clock.monotonic())
+            self._look(self._chosen, self.context.clock.monotonic())
 
     def action_actions(self) -> None:
-        """What can be done with this queue."""
         if not self._refused():
-            self.ways.open_actions(self.key)
+            self.navigator.open_actions(self.key)
 
     def action_examine(self) -> None:
-        """Let the doctor look at this queue now."""
         if not self._refused():
-            self.ways.examine(self.key)
+            self.navigator.examine(self.key)
+            self.draw()
 
     def action_waits(self) -> None:
-        """What the server's sessions wait for."""
-        self.ways.open_waits(self.key[0])
+        self.navigator.open_waits(self.key[0])
 
     def action_runs(self) -> None:
-        """The runs of the pipeline on this machine."""
-        self.ways.open_runs()
+        self.navigator.open_runs()
 
     def action_bench(self) -> None:
-        """How fast each design is on the server."""
-        self.ways.open_bench(self.key[0])
+        self.navigator.open_bench(self.key[0])
 
     def action_twin(self) -> None:
         """The command line that shows the same as the tab in sight, or else as the figures."""
-        verb = "status" if self._chosen is None else self._chosen.TWIN
-        show_twin(self, self.place, verb, self.key)
+        verb, words = ("status", ()) if self._chosen is None else self._chosen.equivalent
+        show_equivalent_command(self, self.conn, verb, self.key, words)
 
     def action_audit(self) -> None:
         """Who did what to this queue; also to one that is gone."""
-        self.ways.open_audit(self.key[0], self.key)
+        self.navigator.open_audit(self.key[0], self.key)
 
     def _refused(self) -> bool:
         if self.gone:
-            self.notify("The queue is no longer there.", severity="warning", markup=False)
+            self.notify("The queue no longer exists.", severity="warning", markup=False)
         return self.gone
 
 

@@ -1,35 +1,123 @@
 """The runs of the pipeline on this machine: how far each is, what became of it."""
 
+import json
+from datetime import datetime
 from typing import ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 
+from console import formats
 from console.errors import ConsoleError
 from console.formats import numbered
 from console.pipeline import launch
 from console.pipeline import runs as keeping
-from console.pipeline.runs import Found, Run
-from console.tui.desk import Desk
-from console.tui.dialogs.command import CommandDialog
-from console.tui.dialogs.confirm import ConfirmDialog
-from console.tui.dialogs.run_entry import RunDialog
+from console.pipeline.runs import Run, RunList, RunOutcome
+from console.tui.context import Context
+from console.tui.dialogs.dialog import CommandDialog, ConfirmDialog, FactsDialog
 from console.tui.jobs import Question, start
-from console.tui.screens.live import LiveScreen
-from console.tui.text import first_line, plain, said
-from console.tui.widgets.paragraph import Paragraph
-from console.tui.widgets.runs_table import RunsTable
-from console.tui.widgets.screen_head import ScreenHead
-from console.tui.widgets.tones import tone
+from console.tui.screens.live import LiveScreen, ScreenHead
+from console.tui.text import Paragraph, first_line, plain, said, tone
+from console.tui.widgets.keyed_table import Column, KeyedTable, known
+
+_AGAIN = {
+    RunOutcome.SILENT: "It was killed, or its machine was. The same command continues where it "
+    "stopped.",
+    RunOutcome.STOPPED: "It was asked to end, and did. The same command continues where it "
+    "stopped.",
+    RunOutcome.ELSEWHERE: "It began on another machine: only that one knows whether it is running.",
+}
+_SAID_LINES = 20
+
+
+class RunDialog(FactsDialog):
+    """A run, with its result."""
+
+    PANEL: ClassVar[str] = "run-entry"
+
+    def __init__(self, context: Context, run: Run, said: str = "") -> None:
+        """`said`: the last of what it has written to its stderr."""
+        # Not `run`: that is Textual's.
+        self.shown = run
+        super().__init__(f"pipeline {plain(run.verb)}", facts(context, run), parts_of(run, said))
+
+
+def parts_of(run: Run, said: str) -> list[str]:
+    """What it said, why it ended and its result, whichever there is; safe to show."""
+    last = [] if run.lines or not said else said.splitlines()[-_SAID_LINES:]
+    result = "" if run.result is None else json.dumps(run.result, indent=2, ensure_ascii=False)
+    again = _AGAIN.get(run.outcome, "")
+    if run.verb == "verify":  # it keeps nothing half-way
+        again = again.replace("continues where it stopped", "starts it again")
+    parts = ["\n".join(run.lines), "\n".join(last), again, result]
+    return ["\n".join(map(plain, part.splitlines())) for part in parts if part]
+
+
+def facts(context: Context, run: Run) -> dict[str, str]:
+    """What is known of it beside its result, safe to show."""
+    now = context.clock.utc()
+    seconds, speed = run.seconds(now), run.rows_per_second(now)
+    ended = "" if run.ended_at is None else context.moment(run.ended_at)
+    last = "" if run.told_at is None else f"{run.told}   ({context.moment(run.told_at)})"
+    told = {
+        "outcome": run.outcome.value + ("" if run.status is None else f" (exit {run.status})"),
+        "what": run.error.get("what", ""),
+        "why": run.error.get("why", ""),
+        "what next": run.error.get("next_step", ""),
+        "queue": run.queue,
+        "connection": run.connection,
+        "lake": run.lake,
+        "began": context.moment(run.began_at),
+        "ended": ended,
+        "took": "" if seconds is None else formats.duration(seconds),
+        "rows": run.moved,
+        "size": size(run.bytes),
+        "rows/s": "" if speed is None else f"{speed:,.0f}",
+        "last message": last,
+        "by": f"{run.user}@{run.host}, process {run.pid}",
+        "command": launch.line(run.words),
+    }
+    return {name: plain(" ".join(words.splitlines())) for name, words in told.items() if words}
+
+
+def size(number: int | None) -> str:
+    """`3.4 MB`; empty where it is not known."""
+    if number is None:
+        return ""
+    if number < 1_000:
+        return f"{number} B"
+    for unit, of in (("kB", 1e3), ("MB", 1e6)):
+        if number < of * 1_000:
+            return f"{number / of:,.1f} {unit}"
+    return f"{number / 1e9:,.1f} GB"
+
 
 _EVERY_SECONDS = 1.0
+_LOST_FIRST = ("told", "lake", "place", "ended", "size", "took", "rate", "rows")
+_MARKS = {
+    RunOutcome.RUNNING: "▶",
+    RunOutcome.ELSEWHERE: "▶",
+    RunOutcome.STOPPED: "!",
+    RunOutcome.SILENT: "✖",
+    RunOutcome.FAILED: "✖",
+    RunOutcome.REFUSED: "✖",
+    RunOutcome.MISMATCH: "✖",
+}
+_TONES = {
+    RunOutcome.RUNNING: "good",
+    RunOutcome.STOPPED: "warning",
+    RunOutcome.REFUSED: "warning",
+    RunOutcome.SILENT: "critical",
+    RunOutcome.FAILED: "critical",
+    RunOutcome.MISMATCH: "critical",
+}
 _NONE_YET = (
-    "Nothing has been run on this machine yet.\n\n"
+    "No job has been run on this machine yet.\n\n"
     "The jobs on archives and history, each a process of its own:\n\n"
     "    :pipeline archive QUEUE     its archive into a lake of Parquet files\n"
-    "    :pipeline replay QUEUE      out of the lake into the queue again\n"
-    "    :pipeline verify QUEUE      lost, doubled, out of order\n"
+    "    :pipeline replay QUEUE      from the lake back into the queue\n"
+    "    :pipeline verify QUEUE      lost, duplicated, out of order\n"
     "    :pipeline rollup            minutes, hours and days of the recordings"
 )
 
@@ -38,31 +126,37 @@ class RunsScreen(LiveScreen):
     """The newest first; Enter shows one whole. What runs goes on when the console ends."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open", "result", tooltip="show the run whole, with its result"),
-        Binding("s", "stop", "stop", tooltip="ask the run to end; the same command goes on later"),
-        Binding("n", "rollup", "rollup", show=False, tooltip="begin a rollup of the recordings"),
-        Binding("o", "command_line", "command line", show=False, tooltip="the same elsewhere"),
+        Binding("enter", "open", "result", tooltip="show the whole run, with its result"),
+        Binding(
+            "s", "stop", "stop", tooltip="ask the run to end; the same command continues later"
+        ),
+        Binding("n", "rollup", "rollup", show=False, tooltip="start a rollup of the recordings"),
+        Binding(
+            "o", "command_line", "command line", show=False, tooltip="the equivalent command line"
+        ),
     ]
 
-    def __init__(self, desk: Desk, id_: str = "") -> None:
+    def __init__(self, context: Context, id_: str = "") -> None:
         """`id_`: the run on which the cursor is to begin."""
-        super().__init__(desk)
+        super().__init__(context)
         self._wanted = id_
-        self._found: Found | None = None
+        self._found: RunList | None = None
+        self._now = context.clock.utc()
+        """When the runs were drawn."""
+        self.table = KeyedTable(self._columns(), _LOST_FIRST, id="runs")
         self._error = ""
-        self._question: Question[Found] = Question(self, self.show, self._failed)
+        self._question: Question[RunList] = Question(self, self.show, self._failed)
 
     def body(self) -> ComposeResult:
         """What is shown, the runs, or that there are none."""
         yield ScreenHead(id="runs-head", classes="head")
-        yield RunsTable(id="runs")
+        yield self.table
         yield Paragraph(id="runs-words", classes="empty")
         yield Paragraph(id="runs-detail", classes="pane-detail")
 
     def on_mount(self) -> None:
-        """The table has the keys."""
         self.query_one("#runs-words").display = False
-        self.set_focus(self.query_one(RunsTable))
+        self.set_focus(self.table)
         super().on_mount()
         self.look()
         self.set_interval(_EVERY_SECONDS, self._look_again)
@@ -75,8 +169,7 @@ class RunsScreen(LiveScreen):
         if self.is_seen and self.paused_at is None:
             self.look()
 
-    def show(self, found: Found) -> None:
-        """What the files say."""
+    def show(self, found: RunList) -> None:
         if self.paused_at is None or self._found is None:
             self._found, self._error = found, ""
             self._draw_runs()
@@ -90,11 +183,11 @@ class RunsScreen(LiveScreen):
         self._draw_runs()
 
     def _draw_runs(self) -> None:
-        table = self.query_one(RunsTable)
-        table.zone = self.desk.zone
-        found = self._found or Found()
-        table.show_runs(found.runs, self.desk.clock.utc())
-        if self._wanted and table.go_to(self._wanted):
+        table, found = self.table, self._found or RunList()
+        self._now = self.context.clock.utc()
+        table.show({run.id: run for run in found.runs})
+        if self._wanted in table.keys:
+            table.move_cursor(table.keys.index(self._wanted))
             self._wanted = ""
         words = self.query_one("#runs-words", Paragraph)
         words.say(Text(_NONE_YET if self._found is not None else "Reading the runs ..."))
@@ -106,13 +199,39 @@ class RunsScreen(LiveScreen):
         self._draw_detail()
         self.refresh_bindings()
 
+    def _columns(self) -> tuple[Column[Run], ...]:
+        def moment(at: datetime | None) -> str:
+            return known(at, lambda at: formats.short_moment(at, self.context.zone), "")
+
+        def rate(run: Run) -> str:
+            return known(run.rows_per_second(self._now), "{:,.0f}".format, "")
+
+        def took(run: Run) -> str:
+            return known(run.seconds(self._now), formats.duration, "")
+
+        return (
+            Column("mark", "", lambda run: _MARKS.get(run.outcome, ""), _mark_tone, most=1),
+            Column("began", "began", lambda run: moment(run.began_at), "quiet", 14, 14),
+            Column("ended", "ended", lambda run: moment(run.ended_at), "quiet", 14, 14),
+            Column("verb", "verb", lambda run: plain(run.verb), "strong", 7, 7),
+            Column("of", "queue", lambda run: plain(run.queue), "", 8, 30),
+            Column("place", "connection", lambda run: plain(run.connection), "quiet", 8, 24),
+            Column("outcome", "outcome", lambda run: run.outcome.value, _tone, 20, 20),
+            Column("rows", "rows", lambda run: run.moved, "", 6, 14, right=True),
+            Column("size", "size", lambda run: size(run.bytes), "quiet", 8, 10, right=True),
+            Column("rate", "rows/s", rate, "quiet", 6, 10, right=True),
+            Column("took", "took", took, "quiet", 8, 10, right=True),
+            Column("lake", "lake", lambda run: plain(run.lake), "quiet", 8, 40),
+            Column("told", "", _told, "quiet", 10, 120),
+        )
+
     def _draw_detail(self) -> None:
         """What the run under the cursor says, which a narrow table has no room for."""
         detail, run = self.query_one("#runs-detail", Paragraph), self._run
         detail.display = run is not None
         if run is not None:
             error = " ".join(run.error.get(part, "") for part in ("what", "why"))
-            words = run.told or "It has not said yet how far it is." if run.runs else error.strip()
+            words = run.told or "No progress reported yet." if run.runs else error.strip()
             last = f"{run.outcome.value}; before that: {run.told or 'nothing'}"
             line = Text(plain(words or " ".join(run.lines[:1]) or last))
             line.append(f"\n{plain(launch.line(run.words))}", tone(detail, "quiet"))
@@ -123,7 +242,7 @@ class RunsScreen(LiveScreen):
         self._draw_detail()
         self.refresh_bindings()
 
-    def _draw_head(self, found: Found) -> None:
+    def _draw_head(self, found: RunList) -> None:
         head = self.query_one("#runs-head", ScreenHead)
         line = Text()
         if self.paused_at is not None:
@@ -144,13 +263,9 @@ class RunsScreen(LiveScreen):
 
     @property
     def _run(self) -> Run | None:
-        return self.query_one(RunsTable).run_here if self.is_mounted else None
+        return self.table.row
 
-    def check_action(
-        self,
-        action: str,
-        parameters: tuple[object, ...],  # noqa: ARG002  # Textual's signature
-    ) -> bool | None:
+    def check_action(self, action: str, _parameters: object) -> bool | None:
         """Only what runs can be asked to end."""
         if action == "stop":
             run = self._run
@@ -158,12 +273,10 @@ class RunsScreen(LiveScreen):
         return True
 
     def action_look_now(self) -> None:
-        """Look at everything now, at the runs too."""
         super().action_look_now()
         self.look()
 
     def action_open(self) -> None:
-        """Show the run under the cursor whole."""
         run = self._run
         if run is not None:
             start(
@@ -175,7 +288,7 @@ class RunsScreen(LiveScreen):
 
     def _open(self, run: Run, words: str) -> None:
         if self.app.screen is self:
-            self.app.push_screen(RunDialog(self.desk, run, words))
+            self.app.push_screen(RunDialog(self.context, run, words))
 
     def action_stop(self) -> None:
         """Ask first: the run under the cursor is the one that is meant, whatever comes."""
@@ -184,10 +297,11 @@ class RunsScreen(LiveScreen):
             return
         name = f"pipeline {run.verb} {run.queue}".strip()
         lines = [
-            f"{name}, begun {self.desk.moment(run.began_at)}, process {run.pid}",
-            run.told or "It has not said yet how far it is.",
+            f"{name}, begun {self.context.moment(run.began_at)}, process {run.pid}",
+            run.told or "No progress reported yet.",
             "",
-            "It ends by itself, with everything that it has done. The same command later goes on.",
+            "It stops at a safe point; what it has done is kept. The same command continues it "
+            "later.",
         ]
         dialog = ConfirmDialog("Ask it to end", lines, run.verb, by_name=False)
         self.app.push_screen(dialog, lambda yes: self._stop(run) if yes else None)
@@ -205,8 +319,19 @@ class RunsScreen(LiveScreen):
 
     def action_rollup(self) -> None:
         """The form of a rollup: it is about no queue."""
-        self.ways.open_pipeline("rollup")
+        self.navigator.open_pipeline("rollup")
 
     def action_command_line(self) -> None:
-        """What lists the same on the command line."""
         self.app.push_screen(CommandDialog("dbq-console pipeline runs"))
+
+
+def _tone(run: Run) -> str:
+    return _TONES.get(run.outcome, "")
+
+
+def _mark_tone(run: Run) -> str:
+    return _tone(run) or "quiet"
+
+
+def _told(run: Run) -> str:
+    return plain(run.told if run.runs else run.error.get("what", ""))

@@ -1,6 +1,7 @@
 """A queue's design proven here: every message of a scratch queue checked, live."""
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -11,33 +12,29 @@ from textual.containers import VerticalScroll
 
 from console import formats
 from console.actions import smoke
-from console.actions.audit import Outcome, Subject
 from console.actions.execute import Control
 from console.actions.smoke_live import smoke_live
-from console.actions.work import Ended, Planned, Tell, Told
+from console.audit import Outcome, Subject
 from console.catalog import Queue
-from console.errors import ConsoleError, RefusedError
+from console.errors import RefusedError
 from console.rights import Rights
-from console.tui import jobs
-from console.tui.board import Key
-from console.tui.desk import Desk
-from console.tui.dialogs.command import show_twin
-from console.tui.places import Place
-from console.tui.running import Running
-from console.tui.screens.live import LiveScreen
-from console.tui.text import plain, said, sparkline
+from console.tui.context import Context
+from console.tui.dialogs.dialog import show_equivalent_command
+from console.tui.jobs import Running
+from console.tui.open_connection import OpenConnection
+from console.tui.screens.form import FormScreen, Stage
+from console.tui.store import QueueKey
+from console.tui.text import Paragraph, Words, plain, said, sparkline, tone
 from console.tui.widgets.field import Field
-from console.tui.widgets.paragraph import Paragraph
-from console.tui.widgets.screen_head import ScreenHead
-from console.tui.widgets.tones import tone
-from console.tui.widgets.words import Words
+from console.verbs.queues import SMOKE
+from console.verbs.verb import OnProgress, Plan, Progress, Result, words
 
-_HOW = (("beside", "beside it, on a scratch queue"), ("live", "through the queue itself (--live)"))
+_HOW = (("beside", "on a scratch queue"), ("live", "through the queue itself (--live)"))
 _WORDS = {
     "beside": "A scratch queue of the same design and options: 3 producers and 3 consumers, every "
-    "message checked for coming once, whole and in the order that is promised. The queue itself "
-    "is not touched; the scratch queue goes at the end.",
-    "live": "The queue itself, only where it is drained: each message is pushed and popped in one "
+    "message is checked: once, unchanged, in the promised order. The queue itself is not touched; "
+    "the scratch queue is dropped at the end.",
+    "live": "The queue itself, only if it is drained: each message is pushed and popped in one "
     "transaction, so that no consumer ever sees it.",
 }
 _SAMPLES = 240
@@ -47,134 +44,134 @@ class Trial:
     """One smoke test that runs, or ran. Its thread writes; the screen only reads."""
 
     def __init__(self) -> None:
-        self.progress: smoke.Progress | None = None
+        self.progress: smoke.SmokeProgress | None = None
         self.result: smoke.SmokeResult | None = None
         self.rates: deque[int] = deque(maxlen=_SAMPLES)
         """Messages a second through, in each tenth of a second."""
         self._last = (0.0, 0)
 
-    def take(self, now: smoke.Progress) -> None:
-        """How far it is."""
+    def take(self, now: smoke.SmokeProgress) -> None:
         seconds, popped = self._last
         if now.seconds - seconds >= 0.1:
             self.rates.append(round((now.popped - popped) / (now.seconds - seconds)))
             self._last = (now.seconds, now.popped)
         self.progress = now
 
-    def work(self, place: Place, queue: Queue, *, live: bool) -> Planned:
+    def work(self, conn: OpenConnection, queue: Queue, *, live: bool) -> Plan:
         """The test as any other work that runs in this console."""
 
-        def do(control: Control, tell: Tell) -> Ended:
-            def heard(now: smoke.Progress) -> None:
+        def run(control: Control, on_progress: OnProgress) -> Result:
+            def heard(now: smoke.SmokeProgress) -> None:
                 self.take(now)
-                tell(Told(now.popped, now.total, "smoke test"))
+                on_progress(Progress(now.popped, now.total, "smoke test"))
 
             test = smoke_live if live else smoke.smoke_queue
             try:
-                self.result = test(place.database, queue, control=control, tell=heard)
+                self.result = test(conn.database, queue, control=control, tell=heard)
             except smoke.StoppedError as error:
-                return Ended(Outcome.STOPPED, tuple(str(error).splitlines()))
+                return Result(Outcome.STOPPED, tuple(str(error).splitlines()))
             good = "ok" if self.result.ok else "NOT OK"
             outcome = Outcome.DONE if self.result.ok else Outcome.FAILED
-            return Ended(outcome, (f"{good}: {self.result.messages:,} messages",))
+            return Result(
+                outcome, (f"{good}: {formats.numbered(self.result.messages, 'message')}",)
+            )
 
-        subject = Subject.of(place.database, queue, "smoke")
-        return SmokeWork(subject, queue, (), by_name=False, do=do, trial=self)
+        subject = Subject.of(conn.database, queue, "smoke")
+        return SmokeWork(subject, queue, (), by_name=False, run=run, trial=self)
 
 
 @dataclass(frozen=True)
-class SmokeWork(Planned):
+class SmokeWork(Plan):
     """A smoke test among what runs in this console."""
 
     trial: Trial = field(default_factory=Trial)
 
 
-class SmokeScreen(LiveScreen):
+class SmokeScreen(FormScreen):
     """Left alone it goes on; a line at the bottom of the other screens says so."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "begin", "begin", tooltip="begin the test"),
-        Binding("s,t", "stop", "stop", tooltip="stop it; its scratch queue goes"),
-        Binding("o", "command_line", "command line", show=False, tooltip="the same elsewhere"),
+        Binding("enter", "go", "begin", tooltip="start the test"),
+        Binding("s,t", "stop", "stop", tooltip="stop it; its scratch queue is dropped"),
     ]
+    STAGES: ClassVar[Mapping[str, frozenset[Stage]]] = {
+        **FormScreen.STAGES,
+        "go": frozenset({Stage.FORM, Stage.RESULT}),
+        "stop": frozenset({Stage.RUNNING}),
+    }
+    PARTS: ClassVar[Mapping[Stage, tuple[str, ...]]] = {
+        Stage.FORM: ("form", "progress"),
+        Stage.RESULT: ("form", "progress"),
+    }
+    HINT = ""
 
-    def __init__(self, desk: Desk, key: Key, running: Running | None = None) -> None:
-        """`running`: one that is under way, to go back to."""
-        super().__init__(desk)
-        self.key = key
-        self._place = desk.place(key)
+    def __init__(
+        self,
+        context: Context,
+        key: QueueKey,
+        options: Mapping[str, str] | None = None,
+        running: Running | None = None,
+    ) -> None:
+        """`options` are the form's fields; `running`: one to go back to."""
+        super().__init__(context, key, running)
+        self._how = "live" if (options or {}).get("live") else "beside"
+        self._key = key
+        self._conn = context.conn(key)
         self._trial: Trial | None = None
-        self._test = running
         if running is not None and isinstance(running.planned, SmokeWork):
             self._trial = running.planned.trial
-        self._asked = False
-        self._error = ""
 
-    def body(self) -> ComposeResult:
-        """What would be done; how far it is; what came of it."""
-        yield ScreenHead(id="smoke-head", classes="head")
-        with VerticalScroll(id="smoke"):
-            yield Field("how", "test", choices=_HOW, value="beside", help=_WORDS["beside"])
+    def fields(self) -> ComposeResult:
+        yield Field("how", "test", choices=_HOW, value=self._how, help=_WORDS[self._how])
+
+    def live(self) -> ComposeResult:
+        """How far it is; what came of it."""
+        with VerticalScroll(id="progress"):
             yield Paragraph(id="smoke-told")
 
-    def on_mount(self) -> None:
-        """The choice has the keys."""
-        super().on_mount()
-        self.set_focus(self.query_one(Field).control)
-        self.set_interval(0.2, self._tick)
+    def opened(self) -> None:
+        if self.running is None:
+            self.turn(Stage.FORM)
+        else:
+            self.follow()
 
-    @property
-    def runs(self) -> bool:
-        """Whether one is under way."""
-        return self._asked or (self._test is not None and self._test.runs)
-
-    def _tick(self) -> None:
-        if self.runs and self.is_seen:
+    def follow(self) -> None:
+        if self.running is None or not self.is_seen:
+            return
+        self.running.seen = not self.runs
+        stage = Stage.RUNNING if self.runs else Stage.RESULT
+        if self.stage is not stage:
+            self.turn(stage)
+        elif self.runs:
             self._draw_told()
 
-    def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
-        """The head, and what is known of the test."""
-        head = self.query_one("#smoke-head", ScreenHead)
-        line = Text()
-        line.append("Smoke test", tone(head, "strong"))
-        line.append(f" of {plain(self.key[1])}.{plain(self.key[2])}")
-        line.append(f" on {plain(self.key[0])}", tone(head, "quiet"))
+    def enter(self) -> None:
+        super().enter()
+        if self.stage is Stage.RESULT:
+            self.form.enter()
+
+    def draw_body(self, now: float, *, paused: bool) -> None:
+        del now, paused
+        head = self.head("Smoke test of")
         if why := self._why_not():
-            line.append(f"   {why}", tone(head, "warning"))
-        head.draw(line)
-        how = self.query_one(Field)
-        how.display = not self.runs
+            words = self.query_one("#action-head", Words)
+            head.append(f"   {why}", tone(words, "warning"))
+        self.query_one("#action-head", Words).say(head)
+        how = self.form["how"]
         how.explain("" if self._trial is not None else _WORDS[how.value])
-        self.refresh_bindings()
         self._draw_told()
 
-    @property
-    def followed(self) -> int:
-        """The test that it shows itself."""
-        return 0 if self._test is None else self._test.number
-
-    def check_action(
-        self,
-        action: str,
-        parameters: tuple[object, ...],  # noqa: ARG002  # Textual's signature
-    ) -> bool | None:
-        """What runs can be stopped, what does not can be begun."""
-        if action in {"begin", "stop"}:
-            return self.runs == (action == "stop")
-        return True
-
     def _why_not(self) -> str:
-        if self._place is None:
+        if self._conn is None:
             return "there is no such connection here"
-        if self._place.rights < Rights.ADMIN:
-            return f"it needs the right admin; this connection has {self._place.rights.word}"
+        if self._conn.rights < Rights.ADMIN:
+            return f"it needs the right admin; this connection has {self._conn.rights.word}"
         return ""
 
     def _draw_told(self) -> None:
         words = self.query_one("#smoke-told", Paragraph)
         text = Text()
-        trial, running = self._trial, self._test
-        error = self._error
+        trial, running, error = self._trial, self.running, ""
         if running is not None and running.error is not None:
             error = said(running.error)
         if error:
@@ -189,74 +186,49 @@ class SmokeScreen(LiveScreen):
         if trial is not None and trial.progress is not None:
             _append_progress(text, words, trial, max(10, self.app.size.width - 24))
         if self.runs:
-            text.append("\ns stops it. Escape leaves it to run.", tone(words, "quiet"))
+            text.append("\ns stops it. Escape leaves it running.", tone(words, "quiet"))
         elif not self._why_not():
             again = "again" if trial is not None else "begins"
             text.append(f"\nEnter {again}.", tone(words, "quiet"))
         words.say(text)
 
     def on_field_changed(self, event: Field.Changed) -> None:
-        """Each way has its own words."""
         event.field.offer(event.field.value, _HOW, _WORDS[event.field.value])
 
-    def action_begin(self) -> None:
-        """Find the queue, then test it."""
-        place = self._place
-        if self.runs or place is None:
+    def action_go(self) -> None:
+        if self.stage in {Stage.FORM, Stage.RESULT}:
+            self.plan()
+
+    def plan(self) -> None:
+        """Find the queue, then test it: a scratch queue, or one that is drained, loses nothing."""
+        conn = self._conn
+        self._trial, self.running = None, None
+        if conn is None or self._why_not():
+            self.say(RefusedError("The smoke test was not started.", why=f"{self._why_not()}."))
             return
-        self._trial, self._test, self._error = None, None, ""
-        if self._why_not():
-            self._failed(RefusedError("The smoke test was not begun.", why=f"{self._why_not()}."))
-            return
-        self._asked = True
-        live = self.query_one(Field).value == "live"
-        _, schema, name = self.key
-        jobs.start(
-            self,
-            lambda: place.find(schema, name),
-            lambda queue: self._begin(place, queue, live=live),
-            self._failed,
-        )
-        self.draw()
+        live = self.form["how"].value == "live"
+        _, schema, name = self._key
 
-    def _begin(self, place: Place, queue: Queue, *, live: bool) -> None:
-        self._asked = False
-        self._trial = trial = Trial()
-        self._test = self.desk.running.start(
-            self.app,
-            self.key,
-            "smoke",
-            trial.work(place, queue, live=live),
-            self.desk.clock.monotonic(),
-            self._over,
-        )
-        self.draw()
+        def begin(queue: Queue) -> None:
+            self._trial = trial = Trial()
+            work = trial.work(conn, queue, live=live)
+            self.run_here(self._key, "smoke", work, lambda _: self.follow())
 
-    def _over(self, running: Running) -> None:
-        running.seen = running is self._test and self.is_seen
-        if self.is_attached:
-            self.draw()
+        self.make_plan(lambda: conn.find(schema, name), begin, "Looking up the queue")
 
-    def _failed(self, error: ConsoleError) -> None:
-        self._asked = False
-        self._error = said(error)
-        self.draw()
-
-    def show(self, trial: Trial, running: Running | None = None) -> None:
-        """What is known of a test."""
-        self._trial, self._test = trial, running
+    def show(self, trial: Trial) -> None:
+        self._trial = trial
         self.draw()
 
     def action_stop(self) -> None:
         """After the call that each of its threads is in."""
-        if self._test is not None:
-            self._test.control.stop()
+        if self.running is not None:
+            self.running.control.stop()
             self._draw_told()
 
-    def action_command_line(self) -> None:
-        """What does the same on the command line."""
-        live = ["--live"] if self.query_one(Field).value == "live" else []
-        show_twin(self, self._place, "smoke", self.key, live)
+    def action_command(self) -> None:
+        told = {"live": "yes"} if self.form["how"].value == "live" else {}
+        show_equivalent_command(self, self._conn, SMOKE.name, self.key, words(SMOKE, told))
 
 
 def _append_progress(text: Text, words: Words, trial: Trial, room: int) -> None:
@@ -285,7 +257,10 @@ def _append_progress(text: Text, words: Words, trial: Trial, room: int) -> None:
 def _append_result(text: Text, words: Words, result: smoke.SmokeResult) -> None:
     good = result.ok
     text.append("ok" if good else "✖ NOT OK", tone(words, "good" if good else "critical"))
-    text.append(f"   {result.design}, {result.messages:,} messages, order {result.order}\n\n")
+    text.append(
+        f"   {result.design}, {formats.numbered(result.messages, 'message')}, order "
+        f"{result.order}\n\n"
+    )
     figures = {
         "lost": result.lost,
         "doubled": result.doubled,
@@ -301,5 +276,5 @@ def _append_result(text: Text, words: Words, result: smoke.SmokeResult) -> None:
     text.append("\n")
     if not good:
         text.append(
-            "The design did not keep its promise here. Do not use it before why is known.\n\n"
+            "The design did not keep its promise here. Do not use it until you know why.\n\n"
         )

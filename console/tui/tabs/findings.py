@@ -1,43 +1,217 @@
-"""What the doctor says of a queue: each finding with its evidence, and what was not looked at."""
+"""What the doctor says of a queue: each finding with its evidence, and what was not examined."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
 from typing import ClassVar
 
+from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
+from textual.widgets import Static
 
-from console.tui.board import Key, QueueView
-from console.tui.desk import Desk
+from console.monitor.limits import Severity
+from console.tui.context import Context
 from console.tui.findings import FindingView
+from console.tui.store import QueueKey, QueueView
 from console.tui.tabs.tab import QueueTab
-from console.tui.text import first_line, whole_seconds
-from console.tui.widgets.finding_lines import FindingLines
-from console.tui.widgets.findings_table import FindingsTable
-from console.tui.widgets.keyed_table import KeyedTable
-from console.tui.widgets.tones import tone
-from console.tui.widgets.words import Words
+from console.tui.text import (
+    TONE_CLASSES,
+    Words,
+    first_line,
+    plain,
+    tone,
+    whole_seconds,
+)
+from console.tui.widgets.keyed_table import PADDING, Column, KeyedTable, LaidOut
+
+_MOST = 20
+"""Lines of one piece of evidence; the doctor keeps it short itself."""
+
+
+class FindingLines(Static):
+    """As many lines as it takes; it scrolls with what is around it."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = TONE_CLASSES
+
+    def draw(
+        self,
+        view: FindingView,
+        moment: Callable[[datetime], str],
+        *,
+        words: bool = True,
+        evidence: bool = True,
+        allowed: bool = True,
+    ) -> None:
+        """Say it; `moment` writes a time as the console does now.
+
+        `allowed`: whether its repair may be done here; else that is grey.
+        """
+        table = Table.grid(padding=(0, 2))
+        table.add_column(no_wrap=True, style=tone(self, "quiet"))
+        table.add_column(overflow="fold")
+        rows = list(self._words(view, moment, allowed=allowed)) if words else []
+        rows += self._evidence(view) if evidence else []
+        for head, text in rows:
+            table.add_row(Text(head), text)
+        self.update(table)
+
+    def _words(
+        self, view: FindingView, moment: Callable[[datetime], str], *, allowed: bool
+    ) -> Iterator[tuple[str, Text]]:
+        yield view.level.word, Text(view.words, tone(self, view.tone))
+        if view.silenced is not None:
+            yield view.silenced.done, Text(plain(view.silenced.words))
+        yield "since", Text(since_words(view, moment))
+        finding = view.finding
+        if finding is None:
+            return
+        for head, words in (("cause", finding.cause), ("consequence", finding.consequence)):
+            if words:
+                yield head, Text(plain(words))
+        if finding.repair is not None:
+            needs = f"  (needs {finding.repair.rights.word})"
+            grey = tone(self, "" if allowed else "quiet")
+            yield "repair", Text(plain(finding.repair.summary) + needs, grey)
+            if finding.command:
+                yield "command", Text(plain(finding.command))
+        else:
+            yield "repair", Text("\n".join(map(plain, finding.needs.splitlines())))
+
+    def _evidence(self, view: FindingView) -> Iterator[tuple[str, Text]]:
+        head = "evidence"
+        evidence = {} if view.finding is None else view.finding.shown
+        for name, value in evidence.items():
+            for line in evidence_lines(name, value):
+                yield head, Text(line, tone(self, "quiet"))
+                head = ""
+
+
+def since_words(view: FindingView, moment: Callable[[datetime], str]) -> str:
+    """`2026-03-29 01:58:11 UTC, for 15 min 56 s`."""
+    told = "" if view.since_seconds is None else f"for {whole_seconds(view.since_seconds)}"
+    if view.longer:
+        told += " or longer: it was there at this console's first sample"
+    if view.finding is not None and view.finding.since is not None:
+        return f"{moment(view.finding.since)}, {told}"
+    return told or "not known"
+
+
+def evidence_lines(name: str, value: object) -> list[str]:
+    """One line a value; several for a list of things. Safe to show."""
+    if isinstance(value, Mapping):
+        return [plain(f"{name}: {_flat(value)}")]
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        if any(isinstance(one, Mapping) for one in value):
+            lines = [plain(f"{name}: {_flat(one)}") for one in value[:_MOST]]
+            left = len(value) - len(lines)
+            return [*lines, f"and {left} more"] if left else lines
+        return [plain(f"{name}: " + (", ".join(map(_flat, value)) or "none"))]
+    return [plain(line) for line in f"{name}: {_flat(value)}".splitlines()[:_MOST]]
+
+
+def _flat(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "?", True: "yes", False: "no"}[value]
+    if isinstance(value, (int, float)):
+        return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
+    if isinstance(value, Mapping):
+        return "  ".join(f"{name} {_flat(one)}" for name, one in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(map(_flat, value)) or "none"
+    return str(value)
+
+
+_LONGEST_LABEL = 24
+_LEAST_SUMMARY = 30
+_LEAST_ROOM = 20
+_INSIDE = " › "  # noqa: RUF001  # not a greater-than sign: it stands between two names
+
+
+def _whose(view: FindingView) -> str:
+    placed = view.place and view.queue_key is not None
+    return f"{view.place}{_INSIDE}{view.label}" if placed else view.label
+
+
+def _since(view: FindingView) -> str:
+    if view.since_seconds is None:
+        return ""
+    return ("> " if view.longer else "") + whole_seconds(view.since_seconds)
+
+
+def _mood(view: FindingView) -> str:
+    if view.stale_seconds is not None and view.queue_key is not None:
+        return "stale"
+    if view.silenced is not None:
+        return "quiet"
+    return "critical" if view.level is Severity.CRITICAL else ""
+
+
+_MARK = Column[FindingView]("mark", "", lambda v: v.mark, lambda v: v.tone)
+_QUEUE = Column[FindingView]("queue", "", _whose)
+_SUMMARY = Column[FindingView]("summary", "", lambda v: v.words, _mood)
+_SINCE = Column[FindingView]("since", "", _since, "quiet", right=True)
+_MENDS = Column[FindingView]("mends", "", lambda v: v.mends, "quiet")
+
+
+class FindingsTable(KeyedTable[FindingView]):
+    """Under no titles: what stands there needs none."""
+
+    HEAD = 0
+
+    def __init__(self, *, id: str, queues: bool = True) -> None:  # noqa: A002  # Textual's own name
+        """`queues`: whether it is told of each whose it is."""
+        super().__init__((_QUEUE, _SUMMARY, _SINCE, _MENDS), id=id)
+        self._queues = queues
+        self.stays_on_top = False
+        """While nobody works with it: the gravest is in sight, and the first that Tab goes to."""
+
+    def show_findings(self, views: Sequence[FindingView]) -> None:
+        self.show({repr(view.key): view for view in views})
+        if self.stays_on_top:
+            self.move_cursor(0)
+            self.scroll_to(y=0, animate=False, immediate=True)
+
+    def lay_out(self, room: int) -> Sequence[LaidOut[FindingView]]:
+        """What repairs it goes first where it is narrow; what is wrong is never lost."""
+        width, widest = max(room, _LEAST_ROOM), self.widest()
+        widths = {_MARK: 1}
+        if self._queues:
+            widths[_QUEUE] = min(widest["queue"], _LONGEST_LABEL, max(8, width // 5))
+        widths |= {_SUMMARY: 0, _SINCE: widest["since"]}
+        left = width - sum(one + PADDING for one in widths.values())
+        mends = 0
+        if widest["mends"]:
+            mends = min(widest["mends"], left - PADDING - min(widest["summary"], left * 3 // 5))
+            mends = mends if mends >= min(widest["mends"], _LEAST_SUMMARY) else 0
+        widths[_SUMMARY] = max(1, left - (mends + PADDING if mends else 0))
+        if mends:
+            widths[_MENDS] = mends
+        return [LaidOut(column, width, "") for column, width in widths.items()]
 
 
 class FindingsTab(QueueTab):
-    """It asks nothing: the doctor looks for the whole console, and the board has his word."""
+    """It asks nothing: the doctor looks for the whole console, and the store has its word."""
 
     NAME: ClassVar[str] = "findings"
     TITLE: ClassVar[str] = "Findings"
-    TWIN: ClassVar[str] = "doctor"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "open", "open", tooltip="the finding: its evidence, and what mends it"),
+        Binding("enter", "open", "open", tooltip="the finding: its evidence, and what repairs it"),
     ]
 
-    def __init__(self, desk: Desk, key: Key) -> None:
-        super().__init__(desk, key)
+    def __init__(self, context: Context, key: QueueKey) -> None:
+        super().__init__(context, key)
         self._views: tuple[FindingView, ...] = ()
 
+    @property
+    def equivalent(self) -> tuple[str, Sequence[str]]:
+        return "doctor", ()
+
     def compose(self) -> ComposeResult:
-        """From the top: how the look was, the findings, the one under the cursor."""
+        """From the top: how the examination went, the findings, the one under the cursor."""
         yield Words(id="finding-head")
-        yield FindingsTable(id="finding-list")
+        yield FindingsTable(id="finding-list", queues=False)
         with VerticalScroll(id="finding-scroll"):
             yield FindingLines(id="finding-lines")
 
@@ -49,20 +223,19 @@ class FindingsTab(QueueTab):
         table = self.query_one(FindingsTable)
         table.display = bool(self._views)
         table.styles.height = min(len(self._views), max(2, self.size.height // 3))
-        table.draw(self._views, max(20, self.app.size.width - 1), queues=False)
+        table.show_findings(self._views)
         self.query_one("#finding-head", Words).say(self._head(view))
         self._draw_lines()
 
     @property
     def finding(self) -> FindingView | None:
-        """The one under the cursor."""
-        return self.query_one(FindingsTable).view
+        return self.query_one(FindingsTable).row
 
     def _draw_lines(self) -> None:
         found = self.finding
         self.query_one("#finding-scroll").display = found is not None
         if found is not None:
-            self.query_one(FindingLines).draw(found, self.desk.moment)
+            self.query_one(FindingLines).draw(found, self.context.moment)
 
     def _head(self, view: QueueView) -> Text:
         head = Text()
@@ -73,27 +246,33 @@ class FindingsTab(QueueTab):
 
     def _told(self, view: QueueView) -> Iterator[tuple[str, str]]:
         diagnosis = view.diagnosis
+        if view.examining:
+            yield "The doctor is at work ...", "strong"
         if diagnosis is None:
-            yield "The doctor has not looked at this queue yet. d asks him to.", "quiet"
+            yield "The doctor has not examined this queue yet. d starts it.", "quiet"
             return
         when = whole_seconds(view.examined_seconds or 0.0)
         if not view.findings:
             if diagnosis.healthy:
-                yield f"All clear: the doctor looked at everything {when} ago.", "good"
+                yield f"All clear: the doctor examined everything {when} ago.", "good"
             else:
-                yield f"Nothing found. The doctor looked {when} ago, not at everything.", ""
+                yield (
+                    (
+                        f"Nothing found. The doctor ran {when} ago, but could not examine "
+                        "everything."
+                    ),
+                    "",
+                )
         else:
-            yield f"The doctor looked {when} ago.", "quiet"
+            yield f"The doctor ran {when} ago.", "quiet"
         for why in diagnosis.unseen:
-            yield f"? not looked at: {first_line(why)}", "warning"
+            yield f"? not examined: {first_line(why)}", "warning"
 
     def on_keyed_table_cursor_moved(self, event: KeyedTable.CursorMoved) -> None:
-        """Another one is under the cursor."""
         event.stop()
         self._draw_lines()
 
     def action_open(self) -> None:
-        """The finding, and what mends it."""
         found = self.finding
         if found is not None:
-            self.ways.open_finding(found)
+            self.navigator.open_finding(found)

@@ -14,37 +14,31 @@ from textual.containers import Container
 from console import formats
 from console.errors import ConsoleError
 from console.monitor.recording.history import History, Mark, Point, history, since
-from console.tui.board import Key, QueueView
-from console.tui.desk import Desk
-from console.tui.dialogs.command import CommandDialog
+from console.tui.context import Context
 from console.tui.jobs import Question
-from console.tui.series import Run, Span
+from console.tui.series import ChartSpan, Run
+from console.tui.store import QueueKey, QueueView
 from console.tui.tabs.tab import QueueTab
-from console.tui.text import first_line, plain, said
-from console.tui.twin import twin
+from console.tui.text import Paragraph, first_line, plain, said, tone
 from console.tui.widgets.charts import (
     COUNTS,
     HIGH,
     RATES,
     SECONDS,
     WIDE,
+    AxisKind,
     Chart,
+    ChartTime,
     Curve,
     Drawing,
-    Kind,
-    Moment,
 )
-from console.tui.widgets.fitting import Wish
-from console.tui.widgets.keyed_table import Cell, KeyedTable
-from console.tui.widgets.list_table import ListTable
-from console.tui.widgets.paragraph import Paragraph
-from console.tui.widgets.tones import tone
+from console.tui.widgets.keyed_table import Column, KeyedTable
 
 SPANS = (
-    Span("1 h", 3600.0, 10.0),
-    Span("24 h", 86_400.0, 300.0),
-    Span("7 d", 7 * 86_400.0, 1800.0),
-    Span("30 d", 30 * 86_400.0, 7200.0),
+    ChartSpan("1 h", 3600.0, 10.0),
+    ChartSpan("24 h", 86_400.0, 300.0),
+    ChartSpan("7 d", 7 * 86_400.0, 1800.0),
+    ChartSpan("30 d", 30 * 86_400.0, 7200.0),
 )
 _POINTS = 360
 _MOST_CHARTS = 5
@@ -52,23 +46,17 @@ _FOUR = 4
 _LEAST_PAUSE_SECONDS = 20.0
 _PARTS = 240
 """A span is read again when so small a part of it has gone by: a month is much to read."""
-_FIGURES: Sequence[tuple[str, Kind, tuple[str, ...]]] = (
+_FIGURES: Sequence[tuple[str, AxisKind, tuple[str, ...]]] = (
     ("ready", COUNTS, ("ready",)),
     ("push/s and pop/s", RATES, ("push_per_second", "pop_per_second")),
     ("age of the oldest", SECONDS, ("age_seconds",)),
     ("gap", COUNTS, ("gap",)),
     ("errors", COUNTS, ("errors",)),
 )
-_WISHES = (
-    Wish("at", "when", least=14, most=19),
-    Wish("lasted", "for", least=5, most=12),
-    Wish("name", "what", least=8, most=26),
-    Wish("words", "", least=10, most=200),
-)
 _HOW = (
-    "\n  This console records while it is open, unless it is told not to: --no-record,"
+    "\n  This console records while it is open, unless turned off: --no-record,"
     "\n  or record = false in the configuration."
-    "\n  dbq-console record does so always, without a screen."
+    "\n  dbq-console record always does, without a screen."
 )
 
 
@@ -81,33 +69,43 @@ class HistoryTab(QueueTab):
     HAS_CHARTS: ClassVar[bool] = True
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("z", "zoom(1)", "span", tooltip="the last 1 h, 24 h, 7 d, 30 d"),
-        Binding("Z", "zoom(-1)", "span", show=False, tooltip="the span before"),
+        Binding("Z", "zoom(-1)", "span", show=False, tooltip="the previous span"),
         Binding(
             "right_square_bracket", "chart(1)", "chart", show=False, key_display="[ ]",
-            tooltip="another chart, where there is one at a time",
+            tooltip="the next chart, where one is shown at a time",
         ),
-        Binding("left_square_bracket", "chart(-1)", "chart", show=False, tooltip="the one before"),
-        Binding("o", "twin", "command", show=False, tooltip="the command line that shows it"),
+        Binding("left_square_bracket", "chart(-1)", "chart", show=False, tooltip="previous"),
     ]  # fmt: skip
 
-    def __init__(self, desk: Desk, key: Key) -> None:
-        super().__init__(desk, key)
+    def __init__(self, context: Context, key: QueueKey) -> None:
+        super().__init__(context, key)
         self.span = SPANS[0]
         self.found: History | None = None
         self._found_span = SPANS[0]
         self._error: ConsoleError | None = None
-        self._place = 0
+        self._conn = 0
         self._asked_at: float | None = None
-        self._marks: dict[str, Mark] = {}
+        columns: tuple[Column[Mark], ...] = (
+            Column("at", "when", lambda m: formats.bare_moment(m.at, context.zone), "", 14, 19),
+            Column("lasted", "for", _lasted, "quiet", 5, 12),
+            Column("name", "what", _mark_name, _mark_tone, 8, 26),
+            Column("words", "", lambda m: first_line(m.words), "", 10, 200),
+        )
+        self.table = KeyedTable(columns, ("lasted",), id="history-marks")
+        """What happened; the charts point at what is under the cursor."""
         self._question: Question[History] = Question(self, self.show_found, self.fail)
+
+    @property
+    def equivalent(self) -> tuple[str, Sequence[str]]:
+        return "history", ["--since", self.span.title.replace(" ", ""), "--plot"]
 
     def compose(self) -> ComposeResult:
         """From the top: what is shown, the charts, what happened, and the one under the cursor."""
         yield Paragraph(id="history-head")
         with Container(id="history-charts"):
-            for place in range(_MOST_CHARTS):
-                yield Chart(place / _MOST_CHARTS)
-        yield ListTable(_WISHES, ("lasted",), id="history-marks")
+            for conn in range(_MOST_CHARTS):
+                yield Chart(conn / _MOST_CHARTS)
+        yield self.table
         yield Paragraph(id="history-told")
 
     def on_mount(self) -> None:
@@ -117,16 +115,15 @@ class HistoryTab(QueueTab):
     # What is asked.
 
     def look(self) -> None:
-        """Read the recording."""
-        root, (connection, schema, name) = self.desk.recordings_root, self.key
-        now = self.desk.clock.monotonic()
+        root, (connection, schema, name) = self.context.recordings_root, self.key
+        now = self.context.clock.monotonic()
         pause = max(_LEAST_PAUSE_SECONDS, self.span.seconds / _PARTS)
         asked = self._asked_at is not None and 0 <= now - self._asked_at < pause
         if root is None or asked:
             return
         self._asked_at = now
-        span = since(self.desk.clock.utc(), self.span.seconds)
-        lake = None if self.desk.replay is not None else _own_lake()
+        span = since(self.context.clock.utc(), self.span.seconds)
+        lake = None if self.context.replay is not None else _own_lake()
 
         def work() -> History:
             return history(
@@ -136,7 +133,6 @@ class HistoryTab(QueueTab):
         self._question.ask(work)
 
     def show_found(self, found: History) -> None:
-        """What was recorded."""
         self.found, self._error, self._found_span = found, None, self.span
         self._show()
 
@@ -153,7 +149,6 @@ class HistoryTab(QueueTab):
             self._show()
 
     def on_resize(self, _: events.Resize) -> None:
-        """Another size has room for other charts."""
         self._show()
 
     def _show(self) -> None:
@@ -171,16 +166,18 @@ class HistoryTab(QueueTab):
         found = self.found
         if found is not None and self._found_span is self.span:
             step = formats.duration(found.step_seconds)
-            line.append(f"  each point {step}: the highest, of rates the mean", tone(head, "quiet"))
+            line.append(
+                f"  each point covers {step}: the highest, of rates the mean", tone(head, "quiet")
+            )
             if found.skipped:
                 line.append(f"  {plain(found.skipped)}", tone(head, "warning"))
-        elif self.desk.recordings_root is None:
+        elif self.context.recordings_root is None:
             line.append("\n  Nothing is recorded here." + _HOW)
         elif self._error is not None:
             line.append(f"\n  {first_line(said(self._error))}")
-            line.append(_HOW if self.desk.replay is None else "")
+            line.append(_HOW if self.context.replay is None else "")
         else:
-            line.append("  reading what was recorded ...", tone(head, "quiet"))
+            line.append("  reading the recording ...", tone(head, "quiet"))
         head.say(line)
         self._draw_told()
 
@@ -189,39 +186,22 @@ class HistoryTab(QueueTab):
         told.display = mark is not None
         if mark is None:
             return
-        until = "" if mark.until is None else f" to {self.desk.moment(mark.until)}"
+        lasted = mark.until not in {None, mark.at}
+        until = f" to {self.context.moment(mark.until)}" if mark.until and lasted else ""
         text = Text(f"{mark.kind} ", tone(told, "quiet"))
         text.append(plain(mark.name), tone(told, "strong"))
-        text.append(f"  {self.desk.moment(mark.at)}{until}\n{first_line(mark.words)}")
+        text.append(f"  {self.context.moment(mark.at)}{until}\n{first_line(mark.words)}")
         told.say(text)
 
     @property
     def mark(self) -> Mark | None:
-        """What is under the cursor."""
-        key = self.query_one("#history-marks", ListTable).cursor_key if self.is_whole else None
-        return self._marks.get(key or "")
+        return self.table.row
 
     def _draw_marks(self) -> None:
-        table = self.query_one("#history-marks", ListTable)
         marks = () if self.found is None else self.found.marks
+        self.table.display = bool(marks) and self.size.height > 8
         # The newest first; a key stays the same when others come.
-        self._marks = {
-            repr((mark.at, mark.kind, mark.name, mark.words)): mark for mark in reversed(marks)
-        }
-        table.display = bool(self._marks) and self.size.height > 8
-        table.show_rows({key: self._row(mark) for key, mark in self._marks.items()})
-
-    def _row(self, mark: Mark) -> dict[str, Cell]:
-        lasted = ""
-        if mark.until is not None:
-            lasted = formats.duration(max(0.0, (mark.until - mark.at).total_seconds()))
-        sign, mood = ("!", "warning") if mark.kind == "finding" else ("▶", "strong")
-        return {
-            "at": Cell(formats.bare_moment(mark.at, self.desk.zone)),
-            "lasted": Cell(lasted or "-", "quiet"),
-            "name": Cell(f"{sign} {plain(mark.name)}", mood),
-            "words": Cell(first_line(mark.words)),
-        }
+        self.table.show({repr((m.at, m.kind, m.name, m.words)): m for m in reversed(marks)})
 
     def _draw_charts(self) -> None:
         charts = self.query_one("#history-charts")
@@ -231,20 +211,21 @@ class HistoryTab(QueueTab):
         every = size.width >= WIDE and size.height >= HIGH
         charts.set_class(every, "-all")
         charts.set_class(every and len(drawings) > _FOUR, "-five")
-        for place, chart in enumerate(self.query(Chart)):
-            chosen = every or place == self._place % max(1, len(drawings))
-            chart.display = place < len(drawings) and chosen
+        for conn, chart in enumerate(self.query(Chart)):
+            chosen = every or conn == self._conn % max(1, len(drawings))
+            chart.display = conn < len(drawings) and chosen
             if chart.display:
-                of = "" if every else f"chart {place + 1} of {len(drawings)}   [ ]"
-                chart.show(drawings[place], of)
+                of = "" if every else f"chart {conn + 1} of {len(drawings)}   [ ]"
+                chart.show(drawings[conn], of)
 
     def _drawings(self) -> Iterator[Drawing]:
         found = self.found
         if found is None:
             return
         mark, end = self.mark, found.span.end
-        moment = Moment(end.timestamp(), end, self.desk.zone)
+        moment = ChartTime(end.timestamp(), end, self.context.zone)
         marked = None if mark is None else mark.at.timestamp()
+        noted = tuple(one.at.timestamp() for one in found.marks if one.kind == "note")
         there = [
             (title, kind, shown)
             for title, kind, names in _FIGURES
@@ -257,7 +238,7 @@ class HistoryTab(QueueTab):
             )
             most = max(getattr(p, n) or 0 for p in found.points for n in names)
             words = ((f"{title} ", "strong"), (f"up to {kind.words(most)}", "quiet"))
-            yield Drawing(words, curves, kind, self._found_span, moment, marked)
+            yield Drawing(words, curves, kind, self._found_span, moment, marked, noted)
 
     # Keys.
 
@@ -268,21 +249,29 @@ class HistoryTab(QueueTab):
         self._draw_told()
 
     def action_zoom(self, step: int) -> None:
-        """Another span."""
         self.span = SPANS[(SPANS.index(self.span) + step) % len(SPANS)]
         self._asked_at = None
         self._draw_words()
         self.look()
 
     def action_chart(self, step: int) -> None:
-        """Another chart, where there is one at a time."""
-        self._place += step
+        self._conn += step
         self._draw_charts()
 
-    def action_twin(self) -> None:
-        """The command that shows the same."""
-        words = ["--since", self.span.title.replace(" ", ""), "--plot"]
-        self.app.push_screen(CommandDialog(twin(self.place, "history", self.key, words)))
+
+def _lasted(mark: Mark) -> str:
+    if mark.until is None or mark.kind == "note":
+        return "-"
+    return formats.duration(max(0.0, (mark.until - mark.at).total_seconds()))
+
+
+def _mark_name(mark: Mark) -> str:
+    signs = {"finding": "!", "note": "◆"}
+    return f"{signs.get(mark.kind, '▶')} {plain(mark.name)}"
+
+
+def _mark_tone(mark: Mark) -> str:
+    return "warning" if mark.kind == "finding" else "strong"
 
 
 def _is_known(points: Sequence[Point], name: str) -> bool:
@@ -314,5 +303,5 @@ def _own_lake() -> str | None:
     """Where this user's pipeline puts its rollups; None where it never has."""
     from console.pipeline.lake import default_place  # noqa: PLC0415  # for this tab only
 
-    place = default_place()
-    return str(place) if Path(place).is_dir() else None
+    conn = default_place()
+    return str(conn) if Path(conn).is_dir() else None

@@ -1,13 +1,417 @@
-"""The tab Messages of a queue."""
+"""Messages of a queue, a page at a time from the server: filtered, marked, opened, acted on."""
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, tzinfo
 from typing import ClassVar
 
+from rich.text import Text
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.widgets import Input
 
-from console.tui.board import Key, QueueView
-from console.tui.desk import Desk
-from console.tui.tabs.message_pane import MessagePane
-from console.tui.tabs.tab import QueueTab
+from console.errors import ConsoleError, UsageError
+from console.formats import clock
+from console.monitor import messages
+from console.monitor.filters import NOTHING, Filters, expand, line_of, parse, words_of
+from console.monitor.message import Message
+from console.monitor.messages import MOST_MESSAGES, Page
+from console.monitor.scans import scans_of
+from console.tui.context import Context
+from console.tui.dialogs.dialog import show_equivalent_command
+from console.tui.jobs import Question
+from console.tui.store import QueueKey, QueueView
+from console.tui.tabs.tab import QueueTab, RefreshPace, take_keys
+from console.tui.text import Words, error_text, figure, plain, say_lines, tone
+from console.tui.widgets.message_table import LOST_FIRST, MarkedTable, by_row, columns_of, loaded
+
+PAGE = 100
+_MORE = 200
+_MOST = 10_000
+"""So many messages stand in the list at most; who wants others says which."""
+_BACK = "undo typing, marks or filter"
+_FIGURES = {"error": "errors"}
+"""State -> its count among a queue's figures, where that has another name."""
+
+
+@dataclass(frozen=True)
+class PageRequest:
+    """What is asked of the server."""
+
+    filters: Filters
+    reverse: bool
+    after: str | None = None
+    """Go on there; None: from the beginning."""
+    limit: int = PAGE
+    again: bool = False
+    """The same as before, to see what has become of it."""
+
+
+@dataclass(frozen=True)
+class PageAnswer:
+    """A page, and what was asked for."""
+
+    ask: PageRequest
+    page: Page
+
+
+class MessagePane(Vertical):
+    """A list that moves only when it is told to, and a line above it that says what it is."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        # It has priority: what is typed right after it goes into the line. What is typed before
+        # Enter is in it, for that has none.
+        Binding("slash", "filter", "filter", key_display="/", priority=True, tooltip="filter"),
+        Binding("escape", "back", "back", show=False, priority=True, tooltip=_BACK),
+        Binding("q", "back", "back", show=False, tooltip=_BACK),
+        Binding("enter", "open", "open", tooltip="open the message"),
+        Binding("a", "act", "actions", tooltip="act on the marked ones, or on this one"),
+        Binding("t", "state(1)", "state", show=False, tooltip="messages of the next state only"),
+        Binding("T", "state(-1)", "previous state", show=False, tooltip="of the previous state"),
+        Binding(
+            "s",
+            "turn",
+            "order",
+            show=False,
+            tooltip="reverse sort: newest or oldest first",
+        ),
+        Binding("r", "look_again", "now", show=False, tooltip="refresh now"),
+        Binding("y", "copy", "copy", show=False, tooltip="copy the ids of the marked ones"),
+        Binding("o", "twin", "command", show=False, tooltip="the equivalent command line"),
+    ]
+
+    _messages: dict[str, Message]
+    _at: datetime | None = None
+    """When they were examined."""
+
+    def __init__(self, context: Context, key: QueueKey, words: Iterable[str] = ()) -> None:
+        """`words`: the filters that it begins with."""
+        super().__init__()
+        self.context = context
+        self.key = key
+        self.first_filters = parse(words)
+        """What Escape goes back to."""
+        self.asked = PageRequest(self.first_filters, reverse=False)
+        """What the list in sight is the answer to."""
+        self._wanted = self.asked
+        """What the operator asked for last; the answer may be on its way."""
+        self.page: Page | None = None
+        """The last one that came."""
+        self.paused = False
+        self.table = MarkedTable[Message]((), LOST_FIRST, left="state")
+        """The list."""
+        self._messages = {}
+        self._zone: tzinfo | None = context.zone
+        """In which the list has its times."""
+        self._error: ConsoleError | None = None
+        self._view: QueueView | None = None
+        self._loading = False
+        self._pace = RefreshPace(context.clock.monotonic, 5.0)
+        self._question: Question[PageAnswer] = Question(self, self.show_answer, self.fail)
+
+    def compose(self) -> ComposeResult:
+        yield Words(classes="pane-head")
+        yield self.table
+        yield Input(
+            classes="pane-filter",
+            placeholder="state=error older=10m error~TEXT id=17 @SAVED",
+            select_on_focus=False,
+        )
+
+    def on_mount(self) -> None:
+        self.query_one(Input).display = False
+        self.draw(self._view, paused=self.paused)
+        take_keys(self, self.table)
+
+    # What is asked, and what comes of it.
+
+    def look(self) -> None:
+        """Ask again what has become of the list, where that costs little and moves nothing."""
+        first_page = len(self._messages) <= PAGE
+        if self._pace.due and first_page and not self.paused:
+            self._ask(replace(self.asked, after=None, limit=PAGE, again=True), wait=False)
+
+    def sample_now(self) -> None:
+        limit = min(max(PAGE, len(self._messages)), MOST_MESSAGES)
+        self._ask(replace(self.asked, after=None, limit=limit, again=True))
+
+    def open(self, words: Iterable[str]) -> None:
+        """Another list altogether, with these filters to begin with."""
+        self.first_filters = parse(words)
+        self._messages, self.page, self._at = {}, None, None
+        self.table.clear_marks()
+        self._ask(PageRequest(self.first_filters, reverse=False))
+
+    def _ask(self, ask: PageRequest, *, wait: bool = True) -> None:
+        conn = self.context.conn(self.key)
+        if conn is None or (not wait and self._question.under_way):
+            return
+        _, schema, name = self.key
+
+        def work() -> PageAnswer:
+            queue = conn.find(schema, name)
+            found = messages.read_page(
+                conn.database,
+                queue,
+                ask.filters,
+                limit=ask.limit,
+                after=ask.after,
+                reverse=ask.reverse,
+                masks=conn.masks,
+            )
+            return PageAnswer(ask, found)
+
+        self._pace.asked()
+        self._loading = not ask.again
+        self._wanted = self._wanted if ask.again else ask
+        self._question.ask(work, wait=wait)
+        self._draw_head()
+
+    def show_answer(self, answer: PageAnswer) -> None:
+        self._pace.answered()
+        ask, page = answer.ask, answer.page
+        if ask.after is not None:
+            self._messages |= by_row([*page.messages])
+        else:
+            self._messages = by_row(page.messages)
+        self.asked, self.page, self._at = ask, page, self.context.clock.utc()
+        self._error, self._loading = None, False
+        same = ask.again or ask.after is not None
+        if not same:
+            self.table.clear_marks()
+        self._choose_columns({**self.table.rows, **self._messages} if same else self._messages)
+        self.table.show(self._messages, keep=same)
+        if not same:
+            self.table.move_cursor(0)
+        self._draw_head()
+
+    def _choose_columns(self, messages: Mapping[str, Message]) -> None:
+        if self.page is not None:
+            self._zone = self.context.zone
+            self.table.columns = columns_of(self.page.queue, messages.values(), self._zone)
+
+    def fail(self, error: ConsoleError) -> None:
+        self._pace.answered()
+        self._error, self._loading, self._wanted = error, False, self.asked
+        self._draw_head()
+
+    def on_keyed_table_at_end(self) -> None:
+        if self.page is None or self.page.next is None or self._loading:
+            return
+        if len(self._messages) >= _MOST:
+            self.fail(
+                UsageError(f"The list ends at {_MOST:,} messages.", next_step="Use a filter.")
+            )
+            return
+        self._ask(replace(self.asked, after=self.page.next.text, limit=_MORE, again=False))
+
+    # What is drawn.
+
+    def draw(self, view: QueueView | None, *, paused: bool) -> None:
+        """The store has something new; the list has not."""
+        self._view, self.paused = view, paused
+        if self.is_mounted and self.table.is_mounted:
+            if self._zone != self.context.zone:
+                self._choose_columns(self.table.rows)
+                self.table.draw()
+            self._draw_head()
+
+    def on_marked_table_marks_changed(self) -> None:
+        self._draw_head()
+        self.refresh_bindings()
+
+    def _draw_head(self) -> None:
+        if not self.query(Words):
+            return
+        head = self.query_one(".pane-head", Words)
+        lines = [self._line_of_states(head), self._line_of_the_list(head)]
+        if self._error is not None:
+            lines += [error_text(head, self._error)]
+        say_lines(head, lines)
+
+    def _line_of_states(self, head: Words) -> Text:
+        line = Text("t", tone(head, "quiet"), no_wrap=True)
+        chosen = self.asked.filters.state
+        states = self.page.queue.states if self.page else ()
+        for state in ("all", *states):
+            if state == (chosen or "all"):
+                line.append(f"▸{state} ", tone(head, "sorted"))
+            else:
+                line.append(f" {state} ", tone(head, "quiet"))
+        line.append(f"  s {self._order()}", tone(head, "quiet"))
+        if self._at is not None:
+            line.append(f"  as of {clock(self._at, self.context.zone)}", tone(head, "quiet"))
+        return line
+
+    def _order(self) -> str:
+        ask = self.asked
+        if self.page is None or ask.filters.state is None:
+            return "reversed" if ask.reverse else "order"
+        scan = next((w for w in scans_of(self.page.queue) if w.state == ask.filters.state), None)
+        if scan is None:
+            return "order"
+        return "newest first" if scan.newest_first != ask.reverse else "oldest first"
+
+    def _line_of_the_list(self, head: Words) -> Text:
+        line = Text(no_wrap=True)
+        if self.page is None:
+            line.append("Reading ..." if self._loading else "", tone(head, "quiet"))
+            return line
+        table = self.table
+        if table.all_matching:
+            line.append(self._all_words(), tone(head, "sorted"))
+        elif marks := table.marks:
+            line.append(f"{len(marks):,} marked", tone(head, "sorted"))
+        if line:
+            line.append("  ")
+        line.append(self._list_words())
+        if self._loading:
+            line.append("  reading ...", tone(head, "quiet"))
+        rest = replace(self.asked.filters, state=None)
+        if rest != NOTHING:
+            line.append(f"  filter {plain(line_of(rest.words))}", tone(head, "strong"))
+        return line
+
+    def _all_words(self) -> str:
+        """How many "all matching" are is for the plan to count; some of it may be known."""
+        filters = self.asked.filters
+        known = ""
+        if filters.state is not None and not filters.narrowing and self._view is not None:
+            known = figure(self._view.snapshot, _FIGURES.get(filters.state, filters.state))
+            known = f": {known} now"
+        return f"all matching{known}, up to the plan's cut-off"
+
+    def _list_words(self) -> str:
+        page = self.page
+        if page is None or (not self._messages and page.complete):
+            return "No messages." if replace(self.asked.filters, state=None) == NOTHING else "None."
+        more = page.next is not None or not page.complete
+        words = loaded(self._messages, more=more)
+        if not page.complete:
+            words += " (the search stopped at its limit)"
+        return words
+
+    @property
+    def filter_line(self) -> str:
+        """What the list is filtered by, as it is typed; empty: by nothing."""
+        return line_of(self.asked.filters.words)
+
+    # What the operator does.
+
+    @property
+    def typing(self) -> bool:
+        """Whether the line for the filter is open."""
+        return bool(self.query_one(Input).display)
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether Escape has something to take back."""
+        changed = self.asked.filters != self.first_filters
+        return bool(self.table.marks) or self.table.all_matching or changed
+
+    def check_action(self, action: str, _parameters: object) -> bool | None:
+        """While a filter is typed, all keys but its own two are letters."""
+        if not self.is_mounted or not self.query(Input):
+            return True
+        if action == "back":
+            return self.typing or self.narrowed or self._error is not None
+        return not self.typing or action not in {"filter", "open"}
+
+    def action_filter(self) -> None:
+        line = self.query_one(Input)
+        written = self.filter_line
+        line.value = f"{written} " if written else ""
+        line.display = True
+        line.cursor_position = len(line.value)
+        self.screen.set_focus(line)  # at once; focus() would let the next keys go the old way
+        self.refresh_bindings()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Ask for what the line says; what cannot be read is said, and changes nothing."""
+        event.stop()
+        try:
+            filters = parse(expand(words_of(event.value), self.context.filters(self.key)))
+        except UsageError as error:
+            self.fail(error)
+            return
+        self._close_line()
+        self._ask(PageRequest(filters, self.asked.reverse))
+
+    def action_back(self) -> None:
+        """Take back the last of: what is typed, what was said, the marks, the filter."""
+        if self.typing:
+            self._close_line()
+        elif self.table.marks or self.table.all_matching:
+            self.table.clear_marks()
+        elif self._error is not None:
+            self._error = None
+        else:
+            self._ask(PageRequest(self.first_filters, self.asked.reverse))
+        self._draw_head()
+
+    def _close_line(self) -> None:
+        self.screen.set_focus(self.table)
+        self.query_one(Input).display = False
+        self._error = None
+        self.refresh_bindings()
+
+    def action_state(self, step: int) -> None:
+        if self.page is None:
+            return
+        states = (None, *self.page.queue.states)
+        wanted = self._wanted
+        now = wanted.filters.state
+        conn = states.index(now) if now in states else 0
+        chosen = states[(conn + step) % len(states)]
+        self._ask(PageRequest(replace(wanted.filters, state=chosen), wanted.reverse))
+
+    def action_turn(self) -> None:
+        """Each state from its other end."""
+        self._ask(PageRequest(self._wanted.filters, not self._wanted.reverse))
+
+    def action_look_again(self) -> None:
+        self.context.sample_now()
+        self.sample_now()
+
+    def action_open(self) -> None:
+        message = self.table.row
+        if message is None:
+            return
+        if not message.key:
+            self._tell("This queue has no order in which its messages could be found again.")
+            return
+        self.context.navigator.open_message(self.key, message.key)
+
+    def action_act(self) -> None:
+        """Act on all that match, or those that are marked, or the one under the cursor."""
+        table = self.table
+        if table.all_matching:
+            self.context.navigator.open_actions(self.key, self.asked.filters.words)
+            return
+        meant = table.meant_rows
+        ids = [message.id for message in meant]
+        if None in ids:
+            self._tell("These messages have no id: act on them by a filter, with *.")
+            return
+        states = {message.state for message in meant}
+        state = states.pop() if len(states) == 1 else ""
+        self.context.navigator.open_actions(self.key, [f"id={one}" for one in ids], state)
+
+    def action_copy(self) -> None:
+        """The ids of the marked messages, or of the one under the cursor, to the clipboard."""
+        ids = [message.id for message in self.table.meant_rows if message.id is not None]
+        if ids:
+            self.app.copy_to_clipboard("\n".join(map(plain, ids)))
+            self._tell(f"copied {plain(ids[0])}" if len(ids) == 1 else f"copied {len(ids):,} ids")
+
+    def action_twin(self) -> None:
+        filters = [word for one in self.asked.filters.words for word in ("--filter", one)]
+        words = [*filters, *(["--reverse"] if self.asked.reverse else [])]
+        show_equivalent_command(self, self.context.conn(self.key), "messages", self.key, words)
+
+    def _tell(self, words: str) -> None:
+        self.notify(words, markup=False)
 
 
 class MessagesTab(QueueTab):
@@ -16,16 +420,14 @@ class MessagesTab(QueueTab):
     NAME: ClassVar[str] = "messages"
     TITLE: ClassVar[str] = "Messages"
 
-    def __init__(self, desk: Desk, key: Key) -> None:
-        super().__init__(desk, key)
-        self.pane = MessagePane(desk, key)
+    def __init__(self, context: Context, key: QueueKey) -> None:
+        super().__init__(context, key)
+        self.pane = MessagePane(context, key)
 
     def compose(self) -> ComposeResult:
-        """The list and what is said of it."""
         yield self.pane
 
     def look(self) -> None:
-        """What has become of the list."""
         self.pane.look()
 
     def draw(self, view: QueueView | None, *, paused: bool) -> None:

@@ -1,5 +1,6 @@
 """The tab SQL of a queue: its own statements as the server has them, beside what is shipped."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,39 +9,35 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 
-from console.actions.installed import Part, parts
+from console.actions.installed_code import InstalledObject, parts
 from console.actions.upgrade import How
-from console.errors import ConsoleError
-from console.tui.board import Key, QueueView
-from console.tui.desk import Desk
-from console.tui.dialogs.command import show_twin
-from console.tui.jobs import Question
-from console.tui.tabs.tab import QueueTab
-from console.tui.text import plain, said
-from console.tui.widgets.code_view import CodeView
-from console.tui.widgets.keyed_table import Cell, Cells, KeyedTable, TableColumn
-from console.tui.widgets.tones import tone
-from console.tui.widgets.words import Words
+from console.tui.context import Context
+from console.tui.open_connection import OpenConnection
+from console.tui.store import QueueKey
+from console.tui.tabs.tab import ReadingTab
+from console.tui.text import Words, plain, said, tone
+from console.tui.widgets.keyed_table import Column, KeyedTable
+from console.tui.widgets.plan_pane import CodeView
 
 _LIST_WIDTH = 15
 _WORDS = {
     How.MISSING: "is missing; this console would install this",
     How.OTHER: "differs from what this console installs",
-    How.CALLED_OTHERWISE: "is called otherwise than what this console installs",
-    How.HIDDEN: "cannot be seen by this login; this console would install this",
+    How.CALLED_OTHERWISE: "has another signature than what this console installs",
+    How.HIDDEN: "is not visible to this login; this console would install this",
     How.OLDER: "lacks columns that this console installs",
 }
 
 
 @dataclass(frozen=True)
-class Found:
+class QueueObjects:
     """All parts of a queue, on what engine."""
 
     engine: str
-    parts: tuple[Part, ...]
+    parts: tuple[InstalledObject, ...]
 
 
-class SqlTab(QueueTab):
+class SqlTab(ReadingTab[QueueObjects]):
     """A list of functions and tables, and the one under the cursor."""
 
     NAME: ClassVar[str] = "sql"
@@ -49,67 +46,49 @@ class SqlTab(QueueTab):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "read", "read", show=False, tooltip="scroll in the text"),
         Binding("y", "copy", "copy", tooltip="copy the text as it is installed"),
-        Binding("o", "twin", "command", show=False, tooltip="the command line that compares"),
     ]
 
-    def __init__(self, desk: Desk, key: Key) -> None:
-        super().__init__(desk, key)
-        self.found: Found | None = None
-        self._error: ConsoleError | None = None
-        self._question: Question[Found] = Question(self, self.show_found, self.fail)
+    def __init__(self, context: Context, key: QueueKey) -> None:
+        super().__init__(context, key)
+        columns: tuple[Column[InstalledObject], ...] = (
+            # A blank keeps its place: nothing moves when something differs.
+            Column("mark", "", lambda part: " " if part.how is None else "!", "warning", most=1),
+            Column("name", "installed", self._short_name, _name_tone, _LIST_WIDTH, _LIST_WIDTH),
+        )
+        self.table = KeyedTable(columns, id="sql-parts")
+        """Functions, then tables; what differs is marked."""
+
+    @property
+    def equivalent(self) -> tuple[str, Sequence[str]]:
+        """The command that compares, and makes them alike."""
+        return "upgrade", ["--dry-run"]
 
     def compose(self) -> ComposeResult:
-        """What there is, the list, the text."""
         yield Words(id="sql-head")
         with Horizontal(id="sql-body"):
-            yield PartsTable()
+            yield self.table
             yield CodeView(id="sql-code")
 
-    def on_mount(self) -> None:
-        """Nothing is known yet."""
-        self._draw_words()
-
     def look(self) -> None:
-        """Read them: seldom, for they hardly ever change."""
-        place, (_, schema, name) = self.place, self.key
-        if place is None:
-            return
+        """Seldom, for they hardly ever change."""
+        self.ask(wait=False)
 
-        def work() -> Found:
-            database = place.database
-            return Found(database.product.name, parts(database, place.find(schema, name)))
+    def read(self, conn: OpenConnection) -> QueueObjects:
+        database = conn.database
+        return QueueObjects(database.product.name, parts(database, conn.find(*self.key[1:])))
 
-        self._question.ask(work, wait=False)
-
-    def show_found(self, found: Found) -> None:
-        """What the server has."""
-        self.found, self._error = found, None
-        if not self.is_whole:
-            return
-        self.query_one(PartsTable).draw(found.parts, self.key[2])
-        self._draw_code()
-        self._draw_words()
-
-    def fail(self, error: ConsoleError) -> None:
-        """What was read last stays."""
-        self._error = error
-        if self.is_whole:
-            self._draw_words()
-
-    def draw(self, view: QueueView | None, *, paused: bool) -> None:  # noqa: ARG002
-        """Another size may have room for two texts beside each other."""
-        if self.is_whole and not paused:
-            self._draw_code()
+    def show(self, found: QueueObjects) -> None:
+        self.table.show(_by_key(found.parts))
 
     def on_resize(self) -> None:
-        """The same at once."""
+        """Another size may have room for two texts beside each other."""
         if self.is_whole:
             self._draw_code()
 
     @property
-    def part(self) -> Part | None:
+    def part(self) -> InstalledObject | None:
         """The one under the cursor."""
-        return self.query_one(PartsTable).part
+        return self.table.row
 
     def _draw_code(self) -> None:
         part = self.part
@@ -117,18 +96,19 @@ class SqlTab(QueueTab):
             view = self.query_one(CodeView)
             view.show(part.installed, part.shipped, self.found.engine, view.size.width)
 
-    def _draw_words(self) -> None:
+    def draw_words(self) -> None:
+        self._draw_code()
         self.query_one("#sql-body").display = self.found is not None
         head = self.query_one("#sql-head", Words)
-        if self._error is not None:
+        if self.error is not None:
             old = "as it was read before: " if self.found is not None else ""
-            head.say(Text(old + said(self._error), tone(head, "critical")))
+            head.say(Text(old + said(self.error), tone(head, "critical")))
         elif self.found is None:
-            head.say(Text("Reading what is installed ...", tone(head, "quiet")))
+            head.say(Text("Reading the installed code ...", tone(head, "quiet")))
         else:
             head.say(self._told(head, self.found))
 
-    def _told(self, head: Words, found: Found) -> Text:
+    def _told(self, head: Words, found: QueueObjects) -> Text:
         line = Text(no_wrap=True, overflow="ellipsis")
         part = self.part
         if part is not None and part.how is not None:
@@ -138,19 +118,20 @@ class SqlTab(QueueTab):
         code = [one for one in found.parts if one.kind == "function"]
         if other:
             line.append(
-                f"{other} of {len(found.parts)} differ from what is shipped", tone(head, "warning")
+                f"{other} of {len(found.parts)} differ from what this console installs",
+                tone(head, "warning"),
             )
         elif code:
             line.append("all as this console installs it", tone(head, "good"))
         else:
-            line.append("an adopted table: its code is somebody else's", tone(head, "quiet"))
+            line.append(
+                "an adopted table: its code belongs to another program", tone(head, "quiet")
+            )
         return line
 
     def on_keyed_table_cursor_moved(self, event: KeyedTable.CursorMoved) -> None:
-        """Another one is under the cursor."""
         event.stop()
-        self._draw_code()
-        self._draw_words()
+        self.draw_words()
 
     def action_read(self) -> None:
         """To the text; Tab goes back to the list."""
@@ -163,36 +144,19 @@ class SqlTab(QueueTab):
             self.app.copy_to_clipboard(part.installed or part.shipped or "")
             self.notify(f"copied {plain(part.name)}", markup=False, timeout=3)
 
-    def action_twin(self) -> None:
-        """The command that compares, and makes them alike."""
-        show_twin(self, self.place, "upgrade", self.key, ["--dry-run"])
+    def _short_name(self, part: InstalledObject) -> str:
+        """What follows the queue's name in its own: that is on the screen already."""
+        return plain(part.name.removeprefix(self.key[2]) or part.name)
 
 
-class PartsTable(KeyedTable):
-    """Functions, then tables; what differs is marked."""
+def _name_tone(part: InstalledObject) -> str:
+    return "quiet" if part.kind == "table" else ""
 
-    def __init__(self) -> None:
-        super().__init__(id="sql-parts")
-        self._parts: dict[str, Part] = {}
 
-    @property
-    def part(self) -> Part | None:
-        """The one under the cursor."""
-        return self._parts.get(self.cursor_key or "")
-
-    def draw(self, found: tuple[Part, ...], queue: str) -> None:
-        """List these, by what follows the queue's name in theirs: that is on the screen already."""
-        self._parts = {}
-        for one in found:
-            # Functions of one name may differ in their arguments.
-            names = (repr((one.kind, one.name, number)) for number in range(len(found)))
-            self._parts[next(name for name in names if name not in self._parts)] = one
-
-        def cells_of(key: str) -> Cells:
-            one = self._parts[key]
-            mark = Cell("!" if one.how is not None else "", "warning")
-            name = plain(one.name.removeprefix(queue) or one.name)
-            return (mark, Cell(name, "quiet" if one.kind == "table" else ""))
-
-        columns = (TableColumn("mark", "", 1), TableColumn("name", "installed", _LIST_WIDTH))
-        self.show(columns, list(self._parts), cells_of)
+def _by_key(found: tuple[InstalledObject, ...]) -> dict[str, InstalledObject]:
+    """Functions of one name may differ in their arguments: those are numbered."""
+    parts: dict[str, InstalledObject] = {}
+    for one in found:
+        names = (repr((one.kind, one.name, number)) for number in range(len(found)))
+        parts[next(name for name in names if name not in parts)] = one
+    return parts

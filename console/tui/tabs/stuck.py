@@ -1,7 +1,7 @@
-"""The tab Stuck of a queue: who has what was popped, and whether he is still there."""
+"""The tab Stuck of a queue: who has what was popped, and whether they are still connected."""
 
-from dataclasses import dataclass, replace
-from datetime import datetime
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from rich.text import Text
@@ -11,163 +11,235 @@ from textual.binding import Binding, BindingType
 from console.actions.end_session import holding
 from console.catalog import Kind, Queue
 from console.engines import Database
-from console.errors import ConsoleError
-from console.formats import clock, duration, numbered
+from console.formats import UNKNOWN, duration, numbered
+from console.monitor import waits as words
 from console.monitor.activity import Session
-from console.monitor.owners import Evidence
-from console.monitor.stuck import Claims, claims
-from console.tui.board import Key, QueueView
-from console.tui.desk import Desk
-from console.tui.dialogs.command import show_twin
-from console.tui.jobs import Question
-from console.tui.tabs.keys import DETAIL_FROM, take_keys
-from console.tui.tabs.pace import Pace
-from console.tui.tabs.tab import QueueTab
-from console.tui.widgets.keeping import as_left, keys_with
-from console.tui.widgets.stuck_table import Row, StuckTable, detail_of, rows_of
-from console.tui.widgets.telling import say, told
-from console.tui.widgets.tones import tone
-from console.tui.widgets.words import Words
+from console.monitor.owners import Claim, Claims, Evidence, owned_claims
+from console.tui.context import Context
+from console.tui.open_connection import OpenConnection
+from console.tui.store import QueueKey
+from console.tui.tabs.tab import DETAIL_FROM, ReadingTab, take_keys
+from console.tui.text import Words, error_text, plain, say_lines, tone
+from console.tui.widgets.keyed_table import Column, known
+from console.tui.widgets.message_table import MarkedTable
 
-_UNMARK = "take all marks away"
+_OWNERS = {Evidence.GONE: "critical", Evidence.ALIVE: "", Evidence.UNKNOWN: "quiet"}
 
 
 @dataclass(frozen=True)
-class Found:
+class Row:
+    """A claim, or a session, as it was seen last."""
+
+    stuck: bool
+    what: str
+    held_for: str
+    owner: str
+    owner_tone: str
+    who: str
+    where: str
+    does: str
+    tries: str = ""
+    claim: Claim | None = None
+    session: Session | None = None
+
+
+COLUMNS: tuple[Column[Row], ...] = (
+    Column("mark", "", lambda r: "!" if r.stuck else "", "warning", most=1),
+    Column("what", "message", lambda r: r.what, lambda r: "strong" if r.session else "", 8, 36),
+    Column(
+        "for", "for", lambda r: r.held_for, lambda r: "warning" if r.stuck and r.claim else "",
+        11, 11, right=True,
+    ),
+    Column("owner", "owner", lambda r: r.owner, lambda r: r.owner_tone, 7, 12),
+    Column("tries", "attempts", lambda r: r.tries, "quiet", 8, 8, right=True),
+    Column("who", "who", lambda r: r.who, "", 8, 40),
+    Column("where", "where", lambda r: r.where, "quiet", 8, 60),
+    Column("does", "does", lambda r: r.does, lambda r: "quiet" if r.claim else "", 10, 200),
+)  # fmt: skip
+LOST_FIRST = ("tries", "where", "does")
+
+
+def rows_of(claims: Iterable[Claim], holders: Iterable[Session], limit: float) -> dict[str, Row]:
+    """By what stays the same; `limit`: from so many seconds on it is stuck."""
+    rows = {f"claim {one.id}": _of_claim(one, limit) for one in claims}
+    return rows | {f"session {one.key!r}": _of_session(one, limit) for one in holders}
+
+
+def _of_claim(claim: Claim, limit: float) -> Row:
+    seconds = claim.claimed_seconds
+    return Row(
+        stuck=seconds is not None and seconds >= limit,
+        what=plain(claim.id) or UNKNOWN,
+        held_for=known(seconds, lambda seconds: duration(max(seconds, 0.0))),
+        owner=claim.owner.value,
+        owner_tone=_OWNERS[claim.owner],
+        who=plain(claim.consumer or ("" if claim.session else claim.claimed_by) or UNKNOWN),
+        where=plain(claim.session or ""),
+        does="its claim ends with its session" if claim.bound else "",
+        tries=known(claim.attempts, str),
+        claim=claim,
+    )
+
+
+def _of_session(session: Session, limit: float) -> Row:
+    stuck = session.held_seconds is not None and session.held_seconds >= limit
+    who = ", ".join(one for one in (session.application, session.user) if one)
+    return Row(
+        stuck=stuck,
+        what=plain(words.title(session)),
+        held_for=session.held_for,
+        owner="holds rows",
+        owner_tone="warning" if stuck else "",
+        who=plain(who) or UNKNOWN,
+        where=plain(session.client or "local"),
+        does=plain(words.doing(session)),
+        session=session,
+    )
+
+
+def detail_of(row: Row, library: str = "") -> list[tuple[str, str]]:
+    """All that is known of it: words, each with a tone. `library`: whose worker claimed it."""
+    if row.session is not None:
+        session = row.session
+        said = [
+            (f"{plain(words.title(session))}  ", "strong"),
+            (plain(f"{words.who(session)}; {words.doing(session)}"), ""),
+            (f"\nlocks {plain(words.locks(session))}", ""),
+        ]
+        return [*said, (f"\n{plain(words.statement(session))}", "quiet")] if session.query else said
+    claim = row.claim
+    if claim is None:
+        return []
+    ended = claim.bound and claim.owner is Evidence.GONE
+    said_of = _EVIDENCE_ENDED if ended else _EVIDENCE[claim.owner]
+    if library:
+        said_of = _WORKERS[claim.owner].format(library)
+    return [
+        (said_of, ""),
+        (f"\nmessage {plain(claim.id)}", "strong"),
+        (f"  claimed by {plain(claim.claimed_by or UNKNOWN)}", "quiet"),
+    ]
+
+
+_EVIDENCE_ENDED = "The session that claimed it has ended, and so has the claim."
+_WORKERS = {
+    Evidence.GONE: "Its worker is gone: no heartbeat for longer than the threshold.",
+    Evidence.ALIVE: "Its worker has a recent heartbeat: it may be working on it.",
+    Evidence.UNKNOWN: "Only {} knows whether a worker is still working on it.",
+}
+_EVIDENCE = {
+    Evidence.GONE: "The session that claimed it has ended. release returns it to the queue.",
+    Evidence.ALIVE: "The session that claimed it is still connected: it may be working on it.",
+    Evidence.UNKNOWN: "Whether the session that claimed it is still connected is not known.",
+}
+
+
+_UNMARK = "clear all marks"
+
+
+@dataclass(frozen=True)
+class QueueHolders:
     """Who has what: by claims, and by rows in an open transaction. None: the design has it not."""
 
     claims: Claims | None
     holders: tuple[Session, ...] | None
+    expires: bool = False
+    """Its claims end by themselves."""
+    library: str = ""
+    """Whose workers its owners are; empty: sessions of the server."""
 
 
-def find(database: Database, queue: Queue) -> Found:
-    """Look at both, as far as the queue has them."""
-    claimed = claims(database, queue) if "claimed" in queue.states else None
+def find(database: Database, queue: Queue, stuck_after_seconds: float) -> QueueHolders:
+    """Examine both, as far as the queue has them."""
+    claimed = (
+        owned_claims(database, queue, stuck_after_seconds) if "claimed" in queue.states else None
+    )
     # Where a pop ends its message, what is being worked on is held by an open transaction.
     held = not queue.finishes and queue.kind is not Kind.ARCHIVE
-    return Found(claimed, tuple(holding(database, queue)) if held else None)
+    holders = tuple(holding(database, queue)) if held else None
+    of = queue.design
+    return QueueHolders(claimed, holders, expires=of.claims_expire, library=of.library)
 
 
-class StuckTab(QueueTab):
+class StuckTab(ReadingTab[QueueHolders]):
     """Claims with the evidence about their owners; sessions that hold rows, where a pop deletes."""
 
     NAME: ClassVar[str] = "stuck"
     TITLE: ClassVar[str] = "Stuck"
+    PACE_SECONDS: ClassVar[float] = 2.0
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "unmark", "unmark", show=False, priority=True, tooltip=_UNMARK),
         Binding("q", "unmark", "unmark", show=False, tooltip=_UNMARK),
-        Binding("a", "act", "actions", tooltip="act on these claims, or end this session"),
-        Binding("f", "free", "release gone", tooltip="release all claims whose owner is gone"),
-        Binding("r", "look_again", "now", show=False, tooltip="look again now"),
-        Binding("y", "copy", "copy", show=False, tooltip="copy who has it"),
-        Binding("o", "twin", "command", show=False, tooltip="the command line that shows the same"),
+        Binding("a", "act", "actions", tooltip="act on these claims, or terminate this session"),
+        Binding(
+            "f", "free", "release gone", tooltip="release all claims whose consumer disconnected"
+        ),
+        Binding("r", "look_again", "now", show=False, tooltip="refresh now"),
+        Binding("y", "copy", "copy", show=False, tooltip="copy who holds it"),
     ]
 
-    _at: datetime | None = None
-    """When it was looked at."""
+    def __init__(self, context: Context, key: QueueKey) -> None:
+        super().__init__(context, key)
+        self.table = MarkedTable[Row](COLUMNS, LOST_FIRST, left="owner", id="stuck")
+        """Who has what."""
 
-    def __init__(self, desk: Desk, key: Key) -> None:
-        super().__init__(desk, key)
-        self.found: Found | None = None
-        self._rows: dict[str, Row] = {}
-        self._error: ConsoleError | None = None
-        self._paused = False
-        self._pace = Pace(desk.clock.monotonic, 2.0)
-        self._question: Question[Found] = Question(self, self.show_found, self.fail)
+    @property
+    def equivalent(self) -> tuple[str, Sequence[str]]:
+        shows_claims = self.found is not None and self.found.claims is not None
+        return ("messages", ["--state", "claimed"]) if shows_claims else ("waits", [])
 
     def compose(self) -> ComposeResult:
-        """What there is, who has it, what is known of the one under the cursor."""
         yield Words(classes="pane-head", id="stuck-head")
-        yield StuckTable()
+        yield self.table
         yield Words(classes="pane-detail", id="stuck-detail")
 
     def on_mount(self) -> None:
-        """Nothing is known yet."""
-        self._draw()
+        super().on_mount()
         take_keys(self, self.table)
-
-    @property
-    def table(self) -> StuckTable:
-        """Who has what."""
-        return self.query_one(StuckTable)
 
     @property
     def stuck_after_seconds(self) -> float:
         """From when on a claim is stuck."""
-        place = self.place
-        limits = place.thresholds_of(self.key[2]) if place else None
+        if self.found is not None and self.found.expires:
+            return float("inf")
+        conn = self.conn
+        limits = conn.thresholds_of(self.key[2]) if conn else None
         return limits.stuck_after_seconds if limits else float("inf")
 
     # What is asked, and what comes of it.
 
     def look(self) -> None:
-        """See who has what, where that costs little."""
-        if self._pace.due and not self._paused:
-            self._ask(wait=False)
+        if not self.paused:
+            super().look()
 
-    def _ask(self, *, wait: bool = True) -> None:
-        place = self.place
-        if place is None or (not wait and self._question.under_way):
-            return
-        _, schema, name = self.key
+    def read(self, conn: OpenConnection) -> QueueHolders:
+        return find(conn.database, conn.find(*self.key[1:]), self.stuck_after_seconds)
 
-        def work() -> Found:
-            return find(place.database, place.find(schema, name))
-
-        self._pace.asked()
-        self._question.ask(work, wait=wait)
-
-    def show_found(self, found: Found) -> None:
-        """It was looked at."""
-        self._pace.answered()
-        self.found, self._error, self._at = found, None, self.desk.clock.utc()
+    def show(self, found: QueueHolders) -> None:
         claimed = found.claims.claims if found.claims else ()
-        self._keep(rows_of(claimed, found.holders or (), self.stuck_after_seconds))
-        self.table.show_rows({key: row.cells for key, row in self._rows.items()})
-        self._draw()
-
-    def _keep(self, rows: dict[str, Row]) -> None:
-        """These, and as they were seen last those that the cursor or a mark is on."""
-        held = {*self.table.marks, self.table.cursor_key}
-        before = self._rows
-        self._rows = {
-            key: rows.get(key) or replace(before[key], cells=as_left(before[key].cells, "owner"))
-            for key in keys_with([*rows], [*before], held)
-        }
-
-    def fail(self, error: ConsoleError) -> None:
-        """What was seen before stays, with when that was."""
-        self._pace.answered()
-        self._error = error
-        self._draw()
+        rows = rows_of(claimed, found.holders or (), self.stuck_after_seconds)
+        self.table.show(rows, keep=True)
 
     # What is drawn.
 
-    def draw(self, view: QueueView | None, *, paused: bool) -> None:  # noqa: ARG002  # the base's
-        """The board has something new."""
-        self._paused = paused
-        if self.is_mounted:
-            self._draw()
-
-    def _draw(self) -> None:
-        if not self.query("#stuck-head"):
-            return
+    def draw_words(self) -> None:
         head = self.query_one("#stuck-head", Words)
         lines = [self._summary(head)]
-        if self._error is not None:
-            lines.append(told(head, self._error))
-        say(head, lines)
+        if self.error is not None:
+            lines.append(error_text(head, self.error))
+        say_lines(head, lines)
         detail = self.query_one("#stuck-detail", Words)
-        row = self._rows.get(self.table.cursor_key or "")
+        row = self.table.row
         detail.display = row is not None and self.app.size.height >= DETAIL_FROM
-        parts = [] if row is None else detail_of(row)
+        library = self.found.library if self.found is not None else ""
+        parts = [] if row is None else detail_of(row, library)
         detail.say(Text.assemble(*((text, tone(detail, name)) for text, name in parts)))
 
     def _summary(self, head: Words) -> Text:
         line = Text(no_wrap=True)
         found = self.found
         if found is None:
-            line.append("" if self._error else "Looking ...", tone(head, "quiet"))
+            line.append("" if self.error else "Reading ...", tone(head, "quiet"))
             return line
         if found.claims is not None:
             self._say_claims(line, head, found.claims)
@@ -180,11 +252,10 @@ class StuckTab(QueueTab):
             else:
                 line.append("No session holds rows.", tone(head, "good"))
         if not line:
-            line.append("Nothing of this design can be stuck.", tone(head, "good"))
+            line.append("Nothing can be stuck in this design.", tone(head, "good"))
         if marks := self.table.marks:
             line.append(f"   {len(marks)} marked", tone(head, "sorted"))
-        if self._at is not None:
-            line.append(f"   as of {clock(self._at, self.desk.zone)}", tone(head, "quiet"))
+        self.as_of(line)
         return line
 
     def _say_claims(self, line: Text, head: Words, found: Claims) -> None:
@@ -195,6 +266,9 @@ class StuckTab(QueueTab):
             line.append("No claims.", tone(head, "good"))
             return
         line.append(f"{numbered(len(found.claims), 'claim')}{more}", tone(head, "strong"))
+        if self.found is not None and self.found.expires:
+            line.append("   each ends by itself after its time-out", tone(head, "good"))
+            return
         since = duration(limit)
         if stuck:
             owners = ", ".join(
@@ -209,21 +283,15 @@ class StuckTab(QueueTab):
             line.append(f"   none over {since}", tone(head, "good"))
 
     def on_keyed_table_cursor_moved(self) -> None:
-        """The words below are of the row under the cursor."""
-        self._draw()
+        self.draw_words()
 
     def on_marked_table_marks_changed(self) -> None:
-        """Say how many."""
-        self._draw()
+        self.draw_words()
         self.refresh_bindings()
 
     # What the operator does.
 
-    def check_action(
-        self,
-        action: str,
-        parameters: tuple[object, ...],  # noqa: ARG002  # Textual's signature
-    ) -> bool | None:
+    def check_action(self, action: str, _parameters: object) -> bool | None:
         """Escape takes marks back, if there are any."""
         if action == "unmark":
             return self.is_mounted and bool(self.table.marks or self.table.all_matching)
@@ -236,38 +304,25 @@ class StuckTab(QueueTab):
         self.table.clear_marks()
 
     def action_act(self) -> None:
-        """What can be done with these claims; or end the session under the cursor."""
+        """What can be done with these claims; or terminate the session under the cursor."""
         if self.table.all_matching:
-            self.ways.open_actions(self.key, ["state=claimed"])
+            self.navigator.open_actions(self.key, ["state=claimed"])
             return
-        rows = [self._rows[key] for key in self.table.meant if key in self._rows]
+        rows = self.table.meant_rows
         sessions = [row.session for row in rows if row.session is not None]
         ids = [f"id={row.claim.id}" for row in rows if row.claim is not None]
         if ids:
-            self.ways.open_actions(self.key, ids, "claimed")
+            self.navigator.open_actions(self.key, ids, "claimed")
         elif len(sessions) == 1:
-            self.ways.open_action(self.key, "end-session", session=str(sessions[0].key))
+            self.navigator.open_action(self.key, "end-session", session=str(sessions[0].key))
         elif sessions:
-            self.notify("One session is ended at a time: take the marks away.", markup=False)
+            self.notify("One session is terminated at a time: clear the marks.", markup=False)
 
     def action_free(self) -> None:
-        """Release all claims whose owner is proven gone."""
-        self.ways.open_action(self.key, "release")
-
-    def action_look_again(self) -> None:
-        """Look again now."""
-        self.desk.look_now()
-        self._ask()
+        self.navigator.open_action(self.key, "release")
 
     def action_copy(self) -> None:
-        """Who has it, to the clipboard."""
-        row = self._rows.get(self.table.cursor_key or "")
+        row = self.table.row
         if row is not None:
             self.app.copy_to_clipboard("".join(text for text, _ in detail_of(row)))
-            self.notify("copied who has it", markup=False)
-
-    def action_twin(self) -> None:
-        """The command line that shows the same."""
-        shows_claims = self.found is not None and self.found.claims is not None
-        verb, more = ("messages", ["--state", "claimed"]) if shows_claims else ("waits", [])
-        show_twin(self, self.place, verb, self.key, more)
+            self.notify("copied who holds it", markup=False)

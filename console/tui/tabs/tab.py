@@ -1,12 +1,124 @@
 """What all tabs of a queue have in common: they ask only while they are seen."""
 
-from typing import ClassVar
+from collections.abc import Callable, Collection, Sequence
+from datetime import datetime
+from typing import ClassVar, Generic, TypeVar
 
+from rich.text import Text
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.message import Message
+from textual.widget import Widget
 
-from console.tui.board import Key, QueueView
-from console.tui.desk import Desk, Ways
-from console.tui.places import Place
+from console import formats
+from console.errors import ConsoleError
+from console.tui.context import Context, Navigator
+from console.tui.jobs import Question
+from console.tui.open_connection import OpenConnection
+from console.tui.store import QueueKey, QueueView
+from console.tui.text import TONE_CLASSES, Paragraph, Words, plain, tone, whole_seconds
+
+T = TypeVar("T")
+
+
+class TabLine(Words, can_focus=True):
+    """One line, whatever the width: titles are lost before digits are."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = TONE_CLASSES | {"tab-line--chosen"}
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left,h", "step(-1)", "previous tab", show=False),
+        Binding("right,l", "step(1)", "next tab", show=False),
+    ]
+
+    class Chosen(Message):
+        """The operator wants another tab in sight."""
+
+        def __init__(self, place: int) -> None:
+            super().__init__()
+            self.place = place
+            """From 0."""
+
+    def __init__(self) -> None:
+        super().__init__(id="tab-line")
+        self._titles: tuple[str, ...] = ()
+        self._chosen = 0
+        self._ends: list[int] = []
+
+    def draw(self, titles: Sequence[str], chosen: int, absent: Collection[int] = ()) -> None:
+        """Say them; `absent`: those that have nothing to show, and only say why."""
+        self._titles, self._chosen = tuple(titles), chosen
+        width = max(1, self.app.size.width - 2)
+        texts = [f" {number} {title} " for number, title in enumerate(titles, start=1)]
+        if sum(map(len, texts)) > width:
+            # The last one needs no blank behind it: all nine are just as wide as 80 columns.
+            texts = [f"{number} {title} " for number, title in enumerate(titles, start=1)]
+            texts[-1] = texts[-1].rstrip()
+        if sum(map(len, texts)) > width:
+            texts = [
+                f"{place + 1} {title} " if place == chosen else f"{place + 1} "
+                for place, title in enumerate(titles)
+            ]
+        line = Text(no_wrap=True)
+        self._ends = []
+        mark = self.get_component_rich_style("tab-line--chosen", partial=True)
+        for place, text in enumerate(texts):
+            mood = "stale" if place in absent else "quiet"
+            line.append(text, mark if place == chosen else tone(self, mood))
+            self._ends.append(line.cell_len)
+        self.say(line)
+
+    def action_step(self, tabs: int) -> None:
+        """The tab before, or the next; round the ends."""
+        if self._titles:
+            self.post_message(self.Chosen((self._chosen + tabs) % len(self._titles)))
+
+    def on_click(self, event: events.Click) -> None:
+        place = next((p for p, end in enumerate(self._ends) if event.x - 1 < end), None)
+        if place is not None:
+            self.post_message(self.Chosen(place))
+
+
+DETAIL_FROM = 18
+"""On a screen of fewer lines than these a list needs the lines of what is said below it."""
+
+
+def take_keys(tab: Widget, first: Widget) -> None:
+    """Its screen looked for somebody to take them before there was anybody."""
+    shown = all(one.display for one in tab.ancestors_with_self if isinstance(one, Widget))
+    if shown and isinstance(tab.screen.focused, TabLine | None):
+        tab.screen.set_focus(first)
+
+
+_PAUSE = 19
+"""The pause after an answer is at least so many times as long as it took."""
+
+
+class RefreshPace:
+    """When it is due again, after how long the last answer took."""
+
+    def __init__(self, now: Callable[[], float], every_seconds: float) -> None:
+        self._now = now
+        self._every = every_seconds
+        self._asked_at: float | None = None
+        self._next = 0.0
+
+    @property
+    def due(self) -> bool:
+        """Whether it may be asked again without anybody having said so."""
+        return self._asked_at is None or self._now() >= self._next
+
+    def asked(self) -> None:
+        """It is asked now."""
+        self._asked_at = self._now()
+        self._next = self._asked_at + self._every
+
+    def answered(self) -> None:
+        """The answer is there, or that there is none."""
+        if self._asked_at is not None:
+            took = self._now() - self._asked_at
+            self._next = self._now() + max(self._every - took, _PAUSE * took)
 
 
 class QueueTab(Vertical):
@@ -15,24 +127,22 @@ class QueueTab(Vertical):
     NAME: ClassVar[str] = ""
     """As `open_queue` and tests name it."""
     TITLE: ClassVar[str] = ""
-    TWIN: ClassVar[str] = "status"
-    """The command that shows the same; a tab whose words are its own binds `o` itself."""
     EVERY_SECONDS: ClassVar[float] = 5.0
     """How often `look` is called while the tab is in sight."""
     HAS_CHARTS: ClassVar[bool] = False
     """Whether it takes the room of the screen's charts for charts of its own."""
 
-    def __init__(self, desk: Desk, key: Key) -> None:
+    def __init__(self, context: Context, key: QueueKey) -> None:
         super().__init__(id=f"tab-{self.NAME}")
-        self.desk = desk
+        self.context = context
         self.key = key
         self.shown = False
         """Whether it is the tab in sight, of a screen in sight. Its screen keeps this."""
 
     @classmethod
-    def applies(cls, view: QueueView) -> bool:  # noqa: ARG003  # most apply to every queue
-        """Whether a queue has such a tab."""
-        return True
+    def absent(cls, view: QueueView) -> str:  # noqa: ARG003  # most are there for every queue
+        """Why a queue has nothing to show in such a tab; empty: it has."""
+        return ""
 
     @property
     def is_whole(self) -> bool:
@@ -40,14 +150,17 @@ class QueueTab(Vertical):
         return self.is_mounted and bool(self.children)
 
     @property
-    def place(self) -> Place | None:
-        """The queue's connection."""
-        return self.desk.place(self.key)
+    def equivalent(self) -> tuple[str, Sequence[str]]:
+        """The command that shows the same, and its options."""
+        return "status", ()
 
     @property
-    def ways(self) -> Ways:
-        """Where one can go from here."""
-        return self.desk.ways
+    def conn(self) -> OpenConnection | None:
+        return self.context.conn(self.key)
+
+    @property
+    def navigator(self) -> Navigator:
+        return self.context.navigator
 
     def look(self) -> None:
         """Ask what it shows: when it comes into sight, now and then, and when `r` is pressed.
@@ -56,4 +169,115 @@ class QueueTab(Vertical):
         """
 
     def draw(self, view: QueueView | None, *, paused: bool) -> None:
-        """The board has something new; None: the queue is gone."""
+        """The store has something new; None: the queue is gone."""
+
+
+class ReadingTab(QueueTab, Generic[T]):
+    """A tab that shows what was read last, with what went wrong since."""
+
+    PACE_SECONDS: ClassVar[float] = 5.0
+    """The least time between two readings that nobody asked for."""
+
+    def __init__(self, context: Context, key: QueueKey) -> None:
+        super().__init__(context, key)
+        self.found: T | None = None
+        self.found_at: datetime | None = None
+        self._found_monotonic = 0.0
+        self.error: ConsoleError | None = None
+        """Why the last reading failed."""
+        self.paused = False
+        self.pace = RefreshPace(context.clock.monotonic, self.PACE_SECONDS)
+        self.question: Question[T] = Question(self, self.show_found, self.fail)
+
+    def read(self, conn: OpenConnection) -> T:
+        """What there is now. In the thread of a job: waits; ConsoleError."""
+        raise NotImplementedError
+
+    def show(self, found: T) -> None:
+        """It has been read anew, or the screen has another size, or other words for times."""
+
+    def draw_words(self) -> None:
+        """What is said of it, and of what went wrong."""
+
+    def on_mount(self) -> None:
+        self.draw_words()
+
+    def look(self) -> None:
+        if self.pace.due:
+            self.ask(wait=False)
+
+    def ask(self, *, wait: bool = True) -> None:
+        """Read it now; `wait=False`: not at all where that is being done."""
+        conn = self.conn
+        if conn is not None and (wait or not self.question.under_way):
+            self.pace.asked()
+            self.question.ask(lambda: self.read(conn), wait=wait)
+
+    def show_found(self, found: T) -> None:
+        self.pace.answered()
+        clock = self.context.clock
+        self.found, self.error, self.found_at = found, None, clock.utc()
+        self._found_monotonic = clock.monotonic()
+        if self.is_whole:
+            self.show(found)
+            self.draw_words()
+
+    def fail(self, error: ConsoleError) -> None:
+        """What was read last stays."""
+        self.pace.answered()
+        self.error = error
+        if self.is_whole:
+            self.draw_words()
+
+    def draw(self, view: QueueView | None, *, paused: bool) -> None:  # noqa: ARG002  # the base's
+        self.paused = paused
+        if self.is_whole:
+            self.draw_words()
+
+    def as_of(self, found: Text, blanks: str = "   ") -> None:
+        """Say behind a line when that was."""
+        if self.found_at is not None:
+            at = formats.clock(self.found_at, self.context.zone)
+            found.append(f"{blanks}as of {at}", tone(self.query_one(Words), "quiet"))
+
+    @property
+    def old(self) -> str:
+        """Before what went wrong: how old that is which is shown; empty: nothing is."""
+        if self.found_at is None:
+            return ""
+        age = self.context.clock.monotonic() - self._found_monotonic
+        return f"as it was {whole_seconds(age)} ago: "
+
+    def action_look_again(self) -> None:
+        self.context.sample_now()
+        self.ask()
+
+
+NOT_RECORDED = {
+    "messages": "A recording has no messages: payloads are never recorded.",
+    "errors": "A recording has no error texts: only how many errors there were.",
+    "stuck": "A recording has no claims: only how many there were, and how many were stuck.",
+    "waits": "A recording has no sessions.",
+    "slots": "A recording has no slots: only the gap of a ring.",
+    "sql": "A recording has no code of the queue.",
+    "audit": "A recording has no audit: History shows the actions that were recorded.",
+}
+"""Of tabs by their names; the others need no database."""
+
+
+class AbsentTab(QueueTab):
+    """Stands under the other's title, so that digits mean what they always do."""
+
+    def __init__(self, context: Context, key: QueueKey, other: type[QueueTab], why: str) -> None:
+        self._why = why
+        # The screen knows tabs by these, and so does the super class.
+        self.NAME, self.TITLE = other.NAME, other.TITLE  # type: ignore[misc]
+        super().__init__(context, key)
+
+    def compose(self) -> ComposeResult:
+        yield Paragraph(classes="absent")
+
+    def on_mount(self) -> None:
+        """Nothing will come."""
+        words = self.query_one(Paragraph)
+        words.say(Text(f"\n {plain(self._why)}", tone(words, "quiet")))

@@ -1,13 +1,406 @@
-"""The tab Waits of a queue."""
+"""Who waits for what and for whom: the pane, its tab of a queue, its screen of a connection."""
 
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import ClassVar
 
+from rich.text import Text
 from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
 
-from console.tui.board import Key, QueueView
-from console.tui.desk import Desk
-from console.tui.tabs.tab import QueueTab
-from console.tui.tabs.waits_pane import WaitsPane
+from console import catalog
+from console.errors import ConsoleError
+from console.formats import clock, duration, numbered
+from console.monitor import waits as words
+from console.monitor.activity import Activity, Key, Session
+from console.monitor.wait_graph import Node
+from console.monitor.waits import Wait, WaitReport, watch
+from console.tui.context import Context
+from console.tui.dialogs.dialog import show_equivalent_command
+from console.tui.jobs import Question
+from console.tui.open_connection import OpenConnection
+from console.tui.screens.live import LiveScreen
+from console.tui.store import QueueKey, QueueView
+from console.tui.tabs.tab import QueueTab, take_keys
+from console.tui.text import Words, error_text, plain, say_lines, sparkline, tone
+from console.tui.widgets.charts import LOOKS, Past, WaitsChart, key_of, past_of
+from console.tui.widgets.keyed_table import Column, KeyedTable, known
+
+WAITS_LOST_FIRST = ("meaning", "sessions", "trend", "waited")
+_TREND = 16
+_RUNNING = "running"
+
+
+def wait_columns(past: Sequence[Past]) -> tuple[Column[Wait], ...]:
+    """A line each wait; `past`: what the last samples saw, the newest last."""
+
+    def trend(wait: Wait) -> str:
+        if wait.share is None:
+            return ""
+        key, looks = key_of(wait), [*past][-_TREND:]
+        return sparkline([None if one is None else round(100 * one.get(key, 0.0)) for one in looks])
+
+    return (
+        Column("wait", "wait", lambda wait: plain(words.name_of(wait)), _wait_tone, 12, 34),
+        _number("at_a_time", "at a time", "average", "{:.1f}", 9),
+        _number("share", "of samples", "share", "{:.0%}", 8),
+        _number("sessions", "sessions", "sessions", "{:,}", 8),
+        Column("waited", "waited", _waited, "", 9, 16, right=True),
+        Column("trend", "over time", trend, "trend", _TREND, _TREND),
+        Column("meaning", "means", lambda wait: plain(wait.meaning or ""), "quiet", 30, 300),
+    )
+
+
+def _number(name: str, title: str, of: str, form: str, width: int) -> Column[Wait]:
+    """`of`: its name in a wait; what is not counted so has none."""
+
+    def value(wait: Wait) -> str:
+        return known(getattr(wait, of), form.format, "")
+
+    return Column(name, title, value, "", width, width, right=True)
+
+
+def _wait_tone(wait: Wait) -> str:
+    idle = wait.kind in {None, "Client", "Activity"} or wait.wait == _RUNNING
+    return "quiet" if idle else "strong"
+
+
+def _waited(wait: Wait) -> str:
+    """Of counters; sessions are seen."""
+    if wait.share is not None:
+        return ""
+    return f"{duration((wait.ms or 0) / 1000)} {wait.count or 0:,}x"
+
+
+@dataclass(frozen=True)
+class Waiter:
+    """A session in the tree: whoever holds up most is first, its waiters stand below it."""
+
+    session: Session
+    branch: str = ""
+    """What is drawn before its name."""
+    deadlock: bool = False
+    in_tree: bool = False
+    """Whether it waits, or is waited for."""
+
+
+def waiters(activity: Activity) -> dict[str, Waiter]:
+    """The sessions of a moment, by what stays the same; those outside of the trees come last."""
+    rows = {}
+    for node, branch in _branches(activity.trees):
+        session = activity.by_key[node.key]
+        rows[repr(node.key)] = Waiter(session, branch, node.cut, in_tree=True)
+    for session in activity.concerned:
+        rows.setdefault(repr(session.key), Waiter(session))
+    return rows
+
+
+def _name(row: Waiter) -> str:
+    key = row.session.key
+    return row.branch + plain(str(key) if isinstance(key, int) else words.title(row.session))
+
+
+def _waits_for(row: Waiter) -> str:
+    session = row.session
+    waits = session.wait_seconds if session.waits_for else session.transaction_seconds
+    return known(waits, lambda seconds: duration(max(seconds, 0.0)))
+
+
+def _does(row: Waiter) -> str:
+    doing = words.doing(row.session)
+    return plain(f"DEADLOCK: {doing}" if row.deadlock else doing)
+
+
+def _does_tone(row: Waiter) -> str:
+    if row.deadlock:
+        return "critical"
+    return "warning" if row.in_tree and not row.session.blocked_by else ""
+
+
+WAITERS: tuple[Column[Waiter], ...] = (
+    Column("session", "session", _name, lambda row: "strong" if row.in_tree else "quiet", 12, 40),
+    Column("for", "for", _waits_for, "", 9, 10, right=True),
+    Column("does", "does", _does, _does_tone, 20, 80),
+    Column("who", "who", lambda row: plain(words.who(row.session)), "quiet", 12, 200),
+)
+_DEEPEST = 12
+"""So far the branches are drawn; what is deeper stands there all the same."""
+
+
+def _branches(trees: tuple[Node[Key], ...]) -> Iterator[tuple[Node[Key], str]]:
+    """Every node with the branch before it, from the top; as deep as it may go."""
+    left: list[tuple[Node[Key], str, str]] = [(tree, "", "") for tree in reversed(trees)]
+    while left:
+        node, branch, below = left.pop()
+        yield node, branch
+        deep = len(below) >= 3 * _DEEPEST
+        last = len(node.waiters) - 1
+        for place, waiter in reversed(list(enumerate(node.waiters))):
+            here = below + ("└─ " if place == last else "├─ ")
+            under = below if deep else below + ("   " if place == last else "│  ")
+            left.append((waiter, here, under))
+
+
+LOOK_SECONDS = 2.0
+"""How long one sample lasts; it samples a few times a second."""
+_REST_SECONDS = 1.5
+_CHART_FROM = 26
+"""With fewer lines than these the chart would take what the lists need."""
+_QUEUE_LINES = 12
+"""So many more has the screen of a queue above it."""
+_SMALL = 14
+"""In fewer lines than these the words stand back for the lists."""
+
+
+class WaitsPane(Vertical):
+    """Looks for two seconds at a time, in a thread, while it is in sight."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("a", "act", "terminate session", tooltip="terminate the session under the cursor"),
+        Binding("r", "look_again", "now", show=False, tooltip="refresh now"),
+        Binding("y", "copy", "copy", show=False, tooltip="copy the details below"),
+        Binding("o", "twin", "command", show=False, tooltip="the equivalent command line"),
+    ]
+
+    _at: datetime | None = None
+    """When it was examined."""
+
+    def __init__(self, context: Context, connection: str, key: QueueKey | None = None) -> None:
+        """`key`: the one queue; None: all of the connection, and the server."""
+        super().__init__()
+        self.context = context
+        self.connection = connection
+        self.key = key
+        self.report: WaitReport | None = None
+        self.paused = False
+        self._past: deque[Past] = deque(maxlen=LOOKS)
+        self.table = KeyedTable(wait_columns(self._past), WAITS_LOST_FIRST, id="waits")
+        """What most sessions wait for first."""
+        self.waiters = KeyedTable(WAITERS, ("who",), left="does", id="waits-tree")
+        """Who waits for whom."""
+        self._names: dict[str, str] = {}
+        self._error: ConsoleError | None = None
+        self._rests_until = 0.0
+        self._ended = threading.Event()
+        self._question: Question[WaitReport] = Question(self, self.show_report, self.fail)
+
+    def compose(self) -> ComposeResult:
+        """How it went, the waits, who waits for whom, and what that means."""
+        yield Words(classes="pane-head", id="waits-head")
+        yield WaitsChart()
+        yield self.table
+        yield self.waiters
+        yield Words(classes="pane-detail", id="waits-detail")
+
+    def on_mount(self) -> None:
+        """Nothing is known yet."""
+        self.query_one(WaitsChart).display = False
+        self.draw(paused=self.paused)
+        take_keys(self, self.table)
+
+    def on_unmount(self) -> None:
+        """A sample that is under way ends soon."""
+        self._ended.set()
+
+    @property
+    def conn(self) -> OpenConnection | None:
+        return self.context.connections.get(self.connection)
+
+    @property
+    def session(self) -> Session | None:
+        row = self.waiters.row
+        return None if row is None else row.session
+
+    # What is asked, and what comes of it.
+
+    def look(self) -> None:
+        """Look for a while, unless it is being done."""
+        rested = self.context.clock.monotonic() >= self._rests_until
+        if rested and not self.paused and not self._question.under_way:
+            self._ask()
+
+    def _ask(self) -> None:
+        conn = self.conn
+        if conn is None:
+            return
+        key = self.key
+
+        def work() -> WaitReport:
+            return watch(
+                conn.database,
+                [conn.find(key[1], key[2])] if key else catalog.in_use(conn.database),
+                seconds=LOOK_SECONDS,
+                sleep=self._ended.wait,
+                asked_to_end=self._ended.is_set,
+            )
+
+        self._question.ask(work, wait=False)
+        self.draw(paused=self.paused)
+
+    def show_report(self, report: WaitReport) -> None:
+        self._rest()
+        self.report, self._error, self._at = report, None, self.context.clock.utc()
+        waits = self.waits
+        self._past.append(past_of(waits) if report.samples else None)
+        self._names |= {key_of(wait): plain(words.name_of(wait)) for wait in waits}
+        self.table.show({key_of(wait): wait for wait in waits})
+        self.waiters.show(waiters(report.activity), keep=True)
+        self.query_one(WaitsChart).show_past([*self._past], self._names)
+        self.draw(paused=self.paused)
+
+    def fail(self, error: ConsoleError) -> None:
+        self._rest()
+        self._error = error
+        self._past.append(None)
+        self.draw(paused=self.paused)
+
+    def _rest(self) -> None:
+        """Between two samples the server rests; a sample of all queues costs more."""
+        seconds = _REST_SECONDS if self.key else 2 * _REST_SECONDS
+        self._rests_until = self.context.clock.monotonic() + seconds
+
+    @property
+    def waits(self) -> list[Wait]:
+        if self.report is None:
+            return []
+        if self.key is None:
+            return [wait for wait in self.report.waits if wait.queue is None]
+        _, schema, name = self.key
+        return [
+            wait
+            for wait in self.report.waits
+            if wait.queue is not None and (wait.queue.schema, wait.queue.name) == (schema, name)
+        ]
+
+    # What is drawn.
+
+    def draw(self, *, paused: bool) -> None:
+        """The words; the lists change only when a sample has come."""
+        self.paused = paused
+        if not self.is_mounted or not self.query("#waits-head"):
+            return
+        head = self.query_one("#waits-head", Words)
+        lines = [self._summary(head)]
+        if self.report is not None:
+            lines += [
+                Text(plain(line), tone(head, "quiet"), no_wrap=True)
+                for line in words.horizon(self.report)
+                if self.report.samples and not self._is_small
+            ]
+            lines += [
+                Text(f"Not visible: {plain(why)}", tone(head, "warning"))
+                for why in self.report.missing.values()
+            ]
+        if self._error is not None:
+            lines.append(error_text(head, self._error))
+        say_lines(head, lines)
+        self._draw_detail()
+        chart = self.query_one(WaitsChart)
+        enough = self.app.size.height >= _CHART_FROM + (_QUEUE_LINES if self.key else 0)
+        chart.display = bool(enough and self._past)
+        waits = len(self.waits)
+        # Who waits for whom takes the rest.
+        self.table.styles.height = min(waits + 1, max(3, self.size.height // 3))
+
+    @property
+    def _is_small(self) -> bool:
+        return self.size.height < _SMALL
+
+    def _summary(self, head: Words) -> Text:
+        line = Text(no_wrap=True)
+        report = self.report
+        if report is None:
+            line.append("" if self._error else "Reading ...", tone(head, "quiet"))
+            return line
+        if report.samples:
+            trees = report.activity.trees
+            if trees:
+                waiting = numbered(report.activity.waiting, "session")
+                verb = "waits" if report.activity.waiting == 1 else "wait"
+                line.append(f"{waiting} {verb} for another", tone(head, "warning"))
+                seen = f" (in {report.samples_with_waiters} of {report.samples} samples)"
+                line.append(seen, tone(head, "quiet"))
+            else:
+                line.append("No session waits for another.", tone(head, "good"))
+        if self._at is not None:
+            line.append(f"   as of {clock(self._at, self.context.zone)}", tone(head, "quiet"))
+        looks = f"   {numbered(report.samples, 'sample')} in {duration(report.seconds)}"
+        line.append(looks, tone(head, "quiet"))
+        return line
+
+    def _draw_detail(self) -> None:
+        detail = self.query_one("#waits-detail", Words)
+        parts = self._detail()
+        detail.display = bool(parts)
+        detail.styles.max_height = 3 if self._is_small else 6
+        detail.say(Text.assemble(*((text, tone(detail, name)) for text, name in parts)))
+
+    def _detail(self) -> list[tuple[str, str]]:
+        """What is known of the line under the cursor: words, each with a tone."""
+        session, wait = self.session, self.table.row
+        if session is not None and (self.waiters.has_focus or wait is None):
+            said = [
+                (f"{plain(words.title(session))}  ", "strong"),
+                (plain(f"{words.who(session)}; {words.doing(session)}"), ""),
+            ]
+            if session.locks:
+                said.append((f"\nlocks {plain(words.locks(session))}", "quiet"))
+            if session.query:
+                said.append((f"\n{plain(words.statement(session))}", "quiet"))
+            return said
+        if wait is None:
+            return []
+        means = wait.meaning or "Nothing is known about this wait."
+        return [
+            (f"{plain(words.name_of(wait))}  {words.amount(wait)}\n", "strong"),
+            (plain(means), ""),
+        ]
+
+    def on_keyed_table_cursor_moved(self) -> None:
+        self._draw_detail()
+
+    def on_descendant_focus(self) -> None:
+        if self.query("#waits-detail"):
+            self._draw_detail()
+
+    # What the operator does.
+
+    def action_act(self) -> None:
+        session = self.session
+        if session is None:
+            self.notify("There is no session under the cursor.", markup=False)
+            return
+        key = self.key or self._queue_of(session.queues)
+        if key is None:
+            self.notify("This session is not connected with any queue.", markup=False)
+            return
+        self.context.navigator.open_action(key, "end-session", session=str(session.key))
+
+    def _queue_of(self, queues: Sequence[tuple[str, str]]) -> QueueKey | None:
+        """The queue that a session touches, else one that somebody who waits for it touches."""
+        activity = self.report.activity if self.report else None
+        if not queues and activity is not None:
+            session = self.session
+            waiters = (s for s in activity.sessions if session and session.key in s.blocked_by)
+            queues = [queue for waiter in waiters for queue in waiter.queues]
+        return (self.connection, *queues[0]) if queues else None
+
+    def action_look_again(self) -> None:
+        self.context.sample_now()
+        if not self._question.under_way:
+            self._ask()
+
+    def action_copy(self) -> None:
+        if parts := self._detail():
+            self.app.copy_to_clipboard("".join(text for text, _ in parts))
+            self.notify("copied", markup=False)
+
+    def action_twin(self) -> None:
+        show_equivalent_command(self, self.conn, "waits", self.key)
 
 
 class WaitsTab(QueueTab):
@@ -17,18 +410,39 @@ class WaitsTab(QueueTab):
     TITLE: ClassVar[str] = "Waits"
     EVERY_SECONDS: ClassVar[float] = 2.5
 
-    def __init__(self, desk: Desk, key: Key) -> None:
-        super().__init__(desk, key)
-        self.pane = WaitsPane(desk, key[0], key)
+    def __init__(self, context: Context, key: QueueKey) -> None:
+        super().__init__(context, key)
+        self.pane = WaitsPane(context, key[0], key)
 
     def compose(self) -> ComposeResult:
-        """All of it is the pane's."""
         yield self.pane
 
     def look(self) -> None:
-        """Look for a while."""
         self.pane.look()
 
     def draw(self, view: QueueView | None, *, paused: bool) -> None:  # noqa: ARG002  # the base's
-        """The board has something new."""
         self.pane.draw(paused=paused)
+
+
+class WaitsScreen(LiveScreen):
+    """Samples while it is in sight; a slow sample holds nothing up."""
+
+    def __init__(self, context: Context, connection: str) -> None:
+        super().__init__(context)
+        self.connection = connection
+        self.pane = WaitsPane(context, connection)
+
+    def body(self) -> ComposeResult:
+        yield Words(classes="pane-head", id="waits-of")
+        yield self.pane
+
+    def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
+        """Look again, as often as it may be."""
+        title = self.query_one("#waits-of", Words)
+        said = Text("Waits of ", tone(title, "quiet"))
+        said.append(plain(self.connection), tone(title, "strong"))
+        if self.connection not in self.context.connections:
+            said.append("  There is no such connection.", tone(title, "critical"))
+        title.say(said)
+        self.pane.draw(paused=paused)
+        self.pane.look()

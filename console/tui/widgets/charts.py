@@ -5,23 +5,22 @@ is one for all.
 """
 
 import math
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import ClassVar
 
+from rich.segment import Segment
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Container
+from textual.strip import Strip
 from textual.widget import Widget
 from textual_plotext.plot import Plot
 
 from console import formats
-from console.designs import design
-from console.monitor import QueueSnapshot
-from console.tui.series import SPANS, Key, Run, Series, Span, figures_of
-from console.tui.text import figure
-from console.tui.widgets.axis import (
+from console.clock import (
     scale,
     scale_count,
     scale_seconds,
@@ -29,7 +28,113 @@ from console.tui.widgets.axis import (
     short_seconds,
     ticks,
 )
-from console.tui.widgets.tones import TONE_CLASSES, tone
+from console.designs import recorded
+from console.monitor.snapshot import QueueSnapshot
+from console.monitor.waits import Wait
+from console.tui.series import SPANS, ChartSpan, Key, Run, Series, figures_of
+from console.tui.text import TONE_CLASSES, figure, tone
+
+LOOKS = 60
+"""So many samples are remembered."""
+Past = dict[str, float] | None
+"""Wait -> how many sessions waited so at a time, in one sample; None: it could not be seen."""
+
+
+def key_of(wait: Wait) -> str:
+    """What stays the same from look to look; counters and sessions stand on lines of their own."""
+    return repr((wait.kind, wait.wait, wait.share is None))
+
+
+def past_of(waits: Sequence[Wait]) -> dict[str, float]:
+    """What is remembered of a sample."""
+    return {key_of(w): w.average for w in waits if w.average is not None}
+
+
+_FILLS = (("█", "critical"), ("▓", "warning"), ("▒", "trend"), ("░", "quiet"), ("·", "good"))
+
+
+class WaitsChart(Widget):
+    """Sessions at a time, stacked by what they waited for, a column a sample. Fills and colours."""
+
+    COMPONENT_CLASSES = TONE_CLASSES
+
+    def __init__(self) -> None:
+        super().__init__(id="waits-chart")
+        self._past: deque[Past] = deque(maxlen=LOOKS)
+        self._names: dict[str, str] = {}
+
+    def show_past(self, past: Sequence[Past], names: dict[str, str]) -> None:
+        """`names`: how the waits are called."""
+        self._past = deque(past, maxlen=LOOKS)
+        self._names = names
+        self.refresh()
+
+    @property
+    def ranked(self) -> list[str]:
+        """The waits that have a fill of their own: those with most sessions."""
+        total: dict[str, float] = {}
+        for look in self._past:
+            for key, average in (look or {}).items():
+                total[key] = total.get(key, 0.0) + average
+        return sorted(total, key=lambda key: -total[key])
+
+    def stacks(self, height: int) -> tuple[float, list[list[int] | None]]:
+        """The highest stack, in sessions; and of each sample the cells of each fill."""
+        ranked = self.ranked
+        shown, most = ranked[: len(_FILLS) - 1], 0.0
+        sums: list[list[float] | None] = []
+        for look in self._past:
+            if look is None:
+                sums.append(None)
+                continue
+            parts = [look.get(key, 0.0) for key in shown]
+            parts += [0.0] * (len(_FILLS) - 1 - len(parts))
+            sums.append([*parts, max(0.0, sum(look.values()) - sum(parts))])
+            most = max(most, sum(look.values()))
+        scale = height / most if most else 0.0
+        return most, [None if one is None else _cells(one, scale) for one in sums]
+
+    def render_line(self, y: int) -> Strip:
+        """The legend stands to the right of the columns."""
+        base, width = self.rich_style, self.size.width
+        most, stacks = self.stacks(self.size.height)
+        legend = self._legend(y)
+        room = max(0, width - max((one.cell_len for one in map(self._legend, range(5))), default=0))
+        axis = f"{most:5.1f} " if y == 0 else "    0 " if y == self.size.height - 1 else "      "
+        segments = [Segment(axis, base + tone(self, "quiet"))]
+        level = self.size.height - y
+        columns = stacks[-max(0, room - len(axis) - 2) :] if room > len(axis) + 2 else []
+        for stack in columns:
+            sign, name = _at(stack, level)
+            segments.append(Segment(sign, base + tone(self, name)))
+        strip = Strip(segments).adjust_cell_length(room, base)
+        right = Strip([Segment(legend.plain, base)])
+        return Strip.join([strip, right]).adjust_cell_length(width, base)
+
+    def _legend(self, y: int) -> Text:
+        ranked = self.ranked
+        if y < min(len(ranked), len(_FILLS) - 1):
+            return Text(f"{_FILLS[y][0]} {self._names.get(ranked[y], '?')[:30]} ")
+        if y == len(_FILLS) - 1 and len(ranked) > y:
+            return Text(f"{_FILLS[y][0]} {len(ranked) - y} others ")
+        return Text()
+
+
+def _cells(parts: Sequence[float], scale: float) -> list[int]:
+    """The cells of each part; what there is at all has at least one."""
+    return [max(1, round(part * scale)) if part > 0.005 else 0 for part in parts]
+
+
+def _at(stack: list[int] | None, level: int) -> tuple[str, str]:
+    """What stands at a height: 1 is the lowest. A sample that failed leaves a gap."""
+    if stack is None:
+        return " ", ""
+    for cells, fill in zip(stack, _FILLS, strict=True):
+        level -= cells
+        if level <= 0:
+            return fill
+    return " ", ""
+
 
 WIDE, HIGH = 120, 40
 """From this size of the screen on all charts stand side by side; below it is one at a time."""
@@ -50,7 +155,7 @@ Pieces = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
-class Moment:
+class ChartTime:
     """What time it is, and how times of day are shown."""
 
     now: float
@@ -60,7 +165,7 @@ class Moment:
 
 
 @dataclass(frozen=True)
-class Kind:
+class AxisKind:
     """What is along the upright axis."""
 
     words: Callable[[float], str]
@@ -84,11 +189,13 @@ class Drawing:
     words: Pieces
     """The line above it."""
     curves: tuple[Curve, ...]
-    kind: Kind
-    span: Span
-    moment: Moment
+    kind: AxisKind
+    span: ChartSpan
+    moment: ChartTime
     marked: float | None = None
     """A moment that is pointed at."""
+    noted: tuple[float, ...] = ()
+    """Moments of which an operator keeps a note."""
 
 
 class Chart(Widget):
@@ -113,11 +220,9 @@ class Chart(Widget):
 
     @property
     def drawing(self) -> Drawing | None:
-        """What it shows."""
         return self._drawing
 
     def render(self) -> Text:
-        """The words, and below them what there is room for."""
         drawing = self._drawing
         width, height = self.size
         if drawing is None or width < 2 or height < 1:
@@ -129,7 +234,7 @@ class Chart(Widget):
             if any(curve.runs for curve in drawing.curves):
                 shown.append_text(self._plotted(drawing, width, rest))
             else:
-                shown.append("  nothing seen yet", tone(self, "quiet"))
+                shown.append("  nothing sampled yet", tone(self, "quiet"))
         return shown
 
     def _plotted(self, drawing: Drawing, width: int, height: int) -> Text:
@@ -137,7 +242,7 @@ class Chart(Widget):
         dot = drawing.span.seconds / (width * _DOTS)
         runs = tuple(len(curve.runs) for curve in drawing.curves)
         moment = math.floor(drawing.moment.now / min(dot, _LONGEST_SECONDS) + self._phase)
-        look = (drawing.span, drawing.moment.zone, self.app.theme, drawing.marked)
+        look = (drawing.span, drawing.moment.zone, self.app.theme, drawing.marked, drawing.noted)
         made_of = (width, height, *look, runs, moment)
         if made_of != self._made_of:
             self._made_of = made_of
@@ -184,10 +289,10 @@ class Chart(Widget):
                     plot.scatter(xs, ys, marker="braille", color=colour)
                 elif xs:
                     plot.plot(xs, ys, marker="braille", color=colour)
-        if drawing.marked is not None:
-            plot.vline(
-                max(-drawing.span.seconds, drawing.marked - moment.now), self._colour("warning")
-            )
+        lines = [(at, "strong") for at in drawing.noted]
+        lines += [] if drawing.marked is None else [(drawing.marked, "warning")]
+        for at, mood in lines:
+            plot.vline(max(-drawing.span.seconds, at - moment.now), self._colour(mood))
         built: str = plot.build()
         return built.rstrip("\n")
 
@@ -220,23 +325,23 @@ def _thinned(run: Run, drawing: Drawing, dots: int) -> tuple[list[float], list[f
     return [x for x, _ in highest.values()], [y for _, y in highest.values()]
 
 
-COUNTS = Kind(short_count, scale_count)
-RATES = Kind(short_count, scale)
-SECONDS = Kind(short_seconds, scale_seconds)
+COUNTS = AxisKind(short_count, scale_count)
+RATES = AxisKind(short_count, scale)
+SECONDS = AxisKind(short_seconds, scale_seconds)
 
 
 # The charts of a queue.
 
 
 def drawings(
-    series: Series, key: Key, snapshot: QueueSnapshot, span: Span, moment: Moment
+    series: Series, key: Key, snapshot: QueueSnapshot, span: ChartSpan, moment: ChartTime
 ) -> list[Drawing]:
     """Depth, rates, the gap (of others than rings: the age of the oldest), latency."""
 
     def curve(name: str, mood: str = "trend", *, area: bool = True) -> Curve:
         return Curve(series.runs(key, name, span, moment.now), mood, area)
 
-    def drawing(words: Pieces, kind: Kind, *curves: Curve) -> Drawing:
+    def drawing(words: Pieces, kind: AxisKind, *curves: Curve) -> Drawing:
         return Drawing(words, curves, kind, span, moment)
 
     def now(name: str) -> tuple[str, str]:
@@ -256,12 +361,12 @@ def drawings(
         of = "" if snapshot.capacity is None else f" of {snapshot.capacity:,}"
         gap = (("gap ", "strong"), now("gap"), (of, "quiet"))
         found.append(drawing(gap, COUNTS, curve("gap")))
-    elif design(snapshot.design).age_is_known:
+    elif recorded(snapshot.design).age_is_known:
         age = (("age of the oldest ", "strong"), now("age_seconds"))
         found.append(drawing(age, SECONDS, curve("age_seconds")))
     looks = series.latency(key[0], span, moment.now)
     last = formats.duration(looks[-1][-1][1]) if looks else formats.UNKNOWN
-    latency = (("a look takes ", "strong"), (last, ""))
+    latency = (("sample latency ", "strong"), (last, ""))
     return [*found, drawing(latency, SECONDS, Curve(looks, "trend"))]
 
 
@@ -278,7 +383,6 @@ class Charts(Container):
         self._place = 0
 
     def compose(self) -> ComposeResult:
-        """As many as a queue can have."""
         for place in range(_MOST):
             yield Chart(place / _MOST)
 
@@ -290,7 +394,6 @@ class Charts(Container):
 
     @property
     def shown(self) -> list[Chart]:
-        """The charts in sight."""
         return [chart for chart in self.query(Chart) if chart.display] if self.display else []
 
     def zoom(self) -> None:
@@ -301,7 +404,7 @@ class Charts(Container):
         """Another chart, where there is one at a time."""
         self._place += charts
 
-    def draw(self, series: Series, key: Key, snapshot: QueueSnapshot, moment: Moment) -> None:
+    def draw(self, series: Series, key: Key, snapshot: QueueSnapshot, moment: ChartTime) -> None:
         """Draw them; what is not in sight costs nothing."""
         size = self.app.size
         self.display = not (self.hidden or self.spared) and size.height >= LEAST_HEIGHT

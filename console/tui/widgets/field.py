@@ -1,81 +1,60 @@
-"""One line of a form: its name, what stands in it, and what that means or what is wrong."""
+"""What a form is made of: fields for text, for one of a few, for on or off; and the form itself."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar
 
 from rich.cells import cell_len
 from rich.text import Text
-from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Horizontal, Vertical
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.content import Content
 from textual.message import Message
-from textual.widgets import Input
+from textual.reactive import reactive
+from textual.validation import ValidationResult, Validator
+from textual.widget import Widget
+from textual.widgets import Checkbox, Input, Static
 
-from console.tui.text import plain, shorten
-from console.tui.widgets.paragraph import Paragraph
-from console.tui.widgets.tones import tone
-from console.tui.widgets.words import Words
+from console.errors import UsageError
+from console.tui.text import TONE_CLASSES, Paragraph, Words, plain, shorten, tone
+from console.verbs.parameters import Parameter
+
+Choices = Sequence[tuple[str, str]]
+"""Values, each with the words for it."""
 
 
-class Chooser(Words, can_focus=True):
+class Chooser(Widget, can_focus=True):
     """One of a few, on one line; those that have no room are reached by moving on."""
 
+    COMPONENT_CLASSES: ClassVar[set[str]] = TONE_CLASSES
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left,h", "step(-1)", "the one before", show=False),
-        Binding("right,l,space", "step(1)", "the next one", show=False),
+        Binding("left,h", "step(-1)", "previous", show=False),
+        Binding("right,l,space", "step(1)", "next", show=False),
     ]
+    choices: reactive[Choices] = reactive[Choices](())
+    value = reactive("")
 
-    class Chosen(Message):
+    class Changed(Message):
         """The operator has chosen another one."""
 
-    def __init__(self, values: Sequence[tuple[str, str]] = (), value: str = "") -> None:
-        """`values`: each with the words for it."""
+    def __init__(self, choices: Choices, value: str = "") -> None:
         super().__init__()
-        self._values = tuple(values)
-        self.value = value or (values[0][0] if values else "")
-
-    def offer(self, values: Sequence[tuple[str, str]], value: str) -> None:
-        """From now on one of these."""
-        self._values, self.value = tuple(values), value
-        self._draw()
-
-    def choose(self, value: str) -> None:
-        """Take this one."""
-        self.value = value
-        self._draw()
-
-    def on_mount(self) -> None:
-        """Draw what it was made with."""
-        self._draw()
-
-    def on_resize(self) -> None:
-        """Another width shows more or less of them."""
-        self._draw()
-
-    def on_focus(self) -> None:
-        """The keys are here now."""
-        self._draw()
-
-    def on_blur(self) -> None:
-        """The keys are elsewhere."""
-        self._draw()
+        self.choices = tuple(choices)
+        self.value = value or (choices[0][0] if choices else "")
 
     @property
     def _at(self) -> int:
-        values = [value for value, _ in self._values]
+        values = [value for value, _ in self.choices]
         return values.index(self.value) if self.value in values else 0
 
-    def _draw(self) -> None:
-        if not self.is_attached:
-            return
+    def render(self) -> Text:
+        """As many neighbours of the chosen one as there is room for, to the right first."""
         width = max(10, self.size.width or 40)
-        words = [shorten(plain(words), width - 6) for _, words in self._values]
+        words = [shorten(plain(words), width - 6) for _, words in self.choices]
         line = Text(no_wrap=True)
         first = last = self._at
         room = width - cell_len(words[self._at]) - 8 if words else 0
         while words:
-            # As many neighbours as there is room for, to the right first.
             if last + 1 < len(words) and cell_len(words[last + 1]) + 4 <= room:
                 last += 1
                 room -= cell_len(words[last]) + 4
@@ -87,38 +66,63 @@ class Chooser(Words, can_focus=True):
         line.append("‹ " if first else "", tone(self, "quiet"))  # noqa: RUF001
         for at in range(first, last + 1 if words else first):
             chosen = at == self._at
-            mark = "●" if chosen else "○"
             style = tone(self, "strong" if chosen else "quiet")
             if chosen and self.has_focus:
                 style += tone(self, "sorted")
-            line.append(f"{mark} {words[at]}", style)
+            line.append(f"{'●' if chosen else '○'} {words[at]}", style)
             line.append("  ")
         line.append("›" if last + 1 < len(words) else " ", tone(self, "quiet"))  # noqa: RUF001
-        self.say(line)
+        return line
 
     def action_step(self, step: int) -> None:
         """The next one, or the one before; behind the last comes the first."""
-        if self._values:
-            self.choose(self._values[(self._at + step) % len(self._values)][0])
-            self.post_message(self.Chosen())
+        if self.choices:
+            self.value = self.choices[(self._at + step) % len(self.choices)][0]
+            self.post_message(self.Changed())
 
-    def on_click(self, event: events.Click) -> None:
-        """A click moves on."""
-        del event
+    def on_click(self) -> None:
         self.focus()
         self.action_step(1)
 
 
-class Field(Vertical):
-    """What stands in it is `value`; `complain` says in words what is wrong with that."""
+class Flag(Checkbox, inherit_bindings=False):
+    """On or off by Space or a click; Enter is the form's. A letter tells which, not a colour."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up", "app.focus_previous", "the field before", show=False),
+        Binding("space", "toggle_button", "on or off", show=False, tooltip="tick or untick"),
+    ]
+
+    def render(self) -> Content:
+        return Content("[x]" if self.value else "[ ]")
+
+
+class Check(Validator):
+    """What raises UsageError for a text is what the field says of it."""
+
+    def __init__(self, check: Callable[[str], None]) -> None:
+        super().__init__()
+        self._check = check
+
+    def validate(self, value: str) -> ValidationResult:
+        """In the words of the error, on one line."""
+        try:
+            self._check(value)
+        except UsageError as error:
+            parts = (error.what, error.why, error.next_step)
+            return self.failure(" ".join(part for part in parts if part))
+        return self.success()
+
+
+class Field(Vertical):
+    """What stands in it is `value`, of a flag "yes" or nothing; `complain` says what is wrong."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "app.focus_previous", "the previous field", show=False),
         Binding("down", "app.focus_next", "the next field", show=False),
     ]
 
     class Changed(Message):
-        """Something else stands in it."""
+        """The operator has changed it."""
 
         def __init__(self, field: "Field") -> None:
             super().__init__()
@@ -130,70 +134,88 @@ class Field(Vertical):
         title: str = "",
         *,
         value: str = "",
-        choices: Sequence[tuple[str, str]] | None = None,
+        choices: Choices | None = None,
         help: str = "",  # noqa: A002  # what it is
         placeholder: str = "",
-        hidden: bool = False,
-        prefix: str = "field",
+        check: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """`choices`: values with their words, for one of a few; `hidden`: typed unseen."""
-        super().__init__(id=f"{prefix}-{name}", classes="form-field")
+        """`choices`: for one of a few. `check` raises UsageError for what cannot stand in it."""
+        super().__init__(id=f"field-{name}", classes="field")
         self.field_name = name
         self._title = title or name
         self._help = help
         self._wrong = ""
-        self._control: Chooser | Input
+        self.control: Chooser | Flag | Input
+        """What has the keys."""
         if choices is None:
-            self._control = Input(value, placeholder=placeholder, password=hidden, compact=True)
+            self.control = Input(
+                value,
+                placeholder=placeholder,
+                compact=True,
+                validators=[Check(check)],
+                validate_on=(),
+            )
         else:
-            self._control = Chooser(choices, value)
+            self.control = Chooser(choices, value)
         self._given = value
         """What the console itself has put there."""
         self.touched = False
         """Whether the operator has changed it."""
 
+    @classmethod
+    def of(cls, parameter: Parameter, text: str = "") -> "Field":
+        """For a verb's parameter: what it means stands beside it, where that is not too long."""
+        field = cls(parameter.name, parameter.name.replace("-", " "), help=parameter.help)
+        field.add_class("-wide" if parameter.multiple else "-beside")
+        field._given = text or parameter.default
+        if parameter.is_flag:
+            field.control = Flag(value=bool(text), compact=True)
+        else:
+            # What was filled in shall not go with the first key that is pressed.
+            field.control = Input(
+                field._given,
+                compact=True,
+                select_on_focus=not text,
+                validators=[Check(parameter.check)],
+                validate_on=(),
+            )
+        return field
+
     def compose(self) -> ComposeResult:
-        """Two lines, or one."""
-        with Horizontal(classes="form-line"):
-            yield Words(Text(plain(self._title)), classes="form-name")
-            yield self._control
-        yield Paragraph(classes="form-help")
+        with Horizontal(classes="field-line"):
+            yield Words(Text(plain(self._title)), classes="field-name")
+            yield self.control
+            if self._beside:
+                yield Static(Text(self._help), classes="field-words")
+        yield Paragraph(classes="field-help")
 
     def on_mount(self) -> None:
-        """Say what it means."""
         self._draw()
+
+    @property
+    def _beside(self) -> bool:
+        return self.has_class("-beside")
 
     @property
     def value(self) -> str:
-        """What stands in it."""
-        return self._control.value
+        if isinstance(self.control, Flag):
+            return "yes" if self.control.value else ""
+        return self.control.value
 
     @value.setter
     def value(self, value: str) -> None:
-        if isinstance(self._control, Chooser):
-            self._control.choose(value)
+        self._given = value
+        if isinstance(self.control, Flag):
+            self.control.value = bool(value)
         else:
-            self._given = value
-            self._control.value = value
+            self.control.value = value
 
-    @property
-    def control(self) -> Chooser | Input:
-        """What has the keys."""
-        return self._control
-
-    def offer(
-        self,
-        value: str,
-        choices: Sequence[tuple[str, str]] | None = None,
-        help: str = "",  # noqa: A002
-    ) -> None:
+    def offer(self, value: str, choices: Choices | None = None, help: str = "") -> None:  # noqa: A002
         """Another thing to say by the same name."""
-        self._help = help
-        if isinstance(self._control, Chooser) and choices is not None:
-            self._control.offer(choices, value)
-        else:
-            self.value = value
-        self._draw()
+        if isinstance(self.control, Chooser) and choices is not None:
+            self.control.choices = tuple(choices)
+        self.value = value
+        self.explain(help)
 
     def explain(self, help: str) -> None:  # noqa: A002
         """Another meaning of the same thing."""
@@ -207,30 +229,92 @@ class Field(Vertical):
             self._wrong = wrong
             self._draw()
 
+    def check(self) -> bool:
+        """Whether it can stand so; where not, the reason stands under it."""
+        found = self.control.validate(self.value) if isinstance(self.control, Input) else None
+        self.complain(" ".join(found.failure_descriptions) if found else "")
+        return not self.is_wrong
+
     @property
     def is_wrong(self) -> bool:
         """Whether it was complained about."""
         return bool(self._wrong)
 
+    def enter(self) -> None:
+        # At once: focus() would let the next keys go the old way.
+        self.screen.set_focus(self.control)
+
     def _draw(self) -> None:
         if not self.is_attached:
             return
-        words = self.query_one(".form-help", Paragraph)
+        words = self.query_one(".field-help", Paragraph)
+        help_ = "" if self._beside else self._help
         if self._wrong:
             words.say(Text(f"✖ {plain(self._wrong)}", tone(words, "critical")))
         else:
-            words.say(Text(plain(self._help), tone(words, "quiet")))
-        words.display = bool(self._wrong or self._help)
+            words.say(Text(plain(help_), tone(words, "quiet")))
+        words.display = bool(self._wrong or help_)
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Something was typed."""
         event.stop()
         if self.touched or event.value != self._given:
-            self.touched = True
-            self.post_message(self.Changed(self))
+            self._change()
 
-    def on_chooser_chosen(self, event: Chooser.Chosen) -> None:
-        """Another one was chosen."""
+    def on_chooser_changed(self, event: Chooser.Changed) -> None:
         event.stop()
+        self._change()
+
+    def on_checkbox_changed(self, event: Checkbox.Changed) -> None:
+        """It was ticked, or not."""
+        event.stop()
+        self._change()
+
+    def _change(self) -> None:
         self.touched = True
         self.post_message(self.Changed(self))
+
+
+class Form(VerticalScroll, can_focus=False):
+    """Fields; only they take keys."""
+
+    def __init__(self, *, id: str, hint: str = "") -> None:  # noqa: A002
+        """`hint` stands below them."""
+        super().__init__(id=id)
+        self._hint = hint
+
+    def compose(self) -> ComposeResult:
+        if self._hint:
+            yield Static(Text(self._hint), id="hint", classes="quiet")
+
+    def offer(self, parameters: Sequence[Parameter], texts: Mapping[str, str]) -> None:
+        """A field for each, with what stands in them to begin with."""
+        fields = [Field.of(one, texts.get(one.name, "")) for one in parameters]
+        self.mount(*fields, before=0)
+
+    @property
+    def fields(self) -> list[Field]:
+        return list(self.query(Field))
+
+    def __getitem__(self, name: str) -> Field:
+        return self.query_one(f"#field-{name}", Field)
+
+    @property
+    def texts(self) -> dict[str, str]:
+        return {field.field_name: field.value for field in self.fields}
+
+    def check(self) -> bool:
+        """Whether all can be read; where not, the first that cannot has the keys."""
+        for field in self.fields:
+            if field.display:
+                field.check()
+        return not self.enter_wrong()
+
+    def enter(self) -> None:
+        self.fields[0].enter()
+
+    def enter_wrong(self) -> bool:
+        """Let the keys go to the first field that is complained about; whether there is one."""
+        wrong = [field for field in self.fields if field.is_wrong and field.display]
+        if wrong:
+            wrong[0].enter()
+        return bool(wrong)

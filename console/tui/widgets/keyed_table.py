@@ -1,12 +1,12 @@
-"""A table whose cursor is a key, not a line: the operator's row stays his, whatever comes.
+"""A table whose cursor is a key, not a line: the operator's row stays theirs, whatever comes.
 
 It draws the rows in sight and nothing else. Textual's DataTable keeps the cursor's index when rows
 move, and measures each cell that changes: 500 queues took it seconds to sort (the house measured).
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Generic, TypeVar
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -18,8 +18,14 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from console.tui.text import shorten
-from console.tui.widgets.tones import TONE_CLASSES, tone
+from console.formats import UNKNOWN
+from console.tui.text import TONE_CLASSES, shorten, tone
+
+Row = TypeVar("Row")
+Value = TypeVar("Value")
+
+PADDING = 2
+"""Cells of a line that a column takes besides its width: a blank on either side."""
 
 
 @dataclass(frozen=True)
@@ -33,21 +39,92 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class TableColumn:
-    """One column as it is laid out now; a blank on either side comes to its width."""
+class Column(Generic[Row]):
+    """One column: `value` is the text of a row, in `least` to `most` cells."""
 
     name: str
     title: str
-    width: int
+    value: Callable[[Row], str] = field(compare=False)
+    tone: str | Callable[[Row], str] = field(default="", compare=False)
+    least: int = 1
+    """Where it must give way; it goes altogether rather than below that."""
+    most: int = 40
     right: bool = False
+    mark: Callable[[Row], str] | None = field(default=None, compare=False)
+    """The tone of its first sign."""
+    within: Callable[[Row, int], str] | None = field(default=None, compare=False)
+    """The text in so many cells, where it is not to be cut off at its end."""
+
+    def cell(self, row: Row, width: int) -> Cell:
+        text = self.value(row) if self.within is None else self.within(row, width)
+        tone = self.tone if isinstance(self.tone, str) else self.tone(row)
+        return Cell(text, tone, "" if self.mark is None else self.mark(row))
+
+
+@dataclass(frozen=True)
+class LaidOut(Generic[Row]):
+    """A column as it is laid out now."""
+
+    column: Column[Row]
+    width: int
+    title: str
     sorted: bool = False
 
+    @property
+    def name(self) -> str:
+        return self.column.name
 
+
+def known(value: Value | None, words: Callable[[Value], str], unknown: str = UNKNOWN) -> str:
+    return unknown if value is None else words(value)
+
+
+def fit(
+    columns: Sequence[Column[Row]],
+    widest: Mapping[str, int],
+    room: int,
+    lost_first: Sequence[str] = (),
+) -> list[LaidOut[Row]]:
+    """The columns for so many cells. One with nothing in it is lost before all others.
+
+    `widest`: the cells that each column's longest text would take. Who is widest beyond its least
+    gives way first; what is left over goes to those that gave way, then to the last column.
+    """
+    empty = not any(widest.values())
+    shown = [one for one in columns if (one.title if empty else widest[one.name])]
+    wanted = {one.name: min(one.most, max(widest[one.name], cell_len(one.title))) for one in shown}
+    widths = {one.name: max(one.least, wanted[one.name]) for one in shown}
+    least = {one.name: min(one.least, widths[one.name]) for one in shown}
+    for lost in lost_first:
+        if total(shown, least) <= room:
+            break
+        shown = [one for one in shown if one.name != lost]
+    names = [one.name for one in shown]
+    while names and (over := total(shown, widths) - room) > 0:
+        name = max(names, key=lambda name: widths[name] - least[name])
+        if widths[name] == least[name]:
+            break
+        widths[name] -= min(over, max(1, (widths[name] - least[name]) // 2))
+    for name in names:
+        spare = room - total(shown, widths)
+        widths[name] += max(0, min(spare, wanted[name] - widths[name]))
+    if names:
+        widths[names[-1]] += max(0, room - total(shown, widths))
+    return [LaidOut(one, widths[one.name], one.title) for one in shown]
+
+
+def total(columns: Sequence[Column[Any]], widths: Mapping[str, int]) -> int:
+    return sum(widths[one.name] + PADDING for one in columns)
+
+
+LEFT = "left"
+"""In a row's own words: it is no longer in the list."""
+_SCROLL_BAR = 1
 Cells = tuple[Cell, ...]
 
 
-class KeyedTable(ScrollView, can_focus=True, inherit_bindings=False):
-    """Rows by key, under one line of titles. `show` is called with whatever there is now."""
+class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=False):
+    """Rows by key, in columns that fit, under one line of titles."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = TONE_CLASSES | {
         "keyed-table--header",
@@ -70,6 +147,9 @@ class KeyedTable(ScrollView, can_focus=True, inherit_bindings=False):
     class CursorMoved(Message):
         """The operator has gone to another row."""
 
+    class AtEnd(Message):
+        """The operator went down from the last row: there may be more."""
+
     class TitleClicked(Message):
         """The operator has clicked on a column's title."""
 
@@ -77,14 +157,30 @@ class KeyedTable(ScrollView, can_focus=True, inherit_bindings=False):
             super().__init__()
             self.column = column
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  # Textual's own name
+    def __init__(
+        self,
+        columns: Sequence[Column[Row]] = (),
+        lost_first: Sequence[str] = (),
+        *,
+        left: str = "",
+        id: str | None = None,  # noqa: A002  # Textual's own name
+    ) -> None:
+        """`lost_first`: the columns that go where there is no room, the least needed first.
+        `left`: the one that says of a row that it is no longer in the list."""
         super().__init__(id=id)
-        self.columns: tuple[TableColumn, ...] = ()
+        self.columns = columns
+        self.laid_out: tuple[LaidOut[Row], ...] = ()
+        """Those of them for which there is room now."""
+        self.rows: Mapping[str, Row] = {}
+        """By key, from the top."""
+        self.left: frozenset[str] = frozenset()
+        """The keys of rows that are kept though the list has them no more."""
         self.keys: tuple[str, ...] = ()
         """The keys of the rows, from the top."""
+        self._lost_first = lost_first
+        self._left_column = left
         self._places: dict[str, int] = {}
         self._cursor: str | None = None
-        self._cells_of: Callable[[str], Cells] = lambda _: ()
         self._in_sight: dict[str, Cells] = {}
 
     @property
@@ -93,34 +189,45 @@ class KeyedTable(ScrollView, can_focus=True, inherit_bindings=False):
         return self._cursor
 
     @property
+    def row(self) -> Row | None:
+        return self.rows.get(self._cursor or "")
+
+    @property
     def cursor_row(self) -> int:
         """Where that row is now, from 0."""
         return self._places.get(self._cursor or "", 0)
 
+    @property
+    def held(self) -> set[str | None]:
+        return {self._cursor}
+
     def cells(self, key: str) -> dict[str, Cell]:
-        """The cells of a row as they are drawn, by the column's name."""
-        names = (column.name for column in self.columns)
+        names = (one.name for one in self.laid_out)
         return dict(zip(names, self._cells(key), strict=True))
 
-    def show(
-        self,
-        columns: Sequence[TableColumn],
-        keys: Sequence[str],
-        cells_of: Callable[[str], Cells],
-    ) -> None:
-        """Show these rows in this order; `cells_of` is asked for those in sight, as they come.
+    def show(self, rows: Mapping[str, Row], *, keep: bool = False) -> None:
+        """Show these rows in this order.
 
-        The cursor stays on its key. If that is gone, it stays at its line, on what is there now.
+        The cursor stays on its key. If that is gone, it stays at its line, on what is there now;
+        or, with `keep`, what the operator is at stays too, as it was seen last.
         """
+        order = keys_with([*rows], self.keys, self.held if keep else ())
+        self.left = frozenset(order) - rows.keys()
+        self.rows = {key: rows[key] if key in rows else self.rows[key] for key in order}
+        self.draw()
+
+    def draw(self) -> None:
+        """The same rows, in the columns and the width of now."""
         at, top = self.cursor_row, self.scroll_offset.y
-        before = (self.columns, self.keys, self._in_sight)
-        self.columns, self.keys, self._cells_of = tuple(columns), tuple(keys), cells_of
+        before = (self.laid_out, self.keys, self._in_sight)
+        self.keys = tuple(self.rows)
         self._places = {key: place for place, key in enumerate(self.keys)}
         self._in_sight = {}
+        self.laid_out = tuple(self.lay_out((self.size.width or self.app.size.width) - _SCROLL_BAR))
         if self._cursor not in self._places:
             self._cursor = self.keys[min(at, len(self.keys) - 1)] if self.keys else None
         self.virtual_size = Size(
-            sum(column.width + 2 for column in self.columns), len(self.keys) + self.HEAD
+            sum(one.width + PADDING for one in self.laid_out), len(self.keys) + self.HEAD
         )
         if top and self.cursor_row != at:
             # What is above it may come and go: the row stays at its line on the screen.
@@ -129,15 +236,40 @@ class KeyedTable(ScrollView, can_focus=True, inherit_bindings=False):
             self._scroll_to_cursor()
         self._refresh_what_changed(*before, top)
 
+    def lay_out(self, room: int) -> Sequence[LaidOut[Row]]:
+        return fit(self.columns, self.widest(), room, self._lost_first)
+
+    def widest(self) -> dict[str, int]:
+        """The cells of each column's longest text."""
+        return {
+            column.name: max((cell_len(self._text(column, key)) for key in self.keys), default=0)
+            for column in self.columns
+        }
+
+    def _text(self, column: Column[Row], key: str) -> str:
+        left = key in self.left and column.name == self._left_column
+        return LEFT if left else column.value(self.rows[key])
+
+    def cells_of(self, key: str) -> Cells:
+        row = self.rows[key]
+        cells = (one.column.cell(row, one.width) for one in self.laid_out)
+        if key not in self.left or not self._left_column:
+            return tuple(cells)
+        names = (one.name for one in self.laid_out)
+        return tuple(
+            replace(cell, text=LEFT if name == self._left_column else cell.text, tone="stale")
+            for name, cell in zip(names, cells, strict=True)
+        )
+
     def _refresh_what_changed(
         self,
-        columns: tuple[TableColumn, ...],
+        laid_out: tuple[LaidOut[Row], ...],
         keys: tuple[str, ...],
         in_sight: dict[str, Cells],
         top: int,
     ) -> None:
         """A slow line gets only the rows that differ; moved rows and columns are drawn anew."""
-        if columns != self.columns or keys != self.keys or top != self.scroll_offset.y:
+        if laid_out != self.laid_out or keys != self.keys or top != self.scroll_offset.y:
             self.refresh()
             return
         for line, key in enumerate(self.keys[top : top + self._rows_in_sight], start=self.HEAD):
@@ -146,7 +278,7 @@ class KeyedTable(ScrollView, can_focus=True, inherit_bindings=False):
 
     def _cells(self, key: str) -> Cells:
         if key not in self._in_sight:
-            self._in_sight[key] = self._cells_of(key)
+            self._in_sight[key] = self.cells_of(key)
         return self._in_sight[key]
 
     @property
@@ -162,7 +294,7 @@ class KeyedTable(ScrollView, can_focus=True, inherit_bindings=False):
         base = self.rich_style
         if y < self.HEAD:
             base += self.get_component_rich_style("keyed-table--header", partial=True)
-            cells = tuple(Cell(c.title, "sorted" if c.sorted else "") for c in self.columns)
+            cells = tuple(Cell(one.title, "sorted" if one.sorted else "") for one in self.laid_out)
             return self._strip(cells, base, left, width)
         place = top + y - self.HEAD
         if place >= len(self.keys):
@@ -174,10 +306,10 @@ class KeyedTable(ScrollView, can_focus=True, inherit_bindings=False):
 
     def _strip(self, cells: Cells, base: Style, left: int, width: int) -> Strip:
         segments = []
-        for column, cell in zip(self.columns, cells, strict=True):
-            text = shorten(cell.text, column.width)
-            space = " " * (column.width - cell_len(text))
-            before, after = (space, "") if column.right else ("", space)
+        for one, cell in zip(self.laid_out, cells, strict=True):
+            text = shorten(cell.text, one.width)
+            space = " " * (one.width - cell_len(text))
+            before, after = (space, "") if one.column.right else ("", space)
             segments.append(Segment(" " + before, base))
             if cell.mark:
                 segments.append(Segment(text[:1], base + tone(self, cell.mark)))
@@ -214,35 +346,56 @@ class KeyedTable(ScrollView, can_focus=True, inherit_bindings=False):
             self.scroll_to(y=y, animate=False, immediate=True)
 
     def on_resize(self) -> None:
-        """In a smaller window the cursor is still in sight."""
+        """Another width has other columns; in a smaller window the cursor is still in sight."""
+        self.draw()
         self._scroll_to_cursor()
 
     def on_click(self, event: events.Click) -> None:
-        """A click goes to a row, or names a column."""
         if event.y >= self.HEAD:
             place = self.scroll_offset.y + event.y - self.HEAD
             if place < len(self.keys):
                 self.move_cursor(place)
             return
         right = -self.scroll_offset.x
-        for column in self.columns:
-            right += column.width + 2
+        for one in self.laid_out:
+            right += one.width + PADDING
             if event.x < right:
-                self.post_message(self.TitleClicked(column.name))
+                self.post_message(self.TitleClicked(one.name))
                 return
 
     def action_move(self, rows: int) -> None:
-        """Some rows down, or up."""
+        self._ask_for_more(rows)
         self.move_cursor(self.cursor_row + rows)
 
     def action_page(self, pages: int) -> None:
-        """Some pages down, or up."""
+        self._ask_for_more(pages)
         self.move_cursor(self.cursor_row + pages * self._rows_in_sight)
 
+    def _ask_for_more(self, way: int) -> None:
+        if way > 0 and self.keys and self.cursor_row == len(self.keys) - 1:
+            self.post_message(self.AtEnd())
+
     def action_first(self) -> None:
-        """To the first row."""
         self.move_cursor(0)
 
     def action_last(self) -> None:
-        """To the last row."""
         self.move_cursor(len(self.keys) - 1)
+
+
+def keys_with(now: Sequence[str], before: Sequence[str], held: Collection[str | None]) -> list[str]:
+    """The keys of now; and those of before that are held though they went, at their places.
+
+    Else the next key would hit whatever has come to where the cursor is.
+    """
+    there = set(now)
+    below: dict[str | None, list[str]] = {}
+    last: str | None = None
+    for key in before:
+        if key in there:
+            last = key
+        elif key in held:
+            below.setdefault(last, []).append(key)
+    order = list(below.get(None, ()))
+    for key in now:
+        order += [key, *below.get(key, ())]
+    return order

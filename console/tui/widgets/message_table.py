@@ -1,23 +1,70 @@
-"""Messages, a line each, in the columns that their queue has and for which there is room."""
+"""A table in which rows are marked, by key, for what is done with them; a message's columns."""
 
-from collections.abc import Collection, Mapping, Sequence
-from datetime import UTC, datetime, tzinfo
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, tzinfo
+from typing import Any, ClassVar
 
+from textual.binding import Binding, BindingType
 from textual.message import Message as Event
 
 from console.catalog import Queue
-from console.formats import UNKNOWN, offset
-from console.monitor import message_words as words
+from console.formats import offset, short_moment
+from console.monitor import errors as words
 from console.monitor.message import Message
 from console.tui.text import first_line, plain
-from console.tui.widgets.fitting import Wish, fit
-from console.tui.widgets.keeping import as_left, keys_with
-from console.tui.widgets.keyed_table import Cell
-from console.tui.widgets.marked_table import MARK_WIDTH, MarkedTable
+from console.tui.widgets.keyed_table import (
+    PADDING,
+    Cell,
+    Cells,
+    Column,
+    KeyedTable,
+    LaidOut,
+    Row,
+    known,
+)
 
-_SCROLLBAR = 1
-_LOST_FIRST = ("slot", "pushed", "bytes", "owner", "title", "due", "number", "tries")
+LOST_FIRST = ("slot", "pushed", "bytes", "owner", "title", "due", "number", "tries")
 _TONES = {"error": "warning", "claimed": "strong"}
+_EVERY_QUEUE_HAS = ("owner", "title", "error")
+
+
+def columns_of(
+    queue: Queue, messages: Iterable[Message], zone: tzinfo | None
+) -> list[Column[Message]]:
+    """The columns for these messages of a queue. The titles say the zone of the times; not where
+    the clocks were changed among them."""
+    offsets = {offset(m.pushed_at, zone) for m in messages if m.pushed_at is not None}
+    shared = offsets.pop() if len(offsets) == 1 else ""
+
+    def time(at: datetime | None) -> str:
+        return known(at, lambda at: short_moment(at, zone))
+
+    columns: tuple[Column[Message], ...] = (
+        Column("id", "id", lambda m: known(m.id, plain), "", 8, 36),
+        _figure("number", "quiet", 7),
+        _figure("slot", "quiet", 6),
+        Column("state", "state", lambda m: m.state, lambda m: _TONES.get(m.state, "quiet"), 9, 36),
+        _figure("age", "", 11),
+        _figure("tries", "", 8, "attempts"),
+        _figure("bytes", "quiet", 7),
+        Column("due", f"scheduled {shared}".strip(), lambda m: time(m.due_at), "quiet", 14, 36),
+        Column("pushed", f"pushed {shared}".strip(), lambda m: time(m.pushed_at), "quiet", 14, 36),
+        Column("owner", "owner", _owner, "", 12, 30),
+        Column("title", "title", lambda m: plain(m.title or ""), "", 16, 40),
+        Column("error", "error", lambda m: first_line(m.error or ""), "", 30, 1000),
+    )
+    has = {*words.columns(queue), *_EVERY_QUEUE_HAS}
+    return [column for column in columns if column.name in has]
+
+
+def _figure(name: str, tone: str, least: int, title: str = "") -> Column[Message]:
+    return Column(name, title or name, lambda m: words.figure(m, name), tone, least, 36, right=True)
+
+
+def _owner(message: Message) -> str:
+    claimed = message.claimed_by is not None or message.claimed_at is not None
+    return plain(words.owner(message.claimed_by)) if claimed else ""
 
 
 def by_row(messages: Sequence[Message]) -> dict[str, Message]:
@@ -33,126 +80,105 @@ def by_row(messages: Sequence[Message]) -> dict[str, Message]:
     return found
 
 
-class MessageTable(MarkedTable):
-    """Give it messages by `show_messages`."""
-
-    class WantsMore(Event):
-        """The operator went down at the end of the list."""
-
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  # Textual's own name
-        super().__init__(id=id)
-        self.zone: tzinfo | None = UTC
-        self.left: frozenset[str] = frozenset()
-        """Rows that are kept though the list has them no more: the cursor or a mark is there."""
-        self._queue: Queue | None = None
-        self._messages: Mapping[str, Message] = {}
-
-    @property
-    def message(self) -> Message | None:
-        """The message under the cursor."""
-        return self._messages.get(self.cursor_key or "")
-
-    @property
-    def meant_messages(self) -> list[Message]:
-        """What an action is for: those that are marked, else the one under the cursor."""
-        return [self._messages[key] for key in self.meant]
-
-    def show_messages(
-        self, queue: Queue, messages: Mapping[str, Message], *, keep: bool = True
-    ) -> None:
-        """Show these, in this order. `keep`: it is the same list as before, read again."""
-        held = {*self.marks, self.cursor_key} if keep else set()
-        order = keys_with([*messages], self.keys, held)
-        self._queue, self.left = queue, frozenset(order) - messages.keys()
-        # A message that is gone stays as it was seen last.
-        self._messages = {key: messages.get(key) or self._messages[key] for key in order}
-        self._draw()
-
-    def _draw(self) -> None:
-        if self._queue is None:
-            return
-        rows = {key: self._row(key, message) for key, message in self._messages.items()}
-        room = (self.size.width or self.app.size.width) - _SCROLLBAR - MARK_WIDTH
-        columns = fit(self._wishes(self._queue), rows.values(), room, _LOST_FIRST)
-
-        def cells_of(key: str) -> tuple[Cell, ...]:
-            return tuple(rows[key][column.name] for column in columns)
-
-        self.show(columns, list(rows), cells_of)
-
-    def _wishes(self, queue: Queue) -> list[Wish]:
-        shared = self._shared_offset()
-        right = {"number", "slot", "age", "tries", "bytes"}
-        least = {"id": 8, "state": 9, "age": 9, "tries": 5, "bytes": 7, "number": 7, "slot": 6}
-        least |= {"due": 14, "pushed": 14}
-        wishes = [
-            Wish(
-                name,
-                f"{name} {shared}".strip() if name in {"due", "pushed"} else name,
-                least=least[name],
-                most=36,
-                right=name in right,
-            )
-            for name in words.columns(queue)
-        ]
-        more = (("owner", 12, 30), ("title", 16, 40), ("error", 30, 1000))
-        return [*wishes, *(Wish(name, name, least, most) for name, least, most in more)]
-
-    def _shared_offset(self) -> str:
-        """The zone of the times; nothing where the clocks were changed among them."""
-        times = [m.pushed_at for m in self._messages.values() if m.pushed_at is not None]
-        found = {offset(at, self.zone) for at in times}
-        return found.pop() if len(found) == 1 else ""
-
-    def _row(self, key: str, message: Message) -> dict[str, Cell]:
-        state = message.state
-        claimed = message.claimed_by is not None or message.claimed_at is not None
-        texts = {
-            "id": UNKNOWN if message.id is None else plain(message.id),
-            "state": state,
-            **{name: words.figure(message, name) for name in _FIGURES},
-            "due": self._time(message.due_at),
-            "pushed": self._time(message.pushed_at),
-            "owner": plain(words.owner(message.claimed_by)) if claimed else "",
-            "title": plain(message.title or ""),
-            "error": first_line(message.error or ""),
-        }
-        tones = {"state": _TONES.get(state, "quiet"), "bytes": "quiet", "pushed": "quiet"}
-        tones |= {"slot": "quiet", "number": "quiet", "due": "quiet"}
-        cells = {name: Cell(text, tones.get(name, "")) for name, text in texts.items()}
-        return as_left(cells, "state") if key in self.left else cells
-
-    def _time(self, at: datetime | None) -> str:
-        return UNKNOWN if at is None else f"{at.astimezone(self.zone):%m-%d %H:%M:%S}"
-
-    def redraw(self) -> None:
-        """The same, in another zone or width."""
-        self._draw()
-
-    def on_resize(self) -> None:
-        """Another width has other columns."""
-        self._draw()
-        super().on_resize()
-
-    def action_move(self, rows: int) -> None:
-        """Some rows down, or up; below the last one there may be more."""
-        self._ask_for_more(rows)
-        super().action_move(rows)
-
-    def action_page(self, pages: int) -> None:
-        """Some pages down, or up; below the last one there may be more."""
-        self._ask_for_more(pages)
-        super().action_page(pages)
-
-    def _ask_for_more(self, way: int) -> None:
-        if way > 0 and self.keys and self.cursor_row == len(self.keys) - 1:
-            self.post_message(self.WantsMore())
-
-
-_FIGURES = ("number", "slot", "age", "tries", "bytes")
-
-
 def loaded(messages: Collection[str], *, more: bool) -> str:
-    """How many are in the list, in words."""
     count = f"{len(messages):,} message{'' if len(messages) == 1 else 's'}"
     return f"{count}, more below" if more else count
+
+
+_MARK: LaidOut[Any] = LaidOut(Column("marked", "", lambda _: ""), 1, "")
+
+
+class MarkedTable(KeyedTable[Row]):
+    """Its first column says which rows are marked. Marks stay on their keys, as the cursor does."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("x", "mark", "mark", tooltip="mark or unmark the row"),
+        Binding(
+            "X", "mark_to", "range", show=False, tooltip="mark all rows from the last mark to here"
+        ),
+        Binding("shift+down", "mark_on(1)", "range down", show=False, tooltip="mark, going down"),
+        Binding("shift+up", "mark_on(-1)", "range up", show=False, tooltip="mark, going up"),
+        Binding("asterisk", "mark_all", "all", show=False, key_display="*", tooltip="all matching"),
+    ]
+
+    class MarksChanged(Event):
+        """The operator has marked something else."""
+
+    all_matching = False
+    """Whether all that match are meant, those too that were not loaded."""
+    _marks: frozenset[str] = frozenset()
+    _last_mark: str | None = None
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return tuple(key for key in self.keys if key in self._marks)
+
+    @property
+    def meant(self) -> tuple[str, ...]:
+        """What an action is for: the marked rows, else the one under the cursor."""
+        if self._marks:
+            return self.marks
+        return () if self.cursor_key is None else (self.cursor_key,)
+
+    @property
+    def meant_rows(self) -> list[Row]:
+        """The same, as they are drawn."""
+        return [self.rows[key] for key in self.meant]
+
+    @property
+    def held(self) -> set[str | None]:
+        """The row under the cursor, and those that are marked."""
+        return {*super().held, *self.marks}
+
+    def show(self, rows: Mapping[str, Row], *, keep: bool = False) -> None:
+        """As a KeyedTable does; what is gone is marked no more."""
+        super().show(rows, keep=keep)
+        self._marks = self._marks.intersection(self.keys)
+
+    def lay_out(self, room: int) -> Sequence[LaidOut[Row]]:
+        return (_MARK, *super().lay_out(room - _MARK.width - PADDING))
+
+    def cells_of(self, key: str) -> Cells:
+        none, *cells = super().cells_of(key)
+        if self.all_matching or key in self._marks:
+            # The mark tells it; that the whole row stands out lets one see how far it goes.
+            strong = (replace(cell, tone=cell.tone or "strong") for cell in cells)
+            return (Cell("■", "sorted"), *strong)
+        return (none, *cells)
+
+    def clear_marks(self) -> None:
+        """Nothing is marked any more."""
+        self._change(frozenset(), all_matching=False)
+
+    def _change(self, marks: frozenset[str], *, all_matching: bool = False) -> None:
+        self._marks, self.all_matching = marks, all_matching
+        self._in_sight = {}
+        self.refresh()
+        self.post_message(self.MarksChanged())
+
+    def action_mark(self) -> None:
+        key = self.cursor_key
+        if key is not None:
+            self._last_mark = key
+            self._change(self._marks ^ {key})
+            self.action_move(1)
+
+    def action_mark_to(self) -> None:
+        if self.cursor_key is None:
+            return
+        first = self._places.get(self._last_mark or "", self.cursor_row)
+        low, high = sorted((first, self.cursor_row))
+        self._last_mark = self.cursor_key
+        self._change(self._marks | set(self.keys[low : high + 1]))
+
+    def action_mark_on(self, rows: int) -> None:
+        if self.cursor_key is None:
+            return
+        before = self.cursor_key
+        self.action_move(rows)
+        self._last_mark = self.cursor_key
+        self._change(self._marks | {before, self.cursor_key})
+
+    def action_mark_all(self) -> None:
+        """All that match, or nothing again."""
+        self._change(frozenset(), all_matching=not self.all_matching)

@@ -1,15 +1,344 @@
-"""A plan, and under it what has to be typed for it."""
+"""A plan, its SQL, and under it what has to be typed for it."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import lru_cache
+from itertools import zip_longest
+from typing import ClassVar
+
+from pygments.lexers import get_lexer_by_name  # type: ignore[import-untyped]
+from pygments.token import Comment, Keyword, Literal, Token  # type: ignore[import-untyped]
+from rich.cells import cell_len
+from rich.console import Group, RenderableType
+from rich.syntax import Syntax
+from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.containers import Vertical, VerticalScroll
-from textual.widgets import Input
+from textual.binding import Binding, BindingType
+from textual.containers import ScrollableContainer, Vertical, VerticalScroll
+from textual.widgets import Input, Static
 
-from console.actions.work import Planned
-from console.monitor.message import Masks
-from console.tui.text import plain
-from console.tui.widgets.lines import Lines
-from console.tui.widgets.plan_view import PlanView
+from console import formats
+from console.engines import Product, product
+from console.monitor.message import Masks, Message, masked
+from console.tui.jobs import Running
+from console.tui.text import TONE_CLASSES, Lines, Words, first_line, plain, shorten, tone
+
+_TONES = (
+    (Comment, "quiet"),
+    (Keyword, "strong"),
+    (Literal, "trend"),
+    (Token.Name.Builtin, "strong"),
+)
+
+
+class SqlView(ScrollableContainer, can_focus=True):
+    """Data, never markup: what would move the cursor or colour the screen is made visible."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "scroll_up", "up", show=False),
+        Binding("down,j", "scroll_down", "down", show=False),
+        Binding("left,h", "scroll_left", "to the left", show=False),
+        Binding("right,l", "scroll_right", "to the right", show=False),
+        Binding("home,g", "scroll_home", "first line", show=False),
+        Binding("end,G", "scroll_end", "last line", show=False),
+        Binding("y", "copy", "copy", show=False, tooltip="copy the SQL"),
+    ]
+
+    text = ""
+    _product: Product
+
+    def compose(self) -> ComposeResult:
+        yield Words(id="sql-text")
+
+    def show(self, text: str, product: Product) -> None:
+        self.text, self._product = text, product
+        self._draw()
+        self.scroll_home(animate=False)
+
+    def _draw(self) -> None:
+        words = self.query_one(Words)
+        drawn = Text(no_wrap=True)
+        lexer = get_lexer_by_name(self._product.sql_lexer, stripnl=False)
+        safe = "\n".join(map(plain, self.text.expandtabs(4).split("\n")))
+        for kind, value in lexer.get_tokens(safe):
+            name = next((name for of, name in _TONES if kind in of), "")
+            drawn.append(value, tone(words, name))
+        words.say(drawn)
+
+    def action_copy(self) -> None:
+        self.app.copy_to_clipboard(self.text)
+        self.notify("The SQL is copied.")
+
+
+_SIDE_BY_SIDE = 110
+"""From so many cells on two texts stand beside each other."""
+_TAB = 4
+INSTALLED, SHIPPED, BOTH = "+", "-", " "
+"""Which of two texts has a line."""
+_MOODS = {INSTALLED: "warning", SHIPPED: "good", BOTH: ""}
+
+
+@dataclass(frozen=True)
+class Block:
+    """Lines in a row that both texts have, or that stand for each other."""
+
+    same: bool
+    installed: tuple[int, ...]
+    shipped: tuple[int, ...]
+    """Places of the lines, from 0."""
+
+
+class CodeView(ScrollableContainer, can_focus=True):
+    """Give it texts by `show`. It scrolls by the arrows and by the vi keys."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = TONE_CLASSES
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("j", "scroll_down", "down", show=False),
+        Binding("k", "scroll_up", "up", show=False),
+        Binding("h", "scroll_left", "left", show=False),
+        Binding("l", "scroll_right", "right", show=False),
+        Binding("g", "scroll_home", "top", show=False),
+        Binding("G", "scroll_end", "end", show=False),
+    ]
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  # Textual's own name
+        super().__init__(id=id)
+        self._shown: tuple[object, ...] = ()
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="code")
+
+    def show(self, installed: str | None, shipped: str | None, engine: str, width: int) -> None:
+        """Show one text, or both where there are two; `width`: what there is room for."""
+        beside = width if width >= _SIDE_BY_SIDE else 0
+        asked = (installed, shipped, engine, beside)
+        if asked == self._shown:
+            return
+        if self._shown[:2] != asked[:2]:
+            self.scroll_home(animate=False)
+        self._shown = asked
+        self.query_one("#code", Static).update(self._drawn(installed, shipped, engine, beside))
+
+    def _drawn(
+        self, installed: str | None, shipped: str | None, engine: str, beside: int
+    ) -> RenderableType:
+        if installed is None or shipped is None:
+            return highlighted(installed or shipped or "", engine)
+        here, there = (list(highlighted(text, engine).split()) for text in (installed, shipped))
+        blocks = aligned(installed, shipped)
+        if not beside:
+            return self._one_below_the_other(blocks, here, there)
+        return self._side_by_side(blocks, here, there, beside)
+
+    def _one_below_the_other(
+        self, blocks: Sequence[Block], installed: Sequence[Text], shipped: Sequence[Text]
+    ) -> Text:
+        words = f"{INSTALLED} only as installed   {SHIPPED} only as this console installs it"
+        lines = [Text(words, tone(self, "quiet"))]
+        for block in blocks:
+            if block.same:
+                lines += [self._marked(BOTH, installed[at]) for at in block.installed]
+                continue
+            lines += [self._marked(INSTALLED, installed[at]) for at in block.installed]
+            lines += [self._marked(SHIPPED, shipped[at]) for at in block.shipped]
+        return Text("\n").join(lines)
+
+    def _side_by_side(
+        self,
+        blocks: Sequence[Block],
+        installed: Sequence[Text],
+        shipped: Sequence[Text],
+        width: int,
+    ) -> Table:
+        table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+        for head in ("as installed", "as this console installs it"):
+            column = (width - 6) // 2
+            table.add_column(Text(head, tone(self, "quiet")), width=column, overflow="fold")
+        for block in blocks:
+            marks = (BOTH, BOTH) if block.same else (INSTALLED, SHIPPED)
+            for here, there in zip_longest(block.installed, block.shipped):
+                table.add_row(
+                    Text() if here is None else self._marked(marks[0], installed[here]),
+                    Text() if there is None else self._marked(marks[1], shipped[there]),
+                )
+        return table
+
+    def _marked(self, mark: str, line: Text) -> Text:
+        style = tone(self, _MOODS[mark])
+        return (
+            Text(f"{mark} ", style, end="").append_text(line)
+            if mark == BOTH
+            else Text.assemble((f"{mark} {line.plain}", style))
+        )
+
+
+@lru_cache(maxsize=64)
+def highlighted(code: str, engine: str) -> Text:
+    """The text as it is, safe to show, its words in the terminal's own colours."""
+    safe = "\n".join(map(plain, code.expandtabs(_TAB).splitlines()))
+    syntax = Syntax("", product(engine).code_lexer, theme="ansi_dark", background_color="default")
+    found = syntax.highlight(safe)
+    found.rstrip()
+    return found
+
+
+def aligned(installed: str, shipped: str) -> list[Block]:
+    """Which lines of two texts are the same, and which stand for each other."""
+    here, there = installed.splitlines(), shipped.splitlines()
+    return [
+        Block(tag == "equal", tuple(range(a, b)), tuple(range(c, d)))
+        for tag, a, b, c, d in SequenceMatcher(None, here, there, autojunk=False).get_opcodes()
+    ]
+
+
+class PlanView(Static):
+    """Everything in it is data, never markup. Payloads are not in it."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = TONE_CLASSES
+    said = ""
+    """What is shown but the SQL, without its colours."""
+
+    def draw(self, lines: Sequence[str], sample: Sequence[Message], sql: str, masks: Masks) -> None:
+        text = Text()
+        for at, line in enumerate(lines):
+            if sample and line.startswith("  the first: "):
+                continue  # they stand below, with more of each
+            text.append(f"{plain(line)}\n", tone(self, self._tone(line, first=at == 0)))
+        self.said = text.plain
+        parts: list[RenderableType] = [text]
+        if sample:
+            parts += [self._sample(sample, masks), Text()]
+        if sql:
+            parts += [
+                Text("The SQL of each batch:", tone(self, "quiet")),
+                Text(_shown(sql)),
+            ]
+        self.update(Group(*parts))
+
+    @staticmethod
+    def _tone(line: str, *, first: bool) -> str:
+        words = line.strip()
+        if words.startswith("REFUSED"):
+            return "critical"
+        if words.startswith("PRODUCTION"):
+            return "production"
+        if words.startswith(("skipped", "alive:", "waits for", "left out")):
+            return "warning"
+        return "strong" if first else ""
+
+    def _sample(self, sample: Sequence[Message], masks: Masks) -> Table:
+        table = Table(box=None, padding=(0, 2, 0, 0), show_edge=False)
+        for title in ("id", "state", "age", "attempts", "error, owner"):
+            table.add_column(Text(title, tone(self, "quiet")), no_wrap=True)
+        # The last column takes what the others leave: rich would take it from all of them.
+        most = self.app.size.width - 6 - _OTHERS
+        names = [shorten(_name(one), max(8, most - 2 - _LEAST_ERROR)) for one in sample]
+        room = max(_LEAST_ERROR, most - 2 - max(map(cell_len, names)))
+        for one, name in zip(sample, names, strict=True):
+            said = one.error or one.claimed_by or ""
+            table.add_row(
+                Text(name),
+                Text(one.state),
+                Text(formats.UNKNOWN if one.age_seconds is None else _age(one.age_seconds)),
+                Text(formats.NOT_APPLICABLE if one.attempts is None else f"{one.attempts:,}"),
+                Text(shorten(first_line(masked(said, masks)), room)),
+            )
+        return table
+
+
+_OTHERS = 11 + 12 + 10
+"""Cells that state, age and attempts take."""
+_LEAST_ERROR = 14
+
+
+def _name(one: Message) -> str:
+    return plain(one.id or one.key or formats.UNKNOWN)
+
+
+def _age(seconds: float) -> str:
+    return formats.duration(max(0.0, seconds))
+
+
+def _shown(sql: str) -> str:
+    """Line by line: a tab or an escape in a name does nothing to the terminal."""
+    return "\n".join(plain(line.expandtabs(4)) for line in sql.strip().splitlines())
+
+
+_FULL, _LEFT = "━", "─"
+_WIDEST = 60
+
+
+class ProgressView(Words):
+    """A bar where a total is known, the ledger so far, and what may be pressed."""
+
+    def draw(self, running: Running, now: float) -> None:
+        told = running.told
+        done = 0 if told is None else told.done
+        total = running.planned.count if told is None else told.total
+        text = Text()
+        text.append(f"{running.name}{running.state}\n\n", tone(self, "strong"))
+        if total:
+            text.append_text(self._bar(min(1.0, done / total)))
+        counts = f"{done:,} of {total:,}" if total else f"{done:,}"
+        text.append(f"{counts}{self._pace(running, done, total, now)}\n")
+        if told is not None and told.ledger is not None:
+            ledger = told.ledger
+            text.append(
+                f"{ledger.out:,} done, {ledger.skipped_count:,} skipped, "
+                f"{ledger.failed_count:,} failed\n"
+            )
+            for why, count in (*ledger.skipped.items(), *ledger.failed.items()):
+                text.append(f"  {count:,}: {plain(why)}\n", tone(self, "quiet"))
+        if told is not None and told.words:
+            text.append(f"{plain(told.words)}\n", tone(self, "quiet"))
+        self.say(text)
+
+    def _bar(self, share: float) -> Text:
+        width = max(10, min(_WIDEST, self.app.size.width - 6))
+        full = int(share * width)
+        bar = Text(_FULL * full, tone(self, "good"))
+        bar.append(_LEFT * (width - full), tone(self, "quiet"))
+        return bar.append(f" {share:.0%}\n")
+
+    def _pace(self, running: Running, done: int, total: int | None, now: float) -> str:
+        """How fast so far, and how long the rest takes at that."""
+        seconds = now - running.began_at
+        if seconds < 1 or not done:
+            return ""
+        words = f", {formats.rate(done / seconds)} a second"
+        if total and done < total and not running.control.paused:
+            words += f", about {formats.duration((total - done) * seconds / done)} left"
+        return words
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """What has to be typed before anything is done."""
+
+    name: str
+    by_name: bool
+    """Whether `y` is not enough."""
+    called: str = "the queue's name"
+    closed: str = ""
+    """Why it cannot be confirmed; empty: it can."""
+
+    def wrong(self, word: str) -> str:
+        """Why the word will not do; empty: it does."""
+        short = word.strip()
+        if not short:
+            return "Nothing was typed."
+        if self.name in {word, short} or (not self.by_name and short.lower() in {"y", "yes"}):
+            return ""
+        return f"{word!r} does not match."
+
+    @property
+    def words(self) -> str:
+        if self.closed:
+            return f"{self.closed} Escape: back; nothing is changed."
+        word = f"{self.called}, {plain(self.name)}," if self.by_name else "y"
+        return f"To run it, type {word} and press Enter. Escape: back; nothing is changed."
 
 
 class PlanPane(Vertical):
@@ -17,32 +346,36 @@ class PlanPane(Vertical):
 
     def compose(self) -> ComposeResult:
         """The plan may be long: it scrolls, the question stays."""
-        with VerticalScroll(id="plan-scroll", can_focus=False):
+        with VerticalScroll(id="plan-scroll", classes="plan-part", can_focus=False):
             yield PlanView(id="plan-view")
+        yield SqlView(id="plan-script", classes="plan-part")
         yield Lines(id="ask")
         yield Input(id="confirm", placeholder="type it here", compact=True)
 
-    def draw(self, planned: Planned, masks: Masks) -> None:
-        """Show a plan, from its beginning."""
-        self.query_one(PlanView).draw(planned, masks)
+    def draw(
+        self,
+        lines: Sequence[str],
+        sample: Sequence[Message] = (),
+        sql: str = "",
+        masks: Masks = (),
+        product: Product | None = None,
+    ) -> None:
+        """Show a plan, from its beginning. `product`: whose script the SQL is, as a whole."""
+        self.set_class(product is not None, "-script")
+        self.query_one(PlanView).draw(lines, sample, sql if product is None else "", masks)
+        if product is not None:
+            self.query_one(SqlView).show(sql, product)
         self.query_one("#plan-scroll").scroll_home(animate=False)
-        confirm = self.query_one("#confirm", Input)
-        confirm.value = ""
-        confirm.display = planned.needed and not planned.obstacles
-        self.ask(planned)
+        self.query_one("#confirm", Input).value = ""
 
-    def ask(self, planned: Planned, wrong: str = "") -> None:
+    def ask(self, wanted: Confirmation, wrong: str = "") -> None:
         """What has to be typed; `wrong`: why what was typed will not do."""
-        word = f"the queue's name, {plain(planned.queue.name)}," if planned.by_name else "y"
-        words = f"To do it, type {word} and Enter. Escape: back; nothing is changed."
-        if planned.obstacles:
-            words = "It cannot be done as it stands. Escape: back; nothing is changed."
-        elif not planned.needed:
-            words = "There is nothing to do. Escape: back."
-        self.query_one("#ask", Lines).say(Text(f"✖ {plain(wrong)}\n{words}" if wrong else words))
+        self.query_one("#confirm").display = not wanted.closed
+        why = f"✖ {plain(wrong)}\n" if wrong else ""
+        self.query_one("#ask", Lines).say(Text(f"{why}{wanted.words}"))
 
     def enter(self) -> None:
-        """Let the keys go to the confirmation, if one is wanted."""
         confirm = self.query_one("#confirm", Input)
         # At once: focus() would let the next keys go the old way.
-        self.screen.set_focus(confirm if confirm.display else None)
+        script = self.query_one(SqlView) if self.has_class("-script") else None
+        self.screen.set_focus(confirm if confirm.display else script)

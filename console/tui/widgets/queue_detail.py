@@ -1,16 +1,316 @@
-"""The queue under the cursor in words: its whole name, what is wrong, and what has no column."""
+"""A queue's figures in words: in the overview what has no column, in its own screen all of them."""
 
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.cells import cell_len
 from rich.text import Text
+from textual.geometry import Size
 
 from console import formats
-from console.tui.board import QueueView
-from console.tui.findings import FindingView
-from console.tui.health import Level
-from console.tui.text import figure, first_line, plain, whole_seconds
-from console.tui.widgets.tones import tone
-from console.tui.widgets.words import Words
+from console.catalog import Queue
+from console.errors import ConsoleError
+from console.monitor.limits import Exceeded, Limits, N, Severity, Thresholds, judge
+from console.monitor.snapshot import QueueSnapshot
+from console.tui import jobs
+from console.tui.context import Context
+from console.tui.store import QueueKey, QueueView
+from console.tui.tabs.tab import RefreshPace
+from console.tui.text import SEVERITY_TONES, Words, figure, first_line, plain, tone, whole_seconds
+from console.tui.widgets.slot_map import SlotStrip
 
-_TONES = {Level.OK: "quiet", Level.WARNING: "warning", Level.CRITICAL: "critical"}
+if TYPE_CHECKING:
+    from console.doctor.ring_map import SlotMap
+from console.tui.findings import FindingView
+
+_STEP = 16
+"""Figures begin at multiples of it, so that they stay where they are while they change."""
+_TALL_PANEL = 30
+"""On a screen of fewer lines options and limits share one."""
+_WIDE = 100
+_PANEL_FIGURES = (
+    ("ready", "ready"),
+    ("age_seconds", "age"),
+    ("push_per_second", "push/s"),
+    ("pop_per_second", "pop/s"),
+    ("gap", "gap"),
+    ("scheduled", "scheduled"),
+    ("claimed", "claimed"),
+    ("stuck", "stuck"),
+    ("errors", "errors"),
+    ("done", "done"),
+)
+_JUDGED = {"depth": "ready", "age": "age_seconds", "gap_share": "gap", "errors": "errors"}
+"""A limit -> the figure that it is of."""
+
+Piece = tuple[str, str, str]
+"""A name, a figure in words, its tone."""
+
+
+class FiguresPanel(Words):
+    """A verdict, the figures on as many lines as they need, limits and options."""
+
+    _at_size = Size(0, 0)
+    _most = 0
+    """So many lines it has had at this size."""
+
+    def draw(self, view: QueueView, gone: str, queue: Queue | None, thresholds: Thresholds) -> None:
+        """Say it. `gone`: in words, where the queue is no longer there; `queue`: once it is known,
+        with its options."""
+        size = self.app.size
+        if size != self._at_size:
+            self._at_size, self._most = size, 0
+        width = max(20, size.width - 2)
+        lines = [self._verdict(view, gone), *self._figures(view, thresholds, width)]
+        # Once it has taken a line more it keeps that: what is below shall not jump.
+        self._most = max(self._most, len(lines) + (2 if size.height >= _TALL_PANEL else 1))
+        rest = [
+            self._options(queue, view.snapshot.capacity),
+            self._limits(view.snapshot, thresholds),
+        ]
+        if self._most - len(lines) < len(rest):
+            rest = [Text("   ", no_wrap=True).join(reversed(rest))]
+        lines += [Text() for _ in range(self._most - len(lines) - len(rest))] + rest
+        for line in lines:
+            line.rstrip()
+            line.truncate(width, overflow="ellipsis")
+        self.say(Text("\n").join(lines))
+
+    def _verdict(self, view: QueueView, gone: str) -> Text:
+        snapshot = view.snapshot
+        line = Text(no_wrap=True)
+        if view.level > Severity.NOTE and not gone:
+            line.append(f"{view.level.mark} ", tone(self, SEVERITY_TONES.get(view.level, "")))
+        line.append(plain(f"{snapshot.schema}.{snapshot.queue}"), tone(self, "strong"))
+        line.append(f"  {snapshot.design}", tone(self, "quiet"))
+        if view.place:
+            line.append(f"  on {view.place}", tone(self, "quiet"))
+        if gone:
+            line.append(f"  {gone}", tone(self, "critical"))
+            return line
+        if view.stale_seconds is not None:
+            since = whole_seconds(view.stale_seconds)
+            line.append(f"  {view.why_stale}, figures are {since} old", tone(self, "critical"))
+        line.append(decided(snapshot, self.app.size.width), tone(self, "warning"))
+        for acting in snapshot.acting:
+            line.append(f"  ▶ {plain(acting.words)}", tone(self, "strong"))
+        line.append("  ")
+        line.append_text(self._findings(view))
+        return line
+
+    def _findings(self, view: QueueView) -> Text:
+        """How many there are, and the gravest in its own words."""
+        grave = [one for one in view.findings if one.grave]
+        if grave:
+            more = f"{len(grave)} findings: " if len(grave) > 1 else ""
+            return Text(more + grave[0].words, tone(self, SEVERITY_TONES.get(grave[0].level, "")))
+        healthy = view.diagnosis is not None and view.diagnosis.healthy
+        words = "nothing wrong in the figures"
+        if view.diagnosis is not None:
+            words = ("" if healthy else "the doctor: ") + view.diagnosis.verdict
+        if notes := len(view.findings):
+            noted = formats.numbered(notes, "note")
+            words = noted if healthy else f"{words}, {noted}"
+        return Text(words, tone(self, "good" if healthy else "quiet"))
+
+    def _figures(self, view: QueueView, thresholds: Thresholds, width: int) -> list[Text]:
+        lines = [Text(no_wrap=True)]
+        stale = view.stale_seconds is not None
+        for name, words, mood in pieces(view.snapshot, thresholds, width):
+            line = lines[-1]
+            needed = cell_len(name) + 1 + cell_len(words)
+            if line and line.cell_len + needed > width:
+                lines.append(line := Text(no_wrap=True))
+            line.append(f"{name} ", tone(self, "quiet"))
+            line.append(words, tone(self, "stale" if stale else mood))
+            # At least two blanks, up to where the next one may begin.
+            line.append(" " * (2 + -(line.cell_len + 2) % _STEP))
+        return lines
+
+    def _options(self, queue: Queue | None, capacity: int | None) -> Text:
+        line = Text(no_wrap=True)
+        if queue is not None and queue.options:
+            options = {**queue.options}
+            if "size" in options and capacity is not None:
+                options["size"] = f"{capacity}"  # the catalog has that of the installation
+            told = " ".join(f"{name}={value}" for name, value in sorted(options.items()))
+            line.append(plain(f"options {told}"), tone(self, "quiet"))
+        return line
+
+    def _limits(self, snapshot: QueueSnapshot, thresholds: Thresholds) -> Text:
+        words = "; ".join(limit_words(snapshot, thresholds))
+        return Text(f"limits {words}" if words else "no limits", tone(self, "quiet"), no_wrap=True)
+
+
+def decided(snapshot: QueueSnapshot, width: int) -> str:
+    """What operators have decided of it, behind two blanks each; why, only where there is room."""
+    whole = [one.shown for one in snapshot.decisions]
+    return "".join(f"  {plain(one)}" for one in (whole if width >= _WIDE else snapshot.marks))
+
+
+def pieces(snapshot: QueueSnapshot, thresholds: Thresholds, width: int) -> Iterator[Piece]:
+    """Every figure that the design has, in words; a narrow screen is spared what may be."""
+    levels = {_JUDGED[one.figure]: one.level for one in judge(snapshot, thresholds)}
+    if snapshot.stuck:
+        levels["stuck"] = Severity.CRITICAL
+    for name, title in _PANEL_FIGURES:
+        words = figure(snapshot, name)
+        if words == formats.NOT_APPLICABLE:
+            continue
+        if name == "gap" and snapshot.capacity is not None:
+            words = f"{words} of {snapshot.capacity:,}"
+        why = " (too slow to read)" if name in snapshot.slow else ""
+        yield title, words + why, SEVERITY_TONES.get(levels.get(name, Severity.OK), "")
+    if snapshot.capacity is not None:
+        yield from _filling(snapshot, width)
+    if snapshot.holders is not None or "holders" in snapshot.unknown:
+        yield "writers", _holders(snapshot), ""
+
+
+def _filling(snapshot: QueueSnapshot, width: int) -> Iterator[Piece]:
+    seconds = snapshot.full_in_seconds
+    if seconds is None:
+        rates = (snapshot.push_per_second, snapshot.pop_per_second)
+        known = snapshot.gap is not None and None not in rates
+        if known:
+            yield "filling", "no", ""
+        else:
+            yield "full in", formats.UNKNOWN, ""
+        return
+    words = formats.ESTIMATE + formats.duration(seconds) if seconds else "full"
+    soonest, latest = snapshot.full_in_range_seconds
+    if seconds and soonest is not None and snapshot.filling_per_second is not None:
+        until = "never" if latest is None else formats.duration(latest)
+        words += f" ({formats.duration(soonest)} to {until})"
+    yield "full in", words, "critical" if not seconds else "warning" if seconds < 600 else ""
+    buys = snapshot.resize_buys_seconds(2 * (snapshot.capacity or 0))
+    if buys is not None and width >= _WIDE:
+        yield "headroom of twice the size", formats.duration(buys), ""
+
+
+def _holders(snapshot: QueueSnapshot) -> str:
+    if snapshot.holders is None:
+        return formats.UNKNOWN
+    if snapshot.held_seconds is None:
+        return f"{snapshot.holders:,}"
+    oldest = [holder.held_for for holder in snapshot.held_by[:1]]
+    since = oldest or [formats.duration_between(None, snapshot.held_seconds)]
+    return f"{snapshot.holders:,}, the oldest {since[0]}"
+
+
+def limit_words(snapshot: QueueSnapshot, thresholds: Thresholds) -> Iterator[str]:
+    """Each limit that the queue can reach: `90 % full, critical 100 %`."""
+    if snapshot.stuck is not None or "stuck" in snapshot.unknown:
+        yield f"stuck after {formats.duration(thresholds.stuck_after_seconds)}"
+    yield from _limit("depth", "{} ready", thresholds.depth)
+    yield from _limit("age", "oldest {}", thresholds.age_seconds)
+    if snapshot.capacity is not None:
+        yield from _limit("gap_share", "{} full", thresholds.gap_share)
+    if snapshot.errors is not None or "errors" in snapshot.unknown:
+        if thresholds.errors == Limits():
+            # In the unit of a share, as that of a ring.
+            yield from _limit("gap_share", "{} in error", thresholds.errors_share)
+        yield from _limit("errors", "{} in error", thresholds.errors)
+
+
+def _limit(name: str, words: str, limits: Limits[N]) -> Iterator[str]:
+    told = {
+        level: Exceeded(name, limit, limit, level).limit_words
+        for level, limit in (
+            (Severity.WARNING, limits.warning),
+            (Severity.CRITICAL, limits.critical),
+        )
+        if limit is not None
+    }
+    if Severity.WARNING in told:
+        critical = told.get(Severity.CRITICAL)
+        yield words.format(told[Severity.WARNING]) + (f" (critical {critical})" if critical else "")
+    elif told:
+        yield words.format(told[Severity.CRITICAL]) + " is critical"
+
+
+EVERY_SECONDS = 3.0
+_LEAST_LINES = 36
+_LEAST_COLUMNS = 100
+
+
+class RingSlots(SlotStrip):
+    """Asks only while it is in sight; where the screen is small it is not there."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(id="slots")
+        self._app_context = context
+        self._key: QueueKey | None = None
+        self._asked_of: QueueKey | None = None
+        self._map: SlotMap | None = None
+        self._why = ""
+        self._pace = RefreshPace(context.clock.monotonic, EVERY_SECONDS)
+        self._question: jobs.Question[tuple[QueueKey, SlotMap]] = jobs.Question(
+            self, self.show_map, self._failed
+        )
+
+    def follow(self, under_cursor: QueueView | None, all_views: Sequence[QueueView]) -> None:
+        """Show the ring under the cursor, else the one of before, else the first there is."""
+        size = self.app.size
+        room = size.height >= _LEAST_LINES and size.width >= _LEAST_COLUMNS
+        rings = {view.key: view for view in all_views if self._can_be_mapped(view)}
+        if under_cursor is not None and under_cursor.key in rings:
+            self._key = under_cursor.key
+        elif self._key not in rings:
+            self._key = next(iter(rings), None)
+        view = rings.get(self._key) if self._key is not None and room else None
+        self.display = view is not None
+        if view is None:
+            return
+        self._ask()
+        self._show(view)
+
+    def _can_be_mapped(self, view: QueueView) -> bool:
+        return view.snapshot.capacity is not None and self._app_context.conn(view.key) is not None
+
+    def _ask(self) -> None:
+        key = self._key
+        if key is None or (key == self._asked_of and not self._pace.due):
+            return
+        conn = self._app_context.conn(key)
+        if conn is None:
+            return
+        if key != self._asked_of:
+            self._map, self._why = None, ""
+        self._asked_of = key
+        self._pace.asked()
+
+        def work() -> tuple[QueueKey, SlotMap]:
+            from console.doctor.ring_map import whole_map  # noqa: PLC0415  # not every queue
+
+            return key, whole_map(conn.database, conn.find(*key[1:]))
+
+        self._question.ask(work)
+
+    def show_map(self, answer: tuple[QueueKey, SlotMap]) -> None:
+        self._pace.answered()
+        if answer[0] == self._key:
+            self._map, self._why = answer[1], ""
+
+    def _failed(self, error: ConsoleError) -> None:
+        self._pace.answered()
+        self._why = first_line(error.why or error.what)
+
+    def _show(self, view: QueueView) -> None:
+        label = f"slots of {view.label}  "
+        if view.snapshot.capacity is not None:
+            label = f"slots of {view.label} ({view.snapshot.capacity:,})  "
+        if self._map is None or self._why:
+            words = self._why and f"cannot be mapped now: {plain(self._why)}"
+            self.say(Text(label + words + "\n", tone(self, "quiet"), no_wrap=True))
+            return
+        now, width = self._map, max(20, self.app.size.width - 2)
+        heads = (now.next_pop, now.next_push)
+        self.draw(now.ranges, now.capacity, width, *heads, label=label)
+
+
 _MANY_LINES = 36
 _FIGURES = (
     ("push_per_second", "push/s"),
@@ -25,7 +325,6 @@ class QueueDetail(Words):
     """Two lines, or four on a large screen, whatever is in them."""
 
     def draw(self, view: QueueView | None) -> None:
-        """Say it of this queue."""
         if view is None:
             self.say(Text())
             return
@@ -39,7 +338,7 @@ class QueueDetail(Words):
         self.say(Text("\n").join(lines))
 
     def draw_finding(self, view: FindingView | None) -> None:
-        """Say it of this finding: the whole line, and what mends it or why it is so."""
+        """Say it of this finding: the whole line, and what repairs it or why it is so."""
         if view is None:
             self.say(Text())
             return
@@ -49,7 +348,7 @@ class QueueDetail(Words):
         head.append(f"  {view.code}", tone(self, "quiet"))
         if view.place:
             head.append(f"  on {view.place}", tone(self, "quiet"))
-        head.append(f"  {view.summary}", tone(self, _TONES[view.level]))
+        head.append(f"  {view.words}", tone(self, view.tone))
         lines = [head, self._more_of(view, "Enter: ")]
         if self.app.size.height >= _MANY_LINES:
             lines = [head, self._why(view), *lines[1:], Text()]
@@ -57,8 +356,8 @@ class QueueDetail(Words):
             line.truncate(width, overflow="ellipsis")
         self.say(Text("\n").join(lines))
 
-    def _more_of(self, view: FindingView | None, key: str = "mended by: ") -> Text:
-        """What mends it; else what comes of it."""
+    def _more_of(self, view: FindingView | None, key: str = "repaired by: ") -> Text:
+        """What repairs it; else what comes of it."""
         if view is None or view.finding is None:
             return Text()
         if view.mends:
@@ -77,21 +376,22 @@ class QueueDetail(Words):
         if view.place:
             line.append(f"  on {view.place}", tone(self, "quiet"))
         if view.stale_seconds is not None:
-            why = "cannot be reached" if view.unreachable else "no answer"
             since = whole_seconds(view.stale_seconds)
-            line.append(f"  {why}, figures are {since} old", tone(self, "critical"))
-        for acting in view.snapshot.acting:
+            line.append(f"  {view.why_stale}, figures are {since} old", tone(self, "critical"))
+        line.append(decided(snapshot, self.app.size.width), tone(self, "warning"))
+        for acting in snapshot.acting:
             line.append(f"  {plain(acting.words)}", tone(self, "strong"))
-        found = [one for one in view.findings if one.level > Level.OK]
-        words = ", ".join(one.summary for one in found)
+        found = [one for one in view.findings if one.level > Severity.NOTE]
+        words = ", ".join(one.words for one in found)
         if not words and view.stale_seconds is None:
-            clear = view.diagnosis is not None and view.diagnosis.healthy
-            words = "all clear" if clear else "nothing wrong in the figures"
-        mood = _TONES[max((one.level for one in found), default=Level.OK)]
+            words = "nothing wrong in the figures"
+            if view.diagnosis is not None and view.diagnosis.healthy:
+                words = view.diagnosis.verdict
+        mood = SEVERITY_TONES.get(max((one.level for one in found), default=Severity.OK), "quiet")
         line.append(f"  {words}", tone(self, mood))
         if view.diagnosis is not None and view.diagnosis.unseen:
             unseen = first_line(view.diagnosis.unseen[0])
-            line.append(f"  not looked at: {unseen}", tone(self, "quiet"))
+            line.append(f"  not examined: {unseen}", tone(self, "quiet"))
         return line
 
     def _figures(self, view: QueueView) -> Text:
@@ -106,5 +406,5 @@ class QueueDetail(Words):
             line.append(f"{used} of {snapshot.capacity:,} slots  ", tone(self, "quiet"))
         if view.examined_seconds is not None:
             ago = whole_seconds(view.examined_seconds)
-            line.append(f"the doctor looked {ago} ago", tone(self, "quiet"))
+            line.append(f"the doctor ran {ago} ago", tone(self, "quiet"))
         return line

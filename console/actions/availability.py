@@ -1,0 +1,67 @@
+"""Which verbs a queue has, by its design, its options and whose table it is."""
+
+from console.catalog import Kind, Queue
+from console.designs import Flow
+from console.errors import RefusedError, UsageError
+
+
+def unavailable(queue: Queue, verb: str) -> str:
+    """Why the verb cannot be for the queue, whatever that holds; empty: it can."""
+    adopted = queue.kind is Kind.ADOPTED
+    if verb in {"protect", "unprotect", "note", "silence", "ack", "unsilence"}:
+        return ""
+    if queue.kind is Kind.ARCHIVE:
+        return "" if verb == "uninstall" else "only its archive is left"
+    if verb == "forget":
+        return "" if adopted else "it is installed: uninstall removes it"
+    if why := queue.not_known or queue.refusal(verb) or _not_of_design(queue, verb):
+        return why
+    if verb == "release" and "claimed" not in queue.states and not queue.design.waits_itself:
+        return "it has no claims: sessions hold what is popped (end-session)"
+    return _lacking(queue, verb) if adopted else ""
+
+
+def _not_of_design(queue: Queue, verb: str) -> str:
+    if verb == "doctor" or verb in queue.verbs:
+        return ""
+    with_option = [
+        f"{name}={value}"
+        for (name, value), verbs in queue.design.option_verbs.items()
+        if verb in verbs
+    ]
+    only = f" without {with_option[0]}" if with_option else ""
+    return f"the design {queue.design.name} has no {verb}{only}"
+
+
+_OURS = {
+    *("push", "pop", "complete", "fail", "upgrade", "uninstall"),
+    *("restore", "archive", "relay", "resize", "pause", "resume"),
+}
+_ROLES = {"requeue": ("id", "error"), "release": ("id", "claimed_at"), "purge": ("id",)}
+
+
+def _lacking(queue: Queue, verb: str) -> str:
+    """What somebody else's table does not give."""
+    if verb in _OURS:
+        return "it was adopted: other programs push to it and pop it"
+    if queue.design.flow is Flow.NUMBERS and verb == "purge":
+        return "it was adopted: this console does not empty the slots of such a ring"
+    missing = [role for role in _ROLES.get(verb, ()) if role not in queue.roles]
+    return f"it was adopted without a column for the role {missing[0]}" if missing else ""
+
+
+def require_verb(queue: Queue, verb: str) -> None:
+    """UsageError where queues of its kind have no such verb, with those that it has."""
+    if queue.kind is Kind.ARCHIVE:
+        raise UsageError(f"Of {queue.name!r} only its archive is left.")
+    if why := queue.refusal(verb):
+        raise RefusedError(
+            f"{verb} is not available for the queue {queue.name!r}, which {queue.design.library} "
+            "keeps.",
+            why=f"{why}.",
+        )
+    if verb not in queue.verbs:
+        raise UsageError(
+            f"The queue {queue.name!r} has no verb {verb}.",
+            why=f"Its design is {queue.design.name}; that has: {', '.join(queue.verbs)}.",
+        )

@@ -1,0 +1,213 @@
+"""Pause a queue: its pops answer "no row", as when it is empty, until it is resumed.
+
+The functions that callers use are exchanged for others of the same call and result; what they were
+stands in `dbq.pause`. So a pop of a queue that nobody pauses costs not a statement more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from console import audit, catalog, sql
+from console.audit import ImbalanceError
+from console.catalog import Queue
+from console.engines import Database, product_of
+from console.errors import RefusedError, UsageError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+
+@dataclass(frozen=True)
+class Installed:
+    """One function (procedure) as the server has it; `body`: None where that is hidden."""
+
+    name: str
+    id: str
+    signature: str
+    settings: str
+    body: str | None
+
+
+@dataclass(frozen=True)
+class _Code:
+    name: str
+    id: str
+    definition: str
+    exchanged: bool
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """A function that was exchanged: what is put back, and how an upgrade compares it."""
+
+    name: str
+    id: str
+    definition: str
+    signature: str
+    settings: str
+    body: str
+    push: bool
+
+
+def installed_code(connection: Connection, queue: Queue, names: Sequence[str]) -> list[Installed]:
+    """What the server has under these names; of a paused queue what resume will put back."""
+    found = _on_server(connection, queue, names)
+    kept = _kept(connection, queue) if catalog.has_decisions(connection) else []
+    if not kept:
+        return found
+    now = {one.name: one for one in _code(connection, queue, names)}
+    back = {(one.name, one.id): one for one in kept if now[one.name].exchanged}
+    return [
+        Installed(one.name, one.id, one.signature, one.settings, one.body)
+        if (one := back.get((row.name, row.id))) is not None
+        else row
+        for row in found
+    ]
+
+
+def _on_server(connection: Connection, queue: Queue, names: Sequence[str]) -> list[Installed]:
+    array = product_of(connection).array(names)
+    return sql.rows(
+        connection, Installed, "upgrade.installed_code", schema=queue.schema, names=array
+    )
+
+
+def _names(queue: Queue, *, push: bool) -> list[str]:
+    of = ("pop", "pop_many", *(("push", "push_many") if push else ()))
+    return [f"{queue.name}_{one}" for one in of]
+
+
+def callers(database: Database, queue: Queue) -> int:
+    """How many sessions have an open transaction on it: what they have popped stays theirs."""
+    with database.transaction(f"count the callers of {queue.name!r}", read_only=True) as connection:
+        return sql.value(connection, int, "pause.calling", queue.scope(connection))
+
+
+def pause(
+    database: Database, queue: Queue, *, reason: str, seconds: float | None, push: bool
+) -> datetime:
+    """Since when it is paused. UsageError where it is already."""
+    subject = audit.Subject.of(database, queue, "pause", reason)
+    with audit.recorded(database, f"pause {queue.name!r}", subject) as act:
+        connection = act.connection
+        audit.prepare_decisions(connection)
+        sql.run(connection, "catalog.lock")
+        if _kept(connection, queue):
+            raise UsageError(f"The queue {queue.name!r} is paused already.")
+        return sql.value(
+            connection,
+            datetime,
+            "pause.keep",
+            schema=queue.schema,
+            queue=queue.name,
+            operator=audit.operator(),
+            reason=reason,
+            seconds=seconds,
+            push=push,
+            functions=_exchange(connection, queue, push=push),
+        )
+
+
+def resume(database: Database, queue: Queue) -> datetime:
+    """Since when it had been paused. UsageError where it was not; RefusedError where its functions
+    have been replaced meanwhile."""
+    subject = audit.Subject.of(database, queue, "resume")
+    with audit.recorded(database, f"resume {queue.name!r}", subject) as act:
+        connection = act.connection
+        audit.prepare_decisions(connection)
+        sql.run(connection, "catalog.lock")
+        kept = _kept(connection, queue)
+        if not kept:
+            raise UsageError(f"The queue {queue.name!r} is not paused.")
+        if replaced := undone(connection, queue):
+            raise RefusedError(
+                f"The queue {queue.name!r} cannot be resumed as it stands.",
+                why=f"Somebody has replaced {replaced[0]} since it was paused.",
+                next_step=f"Install what this console has: dbq-console upgrade {queue.name}",
+            )
+        _put_back(connection, queue, kept)
+        return sql.value(connection, datetime, "pause.end", schema=queue.schema, queue=queue.name)
+
+
+def lift(connection: Connection, queue: Queue) -> bool | None:
+    """For an upgrade, in its transaction: what was installed is put back, but for what somebody has
+    replaced since; whether pushes were paused too. None: the queue is not paused."""
+    kept = _kept(connection, queue) if catalog.has_decisions(connection) else []
+    if not kept:
+        return None
+    replaced = undone(connection, queue)
+    _put_back(connection, queue, [one for one in kept if one.name not in replaced])
+    return kept[0].push
+
+
+def exchange_again(connection: Connection, queue: Queue, *, push: bool) -> None:
+    """After `lift`: the pause goes on, with what the upgrade has installed to be put back."""
+    functions = _exchange(connection, queue, push=push)
+    where = {"schema": queue.schema, "queue": queue.name}
+    sql.value(connection, datetime, "pause.renew", functions=functions, **where)
+
+
+def undone(connection: Connection, queue: Queue) -> list[str]:
+    """The functions of a paused queue that somebody has replaced: they pop, or push, again."""
+    kept = _kept(connection, queue) if catalog.has_decisions(connection) else []
+    if not kept:
+        return []
+    there = {one.name: one for one in _code(connection, queue, [one.name for one in kept])}
+    return [one.name for one in kept if one.name not in there or not there[one.name].exchanged]
+
+
+def _exchange(connection: Connection, queue: Queue, *, push: bool) -> str:
+    """Exchange them; what was there, as JSON."""
+    names = _names(queue, push=push)
+    compared = {one.name: one for one in _on_server(connection, queue, names)}
+    found = _code(connection, queue, names)
+    if missing := set(names) - {one.name for one in found}:
+        raise RefusedError(
+            f"The queue {queue.name!r} cannot be paused.",
+            why=f"It lacks the function {min(missing)}.",
+            next_step=f"See what differs: dbq-console upgrade {queue.name} --dry-run",
+        )
+    kept = []
+    for one in found:
+        of = compared[one.name]
+        if of.body is None:
+            raise RefusedError(
+                f"The queue {queue.name!r} cannot be paused.",
+                why=f"This login may not see the text of {one.name}, which resume puts back.",
+                next_step="Do it with a login that may (dbq_admin).",
+            )
+        kept.append(
+            _Kept(one.name, one.id, one.definition, of.signature, of.settings, of.body, push)
+        )
+        pushes = "yes" if one.name.startswith(f"{queue.name}_push") else "no"
+        where = {"schema": queue.schema, "function": one.id or one.name, "pushes": pushes}
+        sql.run(connection, "pause.exchange", sql.Scope(where))
+    return json.dumps([asdict(one) for one in kept])
+
+
+def _put_back(connection: Connection, queue: Queue, kept: list[_Kept]) -> None:
+    for one in kept:
+        where = {"schema": queue.schema, "queue": queue.name, "function": one.id or one.name}
+        sql.run(connection, "pause.put_back", sql.Scope(where))
+    names = [one.name for one in kept]
+    back = {one.name: one.body for one in _on_server(connection, queue, names)}
+    if changed := [one.name for one in kept if back.get(one.name) != one.body]:
+        raise ImbalanceError(
+            f"The queue {queue.name!r} was not resumed: all of it was undone.",
+            why=f"{changed[0]} is not what it was before the pause.",
+            next_step="Check whether a trigger in this database changes what is created.",
+        )
+
+
+def _code(connection: Connection, queue: Queue, names: Sequence[str]) -> list[_Code]:
+    array = product_of(connection).array(names)
+    return sql.rows(connection, _Code, "pause.code", schema=queue.schema, names=array)
+
+
+def _kept(connection: Connection, queue: Queue) -> list[_Kept]:
+    return sql.rows(connection, _Kept, "pause.kept", schema=queue.schema, queue=queue.name)

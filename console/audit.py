@@ -1,0 +1,428 @@
+"""Who did what to which queue: a row in the database, in the same transactions; a local line.
+
+And the ledger of an action: every message that was chosen is accounted for, batch by batch."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from console import catalog, sql, state
+from console.catalog import Queue
+from console.engines import Database, product_of
+from console.errors import BusyError, ConsoleError, RefusedError, UsageError
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+
+class ImbalanceError(ConsoleError):
+    """What went out of the source is not what came into the target; the batch is undone."""
+
+    exit_status = 1
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Counts of one batch, or of many together. It balances if nobody is missing and none is new.
+
+    selected = out + skipped + failed, and out = into.
+    """
+
+    selected: int = 0
+    out: int = 0
+    """Taken out of the source."""
+    into: int = 0
+    """Put into the target."""
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    """Reason -> messages that were no longer what was chosen; they were skipped."""
+    failed: Mapping[str, int] = field(default_factory=dict)
+    """Reason -> messages with which it could not be done; they were skipped."""
+
+    def __add__(self, other: Ledger) -> Ledger:
+        """Both together."""
+        return Ledger(
+            self.selected + other.selected,
+            self.out + other.out,
+            self.into + other.into,
+            dict(Counter(self.skipped) + Counter(other.skipped)),
+            dict(Counter(self.failed) + Counter(other.failed)),
+        )
+
+    @property
+    def skipped_count(self) -> int:
+        """All that were skipped, whatever the reason."""
+        return sum(self.skipped.values())
+
+    @property
+    def failed_count(self) -> int:
+        """All that failed, whatever the reason."""
+        return sum(self.failed.values())
+
+    @property
+    def balanced(self) -> bool:
+        """Whether every message is accounted for."""
+        told = self.out + self.skipped_count + self.failed_count
+        return self.selected == told and self.out == self.into
+
+    def require_balance(self) -> Ledger:
+        """The same. ImbalanceError, which undoes the transaction that it leaves, where not."""
+        if not self.balanced:
+            self._refuse()
+        return self
+
+    def _refuse(self) -> NoReturn:
+        raise ImbalanceError(
+            "THE LEDGER DOES NOT BALANCE: the last batch was undone and the action stopped.",
+            why=(
+                f"Selected {self.selected:,}, out {self.out:,}, into {self.into:,}, "
+                f"skipped {self.skipped_count:,}, failed {self.failed_count:,}."
+            ),
+            next_step="The messages of that batch are where they were. Do not repeat it before "
+            "somebody has examined the queue: triggers, rules or a damaged table may be the cause.",
+        )
+
+
+LIST_MOST = 1_000
+
+
+class Outcome(StrEnum):
+    """How an action ended, or that it has not."""
+
+    RUNNING = "running"
+    """Or interrupted, where the session that it ran in is gone."""
+    DONE = "done"
+    STOPPED = "stopped"
+    """By its operator, or at a bound; what was done is done."""
+    FAILED = "failed"
+    REFUSED = "refused"
+    """Only in the local file: nothing was sent to the database."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One action as the database's audit has it."""
+
+    action_id: int
+    schema: str
+    queue: str
+    verb: str
+    started_at: datetime
+    last_at: datetime
+    ended_at: datetime | None
+    operator: str
+    database_user: str
+    session: str
+    connection: str
+    filters: str
+    cutoff: datetime | None
+    planned: int
+    selected: int
+    done: int
+    skipped: int
+    failed: int
+    outcome: str
+    detail: str
+
+    def as_json(self) -> dict[str, object]:
+        """Keys as here; times in ISO 8601, UTC."""
+        return {
+            name: value.isoformat() if isinstance(value, datetime) else value
+            for name, value in asdict(self).items()
+        }
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What an action is about, as the audit keeps it. Never a payload."""
+
+    verb: str
+    schema: str
+    queue: str
+    connection: str
+    filters: Sequence[str] = ()
+    cutoff: datetime | None = None
+    planned: int = 0
+    detail: str = ""
+
+    @classmethod
+    def of(cls, database: Database, queue: Queue, verb: str, detail: str = "") -> Subject:
+        """Of a verb on a whole queue."""
+        return cls(verb, queue.schema, queue.name, database.label, detail=detail)
+
+
+@dataclass(frozen=True)
+class _Ended:
+    action_id: int
+    done: int
+
+
+def may_write(connection: Connection) -> bool:
+    """Whether this login may; the table has to be there."""
+    return sql.value(connection, bool, "catalog.may_act")
+
+
+def require(connection: Connection) -> None:
+    """RefusedError where there is no such table yet, or this login may not write to it."""
+    if not (catalog.has_audit(connection) and may_write(connection)):
+        raise no_audit(
+            "This login may not write to dbq.action, or the catalog has no such table yet."
+        )
+
+
+def no_audit(why: str) -> RefusedError:
+    """What is not in the audit is not begun."""
+    return RefusedError(
+        "Nothing was begun: the audit could not record it.",
+        why=why,
+        next_step="Let the catalog's owner run dbq-console upgrade on one of its queues, or grant "
+        "this login INSERT and UPDATE on dbq.action (dbq-console roles).",
+    )
+
+
+def begin(connection: Connection, subject: Subject) -> int:
+    """The number of an action that begins now.
+
+    RefusedError where the queue is protected from it, or paused and it brings messages.
+    """
+    schema, queue, verb = subject.schema, subject.queue, subject.verb
+    if verb in catalog.PROTECTED_FROM:
+        catalog.require_unprotected(connection, schema, queue, verb)
+    if verb in catalog.REFUSED_WHILE_PAUSED:
+        catalog.require_not_paused(connection, schema, queue, verb)
+    return sql.value(
+        connection,
+        int,
+        "catalog.action_begin",
+        schema=schema,
+        queue=queue,
+        verb=verb,
+        operator=operator(),
+        place=subject.connection,
+        filters=" ".join(subject.filters),
+        cutoff=subject.cutoff,
+        planned=subject.planned,
+        detail=subject.detail,
+    )
+
+
+def batch(connection: Connection, action_id: int, ledger: Ledger) -> None:
+    """Count one batch. RefusedError where somebody ended the action."""
+    found = sql.values(
+        connection,
+        int,
+        "catalog.action_batch",
+        action_id=action_id,
+        selected=ledger.selected,
+        done=ledger.out,
+        skipped=ledger.skipped_count,
+        failed=ledger.failed_count,
+    )
+    if not found:
+        raise RefusedError(
+            f"Action {action_id} is no longer running.",
+            why="Its row in the database's audit was ended or deleted.",
+            next_step="See: dbq-console audit",
+        )
+
+
+def end(connection: Connection, action_id: int, outcome: str, detail: str) -> int | None:
+    """Keep how it ended; how many it has done. None, and nothing kept, where it had ended before.
+
+    It waits for a batch that is not committed yet, and no batch is counted after it.
+    """
+    found = sql.rows(
+        connection,
+        _Ended,
+        "catalog.action_end",
+        action_id=action_id,
+        outcome=outcome,
+        detail=detail,
+    )
+    return found[0].done if found else None
+
+
+def operator() -> str:
+    """Who acts, from where: user@host of this machine."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = "unknown"
+    return f"{user}@{socket.gethostname()}"
+
+
+class ActionRecord:
+    """The audit of one action: begun before its first batch, then counted in each transaction."""
+
+    def __init__(self, subject: Subject, action_id: int) -> None:
+        self.action_id = action_id
+        self._subject = subject
+
+    @classmethod
+    def begin(cls, connection: Connection, subject: Subject) -> ActionRecord:
+        """In the caller's transaction; prepares the catalog of an older console first."""
+        prepare(connection)
+        return cls(subject, begin(connection, subject))
+
+    def batch(self, connection: Connection, ledger: Ledger) -> None:
+        """Count one batch, in its own transaction. RefusedError where somebody ended the action."""
+        batch(connection, self.action_id, ledger)
+
+    def end(self, connection: Connection, outcome: Outcome, detail: str = "") -> int | None:
+        """Keep how it ended, in the caller's transaction; how many it has done, None where it had
+        ended before."""
+        return end(connection, self.action_id, outcome, detail or self._subject.detail)
+
+    def told(self, outcome: Outcome, ledger: Ledger, detail: str = "") -> None:
+        """The local line."""
+        note(self._subject, outcome, ledger, detail, action_id=self.action_id)
+
+
+@dataclass
+class Act:
+    """An action that is one transaction, while it runs."""
+
+    connection: Connection
+    record: ActionRecord
+    detail: str = ""
+    """What is to be kept of it, once that is known."""
+
+
+@contextmanager
+def recorded(database: Database, doing: str, subject: Subject) -> Iterator[Act]:
+    """An action that is one transaction: begun and ended in it, so that both are kept or none.
+
+    The local line says how it ended too, where it was tried at all.
+    """
+    try:
+        with database.transaction(doing) as connection:
+            act = Act(connection, ActionRecord.begin(connection, subject))
+            yield act
+            act.record.end(connection, Outcome.DONE, act.detail)
+    except (UsageError, BusyError):
+        raise
+    except ConsoleError as error:
+        outcome = Outcome.REFUSED if isinstance(error, RefusedError) else Outcome.FAILED
+        note(subject, outcome, detail=str(error))
+        raise
+    act.record.told(Outcome.DONE, Ledger(), act.detail)
+
+
+def prepare(connection: Connection) -> None:
+    """See that the catalog can keep an audit. RefusedError where it cannot be made to."""
+    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415  # a verb imports what it uses
+
+    if not catalog.has_audit(connection):
+        try:
+            make_catalog(connection)
+        except DBAPIError as error:
+            told = product_of(connection).translate(
+                error, "make the audit in this database's catalog"
+            )
+            if isinstance(told, RefusedError) and not isinstance(told, BusyError):
+                raise no_audit(told.why) from error
+            raise
+    if not may_write(connection):
+        raise no_audit("This login may not write to dbq.action, where every action is recorded.")
+
+
+def prepare_decisions(connection: Connection) -> None:
+    """See that the catalog can keep decisions. RefusedError where it cannot be made to."""
+    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415  # a verb imports what it uses
+
+    prepare(connection)
+    if catalog.has_decisions(connection):
+        return
+    doing = "make the tables of decisions in this database's catalog"
+    try:
+        make_catalog(connection)
+    except DBAPIError as error:
+        raise product_of(connection).translate(error, doing) from error
+
+
+def make_catalog(connection: Connection) -> None:
+    """What is missing of it is made by whoever owns it, and the roles get their rights on it."""
+    sql.run(connection, "catalog.lock")
+    if catalog.has_audit(connection) and catalog.has_decisions(connection):
+        return
+    sql.run(connection, "catalog.bootstrap")
+    sql.run(connection, "roles.catalog")
+
+
+@dataclass(frozen=True)
+class EntryFilter:
+    """Which entries; None: any."""
+
+    schema: str | None = None
+    queue: str | None = None
+    verb: str | None = None
+    operator: str | None = None
+    """A part of user@host, or the database's user."""
+    since: float | None = None
+    """Seconds back from now."""
+    running: bool = False
+
+
+def entries(connection: Connection, wanted: EntryFilter, limit: int = LIST_MOST) -> list[Entry]:
+    """The newest first; none where the database keeps no audit yet."""
+    if not catalog.has_audit(connection):
+        return []
+    return sql.rows(connection, Entry, "catalog.actions", n=limit, **vars(wanted))
+
+
+def local_file() -> Path:
+    """Where this machine keeps its own lines: one JSON object each."""
+    return state.folder() / "audit.jsonl"
+
+
+def note(
+    subject: Subject,
+    outcome: Outcome,
+    ledger: Ledger | None = None,
+    detail: str = "",
+    *,
+    action_id: int | None = None,
+) -> bool:
+    """Write the local line; whether it could be. Else the database's row is the audit."""
+    counts = ledger or Ledger()
+    line: Mapping[str, object] = {
+        "at": datetime.now(UTC).isoformat(),
+        "operator": operator(),
+        "connection": subject.connection,
+        "schema": subject.schema,
+        "queue": subject.queue,
+        "verb": subject.verb,
+        "filters": list(subject.filters),
+        "cutoff": None if subject.cutoff is None else subject.cutoff.isoformat(),
+        "action_id": action_id,
+        "outcome": outcome.value,
+        "planned": subject.planned,
+        "selected": counts.selected,
+        "done": counts.out,
+        "skipped": dict(counts.skipped),
+        "failed": dict(counts.failed),
+        "detail": detail or subject.detail,
+    }
+    # An argument may hold bytes that are no text: JSON has an escape for them.
+    data = json.dumps(line, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"
+    with suppress(OSError):
+        path = local_file()
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # One write to a file that is open to append: lines of several consoles never mix.
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(descriptor, data)
+        finally:
+            os.close(descriptor)
+        return True
+    return False

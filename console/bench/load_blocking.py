@@ -1,0 +1,194 @@
+"""The load on any engine: a thread a connection, which waits for its answer in the driver."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from sqlalchemy import Connection, Row, text
+from sqlalchemy.exc import DBAPIError
+
+from console.bench.worker_round import LONGEST_PAUSE_SECONDS, PAUSE_SECONDS, WorkerRound, now_us
+from console.engines import Product, Timeouts, open_database
+from console.errors import ConnectionFailedError
+
+_TIMEOUTS = Timeouts(connect_seconds=10, statement_seconds=5.0, lock_seconds=5.0)
+"""A round has to end."""
+
+
+class LostError(Exception):
+    """The connection is gone, with the answer to the call that was under way."""
+
+
+class Client(Protocol):
+    """What one thread pushes or pops by."""
+
+    @property
+    def worker_round(self) -> WorkerRound:
+        """Whose it is."""
+        ...
+
+    @property
+    def number(self) -> int:
+        """Among the producers or the consumers."""
+        ...
+
+    def push(self, payloads: Sequence[bytes]) -> int:
+        """How many were stored: the first of them. LostError."""
+        ...
+
+    def pop(self, n: int) -> Sequence[Any]:
+        """At most so many. LostError."""
+        ...
+
+    def finish(self, popped: Sequence[Any]) -> tuple[Sequence[bytes], int]:
+        """The payloads of those whose end was heard, and of how many no claim was found."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Client:
+    """One connection, held by one thread."""
+
+    worker_round: WorkerRound
+    number: int
+    product: Product
+    connection: Connection
+
+    def push(self, payloads: Sequence[bytes]) -> int:
+        """By the queue's own functions."""
+        texts = [payload.decode() for payload in payloads]
+        if len(texts) == 1:
+            answer = self.call("push", payload=texts[0])
+        else:
+            answer = self.call("push_many", payloads=self.product.array(texts))
+        return sum(row.id is not None for row in answer or ())
+
+    def pop(self, n: int) -> Sequence[Any]:
+        """By the queue's own functions."""
+        return (self.call("pop") if n == 1 else self.call("pop_many", n=n)) or ()
+
+    def finish(self, popped: Sequence[Any]) -> tuple[Sequence[bytes], int]:
+        """Those of which nobody heard stay claimed."""
+        if not self.worker_round.task.settings["finishes"]:
+            return [row.payload.encode() for row in popped], 0
+        finished, missed = [], 0
+        for row in popped:
+            answer = self.call("complete", id=row.id, attempts=row.attempts)
+            if answer is not None:
+                finished.append(row.payload.encode())
+                missed += not answer[0].finished
+        return finished, missed
+
+    def call(self, name: str, **values: object) -> Sequence[Row[Any]] | None:
+        """What a call gave; None: the server refused and undid it. LostError."""
+        calls: Any = self.worker_round.task.settings["calls"]
+        try:
+            result = self.connection.execute(text(calls[name]), values)
+            return result.fetchall() if result.returns_rows else []
+        except DBAPIError as error:
+            told = self.product.translate(error, "call the queue")
+            with self.worker_round.lock:
+                self.worker_round.failed(str(told))
+            if isinstance(told, ConnectionFailedError):
+                raise LostError from error
+            return None
+
+
+def run_queue(worker_round: WorkerRound) -> None:
+    """Push or pop through a design's public functions."""
+    _run(worker_round, produce if worker_round.task.produces else consume)
+
+
+def run_updates(worker_round: WorkerRound) -> None:
+    """The floor: rows of a table written anew by their key, one a call."""
+    _run(worker_round, _update)
+
+
+def _run(worker_round: WorkerRound, work: Callable[[_Client], None]) -> None:
+    task = worker_round.task
+    with ExitStack() as stack:
+        clients = []
+        for number in worker_round.clients:
+            database = open_database(
+                task.url, timeouts=_TIMEOUTS, application_name=task.application_name
+            )
+            stack.callback(database.close)
+            connection = stack.enter_context(database.autocommit("connect the bench"))
+            clients.append(_Client(worker_round, number, database.product, connection))
+        threads = [threading.Thread(target=work, args=(client,)) for client in clients]
+        worker_round.begin()
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+
+def produce(client: Client) -> None:
+    """Push until it is over."""
+    worker_round, producer = client.worker_round, client.number
+    batch, pause = worker_round.task.batch, PAUSE_SECONDS
+    while not worker_round.over(producer):
+        if not worker_round.may_push():
+            time.sleep(PAUSE_SECONDS)
+            continue
+        payloads = worker_round.payloads(producer, batch)
+        asked = now_us()
+        try:
+            stored = client.push(payloads)
+        except LostError:
+            with worker_round.lock:
+                worker_round.push_in_doubt(producer, batch)
+            return
+        with worker_round.lock:
+            worker_round.pushed(producer, stored, batch, asked)
+        pause = _rested(pause, idle=not stored)
+
+
+def consume(client: Client) -> None:
+    """Pop, and finish what was popped, until it is over."""
+    worker_round = client.worker_round
+    batch, pause = worker_round.task.batch, PAUSE_SECONDS
+    while not worker_round.over():
+        asked = now_us()
+        try:
+            popped = client.pop(batch)
+            took = now_us() - asked
+            payloads, missed = client.finish(popped)
+        except LostError:
+            with worker_round.lock:
+                worker_round.pop_in_doubt(batch)
+            return
+        with worker_round.lock:
+            worker_round.unfinished(missed)
+            worker_round.popped(client.number, payloads, asked, took)
+        pause = _rested(pause, idle=not popped)
+
+
+def _update(client: _Client) -> None:
+    worker_round = client.worker_round
+    settings: Any = worker_round.task.settings
+    offset = client.number + (0 if worker_round.task.produces else settings["producers"])
+    rows = range(offset, settings["rows"], settings["clients"])
+    turn = 0
+    while not worker_round.over():
+        message = worker_round.payloads(client.number, 1)[0].decode()
+        asked = now_us()
+        try:
+            answer = client.call("update_row", slot=rows[turn % len(rows)], message=message)
+        except LostError:
+            return
+        turn += 1
+        if answer is not None:
+            with worker_round.lock:
+                worker_round.updated(client.number, asked)
+
+
+def _rested(pause: float, *, idle: bool) -> float:
+    """Wait where there was nothing to do; how long to wait the next time."""
+    if not idle:
+        return PAUSE_SECONDS
+    time.sleep(pause)
+    return min(pause * 2, LONGEST_PAUSE_SECONDS)

@@ -1,0 +1,294 @@
+"""The figures of one round, from its log; and whether every message came once, whole, in order."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from operator import mul
+from typing import TYPE_CHECKING, Any
+
+from console.bench.call_log import CallLog, Calls, Latency
+from console.bench.candidate import LeftRow
+from console.bench.message import DAMAGED, NUMBERS
+from console.bench.worker_round import Times
+from console.designs import Order
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from console.bench.server import SeenWait, Touched
+
+KEPT_BY_EACH = {Order.LAX, Order.STRICT, Order.DUE}
+"""Of these, what one consumer gets of one producer has to be in the order of that one's pushes. A
+ring promises the order of its numbers: a number that was parked comes late. The others none."""
+
+
+@dataclass(frozen=True)
+class RoundVerdict:
+    """What became of the messages of a round. All but the first three should be 0."""
+
+    pushed: int
+    """Stored, as the answers to the pushes say."""
+    popped: int
+    left: int
+    """In the queue when the clock ended."""
+    lost: int
+    doubled: int
+    damaged: int
+    """Came, or are left, otherwise than they were pushed, or were never pushed at all."""
+    out_of_order: int
+    """Against the promise."""
+    in_doubt: int
+    """Of which nobody knows: in calls whose answer was lost with its connection."""
+
+    @property
+    def ok(self) -> bool:
+        """Nothing wrong that is known for certain."""
+        return not (self.lost or self.doubled or self.damaged or self.out_of_order)
+
+
+def judge(
+    call_log: CallLog,
+    codes: Sequence[int],
+    left: Sequence[LeftRow],
+    left_codes: Callable[[], Iterable[int]],
+    order: Order,
+) -> RoundVerdict:
+    """Judge a round. `codes`: of the messages that were popped, in the order of `journal.heads`.
+
+    `left_codes` is asked only where the sums of what is left do not come out.
+    """
+    stored: Counter[int] = Counter()
+    for producer, messages in zip(call_log.pushes.client, call_log.pushes.messages, strict=True):
+        stored[producer] += messages
+    doubt: Counter[int] = Counter()
+    for producer, messages in call_log.pushes_in_doubt:
+        doubt[producer] += messages
+    counted = _Popped(codes)
+    if doubt or not _comes_out(stored, counted, left):
+        lost, doubled, damaged, in_doubt = _one_by_one(
+            stored, doubt, call_log.pops_in_doubt, counted, list(left_codes())
+        )
+    else:
+        lost = doubled = damaged = 0
+        in_doubt = 0
+    return RoundVerdict(
+        pushed=stored.total(),
+        popped=len(codes),
+        left=sum(row.messages for row in left),
+        lost=lost,
+        doubled=doubled,
+        damaged=damaged,
+        out_of_order=_out_of_order(call_log, codes) if order in KEPT_BY_EACH else 0,
+        in_doubt=in_doubt,
+    )
+
+
+class _Popped:
+    """What was popped, as it is, and summed up by producer."""
+
+    def __init__(self, codes: Sequence[int]) -> None:
+        self.codes = codes
+        self.different = set(codes)
+        self.damaged = DAMAGED in self.different
+        self.messages: Counter[int] = Counter()
+        self.numbers: Counter[int] = Counter()
+        self.squares: Counter[int] = Counter()
+        ordered = sorted(self.different - {DAMAGED})
+        begin = 0
+        while begin < len(ordered):
+            producer = ordered[begin] // NUMBERS
+            first = producer * NUMBERS
+            end = bisect_left(ordered, first + NUMBERS)
+            numbers = [code - first for code in ordered[begin:end]]
+            self.messages[producer] = len(numbers)
+            self.numbers[producer] = sum(numbers)
+            self.squares[producer] = sum(map(mul, numbers, numbers))
+            begin = end
+
+
+def _comes_out(stored: Mapping[int, int], popped: _Popped, left: Sequence[LeftRow]) -> bool:
+    """Whether popped and left are together what was pushed, as far as sums can tell.
+
+    Numbers of which count, sum and sum of squares agree with those that are missing are those.
+    """
+    if popped.damaged or len(popped.different) != len(popped.codes):
+        return False
+    remaining = {row.producer: row for row in left}
+    if DAMAGED in remaining or (set(popped.messages) | set(remaining)) - set(stored):
+        return False
+    for producer, count in stored.items():
+        row = remaining.get(producer, LeftRow(producer, 0, 0, "0", "0"))
+        if row.different != row.messages or row.messages != count - popped.messages[producer]:
+            return False
+        numbers = count * (count - 1) // 2 - popped.numbers[producer]
+        squares = (count - 1) * count * (2 * count - 1) // 6 - popped.squares[producer]
+        if (numbers, squares) != (int(row.numbers), int(row.squares)):
+            return False
+    return True
+
+
+def _one_by_one(
+    stored: Mapping[int, int],
+    doubt: Mapping[int, int],
+    pops_in_doubt: int,
+    popped: _Popped,
+    left: Sequence[int],
+) -> tuple[int, int, int, int]:
+    """(lost, doubled, damaged, in doubt), each message examined."""
+    seen = Counter(popped.codes) + Counter(left)
+    damaged = seen.pop(DAMAGED, 0)
+    doubled = missing = in_doubt = 0
+    for code, times in seen.items():
+        producer, number = divmod(code, NUMBERS)
+        if number >= stored.get(producer, 0) + doubt.get(producer, 0):
+            damaged += times
+        else:
+            doubled += times - 1
+    for producer, count in stored.items():
+        first = producer * NUMBERS
+        missing += sum(first + number not in seen for number in range(count))
+    # A damaged one is there, though nobody can tell which it was.
+    missing = max(0, missing - damaged)
+    for producer, count in doubt.items():
+        first = producer * NUMBERS + stored.get(producer, 0)
+        in_doubt += sum(first + number not in seen for number in range(count))
+    maybe_popped = min(missing, pops_in_doubt)
+    return missing - maybe_popped, doubled, damaged, in_doubt + maybe_popped
+
+
+def _out_of_order(call_log: CallLog, codes: Sequence[int]) -> int:
+    """Messages that one consumer got after a later one of the same producer."""
+    last: dict[tuple[int, int], int] = {}
+    wrong = place = 0
+    for client, messages in zip(call_log.pops.client, call_log.pops.messages, strict=True):
+        for code in codes[place : place + messages]:
+            key = (client, code // NUMBERS)
+            if code < last.get(key, DAMAGED):
+                wrong += 1
+            else:
+                last[key] = code
+        place += messages
+    return wrong
+
+
+_QUANTILES = (0.5, 0.95, 0.99)
+
+
+@dataclass(frozen=True)
+class RoundFigures:
+    """What one round measured. None: not known, or there is none."""
+
+    messages_per_second: float
+    """Popped, finished where they have to be, and committed, in the measured time."""
+    push_ms: Latency | None
+    pop_ms: Latency | None
+    way_ms: Latency | None
+    """From the push to the commit of the pop, or of what finished it."""
+    curve: tuple[float, ...]
+    """Messages a second in equal parts of the measured time."""
+    verdict: RoundVerdict | None
+    empty: int
+    full: int
+    unfinished: int
+    failed_calls: int
+    errors: tuple[str, ...]
+    client_cpu_seconds: float | None
+    seconds: float
+    through: int
+    """Messages in the whole round, the warm-up too: `touched` is of all of them."""
+    messages: int
+    """In the measured time."""
+    number: int = 0
+    console: bool = False
+    waits: list[SeenWait] | None = None
+    server_cpu: float | None = None
+    """Processors that the server kept busy."""
+    log_bytes_per_second: float | None = None
+    touched: Touched | None = None
+    pgbench_per_second: float | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether every message is accounted for, and there were any."""
+        return (self.verdict is None or self.verdict.ok) and self.messages > 0
+
+
+def measured(
+    call_log: CallLog,
+    verdict: RoundVerdict | None,
+    pushed_us: pa.Int64Array | None,
+    times: Times,
+    points: int,
+) -> RoundFigures:
+    """The figures of what happened between `times.measure` and `times.stop`.
+
+    `pushed_us`: when each message that was popped had been pushed.
+    """
+    seconds = (times.stop - times.measure) / 1e6
+    curve = [0] * points
+    messages = 0
+    for at, count in zip(call_log.pops.at_us, call_log.pops.messages, strict=True):
+        if times.measure <= at < times.stop:
+            messages += count
+            curve[(at - times.measure) * points // (times.stop - times.measure)] += count
+    return RoundFigures(
+        messages_per_second=messages / seconds,
+        push_ms=_latency(_took(call_log.pushes, times)),
+        pop_ms=_latency(_took(call_log.pops, times)),
+        way_ms=None if pushed_us is None else _latency(_way(call_log.pops, pushed_us, times)),
+        curve=tuple(count * points / seconds for count in curve),
+        verdict=verdict,
+        empty=call_log.empty,
+        full=call_log.full,
+        unfinished=call_log.unfinished,
+        failed_calls=call_log.failed_calls,
+        errors=tuple(call_log.errors),
+        client_cpu_seconds=call_log.cpu_seconds,
+        seconds=seconds,
+        through=sum(call_log.pops.messages),
+        messages=messages,
+    )
+
+
+def _took(calls: Calls, times: Times) -> list[int]:
+    return [
+        took
+        for at, took in zip(calls.at_us, calls.took_us, strict=True)
+        if times.measure <= at < times.stop
+    ]
+
+
+def _way(pops: Calls, pushed_us: pa.Int64Array, times: Times) -> pa.Array:
+    """Microseconds of each message's way through."""
+    import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
+    import pyarrow.compute  # noqa: PLC0415
+
+    pc: Any = pyarrow.compute  # see message.py
+
+    ends = [0, *itertools.accumulate(pops.messages)]
+    by_call = pa.LargeListArray.from_arrays(pa.array(ends, pa.int64()), pushed_us)
+    popped_us = pa.array(pops.at_us, pa.int64()).take(pc.list_parent_indices(by_call))
+    inside = pc.and_(
+        pc.and_(pc.greater_equal(popped_us, times.measure), pc.less(popped_us, times.stop)),
+        pc.greater(pushed_us, 0),
+    )
+    return pc.subtract(popped_us, pushed_us).filter(inside)
+
+
+def _latency(microseconds: Sequence[int] | pa.Array) -> Latency | None:
+    """None where there was nothing."""
+    import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
+    import pyarrow.compute  # noqa: PLC0415
+
+    pc: Any = pyarrow.compute  # see message.py
+
+    if not len(microseconds):
+        return None
+    cuts = pc.quantile(pa.array(microseconds, pa.int64()), q=list(_QUANTILES)).to_pylist()
+    return Latency(*(round(cut / 1000, 3) for cut in cuts))

@@ -1,0 +1,198 @@
+"""The verbs on one queue as commands: plan, confirmation, progress, result."""
+
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import click
+
+from console import audit as auditing
+from console import catalog
+from console.actions import end_session as ending
+from console.actions.execute import Control
+from console.audit import Outcome
+from console.catalog import Queue, every_queue
+from console.cli.context import (
+    BARE_YES,
+    Call,
+    as_command,
+    call_of,
+    call_options,
+    complete_queues,
+    confirms,
+    require_confirmation,
+)
+from console.cli.streams import heard, narrate
+from console.engines import Database
+from console.errors import RefusedError
+from console.formats import plain
+from console.verbs.verb import Plan, Progress, Target, Verb
+
+_LINE_SECONDS = 2.0
+"""Between two lines of progress, where stderr is no terminal."""
+
+
+def planned_command(verb: Verb) -> click.Command:
+    """The command of a verb that is no more than a plan that is run."""
+
+    @call_options
+    def run(context: click.Context, /, name: str | None, **given: Any) -> None:
+        _run(call_of(context, given), verb, name, given)
+
+    name = click.Argument(["name"], required=not verb.queue_last, shell_complete=complete_queues)
+    return as_command(verb, run, name)
+
+
+def _run(call: Call, verb: Verb, name: str | None, given: dict[str, Any]) -> None:
+    """Plan; with a confirmation also do it, with progress on stderr."""
+    yes, dry_run = given.pop("yes", BARE_YES), given.pop("dry_run", False)
+    database = call.database(verb.right(given), verb.name)
+    any_design = verb.queue_last or verb.name == "forget"
+    queue = (
+        every_queue()
+        if name is None
+        else catalog.look_up(database, name, call.schema, any_design=any_design)
+    )
+    if verb.name == "release" and not ("claimed" in queue.states or queue.design.waits_itself):
+        _show_holders(call, database, queue)
+        return
+    target = Target(
+        database,
+        queue,
+        call.rights,
+        call.thresholds,
+        call.masks,
+        call.saved_filters(given.get("filter", ())),
+    )
+    plan = verb.plan(target, given, _Counting().count)
+    if verb.confirmed:
+        if not _confirmed(call, plan, yes, dry_run=dry_run):
+            return
+        if not call.json and not plan.rounds:
+            narrate("\n".join(plan.lines))
+    stops = _stopping() if plan.stoppable else nullcontext(Control())
+    with stops as control, _progress(call, plan) as progress:
+        result = plan.run(control, progress)
+    if plan.rounds:
+        return  # each was an answer
+    answer = {**_where(plan), "done": result.done, "result": result.data}
+    call.answer(answer, result.lines)
+    if result.unproven or result.outcome is Outcome.FAILED:
+        sys.exit(RefusedError.exit_status)
+    if result.outcome is Outcome.STOPPED and plan.stoppable:
+        raise KeyboardInterrupt
+
+
+def _where(plan: Plan) -> dict[str, object]:
+    queue = plan.queue
+    where = {"queue": queue.name, "schema": queue.schema, "design": queue.design.name}
+    return {**where, "plan": plan.data}
+
+
+def _confirmed(call: Call, plan: Plan, yes: str | None, *, dry_run: bool) -> bool:
+    """Whether to go on. Where not, the plan is the answer; RefusedError for anything but a dry run.
+
+    Where there is nothing to do none is wanted, and any that is given is as good as another.
+    """
+    name, by_name = plan.queue.name, plan.by_name and plan.needed
+    if dry_run or not confirms(yes, name, by_name=by_name):
+        call.planned(_where(plan), plan.lines)
+    if dry_run or (yes is None and not plan.needed):
+        return False
+    if yes is None or not plan.consent:
+        plan.require_possible()
+    try:
+        require_confirmation(yes, name, by_name=by_name)
+    except RefusedError as error:
+        auditing.note(plan.subject, Outcome.REFUSED, detail=error.what)
+        raise
+    plan.require_possible()
+    return True
+
+
+def _show_holders(call: Call, database: Database, queue: Queue) -> None:
+    """What is stuck where a pop deletes: sessions that hold rows. RefusedError where there are."""
+    found = ending.holding(database, queue)
+    lines = [ending.who_holds(session, queue) for session in found]
+    call.planned(
+        {"queue": queue.name, "schema": queue.schema, "holders": [one.as_json() for one in found]},
+        [plain(line) for line in lines] or [f"No session holds rows of {queue.label}."],
+    )
+    if found:
+        name = shlex.quote(queue.name)
+        raise RefusedError(
+            f"The queue {queue.name!r} has no claims: a session holds what it popped.",
+            next_step=f"Terminate one to get its rows back: dbq-console end-session {name} "
+            f"{shlex.quote(str(found[0].key))}",
+        )
+
+
+@contextmanager
+def _stopping() -> Iterator[Control]:
+    """The first Ctrl-C (or SIGTERM) stops after the batch that runs; the next one cuts it off."""
+    control = Control()
+
+    def stop(_: int) -> None:
+        control.stop()
+        on_a_line_of_its_own = "\n" if sys.stderr is not None and sys.stderr.isatty() else ""
+        narrate(f"{on_a_line_of_its_own}Stopping after this batch; Ctrl-C again interrupts it.")
+
+    with heard(stop, once=True):
+        yield control
+
+
+@contextmanager
+def _progress(call: Call, plan: Plan) -> Iterator[Callable[[Progress], None]]:
+    """A bar on a terminal; elsewhere a line now and then."""
+    if call.json or plan.count is None or sys.stderr is None or not sys.stderr.isatty():
+        yield _Lines(call, plan).show
+        return
+    from rich import console, markup, progress  # noqa: PLC0415  # verbs shall start at once
+
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*columns, console=console.Console(stderr=True)) as bar:
+        words = markup.escape(plain(f"{plan.verb} {plan.queue.name}"))
+        task = bar.add_task(words, total=plan.count)
+        yield lambda now: bar.update(task, completed=now.done)
+
+
+class _Counting:
+    """A word now and then while a plan is made: counting a million takes its time."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + _LINE_SECONDS
+
+    def count(self, counted: int) -> None:
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _LINE_SECONDS
+            narrate(f"{counted:,} counted")
+
+
+class _Lines:
+    """Each round of a verb that works in rounds; else how far it is, now and then."""
+
+    def __init__(self, call: Call, plan: Plan) -> None:
+        self._call = call
+        self._plan = plan
+        self._next = time.monotonic() + _LINE_SECONDS
+        self._words = ""
+
+    def show(self, now: Progress) -> None:
+        if now.round is not None and now.round.ledger is not None:
+            done = now.round.ledger.out
+            self._call.answer({"result": now.round.data}, [f"{self._plan.verb}d {done:,}"])
+        elif self._plan.rounds or (now.total is not None and now.ledger is None):
+            if now.words != self._words:
+                narrate(now.words)
+            self._words = now.words
+        elif now.total is not None and time.monotonic() >= self._next:
+            self._next = time.monotonic() + _LINE_SECONDS
+            narrate(f"{now.done:,} of {now.total:,}, {now.words}")

@@ -1,0 +1,362 @@
+"""Verbs that read a queue: messages, errors."""
+
+import base64
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, tzinfo
+
+import click
+from rich.cells import cell_len, set_cell_size
+
+from console.actions.reveal import reveal as unmask
+from console.catalog import Queue
+from console.cli.context import Call, Rights, queue_name, verb_options
+from console.cli.streams import narrate
+from console.engines import Database
+from console.errors import UsageError
+from console.formats import (
+    ESTIMATE,
+    UNKNOWN,
+    bare_moment,
+    count,
+    moment,
+    numbered,
+    offset,
+    plain,
+)
+from console.monitor import errors as words
+from console.monitor.errors import ErrorGroup, ErrorGroups, error_groups
+from console.monitor.filters import parse
+from console.monitor.message import Message
+from console.monitor.messages import DEFAULT_LIMIT, MOST_MESSAGES, Page, read_page
+from console.verbs.parameters import complete_filters
+
+Zone = tzinfo | None
+
+_WIDTH = 80
+_INDENT = 4
+_LONGEST_ID = 40
+_PAYLOAD_BYTES = 1_000
+_MOST_PAYLOAD_BYTES = 10_000_000
+_MOST_BYTES = 100_000_000
+"""Of all payloads of a page together."""
+_STOPPED = "The search stopped at its limit, and there may be more"
+_MOST_KINDS = 50
+"""So many kinds of errors are printed; --json has all."""
+
+
+@click.command()
+@queue_name
+@click.option("--state", metavar="S", help="The same as --filter state=S.")
+@click.option(
+    "--filter",
+    "filters",
+    multiple=True,
+    metavar="F",
+    shell_complete=complete_filters,
+    help="Only messages that match; with several, all of them. @NAME: a saved filter.",
+)
+@click.option("--after", metavar="KEY", help="Continue where a page ended.")
+@click.option(
+    "--limit",
+    type=click.IntRange(1, MOST_MESSAGES),
+    default=DEFAULT_LIMIT,
+    show_default=True,
+    metavar="N",
+    help=f"At most this many messages, up to {MOST_MESSAGES:,}.",
+)
+@click.option("--reverse", is_flag=True, help="Each state in reverse order.")
+@click.option("--payload", is_flag=True, help="With the payloads, or their beginnings.")
+@click.option(
+    "--payload-bytes",
+    type=click.IntRange(1, _MOST_PAYLOAD_BYTES),
+    metavar="N",
+    help=f"Bytes of each payload; {_PAYLOAD_BYTES:,} by default.",
+)
+@click.option(
+    "--reveal", is_flag=True, help="Without the masks; each message is recorded in the audit."
+)
+@verb_options
+def messages(  # noqa: PLR0913  # the options of the command line, by name
+    call: Call,
+    name: str,
+    *,
+    state: str | None,
+    filters: Sequence[str],
+    after: str | None,
+    limit: int,
+    reverse: bool,
+    payload: bool,
+    payload_bytes: int | None,
+    reveal: bool,
+) -> None:
+    """The messages of a queue, state by state, without their payloads unless asked.
+
+    What is ready comes in the order of the pop, claims oldest first, errors and done newest first.
+
+    \b
+    Filters: state=error older=10m newer=1h error~text error-group=KEY id=17 claimed_by=worker-1
+             payload.customer.id=42 payload.items[0].sku=A1
+
+    older and newer are about the time since which a message is in its state. One call reads some
+    50,000 messages, for at most 5 s, to find those that match, and says where to go on: --after
+    takes that, which is "next" in --json. Times are in the profile's display_zone, in --json UTC.
+
+    What the profile's masks match is *** in payloads, titles and errors, in --json too. --reveal
+    shows messages that are named by --filter id= without masks; it wants the rights of an operator,
+    and the audit has it. The verb pop masks nothing: it gives the message away.
+
+    \b
+    Examples:
+      dbq-console messages mail --state error --filter newer=1h
+      dbq-console messages orders --filter id=17 --payload --json
+    """
+    words = [*call.filter_words(filters), *([] if state is None else [f"state={state}"])]
+    wanted = parse(words)
+    size = payload_bytes or (_PAYLOAD_BYTES if payload else None)
+    if size is not None and size * limit > _MOST_BYTES:
+        raise UsageError(
+            f"{limit:,} payloads of up to {size:,} bytes are too much at once.",
+            next_step=f"Ask for at most {_MOST_BYTES // size:,}, with --limit.",
+        )
+    if reveal and not wanted.ids:
+        raise UsageError(
+            "--reveal needs to know which messages.", next_step="Name them: --filter id=17"
+        )
+    rights = Rights.OPERATOR if reveal else Rights.READ_ONLY
+    database = call.database(rights, "messages --reveal" if reveal else "messages")
+    queue = call.find(database, name)
+    page = read_page(
+        database,
+        queue,
+        wanted,
+        limit=limit,
+        after=after,
+        reverse=reverse,
+        payload_bytes=size,
+        masks=call.masks,
+    )
+    if reveal:
+        page = _revealed(call, database, page, size)
+    with_payload = size is not None
+    lines = list(_lines(page, call.zone, with_payload=with_payload))
+    call.answer(_page(page, with_payload=with_payload), lines)
+    if not call.json:
+        _tell_of_the_rest(page)
+
+
+def _revealed(call: Call, database: Database, page: Page, size: int | None) -> Page:
+    """The same messages with nothing hidden, as far as they are still there."""
+    found = []
+    for one in page.messages:
+        shown = unmask(database, page.queue, one.key, rights=call.rights, payload_bytes=size)
+        if shown.only_locally:
+            narrate("Only this machine's audit has it: the database's could not be written.")
+        found += [] if shown.message is None else [shown.message]
+    return replace(page, messages=tuple(found))
+
+
+def _tell_of_the_rest(page: Page) -> None:
+    if page.next is not None:
+        there_is = "There is more" if page.complete else _STOPPED
+        narrate(f"{there_is}: --after {shlex.quote(page.next.text)}")
+    elif not page.complete:
+        narrate("There is more, but this queue has no order to continue in: use filters.")
+
+
+def _page(page: Page, *, with_payload: bool) -> dict[str, object]:
+    """The stable object of `messages --json`."""
+    return {
+        "queue": page.queue.name,
+        "design": page.queue.design.name,
+        "messages": [_message(message, with_payload=with_payload) for message in page.messages],
+        "next": None if page.next is None else page.next.text,
+        "complete": page.complete,
+    }
+
+
+def _message(message: Message, *, with_payload: bool) -> dict[str, object]:
+    found = {name: _json(value) for name, value in vars(message).items() if name != "error_hash"}
+    payload, cut = found.pop("payload"), found.pop("payload_cut")
+    if not with_payload:
+        return found
+    raw = isinstance(message.payload, bytes)
+    encoding = None if payload is None else "base64" if raw else "text"
+    return found | {"payload": payload, "encoding": encoding, "payload_cut": cut}
+
+
+def _json(value: object) -> object:
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat()
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+
+
+def _lines(page: Page, zone: Zone, *, with_payload: bool) -> Iterator[str]:
+    """For a plain terminal: a line of columns for each message, and what it says below."""
+    if not page.messages:
+        yield "No messages." if page.complete else "No messages so far."
+        return
+    shared = _shared_offset(page.messages, zone)
+    heads = [
+        words.heading(name) + (f" {shared}" if name in _TIMES and shared else "")
+        for name in words.columns(page.queue)
+    ]
+    rows = [heads, *(_cells(page.queue, message, zone, shared) for message in page.messages)]
+    widths = [max(cell_len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    # The last columns are those that can be missed where an id is long.
+    while sum(widths) + 2 * (len(widths) - 1) > _WIDTH:
+        del widths[-1]
+    for at, row in enumerate(rows):
+        cells = zip(row[: len(widths)], widths, strict=True)
+        yield "  ".join(set_cell_size(cell, width) for cell, width in cells).rstrip()
+        if at:
+            yield from _below(page.messages[at - 1], zone, with_payload=with_payload)
+
+
+_TIMES = ("due", "pushed")
+
+
+def _shared_offset(messages: Sequence[Message], zone: Zone) -> str:
+    """The zone's offset for the heads of the columns, or "" where the clocks were changed among
+    the times of the page: then each tells its own."""
+    times = [at for message in messages for at in (message.due_at, message.pushed_at)]
+    offsets = {offset(at, zone) for at in times if at is not None}
+    return offsets.pop() if len(offsets) == 1 else ""
+
+
+def _cells(queue: Queue, message: Message, zone: Zone, shared: str) -> list[str]:
+    time = bare_moment if shared else moment
+    due, pushed = (
+        UNKNOWN if at is None else time(at, zone) for at in (message.due_at, message.pushed_at)
+    )
+    told = {
+        "id": UNKNOWN if message.id is None else _cut(plain(message.id), _LONGEST_ID),
+        "state": message.state,
+        "due": due,
+        "pushed": pushed,
+    }
+    names = words.columns(queue)
+    return [told[name] if name in told else words.figure(message, name) for name in names]
+
+
+def _time(at: datetime | None, zone: Zone) -> str:
+    return UNKNOWN if at is None else moment(at, zone)
+
+
+def _below(message: Message, zone: Zone, *, with_payload: bool) -> Iterator[str]:
+    """What a message says of itself, each on a line."""
+    if message.title:
+        yield _indented(f"title {plain(message.title)}")
+    if message.claimed_at is not None or message.claimed_by is not None:
+        since = _time(message.claimed_at, zone)
+        yield _indented(f"claimed {since} by {plain(words.owner(message.claimed_by))}")
+    if message.error is not None:
+        yield _indented(f"error {plain(message.error)}")
+    if with_payload:
+        yield from _payload(message)
+
+
+def _payload(message: Message) -> Iterator[str]:
+    if message.payload is None:
+        yield _indented(f"payload {UNKNOWN}")
+        return
+    in_base64, cut = "", ", its beginning" if message.payload_cut else ""
+    text = message.payload
+    if isinstance(text, bytes):
+        in_base64, text = " in base64", base64.b64encode(text).decode()
+    yield _indented(f"payload{in_base64}{cut}:")
+    for line in text.split("\n"):
+        for part in _folded(plain(line), _WIDTH - 2 * _INDENT):
+            yield " " * 2 * _INDENT + part
+
+
+def _folded(text: str, room: int) -> Iterator[str]:
+    """The text in pieces that fit."""
+    start = width = 0
+    for at, sign in enumerate(text):
+        width += cell_len(sign)
+        if width > room:
+            yield text[start:at]
+            start, width = at, cell_len(sign)
+    yield text[start:]
+
+
+def _indented(text: str) -> str:
+    return _cut(" " * _INDENT + text)
+
+
+def _cut(text: str, room: int = _WIDTH) -> str:
+    """The text, or as much of it as fits, and a sign that there is more."""
+    return text if cell_len(text) <= room else set_cell_size(text, room - 1).rstrip() + "…"
+
+
+@click.command()
+@queue_name
+@verb_options
+def errors(call: Call, name: str) -> None:
+    """A queue's error groups: its errors by the wording of their texts, counted.
+
+    Texts that differ only in numbers, ids, times, addresses and quoted words are one kind; codes
+    (HTTP 503, SQLSTATE 40001) and types are told apart. Below each kind stands the filter for it
+    alone: error-group=KEY, of `messages` as of `requeue`, `purge` and `archive`. The newest
+    1,000,000 errors are counted, for at most a minute; ≈ says that there are older ones.
+    What the profile's masks match is ***, in --json too.
+
+    \b
+    Examples:
+      dbq-console errors mail
+      dbq-console errors mail --json
+    """
+    database = call.database(Rights.READ_ONLY, "errors")
+    queue = call.find(database, name)
+    found = error_groups(database, queue, masks=call.masks)
+    call.answer(_groups(found), list(_kinds(found, call.zone)))
+
+
+def _groups(found: ErrorGroups) -> dict[str, object]:
+    """The stable object of `errors --json`."""
+    return {
+        "queue": found.queue.name,
+        "design": found.queue.design.name,
+        "groups": [
+            {name: _json(value) for name, value in vars(group).items()} for group in found.groups
+        ],
+        "counted": found.counted,
+        "ungrouped": found.ungrouped,
+        "complete": found.complete,
+    }
+
+
+def _kinds(found: ErrorGroups, zone: Zone) -> Iterator[str]:
+    """For a plain terminal: four lines for each group."""
+    estimate = "" if found.complete else ESTIMATE
+    groups = numbered(len(found.groups), "group") + (" at least" if found.ungrouped else "")
+    newest = "" if found.complete else ", the newest; older ones were not counted"
+    if not found.counted:
+        yield "No errors."
+        return
+    yield f"{numbered(found.counted, 'error')} in {groups}{newest}."
+    shown = found.groups[:_MOST_KINDS]
+    width = max(len(estimate + count(group.count)) for group in shown)
+    for group in shown:
+        yield ""
+        for at, line in enumerate(_kind(group, zone)):
+            head = estimate + count(group.count) if at == 0 else ""
+            yield _cut(f"{head:>{width}}  {line}")
+    rest = found.counted - sum(group.count for group in shown)
+    if rest:
+        yield ""
+        yield f"and {estimate}{numbered(rest, 'error')} in other groups"
+
+
+def _kind(group: ErrorGroup, zone: Zone) -> Iterator[str]:
+    yield plain(group.wording) or "(no text)"
+    times = f"{_time(group.first_at, zone)} to {_time(group.last_at, zone)}"
+    yield f"{times}, attempts: {words.tried(group)}"
+    sample_id = UNKNOWN if group.sample_id is None else plain(group.sample_id)
+    yield f"sample {sample_id}: {plain(group.sample)}"
+    yield f"error-group={group.key}"
+
+
+COMMANDS = (messages, errors)

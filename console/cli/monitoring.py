@@ -1,0 +1,424 @@
+"""For monitoring: `check`, whether queues are within their limits, and `serve-metrics`.
+
+What has a limit and is not known is neither good nor bad: it is UNKNOWN, never taken for zero."""
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import click
+
+from console.catalog import Decision
+from console.cli.context import Call, Rights, group_option, queue_names, verb_options
+from console.cli.status import chosen, stuck_after
+from console.cli.streams import asked_to_end, narrate
+from console.config import CommandLineValues, Profile
+from console.errors import ConsoleError, UsageError
+from console.formats import UNKNOWN, count, numbered, plain
+from console.monitor import silences
+from console.monitor.limits import DEFAULTS, Exceeded, Limits, Severity, Thresholds
+from console.monitor.sample import take_sample
+from console.monitor.snapshot import QueueSnapshot, snapshot
+from console.verbs.parameters import DURATION
+
+if TYPE_CHECKING:
+    from console.metrics.exporter import Watch
+
+
+@dataclass(frozen=True)
+class Most:
+    """What may be at most, by the command line; None: the configured limits hold."""
+
+    depth: int | None = None
+    age_seconds: float | None = None
+    errors: int | None = None
+    stuck: int | None = None
+
+
+STUCK = Limits(warning=1)
+"""A claim that lasts too long is worth a warning, as it is to the doctor."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of a queue, judged."""
+
+    name: str
+    """As the configuration names it, and `stuck`."""
+    value: float | None
+    """None: not known."""
+    limits: Limits[int] | Limits[float]
+    estimated: bool = False
+    silenced: Decision | None = None
+    """Who has silenced or acknowledged what there is to say of it."""
+
+    @property
+    def severity(self) -> Severity:
+        """UNKNOWN only where a limit would have to be judged."""
+        if self.silenced is not None:
+            return Severity.OK
+        if self.value is None:
+            return Severity.OK if self.limits == Limits() else Severity.UNKNOWN
+        found = self.exceeded
+        return Severity.OK if found is None else found.level
+
+    @property
+    def exceeded(self) -> Exceeded | None:
+        """The limit that is reached."""
+        found = self.limits.exceeded(self.value)  # type: ignore[arg-type]  # both are numbers
+        if found is None or self.value is None:
+            return None
+        return Exceeded(self.name, self.value, found[1], found[0], self.estimated)
+
+    @property
+    def words(self) -> str:
+        """`12,480 ready (critical from 10,000 on)`, `age ?`."""
+        if self.value is None:
+            return f"{self.name} {UNKNOWN}"
+        shown = Exceeded(self.name, self.value, 0, Severity.OK, self.estimated).words
+        found = self.exceeded
+        if found is None:
+            return shown
+        told = f"{found.level.word} from {_limit(found)} on"
+        return f"{shown} ({told}" + ("" if not self.silenced else f"; {self.silenced.words}") + ")"
+
+    def perfdata(self, label: str) -> str:
+        """`'orders depth'=12480;;9999;0;`: U where it is not known.
+
+        A value there is a number and no more, so what is an estimate stands beside it.
+        """
+        unit = {"age": "s", "gap_share": "%"}.get(self.name, "")
+        value = "U" if self.value is None else f"{self._scaled(self.value)}{unit}"
+        low, high = (self._range(one) for one in (self.limits.warning, self.limits.critical))
+        least = "" if self.name == "gap_share" else "0"
+        found = f"'{label} {self.name}'={value};{low};{high};{least};"
+        return f"{found} '{label} {self.name} estimated'=1;;;0;" if self.estimated else found
+
+    def _range(self, limit: float | None) -> str:
+        """What is still good, as plugins write it. They take N for good, we "from N on" for bad."""
+        if limit is None:
+            return ""
+        if self.name in {"age", "gap_share"}:
+            return f"@{self._scaled(limit)}:"
+        return f"{limit - 1:.0f}"
+
+    def _scaled(self, number: float) -> str:
+        if self.name == "gap_share":
+            number *= 100
+        return f"{number:.3f}".rstrip("0").rstrip(".")
+
+
+def _limit(found: Exceeded) -> str:
+    return count(int(found.limit)) if found.figure == "stuck" else found.limit_words
+
+
+@dataclass(frozen=True)
+class Checked:
+    """One queue, judged."""
+
+    queue: str
+    schema: str
+    design: str
+    figures: tuple[Figure, ...]
+    problem: str = ""
+    """Why nothing of it is known."""
+
+    @property
+    def severity(self) -> Severity:
+        """The gravest of its figures."""
+        unread = [Severity.UNKNOWN] if self.problem else []
+        return max((*(one.severity for one in self.figures), *unread), default=Severity.OK)
+
+    @property
+    def words(self) -> str:
+        """What is wrong; where nothing is, the figures."""
+        told = (one for one in self.figures if one.severity is not Severity.OK or one.silenced)
+        wrong = [one.words for one in told]
+        if self.problem:
+            return plain(self.problem)
+        return ", ".join(wrong or [one.words for one in self.figures])
+
+    def as_json(self) -> dict[str, object]:
+        """The stable object of `check --json`."""
+        return {
+            "queue": self.queue,
+            "schema": self.schema,
+            "design": self.design,
+            "status": self.severity.word,
+            "problem": self.problem,
+            "figures": {
+                "age_seconds" if one.name == "age" else one.name: {
+                    "value": one.value,
+                    "status": one.severity.word,
+                    "warning": one.limits.warning,
+                    "critical": one.limits.critical,
+                    "estimated": one.estimated,
+                    "silenced": None if one.silenced is None else one.silenced.as_json(),
+                }
+                for one in self.figures
+            },
+        }
+
+
+def check(seen: QueueSnapshot, thresholds: Thresholds, most: Most) -> Checked:
+    """Judge one queue. A figure that its design has not is left out."""
+    figures = tuple(_silenced(one, seen) for one in _figures(seen, thresholds, most))
+    return Checked(seen.queue, seen.schema, seen.design, figures, seen.problem)
+
+
+def _silenced(one: Figure, seen: QueueSnapshot) -> Figure:
+    """With who has silenced what is wrong with it, if anybody."""
+    found = one.exceeded
+    if found is None:
+        return one
+    if one.name == "stuck":
+        by = silences.of_stuck(seen.silences, seen.stuck, seen.claims)
+    else:
+        by = silences.of_limit(seen.silences, found)
+    return replace(one, silenced=by)
+
+
+def _figures(seen: QueueSnapshot, thresholds: Thresholds, most: Most) -> Iterator[Figure]:
+    found: tuple[tuple[str, str, Limits[int] | Limits[float]], ...] = (
+        ("depth", "ready", _counted(most.depth, thresholds.depth)),
+        ("age", "age_seconds", _lasting(most.age_seconds, thresholds.age_seconds)),
+        ("errors", "errors", _counted(most.errors, thresholds.errors_of(seen))),
+        ("stuck", "stuck", _counted(most.stuck, STUCK)),
+    )
+    for name, field, limits in found:
+        value = getattr(seen, field)
+        if value is not None or field in seen.unknown:
+            yield Figure(name, value, limits, field in seen.estimated)
+    if seen.gap is not None and seen.capacity:
+        # Below 0 poppers wait ahead: nothing of it is in use.
+        yield Figure("gap_share", max(0.0, seen.gap / seen.capacity), thresholds.gap_share)
+    elif {"gap", "capacity"} & {*seen.unknown}:
+        yield Figure("gap_share", None, thresholds.gap_share)
+
+
+def _counted(most: int | None, configured: Limits[int]) -> Limits[int]:
+    """At most so many: one more is critical."""
+    return configured if most is None else Limits(critical=most + 1)
+
+
+def _lasting(most: float | None, configured: Limits[float]) -> Limits[float]:
+    return configured if most is None else Limits(critical=most)
+
+
+LISTEN = "127.0.0.1:9464"
+_LEAST_SECONDS = 0.1
+
+
+@click.command(name="serve-metrics")
+@click.option("--listen", default=LISTEN, show_default=True, metavar="HOST:PORT")
+@click.option("--anywhere", is_flag=True, help="Allow --listen on an address that is not loopback.")
+@click.option(
+    "--interval",
+    type=DURATION,
+    default=5.0,
+    metavar="T",
+    help="Between two samples.  [default: 5s]",
+)
+@click.option("--print-alerts", is_flag=True, help="Print alert rules for Prometheus and exit.")
+@group_option
+@verb_options
+def serve_metrics(
+    call: Call,
+    listen: str,
+    anywhere: bool,
+    interval: float,
+    print_alerts: bool,
+    group: str | None,
+) -> None:
+    """Serve figures and findings in OpenMetrics until Ctrl-C or SIGTERM.
+
+    Of the connection that is named, those of --group, else all that are configured; always
+    read-only. A scrape asks no database: a sampler does, at its interval (up to 5 times less often
+    while nothing changes), and the doctor once a minute; dbq_last_sample_timestamp_seconds says
+    when. What is not known has no series, and a queue that cannot be read has dbq_queue_up 0.
+
+    Nothing is encrypted and no password is asked: other than loopback addresses want --anywhere.
+    --print-alerts needs no connection; its limits are those of the configuration.
+
+    \b
+    Examples:
+      dbq-console serve-metrics --profile orders --listen 127.0.0.1:9464
+      dbq-console serve-metrics --print-alerts > dbq-alerts.yml
+    """
+    if call.schema is not None:
+        raise UsageError("serve-metrics serves all schemas: --schema does not go with it.")
+    if call.said.rights not in (None, Rights.READ_ONLY.word):
+        raise UsageError("serve-metrics only reads: it takes no --rights but read-only.")
+    if interval < _LEAST_SECONDS:
+        raise UsageError("--interval must be 100ms or more.")
+    # Whatever they may elsewhere, here they only look.
+    said = replace(call.said, rights=Rights.READ_ONLY.word)
+    if print_alerts:
+        _print_alerts(call, group, said, interval)
+        return
+    profiles = call.several(group, said)
+    # Verbs shall start at once.
+    from console.metrics.exporter import Exporter, address, is_loopback  # noqa: PLC0415
+
+    host, port = address(listen, anywhere=anywhere)
+    with asked_to_end() as ended:
+        exporter = Exporter([_watch(profile, interval) for profile in profiles], host, port)
+        try:
+            exporter.start()
+            labels = [profile.label for profile in profiles]
+            call.answer({"url": exporter.url, "connections": labels}, [exporter.url])
+            narrate(f"Serving metrics of {', '.join(labels)}.")
+            if not is_loopback(host):
+                narrate(
+                    "Anyone who reaches this address can read them: no password, no encryption."
+                )
+            ended.wait()
+            narrate("Ending.")
+        finally:
+            exporter.stop()
+
+
+def _watch(profile: Profile, interval_seconds: float) -> "Watch":
+    from console.metrics.exporter import Watch  # noqa: PLC0415
+
+    return Watch(
+        profile.open(),
+        interval_seconds=interval_seconds,
+        stuck_after_seconds=profile.stuck_after_seconds,
+        thresholds_of=profile.thresholds,
+    )
+
+
+def _print_alerts(
+    call: Call, group: str | None, said: CommandLineValues, interval_seconds: float
+) -> None:
+    from console.metrics.alerts import Limited, alerts  # noqa: PLC0415
+
+    configured = bool(call.configuration.names or call.profile)
+    profiles = call.several(group, said) if configured or group else []
+    limited = [
+        Limited(one.label, one.thresholds(), {name: one.thresholds(name) for name in one.queues})
+        for one in profiles
+    ] or [Limited(None, DEFAULTS, {})]
+    lines = alerts(limited, interval_seconds)
+    call.answer({"alerts": "".join(f"{line}\n" for line in lines)}, lines)
+
+
+_COUNT = click.IntRange(min=0)
+_PLUGIN_STATUS = {
+    Severity.OK: 0,
+    Severity.WARNING: 1,
+    Severity.CRITICAL: 2,
+    Severity.UNKNOWN: 3,
+}
+"""How monitoring plugins exit."""
+
+
+@click.command(name="check")
+@queue_names
+@click.option(
+    "--max-depth", type=_COUNT, metavar="N", help="More ready messages than this are CRITICAL."
+)
+@click.option(
+    "--max-age", type=DURATION, metavar="T", help="An older message than this is CRITICAL."
+)
+@click.option("--max-errors", type=_COUNT, metavar="N", help="More errors than this are CRITICAL.")
+@click.option(
+    "--max-stuck", type=_COUNT, metavar="N", help="More stuck claims than this are CRITICAL."
+)
+@click.option("--plugin", is_flag=True, help="Exit like a monitoring plugin: 0, 1, 2 or 3.")
+@verb_options
+def check_queues(
+    call: Call,
+    names: Sequence[str],
+    max_depth: int | None,
+    max_age: float | None,
+    max_errors: int | None,
+    max_stuck: int | None,
+    plugin: bool,
+) -> None:
+    """Are the queues within their limits? One line a queue, for cron and monitoring plugins.
+
+    What no option limits has the limits of the configuration; of stuck claims the first one is a
+    WARNING. A figure that has a limit and is not known is UNKNOWN, as is a queue that cannot be
+    read, and a call that finds no queue. What an operator has silenced is OK, and says by whom. The
+    first line is the summary with its performance data.
+
+    Exit 0: all OK; 1: anything else; 3: cannot connect. With --plugin: 0 OK, 1 WARNING, 2 CRITICAL,
+    3 UNKNOWN, which a failed connection is too, told on stdout.
+
+    \b
+    Examples:
+      dbq-console check --profile orders
+      dbq-console check mail --max-depth 10000 --max-age 10m --max-errors 0 --plugin
+    """
+    try:
+        found = _checked(call, names, Most(max_depth, max_age, max_errors, max_stuck))
+    except ConsoleError as error:
+        if not plugin:
+            raise
+        words = plain(" ".join(str(error).split())).replace("|", "¦")
+        empty = {"status": Severity.UNKNOWN.word, "summary": words, "queues": []}
+        call.answer(empty, [f"DBQ UNKNOWN - {words}"])
+        sys.exit(_PLUGIN_STATUS[Severity.UNKNOWN])
+    severity = max((one.severity for one in found), default=Severity.UNKNOWN)
+    queues = [one.as_json() for one in found]
+    answer = {"status": severity.word, "summary": _summary(found), "queues": queues}
+    call.answer(answer, _lines(severity, found))
+    if severity is not Severity.OK:
+        sys.exit(_PLUGIN_STATUS[severity] if plugin else 1)
+
+
+def _checked(call: Call, names: Sequence[str], most: Most) -> list[Checked]:
+    """Every queue that is meant, judged."""
+    database = call.database(Rights.READ_ONLY, "check")
+    only = chosen(call, database, names)
+    sample = take_sample(database, only=only, stuck_after_seconds=stuck_after(call))
+    seen = [snapshot(one, sample.connection) for one in sample.queues]
+    return [
+        check(one, call.thresholds(one.queue), most)
+        for one in seen
+        if call.schema in (None, one.schema)
+    ]
+
+
+def _lines(severity: Severity, found: Sequence[Checked]) -> list[str]:
+    data = " ".join(
+        figure.perfdata(_label(_name(one, found))) for one in found for figure in one.figures
+    )
+    first = f"DBQ {severity.name} - {_summary(found)}" + (f" | {data}" if data else "")
+    return [first, *(f"{one.severity.name} {_words(one, found)}" for one in found)]
+
+
+def _summary(found: Sequence[Checked]) -> str:
+    """How many of how many are not well, and the gravest one."""
+    if not found:
+        return "there are no queues here"
+    counted = Counter(one.severity for one in found)
+    wrong = [one for one in (Severity.CRITICAL, Severity.WARNING, Severity.UNKNOWN) if counted[one]]
+    whole = numbered(len(found), "queue")
+    if not wrong:
+        return f"{whole} within limits"
+    first = next(one for one in found if one.severity is wrong[0])
+    parts = ", ".join(f"{counted[severity]} {severity.word}" for severity in wrong)
+    return f"{parts} of {whole}: {_words(first, found)}"
+
+
+def _words(one: Checked, among: Sequence[Checked]) -> str:
+    # What stands behind a "|" is performance data.
+    return f"{plain(_name(one, among))}: {one.words}".replace("|", "¦")
+
+
+def _name(one: Checked, among: Sequence[Checked]) -> str:
+    alone = sum(other.queue == one.queue for other in among) == 1
+    return one.queue if alone else f"{one.schema}.{one.queue}"
+
+
+def _label(name: str) -> str:
+    """As performance data can have it."""
+    return plain(name).replace("'", "''").replace("=", "_").replace("|", "¦")
+
+
+COMMANDS = (check_queues, serve_metrics)

@@ -1,0 +1,304 @@
+"""The verb `sql`: what another verb sends to the server for one queue, each statement rendered,
+with what it binds.
+
+Only what is about the queue: what every verb does besides (the catalog, time-outs, the audit) is
+not in it. Messages are looked at here as the verb does without filters."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+import click
+
+from console import sql
+from console.actions.archive import Archive, Purge
+from console.actions.availability import unavailable
+from console.actions.requeue import Release, Requeue
+from console.actions.restore import Restore
+from console.actions.rows import RowMover, Storage, scope
+from console.catalog import STUCK_AFTER_SECONDS, Kind, Queue
+from console.cli.context import Call, Rights, queue_name, verb_options
+from console.cli.streams import put
+from console.designs import Flow
+from console.errors import UsageError
+from console.monitor.filters import NOTHING
+from console.monitor.message import MessageQuery
+from console.monitor.scan_query import MessageSource, query, values_of
+from console.monitor.scans import Scan, ScanRequest, scans_of
+from console.monitor.wording import TEXT_LENGTH
+from console.verbs.verb import Target
+
+_BIND = re.compile(r"(?<![:\w\\]):(?P<name>[a-z]\w*)")
+_CAST = r"CAST\(:{} AS (?P<type>(?:\"[^\"]+\"|\w[\w ]*)(?:\(\w+\))?(?:\[\])?)\)"
+_SKIPPED = re.compile(r"--[^\n]*|/\*.*?\*/|'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a statement binds."""
+
+    name: str
+    type: str
+    """As the statement casts it; empty: the driver tells it."""
+    value: object
+    """None: it comes with the messages that are chosen, or with the call."""
+
+    @property
+    def words(self) -> str:
+        """`:look bigint = 500`"""
+        told = "" if self.value is None else f" = {self.value}"
+        return f":{self.name}{self.type and ' '}{self.type}{told}"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """One statement as the server gets it."""
+
+    name: str
+    """As its comment says there: file and name, of several that are one, all."""
+    returns: str
+    text: str
+    bound: tuple[Bound, ...]
+
+    @property
+    def lines(self) -> list[str]:
+        """To be read, and pasted: what is not SQL is a comment."""
+        binds = [f"-- binds {one.words}" for one in self.bound]
+        return [f"-- {self.name}", f"-- {self.returns}", *binds, *self.text.split("\n"), ""]
+
+    def as_json(self) -> dict[str, object]:
+        """The stable object of --json."""
+        return {
+            "name": self.name,
+            "returns": self.returns,
+            "sql": self.text,
+            "parameters": [
+                {"name": one.name, "type": one.type or None, "value": one.value}
+                for one in self.bound
+            ],
+        }
+
+
+def of_verb(source: MessageSource, verb: str) -> list[Shown]:
+    """In the order in which they are sent. UsageError where the queue has no such verb."""
+    if verb not in VERBS:
+        raise UsageError(
+            f"What {verb!r} sends is not one list of statements.",
+            next_step=f"This tells of: {', '.join(VERBS)}.",
+        )
+    if verb not in _LOOKING and (why := unavailable(source.queue, verb)):
+        raise UsageError(f"{verb} is not for {source.queue.name!r}.", why=f"{why}.")
+    return list(VERBS[verb](source))
+
+
+def _one(
+    source: MessageSource, name: str, within: sql.Scope | None = None, **values: object
+) -> Iterator[Shown]:
+    """A statement of the design's, where it has one of that name."""
+    of = name if "." in name else source.own(name)
+    if sql.has(source.product, of):
+        dialect = source.product.dialect
+        found = sql.statement(dialect.name, of)
+        text = sql.script(found, dialect, within or source.queue.scope(source.product)).strip()
+        if sql.plain(text).strip(";"):
+            yield Shown(found.label, found.comment, text, _bound(text, values))
+
+
+def _each(*names: str) -> Callable[[MessageSource], Iterator[Shown]]:
+    """These statements, as far as such a queue has them."""
+
+    def shown(source: MessageSource) -> Iterator[Shown]:
+        for name in names:
+            yield from _one(source, name)
+
+    return shown
+
+
+def _bound(text: str, values: Mapping[str, object]) -> tuple[Bound, ...]:
+    code = _SKIPPED.sub("", text)
+    found = []
+    for name in dict.fromkeys(match["name"] for match in _BIND.finditer(code)):
+        cast = re.search(_CAST.format(name), text)
+        found.append(Bound(name, "" if cast is None else cast["type"], values.get(name)))
+    return tuple(found)
+
+
+def _gate(source: MessageSource) -> Iterator[Shown]:
+    """What comes first in any transaction at a ring of ours."""
+    if source.queue.kind is Kind.INSTALLED or source.queue.design.library:
+        yield from _one(source, "gate")
+
+
+def _status(source: MessageSource) -> Iterator[Shown]:
+    yield from _gate(source)
+    yield from _one(source, "status")
+    if source.queue.finishes:
+        yield from _one(source, "claims")
+    if source.queue.finishes or source.queue.design.flow is not Flow.NUMBERS:
+        yield from _one(source, "estimate")
+
+
+def _scanned(source: MessageSource, ask: ScanRequest, last: str) -> Shown:
+    """The first messages of a walk; the statement is put together of three."""
+    head, _, text = query(source, ask, last).text.replace("\\:", ":").partition(" */ ")
+    # Comments are gone, and have left blanks.
+    lines = [line.rstrip() for line in text.split("\n") if line.strip()]
+    text = "\n".join(lines)
+    returns = sql.statement(source.product.name, f"common.{last}").comment
+    always = {"error_length": values_of(source, ask)["error_length"]}
+    name = head.removeprefix("/* dbq ")
+    return Shown(f"{name} of {ask.scan.name}", returns, text, _bound(text, always))
+
+
+def _looked_at(
+    source: MessageSource, scans: Sequence[Scan], last: str, ask: Callable[[Scan], ScanRequest]
+) -> Iterator[Shown]:
+    yield from _gate(source)
+    if any(scan.chunks for scan in scans):
+        yield from _one(source, "extent")
+    for scan in scans:
+        chunk = (0, 0) if scan.chunks else None
+        yield _scanned(source, replace(ask(scan), chunk=chunk), last)
+
+
+def _messages(source: MessageSource) -> Iterator[Shown]:
+    yield from _looked_at(source, scans_of(source.queue), "matching", MessageQuery(NOTHING, 1).ask)
+
+
+def _errors(source: MessageSource) -> Iterator[Shown]:
+    scans = [scan for scan in scans_of(source.queue) if scan.state == "error"]
+    if not scans:
+        raise UsageError(f"The queue {source.queue.name!r} keeps no errors.")
+
+    def first(scan: Scan) -> ScanRequest:
+        return ScanRequest(scan, error_length=TEXT_LENGTH)
+
+    yield from _looked_at(source, scans, "error_texts", first)
+
+
+def _pop(source: MessageSource) -> Iterator[Shown]:
+    yield from _one(source, "pop")
+    if source.queue.finishes:
+        yield from _each("complete", "fail")(source)
+    if source.queue.options.get("notify") == "on":
+        yield from _each("wait", "listen", "wait_end")(source)
+
+
+def _uninstall(source: MessageSource) -> Iterator[Shown]:
+    notifies = source.queue.options.get("notify") == "on"
+    names = ("contents", "lock_all", "drop", *(["drop_waiting"] if notifies else []))
+    yield from _each(*names, "drop_archive", "catalog.erase")(source)
+
+
+def _moved(
+    mover_of: Callable[[MessageSource], RowMover],
+) -> Callable[[MessageSource], Iterator[Shown]]:
+    """Messages are found, then each batch is held and acted on in a transaction of its own."""
+
+    def shown(source: MessageSource) -> Iterator[Shown]:
+        mover = mover_of(source)
+        scans = [w for w in scans_of(source.queue) if w.state in mover.states or not w.state]
+        # From a moment on nothing belongs to it; which one does not stand in the text.
+        wanted = MessageQuery(NOTHING, 1, oldest_first=True, moment=datetime.now(UTC))
+        yield from _looked_at(source, scans, "matching", wanted.ask)
+        if mover.verb == "release":
+            yield from _one(source, "living")
+        for storage in _storages(source.queue, mover.states):
+            hold = scope(source, storage, lock="yes", hashed="no")
+            yield from _one(source, "hold", hold)
+            yield from _one(source, mover.statement, scope(source, storage, to_back="no"))
+
+    return shown
+
+
+def _storages(queue: Queue, states: Sequence[str]) -> list[Storage]:
+    if queue.design.flow is not Flow.NUMBERS:
+        return [Storage.TABLE]
+    slots = [Storage.SLOTS] if "ready" in states else []
+    return [*slots, *([Storage.IN_HAND] if queue.finishes else [])]
+
+
+def _restore(source: MessageSource) -> Iterator[Shown]:
+    queue = source.queue
+    Restore(source)  # UsageError, RefusedError
+    plain = scope(source, Storage.TABLE)
+    chosen = dict.fromkeys(("by_state", "by_reason", "popped", "by_older", "by_newer"), "no")
+    chosen |= dict.fromkeys(("by_id", "by_error", "by_claimed_by", "by_payload"), "no")
+    by_action = sql.Scope(
+        plain.values, {**plain.options, **chosen, "by_action": "yes"}, plain.roles
+    )
+    yield from _one(source, "purges")
+    yield from _one(source, "in_archive", by_action)
+    in_hand = queue.options.get("in_hand") == "on"
+    storage = Storage.IN_HAND if in_hand else Storage.TABLE
+    kept = queue.design.keeps_row or in_hand
+    yield from _gate(source)
+    for lock in ("no", "yes"):  # for the plan, and in each batch
+        rows = scope(source, storage, lock=lock, rows="kept" if kept else "pushed")
+        yield from _one(source, "hold_archived", rows)
+    for ids in ("kept", "new") if kept else ():
+        yield from _one(source, "put_back", scope(source, storage, ids=ids))
+    if not queue.design.keeps_row:
+        yield from _one(source, "push_back", plain)
+
+
+_LOOKING = {"status": _status, "messages": _messages, "errors": _errors}
+VERBS: Mapping[str, Callable[[MessageSource], Iterator[Shown]]] = {
+    **_LOOKING,
+    "push": _each("push", "push_many", "push_many_with"),
+    "pop": _pop,
+    "complete": _each("complete"),
+    "fail": _each("fail"),
+    "requeue": _moved(Requeue),
+    "release": _moved(lambda source: Release(source, stuck_after_seconds=STUCK_AFTER_SECONDS)),
+    "purge": _moved(Purge),
+    "archive": _moved(Archive),
+    "restore": _restore,
+    "relay": _each("measure", "blockers", "relay"),
+    "resize": _each("measure", "blockers", "relay"),
+    "uninstall": _uninstall,
+    "forget": _each("catalog.erase"),
+    "protect": _each("catalog.protect"),
+    "unprotect": _each("catalog.unprotect"),
+    "note": _each("catalog.note"),
+}
+"""Verb -> what it sends. `maintain`, `upgrade` and `end-session` send what their plan finds, and
+`--dry-run` of these prints it."""
+
+
+@click.command("sql")
+@click.argument("verb", type=click.Choice(tuple(VERBS)), metavar="VERB")
+@queue_name
+@verb_options
+def show(call: Call, verb: str, name: str) -> None:
+    """Print the SQL that VERB runs for a queue, expanded; it runs none of it.
+
+    Each statement has its name, as the comment at its head tells it to a DBA of the server, what it
+    returns, and what it binds: name, type, and the value where it is always the same. Messages are
+    found here as without filters. What every verb does besides, as its line in the audit, is not
+    shown. maintain, upgrade and end-session: --dry-run of these shows what their plan found.
+
+    \b
+    VERB: status messages errors push pop complete fail requeue release purge archive restore relay
+          resize uninstall forget protect unprotect note
+
+    \b
+    Examples:
+      dbq-console sql purge orders
+      dbq-console sql status mail --json
+    """
+    database = call.database(Rights.READ_ONLY, "sql")
+    queue = call.find(database, name)
+    if queue.not_known:
+        raise UsageError(f"{queue.name!r} is of another version.", why=f"{queue.not_known}.")
+    found = of_verb(Target(database, queue).source(), verb)
+    if call.json:
+        told = {"queue": queue.name, "schema": queue.schema, "connection": database.label}
+        call.answer({**told, "verb": verb, "statements": [one.as_json() for one in found]}, [])
+    else:
+        # As it is, for a file or an editor: names in it are quoted, and no line is cut.
+        put("\n".join(line for one in found for line in one.lines).encode())
+
+
+COMMANDS = (show,)

@@ -1,0 +1,306 @@
+"""Verbs that only look: designs, status."""
+
+import textwrap
+from collections.abc import Sequence
+from queue import SimpleQueue
+from typing import NoReturn
+
+import click
+
+from console import engines
+from console.catalog import STUCK_AFTER_SECONDS, Kind, Queue
+from console.cli.context import Call, Rights, queue_names, verb_options
+from console.cli.streams import narrate
+from console.designs import DESIGNS, Design
+from console.designs import design as find_design
+from console.engines import Database
+from console.errors import UsageError
+from console.formats import NOT_APPLICABLE, UNKNOWN, count, duration, plain, rate
+from console.monitor.limits import Exceeded, ThresholdsOf, defaults_of, judge
+from console.monitor.sample import SAMPLING_TIMEOUTS, take_sample
+from console.monitor.sample_queries import StuckAfter
+from console.monitor.sampler import Reading, Sampler, probe
+from console.monitor.snapshot import QueueSnapshot, snapshot
+from console.rights import ConnectionRights, Login
+from console.verbs.queues import complete_designs
+
+
+@click.command()
+@click.argument("name", metavar="[NAME]", required=False, shell_complete=complete_designs)
+@verb_options
+def designs(call: Call, name: str | None) -> None:
+    """List the designs: engines, options, verbs; or print the page of the one that is named.
+
+    Its page tells what it promises, what it costs and when to choose it, how it works, what goes
+    wrong with it, and its states, order, verbs and options. `dbq-console help designs` compares
+    them.
+
+    \b
+    Examples:
+      dbq-console designs
+      dbq-console designs ring
+      dbq-console designs --json
+    """
+    found = list(DESIGNS.values()) if name is None else [find_design(name)]
+    lines: list[str] = []
+    for design in found:
+        lines += [*_head(design), *([] if name is None else _workings(design)), *_uses(design), ""]
+    call.answer({"designs": [_design(design) for design in found]}, lines[:-1])
+
+
+def _head(design: Design) -> list[str]:
+    return [
+        f"{design.name}: {design.title} ({design.source}), on {', '.join(design.engines)}",
+        *_wrapped(design.summary),
+        *_wrapped(design.advice),
+    ]
+
+
+def _workings(design: Design) -> list[str]:
+    """What only the page of one design has."""
+    orders = {f" with {o}={v}": order for (o, v), order in design.option_orders.items()}
+    states = {f" with {o}={v}": more for (o, v), more in design.option_states.items()}
+    return [
+        "",
+        *_wrapped(design.details),
+        "",
+        *(
+            line
+            for which, order in {"": design.order, **orders}.items()
+            for line in _wrapped(f"order{which}: {order.promise}")
+        ),
+        *(
+            f"  states{which}: {' '.join(names)}"
+            for which, names in {"": design.states, **states}.items()
+        ),
+    ]
+
+
+def _uses(design: Design) -> list[str]:
+    return [
+        *(
+            f"  --option {option.name}={option.default}  {option.summary} ({option.range})"
+            + (f", on {', '.join(option.engines)} only" if option.engines else "")
+            for option in design.options
+        ),
+        f"  verbs: {' '.join(design.verbs)}",
+        *(
+            f"  with {option}={value}: {' '.join(verbs)}"
+            for (option, value), verbs in design.option_verbs.items()
+        ),
+    ]
+
+
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, 78, initial_indent="  ", subsequent_indent="  ")
+
+
+def _design(design: Design) -> dict[str, object]:
+    return {
+        "design": design.name,
+        "title": design.title,
+        "source": design.source,
+        "summary": design.summary,
+        "advice": design.advice,
+        "details": design.details,
+        "order": design.order.value,
+        "engines": list(design.engines),
+        "options": {
+            engine: [
+                {
+                    "option": option.name,
+                    "default": option.default,
+                    "values": option.range,
+                    "summary": option.summary,
+                }
+                for option in design.options_on(engine)
+            ]
+            for engine in design.engines
+        },
+        "states": list(design.states),
+        "verbs": {engine: list(design.verbs) for engine in design.engines},
+        "verbs_with": [
+            {"option": option, "value": value, "verbs": list(verbs)}
+            for (option, value), verbs in design.option_verbs.items()
+        ],
+    }
+
+
+@click.command()
+@queue_names
+@click.option("--watch", is_flag=True, help="Sample every 2 s, with rates, until Ctrl-C.")
+@verb_options
+def status(call: Call, names: Sequence[str], watch: bool) -> None:
+    """Sample the queues once: states, depth, age, gap.
+
+    `≈` is an estimate, `?` unknown, `·` does not apply. One sample has no rates; --watch has them,
+    and with --json writes one object a sample. Below the table stands what has reached a limit of
+    the profile ("limits" in --json), and where the login could do more than this connection may
+    ("enforced": whether the server itself refuses what read-only forbids).
+
+    \b
+    Examples:
+      dbq-console status
+      dbq-console status orders mail --json
+      dbq-console status --watch
+    """
+    database = call.database(Rights.READ_ONLY, "status")
+    only = chosen(call, database, names)
+    if watch:
+        _watch(call, database, only)
+    sample = take_sample(database, only=only, stuck_after_seconds=stuck_after(call))
+    login = probe(database, [seen.queue for seen in sample.queues])
+    _show(call, database, [snapshot(seen, sample.connection) for seen in sample.queues], login)
+
+
+def chosen(call: Call, database: Database, names: Sequence[str]) -> list[Queue] | None:
+    """The queues of those names; None, which is all of them, where none is named."""
+    only = [call.find(database, name, any_design=True) for name in names] if names else None
+    for queue in only or ():
+        if queue.kind is Kind.ARCHIVE:
+            raise UsageError(f"Of {queue.name!r} only its archive is left: it has no status.")
+    return only
+
+
+def _watch(call: Call, database: Database, only: Sequence[Queue] | None) -> NoReturn:
+    """Sample until somebody ends it; a sample that fails is reported and retried."""
+    readings: SimpleQueue[Reading] = SimpleQueue()
+    sampler = Sampler(
+        database,
+        interval_seconds=_WATCH_SECONDS,
+        stuck_after_seconds=stuck_after(call),
+        only=only,
+    )
+    sampler.start(readings.put)
+    try:
+        while True:
+            reading = readings.get()
+            if reading.error is not None:
+                narrate(str(reading.error))
+                continue
+            _show(call, database, reading.queues, reading.login)
+    finally:
+        sampler.stop(SAMPLING_TIMEOUTS.statement_seconds)
+
+
+def stuck_after(call: Call) -> StuckAfter:
+    """How long a claim of each queue may last."""
+    return STUCK_AFTER_SECONDS if call.profile is None else call.profile.stuck_after_seconds
+
+
+def _show(
+    call: Call, database: Database, queues: Sequence[QueueSnapshot], login: Login | None
+) -> None:
+    """`login`: what the connection's login could do, if that is known."""
+    thresholds_of = call.thresholds
+    standing = ConnectionRights(
+        call.rights, login, transactions=bool(database.product.read_only_options)
+    )
+    seen = [queue for queue in queues if call.schema in (None, queue.schema)]
+    where = "this database" if call.schema is None else f"schema {call.schema!r}"
+    lines = [f"No queues are installed or adopted in {where}."]
+    if seen:
+        lines = table(seen, thresholds_of)
+    if standing.words != call.rights.word:
+        lines.append(f"This connection: {standing.words}{_could(standing)}.")
+    answer = {
+        "queues": [queue.as_json(thresholds_of(queue.queue)) for queue in seen],
+        "connection": standing.as_json(database.label),
+    }
+    call.answer(answer, lines)
+
+
+def _could(standing: ConnectionRights) -> str:
+    """What the server would let the login do, where it is more than the connection may."""
+    if standing.enforced is not False or standing.login is None:
+        return ""
+    if standing.login.superuser:
+        return "; its login is a superuser"
+    return f"; its login could {', '.join(standing.login.can)}"
+
+
+_WATCH_SECONDS = 2.0
+_WIDTH = 80
+"""A table that is wider has its columns closer together."""
+
+
+_COLUMNS = (
+    "ready",
+    "age_seconds",
+    "push_per_second",
+    "pop_per_second",
+    "gap",
+    "claimed",
+    "stuck",
+    "errors",
+    "done",
+    "scheduled",
+)
+_HEADS = ("ready", "age", "push/s", "pop/s", "gap", "claimed", "stuck", "errors", "done", "due")
+
+
+def table(queues: Sequence[QueueSnapshot], thresholds_of: ThresholdsOf = defaults_of) -> list[str]:
+    """The queues' figures in columns, for a plain terminal; below, what is wrong in them."""
+    rows: list[tuple[str, ...]] = [("queue", "design", *_HEADS)]
+    rows += [
+        (_name(queue, queues), queue.design, *(_cell(queue, name) for name in _COLUMNS))
+        for queue in queues
+    ]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    lines = []
+    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= _WIDTH else " "
+    for row in rows:
+        cells = [row[0].ljust(widths[0]), row[1].ljust(widths[1])]
+        cells += [cell.rjust(width) for cell, width in zip(row[2:], widths[2:], strict=True)]
+        lines.append(gap.join(cells).rstrip())
+    for queue in queues:
+        name = _name(queue, queues)
+        lines += [f"{name}: {plain(queue.problem)}"] if queue.problem else []
+        lines += [f"{name}: {_slow(queue)}"] if queue.slow else []
+        lines += [f"{name}: {plain(one.shown)}" for one in queue.decisions]
+        lines += [f"{name}: {plain(one.words)}" for one in queue.acting]
+        found = judge(queue, thresholds_of(queue.queue))
+        lines += [f"{name}: {_exceeded(one)}" for one in found]
+    return lines
+
+
+def _exceeded(one: Exceeded) -> str:
+    return f"{one.words} ({one.level.word} from {one.limit_words} on)"
+
+
+def _slow(queue: QueueSnapshot) -> str:
+    figures = ", ".join(name.removesuffix("_seconds") for name in queue.slow)
+    return f"{figures}: too slow to read; are there dead rows at its head?"
+
+
+def _name(queue: QueueSnapshot, among: Sequence[QueueSnapshot]) -> str:
+    """The name on one line, with its schema where another has the same name."""
+    alone = sum(other.queue == queue.queue for other in among) == 1
+    name = queue.queue if alone else f"{queue.schema}.{queue.queue}"
+    return "".join(sign if sign.isprintable() else "\ufffd" for sign in name)
+
+
+def _cell(queue: QueueSnapshot, name: str) -> str:
+    value = getattr(queue, name)
+    if value is None:
+        return UNKNOWN if name in queue.unknown else NOT_APPLICABLE
+    if name == "age_seconds":
+        return duration(value)
+    if name.endswith("_per_second"):
+        return rate(value)
+    return count(value, estimated=name in queue.estimated)
+
+
+def engine_named(call: Call, name: str | None) -> engines.Product:
+    """The engine of `--engine`, else that of the connection."""
+    if name is not None:
+        return engines.product(name)
+    if call.product is None:
+        raise UsageError(
+            "No engine was named.",
+            next_step=f"Name one with --engine: {', '.join(sorted(engines.PRODUCTS))}.",
+        )
+    return call.product
+
+
+COMMANDS = (designs, status)

@@ -1,0 +1,294 @@
+"""From the file's text to its values, each with its line; every mistake in it is found at once."""
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from console.config.kinds import (
+    KeyLevel,
+    Layer,
+    Origin,
+    Value,
+    ValueSource,
+    WrongValueError,
+    message_filter,
+    named,
+    queue_filter,
+)
+from console.config.profile import GROUP, KEYS, URL
+from console.monitor.filters import NAME
+
+KeyPath = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class TomlStatement:
+    """A table's head, or a key with its value."""
+
+    first: int
+    """Its lines, from 1."""
+    last: int
+    table: KeyPath
+    """The table that it begins, or in which it stands."""
+    paths: tuple[KeyPath, ...]
+    """Everything that it sets, whole; the first is itself or what is above it."""
+    is_head: bool
+
+
+def lines(text: str) -> dict[KeyPath, int]:
+    """The path of every table and value -> the line, from 1, on which it begins."""
+    found: dict[KeyPath, int] = {}
+    for statement in statements(text):
+        for path in statement.paths:
+            found.setdefault(path, statement.first)
+    return found
+
+
+def statements(text: str) -> Iterator[TomlStatement]:
+    """What the text says, in its order; comments are left out.
+
+    The text must be TOML that `tomllib` takes. It is read statement by statement: a statement
+    goes on until it can be read by itself, so no second parser decides where a value ends.
+    """
+    table: KeyPath = ()
+    statement, begins = "", 0
+    for number, line in enumerate(text.split("\n"), 1):
+        if not statement:
+            begins = number
+        statement += line + "\n"
+        try:
+            read = tomllib.loads(statement)
+        except tomllib.TOMLDecodeError:
+            continue
+        paths = list(_paths(read))
+        is_head = statement.lstrip().startswith("[")
+        if is_head:
+            table = paths[-1]
+        else:
+            paths = [(*table, *path) for path in paths]
+        if paths:
+            yield TomlStatement(begins, number, table, tuple(paths), is_head)
+        statement = ""
+
+
+def _paths(table: Mapping[str, Any], above: KeyPath = ()) -> Iterator[KeyPath]:
+    for name, value in table.items():
+        yield (*above, name)
+        if isinstance(value, dict):
+            yield from _paths(value, (*above, name))
+
+
+PROFILES, QUEUES, GROUPS = "profiles", "queues", "groups"
+FILTERS, QUEUE_FILTERS = "filters", "queue_filters"
+READERS: Mapping[str, Callable[[Any], Any]] = {
+    FILTERS: message_filter,
+    QUEUE_FILTERS: queue_filter,
+}
+"""The tables of saved filters: of the messages of a queue, and of the overview."""
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_WHERE_TOML_FAILED = re.compile(r" \(at line (\d+), column (\d+)\)$")
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """Something wrong in a file, a variable or an option."""
+
+    place: str
+    text: str
+
+    def __str__(self) -> str:
+        """One line."""
+        return f"{self.place}: {self.text}"
+
+
+@dataclass(frozen=True)
+class ProfileTable:
+    """What the file says of one profile."""
+
+    values: Layer
+    queues: Mapping[str, Layer]
+    origin: Origin
+    filters: Layer = field(default_factory=dict)
+    """Of messages, by their names."""
+
+
+@dataclass(frozen=True)
+class Document:
+    """What the file says."""
+
+    values: Layer
+    profiles: Mapping[str, ProfileTable]
+    mistakes: tuple[Mistake, ...] = ()
+    groups: Mapping[str, Layer] = field(default_factory=dict)
+    filters: Layer = field(default_factory=dict)
+    """Of messages, by their names."""
+    queue_filters: Layer = field(default_factory=dict)
+    """Of the overview."""
+
+
+def read(path: Path, text: str) -> Document:
+    """Read the file's text. Mistakes are collected, never raised."""
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        return Document({}, {}, (_not_toml(path, str(error)),))
+    return _Reader(path, lines(text)).document(found)
+
+
+def _not_toml(path: Path, words: str) -> Mistake:
+    where = _WHERE_TOML_FAILED.search(words)
+    place = f"{path}:{where[1]}:{where[2]}" if where else str(path)
+    return Mistake(place, f"not TOML: {_WHERE_TOML_FAILED.sub('', words)}")
+
+
+_INNER = {
+    KeyLevel.TOP: (PROFILES, GROUPS, FILTERS, QUEUE_FILTERS),
+    KeyLevel.PROFILE: (QUEUES, FILTERS),
+}
+"""The tables in which the user's own names stand."""
+
+
+class _Reader:
+    def __init__(self, path: Path, known_lines: Mapping[tuple[str, ...], int]) -> None:
+        self._path = path
+        self._lines = known_lines
+        self._mistakes: list[tuple[int, Mistake]] = []
+
+    def document(self, found: Mapping[str, Any]) -> Document:
+        """Everything that the file says."""
+        values = self._layer(found, (), KeyLevel.TOP)
+        profiles = {
+            name: self._profile(name, table) for name, table in self._tables(found, (PROFILES,))
+        }
+        groups = {
+            name: self._group(name, table, profiles)
+            for name, table in self._tables(found, (GROUPS,))
+        }
+        filters = self._filters(found, (FILTERS,))
+        queue_filters = self._filters(found, (QUEUE_FILTERS,))
+        in_order = sorted(self._mistakes, key=lambda found: found[0])
+        mistakes = tuple(mistake for _, mistake in in_order)
+        return Document(values, profiles, mistakes, groups, filters, queue_filters)
+
+    def _profile(self, name: str, table: Mapping[str, Any]) -> ProfileTable:
+        path = (PROFILES, name)
+        values = self._layer(table, path, KeyLevel.PROFILE)
+        if URL.name not in table:
+            self._mistake(path, "has no url")
+        if not name.strip() or not name.isprintable():
+            self._mistake(path, "needs a visible name")
+        queues = {
+            queue: self._layer(inner, (*path, QUEUES, queue), KeyLevel.QUEUE)
+            for queue, inner in self._tables(table, (*path, QUEUES))
+        }
+        filters = self._filters(table, (*path, FILTERS))
+        return ProfileTable(values, queues, self._origin(path), filters)
+
+    def _group(
+        self, name: str, table: Mapping[str, Any], profiles: Mapping[str, ProfileTable]
+    ) -> Layer:
+        if not any(_is_in(one, name) for one in profiles.values()):
+            self._mistake((GROUPS, name), "is not the group of any profile")
+        return self._layer(table, (GROUPS, name), KeyLevel.GROUP)
+
+    def _filters(self, table: Mapping[str, Any], path: tuple[str, ...]) -> Layer:
+        """Saved filters, by their names."""
+        written = table.get(path[-1], {})
+        if not isinstance(written, dict):
+            self._mistake(path, f"must be a table of filters, not {named(written)}")
+            return {}
+        found: dict[str, Value] = {}
+        for name, line in written.items():
+            here = (*path, name)
+            if not NAME.fullmatch(name):
+                self._mistake(here, "needs a name of letters, digits, _ and -")
+                continue
+            try:
+                found[name] = Value(line, READERS[path[-1]](line), self._origin(here))
+            except WrongValueError as error:
+                self._mistake(here, str(error))
+        return found
+
+    def _tables(
+        self, table: Mapping[str, Any], path: tuple[str, ...]
+    ) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """The tables of which each has a name of the user's own."""
+        outer = table.get(path[-1], {})
+        if not isinstance(outer, dict):
+            self._mistake(path, f"must have tables [{_dotted(path)}.NAME], not {named(outer)}")
+            return
+        for name, inner in outer.items():
+            if isinstance(inner, dict):
+                yield name, inner
+            else:
+                self._mistake((*path, name), f"must be a table, not {named(inner)}")
+
+    def _layer(self, table: Mapping[str, Any], path: tuple[str, ...], level: KeyLevel) -> Layer:
+        return dict(self._values(table, path, level))
+
+    def _values(
+        self, table: Mapping[str, Any], path: tuple[str, ...], level: KeyLevel, group: str = ""
+    ) -> Iterator[tuple[str, Value]]:
+        for word, written in table.items():
+            here, name = (*path, word), group + word
+            if word in _words(level, group) and name in KEYS:
+                try:
+                    yield name, KEYS[name].value(written, self._origin(here))
+                except WrongValueError as error:
+                    self._mistake(here, str(error))
+            elif word in _words(level, group):
+                if isinstance(written, dict):
+                    yield from self._values(written, here, level, f"{name}.")
+                else:
+                    self._mistake(here, f"must be {_LIMITS}, not {named(written)}")
+            elif group or word not in _INNER.get(level, ()):
+                self._mistake(here, f"is not a known key{_advice(word, level, group)}")
+
+    def _origin(self, path: tuple[str, ...]) -> Origin:
+        return Origin(ValueSource.FILE, str(self._path), self._lines.get(path))
+
+    def _mistake(self, path: tuple[str, ...], text: str) -> None:
+        origin = self._origin(path)
+        mistake = Mistake(str(origin), f"{_dotted(path)} {text}")
+        self._mistakes.append((origin.line or 0, mistake))
+
+
+def _is_in(profile: ProfileTable, group: str) -> bool:
+    value = profile.values.get(GROUP.name)
+    return value is not None and value.meaning == group
+
+
+_LIMITS = "{ warning = ..., critical = ... }"
+
+
+def _words(level: KeyLevel, group: str) -> list[str]:
+    """What may stand at this level: keys, and the tables of limits; or what is in such a table."""
+    names = [
+        key.name.removeprefix(group)
+        for key in KEYS.values()
+        if level in key.levels and key.name.startswith(group)
+    ]
+    return list(dict.fromkeys(name.partition(".")[0] for name in names))
+
+
+def _advice(word: str, level: KeyLevel, group: str) -> str:
+    """What may have been meant."""
+    known = _words(level, group) + ([] if group else [*_INNER.get(level, ())])
+    if near := difflib.get_close_matches(word, known, n=1):
+        return f'; did you mean "{near[0]}"?'
+    elsewhere = [other.value for other in KeyLevel if not group and word in _words(other, "")]
+    if elsewhere:
+        return f"; it may stand only {' or '.join(elsewhere)}"
+    return f"; known here: {', '.join(known)}"
+
+
+def _dotted(path: tuple[str, ...]) -> str:
+    return ".".join(
+        word if _BARE.fullmatch(word) else json.dumps(word, ensure_ascii=False) for word in path
+    )

@@ -1,0 +1,413 @@
+"""What any queue may suffer from: limits, stopped consumers, errors, bloat, waits."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from console.actions import maintain
+from console.catalog import Kind, Queue
+from console.designs import Flow
+from console.doctor.claims import scope_of
+from console.doctor.examination import (
+    MOST,
+    Examination,
+    Family,
+    ask,
+    can_ask,
+    command,
+    counted,
+    shortened,
+    some,
+)
+from console.doctor.finding import Code, Finding
+from console.doctor.repairs import archive_done, maintained
+from console.doctor.sessions import holder
+from console.formats import duration
+from console.monitor.activity import Session, find_objects
+from console.monitor.activity import sample_activity as examination_at_sessions
+from console.monitor.known_waits import explain
+from console.monitor.limits import Exceeded, Severity, judge
+from console.monitor.message import masked
+from console.monitor.snapshot import QueueSnapshot
+
+FULL_CRITICAL_SECONDS = 300.0
+FULL_WARNING_SECONDS = 3600.0
+FULL_SHARE = 0.5
+"""Less of a ring than this in use is no backlog yet: its rates are those of a burst."""
+FULL_LEAST = 0.1
+"""So much more is pushed than popped, as a part of what is pushed, or it may be chance."""
+BURST_SECONDS = 600.0
+BURST_LEAST = 10
+BURST_TIMES = 3.0
+"""A burst is so many times what the rest of the day has in as long."""
+XMIN_NOTE_SECONDS = 3600.0
+XMIN_WARNING_SECONDS = 86_400.0
+XMIN_WARNING_TRANSACTIONS = 100_000_000
+_DAY_SECONDS = 86_400.0
+_WAITED_SECONDS = 1.0
+_IDLE_SECONDS = 10.0
+_FREQUENT = 3
+"""So many sessions in one wait at a time are many."""
+
+LIMIT_CRITICAL = Code(
+    "limit_critical",
+    Severity.CRITICAL,
+    "a figure has reached its critical limit",
+    judgement="a limit says that it is too much, not why: see its cause",
+)
+FULL_SOON = Code(
+    "full_soon",
+    Severity.CRITICAL,
+    "at its present rates the ring is full within 5 minutes",
+    judgement="only you can decide between more consumers and a larger ring",
+)
+LIMIT = Code(
+    "limit_reached",
+    Severity.WARNING,
+    "a figure has reached its limit",
+    judgement="a limit says that it is too much, not why: see its cause",
+)
+FULL_TODAY = Code(
+    "full_within_hour",
+    Severity.WARNING,
+    "at its present rates the ring is full within an hour",
+    judgement="only you can decide between more consumers and a larger ring",
+)
+BURST = Code(
+    "error_burst",
+    Severity.WARNING,
+    "many more errors in the last 10 minutes than in the day before",
+    judgement="the errors themselves say what to repair first",
+)
+XMIN_LONG = Code(
+    "xmin_held_long",
+    Severity.WARNING,
+    "for over a day something has kept dead rows of the whole database from being removed",
+    judgement="it may be in use: have its owner end it, or drop the slot",
+)
+ARCHIVE_LAGS = Code(
+    "archive_lags", Severity.NOTE, "done rows that are older than a day", repair="archive"
+)
+BLOAT = Code(
+    "bloat",
+    Severity.NOTE,
+    "dead rows, bloated indexes or old statistics: see maintain",
+    repair="maintain (doctor --fix)",
+)
+XMIN = Code(
+    "xmin_held",
+    Severity.NOTE,
+    "for over an hour something has kept dead rows of the whole database from being removed",
+    judgement="it may be in use: have its owner end it, or drop the slot",
+)
+WAITS = Code(
+    "waits",
+    Severity.NOTE,
+    "what sessions at the queue wait for now, and what that means",
+    judgement="a wait is not a fault by itself: see who waits for whom",
+)
+
+
+def _figures(examination: Examination) -> Iterator[Finding]:
+    if examination.snapshot is not None:
+        yield from limits_of(examination, examination.snapshot)
+        yield from full_of(examination.snapshot, examination.queue)
+
+
+def limits_of(examination: Examination, seen: QueueSnapshot) -> Iterator[Finding]:
+    """Limits that are reached. How full a ring of ours is, its own family tells."""
+    ring = (
+        examination.queue.design.flow is Flow.NUMBERS and examination.queue.kind is Kind.INSTALLED
+    )
+    for one in judge(seen, examination.thresholds):
+        if ring and one.figure == "gap_share":
+            continue
+        yield Finding(
+            LIMIT_CRITICAL if one.level is Severity.CRITICAL else LIMIT,
+            one.reason,
+            evidence=one.as_json() | {"estimated": one.estimated},
+            estimated=("value",) if one.estimated else (),
+            cause=_cause(seen, one),
+            consequence=_consequence(one, examination.queue),
+            for_seconds=one.value if one.figure == "age" else None,
+            judgement=_limit_judgement(examination, one),
+        )
+
+
+def _cause(seen: QueueSnapshot, one: Exceeded) -> str:
+    """A pause is why nothing is popped; errors have other causes."""
+    if seen.paused is not None and one.figure != "errors":
+        return f"it is {seen.paused.words}"
+    return _CAUSES[one.figure]
+
+
+_CAUSES = {
+    "depth": "more is pushed than popped, now or earlier",
+    "age": "consumers do not get to it in time",
+    "errors": "consumers failed them: dbq-console errors groups them by their text",
+    "gap_share": "more is pushed than popped",
+}
+
+
+def _consequence(one: Exceeded, queue: Queue) -> str:
+    if one.figure == "errors":
+        archives = queue.kind is Kind.INSTALLED and "archive" in queue.verbs
+        return "they wait for an operator: requeue them" + ", or archive them" * archives
+    if one.figure == "gap_share":
+        return "a full ring takes no more pushes"
+    return "messages are delivered late"
+
+
+def _limit_judgement(examination: Examination, one: Exceeded) -> str:
+    queue, seen = examination.queue, examination.snapshot
+    if seen is not None and seen.paused and one.figure != "errors":
+        return f"it is paused: {command(queue, 'resume')}"
+    if one.figure == "errors" and "requeue" in queue.verbs:
+        kinds, again = command(queue, "errors"), command(queue, "requeue")
+        return f"the errors say what to repair first: {kinds}; then {again}"
+    if one.figure == "gap_share" and "resize" in queue.verbs:
+        return f"add consumers, or slots: {command(queue, 'resize', 'SIZE')}"
+    return f"add consumers, or see what they wait for: {command(queue, 'waits')}"
+
+
+def fills(seen: QueueSnapshot) -> bool:
+    """Whether the ring is full within an hour by the whole range of its rates, not by chance."""
+    if seen.gap is None or not seen.capacity or not FULL_SHARE <= seen.gap / seen.capacity < 1:
+        return False
+    slowest = seen.filling_per_second[0] if seen.filling_per_second else 0.0
+    if slowest <= 0 or slowest < FULL_LEAST * (seen.push_per_second or 0.0):
+        return False
+    latest = seen.full_in_range_seconds[1]
+    return latest is not None and latest < FULL_WARNING_SECONDS
+
+
+def full_of(seen: QueueSnapshot, queue: Queue) -> Iterator[Finding]:
+    """When a ring is full, if it fills."""
+    soonest, latest = seen.full_in_range_seconds
+    middle = seen.full_in_seconds
+    if not fills(seen) or soonest is None or latest is None or middle is None:
+        return
+    buys = None if seen.capacity is None else seen.resize_buys_seconds(2 * seen.capacity)
+    yield Finding(
+        FULL_SOON if latest < FULL_CRITICAL_SECONDS else FULL_TODAY,
+        f"full in {duration(middle)} ({duration(soonest)} to {duration(latest)})",
+        evidence={
+            "gap": seen.gap,
+            "capacity": seen.capacity,
+            "push_per_second": seen.push_per_second,
+            "pop_per_second": seen.pop_per_second,
+            "full_in_seconds": middle,
+            "full_in_soonest_seconds": soonest,
+            "full_in_latest_seconds": latest,
+            "doubling_buys_seconds": buys,
+        },
+        cause="more is pushed than popped",
+        consequence="a full ring takes no more pushes. Add consumers"
+        + (
+            f", or resize: twice the slots give {duration(buys)} of headroom"
+            if buys is not None
+            else ""
+        ),
+        judgement="add consumers, or slots: "
+        + command(queue, "resize", str(2 * (seen.capacity or 0)))
+        if "resize" in queue.verbs
+        else "",
+    )
+
+
+@dataclass(frozen=True)
+class Errors:
+    """What `errors_lately` tells: of 10 minutes, and of the day before these.
+
+    Each of the two is counted up to MOST and one more, the newest first. Where one was not counted
+    to its end, its rate is that of the time that was.
+    """
+
+    recent: int
+    recent_seconds: float | None
+    """How far back those go."""
+    first_id: str | None
+    first_error: str | None
+    before: int
+    before_seconds: float | None
+
+    @property
+    def seconds(self) -> float:
+        """In how long the recent ones came."""
+        return BURST_SECONDS if self.recent <= MOST else self.recent_seconds or 0.0
+
+    @property
+    def expected(self) -> float:
+        """What came before in as long."""
+        whole = _DAY_SECONDS - BURST_SECONDS
+        span = whole if self.before <= MOST else self.before_seconds or 0.0
+        return self.before * self.seconds / span if span > 0 else 0.0
+
+    @property
+    def is_burst(self) -> bool:
+        """Many, and many more than usual."""
+        if self.before > MOST and not self.before_seconds:
+            return False  # all of one moment: that is no rate
+        return self.recent >= BURST_LEAST and self.recent > BURST_TIMES * self.expected
+
+
+def _burst(examination: Examination) -> Iterator[Finding]:
+    queue = examination.queue
+    ring = queue.design.flow is Flow.NUMBERS
+    if "error" not in queue.states or not queue.finishes:
+        return
+    if not ring and "done_at" not in queue.roles:
+        return  # no column tells when they failed, so none is newer than another
+    if queue.design.library:
+        return  # when they failed stands beside its table, or in no index of it
+    if not can_ask(examination, "errors", "errors_lately"):
+        return
+    where = scope_of(examination.database.product, queue)
+    (found,) = ask(examination, Errors, "errors_lately", where, recent=BURST_SECONDS)
+    said = None if found.first_error is None else masked(found.first_error, examination.masks)
+    first = shortened(said or "?", 40)
+    if found.is_burst:
+        yield Finding(
+            BURST,
+            f"{counted(min(found.recent, MOST), 'error')} in the last {duration(found.seconds)}, "
+            f"baseline ≈{found.expected:,.1f}; the first: {first}",
+            evidence={
+                "recent": found.recent,
+                "recent_seconds": found.seconds,
+                "before": found.before,
+                "before_seconds": found.before_seconds,
+                "usual": round(found.expected, 2),
+                "first_id": found.first_id,
+                "first_error": said,
+            },
+            cause="most likely what the first of them says",
+            consequence="they wait for an operator; once the cause is gone, requeue them",
+            for_seconds=found.recent_seconds,
+            judgement=f"what failed, in groups: {command(queue, 'errors')}; then "
+            f"{command(queue, 'requeue')}",
+        )
+
+
+@dataclass(frozen=True)
+class _Lag:
+    found: int
+    oldest_seconds: float | None
+
+
+def _archive(examination: Examination) -> Iterator[Finding]:
+    queue = examination.queue
+    if "done" not in queue.states or queue.kind is not Kind.INSTALLED:
+        return
+    if not can_ask(examination, "archive", "done_lag"):
+        return
+    (lag,) = ask(examination, _Lag, "done_lag")
+    if lag.found:
+        yield Finding(
+            ARCHIVE_LAGS,
+            f"{counted(lag.found, 'done row')} older than a day",
+            evidence={"count": lag.found, "oldest_seconds": lag.oldest_seconds},
+            cause="they are not archived, or not fast enough",
+            consequence="the table and its indexes grow, and every maintenance takes longer",
+            for_seconds=lag.oldest_seconds,
+            repair=archive_done(queue),
+        )
+
+
+def _bloat(examination: Examination) -> Iterator[Finding]:
+    measures = maintain.measure(examination.database, examination.queue)
+    planned = maintain.picked(
+        examination.database, examination.queue, measures, maintain.MaintainLimits()
+    )
+    # What a queue that is in use leaves behind is daily work of the server's own.
+    steps = [step for step in planned.steps if not _daily(step)]
+    if steps:
+        words = [f"{step.what} {step.target}: {step.reason}" for step in steps]
+        yield Finding(
+            BLOAT,
+            shortened(some(words, most=1), 100),
+            evidence={"steps": [step.as_json() for step in steps]},
+            cause="the server's own maintenance has not got to it, or was prevented",
+            consequence="reads and writes touch more pages than necessary",
+            repair=maintained(
+                examination.queue, some([f"{s.what} {s.target}" for s in steps], between=", ")
+            ),
+        )
+    if why := examination.database.capabilities.missing.get("waits"):
+        examination.unseen.append(f"what keeps dead rows: {why}")
+        return
+    for row in measures.horizon[:1]:
+        seconds, transactions = row.seconds or 0.0, row.transactions or 0
+        long = seconds >= XMIN_WARNING_SECONDS or transactions >= XMIN_WARNING_TRANSACTIONS
+        if long or seconds >= XMIN_NOTE_SECONDS:
+            yield Finding(
+                XMIN_LONG if long else XMIN,
+                f"{holder(row)} keeps dead rows of all queues",
+                evidence=dict(vars(row)),
+                cause="a transaction that does not end, or a replica that does not catch up",
+                consequence=f"no {examination.database.product.cleaner} removes rows that died "
+                "since; every queue here gets slower",
+                for_seconds=row.seconds,
+                judgement="it may be in use: have its owner end it, or drop the slot; "
+                f"{command(examination.queue, 'waits')} shows it",
+            )
+
+
+def _daily(step: maintain.MaintainStep) -> bool:
+    """Dead rows or old statistics in no number worth a note."""
+    if step.what == "ANALYZE":
+        return dict(step.figures).get("live_rows", 0.0) < MOST
+    return step.what == "VACUUM" and dict(step.figures).get("dead_rows", 0.0) < MOST
+
+
+def waits_of(examination: Examination) -> Iterator[Finding]:
+    """A note for each wait that somebody at the queue is in for a while, or many are in."""
+    if why := examination.database.capabilities.missing.get("waits"):
+        examination.unseen.append(f"waits: {why}")
+        return
+    objects = find_objects(examination.database, [examination.queue])
+    activity = examination_at_sessions(examination.database, objects)
+    place = (examination.queue.schema, examination.queue.name)
+    found: defaultdict[tuple[str, str], list[Session]] = defaultdict(list)
+    for session in activity.sessions:
+        if place in session.waits_in and session.wait_kind and session.wait:
+            found[session.wait_kind, session.wait].append(session)
+    for (kind, wait), sessions in sorted(found.items()):
+        if kind == "CPU" or not (len(sessions) >= _FREQUENT or any(map(_lasts, sessions))):
+            continue
+        meaning = explain(examination.database.product.name, kind, wait, examination.queue)
+        yield Finding(
+            WAITS,
+            f"{counted(len(sessions), 'session')}: {kind} {wait}",
+            evidence={"kind": kind, "wait": wait, "sessions": _keys(sessions)},
+            cause=meaning or "a wait that this console does not know",
+            consequence="a session that waits does nothing else meanwhile",
+            judgement="a wait is not a fault by itself; who waits for whom: "
+            f"{command(examination.queue, 'waits')}",
+        )
+
+
+def _lasts(session: Session) -> bool:
+    if session.wait_kind == "Lock":
+        return (session.wait_seconds or 0.0) >= _WAITED_SECONDS
+    return session.wait_kind == "Client" and (session.state_seconds or 0.0) >= _IDLE_SECONDS
+
+
+def _keys(sessions: Sequence[Session]) -> list[object]:
+    return [session.key for session in sessions[:10]]
+
+
+FAMILY = Family(
+    "general health",
+    (
+        *(LIMIT_CRITICAL, FULL_SOON),
+        *(LIMIT, FULL_TODAY, BURST, XMIN_LONG),
+        *(ARCHIVE_LAGS, BLOAT, XMIN, WAITS),
+    ),
+    {
+        "general health": _figures,
+        "errors": _burst,
+        "archive": _archive,
+        "bloat": _bloat,
+        "waits": waits_of,
+    },
+)

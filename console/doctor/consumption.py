@@ -1,0 +1,314 @@
+"""Whether messages that wait are consumed: proven by two samples, some time apart.
+
+Consumers that are at work show: a pop is counted, another message is next, somebody holds rows, or
+a claim is young. Where none of it is seen in samples that lie `idle_for_seconds` apart by the
+database's own clock, nobody consumes. Where that cannot be told, it is said to be unknown.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+
+from console import sql
+from console.catalog import Kind, Queue
+from console.designs import Flow, Order
+from console.doctor.examination import LOCK_SECONDS, STATEMENT_SECONDS, command, counted
+from console.doctor.finding import Code, Finding
+from console.engines import Database
+from console.errors import ConnectionFailedError, ConsoleError
+from console.formats import count, duration
+from console.monitor.figures import Key, key_of
+from console.monitor.limits import Severity, Thresholds, ThresholdsOf
+from console.monitor.owners import Evidence
+from console.monitor.sample import DatabaseSample, QueueSample
+from console.monitor.sample_queries import be_careful
+from console.monitor.snapshot import QueueSnapshot, snapshot
+
+IDLE_FOR_SECONDS = 30.0
+"""So long nothing is popped while messages wait: then the consumers have stopped."""
+_SAMPLES = (1 / 30, 1 / 6, 1.0)
+"""When to sample, as parts of that time: of a queue that is consumed the first one tells."""
+_AT_WORK_SECONDS = 1.0
+"""A transaction that is open for so long may be a consumer's work. What a shorter one pops is
+counted when it ends."""
+
+STOPPED = Code(
+    "consumer_stopped",
+    Severity.WARNING,
+    "messages are ready and wait, and nothing is popped",
+    judgement="consumers run outside the database: start them, or find out what they wait for",
+)
+
+
+@dataclass(frozen=True)
+class Position:
+    """How far the pops of a queue are, as the statement `pops` returns it."""
+
+    moment: float
+    """The database's clock, in seconds."""
+    popped_seconds: float | None
+    """Since the last pop, where that leaves a trace."""
+    next: str | None
+    popped: int | None
+    counted_seconds: float | None
+
+    @property
+    def overdue_seconds(self) -> float:
+        """For how long what is next is due; 0 where it is not, or not known."""
+        try:
+            due = datetime.fromisoformat(self.next or "")
+        except ValueError:
+            return 0.0
+        due = due if due.tzinfo is not None else due.replace(tzinfo=UTC)
+        return max(0.0, self.moment - due.timestamp())
+
+
+class ConsumptionState(Enum):
+    """What is known of a queue's consumption."""
+
+    FINE = "it is consumed, or nothing waits for long"
+    PENDING = "another sample is needed"
+    UNKNOWN = "it cannot be determined"
+    STOPPED = "no consumption"
+
+
+UNPROVEN = {ConsumptionState.PENDING, ConsumptionState.UNKNOWN}
+"""Then nobody knows whether it has ended that nothing is popped."""
+
+
+@dataclass(frozen=True)
+class ConsumptionVerdict:
+    """Of one queue. `why`: what is not known, and why."""
+
+    state: ConsumptionState
+    why: str = ""
+    finding: Finding | None = None
+
+
+_FINE = ConsumptionVerdict(ConsumptionState.FINE)
+
+
+class Consumption:
+    """What samples have shown of the queues of one database so far; one check after the other."""
+
+    def __init__(self, idle_for_seconds: float = IDLE_FOR_SECONDS, *, waits: bool = True) -> None:
+        """`waits`: take the second sample now, once for all queues together. Not where somebody
+        examines again and again: the next check is the second sample."""
+        self._idle_for_seconds = idle_for_seconds
+        self._waits = waits
+        self._since: dict[Key, Position] = {}
+        """The first sample in which a queue stood as it stands now."""
+
+    def watch(
+        self,
+        database: Database,
+        sampled: Callable[[], DatabaseSample],
+        thresholds_of: ThresholdsOf,
+        snapshots: Mapping[Key, QueueSnapshot],
+    ) -> tuple[DatabaseSample, dict[Key, ConsumptionVerdict]]:
+        """The newest sample, and what is known by it. `snapshots`: with rates, from a sampler."""
+        began = time.monotonic()
+        sample = sampled()
+        verdicts = self._judged(database, sample, thresholds_of, snapshots)
+        parts = iter(_SAMPLES)
+        while self._waits and any(
+            one.state is ConsumptionState.PENDING for one in verdicts.values()
+        ):
+            # The database's clock decides; it may go a little slower than this one.
+            part = next(parts, None)
+            until = began + self._idle_for_seconds * (part or 1.0)
+            time.sleep(max(0.0, until - time.monotonic()) if part else 0.1)
+            if time.monotonic() - began > 2 * self._idle_for_seconds + STATEMENT_SECONDS:
+                break
+            sample = sampled()
+            verdicts = self._judged(database, sample, thresholds_of, {})
+        return sample, verdicts
+
+    def _judged(
+        self,
+        database: Database,
+        sample: DatabaseSample,
+        thresholds_of: ThresholdsOf,
+        snapshots: Mapping[Key, QueueSnapshot],
+    ) -> dict[Key, ConsumptionVerdict]:
+        verdicts: dict[Key, ConsumptionVerdict] = {}
+        waiting: list[tuple[QueueSample, QueueSnapshot]] = []
+        for one in sample.queues:
+            key, thresholds = key_of(one.queue), thresholds_of(one.queue.name)
+            seen, rated = snapshot(one, sample.connection), snapshots.get(key)
+            popped = rated is not None and bool(rated.pop_per_second)
+            # Of a paused queue it is known why nothing is popped.
+            if (
+                popped
+                or seen.paused
+                or not self._waits_long(seen, thresholds)
+                or _at_work(seen, thresholds)
+            ):
+                verdicts[key] = _FINE
+                self._since.pop(key, None)
+            else:
+                waiting.append((one, seen))
+        positions = _positions(database, [one for one, _ in waiting])
+        for one, seen in waiting:
+            key = key_of(one.queue)
+            position = positions[key]
+            verdicts[key] = (
+                ConsumptionVerdict(ConsumptionState.UNKNOWN, position)
+                if isinstance(position, str)
+                else self._compared(one.queue, seen, position, thresholds_of(one.queue.name))
+            )
+        return verdicts
+
+    def _limit(self, thresholds: Thresholds) -> float:
+        """From which age on a message is late."""
+        limits = thresholds.age_seconds
+        return limits.warning or limits.critical or self._idle_for_seconds
+
+    def _waits_long(self, seen: QueueSnapshot, thresholds: Thresholds) -> bool:
+        """Whether messages wait for longer than they should, as far as anybody knows."""
+        late = seen.age_seconds is None or seen.age_seconds >= self._limit(thresholds)
+        return bool(seen.ready) and late
+
+    def _compared(
+        self, queue: Queue, seen: QueueSnapshot, now: Position, thresholds: Thresholds
+    ) -> ConsumptionVerdict:
+        key, limit = key_of(queue), self._limit(thresholds)
+        order = queue.design.order_with(queue.options)
+        before = self._since.setdefault(key, now)
+        fresh = now.popped_seconds is not None and now.popped_seconds < self._idle_for_seconds
+        if order is Order.DUE and queue.kind is Kind.INSTALLED:
+            fresh = fresh or now.overdue_seconds < limit
+        # Of a stack what is pushed last is next: that it is another one shows no pop.
+        taken = now.next != before.next and order is not Order.LIFO
+        if fresh or taken or now.popped != before.popped:
+            self._since[key] = now
+            return _FINE
+        if now.moment - before.moment < self._idle_for_seconds:
+            return ConsumptionVerdict(
+                ConsumptionState.PENDING,
+                f"it takes two samples {duration(self._idle_for_seconds)} apart, and this is the "
+                "first",
+            )
+        if why := _untold(seen, before, now, thresholds):
+            return ConsumptionVerdict(ConsumptionState.UNKNOWN, why)
+        return ConsumptionVerdict(
+            ConsumptionState.STOPPED, finding=_stopped(queue, seen, before, now)
+        )
+
+
+def _at_work(seen: QueueSnapshot, thresholds: Thresholds) -> bool:
+    """Whether somebody is seen to be at work: in an open transaction, or on a claim."""
+    ages = [one.transaction_seconds for one in seen.held_by]
+    if any(age is None or age >= _AT_WORK_SECONDS for age in ages):
+        return True
+    young = [c for c in seen.claims or () if (c.claimed_seconds or 0.0) < _stuck(thresholds)]
+    return any(claim.owner is Evidence.ALIVE for claim in young)
+
+
+def _stuck(thresholds: Thresholds) -> float:
+    return thresholds.stuck_after_seconds
+
+
+def _untold(seen: QueueSnapshot, before: Position, now: Position, thresholds: Thresholds) -> str:
+    """Why two samples that are alike prove nothing here; nothing where they do."""
+    if seen.holders is None:
+        return "who holds rows cannot be seen here"
+    young = (seen.claimed or 0) - (seen.stuck or 0)
+    proven_gone = sum(
+        claim.bound and claim.owner is Evidence.GONE
+        for claim in seen.claims or ()
+        if (claim.claimed_seconds or 0.0) < _stuck(thresholds)
+    )
+    if young > proven_gone:
+        return (
+            f"nothing was popped, but {counted(young, 'claim')} younger than "
+            f"{duration(_stuck(thresholds))}, of an owner that the server does not know"
+        )
+    if now.popped_seconds is not None:
+        return ""
+    if now.next is None:
+        return "no pop was counted, and no order tells which message is next"
+    if now.next != before.next:
+        return "a stack is pushed onto, and no sample tells whether its bottom is ever popped"
+    return ""
+
+
+def _stopped(queue: Queue, seen: QueueSnapshot, before: Position, now: Position) -> Finding:
+    proven = now.moment - before.moment
+    idle = max(proven, _idle_seconds(seen, now) or 0.0)
+    return Finding(
+        STOPPED,
+        stopped_words(seen, idle),
+        evidence={
+            "ready": seen.ready,
+            "age_seconds": seen.age_seconds,
+            "idle_seconds": idle,
+            "proven_seconds": proven,
+            "next": now.next,
+            "popped": now.popped,
+            "last_pop_seconds": now.popped_seconds,
+        },
+        estimated=("ready",) if "ready" in seen.estimated else (),
+        cause="the consumers stopped, lost their connections, or wait for something else: no pop "
+        "was counted between two samples, the same message is next, and nobody holds rows",
+        consequence="the backlog grows until they are back",
+        since=datetime.fromtimestamp(now.moment - idle, UTC),
+        judgement="consumers run outside the database: start them; who is connected, and what they "
+        f"wait for: {command(queue, 'waits')}",
+    )
+
+
+def stopped_words(seen: QueueSnapshot, idle_seconds: float) -> str:
+    """In one line, by the figures of a moment."""
+    ready = count(seen.ready or 0, estimated="ready" in seen.estimated)
+    oldest = "" if seen.age_seconds is None else f", the oldest for {duration(seen.age_seconds)}"
+    return f"{ready} ready{oldest}, and nothing was popped for {duration(idle_seconds)} or longer"
+
+
+def _idle_seconds(seen: QueueSnapshot, now: Position) -> float | None:
+    """For how long nothing was popped, at least; None: that left no trace."""
+    if now.popped_seconds is not None:
+        return now.popped_seconds
+    never = now.popped == 0 and not seen.claimed
+    if never and now.counted_seconds is not None and seen.age_seconds is not None:
+        return min(now.counted_seconds, seen.age_seconds)
+    return None
+
+
+def _positions(database: Database, queues: Sequence[QueueSample]) -> dict[Key, Position | str]:
+    """How far the pops of each queue are; words: why that is not known."""
+    if not queues:
+        return {}
+    found: dict[Key, Position | str] = {}
+    with database.session("read the pop counters", read_only=True) as session:
+        for one in queues:
+            queue = one.queue
+            if queue.kind is not Kind.INSTALLED:
+                found[key_of(queue)] = _counted(one)
+                continue
+            try:
+                with session.transaction(f"read the pop counters of {queue.name!r}") as connection:
+                    be_careful(connection, database, STATEMENT_SECONDS, LOCK_SECONDS)
+                    found[key_of(queue)] = sql.row(
+                        connection, Position, "doctor.pops", queue.scope(connection)
+                    )
+            except ConnectionFailedError:
+                raise
+            except ConsoleError as error:
+                found[key_of(queue)] = error.why or error.what
+    return found
+
+
+def _counted(one: QueueSample) -> Position | str:
+    """Of somebody else's table: what the server counts, by the moment at which it was read."""
+    row = one.row
+    if row is None or one.taken_at is None:
+        return one.problem or "it could not be read"
+    if one.queue.design.flow is Flow.NUMBERS:
+        number = None if row.next_pop is None else str(row.next_pop)
+        return Position(one.taken_at, None, number, None, None)
+    counts = (row.updated, row.deleted)
+    popped = None if None in counts else sum(filter(None, counts))
+    return Position(one.taken_at, None, None, popped, None)

@@ -1,0 +1,159 @@
+"""Tables that others made: what a library's own tools leave behind, and partitions gone astray."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from console import sql
+from console.catalog import Kind
+from console.doctor.examination import (
+    MOST,
+    STATEMENT_SECONDS,
+    Examination,
+    Family,
+    counted,
+)
+from console.doctor.finding import Code, Finding
+from console.formats import duration
+from console.monitor.limits import Severity
+from console.monitor.sample_queries import be_careful
+
+RETRYING_SECONDS = 86_400.0
+"""A job that fails and is tried again for so long is told. How long that is, each library's
+statement `retrying` says, by what it keeps."""
+
+DEFAULT_PARTITION = Code(
+    "default_partition",
+    Severity.WARNING,
+    "rows in the default partition of a partitioned table: no partition was created for them",
+)
+LOCKED = Code(
+    "queue_locked",
+    Severity.WARNING,
+    "a library's named queue that a worker has locked for longer than the threshold",
+)
+RETRYING = Code(
+    "jobs_retrying",
+    Severity.WARNING,
+    "jobs that have been failing and retried for longer than a day, and do not count as errors yet",
+)
+
+
+def _has(examination: Examination, statement: str) -> bool:
+    return sql.has(examination.database.product, f"{examination.queue.design.name}.{statement}")
+
+
+@dataclass(frozen=True)
+class _Partition:
+    schema: str
+    partition: str
+
+
+def _default_partition(examination: Examination) -> Iterator[Finding]:
+    if not sql.has(examination.database.product, "partitions.default_partition"):
+        return
+    with examination.moment() as connection:
+        be_careful(connection, examination.database, STATEMENT_SECONDS)
+        scope = examination.queue.scope(connection)
+        found = sql.rows(connection, _Partition, "partitions.default_partition", scope)
+        for one in found:
+            values = {"partition_schema": one.schema, "partition": one.partition}
+            within = examination.queue.scope(connection, **values)
+            rows = sql.value(connection, int, "partitions.partition_rows", within)
+            if rows:
+                yield Finding(
+                    DEFAULT_PARTITION,
+                    f"{counted(rows, 'row')} in the default partition {one.partition}",
+                    evidence={"partition": one.partition, "rows": rows},
+                    cause="they arrived before their partition existed: what creates partitions "
+                    "(pg_partman's run_maintenance) does not run, or runs too late",
+                    consequence="no partition for their range can be created before they are moved "
+                    "(pg_partman: CALL partition_data_proc), so later rows land here too; "
+                    "retention drops none of them",
+                )
+
+
+@dataclass(frozen=True)
+class _LockedQueue:
+    name: str
+    locked_by: str | None
+    seconds: float
+    waiting: int
+
+
+def _locked(examination: Examination) -> Iterator[Finding]:
+    if not _has(examination, "locked_queues"):
+        return
+    with examination.moment() as connection:
+        be_careful(connection, examination.database, STATEMENT_SECONDS)
+        found = examination.fetch(
+            connection,
+            _LockedQueue,
+            "locked_queues",
+            seconds=examination.thresholds.stuck_after_seconds,
+        )
+    schema = examination.queue.schema
+    for one in found:
+        worker = one.locked_by or "?"
+        literal = "'" + worker.replace("'", "''") + "'"
+        own = sql.quote_identifier(examination.database.product.dialect, schema)
+        yield Finding(
+            LOCKED,
+            f"the named queue {one.name} is locked for {duration(one.seconds)} by {worker}, "
+            f"{counted(one.waiting, 'job')} wait",
+            evidence={
+                "queue_name": one.name,
+                "locked_by": one.locked_by,
+                "seconds": one.seconds,
+                "waiting": one.waiting,
+            },
+            cause="its worker is still running one of its jobs, or was killed and left it locked",
+            consequence="no other job of that named queue runs; the library considers such a lock "
+            "dead after 4 hours",
+            judgement="once you are sure that the worker is dead: "
+            f"SELECT {own}.force_unlock_workers(ARRAY[{literal}])",
+            for_seconds=one.seconds,
+        )
+
+
+@dataclass(frozen=True)
+class _Retrying:
+    jobs: int
+    oldest_seconds: float | None
+    attempts: int | None
+    id: str | None
+
+
+def _retrying(examination: Examination) -> Iterator[Finding]:
+    if not _has(examination, "retrying"):
+        return
+    with examination.moment() as connection:
+        be_careful(connection, examination.database, STATEMENT_SECONDS)
+        (found,) = examination.fetch(connection, _Retrying, "retrying", seconds=RETRYING_SECONDS)
+    if not found.jobs or found.oldest_seconds is None:
+        return
+    yield Finding(
+        RETRYING,
+        f"{counted(min(found.jobs, MOST + 1), 'job')} failed and retried, the oldest for "
+        f"{duration(found.oldest_seconds)}",
+        evidence={
+            "jobs": found.jobs,
+            "oldest_seconds": found.oldest_seconds,
+            "most_attempts": found.attempts,
+            "oldest_id": found.id,
+        },
+        cause="each attempt fails, and some are left: the library waits longer after each of them",
+        consequence="they count as scheduled or ready, never as errors, until no attempt is left",
+        for_seconds=found.oldest_seconds,
+    )
+
+
+FAMILY = Family(
+    "tables of libraries",
+    (DEFAULT_PARTITION, LOCKED, RETRYING),
+    {
+        "its default partition": _default_partition,
+        "its named queues": _locked,
+        "jobs that are retried": _retrying,
+    },
+    lambda queue: queue.kind is Kind.ADOPTED,
+)

@@ -1,0 +1,304 @@
+"""Messages themselves: halves of a split queue's, and those that were popped too often.
+
+Halves, a row without its payload and a payload without its row, are searched for in both tables
+from the newest id down, so that what waits to be popped comes first.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from console.catalog import Kind, Queue
+from console.designs import Flow
+from console.doctor import claims
+from console.doctor import examination as examining
+from console.doctor.examination import (
+    LOCK_SECONDS,
+    STATEMENT_SECONDS,
+    Examination,
+    Family,
+    ask,
+    can_ask,
+    command,
+    counted,
+    scanned,
+    some,
+    texts,
+)
+from console.doctor.finding import Code, Finding
+from console.doctor.repairs import IncompleteMessages, SetAside, incomplete_messages
+from console.monitor.limits import Severity
+from console.monitor.message import pages
+from console.monitor.sample_queries import be_careful
+from console.monitor.scans import Scan
+
+Row = TypeVar("Row", IncompleteMessages, "AloneRow")
+
+_WHAT = "messages without their payload"
+_ALONE = "payloads without a message"
+_SHOWN = 10
+_CAUSE = "a row of one of the two tables was deleted by hand, or only one of them was restored"
+
+PAYLOAD_MISSING = Code(
+    "payload_missing",
+    Severity.CRITICAL,
+    "rows of a split queue without a payload, ready or in a stuck claim: a pop returns nothing for "
+    "them",
+    repair="doctor --fix: it marks these rows as errors",
+)
+PAYLOAD_LOST = Code(
+    "payload_lost",
+    Severity.NOTE,
+    "rows of a split queue in other states have no payload",
+    judgement="only a backup has the payload: insert it, or delete the rows",
+)
+PAYLOAD_ALONE = Code(
+    "payload_alone",
+    Severity.NOTE,
+    "payloads of a split queue that belong to no message",
+    judgement="they may be remains of messages: examine them before you delete them",
+)
+
+
+def applies(queue: Queue) -> bool:
+    """Whether its messages have two halves."""
+    return queue.design.shape == "split" and queue.kind is Kind.INSTALLED
+
+
+@dataclass(frozen=True)
+class AloneRow:
+    """What the statement `alone` returns."""
+
+    looked: int
+    lowest: int | None
+    alone: int
+    alone_ids: Any
+
+
+@dataclass
+class _Found:
+    count: int = 0
+    ids: list[str] = field(default_factory=list)
+    chunks: list[int] = field(default_factory=list)
+    """The newest id of each chunk that has some."""
+
+    def add(self, count: int, ids: Any, newest: int) -> None:
+        if count:
+            self.count += count
+            self.ids = (self.ids + texts(ids))[:_SHOWN]
+            self.chunks.append(newest)
+
+
+def _without_payload(examination: Examination) -> Iterator[Finding]:
+    queue = examination.queue
+    if not can_ask(examination, _WHAT, "halves"):
+        return
+    ready, stuck, kept = _Found(), _Found(), _Found()
+    for newest, row in _scan(examination, _WHAT, _incomplete):
+        ready.add(row.ready, row.ready_ids, newest)
+        stuck.add(row.stuck, row.stuck_ids, newest)
+        kept.add(row.kept, row.kept_ids, newest)
+    if ready.count or stuck.count:
+        yield _missing(examination, ready, stuck)
+    if kept.count:
+        yield Finding(
+            PAYLOAD_LOST,
+            f"{counted(kept.count, 'row')} without a payload, neither ready nor stuck",
+            evidence={"count": kept.count, "ids": kept.ids},
+            cause=_CAUSE,
+            consequence="they cannot be archived or requeued, having no payload. Insert "
+            f'the payload into "{queue.name}_data" from a backup, or delete the rows',
+        )
+
+
+def _missing(examination: Examination, ready: _Found, stuck: _Found) -> Finding:
+    single = examination.queue.options.get("dequeue") == "single"
+    states = {"ready": ready, "claimed": stuck}
+    words = [f"{one.count:,} {state}" for state, one in states.items() if one.count]
+    ids = [*ready.ids, *stuck.ids][:_SHOWN]
+    count = ready.count + stuck.count
+    return Finding(
+        PAYLOAD_MISSING,
+        f"{counted(count, 'row')} without a payload ({', '.join(words)}): "
+        + some(ids, most=3, between=", "),
+        evidence={
+            "count": count,
+            "ids": ids,
+            **{state: {"count": one.count, "ids": one.ids} for state, one in states.items()},
+        },
+        cause=_CAUSE,
+        consequence="a pop that meets one at the head returns nothing, as if the queue were "
+        "empty, and everything behind it waits; the payload is lost unless a backup has it"
+        if single
+        else "a pop claims it and returns no row for it, and no release takes the claim; the "
+        "payload is lost unless a backup has it",
+        repair=SetAside(
+            examination.queue,
+            count,
+            examination.thresholds.stuck_after_seconds,
+            tuple(dict.fromkeys(sorted((*ready.chunks, *stuck.chunks), reverse=True))),
+        ),
+    )
+
+
+def _incomplete(examination: Examination, newest: int) -> IncompleteMessages:
+    with examination.moment() as connection:
+        be_careful(connection, examination.database, STATEMENT_SECONDS, LOCK_SECONDS)
+        found, _ = incomplete_messages(
+            connection,
+            examination.queue,
+            examination.thresholds.stuck_after_seconds,
+            newest=newest,
+            most=examining.CHUNK_ROWS,
+        )
+    return found
+
+
+def _alone(examination: Examination) -> Iterator[Finding]:
+    if not can_ask(examination, _ALONE, "alone"):
+        return
+    alone = _Found()
+
+    def chunk(examination: Examination, newest: int) -> AloneRow:
+        (row,) = ask(examination, AloneRow, "alone", newest=newest, most=examining.CHUNK_ROWS)
+        return row
+
+    for newest, row in _scan(examination, _ALONE, chunk):
+        alone.add(row.alone, row.alone_ids, newest)
+    if alone.count:
+        yield Finding(
+            PAYLOAD_ALONE,
+            f"{counted(alone.count, 'payload')} without a message",
+            evidence={"count": alone.count, "ids": alone.ids},
+            cause=_CAUSE,
+            consequence="they take up space and no verb sees them",
+        )
+
+
+def _scan(
+    examination: Examination, what: str, chunk: Callable[[Examination, int], Row]
+) -> Iterator[tuple[int, Row]]:
+    """Each chunk with the id that it began at."""
+
+    def read(newest: int) -> tuple[int, Row]:
+        return newest, chunk(examination, newest)
+
+    def after(found: tuple[int, Row]) -> tuple[int, int | None]:
+        looked, lowest = found[1].looked, found[1].lowest
+        return looked, None if looked < examining.CHUNK_ROWS or lowest is None else lowest - 1
+
+    bound, lowest = examining.bound_of(examination), examining.NEWEST
+    for newest, row in pages(examining.NEWEST, read, after, bound):
+        yield newest, row
+        lowest = lowest if row.lowest is None else row.lowest
+    if bound.met:
+        words = f"{what}: {examining.told(bound)} examined, those up to id {lowest - 1} not"
+        examination.unseen.append(words)
+
+
+INTEGRITY = Family(
+    _WHAT,
+    (PAYLOAD_MISSING, PAYLOAD_LOST, PAYLOAD_ALONE),
+    {
+        _WHAT: _without_payload,
+        _ALONE: _alone,
+    },
+    applies,
+)
+
+
+# Messages that were tried too often: all that are not done are examined, by their indexes.
+
+LEAST_ATTEMPTS = 5
+"""A message that was popped so often is more likely at fault than its consumers."""
+_TOO_OFTEN = "messages popped too often"
+_UNDONE = ("ready", "claimed", "error")
+
+POISON = Code(
+    "poison",
+    Severity.WARNING,
+    f"messages that were popped {LEAST_ATTEMPTS} times or more and are not done",
+    judgement="the message or its consumer is at fault: see one with its error, then move it to "
+    "another queue, or purge it",
+)
+
+
+@dataclass(frozen=True)
+class TriedRow:
+    """What the statement `tried` returns."""
+
+    key_time: str | None
+    key_id: str
+    position: int
+    looked: int
+    id: str | None
+    attempts: int | None
+
+
+@dataclass
+class _State:
+    found: int = 0
+    most: int = 0
+    ids: list[str] = field(default_factory=list)
+
+    def add(self, row: TriedRow) -> None:
+        self.found += 1
+        self.most = max(self.most, row.attempts or 0)
+        if len(self.ids) < _SHOWN:
+            self.ids.append(row.id or "?")
+
+
+def _poison(examination: Examination) -> Iterator[Finding]:
+    queue = examination.queue
+    if "attempts" not in queue.roles and queue.design.flow is not Flow.NUMBERS:
+        examination.unseen.append(f"{_TOO_OFTEN}: no column counts the attempts")
+        return
+    states: dict[str, _State] = {}
+    for scan in scans(queue):
+        for row in _tried(examination, scan):
+            states.setdefault(scan.state, _State()).add(row)
+    if not states:
+        return
+    total = sum(state.found for state in states.values())
+    most = max(state.most for state in states.values())
+    by_state = ", ".join(f"{state.found:,} {name}" for name, state in states.items())
+    yield Finding(
+        POISON,
+        f"{counted(total, 'message')} popped {LEAST_ATTEMPTS} times or more, one {most} times "
+        f"({by_state})",
+        evidence={
+            name: {"count": state.found, "most_attempts": state.most, "ids": state.ids}
+            for name, state in states.items()
+        },
+        cause="each attempt ended with the consumer's death, a release or an error: most likely "
+        "the message is at fault",
+        consequence="they waste a consumer's time again and again",
+        judgement="the message or its consumer is at fault; its error: "
+        f"{command(queue, 'errors')}. {_way_out(queue)}",
+    )
+
+
+def _way_out(queue: Queue) -> str:
+    if why := queue.refusal("purge"):
+        return why
+    to_other = command(queue, "requeue", "--to", "OTHER", "--filter", "id=ID")
+    return f"requeue them to another queue ({to_other}), or purge them"
+
+
+def scans(queue: Queue) -> list[Scan]:
+    """The ways through all messages that have been tried and may be again."""
+    return [scan for scan in claims.scans(queue) if scan.state in _UNDONE]
+
+
+def _tried(examination: Examination, scan: Scan) -> Iterator[TriedRow]:
+    """The rows of one scan that were tried too often."""
+    rows = scanned(examination, _TOO_OFTEN, scan, TriedRow, "tried", least=LEAST_ATTEMPTS)
+    return (row for row in rows if (row.attempts or 0) >= LEAST_ATTEMPTS)
+
+
+ATTEMPTS = Family(
+    _TOO_OFTEN,
+    (POISON,),
+    {_TOO_OFTEN: _poison},
+    claims.applies,
+)

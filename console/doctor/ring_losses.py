@@ -1,0 +1,197 @@
+"""A ring's lost numbers: what was drawn, and will never be used or asked for."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from console import sql
+from console.doctor import ring_proof as causes
+from console.doctor.examination import Examination
+from console.doctor.finding import Code, Finding, Repair
+from console.doctor.repairs import relay
+from console.doctor.ring_map import Structure
+from console.doctor.ring_proof import (
+    Astray,
+    Life,
+    Loss,
+    Losses,
+    NumberRange,
+    as_evidence,
+    spelled,
+    total,
+)
+from console.doctor.ring_repairs import Mend
+from console.formats import duration, numbered
+from console.monitor.limits import Severity
+
+OLD_SECONDS = 3600.0
+"""A hole that is parked for longer is examined by too many pops."""
+
+SPENT_BEYOND = Code(
+    "spent_beyond_ring",
+    Severity.CRITICAL,
+    "more pop numbers were consumed ahead of the pushes than the ring has slots: relay at once",
+    repair="relay, which renumbers all live messages",
+)
+ORPHAN = Code(
+    "orphan",
+    Severity.CRITICAL,
+    "orphans: messages whose pop number was consumed (drawn, and lost); no pop will ask for them",
+    repair="doctor --fix: it parks their numbers, so that pops take them",
+)
+SPENT = Code(
+    "spent",
+    Severity.WARNING,
+    "consumed pop numbers, not parked and not pushed yet: their messages will be orphans",
+    repair="doctor --fix: it parks them, so that later pops take their messages",
+)
+PILE = Code(
+    "holes_pile_up",
+    Severity.WARNING,
+    "more parked holes than slots, or one older than an hour: every pop checks them",
+    repair="doctor --fix, and record by itself",
+)
+HOLE = Code(
+    "hole",
+    Severity.NOTE,
+    "holes: consumed push numbers that will never have a message",
+    repair="doctor --fix",
+)
+STALE_VOID = Code(
+    "stale_void",
+    Severity.NOTE,
+    "void numbers (push numbers that could not be used) that no pop will ever drop",
+    repair="doctor --fix",
+)
+
+
+@dataclass(frozen=True)
+class Ring:
+    examination: Examination
+    life: Life
+    now: Structure
+    lost: Losses
+
+    def runs(self, *kinds: Astray) -> list[NumberRange]:
+        return [run for kind in kinds for run in self.lost.proven.get(kind, ())]
+
+    def mend(self, *kinds: Astray) -> Mend:
+        counts = {kind: total(self.runs(kind)) for kind in kinds}
+        found = {kind: count for kind, count in counts.items() if count}
+        return Mend(self.examination.queue, found, self.examination.patience_seconds)
+
+
+def _lost(
+    ring: Ring,
+    code: Code,
+    runs: Sequence[NumberRange],
+    summary: str,
+    consequence: str,
+    repair: Repair,
+    **evidence: object,
+) -> Finding:
+    """A finding on lost numbers: which they are, what became of them and since when."""
+    found = causes.causes(runs, ring.life)
+    ages = [run.since for run in runs if run.since is not None]
+    told: dict[str, object] = {
+        "causes": {
+            loss.value: [[run.first, run.last] for run in some[:20]] for loss, some in found.items()
+        }
+    }
+    crashed = Loss.CRASH in found
+    if crashed and ring.life.crashed_at is not None:
+        told["crashed_at"] = ring.life.crashed_at.isoformat()
+    return Finding(
+        code,
+        summary,
+        evidence=as_evidence(runs) | evidence | told,
+        cause=causes.told(found, ring.life),
+        consequence=consequence,
+        since=ring.life.crashed_at if crashed else min(ages, default=None),
+        repair=repair,
+    )
+
+
+def beyond(ring: Ring) -> Iterator[Finding]:
+    runs, size = ring.runs(Astray.SPENT), ring.now.size
+    if total(runs) > size:
+        yield _lost(
+            ring,
+            SPENT_BEYOND,
+            runs,
+            f"{total(runs):,} pop numbers were consumed ahead of the pushes, in {size:,} slots",
+            "the next messages fill the whole ring, and no pop asks for any of them",
+            relay(ring.examination.queue),
+        )
+
+
+def orphans(ring: Ring) -> Iterator[Finding]:
+    if runs := ring.runs(Astray.ORPHAN):
+        yield _lost(
+            ring,
+            ORPHAN,
+            runs,
+            f"{numbered(total(runs), 'orphan')}: {spelled(runs)}",
+            "no pop will ever ask for these messages, and each blocks its slot in every lap",
+            ring.mend(Astray.ORPHAN),
+        )
+
+
+def spent(ring: Ring) -> Iterator[Finding]:
+    runs = ring.runs(Astray.SPENT)
+    if runs and total(runs) <= ring.now.size:
+        count = numbered(total(runs), "consumed pop number")
+        yield _lost(
+            ring,
+            SPENT,
+            runs,
+            f"{count} ahead of the pushes: {spelled(runs)}",
+            "the messages that will get these numbers will be orphans",
+            ring.mend(Astray.SPENT),
+        )
+
+
+def holes(ring: Ring) -> Iterator[Finding]:
+    now = ring.now
+    parked, ahead = ring.runs(Astray.PARKED_HOLE), ring.runs(Astray.HOLE)
+    runs = sorted([*parked, *ahead], key=lambda run: run.first)
+    if not runs:
+        return
+    age_seconds = _oldest_seconds(ring, parked)
+    old = age_seconds >= OLD_SECONDS
+    pile = old or total(parked) > now.size
+    age = f", the oldest parked for {duration(age_seconds)}" if old else ""
+    yield _lost(
+        ring,
+        PILE if pile else HOLE,
+        runs,
+        f"{numbered(total(runs), 'hole')}: {spelled(runs)}{age}",
+        "a pop that meets them spends a few milliseconds on each, and after eight it returns no "
+        "row; nothing is lost",
+        ring.mend(Astray.PARKED_HOLE, Astray.HOLE),
+        parked=total(parked),
+        not_drawn_yet=total(ahead),
+    )
+
+
+def _oldest_seconds(ring: Ring, parked: Sequence[NumberRange]) -> float:
+    """How long the oldest hole is parked, by the server's clock; 0 where it cannot be long."""
+    ages = [run.since for run in parked if run.since is not None]
+    if not ages or (ring.now.parked_seconds or 0.0) < OLD_SECONDS:
+        return 0.0
+    with ring.examination.moment() as connection:
+        now = sql.value(connection, datetime, "actions.moment")
+    return (now - min(ages)).total_seconds()
+
+
+def voids(ring: Ring) -> Iterator[Finding]:
+    if runs := ring.runs(Astray.VOID):
+        count = numbered(total(runs), "void number")
+        yield _lost(
+            ring,
+            STALE_VOID,
+            runs,
+            f"{count} that no pop will drop: {spelled(runs)}",
+            "none but their rows",
+            ring.mend(Astray.VOID),
+        )

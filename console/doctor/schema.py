@@ -1,0 +1,283 @@
+"""The indexes and keys that a queue's tables are made with, and which of them are not there.
+
+What is wanted is read from the very script that makes the tables.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from console import sql
+from console.actions import maintain, shipped, upgrade
+from console.actions.upgrade import Difference, How
+from console.catalog import INTERFACE_VERSION, Kind, Queue
+from console.doctor import repairs
+from console.doctor.examination import Examination, Family, ask, texts
+from console.doctor.finding import Code, Finding
+from console.engines import Product
+from console.monitor.limits import Severity
+
+_TEXT = 2_000
+"""Of a text that differs so much is shown."""
+
+CODE_MISSING = Code(
+    "code_missing",
+    Severity.CRITICAL,
+    "a function or table of the queue is missing, or a function has another signature",
+    judgement="restore a missing table or column from a backup, or reinstall the queue",
+    repair="upgrade",
+)
+CODE_CHANGED = Code(
+    "code_changed",
+    Severity.WARNING,
+    "installed code was modified locally: it differs from what this console installs",
+    repair="upgrade",
+)
+CODE_OLDER = Code(
+    "code_older",
+    Severity.NOTE,
+    "the queue is of another version than this console's",
+    judgement="a newer console installed it: use that one",
+    repair="upgrade",
+)
+
+
+def _code(examination: Examination) -> Iterator[Finding]:
+    queue = examination.queue
+    found = upgrade.differences(examination.database, queue)
+    if queue.version > INTERFACE_VERSION:
+        yield Finding(
+            CODE_OLDER,
+            f"its version is {queue.version}, this console's is {INTERFACE_VERSION}",
+            evidence={"version": queue.version, "shipped_version": INTERFACE_VERSION},
+            cause="a newer console installed it",
+            consequence="this console may not know all of it: use the newer one",
+        )
+        return
+    hidden = [one for one in found if one.how is How.HIDDEN]
+    examination.unseen.extend(one.line for one in hidden)
+    found = [one for one in found if one not in hidden and one.how is not How.POPS]
+    plan = upgrade.UpgradePlan(queue, tuple(found))
+    repair = repairs.upgrade(queue, by_hand=plan.changed_by_hand)
+    mendable = all(one.mendable for one in found)
+    gone = [one for one in found if _is_grave(one, older=queue.version != INTERFACE_VERSION)]
+    by_hand = plan.changed_by_hand
+    changed = [one for one in found if one not in gone and by_hand and one.kind == "function"]
+    older = [one for one in found if one not in gone and one not in changed]
+    for code, some, cause, consequence in (
+        (
+            CODE_MISSING,
+            gone,
+            "dropped or replaced by hand, or lost in a restore",
+            "its callers fail, or get other results than they expect",
+        ),
+        (
+            CODE_CHANGED,
+            changed,
+            "it was changed after it was installed",
+            "what the design promises may no longer hold: order, locks, what a pop skips",
+        ),
+        (
+            CODE_OLDER,
+            older,
+            "an older console installed it",
+            "its functions work as they did in that version",
+        ),
+    ):
+        if some:
+            yield Finding(
+                code,
+                "; ".join(one.line for one in some[:5])
+                + (f"; and {len(some) - 5} more" if len(some) > 5 else ""),
+                evidence={"differences": [_difference(one) for one in some]},
+                cause=cause,
+                consequence=consequence,
+                repair=repair if mendable else None,
+            )
+
+
+def _is_grave(one: Difference, *, older: bool) -> bool:
+    """An older version may lack what a newer one has, and call it otherwise."""
+    if one.kind in {"catalog", "version"}:
+        return False
+    if one.how is How.MISSING:
+        return not older or not one.mendable
+    return one.how is How.CALLED_OTHERWISE and not older
+
+
+def _difference(one: Difference) -> dict[str, object]:
+    """Code is no payload: it is shown, as far as it differs."""
+    found: dict[str, object] = {"kind": one.kind, "name": one.name, "how": one.how.value}
+    if one.installed:
+        found |= {"installed": one.installed[:_TEXT], "shipped": one.shipped[:_TEXT]}
+    return found
+
+
+@dataclass(frozen=True)
+class ShippedIndex:
+    """One index, or one key, as the script makes it."""
+
+    table: str
+    columns: tuple[str, ...]
+    condition: str
+    is_key: bool
+    statement: str
+    """Makes it; empty: a key, which is made with its table."""
+    is_primary: bool = False
+
+    @property
+    def label(self) -> str:
+        where = f" where {self.condition}" if self.condition else ""
+        return f"{self.table} ({', '.join(self.columns)}){where}"
+
+
+@dataclass(frozen=True)
+class Index:
+    table_name: str
+    name: str
+    columns: Any
+    condition: str | None
+    is_unique: bool
+    valid: bool
+    being_built: bool
+
+    def is_wanted(self, wanted: ShippedIndex) -> bool:
+        """Whether it does what that one is for."""
+        return (
+            self.table_name == wanted.table
+            and [bare(column) for column in texts(self.columns)]
+            == [bare(c) for c in wanted.columns]
+            and bare(self.condition or "") == bare(wanted.condition)
+            and (self.is_unique or not wanted.is_key)
+        )
+
+    def keeps(self, wanted: ShippedIndex) -> bool:
+        """Whether it keeps those ids apart: what an interrupted statement left does not."""
+        return self.is_wanted(wanted) and (self.valid or not _LEFT.search(self.name))
+
+
+_MADE = "_key_made"
+"""What a key is made of has this name until it is the key."""
+_LEFT = re.compile(rf"{_MADE}$|_ccnew\d*$")
+# Names as either engine quotes them, and what only one of them writes.
+_IDENT = r'(?:"(?:[^"]|"")*"|\[(?:[^\]]|\]\])*\])'
+_TABLE = re.compile(
+    rf"CREATE (?:UNLOGGED )?TABLE {_IDENT}\.(?P<name>{_IDENT}) \(\n(?P<columns>.*?)\n\)",
+    re.DOTALL,
+)
+_COLUMN_KEY = re.compile(
+    r"^\s*(?P<columns>[a-z]\w*) .*\b(?P<kind>PRIMARY KEY|UNIQUE)\b", re.MULTILINE
+)
+_TABLE_KEY = re.compile(
+    rf"^\s*(?:CONSTRAINT {_IDENT} )?(?P<kind>PRIMARY KEY|UNIQUE)(?: CLUSTERED)? "
+    r"\((?P<columns>[^)]+)\)",
+    re.MULTILINE,
+)
+_INDEX = re.compile(
+    rf"^CREATE (?:NONCLUSTERED )?INDEX (?:{_IDENT} )?ON {_IDENT}\.(?P<name>{_IDENT}) "
+    r"\((?P<columns>.*?)\)(?:\s+INCLUDE \([^)]*\))?(?:\s+WHERE (?P<condition>[^;]*?))?"
+    r"(?:\s+WITH \([^)]*\))?;$",
+    re.MULTILINE,
+)
+
+
+def wanted(product: Product, queue: Queue) -> list[ShippedIndex]:
+    """All that the design's script makes."""
+    text = _script(product, queue)
+    return list(_keys(text)) + [
+        ShippedIndex(
+            _unquoted(found["name"]),
+            tuple(found["columns"].split(", ")),
+            found["condition"] or "",
+            is_key=False,
+            statement=found[0],
+        )
+        for found in _INDEX.finditer(text)
+    ]
+
+
+def tables(product: Product, queue: Queue) -> list[tuple[str, str]]:
+    """Each table that the script makes, and the text of its columns."""
+    found = _TABLE.finditer(_script(product, queue))
+    return [(_unquoted(table["name"]), table["columns"]) for table in found]
+
+
+def _script(product: Product, queue: Queue) -> str:
+    return "\n".join(
+        batch
+        for script in shipped.tables_of(product, queue)
+        for batch in sql.batches(script, product.dialect, queue.scope(product))
+    )
+
+
+def _keys(text: str) -> Iterator[ShippedIndex]:
+    for table in _TABLE.finditer(text):
+        name = _unquoted(table["name"])
+        for kind in (_COLUMN_KEY, _TABLE_KEY):
+            for found in kind.finditer(table["columns"]):
+                columns = tuple(found["columns"].split(", "))
+                primary = found["kind"] == "PRIMARY KEY"
+                yield ShippedIndex(name, columns, "", is_key=True, statement="", is_primary=primary)
+
+
+def there(examination: Examination, tables: Sequence[str]) -> list[Index]:
+    names = examination.database.product.array(sorted(set(tables)))
+    return ask(examination, Index, "indexes", schema=examination.queue.schema, tables=names)
+
+
+def key_step(product: Product, schema: str, one: ShippedIndex) -> maintain.MaintainStep:
+    """A key of one or two columns, made beside the traffic as far as that goes (PostgreSQL)."""
+    made = f"{one.table}{_MADE}"
+    column, second = (*one.columns, "")[:2]
+    values = {"schema": schema, "relation": one.table, "index": made}
+    values |= {"column": column, "second": second}
+    values["constraint"] = f"{one.table}_pkey" if one.is_primary else f"{one.table}_key"
+    kind = "primary" if one.is_primary else "unique"
+    scope = sql.Scope(values, {"columns": str(len(one.columns)), "key": kind})
+
+    def text(name: str) -> str:
+        return sql.plain(sql.script(f"maintenance.{name}", product.dialect, scope))
+
+    return maintain.MaintainStep(
+        "ADD KEY",
+        one.table,
+        f"it is missing: {one.label}",
+        (text("drop_leftover"), text("make_unique"), text("make_key")),
+        always=text("drop_leftover"),  # its own name is gone with the key that is made of it
+    )
+
+
+class _OfTable(Protocol):
+    @property
+    def table(self) -> str: ...
+
+
+Part = TypeVar("Part", bound=_OfTable)
+
+
+def on_tables(examination: Examination, missing: Sequence[Part]) -> list[Part]:
+    """Those whose table is there: one that is not is a finding of its own."""
+    if not missing:
+        return []
+    tables = {
+        table.name for table in maintain.measure(examination.database, examination.queue).tables
+    }
+    return [one for one in missing if one.table in tables]
+
+
+def bare(text: str) -> str:
+    """Without what the server writes otherwise than the script: brackets, quotes, blanks."""
+    return re.sub(r'[\s()"\[\]]', "", text).lower()
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace(name[-1] * 2, name[-1])
+
+
+FAMILY = Family(
+    "installed code",
+    (CODE_MISSING, CODE_CHANGED, CODE_OLDER),
+    {"installed code": _code},
+    lambda queue: queue.kind is Kind.INSTALLED,
+)

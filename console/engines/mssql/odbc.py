@@ -1,0 +1,412 @@
+"""From a URL to an ODBC connection string, and to the name that a connection is shown by.
+
+Whatever a URL or its `odbc_connect` says is passed on; what is missing is added. No message repeats
+any of it that may be a secret.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import importlib.util
+import platform
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from console.errors import ConnectionFailedError, UsageError
+
+if TYPE_CHECKING:
+    from sqlalchemy import URL
+
+EXTRA = "pip install 'dbq-console[mssql]'"
+"""Brings pyodbc and, on Linux and macOS, Microsoft's driver."""
+
+WHEEL = "mssql_python_odbc"
+"""The import name of the wheel that holds Microsoft's driver."""
+
+
+class Family(Enum):
+    """Who made a driver: their connection strings differ."""
+
+    MICROSOFT = "Microsoft"
+    FREETDS = "FreeTDS"
+    OTHER = "other"
+
+
+@dataclass(frozen=True)
+class Driver:
+    """An ODBC driver as a connection string names it: as it is registered, or by its library."""
+
+    name: str
+
+    @property
+    def family(self) -> Family:
+        """By the names that both makers use everywhere."""
+        name = self.name.rpartition("/")[2].casefold()
+        if "freetds" in name or "tdsodbc" in name:
+            return Family.FREETDS
+        if "sql server" in name or "msodbcsql" in name or "sqlncli" in name:
+            return Family.MICROSOFT
+        return Family.OTHER
+
+
+_MICROSOFT = re.compile(r"ODBC Driver (\d+) for SQL Server")
+_SHOWABLE = re.compile(r"[\w ().,+/\\:-]{1,200}")
+_MACHINES = {"amd64": "x86_64", "aarch64": "arm64"}
+
+
+def load_pyodbc() -> Any:
+    """The module pyodbc; ConnectionFailedError where it, or the driver manager it loads, lacks."""
+    try:
+        odbc: Any = importlib.import_module("pyodbc")
+    except ModuleNotFoundError as error:
+        raise ConnectionFailedError(
+            "SQL Server needs the Python package pyodbc.",
+            why="It is not installed.",
+            next_step=EXTRA,
+        ) from error
+    except ImportError as error:
+        raise ConnectionFailedError(
+            "SQL Server needs the Python package pyodbc.",
+            why=f"It is installed but cannot be loaded: {error}.",
+            next_step=f"Install the ODBC driver manager: {_packages().manager}",
+        ) from error
+    # The pool is SQLAlchemy's: a connection closed there must be closed at the server too.
+    odbc.pooling = False
+    return odbc
+
+
+def choose(named: str, odbc: Any) -> Driver:
+    """The driver that the URL names, else the best one to be had.
+
+    That is the newest of Microsoft's that is installed, Microsoft's in the wheel, FreeTDS.
+    """
+    installed = _installed(odbc)
+    if named:
+        return _named(named, installed)
+    if microsoft := [name for name in installed if _MICROSOFT.fullmatch(name)]:
+        return Driver(max(microsoft, key=_version))
+    path, problem = _in_wheel()
+    if path:
+        return Driver(path)
+    if freetds := [name for name in installed if Driver(name).family is Family.FREETDS]:
+        return Driver(freetds[0])
+    packages = _packages()
+    if problem:
+        raise ConnectionFailedError(
+            "There is no ODBC driver for SQL Server that works here.",
+            why=f"Microsoft's, from the Python package, cannot be loaded: {problem}.",
+            next_step=f"Install what it needs: {packages.manager}",
+        )
+    raise ConnectionFailedError(
+        "There is no ODBC driver for SQL Server here.",
+        why=f"Installed are: {', '.join(installed) or 'none'}.",
+        next_step=f"{EXTRA} brings Microsoft's"
+        + (f"; or FreeTDS: {packages.freetds}" if packages.freetds else "."),
+    )
+
+
+def showable(text: str) -> str:
+    """The text, where it looks like a name and nothing else: what a URL holds may be a secret."""
+    return repr(text) if _SHOWABLE.fullmatch(text) else "that the URL names"
+
+
+def _installed(odbc: Any) -> list[str]:
+    try:
+        return list(odbc.drivers())
+    except odbc.Error:
+        return []  # a broken odbcinst.ini: a driver by its path still works
+
+
+def _version(name: str) -> int:
+    match = _MICROSOFT.fullmatch(name)
+    return int(match[1]) if match else 0
+
+
+def _named(named: str, installed: Sequence[str]) -> Driver:
+    for name in installed:
+        if name.casefold() == named.casefold():
+            return Driver(name)
+    if Path(named).is_absolute() and Path(named).is_file():
+        return Driver(named)
+    raise ConnectionFailedError(
+        f"The ODBC driver {showable(named)} is not installed.",
+        why=f"Installed are: {', '.join(installed) or 'none'}.",
+        next_step="Leave `driver` out of the URL to let the console choose.",
+    )
+
+
+def _in_wheel() -> tuple[str, str]:
+    """The library in Microsoft's wheel that can be loaded here, and why there is none."""
+    problem = ""
+    for path in _libraries():
+        try:
+            # The driver manager says "file not found" whatever is missing; this says what.
+            ctypes.CDLL(str(path))
+        except OSError as error:
+            problem = problem or str(error)
+        else:
+            return str(path), ""
+    return "", problem
+
+
+def _libraries() -> list[Path]:
+    """The wheel's drivers for this machine, those for this distribution first."""
+    spec = importlib.util.find_spec(WHEEL)
+    if spec is None or not spec.submodule_search_locations:
+        return []
+    machine = platform.machine().casefold()
+    machine = _MACHINES.get(machine, machine)
+    here = _distribution()
+    found: list[tuple[bool, Path]] = []
+    for folder in map(Path, spec.submodule_search_locations):
+        for path in folder.rglob("libmsodbcsql*"):
+            parts = path.relative_to(folder).parts
+            if machine in parts and path.is_file():
+                words = {word for part in parts for word in part.split("_")}
+                found.append((here.isdisjoint(words), path))
+    return [path for _, path in sorted(found)]
+
+
+def _distribution() -> set[str]:
+    """What this system calls itself and what it is like: {"ubuntu", "debian"}, {"darwin"}."""
+    if sys.platform != "linux":
+        return {sys.platform}
+    try:
+        release = platform.freedesktop_os_release()
+    except OSError:
+        return set()
+    return {release.get("ID", ""), *release.get("ID_LIKE", "").split()} - {""}
+
+
+@dataclass(frozen=True)
+class _Packages:
+    manager: str
+    """Installs the driver manager and what Microsoft's driver loads."""
+    freetds: str
+
+
+_PACKAGES = {
+    "debian": _Packages(
+        "apt-get install unixodbc libgssapi-krb5-2", "apt-get install unixodbc tdsodbc"
+    ),
+    "rhel": _Packages("dnf install unixODBC krb5-libs", "dnf install unixODBC freetds"),
+    "fedora": _Packages("dnf install unixODBC krb5-libs", "dnf install unixODBC freetds"),
+    "suse": _Packages("zypper install unixODBC krb5", ""),
+    "alpine": _Packages("apk add unixodbc krb5-libs", "apk add unixodbc freetds"),
+    "arch": _Packages("pacman -S unixodbc krb5", "pacman -S unixodbc freetds"),
+    "darwin": _Packages("brew install unixodbc krb5", "brew install unixodbc freetds"),
+}
+
+
+def _packages() -> _Packages:
+    here = _distribution()
+    for name, packages in _PACKAGES.items():
+        if name in here:
+            return packages
+    return _Packages("the system's packages unixODBC and krb5 (libgssapi_krb5)", "")
+
+
+Words = list[tuple[str, str]]
+"""The keywords of a connection string with their values, in their order."""
+
+_SERVER = ("SERVER", "Address", "Addr", "Network Address")
+_SECRETS = ("PWD", "Password", "AccessToken")
+_FIELDS = ("username", "user", "password", "host", "port", "database")
+"""Parts of a URL that may stand in its query as well."""
+
+_OURS = ("odbc_connect", "autocommit", "ansi", "unicode_results")
+"""Of the query, what is no keyword of ODBC."""
+
+_PROTOCOL = re.compile(r"(?:tcp|np|lpc|admin):", re.IGNORECASE)
+_SERVER_NAME = re.compile(r"[\w.:()\[\]$-]+(?:\\[\w$]+)?(?:,\s*\d+)?")
+_KEYWORD = re.compile(r"[A-Za-z][\w ./-]*")
+
+
+@dataclass(frozen=True)
+class OdbcTarget:
+    """What to connect to: a connection string without what the driver decides."""
+
+    words: Words
+
+    @property
+    def driver(self) -> str:
+        """The driver that the URL names, or nothing."""
+        return value(self.words, "DRIVER")
+
+    @property
+    def dsn(self) -> str:
+        """The data source that the URL names, or nothing: it has a driver of its own."""
+        return value(self.words, "DSN", "FILEDSN")
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """What must be in no message, as it is and as it stands in the connection string."""
+        found = [v for k, v in self.words if v and _is(k, *_SECRETS)]
+        return frozenset(found) | {v.replace("}", "}}") for v in found}
+
+
+def target(url: URL, data_sources: Sequence[str] = ()) -> OdbcTarget:
+    """What the URL asks for. `data_sources` are the names of those that this machine has."""
+    given = _query(url)
+    words = read(given.get("odbc_connect", ""))
+    fields = {**_fields(url), **{k: v for k, v in given.items() if k in _FIELDS}}
+    more = {k: v for k, v in given.items() if k not in (*_FIELDS, *_OURS)}
+    words += [(k, v) for k, v in more.items() if not has(words, k)]
+    host, port = fields.get("host", ""), fields.get("port", "")
+    if not has(words, "DSN", "FILEDSN", *_SERVER):
+        alone = host and not (port or fields.get("database") or has(words, "DRIVER"))
+        if alone and host.casefold() in {name.casefold() for name in data_sources}:
+            words.append(("DSN", host))
+        else:
+            words.append(("SERVER", f"{host or 'localhost'}{f',{port}' if port else ''}"))
+    user = fields.get("username") or fields.get("user", "")
+    for keyword, found in (
+        ("DATABASE", fields.get("database", "")),
+        ("UID", user),
+        ("PWD", fields.get("password", "") if user else ""),
+    ):
+        if found and not has(words, keyword):
+            words.append((keyword, found))
+    anonymous = not has(words, "UID", "Authentication", "Trusted_Connection", "DSN", "FILEDSN")
+    if anonymous and "odbc_connect" not in given:
+        words.append(("Trusted_Connection", "Yes"))
+    return OdbcTarget(words)
+
+
+def connection_string(asked: OdbcTarget, driver: Driver, application_name: str) -> str:
+    """The whole connection string for this driver."""
+    words = [(k, v) for k, v in asked.words if not _is(k, "DRIVER")]
+    if not asked.dsn:
+        words.insert(0, ("DRIVER", driver.name))
+    added: dict[Family, Words] = {
+        # A connection that the driver replaced in silence would be another session: what is bound
+        # to the session, a claim or a transaction, would go on in one that knows nothing of it.
+        Family.MICROSOFT: [("ConnectRetryCount", "0")],
+        Family.FREETDS: [("TDS_Version", "7.4"), ("ClientCharset", "UTF-8")],
+        Family.OTHER: [],
+    }
+    for keyword, found in [("APP", application_name), *added[driver.family]]:
+        if not has(words, keyword):
+            words.append((keyword, found))
+    text = ";".join(f"{k}={_quoted(v, driver.family, k)}" for k, v in words)
+    try:
+        text.encode("utf-16-le")
+    except UnicodeEncodeError:
+        raise _unreadable("It is not valid Unicode.") from None
+    if "\0" in text:
+        raise _unreadable("It holds the character NUL.")
+    return text
+
+
+def label(url: URL) -> str:
+    """Server and database, never a user or a password."""
+    words = target(url).words
+    server = _PROTOCOL.sub("", value(words, *_SERVER)).replace(", ", ",")
+    database = value(words, "DATABASE")
+    if not server:
+        name = value(words, "DSN", "FILEDSN")
+    elif _SERVER_NAME.fullmatch(server):
+        name = ":".join(server.rsplit(",", 1))
+    else:
+        name = "?"  # a forgotten semicolon can put anything there
+    shown = database if "=" not in database and ";" not in database else "?"
+    return f"{name if '=' not in name and ';' not in name else '?'}/{shown}"
+
+
+def value(words: Words, *keywords: str) -> str:
+    """The value of the first of these keywords, as a driver takes it."""
+    return next((v for k, v in words if _is(k, *keywords)), "")
+
+
+def has(words: Words, *keywords: str) -> bool:
+    """Whether any of these keywords is given."""
+    return any(_is(k, *keywords) for k, _ in words)
+
+
+def read(text: str) -> Words:
+    """A connection string's keywords and values; UsageError where it is none."""
+    return list(_pairs(text))
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    at = 0
+    while at < len(text):
+        if text[at] in "; \t\r\n":
+            at += 1
+            continue
+        keyword, sign, _ = text[at:].partition("=")
+        if not sign or not _KEYWORD.fullmatch(keyword.strip()):
+            raise _unreadable(
+                f"Its part at character {at + 1} does not have the form keyword=value."
+            )
+        at += len(keyword) + 1
+        while at < len(text) and text[at] in " \t":
+            at += 1
+        if at < len(text) and text[at] == "{":
+            found, at = _braced(text, at)
+        else:
+            end = text.find(";", at)
+            end = len(text) if end < 0 else end
+            found, at = text[at:end].strip(), end
+        yield keyword.strip(), found
+
+
+def _braced(text: str, start: int) -> tuple[str, int]:
+    """The value in braces that begins at `start`, and where it ends. `}}` in it is one `}`."""
+    at = start + 1
+    while (at := text.find("}", at)) >= 0:
+        rest = text[at + 1 :].lstrip(" \t")
+        if not rest or rest.startswith(";"):
+            return text[start + 1 : at].replace("}}", "}"), len(text) - len(rest)
+        at += 2 if rest.startswith("}") else 1
+    raise _unreadable(f"The brace at character {start + 1} is not closed as it should be.")
+
+
+def _quoted(text: str, family: Family, keyword: str) -> str:
+    """The value, in braces where it must be."""
+    plain = text == text.strip() and not text.startswith("{") and ";" not in text
+    if plain and not _is(keyword, "DRIVER"):
+        return text
+    # FreeTDS 1.3, the one that distributions have, takes all up to "};" as it stands.
+    return "{" + (text if family is Family.FREETDS else text.replace("}", "}}")) + "}"
+
+
+def _is(keyword: str, *names: str) -> bool:
+    return keyword.casefold() in {name.casefold() for name in names}
+
+
+def _query(url: URL) -> dict[str, str]:
+    """The URL's query, each keyword once."""
+    found: dict[str, str] = {}
+    for keyword, given in url.query.items():
+        if not isinstance(given, str):
+            raise _unreadable(f"It gives the keyword {showable(keyword)} more than once.")
+        if not _KEYWORD.fullmatch(keyword):
+            raise _unreadable("Its query has a name that is not an ODBC keyword.")
+        found[keyword] = given
+    return found
+
+
+def _fields(url: URL) -> dict[str, str]:
+    given = {
+        "username": url.username,
+        "password": url.password,
+        "host": url.host,
+        "port": url.port,
+        "database": url.database,
+    }
+    return {name: str(found) for name, found in given.items() if found}
+
+
+def _unreadable(why: str) -> UsageError:
+    return UsageError(
+        "The connection URL cannot be read.",
+        why=why,
+        next_step="Example: mssql+pyodbc://user@host:1433/database",
+    )

@@ -1,0 +1,65 @@
+"""Names of queues as they were seen last, in this user's state: what a shell completes without
+connecting. One file a connection; nothing but names is in it."""
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from console import state
+
+_MOST = 10_000
+"""Names of one connection."""
+
+
+_kept: dict[Path, list[str]] = {}
+"""What this process has written: a sample each second shall not write each second."""
+
+
+def folder() -> Path:
+    """Where they are kept."""
+    return state.folder() / "queues"
+
+
+def keep(connection: str, names: Iterable[str]) -> None:
+    """What the connection has now. Where nothing can be written, nothing is completed."""
+    # A shell has a candidate a line.
+    found = sorted(name for name in set(names) if name.isprintable())[:_MOST]
+    path = _path(connection)
+    if _kept.get(path) == found:
+        return
+    _kept[path] = found
+    text = json.dumps({"connection": connection, "queues": found}, ensure_ascii=False)
+    with suppress(OSError, ValueError):
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # Others read it at any moment: it is there whole, or as it was before.
+        descriptor, new = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(new).replace(path)
+
+
+def names(connection: str | None = None) -> list[str]:
+    """Those of a connection; None: of all."""
+    if connection is not None:
+        return _read(_path(connection)) or []
+    found: set[str] = set()
+    with suppress(OSError):
+        for path in folder().glob("*.json"):
+            found.update(_read(path) or [])
+    return sorted(found)
+
+
+def _path(connection: str) -> Path:
+    digest = hashlib.sha256(connection.encode("utf-8", "surrogatepass")).hexdigest()
+    return folder() / f"{digest[:24]}.json"
+
+
+def _read(path: Path) -> list[str] | None:
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        found = json.loads(path.read_text(encoding="utf-8"))["queues"]
+        return [one for one in found if isinstance(one, str)]
+    return None

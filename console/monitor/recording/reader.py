@@ -1,0 +1,384 @@
+"""Records read again: from closed segments and from those that are still open, in order of time.
+
+For what the recordings no longer have, the rollup tables of a lake are read, without Spark: a day
+comes from the recordings where these know something of it that the lake does not, or where points
+are wanted that are shorter than a minute. Else it comes from the widest table whose rows are no
+longer than a point."""
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from console import rollup_files
+from console.errors import ConsoleError, UsageError
+from console.monitor.recording import segments
+from console.monitor.recording.segments import ALWAYS, KINDS, RecordKind, TimeRange
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass
+class SkippedRecords:
+    """What could not be read, and is said."""
+
+    files: int = 0
+    lines: int = 0
+    newer: int = 0
+    """Records of a newer console than this one."""
+
+    @property
+    def words(self) -> str:
+        """For a person; empty where nothing was."""
+        told = [
+            (self.files, "damaged files"),
+            (self.lines, "torn lines"),
+            (self.newer, "records of a newer console"),
+        ]
+        found = ", ".join(f"{number:,} {what}" for number, what in told if number)
+        return f"skipped: {found}" if found else ""
+
+
+@dataclass
+class RecordReader:
+    """Reads one connection's records under a folder. Waits for the disk."""
+
+    root: Path
+    connection: str
+    skipped: SkippedRecords = field(default_factory=SkippedRecords)
+
+    def rows(
+        self,
+        kind: RecordKind,
+        span: TimeRange,
+        columns: Sequence[str] | None = None,
+        thin: Callable[[list[dict[str, Any]]], list[dict[str, Any]]] | None = None,
+        **equal: str,
+    ) -> list[dict[str, Any]]:
+        """Rows of a kind in a span, in order of time; `equal`: of a schema, of a queue.
+
+        What is damaged is skipped and counted. `thin` makes fewer of the rows of a file, at once.
+        """
+        names = list(columns or kind.columns)
+        # The open ones first: one that is closed meanwhile is then found among the others.
+        found, read = self._open(kind, span, names, equal)
+        for day, path in segments.closed(self.root, kind, self.connection):
+            if span.begin.date() <= day <= span.end.date() and path.stem not in read:
+                rows = self._closed(kind, path, span, names, equal)
+                found += rows if thin is None else thin(rows)
+        found.sort(key=lambda row: row["at"])
+        return found
+
+    def extent(self, kind: RecordKind) -> tuple[datetime, datetime] | None:
+        """When the first and the last record of a kind was made; None: there is none.
+
+        Only the ends of the recording are read: it may be a month.
+        """
+        files = list(segments.closed(self.root, kind, self.connection))
+        ends: list[datetime] = []
+        for ordered in (files, files[::-1]):
+            for _, path in ordered:
+                found = self._closed(kind, path, ALWAYS, ["at"], {})
+                if found:
+                    ends += [row["at"] for row in found]
+                    break
+        ends += [row["at"] for row in self._open(kind, ALWAYS, ["at"], {})[0]]
+        return (min(ends), max(ends)) if ends else None
+
+    def _open(
+        self, kind: RecordKind, span: TimeRange, names: Sequence[str], equal: Mapping[str, str]
+    ) -> tuple[list[dict[str, Any]], set[str]]:
+        found: list[dict[str, Any]] = []
+        read: set[str] = set()
+        for path in segments.leftovers(self.root, self.connection):
+            try:
+                lines = segments.read_lines(path)
+            except FileNotFoundError:
+                continue  # closed just now
+            except OSError:
+                self.skipped.files += 1
+                continue
+            read.add(path.stem)
+            self.skipped.newer += lines.newer
+            self.skipped.lines += max(0, lines.torn - 1)  # the last one may just be written
+            for of, row in lines.rows:
+                matches = all(row.get(name) == value for name, value in equal.items())
+                if of is kind and row["at"] in span and matches:
+                    found.append({name: row[name] for name in names})
+        return found, read
+
+    def _closed(
+        self,
+        kind: RecordKind,
+        path: Path,
+        span: TimeRange,
+        names: Sequence[str],
+        equal: Mapping[str, str],
+    ) -> list[dict[str, Any]]:
+        import pyarrow as pa  # noqa: PLC0415  # verbs shall start at once
+        import pyarrow.parquet as pq  # noqa: PLC0415
+
+        wanted: list[tuple[str, str, object]] = [("at", ">=", span.begin), ("at", "<", span.end)]
+        wanted += [(name, "==", value) for name, value in equal.items()]
+        try:
+            there = set(pq.read_schema(path).names)  # type: ignore[no-untyped-call]
+            columns = [name for name in {*names, "at"} if name in there]
+            table = pq.read_table(  # type: ignore[no-untyped-call]
+                path, columns=columns, filters=wanted, partitioning=None
+            )
+            known = segments.schema(kind)
+            types = {name: known.field(name).type for name in columns}
+            rows: list[dict[str, Any]] = sound(table, types).to_pylist()
+        except FileNotFoundError:
+            return []  # let go of for its age just now
+        except (OSError, KeyError, ValueError, OverflowError, pa.ArrowException):
+            self.skipped.files += 1
+            return []
+        return [{name: row.get(name) for name in names} for row in rows]
+
+
+def sound(table: "pa.Table", types: Mapping[str, "pa.DataType"]) -> "pa.Table":
+    """The table with its columns in these types, no figure infinite. ArrowException.
+
+    A file that somebody else has written may have anything under our names.
+    """
+    import pyarrow as pa  # noqa: PLC0415
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    for at, name in enumerate(table.column_names):
+        if name not in types:
+            continue
+        column = table.column(at).cast(types[name])
+        if pa.types.is_floating(types[name]):
+            column = pc.if_else(pc.is_finite(column), column, None)  # type: ignore[attr-defined]
+        table = table.set_column(at, name, column)
+    return table
+
+
+RAW = "raw"
+
+
+@dataclass(frozen=True)
+class Made:
+    """A day in the lake: the segments that it was made of, by kind."""
+
+    segments: Mapping[str, frozenset[str]]
+
+
+@dataclass
+class Rollups:
+    """Reads one connection's tables of a lake: a folder, or a URI that Arrow knows."""
+
+    lake: str
+    connection: str
+    skipped: SkippedRecords = field(default_factory=SkippedRecords)
+
+    def __post_init__(self) -> None:
+        """UsageError for a place that cannot be."""
+        from pyarrow import fs  # noqa: PLC0415  # verbs shall start at once
+
+        place = self.lake if "://" in self.lake else str(Path(self.lake).expanduser().absolute())
+        try:
+            known = place.replace("s3a://", "s3://")
+            self._files, self._root = fs.FileSystem.from_uri(known)  # type: ignore[attr-defined]
+        except (ValueError, OSError, NotImplementedError) as error:
+            raise UsageError(
+                f"The lake {place!r} is not a usable location.", why=str(error)
+            ) from error
+
+    def days(self) -> dict[date, Made]:
+        """The days that are whole in the lake. ConsoleError where it cannot be read."""
+        found: dict[date, Made] = {}
+        for path in self.names(rollup_files.manifests(self.connection)):
+            name = path.rsplit("/", 1)[-1]
+            try:
+                day = date.fromisoformat(name.removeprefix("date=").removesuffix(".json"))
+                with self._files.open_input_stream(path) as file:
+                    told = json.loads(file.read())
+                made = {kind: frozenset(names) for kind, names in told["segments"].items()}
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
+                self.skipped.files += 1
+                continue
+            if told.get("state") == "done":
+                found[day] = Made(made)
+        return found
+
+    def rows(
+        self, kind: str, width: str, days: Iterable[date], span: TimeRange, **equal: str
+    ) -> list[dict[str, Any]]:
+        """Rows of a table that touch the span, in order of time; what is damaged is skipped."""
+        found: list[dict[str, Any]] = []
+        for day in days:
+            folder = f"{rollup_files.folder(width, kind, self.connection)}/date={day}"
+            for path in self.names(folder):
+                name = path.rsplit("/", 1)[-1]
+                if name.endswith(".parquet") and not name.startswith(("_", ".")):
+                    found += self._read(path, equal)
+        length = timedelta(seconds=rollup_files.WIDTHS[width])
+        inside = [r for r in found if r["begin"] < span.end and r["begin"] + length > span.begin]
+        return sorted(inside, key=lambda row: row["begin"])
+
+    def _read(self, path: str, equal: Mapping[str, str]) -> list[dict[str, Any]]:
+        import pyarrow as pa  # noqa: PLC0415
+        import pyarrow.parquet as pq  # noqa: PLC0415
+
+        try:
+            table = pq.read_table(  # type: ignore[no-untyped-call]
+                path,
+                filesystem=self._files,
+                filters=[(name, "==", value) for name, value in equal.items()] or None,
+                partitioning=None,
+            )
+            rows: list[dict[str, Any]] = sound(table, _types()).to_pylist()
+            return [row for row in rows if row["begin"] is not None]
+        except FileNotFoundError:
+            return []
+        except (OSError, KeyError, ValueError, OverflowError, pa.ArrowException):
+            self.skipped.files += 1
+            return []
+
+    def names(self, folder: str) -> list[str]:
+        """The paths in a folder of the lake, sorted."""
+        from pyarrow import fs  # noqa: PLC0415
+
+        place = f"{self._root.rstrip('/')}/{folder}"
+        selector = fs.FileSelector(place, allow_not_found=True)  # type: ignore[attr-defined]
+        try:
+            return sorted(info.path for info in self._files.get_file_info(selector))
+        except OSError as error:
+            raise ConsoleError(
+                f"The lake {self.lake} cannot be read.", why=error.strerror or str(error)
+            ) from error
+
+
+def _types() -> dict[str, "pa.DataType"]:
+    """Of the columns that are read here."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    number = {
+        **{f"{name}_max": pa.float64() for name in rollup_files.MEANS},
+        **{f"{name}_avg": pa.float64() for name in rollup_files.MEANS},
+    }
+    whole = {f"{name}_max": pa.int64() for name in rollup_files.COUNTS} | {"looks": pa.int64()}
+    texts = ("schema", "queue", "design", "verdict", "code", "severity", "summary")
+    times = dict.fromkeys(("begin", "first_at", "last_at"), pa.timestamp("us", tz="UTC"))
+    return {**number, **whole, **dict.fromkeys(texts, pa.string()), **times}
+
+
+def connections(lake: str) -> list[str]:
+    """Every connection of which the lake has a rollup."""
+    return [
+        unquote(name.removeprefix("connection="))
+        for path in Rollups(lake, "").names("_manifests/rollup")
+        if (name := path.rsplit("/", 1)[-1]).startswith("connection=")
+    ]
+
+
+@dataclass(frozen=True)
+class Sources:
+    """From where the days of a span come."""
+
+    by_width: Mapping[str, tuple[date, ...]]
+    """`minute`, `hour`, `day`."""
+    raw: frozenset[date]
+    """From the recordings. A day may be here and among the minutes: each knows a part of it."""
+    both: frozenset[date]
+    """Those days."""
+    step_seconds: int
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Those that are used, the narrowest first."""
+        tables = (width for width in rollup_files.WIDTHS if self.by_width.get(width))
+        return (*((RAW,) if self.raw else ()), *tables)
+
+
+def choose(
+    root: Path, connection: str, made: Mapping[date, Made], span: TimeRange, step_seconds: int
+) -> Sources:
+    """From where each day of a span is best taken, for points of about that length."""
+    here = _recorded(root, connection)
+    opened = _first_open(root, connection)
+    raw: set[date] = set()
+    lake: list[date] = []
+    both: list[date] = []
+    for day in span.days():
+        names = here.get(day, set())
+        is_open = opened is not None and day >= opened
+        if day not in made:
+            if names or is_open:
+                raw.add(day)
+            continue
+        known = {(kind, name) for kind, of in made[day].segments.items() for name in of}
+        if (
+            names - known
+            or is_open
+            or (step_seconds < rollup_files.WIDTHS["minute"] and known <= names)
+        ):
+            raw.add(day)
+            if not known <= names:
+                both.append(day)
+        else:
+            lake.append(day)
+    if both or lake:
+        step_seconds = max(step_seconds, rollup_files.WIDTHS["minute"])
+    widest = [w for w, seconds in rollup_files.WIDTHS.items() if step_seconds % seconds == 0][-1:]
+    by_width: dict[str, tuple[date, ...]] = {"minute": tuple(both)}
+    for width in widest:
+        by_width[width] = (*by_width.get(width, ()), *lake)
+    return Sources(by_width, frozenset(raw), frozenset(both), step_seconds)
+
+
+def _recorded(root: Path, connection: str) -> dict[date, set[tuple[str, str]]]:
+    """The kinds and names of the closed segments of each day, of those kinds that are rolled up."""
+    found: dict[date, set[tuple[str, str]]] = {}
+    for kind in rollup_files.KINDS:
+        for day, path in segments.closed(root, KINDS[kind], connection):
+            found.setdefault(day, set()).add((kind, path.stem))
+    return found
+
+
+def _first_open(root: Path, connection: str) -> date | None:
+    """The first day of which an open segment may have something."""
+    days = []
+    for path in segments.leftovers(root, connection):
+        try:
+            days.append(datetime.strptime(path.name[:8], "%Y%m%d").replace(tzinfo=UTC).date())
+        except ValueError:
+            return date.min
+    return min(days, default=None)
+
+
+def looks(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Rows of a table of samples as `history.points` takes them: highest, means, a weight."""
+    for row in rows:
+        highest = {name: row.get(f"{name}_max") for name in rollup_files.MEANS}
+        means = (*rollup_files.RATES, "latency_seconds")
+        yield {
+            **highest,
+            **{name: row.get(f"{name}_avg") for name in means},
+            **{name: row.get(name) for name in ("schema", "queue", "design", "looks")},
+            "at": row["begin"],
+        }
+
+
+def findings(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Rows of a table of findings, by the beginnings of their stretches."""
+    return ({**row, "at": row["begin"]} for row in rows)
+
+
+def unseen(
+    rows: Sequence[Mapping[str, Any]], seen: Iterable[datetime], days: Iterable[date]
+) -> list[Mapping[str, Any]]:
+    """Rows of a table, of these days without those in whose minute the recordings have a sample."""
+    minutes = {at.replace(second=0, microsecond=0) for at in seen}
+    partial = set(days)
+    return [
+        row for row in rows if row["begin"].date() not in partial or row["begin"] not in minutes
+    ]

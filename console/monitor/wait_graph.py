@@ -1,0 +1,101 @@
+"""Who waits for whom, as trees: every one stands in them once, whatever goes round in a circle."""
+
+from collections import defaultdict
+from collections.abc import Collection, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Node(Generic[Key]):
+    """One that others wait for, or that waits, with those that are drawn below it."""
+
+    key: Key
+    waiters: tuple["Node[Key]", ...] = ()
+    cut: bool = False
+    """A root that waits all the same: a circle (a deadlock) was cut open here."""
+
+    def as_json(self) -> dict[str, object]:
+        """The stable object of `waits --json`: who is meant stands there among the sessions."""
+        waiters = [waiter.as_json() for waiter in self.waiters]
+        return {"session": self.key, "deadlock": self.cut, "waiters": waiters}
+
+    @property
+    def size(self) -> int:
+        """How many stand in this tree, itself included."""
+        count, left = 0, [self]
+        while left:
+            node = left.pop()
+            count += 1
+            left += node.waiters
+        return count
+
+
+def wait_graph(blocked_by: Mapping[Key, Collection[Key]]) -> tuple[Node[Key], ...]:
+    """The trees, those with the most waiters first; who neither waits nor is waited for is in none.
+
+    Who waits for several stands below the one that is nearest to a root. The order among the
+    waiters of one is that of the mapping. A blocker that is no key of it is a root.
+    """
+    blockers = {
+        key: [other for other in dict.fromkeys(others) if other != key]
+        for key, others in blocked_by.items()
+    }
+    waiters: defaultdict[Key, list[Key]] = defaultdict(list)
+    for key, others in blockers.items():
+        for other in others:
+            waiters[other].append(key)
+    roots = [key for key in waiters if not blockers.get(key)]
+    parents: dict[Key, Key | None] = {}
+    _grow(roots, waiters, parents)
+    cuts = []
+    for key, others in blockers.items():
+        if others and key not in parents:
+            cuts.append(_on_a_circle(key, blockers, parents))
+            _grow(cuts[-1:], waiters, parents)
+    trees = _built(parents, frozenset(cuts))
+    return tuple(sorted(trees, key=lambda node: -node.size))
+
+
+def _grow(
+    roots: list[Key], waiters: Mapping[Key, list[Key]], parents: dict[Key, Key | None]
+) -> None:
+    """Place the roots and all that wait for them, layer by layer."""
+    parents.update(dict.fromkeys(roots))
+    layer = roots
+    while layer:
+        below = []
+        for parent in layer:
+            for key in waiters.get(parent, ()):
+                if key not in parents:
+                    parents[key] = parent
+                    below.append(key)
+        layer = below
+
+
+def _on_a_circle(
+    start: Key, blockers: Mapping[Key, list[Key]], parents: Mapping[Key, Key | None]
+) -> Key:
+    """From one that no root reaches, the first that is met twice on the way up."""
+    met = set()
+    key = start
+    while key not in met:
+        met.add(key)
+        # Whoever waits for somebody placed was placed below him: all of these are not.
+        key = next(other for other in blockers[key] if other not in parents)
+    return key
+
+
+def _built(parents: Mapping[Key, Key | None], cuts: Collection[Key]) -> list[Node[Key]]:
+    """The nodes from the leaves up: parents were placed before their waiters."""
+    below: defaultdict[Key, list[Node[Key]]] = defaultdict(list)
+    trees = []
+    for key, parent in reversed(list(parents.items())):
+        node = Node(key, tuple(reversed(below.pop(key, []))), key in cuts)
+        if parent is None:
+            trees.append(node)
+        else:
+            below[parent].append(node)
+    return trees[::-1]

@@ -1,0 +1,275 @@
+"""The plan of a replay, and the replay itself."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import groupby, islice
+from typing import TYPE_CHECKING, Any
+
+from console import audit, sql
+from console.audit import Ledger, Subject
+from console.catalog import Kind, Queue
+from console.engines import Database, Product, Session
+from console.errors import ConsoleError, RefusedError, UsageError
+from console.formats import numbered, plain
+from console.pipeline import guard
+from console.pipeline.archive.plan import Archived
+from console.pipeline.lake import Lake
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row
+    from sqlalchemy import Connection
+
+VERB = "pipeline replay"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+BATCH = 1_000
+"""Messages a transaction."""
+
+
+@dataclass(frozen=True)
+class ReplayPreview:
+    queue: Queue
+    lake: str
+    source: Archived
+    filters: tuple[str, ...]
+    count: int
+    """Messages that match, those that were replayed before too."""
+    oldest: str | None
+    newest: str | None
+
+    def lines(self) -> list[str]:
+        source = f"{self.source.schema}.{self.source.queue} of {self.source.connection}"
+        lines = [
+            f"{VERB}: {numbered(self.count, 'message')} of {plain(source)} in {plain(self.lake)}, "
+            f"pushed into {plain(self.queue.label)}"
+        ]
+        if self.filters:
+            lines.append(f"  that match {plain(' '.join(self.filters))}")
+        if self.oldest:
+            lines.append(f"  archived {self.oldest} to {self.newest} UTC")
+        lines.append("  they get new ids; those replayed before are skipped")
+        if self.source.unfinished:
+            lines.append(f"  {self.source.unfinished} unfinished plans of the lake are skipped")
+        return lines
+
+    def as_json(self) -> dict[str, Any]:
+        """The stable object of `--json`."""
+        return {
+            "verb": VERB,
+            "queue": self.queue.name,
+            "schema": self.queue.schema,
+            "lake": self.lake,
+            "source": {
+                "connection": self.source.connection,
+                "schema": self.source.schema,
+                "queue": self.source.queue,
+            },
+            "filters": list(self.filters),
+            "count": self.count,
+            "oldest": self.oldest,
+            "newest": self.newest,
+            "unfinished_plans": self.source.unfinished,
+        }
+
+
+@dataclass
+class ReplayResult:
+    """What came of it."""
+
+    action_id: int
+    pushed: int = 0
+    before: int = 0
+    """Left out: replayed by an earlier run."""
+    full: int = 0
+    """Not stored: the ring was full. The same command takes them when there is room."""
+
+    def as_json(self) -> dict[str, int]:
+        """The stable object of `--json`."""
+        return dict(vars(self))
+
+    def lines(self) -> list[str]:
+        lines = [f"pushed {self.pushed:,}; {self.before:,} were replayed before"]
+        if self.full:
+            lines.append("  the ring is full: run the same command again once there are free slots")
+        return lines
+
+
+def require_target(queue: Queue, source: Archived) -> None:
+    """UsageError where the queue takes no such messages."""
+    if queue.kind is not Kind.INSTALLED:
+        raise UsageError(
+            f"Nothing can be pushed into {queue.name!r}: it is {queue.kind.value}.",
+            next_step="Name an installed queue with --to.",
+        )
+    held = queue.options.get("payload", "text")
+    wrong = [kind for kind in source.files if kind != held]
+    # A text is bytes too; what bytes are as text nobody has said.
+    if wrong and held != "bytes" and not (held == "text" and "bytes" not in wrong):
+        raise UsageError(
+            f"The queue {queue.name!r} keeps {held}, and the archive has {', '.join(wrong)}.",
+            next_step=f"Replay into a queue with --option payload={wrong[0]}.",
+        )
+
+
+def offer(
+    queue: Queue, lake: Lake, source: Archived, filters: Sequence[str], rows: DataFrame
+) -> ReplayPreview:
+    """The plan; `rows` are those that are meant."""
+    from pyspark.sql import functions as F  # noqa: N812, PLC0415  # the extra's
+
+    require_target(queue, source)
+    at = F.coalesce("archived_at", "done_at")
+    found = rows.agg(
+        F.count("*").alias("count"),
+        F.min(at).cast("string").alias("oldest"),
+        F.max(at).cast("string").alias("newest"),
+    ).first()
+    assert found is not None  # noqa: S101  # an aggregate has a row
+    words = tuple(filters)
+    return ReplayPreview(
+        queue, lake.place, source, words, found["count"], found["oldest"], found["newest"]
+    )
+
+
+def replay(
+    database: Database,
+    offered: ReplayPreview,
+    lake: Lake,
+    rows: Iterable[Row],
+    *,
+    told: Callable[[int], object] = lambda _: None,
+    batch: int = BATCH,
+) -> ReplayResult:
+    """Push rows, in their order, that were not pushed before. RefusedError beside another replay.
+
+    Each batch is one transaction: its push, the list, and the audit. A run that is cut off has
+    done whole batches.
+    """
+    lock = guard.resource("replay", lake.id(), offered.queue)
+    with database.session("replay out of the lake") as session:
+        replaying = _Replaying(session, database, offered, lake.id())
+        refusal = RefusedError(
+            f"Another replay into {offered.queue.name!r} is running.",
+            next_step="Wait for its end: dbq-console audit --running",
+        )
+        with guard.holding(session, lock, "exclusive", refusal):
+            replaying.require_list()
+            with replaying.action() as done:
+                rest = iter(rows)
+                while chosen := list(islice(rest, batch)):
+                    replaying.one(chosen, done)
+                    told(done.pushed + done.before)
+                    if done.full:
+                        break
+    return done
+
+
+class _Replaying:
+    def __init__(
+        self, session: Session, database: Database, offered: ReplayPreview, lake_id: str
+    ) -> None:
+        self._session = session
+        self._database = database
+        self._product: Product = database.product
+        self._offered = offered
+        self._queue = offered.queue
+        of = offered.source
+        whole = "\0".join((of.connection, of.schema, of.queue))
+        digest = hashlib.sha256(whole.encode()).hexdigest()[:40]
+        self._where = {"lake": lake_id, "source": digest}
+
+    def require_list(self) -> None:
+        """Make the list where there is none. RefusedError where this login may not."""
+        with self._session.transaction("read the audit") as connection:
+            audit.require(connection)
+            present = sql.value(connection, bool, "replay.listed")
+            if not present:
+                sql.run(connection, "replay.make_list")
+
+    @contextmanager
+    def action(self) -> Iterator[ReplayResult]:
+        """The action in the audit; it ends as the body does."""
+        offered = self._offered
+        source = f"{offered.source.schema}.{offered.source.queue} of {offered.source.connection}"
+        detail = f"{source} out of {offered.lake}"
+        subject = Subject.of(self._database, self._queue, VERB, detail)
+        subject = replace(subject, filters=offered.filters, planned=offered.count)
+        with self._session.transaction("begin an action") as connection:
+            number = audit.begin(connection, subject)
+        outcome = "failed"
+        done = ReplayResult(number)
+        try:
+            yield done
+            outcome = "stopped" if done.full else "done"
+        except KeyboardInterrupt:
+            outcome = "stopped"
+            raise
+        finally:
+            with suppress(ConsoleError), self._session.transaction("end an action") as connection:
+                audit.end(connection, number, outcome, detail)
+
+    def one(self, chosen: Sequence[Row], done: ReplayResult) -> None:
+        with self._session.transaction("replay a batch") as connection:
+            known = self._known(connection, [row["message"] for row in chosen])
+            fresh = [row for row in chosen if row["message"] not in known]
+            stored = self._push(connection, fresh)
+            if stored:
+                self._remember(connection, [row["message"] for row in stored], done.action_id)
+            skipped = {"pushed before, or no room for it": len(chosen) - len(stored)}
+            ledger = Ledger(len(chosen), len(stored), len(stored), skipped)
+            audit.batch(connection, done.action_id, ledger)
+        done.pushed += len(stored)
+        done.before += len(chosen) - len(fresh)
+        done.full += len(fresh) - len(stored)
+
+    def _known(self, connection: Connection, messages: Sequence[str]) -> set[str]:
+        values = {**self._where, "messages": self._product.array(messages)}
+        return set(sql.values(connection, str, "replay.known", **values))
+
+    def _remember(self, connection: Connection, messages: Sequence[str], action_id: int) -> None:
+        values = {**self._where, "messages": self._product.array(messages)}
+        count = sql.value(connection, int, "replay.remember", action_id=action_id, **values)
+        if count != len(messages):
+            raise RefusedError(
+                "A batch could not be written to the list of replayed messages: it was rolled "
+                "back.",
+                why=f"{count:,} of {len(messages):,} were written to dbq.replayed.",
+            )
+
+    def _push(self, connection: Connection, rows: Sequence[Row]) -> list[Row]:
+        """Those that were stored. Messages in a row with the same title and due time go at once."""
+        stored: list[Row] = []
+        for more, group in groupby(rows, key=self._more):
+            together = list(group)
+            payloads = [self._payload(row) for row in together]
+            pushed: list[str | None] = sql.values(
+                connection,
+                str | None,
+                "replay.push",
+                self._queue.scope(self._product),
+                payloads=self._product.array(payloads),
+                **dict(more),
+            )
+            if len(pushed) != len(together):
+                raise RefusedError(f"{self._queue.name!r} did not return a result for every push.")
+            stored += [row for row, one in zip(together, pushed, strict=True) if one is not None]
+            if None in pushed:
+                break
+        return stored
+
+    def _more(self, row: Row) -> tuple[tuple[str, Any], ...]:
+        """What the design's push takes beside payloads."""
+        if "due" in self._queue.design.push_takes:
+            due = row["due_us"]
+            return (("due_at", None if due is None else _EPOCH + timedelta(microseconds=due)),)
+        if "title" in self._queue.design.push_takes:
+            return (("title", row["title"] or ""),)
+        return ()
+
+    def _payload(self, row: Row) -> str | bytes:
+        data = bytes(row["payload"])
+        return data if self._queue.options.get("payload") == "bytes" else data.decode()

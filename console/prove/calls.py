@@ -1,0 +1,215 @@
+"""What is claimed of push and pop: order, rollback, kill, isolation, full, empty."""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from console.actions.execute import Control
+from console.actions.pop import PoppedMessage, pop_many
+from console.actions.push import push_many
+from console.actions.smoke import smoke_scratch
+from console.catalog import Queue
+from console.designs import Order
+from console.engines import Database
+from console.errors import BusyError, ConnectionFailedError, ConsoleError
+from console.formats import numbered
+from console.prove.claim import Claim
+from console.prove.trial import Trial, require
+
+_MESSAGES = 5
+_AT_A_LEVEL = 20
+_CONSUMERS = 2
+_OURS = "READ COMMITTED"
+"""At this level every design has to work; at others a pop may be refused, if that costs nothing."""
+_MOST_SECONDS = 10.0
+"""Of consumers that are in each other's way, until what is left is popped one by one."""
+
+
+def _order(trial: Trial) -> str:
+    seen = smoke_scratch(trial.database, trial.queue, trial.queue.design.name, Control())
+    figures = (
+        f"{seen.messages} messages, 3 producers, 3 consumers: lost {seen.lost}, doubled "
+        f"{seen.doubled}, damaged {seen.damaged}, out of order ({seen.order}) {seen.out_of_order}"
+    )
+    require(seen.ok, "; ".join((figures, *seen.errors)))
+    return figures
+
+
+def _pop_rolled_back(trial: Trial) -> str:
+    sent = trial.push(_MESSAGES)
+    with trial.database.transaction("pop and roll back") as connection:
+        taken = trial.numbers(pop_many(connection, trial.queue, 2, "prove"))
+        connection.rollback()
+    require(len(taken) == 2, f"a pop of 2 gave {len(taken)}")
+    parked = ""
+    if trial.draws_numbers:
+        left = trial.figures().ready
+        require(left == _MESSAGES - 2, f"{left} of {_MESSAGES} ready, though 2 are consumed")
+        parked = f", after the repair: {trial.mended('orphan')[1]}"
+    came = trial.drained(sent)
+    attempts = {message.attempts for message in came}
+    require(attempts == {1}, f"attempts {sorted(attempts)}, though nobody has had them before")
+    return f"2 popped and rolled back, {len(came)} of {len(sent)} came{parked}"
+
+
+def _push_rolled_back(trial: Trial) -> str:
+    before = trial.push(1)
+    with trial.database.transaction("push and roll back") as connection:
+        trial.push_one(connection)
+        push_many(connection, trial.queue, trial.payloads(2))
+        connection.rollback()
+    came = trial.drained(before + trial.push(1))
+    return f"3 pushed and rolled back, {len(came)} pushed and committed: {len(came)} came"
+
+
+def _killed(trial: Trial) -> str:
+    sent = trial.push(_MESSAGES)
+    taken: list[PoppedMessage] = []
+    with trial.killed() as connection:
+        taken += pop_many(connection, trial.queue, 2, "prove")
+        trial.push_one(connection)
+    require(len(taken) == 2, f"a pop of 2 gave {len(taken)}")
+    if trial.draws_numbers:
+        trial.mended("orphan")
+    came = trial.drained(sent)
+    return f"killed after it popped 2 and pushed 1: {len(came)} of {len(sent)} came, of its own 0"
+
+
+@dataclass
+class _Consumer:
+    """Pops at a level, in a thread of its own, until all are popped."""
+
+    trial: Trial
+    level: str
+    popped: list[PoppedMessage]
+    """By all of them."""
+    until: float
+    refused: str = ""
+    again: int = 0
+
+    def run(self) -> None:
+        """ConnectionFailedError, DisprovedError."""
+        while not self.refused:
+            self.try_once()
+            if len(self.popped) >= _AT_A_LEVEL or time.monotonic() >= self.until:
+                return
+
+    def try_once(self) -> None:
+        try:
+            with self.trial.database.transaction("pop", isolation=self.level) as connection:
+                came = pop_many(connection, self.trial.queue, 1, "prove")
+            self.popped += came
+        except BusyError:
+            self.again += 1
+        except ConnectionFailedError:
+            raise
+        except ConsoleError as error:
+            self.refused = error.why or error.what
+
+
+def isolated(level: str) -> Callable[[Trial], str]:
+    """Several consumers at a level."""
+
+    def prove(trial: Trial) -> str:
+        before = trial.figures()
+        pushed = _push_at(trial, level)
+        sent = trial.push(_AT_A_LEVEL - len(pushed))
+        popped: list[PoppedMessage] = []
+        until = time.monotonic() + _MOST_SECONDS
+        consumers = [_Consumer(trial, level, popped, until) for _ in range(_CONSUMERS)]
+        with ThreadPoolExecutor(_CONSUMERS, "consumer") as pool:
+            for one in [pool.submit(consumer.run) for consumer in consumers]:
+                one.result()
+        at_level = len(popped)
+        trial.finish(popped)
+        refused = next((one.refused for one in consumers if one.refused), "")
+        if refused and not at_level and trial.draws_numbers:
+            after = trial.figures()
+            require(after.next_pop == before.next_pop, "a refused pop has consumed a number")
+        require(at_level or refused or any(one.again for one in consumers), "nobody got a message")
+        require(level != _OURS or not refused, f"a pop was refused: {refused}")
+        came = trial.numbers([*popped, *trial.drain()])
+        # Two consumers write their answers down in any order: which came is what matters.
+        trial.require_these(sorted(came, reverse=_newest_first(trial)), pushed + sent)
+        again = sum(one.again for one in consumers)
+        told = f"; refused: {' '.join(refused.split())}" if refused else ""
+        return (
+            f"{numbered(len(came), 'message')}, each once: {at_level} by {_CONSUMERS} consumers at "
+            f"this level, {again} tried again{told}"
+        )
+
+    return prove
+
+
+def _newest_first(trial: Trial) -> bool:
+    return trial.queue.design.order_with(trial.queue.options) is Order.LIFO
+
+
+def _push_at(trial: Trial, level: str) -> list[int]:
+    """The numbers of what a push at the level stored: nothing, where that is refused."""
+    number = trial.pushed
+    try:
+        with trial.database.transaction("push", isolation=level) as connection:
+            stored = push_many(connection, trial.queue, trial.payloads(1))
+    except ConsoleError:
+        return []
+    require(stored != [None], "a push was not stored")
+    return [number]
+
+
+def levels(database: Database) -> Sequence[str]:
+    """The isolation levels at which the designs are put to the test."""
+    there = database.product.dialect.get_isolation_level_values(None)  # type: ignore[arg-type]
+    return [level for level in (_OURS, "SERIALIZABLE", "SNAPSHOT") if level in there]
+
+
+def _full(trial: Trial) -> str:
+    size = int(trial.queue.options["size"])
+    sent = trial.push(size)
+    before = trial.figures()
+    with trial.database.transaction("push into a full queue") as connection:
+        ids = [trial.push_one(connection)]
+        ids += push_many(connection, trial.queue, trial.payloads(3))
+    require(ids == [None] * 4, f"a full queue of {size} stored {4 - ids.count(None)} of 4")
+    after = trial.figures()
+    numbers = (after.next_push, after.next_pop)
+    require(numbers == (before.next_push, before.next_pop), f"numbers went on to {numbers}")
+    came = trial.drained(sent)
+    return f"{size} stored, then 0 of 4, no number consumed; {len(came)} came"
+
+
+def _grows(queue: Queue) -> str:
+    return "" if "size" in queue.options else "its tables grow: it is never full"
+
+
+def _empty(trial: Trial) -> str:
+    before = trial.figures()
+    came = [*trial.pop(1), *trial.pop(100)]
+    require(not came, f"an empty queue gave {len(came)}")
+    after = trial.figures()
+    require(after.ready == 0, f"{after.ready} ready in an empty queue")
+    numbers = (after.next_push, after.next_pop)
+    require(numbers == (before.next_push, before.next_pop), f"numbers went on to {numbers}")
+    sent = trial.push(1)
+    if before.next_push is not None:
+        drawn = trial.figures().next_push
+        require(drawn == before.next_push + 1, f"{before.next_push} was next, then {drawn}")
+    trial.drained(sent)
+    return "2 pops gave no row, no error, no number consumed; then 1 pushed: 1 came"
+
+
+def claims(database: Database) -> list[Claim]:
+    """All of them, for the levels that the engine has."""
+    return [
+        Claim("an empty queue answers with no row", _empty),
+        Claim("every message once, intact, in the promised order", _order),
+        Claim("a full queue answers that it is", _full, _grows),
+        Claim("a pop that is rolled back takes nothing", _pop_rolled_back),
+        Claim("a push that is rolled back leaves nothing", _push_rolled_back),
+        Claim("a session that is killed takes and leaves nothing", _killed),
+        *(
+            Claim(f"{level}: each message to one consumer", isolated(level))
+            for level in levels(database)
+        ),
+    ]

@@ -1,0 +1,156 @@
+"""What is claimed of the doctor, of purge and restore: faults made for real, then mended."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection
+
+from console import sql
+from console.actions import execute, plan
+from console.actions.archive import Purge
+from console.actions.pop import PoppedMessage, pop_many
+from console.actions.push import push_many
+from console.actions.restore import Restore
+from console.audit import Outcome
+from console.catalog import Queue
+from console.designs import Flow
+from console.doctor import claims, messages
+from console.formats import numbered
+from console.monitor.limits import DEFAULTS, Severity
+from console.monitor.scan_query import MessageSource
+from console.prove.claim import Claim
+from console.prove.trial import Trial, require
+
+_MESSAGES = 6
+_AT_ONCE = replace(DEFAULTS, stuck_after_seconds=0.0)
+
+
+def _purged(trial: Trial) -> str:
+    sent = trial.push(_MESSAGES)
+    with trial.database.transaction("look at the queue", read_only=True) as connection:
+        source = MessageSource.of(connection, trial.queue)
+    purged = _moved(trial, Purge(source, reason="prove"))
+    left = trial.pop(_MESSAGES)
+    require(not left, f"{numbered(len(left), 'message')} came after a purge of all")
+    restored = _moved(trial, Restore(source))
+    # Where a pop deletes they are pushed again at the end; else their keys bring them back.
+    came = trial.drained(sent)
+    return f"{purged} purged, 0 came; {restored} restored, {len(came)} of {len(sent)} came"
+
+
+def _moved(trial: Trial, mover: plan.Mover) -> int:
+    """How many, by the ledger: out of the source is into the target."""
+    planned = plan.make(trial.database, mover)
+    require(planned.count == _MESSAGES, f"{mover.verb} planned {planned.count} of {_MESSAGES}")
+    done = execute.execute(trial.database, mover, planned)
+    ledger = done.ledger
+    require(
+        done.outcome is Outcome.DONE and ledger.out == ledger.into == _MESSAGES,
+        f"{mover.verb} of {_MESSAGES}: out {ledger.out}, into {ledger.into}; "
+        f"{done.outcome.value} {done.problem}".rstrip(),
+    )
+    return ledger.out
+
+
+def _nothing_left_behind(trial: Trial) -> str:
+    """By calls that are rolled back, where nothing crashes."""
+    sent = trial.push(_MESSAGES)
+    with trial.database.transaction("pop and roll back") as connection:
+        pop_many(connection, trial.queue, 2, "prove")
+        connection.rollback()
+    with trial.database.transaction("push and roll back") as connection:
+        push_many(connection, trial.queue, trial.payloads(3))
+        connection.rollback()
+    named = ""
+    if trial.draws_numbers:
+        (orphans, parked), (holes, dropped) = trial.mended("orphan"), trial.mended("hole")
+        named = f"{orphans}: {parked}; {holes}: {dropped}; then "
+    found = trial.diagnosis()
+    grave = [one for one in found.findings if one.code.severity is not Severity.NOTE]
+    require(not grave, f"the doctor finds {'; '.join(one.summary for one in grave)}")
+    came = trial.drained(sent)
+    return f"{named}no finding, {len(came)} of {len(sent)} came"
+
+
+def _code_missing(trial: Trial) -> str:
+    with trial.database.transaction("plant a fault") as connection:
+        sql.run(connection, "prove.drop_pop", trial.queue.scope(connection))
+    return trial.mended("code_missing")[1]
+
+
+def _claims_gone(trial: Trial) -> str:
+    sent = trial.push(2)
+    popped: list[PoppedMessage] = []
+
+    def claim(connection: Connection) -> None:
+        popped.extend(pop_many(connection, trial.queue, 2, "prove"))
+
+    with trial.killed(claim) as connection:
+        # What ends a session wants to see it at the queue.
+        trial.push_one(connection)
+    require(len(popped) == 2, f"a pop of 2 gave {len(popped)}")
+    told = trial.mended("claims_gone", _AT_ONCE)[1]
+    trial.drained(sent)
+    return told
+
+
+def _rows_held(trial: Trial) -> str:
+    sent = trial.push(2)
+    told = ""
+    with trial.dying() as connection:
+        pop_many(connection, trial.queue, 1, "prove")
+        told = trial.mended("rows_held", _AT_ONCE)[1]
+    trial.drained(sent)
+    return told
+
+
+def _payload_missing(trial: Trial) -> str:
+    trial.push(2)
+    with trial.database.transaction("plant a fault") as connection:
+        sql.run(connection, "prove.drop_payloads", trial.queue.scope(connection))
+    told = trial.mended("payload_missing")[1]
+    popped = trial.pop(2)
+    require(not popped, f"{numbered(len(popped), 'message')} without a payload came")
+    return told
+
+
+def _holds_rows(queue: Queue) -> bool:
+    """A pop that is not committed is all that holds a message; Service Broker's locks are others"""
+    return queue.design.flow is Flow.DELETED and not queue.design.waits_itself
+
+
+@dataclass(frozen=True)
+class _Fault:
+    """One that is made for real, which the doctor has to name and to mend."""
+
+    code: str
+    prove: Callable[[Trial], str]
+    applies: Callable[[Queue], bool]
+    otherwise: str
+
+    @property
+    def claim(self) -> Claim:
+        return Claim(
+            f"the doctor finds {self.code} and repairs it",
+            self.prove,
+            lambda queue: "" if self.applies(queue) else self.otherwise,
+        )
+
+
+_FAULTS = (
+    _Fault("code_missing", _code_missing, lambda _: True, ""),
+    _Fault("claims_gone", _claims_gone, claims.applies, "it keeps no popped message"),
+    _Fault("rows_held", _rows_held, _holds_rows, "a pop that is not committed is seen otherwise"),
+    _Fault(
+        "payload_missing",
+        _payload_missing,
+        messages.applies,
+        "its payloads are no table of their own",
+    ),
+)
+
+CLAIMS = (
+    Claim("purge and restore lose nothing", _purged),
+    Claim("the doctor names what rolled-back calls leave, and repairs it", _nothing_left_behind),
+    *(fault.claim for fault in _FAULTS),
+)

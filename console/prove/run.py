@@ -1,0 +1,182 @@
+"""All claims on all designs, one scratch queue after the other; nothing of them is left."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
+
+from console import catalog
+from console.actions.install import lacking, remove, scratch_queue
+from console.actions.installed_code import parts
+from console.actions.pause import installed_code
+from console.actions.smoke import LARGEST_RING
+from console.bench.candidate import (
+    PROOF_APPLICATION,
+    PROOF_PREFIX,
+    drop_leftovers,
+    leftovers,
+    new_token,
+)
+from console.bench.queues import design_and_options
+from console.bench.server import session_named
+from console.catalog import Queue, installed_queue
+from console.designs import Design, designs_on
+from console.designs.model import ARCHIVE_AT_POP, NOTIFY, PAYLOAD
+from console.engines import Database, Product
+from console.errors import ConnectionFailedError, ConsoleError, RefusedError, interrupt_behind
+from console.prove import calls, questions, repairs, rights
+from console.prove.claim import Claim, Line, Outcome
+from console.prove.trial import DisprovedError, NotApplicableError, Trial, require
+
+ALL = "all"
+MOST_SECONDS = 270.0
+"""Then no claim is begun any more: the last one takes less than the rest of 5 minutes."""
+INSTALLS = "installs whole, as this console prints it"
+LEAVES_NOTHING = "uninstalls without a trace"
+NOT_TRIED = "not tried: the 5 minutes were over"
+
+_OF_EVERY_DESIGN = (PAYLOAD, NOTIFY, ARCHIVE_AT_POP)
+"""Options that change none of what is claimed here."""
+
+Scratching = Callable[[Database, Queue], AbstractContextManager[None]]
+
+
+class Proof:
+    """One run on one database."""
+
+    def __init__(
+        self,
+        database: Database,
+        schema: str,
+        tell: Callable[[str], None],
+        *,
+        scratching: Scratching = scratch_queue,
+        most_seconds: float | None = None,
+    ) -> None:
+        """`schema`: where the scratch queues go. `scratching` installs one for as long as its
+        context is open. `most_seconds`: else `MOST_SECONDS`."""
+        self._database = database
+        self._schema = schema
+        self._tell = tell
+        self._scratching = scratching
+        self._until = time.monotonic() + (MOST_SECONDS if most_seconds is None else most_seconds)
+        self._token = new_token()
+
+    def run(self, designs: str = ALL) -> Iterator[Line]:
+        """Line by line. UsageError for a design that there is not."""
+        queues = [self._queue(*one) for one in _chosen(designs, self._database.product)]
+        database, name = self._database, PROOF_APPLICATION + self._token
+        # Others tell by this session that the queues are in use.
+        with session_named(database, name):
+            found = leftovers(database, PROOF_PREFIX)
+            drop_leftovers(database, found, remove, self._tell, "proof")
+            for words, queue in queues:
+                yield from self._design(words, queue)
+
+    def _queue(self, of: Design, given: dict[str, str]) -> tuple[str, Queue]:
+        """What the design is called in the report, and its queue."""
+        product = self._database.product
+        options = of.complete_options(given, product.name)
+        if "size" in options and "size" not in given:
+            options["size"] = str(LARGEST_RING)
+        name = f"{PROOF_PREFIX}{self._token}_{of.name}"
+        queue = installed_queue(self._schema, name, of, options)
+        catalog.check_names(product, queue)
+        return ":".join((of.name, *(f"{key}={value}" for key, value in given.items()))), queue
+
+    def _design(self, words: str, queue: Queue) -> Iterator[Line]:
+        if why := lacking(self._database, queue.design):
+            yield Line(words, INSTALLS, Outcome.NOT_APPLICABLE, why)
+            return
+        trial = Trial(self._database, queue)
+        made = ExitStack()
+        with made:
+            installing = Claim(INSTALLS, lambda _: self._installed(made, queue))
+            yield (first := self._line(words, installing, trial))
+            there = first.outcome is Outcome.PROVEN
+            for claim in claims_of(self._database, queue) if there else ():
+                yield (line := self._line(words, claim, trial))
+                if line.outcome is Outcome.FAILED:
+                    # What it left behind is not the next one's.
+                    made.close()
+                    made.enter_context(self._scratching(self._database, queue))
+                    trial = Trial(self._database, queue)
+        yield self._line(words, Claim(LEAVES_NOTHING, self._gone), trial)
+
+    def _line(self, words: str, claim: Claim, trial: Trial) -> Line:
+        if time.monotonic() > self._until and claim.words != LEAVES_NOTHING:
+            return Line(words, claim.words, Outcome.NOT_APPLICABLE, NOT_TRIED)
+        return line_of(words, claim, trial)
+
+    def _installed(self, made: ExitStack, queue: Queue) -> str:
+        made.enter_context(self._scratching(self._database, queue))
+        there = parts(self._database, queue)
+        others = [one for one in there if one.how is not None]
+        require(not others, f"other than printed: {', '.join(one.name for one in others)}")
+        kinds = [one.kind for one in there]
+        return f"{kinds.count('table')} tables, {kinds.count('function')} functions, as printed"
+
+    def _gone(self, trial: Trial) -> str:
+        product, queue = self._database.product, trial.queue
+        names = catalog.object_names(product, queue)
+        with self._database.transaction("look what is left", read_only=True) as connection:
+            left = [one.name for one in catalog.relations(connection, queue.schema, names)]
+            left += [one.name for one in installed_code(connection, queue, names)]
+            left += [one.name for one in catalog.queues(connection) if one.name == queue.name]
+        require(not left, f"left behind: {', '.join(left)}")
+        return f"0 objects of {len(names)} names"
+
+
+def line_of(words: str, claim: Claim, trial: Trial) -> Line:
+    """Put it to the test. ConnectionFailedError: the server is gone, which is no answer.
+
+    RefusedError: this login may not install, which is none about the design either.
+    """
+    began = time.monotonic()
+
+    def line(outcome: Outcome, evidence: str) -> Line:
+        return Line(words, claim.words, outcome, evidence, time.monotonic() - began)
+
+    if why := claim.lacks(trial.queue):
+        return line(Outcome.NOT_APPLICABLE, why)
+    try:
+        return line(Outcome.PROVEN, claim.prove(trial))
+    except NotApplicableError as reason:
+        return line(Outcome.NOT_APPLICABLE, str(reason))
+    except DisprovedError as seen:
+        _let_interrupts_through(seen)
+        return line(Outcome.FAILED, str(seen))
+    except ConnectionFailedError:
+        raise
+    except ConsoleError as error:
+        _let_interrupts_through(error)
+        if claim.words == INSTALLS and type(error) is RefusedError:
+            raise
+        return line(Outcome.FAILED, " ".join(f"{error.what} {error.why}".split()))
+
+
+def _let_interrupts_through(error: Exception) -> None:
+    """What an interrupt broke off disproves nothing."""
+    if (interrupt := interrupt_behind(error)) is not None:
+        raise interrupt
+
+
+def claims_of(database: Database, queue: Queue) -> list[Claim]:
+    """All about such a queue, while it is installed."""
+    return [
+        *calls.claims(database),
+        *repairs.CLAIMS,
+        *rights.CLAIMS,
+        *questions.claims(database.product, queue),
+    ]
+
+
+def _chosen(words: str, product: Product) -> Sequence[tuple[Design, dict[str, str]]]:
+    """The designs that are named; all: each, and with each choice that only such a queue has."""
+    if words != ALL:
+        return [design_and_options(one, product) for one in words.split(",")]
+    found: list[tuple[Design, dict[str, str]]] = []
+    for of in designs_on(product.name).values():
+        own = [one for one in of.options_on(product.name) if one not in _OF_EVERY_DESIGN]
+        others = [{o.name: value} for o in own for value in o.choices if value != o.default]
+        found += [(of, given) for given in ({}, *others)]
+    return found

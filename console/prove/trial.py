@@ -1,0 +1,205 @@
+"""A scratch queue on trial: what is pushed to it, what comes out, and what has to."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from sqlalchemy import Connection
+
+from console import sql
+from console.actions import end_session
+from console.actions.pop import PoppedMessage, complete, pop_many
+from console.actions.push import Payload, push, push_many
+from console.actions.smoke import number_of, payload_of
+from console.catalog import Queue
+from console.designs import Flow, Order
+from console.doctor.consumption import Consumption
+from console.doctor.examine import examine
+from console.doctor.finding import Diagnosis
+from console.doctor.repairs import repairs_of, tried
+from console.engines import Database, retry_transient
+from console.errors import ConnectionFailedError
+from console.formats import numbered
+from console.monitor.figures import StatusRow
+from console.monitor.limits import DEFAULTS, Thresholds
+from console.monitor.sample import take_sample
+from console.rights import Rights
+
+_POPS_OF = 7
+_UNORDERED = {Order.NONE, Order.SESSIONS}
+
+
+class DisprovedError(Exception):
+    """The claim does not hold: what was seen instead."""
+
+
+class NotApplicableError(Exception):
+    """The claim cannot be put to the test here, and why."""
+
+
+def require(holds: object, otherwise: str) -> None:
+    """DisprovedError where it does not hold."""
+    if not holds:
+        raise DisprovedError(otherwise)
+
+
+class Trial:
+    """One scratch queue. Its messages are numbered from 0 by the order of their pushes."""
+
+    def __init__(self, database: Database, queue: Queue) -> None:
+        self.database = database
+        self.queue = queue
+        self._next = 0
+
+    @property
+    def draws_numbers(self) -> bool:
+        """Whether a call that is rolled back leaves a number behind: a ring."""
+        return self.queue.design.flow is Flow.NUMBERS
+
+    @property
+    def pushed(self) -> int:
+        """The number of the next message."""
+        return self._next
+
+    def payloads(self, count: int) -> list[Payload]:
+        """Of the next messages."""
+        first, self._next = self._next, self._next + count
+        return [payload_of(number, self.queue) for number in range(first, first + count)]
+
+    def push(self, count: int) -> list[int]:
+        """Push messages in one transaction; their numbers."""
+        first = self._next
+        with self.database.transaction("push") as connection:
+            ids = push_many(connection, self.queue, self.payloads(count))
+        stored = len(ids) - ids.count(None)
+        require(stored == count, f"of {numbered(count, 'message')} pushed {stored} were stored")
+        return list(range(first, first + count))
+
+    def push_one(self, connection: Connection) -> str | None:
+        """Push one message in a transaction that is open; its id."""
+        (payload,) = self.payloads(1)
+        return push(connection, self.queue, payload)
+
+    def pop(self, n: int) -> list[PoppedMessage]:
+        """At most so many, in one transaction."""
+
+        def once() -> list[PoppedMessage]:
+            with self.database.transaction("pop") as connection:
+                return pop_many(connection, self.queue, n, "prove")
+
+        return retry_transient(once)
+
+    def numbers(self, messages: Sequence[PoppedMessage]) -> list[int]:
+        """Which they are. DisprovedError where a payload is not what was pushed."""
+        found = [number_of(message.payload, self.queue) for message in messages]
+        require(-1 not in found, f"{numbered(found.count(-1), 'message')} came damaged")
+        return found
+
+    def finish(self, messages: Sequence[PoppedMessage]) -> None:
+        """Complete them where the design keeps what was popped."""
+        if not self.queue.finishes:
+            return
+        with self.database.transaction("complete") as connection:
+            acted = [complete(connection, self.queue, message) for message in messages]
+        require(all(acted), f"{numbered(acted.count(False), 'claim')} could not be completed")
+
+    def drain(self) -> list[PoppedMessage]:
+        """Pop and finish until nothing comes any more."""
+        came: list[PoppedMessage] = []
+        while popped := self.pop(_POPS_OF):
+            self.finish(popped)
+            came += popped
+            # A queue that gives what it has given already would give it for ever.
+            require(len(came) <= 2 * self._next, f"{len(came)} came, of {self._next} ever pushed")
+        return came
+
+    def drained(self, expected: Sequence[int]) -> list[PoppedMessage]:
+        """All that is there, which has to be these, each once, in the design's order."""
+        came = self.drain()
+        self.require_these(self.numbers(came), expected)
+        return came
+
+    def require_these(self, came: Sequence[int], expected: Sequence[int]) -> None:
+        """DisprovedError where they are others, or came in another order than is promised."""
+        lost, foreign = set(expected) - set(came), set(came) - set(expected)
+        doubled = len(came) - len(set(came))
+        require(
+            not (lost or foreign or doubled),
+            f"{len(lost)} lost, {doubled} doubled, {len(foreign)} that should not be there, "
+            f"of {numbered(len(expected), 'message')}",
+        )
+        order = self.queue.design.order_with(self.queue.options)
+        if order in _UNORDERED:
+            return
+        wanted = sorted(expected, reverse=order is Order.LIFO)
+        require(list(came) == wanted, f"came in the order {list(came)}, not {wanted}")
+
+    def figures(self) -> StatusRow:
+        """As an operator sees the queue. DisprovedError where they cannot be read."""
+        (seen,) = take_sample(self.database, only=[self.queue]).queues
+        if seen.row is None:
+            raise DisprovedError(f"its figures cannot be read: {seen.problem}")
+        return seen.row
+
+    def diagnosis(self, thresholds: Thresholds = DEFAULTS) -> Diagnosis:
+        """What the doctor says. That nobody consumes the queue is nothing to it, here."""
+        (found,) = examine(
+            self.database,
+            [self.queue],
+            thresholds_of=lambda _: thresholds,
+            consumption=Consumption(3600.0, waits=False),
+        )
+        return found
+
+    def mended(self, code: str, thresholds: Thresholds = DEFAULTS) -> tuple[str, str]:
+        """The summary of the finding of that code, and what its repair did: then it is gone."""
+        found = self.diagnosis(thresholds)
+        summary = next((one.summary for one in found.findings if one.code.name == code), None)
+        if summary is None:
+            codes = ", ".join(one.code.name for one in found.findings) or "nothing"
+            unseen = f"; not examined: {'; '.join(found.unseen)}" if found.unseen else ""
+            raise DisprovedError(f"the doctor found {codes}, not {code}{unseen}")
+        repairs = repairs_of(found, Rights.ADMIN, {code})
+        require(repairs, f"{code} has no repair")
+        told = [tried(repair, self.database) for repair in repairs]
+        lines = "; ".join(line for one in told for line in one.lines)
+        require(not any(one.failed for one in told), f"{code} was not repaired: {lines}")
+        left = [one.code.name for one in self.diagnosis(thresholds).findings]
+        require(code not in left, f"{code} is still there after its repair: {lines}")
+        return summary, lines
+
+    @contextmanager
+    def killed(
+        self, committed: Callable[[Connection], object] = lambda _: None
+    ) -> Iterator[Connection]:
+        """A transaction whose session is killed at the end of the block, as `end-session` does.
+
+        `committed`: what the session has done and committed before.
+        """
+        with self.dying(committed) as connection:
+            session = self.session(connection)
+            yield connection
+            planned = end_session.plan(self.database, self.queue, session)
+            ended = end_session.end_session(self.database, planned)
+            require(ended.gone, f"session {session} was told to end and is still there")
+
+    @contextmanager
+    def dying(
+        self, committed: Callable[[Connection], object] = lambda _: None
+    ) -> Iterator[Connection]:
+        """A transaction whose session must not outlive the block."""
+        doing = "call in a session that is killed"
+        try:
+            with self.database.session(doing) as session:
+                with session.transaction(doing) as connection:
+                    committed(connection)
+                with session.transaction(doing) as connection:
+                    yield connection
+                    self.session(connection)
+        except ConnectionFailedError:
+            return
+        raise DisprovedError("a session that was killed went on")
+
+    @staticmethod
+    def session(connection: Connection) -> str:
+        """Which it is."""
+        return sql.value(connection, str, "prove.session")

@@ -1,0 +1,267 @@
+"""What every screen works with: store, connections, feeds, clock, and the ways to other screens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, tzinfo
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from textual.message import Message
+
+from console import formats
+from console.clock import elapsed
+from console.doctor.watcher import Examined, Sampling
+from console.monitor.filters import Saved, Words
+from console.monitor.limits import ThresholdsOf, defaults_of
+from console.monitor.sampler import Reading
+from console.tui.findings import FindingView
+from console.tui.jobs import ActionRuns
+from console.tui.open_connection import OpenConnection, Opening, Recordings
+from console.tui.store import QueueKey, RightsWords, Store, Traits
+from console.tui.terminal import DEFAULT_APPEARANCE, Appearance
+
+if TYPE_CHECKING:
+    from textual.screen import Screen
+
+    from console.catalog import Queue
+    from console.tui.replay import Replay
+
+
+def _utc() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Clock:
+    """`monotonic` is for ages, `utc` is what the corner of the screen shows."""
+
+    monotonic: Callable[[], float] = elapsed
+    utc: Callable[[], datetime] = _utc
+
+
+class Feed(Sampling, Protocol):
+    """One connection's source of readings. No method of it waits."""
+
+    @property
+    def name(self) -> str:
+        """The connection's name on the screen."""
+
+    @property
+    def interval_seconds(self) -> float:
+        """The pause between two samples."""
+
+    @interval_seconds.setter
+    def interval_seconds(self, seconds: float) -> None: ...
+
+    def sample_now(self) -> None:
+        """Do not wait for the rest of the pause."""
+
+
+class ReadingCame(Message):
+    """A feed has looked. Posted from the feed's thread; nothing in it can change any more."""
+
+    def __init__(self, name: str, reading: Reading, at: float) -> None:
+        super().__init__()
+        self.name = name
+        self.reading = reading
+        self.at = at
+
+
+class DiagnosesCame(Message):
+    """Queues were examined. Posted from the doctor's thread; nothing in it can change any more."""
+
+    def __init__(self, name: str, examined: Examined, at: float, moment: datetime) -> None:
+        super().__init__()
+        self.name = name
+        self.examined = examined
+        self.at = at
+        self.moment = moment
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a console begins with, beside its feeds."""
+
+    connections: Sequence[OpenConnection] = ()
+    clock: Clock = Clock()
+    banner: str = ""
+    rights: str | Mapping[str, RightsWords] = ""
+    """Words for the connections' lines, one for all or each by its name."""
+    production: Collection[str] = ()
+    """The names of those that are marked so, whatever their databases say."""
+    thresholds: Mapping[str, ThresholdsOf] = field(default_factory=dict)
+    zone: tzinfo | None = UTC
+    """In which times of day are shown; None: the machine's own."""
+    config_path: Path | None = None
+    recordings: Path | None = None
+    """The folder to which what is seen is recorded; None: nothing is."""
+    appearance: Appearance = DEFAULT_APPEARANCE
+
+    def traits(self, name: str) -> Traits:
+        """Of the connection of that name."""
+        colors = {one.name: one.color for one in self.connections if one.color}
+        return Traits(
+            self.rights if isinstance(self.rights, str) else self.rights.get(name, ""),
+            name in self.production,
+            self.thresholds.get(name, defaults_of),
+            colors.get(name) or self.appearance.colors.get(name, ""),
+        )
+
+
+INTERVALS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
+
+
+class Navigator(Protocol):
+    """Where one can go from anywhere. Screens know these, and not each other."""
+
+    def push_screen(self, screen: Screen[Any]) -> object:
+        """Any screen, on top of what is there."""
+
+    def open_queue(self, key: QueueKey, tab: str = "") -> None:
+        """A queue's screen, on one of its tabs."""
+
+    def open_finding(self, finding: FindingView) -> None:
+        """A finding as it was shown: its evidence, and what repairs it."""
+
+    def open_message(self, key: QueueKey, message: str) -> None:
+        """One message, by the key that a page of messages gave."""
+
+    def open_waits(self, connection: str) -> None:
+        """What a server's sessions wait for."""
+
+    def open_actions(self, key: QueueKey, words: Sequence[str] = (), state: str = "") -> None:
+        """The verbs that a queue has. `words`: filters that stand in the form.
+
+        `state`: the one that all messages are in which they are for, if it is known.
+        """
+
+    def open_action(
+        self,
+        key: QueueKey,
+        verb: str,
+        words: Sequence[str] = (),
+        queue: Queue | None = None,
+        /,
+        **options: str,
+    ) -> None:
+        """One verb's form. `options` are its other fields, by the command line's names; `queue`: as
+        the catalog has it, where somebody has just looked it up."""
+
+    def open_running(self, number: int = 0) -> None:
+        """An action that runs here; 0: the one that there is, or which of several."""
+
+    def open_audit(self, connection: str = "", key: QueueKey | None = None) -> None:
+        """Who did what: everywhere, on a connection, to a queue."""
+
+    def open_install(self, connection: str, **options: str) -> None:
+        """A new queue. `options` are the form's fields, by the command line's names."""
+
+    def open_adopt(self, connection: str, **options: str) -> None:
+        """A table that is a queue already. `options` are the form's fields."""
+
+    def open_smoke(self, key: QueueKey, **options: str) -> None:
+        """A trial of the queue's design. `options` are the form's fields."""
+
+    def open_runs(self, id_: str = "") -> None:
+        """The runs of the pipeline on this machine; `id_`: the one to begin at."""
+
+    def open_pipeline(self, verb: str, key: QueueKey | None = None, **options: str) -> None:
+        """The form of a job of the pipeline. `options` are its fields."""
+
+    def open_bench(self, connection: str, **options: str) -> None:
+        """How fast the designs are on a connection. `options` are the form's fields."""
+
+    def open_connections(self) -> None:
+        """The connections, and what is configured."""
+
+    def add_connection(self, opening: Opening) -> None:
+        """One more connection, sampled from now on."""
+
+    def log_in(self, name: str = "") -> None:
+        """Take the passwords that a person must type."""
+
+    def examine(self, key: QueueKey | None = None) -> None:
+        """Let the doctor look now: at one queue, or at all."""
+
+
+@dataclass
+class Context:
+    """One for all screens of a console."""
+
+    store: Store
+    clock: Clock
+    navigator: Navigator
+    feeds: Sequence[Feed] = ()
+    connections: Mapping[str, OpenConnection] = field(default_factory=dict)
+    zone: tzinfo | None = UTC
+    """In which times of day are shown now (None: the machine's own)."""
+    config_path: Path | None = None
+    history: list[str] = field(default_factory=list)
+    """The commands that were typed, the newest last."""
+    running: ActionRuns = field(default_factory=ActionRuns)
+    """The actions that run here, whatever is on the screen."""
+    recordings: Recordings | None = None
+    """What is kept of all this; None: nothing is."""
+    replay: Replay | None = None
+    """What is played, in a console that shows a recording."""
+    saved: Saved = field(default_factory=Saved)
+    """The filters that have names."""
+    _other_zone: tzinfo | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        """Where times are shown in UTC anyway, the other zone is the machine's own."""
+        self._other_zone = None if self.zone is UTC else UTC
+
+    def turn_zone(self) -> None:
+        """Times in UTC, or in the display zone (else the machine's own)."""
+        self.zone, self._other_zone = self._other_zone, self.zone
+
+    def conn(self, key: QueueKey) -> OpenConnection | None:
+        """The connection of a queue; None in a console that has nothing but readings."""
+        return self.connections.get(key[0])
+
+    def filters(self, key: QueueKey) -> Words:
+        conn = self.conn(key)
+        return {**self.saved.messages, **(conn.filters if conn is not None else {})}
+
+    def moment(self, at: datetime) -> str:
+        return formats.moment(at, self.zone)
+
+    @property
+    def corner(self) -> str:
+        """What stands at the end of the first line: the interval and the time."""
+        if self.replay is not None:
+            return self.replay.corner(self.zone)
+        seconds = max((feed.interval_seconds for feed in self.feeds), default=0.0)
+        return f"every {seconds:g} s · {formats.clock(self.clock.utc(), self.zone)}"
+
+    def sample_now(self) -> None:
+        """Sample all databases now, those too that are waiting to be tried again."""
+        for feed in self.feeds:
+            feed.sample_now()
+
+    @property
+    def recordings_root(self) -> Path | None:
+        """Where what was recorded of these connections is read."""
+        if self.replay is not None:
+            return self.replay.root
+        return None if self.recordings is None else self.recordings.root
+
+    @property
+    def nothing_behind(self) -> str:
+        """Why nothing can be done or asked where a connection has no place, in words."""
+        what = "This console only shows readings" if self.replay is None else "This is a recording"
+        return f"{what}: nothing can be done from here."
+
+    def change_interval(self, step: int) -> None:
+        """Look less (1) or more (-1) often."""
+        for feed in self.feeds:
+            longer = [s for s in INTERVALS if s > feed.interval_seconds]
+            shorter = [s for s in INTERVALS if s < feed.interval_seconds]
+            found = longer[:1] if step > 0 else shorter[-1:]
+            feed.interval_seconds = found[0] if found else feed.interval_seconds
+            self.store.intervals[feed.name] = feed.interval_seconds
+            if step < 0:
+                feed.sample_now()

@@ -1,0 +1,300 @@
+"""A connection as screens work with it: what may be done there, is hidden, is recorded."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from console.doctor.finding import Diagnosis
+from console.errors import ConsoleError, RefusedError
+from console.monitor.recording import Recorder
+from console.monitor.recording.segments import FINDINGS
+from console.monitor.sampler import Reading, probe
+from console.tui.text import first_line
+
+if TYPE_CHECKING:
+    from console.doctor.recording import WaitsAndActions
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from datetime import tzinfo
+
+from console import catalog
+from console.catalog import Queue
+from console.config import Profile
+from console.config.passwords import Credentials
+from console.config.profile import URL as URL_KEY
+from console.engines import Capabilities, Database
+from console.monitor.filters import Words
+from console.monitor.limits import ThresholdsOf, defaults_of
+from console.monitor.message import Masks
+from console.monitor.sampler import Sampler
+from console.rights import ConnectionRights, Login, Rights
+from console.tui.store import RightsWords
+
+
+@dataclass(frozen=True)
+class Tested:
+    """What a test of a connection found."""
+
+    capabilities: Capabilities
+    login: Login | None
+    seconds: float
+    """To connect and ask."""
+
+
+@dataclass(frozen=True)
+class OpenConnection:
+    """One connection. Whatever asks its database waits: only jobs do that."""
+
+    name: str
+    """As the screen and the store call it."""
+    database: Database
+    rights: Rights = Rights.READ_ONLY
+    thresholds_of: ThresholdsOf = defaults_of
+    masks: Masks = ()
+    zone: tzinfo | None = UTC
+    production: bool = False
+    """Marked so where it is configured; its catalog may do so too."""
+    words: tuple[str, ...] = ()
+    """How the command line names it: `--profile NAME` or `--url URL`, never with a password."""
+    credentials: Credentials | None = None
+    """What completes its URL, where that is configured; it may want a password typed."""
+    url: str = ""
+    """For people: without secrets."""
+    origin: str = ""
+    """Where that comes from: a file and its line, a variable, the command line."""
+    record: bool = True
+    """Whether what is seen of it is kept, in a console that keeps anything."""
+    color: str = ""
+    """The mark beside its name; empty: none."""
+    filters: Words = field(default_factory=dict)
+    """What the saved filters of its messages stand for."""
+
+    def find(self, schema: str, name: str, *, any_design: bool = False) -> Queue:
+        """The queue of that name, as the catalog has it now. Waits; ConsoleError."""
+        return catalog.look_up(self.database, name, schema, any_design=any_design)
+
+    def test(self) -> Tested:
+        """Connect, and ask what the login can do. Waits; ConsoleError."""
+        self.database.probe_again()
+        began = time.monotonic()
+        capabilities = self.database.capabilities
+        return Tested(capabilities, probe(self.database, []), time.monotonic() - began)
+
+
+def open_connection(
+    profile: Profile, database: Database, name: str, credentials: Credentials | None = None
+) -> OpenConnection:
+    """The place that a profile describes."""
+    return OpenConnection(
+        name,
+        database,
+        profile.rights,
+        profile.thresholds,
+        profile.masks,
+        profile.display_zone,
+        profile.production,
+        ("--profile", profile.name) if profile.name else url_words(database),
+        credentials,
+        profile.shown_url,
+        str(profile.settings.value(URL_KEY).origin),
+        profile.record,
+        profile.color or "",
+        profile.saved_words,
+    )
+
+
+def url_words(database: Database) -> tuple[str, ...]:
+    """A database named by its URL, without its password."""
+    url = database.url
+    bare = type(url).create(url.drivername, url.username, None, url.host, url.port, url.database)
+    return ("--url", bare.update_query_dict(url.query).render_as_string())
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A connection that is about to be sampled."""
+
+    conn: OpenConnection
+    feed: Sampler
+    rights: RightsWords
+
+
+def open_profile(profile: Profile, taken: Collection[str] = ()) -> Opening:
+    """Nothing is connected and no secret looked up yet; a password that a person must type is
+    typed into the console. `taken`: the names that others have. ConnectionFailedError, UsageError.
+    """
+    credentials = profile.credentials()
+    credentials.await_typing()
+    database = profile.open(credentials)
+    name = free_name(database.label, taken)
+    feed = Sampler(
+        database,
+        interval_seconds=profile.interval_seconds,
+        stuck_after_seconds=profile.stuck_after_seconds,
+        name=name,
+    )
+    conn = open_connection(profile, database, name, credentials)
+    return Opening(conn, feed, rights_words(profile, database))
+
+
+def free_name(label: str, taken: Collection[str]) -> str:
+    """The label, numbered where another connection has the same."""
+    name, number = label, 1
+    while name in taken:
+        number += 1
+        name = f"{label} ({number})"
+    return name
+
+
+def rights_words(profile: Profile, database: Database) -> Callable[[Login | None], str]:
+    """What may be done, and who sees to it, once that is known."""
+    transactions = bool(database.product.read_only_options)
+    return lambda login: ConnectionRights(profile.rights, login, transactions=transactions).words
+
+
+# What the console sees is kept while it runs: a recorder a connection, fed by the feeds' threads.
+#
+# Nothing here is called in the event loop but what only reads words, or says that it is over.
+
+RETRY_SECONDS = 30.0
+"""A connection that another console records may be left by it; a full disk may be cleared."""
+_SECONDS_AT_THE_END = 0.5
+
+
+class PlaceRecording:
+    """The recording of one connection, begun with its first reading."""
+
+    def __init__(
+        self, root: Path, conn: OpenConnection, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._root = root
+        self._conn = conn
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._ended = False
+        self._recorder: Recorder | None = None
+        self._beside: WaitsAndActions | None = None
+        self._why_not = ""
+        self._elsewhere = False
+        self._retry_at = 0.0
+
+    # In the threads of the feed and the doctor.
+
+    def saw(self, reading: Reading) -> None:
+        """Keep a sample."""
+        with self._lock:
+            if not self._ended and self._recorder is None and self._monotonic() >= self._retry_at:
+                self._open()
+            beside = self._beside
+        if beside is not None:
+            beside.sampled(reading)
+
+    def told(self, diagnoses: Iterable[Diagnosis]) -> None:
+        """Keep what the doctor found."""
+        from console.doctor.recording import findings  # noqa: PLC0415  # as below
+
+        recorder = self._recorder
+        if recorder is not None:
+            recorder.add(FINDINGS, findings(diagnoses, datetime.now(UTC)))
+
+    def _open(self) -> None:
+        # Loaded in the feed's thread: the console shall start at once.
+        from console.doctor.recording import WaitsAndActions  # noqa: PLC0415
+
+        self._retry_at = self._monotonic() + RETRY_SECONDS
+        conn = self._conn
+        try:
+            recorder = Recorder(self._root, conn.name, apart=True)
+        except RefusedError:
+            self._elsewhere, self._why_not = True, ""
+            return
+        except ConsoleError as error:
+            # The cause first: of a long path the end is cut off.
+            where, _, why = (error.why or error.what).rpartition(": ")
+            self._elsewhere, self._why_not = False, f"not recorded: {why}: {where}"
+            return
+        self._elsewhere, self._why_not = False, ""
+        # The readings, and what the doctor finds, come from the console's watcher.
+        beside = WaitsAndActions(conn.database, recorder)
+        beside.start()
+        self._recorder, self._beside = recorder, beside
+        if self._ended:
+            self.end()
+
+    # Anywhere.
+
+    @property
+    def problem(self) -> str:
+        """Why nothing is recorded, though it should be: one safe line; empty: nothing is wrong."""
+        recorder = self._recorder
+        return first_line(recorder.problem if recorder is not None else self._why_not)
+
+    @property
+    def words(self) -> str:
+        """How it stands, for a person; safe to show."""
+        if self._elsewhere:
+            return "recorded by another console"
+        if self.problem:
+            return self.problem
+        return "not recorded yet" if self._recorder is None else f"recorded to {self._root}"
+
+    def end(self) -> None:
+        """Keep nothing more; waits for nobody."""
+        # Not for the lock either: whoever has it may be waiting for a disk.
+        self._ended = True
+        beside, recorder = self._beside, self._recorder
+        if beside is not None:
+            beside.stop()
+        if recorder is not None:
+            recorder.end()
+
+    def wait(self, until: float) -> None:
+        """Until its segment is closed, or that moment; who starts next closes what is left."""
+        recorder = self._recorder
+        if recorder is not None:
+            recorder.close(max(0.0, until - time.monotonic()))
+
+
+class Recordings:
+    """All that a console keeps, under one folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._of: dict[str, PlaceRecording] = {}
+
+    def add(self, conn: OpenConnection) -> PlaceRecording | None:
+        """One more connection; None: it is configured not to be recorded."""
+        if not conn.record:
+            return None
+        self._of[conn.name] = PlaceRecording(self.root, conn)
+        return self._of[conn.name]
+
+    def of(self, name: str) -> PlaceRecording | None:
+        """The recording of a connection; None: there is none."""
+        return self._of.get(name)
+
+    def words(self, name: str) -> str:
+        found = self.of(name)
+        return "not recorded: record = false" if found is None else found.words
+
+    @property
+    def problem(self) -> str:
+        """The first connection that is not recorded though it should be, and why."""
+        for name, one in self._of.items():
+            if one.problem:
+                return f"{first_line(name)}: {one.problem}"
+        return ""
+
+    def end(self) -> None:
+        """Keep nothing more; waits for nobody."""
+        for one in self._of.values():
+            one.end()
+
+    def wait(self, seconds: float = _SECONDS_AT_THE_END) -> None:
+        """Give the segments a moment to be closed, all of them together."""
+        until = time.monotonic() + seconds
+        for one in self._of.values():
+            one.wait(until)

@@ -1,0 +1,302 @@
+"""The thread of a replay: it reads recordings, makes boards of the past ready, and plays on."""
+
+import threading
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from console.catalog import Queue
+from console.designs import DESIGNS, LIBRARIES
+from console.doctor.finding import Code, Diagnosis, Finding
+from console.errors import ConsoleError
+from console.monitor.limits import Severity
+from console.monitor.recording.reader import RecordReader
+from console.monitor.recording.segments import FINDINGS, LINKS, SAMPLES, TimeRange, snapshot_of
+from console.monitor.sampler import Reading
+from console.tui.replay import Replay
+from console.tui.store import Store
+
+BACK = timedelta(hours=1)
+"""So far before a position the charts are filled..."""
+AHEAD = timedelta(minutes=10)
+MOST_SAMPLES = 40_000
+"""... and so far ahead is read, but no more than so many figures of queues each way."""
+_FINDINGS_BACK = timedelta(minutes=15)
+_OLD_PAUSE_SECONDS = 15.0
+"""Older recordings do not tell which pause was meant: one up to this long is taken for meant."""
+_SEVERITIES = {severity.word: severity for severity in Severity}
+
+RecordRow = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What was seen at one moment: by the sampler, or by the doctor."""
+
+    at: datetime
+    connection: str
+    reading: Reading | None = None
+    diagnoses: tuple[Diagnosis, ...] = ()
+
+
+class ConnectionRecording:
+    """One connection's recording. In the hands of one thread; waits for the disk."""
+
+    def __init__(self, root: Path, connection: str) -> None:
+        self.connection = connection
+        self._reader = RecordReader(root, connection)
+        self._span: TimeRange | None = None
+        self._frames: list[Frame] = []
+        self._times: list[datetime] = []
+        self._designs: dict[tuple[str, str], str] = {}
+        self._since: dict[tuple[str, str], dict[str, datetime]] = {}
+
+    def before(self, moment: datetime) -> list[Frame]:
+        """What is to be known at a moment, from the samples before it and at it."""
+        self._since.clear()
+        self._load(moment, back=True)
+        return self._frames[: bisect_right(self._times, moment)]
+
+    def between(self, after: datetime, until: datetime) -> list[Frame]:
+        """The samples after a moment, up to another and with it."""
+        found: list[Frame] = []
+        while self._span is None or until >= self._span.end:
+            if self._span is not None:
+                found += self._frames[bisect_right(self._times, after) :]
+                after = max(after, self._span.end - timedelta(microseconds=1))
+            self._load(after if self._span is None else self._span.end, back=False)
+        begin, end = (bisect_right(self._times, at) for at in (after, until))
+        return found + self._frames[begin:end]
+
+    def _load(self, moment: datetime, *, back: bool) -> None:
+        begin = moment - BACK if back else moment
+        links = self._reader.rows(LINKS, TimeRange(begin, moment + AHEAD))
+        span = _bounded(links, TimeRange(begin, moment + AHEAD), moment)
+        links = [link for link in links if link["at"] in span]
+        samples: dict[datetime, list[RecordRow]] = {}
+        for row in self._reader.rows(SAMPLES, span):
+            samples.setdefault(row["at"], []).append(row)
+            self._designs[row["schema"], row["queue"]] = row["design"] or ""
+        frames = [
+            Frame(link["at"], self.connection, self._reading(link, following, samples))
+            for link, following in zip_longest(links, links[1:])
+        ]
+        told_from = min(span.begin, moment - _FINDINGS_BACK) if back else span.begin
+        frames += self._diagnoses(self._reader.rows(FINDINGS, TimeRange(told_from, span.end)))
+        frames.sort(key=lambda frame: (frame.at, frame.reading is None))
+        self._span, self._frames = span, frames
+        self._times = [frame.at for frame in frames]
+
+    def _reading(
+        self,
+        link: RecordRow,
+        following: RecordRow | None,
+        samples: Mapping[datetime, Sequence[RecordRow]],
+    ) -> Reading:
+        pause = link["next_seconds"]
+        if pause is None and following is not None:
+            seconds = (following["at"] - link["at"]).total_seconds()
+            pause = seconds if seconds <= _OLD_PAUSE_SECONDS else None
+        error = None if link["error"] is None else ConsoleError(link["error"])
+        return Reading(
+            self.connection,
+            tuple(snapshot_of(row, self.connection) for row in samples.get(link["at"], ())),
+            latency_seconds=link["latency_seconds"],
+            error=error,
+            retry_seconds=pause if error else None,
+            next_seconds=pause,
+        )
+
+    def _diagnoses(self, rows: Sequence[RecordRow]) -> Iterator[Frame]:
+        by_frame: dict[datetime, dict[tuple[str, str], list[RecordRow]]] = {}
+        for row in rows:
+            queues = by_frame.setdefault(row["at"], {})
+            queues.setdefault((row["schema"], row["queue"]), []).append(row)
+        for at, queues in by_frame.items():
+            told = tuple(self._diagnosis(pair, found, at) for pair, found in queues.items())
+            yield Frame(at, self.connection, diagnoses=told)
+
+    def _diagnosis(
+        self, pair: tuple[str, str], rows: Sequence[RecordRow], at: datetime
+    ) -> Diagnosis:
+        """As it was told, without the evidence, which is not recorded."""
+        before = self._since.get(pair, {})
+        codes = [row["code"] for row in rows if row["code"]]
+        since = self._since[pair] = {code: before.get(code, at) for code in codes}
+        findings = tuple(
+            Finding(
+                Code(row["code"], _SEVERITIES.get(row["severity"], Severity.WARNING), ""),
+                row["summary"] or row["code"],
+                since=since[row["code"]],
+            )
+            for row in rows
+            if row["code"]
+        )
+        name = self._designs.get(pair, "")
+        design = LIBRARIES.get(name) or DESIGNS.get(name) or DESIGNS["fifo"]
+        unseen = rows[0]["verdict"] == "unknown"
+        why = ("not everything was examined then",) if unseen else ()
+        return Diagnosis(Queue(*pair, design, {}, {}), findings, why)
+
+
+def _bounded(links: Sequence[RecordRow], span: TimeRange, moment: datetime) -> TimeRange:
+    """As much of a span around a moment as is not too much at once."""
+    begin, end = span.begin, span.end
+    samples = 0
+    for link in reversed([link for link in links if link["at"] <= moment]):
+        samples += link["queues"] or 0
+        if samples > MOST_SAMPLES:
+            begin = link["at"]
+            break
+    samples = 0
+    for link in (link for link in links if link["at"] > moment):
+        samples += link["queues"] or 0
+        if samples > MOST_SAMPLES:
+            end = link["at"] + timedelta(microseconds=1)
+            break
+    return TimeRange(begin, end)
+
+
+def thinned(frames: Sequence[Frame], most: int) -> list[Frame]:
+    """At most this many samples; those that are left reach as far as those that were left out."""
+    stride = -(-len(frames) // max(1, most))
+    if stride <= 1:
+        return list(frames)
+    kept = []
+    for frame, following in zip(frames[::stride], [*frames[stride::stride], None], strict=True):
+        reading = frame.reading
+        if reading is not None and following is not None:
+            seconds = (following.at - frame.at).total_seconds()
+            longest = max(seconds, reading.next_seconds or 0.0)
+            reading = replace(reading, next_seconds=longest)
+        kept.append(replace(frame, reading=reading))
+    return kept
+
+
+_TICK_SECONDS = 0.1
+_MOST_AT_ONCE = 3_000
+"""So many figures of queues at most come at one tick: the screen shall not stand still for them."""
+
+
+class Position(NamedTuple):
+    """A position that is ready to be seen."""
+
+    at: datetime
+    store: Store
+
+
+class FramesUntil(NamedTuple):
+    """What was seen up to a moment, since the one before."""
+
+    until: datetime
+    frames: Sequence[Frame]
+
+
+Shown = Position | FramesUntil
+
+
+class ReplayThread:
+    """`show` is called in its thread, and again only when `shown` was."""
+
+    def __init__(
+        self,
+        replay: Replay,
+        new_store: Callable[[datetime], Store],
+        show: Callable[[Shown], None],
+    ) -> None:
+        self._replay = replay
+        self._new_store = new_store
+        self._show = show
+        self._recordings = [ConnectionRecording(replay.root, name) for name in replay.connections]
+        self._stop = threading.Event()
+        self._free = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="replay", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def shown(self) -> None:
+        self._free.set()
+
+    def stop(self) -> None:
+        """Show nothing more."""
+        self._stop.set()
+        self._free.set()
+
+    def _run(self) -> None:
+        player = self._replay.player
+        while not self._stop.wait(_TICK_SECONDS):
+            if (wanted := player.wanted) is not None:
+                position = self._position(wanted)
+                if position is not None and player.wanted == wanted:
+                    self._give(position)
+                continue
+            following = player.following
+            if following > player.at:
+                self._give(FramesUntil(following, self._frames(player.at, following)))
+
+    def _give(self, found: Shown) -> None:
+        self._free.clear()
+        self._show(found)
+        self._free.wait()
+
+    def _position(self, moment: datetime) -> Position | None:
+        """The store as it would be had the console been open; None: it is over."""
+        store = self._new_store(moment)
+        for recording in self._recordings:
+            frames = recording.before(moment)
+            readings = [frame for frame in frames if frame.reading is not None]
+            for frame in readings[:-1]:
+                if self._stop.is_set():
+                    return None
+                if frame.reading is not None:
+                    store.fill(recording.connection, frame.reading, frame.at.timestamp())
+            _take_last(store, readings)
+            for frame in _latest([frame for frame in frames if frame.reading is None]):
+                take(store, frame)
+        return Position(moment, store)
+
+    def _frames(self, after: datetime, until: datetime) -> list[Frame]:
+        found: list[Frame] = []
+        for recording in self._recordings:
+            frames = recording.between(after, until)
+            queues = max(
+                (len(frame.reading.queues) for frame in frames if frame.reading), default=1
+            )
+            most = max(1, _MOST_AT_ONCE // max(1, queues))
+            readings = thinned([frame for frame in frames if frame.reading is not None], most)
+            found += [*readings, *(frame for frame in frames if frame.reading is None)]
+        return sorted(found, key=lambda frame: frame.at)
+
+
+def take(store: Store, frame: Frame) -> None:
+    at = frame.at.timestamp()
+    if frame.reading is not None:
+        store.take(frame.connection, frame.reading, at)
+    if frame.diagnoses:
+        store.take_diagnoses(frame.connection, frame.diagnoses, at, frame.at)
+
+
+def _take_last(store: Store, readings: Sequence[Frame]) -> None:
+    """The last sample; where that failed, the last that did not, before it."""
+    if not readings:
+        return
+    good = [frame for frame in readings if frame.reading and frame.reading.error is None]
+    if good and good[-1] is not readings[-1]:
+        take(store, good[-1])
+    take(store, readings[-1])
+
+
+def _latest(frames: Sequence[Frame]) -> list[Frame]:
+    """Of each queue only what was said last."""
+    last: dict[tuple[str, str], Frame] = {}
+    for frame in frames:
+        for one in frame.diagnoses:
+            last[one.queue.schema, one.queue.name] = Frame(
+                frame.at, frame.connection, diagnoses=(one,)
+            )
+    return sorted(last.values(), key=lambda frame: frame.at)

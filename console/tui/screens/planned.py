@@ -1,0 +1,307 @@
+"""What a verb's plan goes through: it is read, confirmed, run in this console; its end is told."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+
+from console.catalog import Queue
+from console.engines import Product
+from console.errors import ConsoleError, RefusedError
+from console.monitor.filters import line_of
+from console.tui.context import Context
+from console.tui.dialogs.dialog import CommandDialog
+from console.tui.jobs import Running, look_up
+from console.tui.open_connection import OpenConnection
+from console.tui.screens.form import FormScreen, Stage
+from console.tui.store import QueueKey
+from console.tui.text import Lines, plain
+from console.tui.widgets.plan_pane import Confirmation, PlanPane, ProgressView
+from console.verbs import named
+from console.verbs.verb import Plan, Target, Verb, equivalent_command, values
+
+
+class PlannedScreen(FormScreen):
+    """A screen of a verb that has a plan; `key` is known by then."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("p", "hold", "pause / continue", tooltip="pause after this batch, or continue"),
+        Binding("s", "stop", "stop", tooltip="stop after this batch; the rest stays untouched"),
+        Binding("b", "leave", "background", tooltip="leave it running in the background"),
+        Binding("a", "again", "plan again", tooltip="plan again, for what is left"),
+        Binding("y", "copy", "copy", show=False, tooltip="copy the result"),
+    ]
+    STAGES: ClassVar[Mapping[str, frozenset[Stage]]] = {
+        **FormScreen.STAGES,
+        "hold": frozenset({Stage.RUNNING}),
+        "stop": frozenset({Stage.RUNNING}),
+        "leave": frozenset({Stage.RUNNING}),
+        "again": frozenset({Stage.RESULT}),
+        "copy": frozenset({Stage.RESULT}),
+    }
+    AGAIN: ClassVar[str] = "a: plan again, for what is left   "
+    verb: Verb
+    planned: Plan | None = None
+
+    def live(self) -> ComposeResult:
+        """A bar and the ledger; then the same to the end."""
+        yield ProgressView(id="progress")
+        with VerticalScroll(id="result"):
+            yield Lines(id="result-words")
+
+    def opened(self) -> None:
+        if self.running is None:
+            self.offered()
+            return
+        planned = self.running.planned
+        self.planned = planned if isinstance(planned, Plan) else None
+        self.turn(Stage.RUNNING)
+
+    def offered(self) -> None:
+        """Nothing runs yet: the form."""
+
+    def enter(self) -> None:
+        super().enter()
+        if self.stage is Stage.RESULT:
+            self.query_one("#result").focus()
+
+    def draw_body(self, now: float, *, paused: bool) -> None:
+        del paused
+        if self.running is not None and self.stage is Stage.RUNNING:
+            self.query_one(ProgressView).draw(self.running, now)
+
+    def follow(self) -> None:
+        if self.running is None or self.stage is not Stage.RUNNING or not self.is_seen:
+            return
+        self.query_one(ProgressView).draw(self.running, self.context.clock.monotonic())
+        if not self.running.runs:
+            self.running.seen = True
+            self.show_end(self.running)
+
+    # The plan.
+
+    def back(self) -> None:
+        """What was planned is no longer meant."""
+        self.planned = None
+        super().back()
+
+    def read_plan(
+        self,
+        planned: Plan,
+        conn: OpenConnection | None,
+        *,
+        production: bool,
+        product: Product | None = None,
+    ) -> None:
+        """To be read, then confirmed or not. `product`: whose script its SQL is, as a whole."""
+        self.planned = planned = replace(planned, by_name=planned.by_name or production)
+        masks = () if conn is None else conn.masks
+        self.query_one(PlanPane).draw(planned.lines, planned.sample, planned.sql, masks, product)
+        closed = "" if planned.needed else "There is nothing to do."
+        if planned.obstacles:
+            closed = "It cannot be done as planned."
+        self.ask(Confirmation(planned.queue.name, planned.by_name, closed=closed))
+
+    def begin(self) -> None:
+        """In this console, whatever is on the screen."""
+        if self.planned is not None and self.key is not None:
+            over = _over(self.app, self.context)
+            self.run_here(self.key, self.verb.name, self.planned, over)
+
+    # What runs.
+
+    def action_hold(self) -> None:
+        if self.running is not None:
+            control = self.running.control
+            if control.paused:
+                control.resume()
+            else:
+                control.pause()
+            self.follow()
+
+    def action_stop(self) -> None:
+        if self.running is not None:
+            self.running.control.stop()
+            self.follow()
+
+    def action_leave(self) -> None:
+        """It goes on by itself: the line at the bottom of every screen tells."""
+        self.action_out()
+
+    def show_end(self, running: Running) -> None:
+        text = Text()
+        if running.error is not None:
+            lines = str(running.error).splitlines()
+            text.append(f"{running.name}: FAILED\n\n", "bold")
+            if running.told is not None and running.told.ledger is not None:
+                text.append(f"{running.told.ledger.out:,} were done and counted before that.\n\n")
+        else:
+            lines = [] if running.ended is None else list(running.ended.lines)
+        for line in lines:
+            text.append(f"{plain(line)}\n")
+        text.append(f"\n{'' if self._gone else self.AGAIN}Escape: back", "dim")
+        self.query_one("#result-words", Lines).say(text)
+        self.turn(Stage.RESULT)
+
+    def action_again(self) -> None:
+        """The same form, for a new plan: what is done already is no longer in it."""
+        self.running = None
+        if self.form.fields:
+            self.turn(Stage.FORM)
+        else:
+            self.offered()
+
+    @property
+    def _gone(self) -> bool:
+        """Whether what ran has left no queue to plan for."""
+        ended = None if self.running is None else self.running.ended
+        return ended is not None and ended.gone
+
+    def action_copy(self) -> None:
+        self.app.copy_to_clipboard(self.query_one("#result-words", Lines).said)
+        self.notify("copied", timeout=2)
+
+    def check_action(self, action: str, parameters: object) -> bool | None:
+        """A queue that is gone is not planned for again."""
+        if action == "again" and self._gone:
+            return False
+        return super().check_action(action, parameters)
+
+
+def _over(app: App[None], context: Context) -> Callable[[Running], None]:
+    """After an action the sampler and the doctor read again, whoever is on the screen."""
+
+    def over(running: Running) -> None:
+        for screen in app.screen_stack:
+            if isinstance(screen, PlannedScreen):
+                screen.follow()
+        context.sample_now()
+        if running.planned.verb not in {"uninstall", "forget", "install", "adopt"}:
+            context.navigator.examine(running.key)
+
+    return over
+
+
+class ActionScreen(PlannedScreen):
+    """The queue is looked up once; what a verb can be told depends on its design."""
+
+    def __init__(  # what a form begins with, or an action that runs already
+        self,
+        context: Context,
+        key: QueueKey,
+        verb: str,
+        words: Sequence[str] = (),
+        options: Mapping[str, str] | None = None,
+        running: Running | None = None,
+        *,
+        queue: Queue | None = None,
+    ) -> None:
+        """`options` are the form's other fields, by the command line's names; `queue`: what `key`
+        is, where that was looked up already."""
+        super().__init__(context, key, running)
+        self._key = key
+        self.verb = named(verb)
+        self._begins = {n.replace("_", "-"): text for n, text in (options or {}).items() if text}
+        if any(one.key == "id" and one.multiple for one in self.verb.parameters):
+            # Of a selection only what names single messages can be meant.
+            ids = [word.removeprefix("id=") for word in words if word.startswith("id=")]
+            self._begins |= {"id": line_of(ids)} if ids else {}
+        elif words:
+            self._begins["filter"] = line_of(words)
+        self._queue = queue
+        self._counted = 0
+
+    def draw_body(self, now: float, *, paused: bool) -> None:
+        """Who else is at the queue, and how far this is."""
+        self.query_one("#action-head", Lines).say(self.head(self.verb.name))
+        super().draw_body(now, paused=paused)
+
+    def follow(self) -> None:
+        """Count along while a plan is made; see how far it is, and when it has ended."""
+        if self.stage is Stage.PLANNING:
+            counted = f", {self._counted:,} counted" if self._counted else ""
+            words = f"Making the plan{counted} ... Escape: back to the form."
+            self.query_one("#planning", Lines).say(Text(words))
+        super().follow()
+
+    # The form.
+
+    def offered(self) -> None:
+        """Look the queue up; then what can be said of it."""
+        if self._queue is not None:
+            self.show_form(self._queue)
+            return
+        conn = self.context.conn(self._key)
+        if conn is None:
+            self._refuse(RefusedError(self.context.nothing_behind))
+            return
+        self.close_form("Looking up the queue ...")
+        look_up(self, conn, self._key, self.show_form, self._refuse)
+
+    def _refuse(self, error: ConsoleError) -> None:
+        self.close_form("Nothing was changed.", error)
+
+    def show_form(self, queue: Queue) -> None:
+        """What can be said of this verb on such a queue; where that is nothing, its plan."""
+        self._queue = queue
+        why = self.verb.unavailable(queue)
+        if why:
+            what = f"{self.verb.name} is not available for the queue {queue.name!r}."
+            self._refuse(RefusedError(what, why=f"{why[:1].upper()}{why[1:]}."))
+        elif fields := self.verb.parameters_for(queue):
+            self.offer(fields, self._begins)
+        else:
+            self.plan()
+
+    # The plan.
+
+    def plan(self) -> None:
+        conn, queue = self.context.conn(self._key), self._queue
+        if conn is None or queue is None:
+            return
+        try:
+            given = values(self.verb, self.form.texts)
+        except ConsoleError as error:
+            self.say(error)
+            return
+        self._counted = 0
+        target = Target(
+            conn.database,
+            queue,
+            conn.rights,
+            conn.thresholds_of,
+            conn.masks,
+            self.context.filters(self._key),
+        )
+
+        def counted(so_far: int) -> None:
+            self._counted = so_far
+
+        work = partial(self.verb.plan, target, given, counted)
+        self.make_plan(work, self.show_plan, "Making the plan")
+
+    def show_plan(self, planned: Plan) -> None:
+        """To be read, then confirmed or not."""
+        conn = self.context.conn(self._key)
+        self.read_plan(planned, conn, production=conn is not None and conn.production)
+
+    # The ways.
+
+    def action_command(self) -> None:
+        conn = self.context.conn(self._key)
+        if conn is None or (self._queue is not None and not self.form.check()):
+            return
+        _, schema, name = self._key
+        yes = None
+        if self.planned is not None and self.stage is not Stage.FORM:
+            yes = name if self.planned.by_name else ""
+        texts = self.form.texts or self._begins
+        line = equivalent_command(self.verb, conn.words, schema, name, texts, yes)
+        plans = self.verb.confirmed and yes is None
+        words = "Without --yes it prints the plan and changes nothing." if plans else ""
+        self.app.push_screen(CommandDialog(line, words))

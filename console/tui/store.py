@@ -1,0 +1,454 @@
+"""What is known of every connection and queue now, from the readings as they come.
+
+Screens draw the views that the store gives; they are frozen, so a paused screen just keeps them.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from console.doctor.finding import Diagnosis
+from console.errors import ConnectionFailedError, ConsoleError
+from console.monitor.limits import Severity, ThresholdsOf, defaults_of, judge
+from console.monitor.sampler import Reading
+from console.monitor.snapshot import QueueSnapshot
+from console.rights import Login
+from console.tui.findings import (
+    PROBLEM,
+    FindingKey,
+    FindingView,
+    Health,
+    QueueKey,
+    assess,
+    full_in_seconds,
+    of_queue,
+)
+from console.tui.series import Series
+from console.tui.text import first_line, plain, whole_seconds
+from console.tui.views import (
+    BUCKET_SECONDS,
+    TREND_CELLS,
+    AllClear,
+    ConnectionView,
+    Link,
+    QueueView,
+    Trend,
+    finding_of,
+)
+
+__all__ = [
+    "BUCKET_SECONDS",
+    "TREND_CELLS",
+    "AllClear",
+    "ConnectionView",
+    "Link",
+    "QueueKey",
+    "QueueView",
+    "RightsWords",
+    "Store",
+    "Traits",
+    "Trend",
+]
+
+SILENT_AFTER_SECONDS = 5.0
+"""A connection that is this much later than its interval says nothing: its figures are old."""
+
+LATE_SECONDS = 60.0
+"""The doctor's word is old when its next round is so late."""
+
+EXPLAINED_SECONDS = 4.0
+"""The doctor is asked no sooner again about what it had no word for."""
+
+_BLIND = 0
+
+RightsWords = str | Callable[[Login | None], str]
+"""What may be done by a connection: in words, or once it is known what its login could do."""
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What is known of a connection, whatever its readings say."""
+
+    rights: RightsWords = ""
+    production: bool = False
+    """Marked so where it is configured; its database may say so too."""
+    thresholds: ThresholdsOf = defaults_of
+    color: str = ""
+    """Of the mark beside its name; empty: none."""
+
+
+@dataclass(frozen=True)
+class _Examined:
+    """What the doctor said of one queue."""
+
+    diagnosis: Diagnosis
+    at: float
+    moment: datetime
+    """The same by our clock of days."""
+
+
+@dataclass(frozen=True)
+class _Row:
+    """What of a queue stays the same until there is something new of it."""
+
+    key: QueueKey
+    label: str
+    snapshot: QueueSnapshot
+    health: Health
+    full_in_seconds: float | None
+    findings: tuple[FindingView, ...] = ()
+    since: tuple[tuple[float, bool], ...] = ()
+    """Of each finding: since when by our clock, and whether perhaps for longer."""
+    examined_at: float | None = None
+    """When the doctor found these."""
+
+
+@dataclass
+class _Connection:
+    """What is kept of one connection between readings."""
+
+    name: str
+    opened_at: float
+    traits: Traits
+    answer: Reading | None = None
+    answered_at: float = 0.0
+    error: ConsoleError | None = None
+    failed_at: float = 0.0
+    retry_at: float | None = None
+    trends: dict[QueueKey, Trend] = field(default_factory=dict)
+    rows: tuple[_Row, ...] = ()
+    examined: dict[QueueKey, _Examined] = field(default_factory=dict)
+    seen: dict[FindingKey, tuple[float, bool]] = field(default_factory=dict)
+    """Finding -> when it was seen first, and whether that was at the first sample of all."""
+    has_doctor: bool = False
+    doctor_due_at: float | None = None
+    doctor_error: ConsoleError | None = None
+    examining: set[QueueKey] = field(default_factory=set)
+    """Queues that the doctor was asked to examine and has not reported on yet."""
+
+
+class Store:
+    """All connections, in the order in which they were given."""
+
+    def __init__(
+        self,
+        intervals: Mapping[str, float],
+        now: float,
+        traits: Mapping[str, Traits] | None = None,
+        *,
+        recorded: bool = False,
+    ) -> None:
+        """`recorded`: what comes in was recorded; where nothing comes, nothing was."""
+        known = traits or {}
+        self._connections = {
+            name: _Connection(name, now, known.get(name, Traits())) for name in intervals
+        }
+        self.intervals = dict(intervals)
+        """Connection -> the pause between two samples, in seconds."""
+        self.series = Series()
+        """How the figures went, for charts."""
+        self._recorded = recorded
+
+    def add(self, name: str, interval_seconds: float, now: float, traits: Traits) -> None:
+        """One more connection, behind the others."""
+        self._connections[name] = _Connection(name, now, traits)
+        self.intervals[name] = interval_seconds
+
+    # What comes in.
+
+    def take(self, name: str, reading: Reading, at: float) -> None:
+        """Take a reading of a connection in, as it came at `at`."""
+        connection = self._connections[name]
+        self.series.take(name, reading, at, self.intervals[name])
+        if reading.error is not None:
+            if connection.error is None:
+                connection.failed_at = at
+            connection.error = reading.error
+            connection.retry_at = at + (reading.retry_seconds or 0.0)
+            return
+        first = connection.answer is None
+        connection.answer, connection.answered_at = reading, at
+        connection.error = connection.retry_at = None
+        trends = {}
+        for snapshot in reading.queues:
+            key = _key(name, snapshot)
+            trends[key] = connection.trends.get(key) or Trend()
+            trends[key].add(at, snapshot.ready)
+        connection.trends = trends
+        connection.examined = {k: one for k, one in connection.examined.items() if k in trends}
+        self._judge(connection, at, first=first)
+
+    def fill(self, name: str, reading: Reading, at: float) -> None:
+        """Take a reading of the past in, for charts and trends: newer ones follow at once."""
+        self.series.take(name, reading, at, self.intervals[name])
+        if reading.error is None:
+            trends = self._connections[name].trends
+            for snapshot in reading.queues:
+                trends.setdefault(_key(name, snapshot), Trend()).add(at, snapshot.ready)
+
+    def expect_doctor(self, name: str) -> None:
+        """Somebody will sample this connection's queues and tell."""
+        self._connections[name].has_doctor = True
+
+    def asked_to_examine(self, name: str, key: QueueKey | None = None) -> None:
+        """Somebody wants the doctor to look now: at one queue, or at all of a connection."""
+        one = self._connections[name]
+        one.examining |= {row.key for row in one.rows} if key is None else {key}
+
+    def take_diagnoses(
+        self,
+        name: str,
+        diagnoses: Sequence[Diagnosis],
+        at: float,
+        moment: datetime,
+        *,
+        next_seconds: float | None = None,
+        error: ConsoleError | None = None,
+    ) -> None:
+        """Take in what the doctor said at `at`, which was `moment` by the clock of days.
+
+        `next_seconds`: until it examines all of them again; None: it is still at work.
+        """
+        connection = self._connections[name]
+        connection.has_doctor = True
+        connection.doctor_error = error
+        looked = {(name, one.queue.schema, one.queue.name) for one in diagnoses}
+        over = error is not None or (next_seconds is not None and not diagnoses)
+        connection.examining = set() if over else connection.examining - looked
+        connection.doctor_due_at = None if next_seconds is None else at + next_seconds
+        firsts = set()
+        for one in diagnoses:
+            key = (name, one.queue.schema, one.queue.name)
+            if key not in connection.examined:
+                firsts.add(key)
+            connection.examined[key] = _Examined(one, at, moment)
+        if diagnoses:
+            self._judge(connection, at, first=False, first_of=firsts)
+
+    def _judge(
+        self, one: _Connection, at: float, *, first: bool, first_of: Collection[QueueKey] = ()
+    ) -> None:
+        """What its figures and the doctor say, of each queue."""
+        if one.answer is None:
+            return
+        names = Counter(snapshot.queue for snapshot in one.answer.queues)
+        rows = []
+        seen: dict[FindingKey, tuple[float, bool]] = {}
+        for snapshot in one.answer.queues:
+            key = _key(one.name, snapshot)
+            thresholds = one.traits.thresholds(snapshot.queue)
+            examined = one.examined.get(key)
+            judged = judge(snapshot, thresholds)
+            found = of_queue(
+                key, snapshot, judged, None if examined is None else examined.diagnosis
+            )
+            for view in found:
+                seen[view.key] = one.seen.get(view.key) or (at, first or key in first_of)
+            found, since = _in_order(
+                (view, _since(view, examined, at, seen[view.key])) for view in found
+            )
+            twice = names[snapshot.queue] > 1
+            label = f"{snapshot.schema}.{snapshot.queue}" if twice else snapshot.queue
+            health = assess(snapshot, thresholds, judged)
+            full_in = full_in_seconds(snapshot)
+            looked = None if examined is None else examined.at
+            rows.append(_Row(key, plain(label), snapshot, health, full_in, found, since, looked))
+        one.rows, one.seen = tuple(rows), seen
+
+    # What is known now.
+
+    def unexplained(self, name: str, now: float) -> list[QueueKey]:
+        """Queues of which figures say something that the doctor has not looked into yet."""
+        one = self._connections[name]
+        return [
+            row.key
+            for row in one.rows
+            if (examined := one.examined.get(row.key))
+            and now - examined.at > EXPLAINED_SECONDS
+            and any(one.finding is None and one.code != PROBLEM for one in row.findings)
+        ]
+
+    def connections(self, now: float) -> tuple[ConnectionView, ...]:
+        """Every connection as it is now."""
+        return tuple(self._connection(one, now) for one in self._connections.values())
+
+    def _connection(self, one: _Connection, now: float) -> ConnectionView:
+        answered = one.answer is not None
+        last = one.answered_at if answered else one.opened_at
+        rights = one.traits.rights
+        login = one.answer.login if one.answer is not None else None
+        link = self._link(one, now)
+        retry = None if one.retry_at is None else max(0.0, one.retry_at - now)
+        return ConnectionView(
+            name=plain(one.name),
+            link=link,
+            since_seconds=0.0 if link is Link.ALIVE else max(0.0, now - last),
+            ever_answered=answered,
+            latency_seconds=one.answer.latency_seconds if one.answer is not None else None,
+            retry_in_seconds=retry,
+            production=one.traits.production or (one.answer is not None and one.answer.production),
+            rights=rights if isinstance(rights, str) else rights(login),
+            why=first_line(one.error.why or one.error.what) if one.error is not None else "",
+            color=one.traits.color,
+        )
+
+    def _link(self, one: _Connection, now: float) -> Link:
+        if one.error is not None:
+            if self._recorded and now > (one.retry_at or 0.0) + SILENT_AFTER_SECONDS:
+                return Link.UNRECORDED
+            lost = isinstance(one.error, ConnectionFailedError)
+            return Link.LOST if lost else Link.FAILING
+        if one.answer is None:
+            return Link.UNRECORDED if self._recorded else Link.OPENING
+        # An idle database is sampled less often than its interval says.
+        pause = max(self.intervals[one.name], one.answer.next_seconds or 0.0)
+        if now - one.answered_at <= pause + SILENT_AFTER_SECONDS:
+            return Link.ALIVE
+        return Link.UNRECORDED if self._recorded else Link.SILENT
+
+    def queues(self, now: float) -> tuple[QueueView, ...]:
+        """Every queue of every connection as it is now, in the order of the readings."""
+        return tuple(
+            view for one in self._connections.values() for view in self._queues_of(one, now)
+        )
+
+    def _queues_of(self, one: _Connection, now: float) -> list[QueueView]:
+        if one.answer is None:
+            return []
+        link = self._link(one, now)
+        stale = None if link is Link.ALIVE else max(0.0, now - one.answered_at)
+        place = plain(one.name) if len(self._connections) > 1 else ""
+        return [
+            QueueView(
+                key=row.key,
+                label=row.label,
+                snapshot=row.snapshot,
+                health=row.health,
+                full_in_seconds=row.full_in_seconds,
+                trend=one.trends[row.key].cells(now),
+                place=place,
+                color=one.traits.color,
+                stale_seconds=stale,
+                link=link,
+                diagnosis=examined.diagnosis if examined else None,
+                examined_seconds=max(0.0, now - examined.at) if examined else None,
+                examining=row.key in one.examining,
+                findings=_dated(row, place, stale, now),
+            )
+            for row, examined in ((row, one.examined.get(row.key)) for row in one.rows)
+        ]
+
+    def findings(self, now: float) -> tuple[FindingView, ...]:
+        """What is wrong anywhere, notes left out: the gravest first; of those as grave what can be
+        repaired from here, then the oldest."""
+        found = [
+            view
+            for one in self._connections.values()
+            for view in self._findings_of(one, now)
+            if view.level > Severity.NOTE
+        ]
+        return tuple(sorted(found, key=_rank))
+
+    def _findings_of(self, one: _Connection, now: float) -> list[FindingView]:
+        link = self._link(one, now)
+        place = plain(one.name) if len(self._connections) > 1 else ""
+        stale = None if link is Link.ALIVE else max(0.0, now - one.answered_at)
+        found = [
+            view for row in one.rows if row.findings for view in _dated(row, place, stale, now)
+        ]
+        connection = self._connection(one, now)
+        if connection.level > Severity.NOTE:
+            found.append(finding_of(one.name, connection))
+        return found
+
+    def all_clear(self, now: float) -> AllClear:
+        """What is said of all of them where nothing is found."""
+        looks = []
+        for one in self._connections.values():
+            if self._link(one, now) is not Link.ALIVE:
+                return AllClear("")
+            why = (1, "the doctor is at work ...") if one.examining else self._not_looked(one, now)
+            if one.rows and why:
+                looks.append(why)
+        if not looks:
+            return AllClear("all clear", clear=True)
+        rank, words = min(looks)
+        return AllClear(words, blind=rank == _BLIND)
+
+    def _not_looked(self, one: _Connection, now: float) -> tuple[int, str] | None:
+        """Why it is not all clear at a connection; the gravest reason has the lowest number."""
+        figures = "nothing wrong in the figures"
+        if not one.has_doctor:
+            return 3, figures
+        if one.doctor_error is not None:
+            why = first_line(one.doctor_error.why or one.doctor_error.what)
+            return _BLIND, f"the doctor failed: {why}"
+        unseen = [
+            (row.label, examined.diagnosis.unseen[0])
+            for row in one.rows
+            if (examined := one.examined.get(row.key)) and examined.diagnosis.unseen
+        ]
+        if unseen:
+            label, why = unseen[0]
+            more = f" (+{len(unseen) - 1} more)" if len(unseen) > 1 else ""
+            return 1, f"not examined: {label}: {first_line(why)}{more}"
+        if any(row.key not in one.examined for row in one.rows):
+            return 2, f"{figures}; the doctor is at work ..."
+        if one.doctor_due_at is not None and now > one.doctor_due_at + LATE_SECONDS:
+            late = whole_seconds(now - min(it.at for it in one.examined.values()))
+            return _BLIND, f"the doctor has not run for {late}"
+        return None
+
+
+def _key(connection: str, snapshot: QueueSnapshot) -> QueueKey:
+    return (connection, snapshot.schema, snapshot.queue)
+
+
+def _rank(view: FindingView) -> tuple[object, ...]:
+    return (*_order(view, -(view.since_seconds or 0.0)), view.key)
+
+
+def _order(view: FindingView, since: float) -> tuple[float, ...]:
+    """The gravest first; of those as grave what can be repaired, then the oldest; what is silenced
+    last."""
+    return (view.silenced is not None, -view.level, not view.mends, since)
+
+
+def _since(
+    view: FindingView, examined: _Examined | None, at: float, seen: tuple[float, bool]
+) -> tuple[float, bool]:
+    """Since when by our clock, and whether perhaps for longer."""
+    if view.since_seconds is not None:
+        return at - view.since_seconds, False
+    if view.finding is not None and view.finding.since is not None and examined is not None:
+        now = examined.moment + examined.diagnosis.clock_ahead
+        ago = (now - view.finding.since).total_seconds()
+        return examined.at - max(0.0, ago), False
+    return seen
+
+
+def _in_order(
+    found: Iterable[tuple[FindingView, tuple[float, bool]]],
+) -> tuple[tuple[FindingView, ...], tuple[tuple[float, bool], ...]]:
+    """As all findings are shown."""
+    ordered = sorted(found, key=lambda one: _order(one[0], one[1][0]))
+    return tuple(view for view, _ in ordered), tuple(since for _, since in ordered)
+
+
+def _dated(row: _Row, place: str, stale: float | None, now: float) -> tuple[FindingView, ...]:
+    """A queue's findings as they are at a moment."""
+    return tuple(
+        replace(
+            view,
+            since_seconds=max(0.0, now - since),
+            longer=longer,
+            label=row.label,
+            place=place,
+            stale_seconds=stale,
+            told_seconds=None
+            if view.finding is None or view.live or row.examined_at is None
+            else max(0.0, now - row.examined_at),
+        )
+        for view, (since, longer) in zip(row.findings, row.since, strict=True)
+    )

@@ -1,0 +1,235 @@
+"""A message on the screen: its head, and its payload, of which only the rows in sight are drawn."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.text import Text
+from textual.binding import Binding, BindingType
+from textual.geometry import Size
+from textual.message import Message as Event
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from console.errors import ConsoleError
+from console.formats import UNKNOWN, count, duration
+from console.monitor import errors as words
+from console.monitor.message import Message
+from console.monitor.owners import Evidence
+from console.tui.context import Context
+from console.tui.jobs import Question
+from console.tui.payloads import PayloadForm, PayloadRow, Shown, form_of, shown
+from console.tui.store import QueueKey
+from console.tui.text import TONE_CLASSES, Words, plain, say_lines, tone
+
+_WIDE = 100
+"""From so many columns on the times stand on one line."""
+_OWNERS = {Evidence.GONE: "critical", Evidence.ALIVE: "good"}
+
+
+class MessageHead(Words):
+    """A few lines, whatever is in them."""
+
+    def __init__(self) -> None:
+        super().__init__(id="message-head")
+
+    def draw(  # what there is to say, each by its name
+        self,
+        context: Context,
+        key: QueueKey,
+        message_key: str,
+        message: Message | None,
+        owner: Evidence | None,
+        state: str,
+    ) -> None:
+        """`message`: as it was seen last; `state`: gone, masks off, or nothing."""
+        title = Text(no_wrap=True)
+        title.append(plain(f"{key[1]}.{key[2]}"), tone(self, "quiet"))
+        name = message_key.rsplit(",", maxsplit=1)[-1] if message is None else message.id or UNKNOWN
+        title.append(f"  message {plain(name)}", tone(self, "strong"))
+        gone = state == "gone"
+        if message is None:
+            words_ = "  gone: popped, purged or archived" if gone else "  Reading ..."
+            title.append(words_, tone(self, "critical" if gone else "quiet"))
+            say_lines(self, [title])
+            return
+        if gone:
+            title.append("  GONE; as it was last seen", tone(self, "critical"))
+        elif state:
+            title.append(f"  {state}", tone(self, "warning"))
+        lines = [title, self._state(message), self._times(context, message)]
+        if message.claimed_by is not None:
+            lines.append(self._owner(message, owner))
+        if message.title:
+            lines.append(Text(f"title {plain(message.title)}", no_wrap=True))
+        say_lines(self, lines)
+
+    def _state(self, message: Message) -> Text:
+        mood = tone(self, "warning" if message.state == "error" else "strong")
+        line = Text(message.state, mood, no_wrap=True)
+        if message.age_seconds is not None:
+            line.append(f" for {duration(max(message.age_seconds, 0.0))}")
+        facts = [] if message.attempts is None else [f"attempts {message.attempts}"]
+        if message.number is not None:
+            facts.append(f"number {message.number:,}")
+        if message.slot is not None:
+            facts.append(f"slot {message.slot:,}")
+        size = message.payload_bytes
+        facts.append(f"payload {UNKNOWN if size is None else count(size)} bytes")
+        return Text.assemble(line, "   " + "   ".join(facts), no_wrap=True)
+
+    def _times(self, context: Context, message: Message) -> Text:
+        times = (
+            ("pushed", message.pushed_at),
+            ("due", message.due_at),
+            ("claimed", message.claimed_at),
+            ("ended", message.done_at),
+        )
+        known = [f"{name} {context.moment(at)}" for name, at in times if at is not None]
+        no_wrap = self.app.size.width >= _WIDE
+        return Text("   ".join(known), tone(self, "quiet"), no_wrap=no_wrap)
+
+    def _owner(self, message: Message, owner: Evidence | None) -> Text:
+        line = Text(no_wrap=True)
+        if owner is not None:
+            line.append(f"owner {owner.value}  ", tone(self, _OWNERS.get(owner, "quiet")))
+        return line.append(f"claimed by {plain(words.owner(message.claimed_by))}")
+
+
+class PayloadView(ScrollView, can_focus=True, inherit_bindings=False):
+    """Give it a payload; it is laid out in a thread, and again for another width."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = TONE_CLASSES | {"payload-view--cursor"}
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", "one row up", show=False),
+        Binding("down,j", "move(1)", "one row down", show=False),
+        Binding("pageup,ctrl+b", "page(-1)", "one page up", show=False),
+        Binding("pagedown,ctrl+f", "page(1)", "one page down", show=False),
+        Binding("home,g", "go(0)", "first row", show=False),
+        Binding("end,G", "go(-1)", "last row", show=False),
+        Binding("enter", "fold", "fold", show=False, tooltip="fold or unfold an object"),
+        Binding("v", "form(1)", "json/text/hex", tooltip="as JSON, text or hex"),
+        Binding("V", "form(-1)", "previous form", show=False, tooltip="the previous form"),
+    ]
+
+    class LaidOut(Event):
+        """It is on the screen."""
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002  # Textual's own name
+        super().__init__(id=id)
+        self.payload: str | bytes | None = None
+        self.cut = False
+        self.form = PayloadForm.TEXT
+        """As it is wanted; see `shown` for what could be had."""
+        self.shown: Shown | None = None
+        self.cursor = 0
+        """The row of the cursor."""
+        self._folds: set[int] = set()
+        self._question: Question[Shown] = Question(self, self.show_rows, self._failed)
+        self._width = 0
+
+    @property
+    def rows(self) -> Sequence[PayloadRow]:
+        return self.shown.rows if self.shown else ()
+
+    @property
+    def laying_out(self) -> bool:
+        """Whether another lay-out is under way."""
+        return self._question.under_way
+
+    def show_payload(self, payload: str | bytes, *, cut: bool) -> None:
+        """Show this; more of the same, if there was some before."""
+        if self.payload is None:
+            self.form = form_of(payload)
+        self.payload, self.cut = payload, cut
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        payload, form, cut, closed = self.payload, self.form, self.cut, frozenset(self._folds)
+        self._width = width = self.scrollable_content_region.width
+        if payload is not None and width > 0:
+            self._question.ask(lambda: shown(payload, form, width, cut=cut, closed=closed))
+
+    def show_rows(self, found: Shown) -> None:
+        line = self.rows[self.cursor].line if self.cursor < len(self.rows) else 0
+        same = self.shown is not None and self.shown.form is found.form
+        self.shown = found
+        self.virtual_size = Size(self._width, len(found.rows))
+        self.cursor = min(self.cursor, len(found.rows) - 1)
+        if same and found.form is not PayloadForm.HEX:
+            # In another width the cursor stays on its line.
+            self.cursor = _row_of(found.rows, line)
+        elif not same:
+            self.cursor = 0
+        self._to_cursor()
+        self.refresh()
+        self.post_message(self.LaidOut())
+
+    def _failed(self, error: ConsoleError) -> None:
+        self.show_rows(Shown(self.form, [PayloadRow("?", 0)], error.what))
+
+    def render_line(self, y: int) -> Strip:
+        """One row; the cursor's stands out while the view has the keys."""
+        at = self.scroll_offset.y + y
+        width = self.scrollable_content_region.width
+        base = self.rich_style
+        if at >= len(self.rows):
+            return Strip.blank(width, base)
+        if at == self.cursor and self.has_focus:
+            base += self.get_component_rich_style("payload-view--cursor", partial=True)
+        return Strip([Segment(self.rows[at].text, base)]).adjust_cell_length(width, base)
+
+    def on_resize(self) -> None:
+        if self.scrollable_content_region.width != self._width:
+            self._lay_out()
+
+    # How it is moved about.
+
+    def _to_cursor(self) -> None:
+        top, height = self.scroll_offset.y, max(1, self.scrollable_content_region.height)
+        if not top <= self.cursor < top + height:
+            y = self.cursor if self.cursor < top else self.cursor - height + 1
+            self.scroll_to(y=y, animate=False, immediate=True)
+
+    def action_go(self, row: int) -> None:
+        """To a row; -1 is the last."""
+        if self.rows:
+            last = len(self.rows) - 1
+            self.cursor = last if row < 0 else min(row, last)
+            self._to_cursor()
+            self.refresh()
+
+    def action_move(self, rows: int) -> None:
+        self.action_go(max(0, self.cursor + rows))
+
+    def action_page(self, pages: int) -> None:
+        self.action_move(pages * max(1, self.scrollable_content_region.height))
+
+    def action_form(self, step: int) -> None:
+        forms = list(PayloadForm)
+        self.form = forms[(forms.index(self.form) + step) % len(forms)]
+        self._lay_out()
+
+    def action_fold(self) -> None:
+        if self.shown is None or self.cursor >= len(self.rows):
+            return
+        line = self.rows[self.cursor].line
+        if line in self.shown.ends:
+            self._folds ^= {line}
+            self._lay_out()
+
+    def check_action(self, action: str, _parameters: object) -> bool | None:
+        """Without a payload there is nothing to fold: Enter means to load it."""
+        return self.payload is not None or action not in {"fold", "form"}
+
+
+def _row_of(rows: Sequence[PayloadRow], line: int) -> int:
+    """The first row of a line, else of the one before it; rows are in the order of their lines."""
+    low, high = 0, len(rows)
+    while low < high:
+        middle = (low + high) // 2
+        if rows[middle].line < line:
+            low = middle + 1
+        else:
+            high = middle
+    return min(low, max(0, len(rows) - 1))

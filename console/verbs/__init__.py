@@ -1,0 +1,66 @@
+"""What an operator can do with a queue, one value a verb.
+
+Each is said once: its help, its parameters, the right it needs, which queues have it, its plan and
+how that is run. The command line's commands and options, the screens' forms, the palette, the `:`
+line and the equivalent command line are made of these values.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from console.doctor import plan_by
+
+if TYPE_CHECKING:
+    from console.doctor.repairs import ByVerb
+    from console.engines import Database
+    from console.verbs.verb import Plan, Verb
+
+MODULES = {
+    "release": "messages",
+    "requeue": "messages",
+    "doctor": "doctor",
+    "end-session": "sessions",
+    "archive": "messages",
+    "purge": "messages",
+    "restore": "messages",
+    "resize": "code",
+    "relay": "code",
+    "maintain": "code",
+    "upgrade": "code",
+    "push": "push_pop",
+    "pop": "push_pop",
+    "complete": "push_pop",
+    "fail": "push_pop",
+    "uninstall": "code",
+    "forget": "code",
+    "pause": "decisions",
+    "resume": "decisions",
+    "protect": "decisions",
+    "unprotect": "decisions",
+    "note": "decisions",
+    "silence": "silences",
+    "ack": "silences",
+    "unsilence": "silences",
+}
+"""Where each is, in the order in which an operator is offered them."""
+
+
+def named(name: str) -> "Verb":
+    """The verb of that name; the others are not imported."""
+    module = import_module(f"console.verbs.{MODULES[name]}")
+    found: Verb = getattr(module, name.replace("-", "_").upper())
+    return found
+
+
+def all_verbs() -> "tuple[Verb, ...]":
+    """In the order in which an operator is offered them."""
+    return tuple(map(named, MODULES))
+
+
+def _plan(database: "Database", repair: "ByVerb") -> "Plan":
+    from console.verbs.doctor import planned  # noqa: PLC0415  # --help needs none of it
+
+    return planned(named(repair.verb), database, repair)
+
+
+plan_by(_plan)

@@ -1,0 +1,139 @@
+"""The bench as an operator is offered it: it works on a connection, in a screen of its own."""
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from console.bench.candidate import Load
+from console.bench.message import SMALLEST
+from console.verbs.parameters import Parameter, WholeNumber
+from console.verbs.verb import Values, Verb, admin
+
+if TYPE_CHECKING:
+    from console.actions.bench import BenchRequest
+
+
+class NumberList(click.ParamType[tuple[int, ...]]):
+    """`1` or `1,10,100`."""
+
+    name = "numbers"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """Each at least 1."""
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in str(value).split(",")]
+        if not all(part.isascii() and part.isdecimal() and int(part) for part in parts):
+            self.fail(f"{value!r} must be whole numbers, such as 1 or 1,10,100.", param, ctx)
+        return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+class Seconds(click.FloatRange):
+    """A number of seconds; `inf` is none."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The number."""
+        try:
+            seconds = float(value)
+        except ValueError:
+            seconds = math.nan
+        if not (self.min or 0.0) <= seconds < math.inf:
+            self.fail(f"It must be seconds, at least {self.min:g}, not {value!r}.", param, ctx)
+        return seconds
+
+
+_CLIENTS = WholeNumber(1, 1000)
+
+BENCH = Verb(
+    "bench",
+    "how fast each design is here, every message checked",
+    help="""\
+    How fast each design is here: scratch queues, every message checked, nothing left behind.
+
+    Without a connection on an embedded server (the extra [demo]), as durable as any. Designs take
+    turns, round by round; figures are medians. The peers are other queues in tables, of the extra
+    [bench]. Exit 1: a message was lost, doubled or damaged.
+
+    \b
+    Examples:
+      dbq-console bench
+      dbq-console bench --designs ring,fifo --batch 1,10,100 --json
+      dbq-console bench --designs all --url postgresql+psycopg://me@host/database
+    """,
+    parameters=(
+        Parameter(
+            "designs",
+            "All, or some: ring,fifo:order=strict.",
+            default="all",
+            metavar="all|D,D",
+        ),
+        Parameter(
+            "peers",
+            "All, none, or procrastinate,pgqueuer.",
+            default="none",
+            metavar="all|none|P,P",
+        ),
+        Parameter("producers", "Connections that push.", _CLIENTS, default="16"),
+        Parameter("consumers", "Connections that pop.", _CLIENTS, default="16"),
+        Parameter("batch", "Messages per call; or 1,10,100.", NumberList(), default="1"),
+        Parameter("payload", "Bytes of a message.", WholeNumber(SMALLEST), default="300"),
+        Parameter("seconds", "Of a round.", Seconds(0.1), default="10"),
+        Parameter("warmup", "Seconds before each.", Seconds(0.0), default="2"),
+        Parameter("rounds", "Of each, in turn.", WholeNumber(1, 1000), default="3"),
+        Parameter("ring-size", "Slots of a ring; several are compared.", NumberList()),
+        Parameter(
+            "held-xmin", "Keep one old transaction open: which designs slow down?", is_flag=True
+        ),
+    ),
+    right=admin,
+    confirmed=False,
+)
+
+COMMAND = replace(
+    BENCH,
+    parameters=(
+        *BENCH.parameters,
+        Parameter(
+            "room",
+            "Producers wait while this many messages are in the queue; 0: only where a ring is "
+            "full.",
+            WholeNumber(0),
+            default=str(Load.room),
+        ),
+        Parameter(
+            "with-console", "Each round also with the console sampling it at 1 Hz.", is_flag=True
+        ),
+        Parameter("floor", "Also single-row updates by key.", is_flag=True),
+        Parameter(
+            "against-pgbench", "The floor also by pgbench, with the same statement.", is_flag=True
+        ),
+        Parameter("report", "Write a chart: FILE.svg.", click.Path(dir_okay=False), metavar="FILE"),
+    ),
+)
+"""The command line has more."""
+
+
+def wanted(values: Values) -> tuple["BenchRequest", Load]:
+    """Who shall take part, and how much of what."""
+    from console.actions.bench import BenchRequest  # noqa: PLC0415  # verbs shall start at once
+
+    load = Load(
+        producers=values["producers"],
+        consumers=values["consumers"],
+        payload=values["payload"],
+        seconds=values["seconds"],
+        warmup_seconds=values["warmup"],
+        rounds=values["rounds"],
+        room=values.get("room", Load.room),
+        held_xmin=values["held_xmin"],
+        with_console=values.get("with_console", False),
+    )
+    floor = values.get("floor", False) or values.get("against_pgbench", False)
+    batches, sizes = values["batch"], values["ring_size"] or ()
+    return BenchRequest(values["designs"], values["peers"], batches, sizes, floor), load

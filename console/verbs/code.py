@@ -1,0 +1,292 @@
+"""Verbs on a queue's tables and code: resize, relay, maintain, upgrade, uninstall, forget."""
+
+from dataclasses import asdict
+from functools import partial
+
+from console.actions import adopt as adopting
+from console.actions import install as uninstalling
+from console.actions import maintain as maintaining
+from console.actions import relay
+from console.actions import upgrade as upgrading
+from console.actions.execute import Control
+from console.audit import Ledger, Outcome
+from console.designs import design
+from console.formats import numbered
+from console.verbs.parameters import Parameter, Placement, WholeNumber
+from console.verbs.verb import (
+    OnCount,
+    OnProgress,
+    Plan,
+    Progress,
+    Result,
+    Target,
+    Values,
+    Verb,
+    admin,
+    whole_queue_plan,
+)
+
+_SIZE = design("ring").option("size")
+
+
+def _plan(verb: str, target: Target, values: Values, on_count: OnCount) -> Plan:
+    del on_count
+    size: int | None = values.get("size")
+    found = relay.plan(target.database, target.queue, size)
+    return whole_queue_plan(
+        target,
+        verb,
+        found.lines(),
+        partial(_relay, target, size),
+        by_name=True,
+        count=found.measure.live,
+        obstacles=_obstacles(found),
+        next_step=f"Drain {numbered(found.too_many, 'message')} first, or choose "
+        f"{found.measure.live:,} "
+        "slots or more.",
+        stoppable=False,
+        data={
+            "queue": target.queue.name,
+            "schema": target.queue.schema,
+            **asdict(found.measure),
+            "new_size": found.new_size,
+            "drain_first": found.too_many,
+            "blockers": [asdict(blocker) for blocker in found.blockers],
+        },
+    )
+
+
+def _obstacles(found: relay.RelayPlan) -> tuple[str, ...]:
+    if not found.too_many:
+        return ()
+    live = f"{numbered(found.measure.live, 'live message')}"
+    return (f"It holds {live}, {found.too_many:,} more than {found.new_size:,} slots take.",)
+
+
+def _relay(target: Target, size: int | None, control: Control, on_progress: OnProgress) -> Result:
+    del control
+    on_progress(Progress(0, None, "waiting for open transactions of its callers"))
+    done = relay.relay(target.database, target.queue, size)
+    ledger = Ledger(selected=done.live, out=done.live, into=done.live)
+    return Result(Outcome.DONE, tuple(done.lines(target.queue)), ledger, done=1, data=asdict(done))
+
+
+RESIZE = Verb(
+    "resize",
+    "change a ring's number of slots",
+    partial(_plan, "resize"),
+    """Give a ring SIZE slots. Live messages keep their order; callers wait while it runs.
+
+    \b
+    Examples:
+      dbq-console resize orders 50000 --dry-run
+      dbq-console resize orders 50000 --yes orders
+    """,
+    (
+        Parameter(
+            "size",
+            "Slots; live messages keep their order.",
+            WholeNumber(_SIZE.minimum, _SIZE.maximum),
+            Placement.ARGUMENT,
+            required=True,
+        ),
+    ),
+    admin,
+)
+
+RELAY = Verb(
+    "relay",
+    "renumber a ring's live messages",
+    partial(_plan, "relay"),
+    """Renumber a ring's live messages, so that orphans, left behind by lost numbers, are popped.
+
+    \b
+    Examples:
+      dbq-console relay orders --dry-run
+      dbq-console relay orders --yes orders
+    """,
+    right=admin,
+)
+
+
+def _plan_maintain(target: Target, values: Values, on_count: OnCount) -> Plan:
+    del values, on_count
+    found = maintaining.plan(target.database, target.queue)
+    return whole_queue_plan(
+        target,
+        "maintain",
+        found.lines(),
+        partial(_maintain, target, found),
+        needed=found.needed,
+        count=len(found.steps),
+        sql="\n\n".join(step.sql for step in found.steps),
+        data=found.as_json(),
+    )
+
+
+def _maintain(
+    target: Target, found: maintaining.MaintainPlan, control: Control, on_progress: OnProgress
+) -> Result:
+    begun = 0
+
+    def progress(one: maintaining.StepResult) -> None:
+        nonlocal begun
+        begun += 1
+        on_progress(Progress(begun, len(found.steps), f"{one.step.what} {one.step.target}"))
+
+    done = maintaining.maintain(target.database, found, control=control, progress=progress)
+    return Result(
+        done.outcome,
+        tuple(done.lines()),
+        action_id=done.action_id,
+        done=sum(not one.problem for one in done.done),
+        data=done.as_json(),
+    )
+
+
+def _plan_upgrade(target: Target, values: Values, on_count: OnCount) -> Plan:
+    del values, on_count
+    found = upgrading.plan(target.database, target.queue)
+    return whole_queue_plan(
+        target,
+        "upgrade",
+        found.lines(),
+        partial(_upgrade, target),
+        needed=found.needed,
+        count=len(found.differences),
+        stoppable=False,
+        data=found.as_json(),
+    )
+
+
+def _upgrade(target: Target, control: Control, on_progress: OnProgress) -> Result:
+    del control, on_progress
+    done = upgrading.upgrade(target.database, target.queue)
+    line = f"upgraded {target.queue.label}" if done.needed else done.lines()[0]
+    return Result(Outcome.DONE, (line,), done=int(done.needed), data=done.as_json())
+
+
+def _plan_uninstall(target: Target, values: Values, on_count: OnCount) -> Plan:
+    del on_count
+    keep, with_messages = values["keep_archive"], values["with_messages"]
+    found = uninstalling.plan(target.database, target.queue, keep_archive=keep)
+    obstacles: tuple[str, ...] = ()
+    if found.wants_with_messages and not with_messages:
+        lost = numbered(found.lost, "message")
+        obstacles = (f"The queue still holds {lost}, which would be lost.",)
+    return whole_queue_plan(
+        target,
+        "uninstall",
+        [*found.lines(), *(f"  REFUSED: {why} (--with-messages)" for why in obstacles)],
+        partial(_uninstall, target, keep, with_messages),
+        by_name=True,
+        count=found.lost,
+        stoppable=False,
+        obstacles=obstacles,
+        consent=True,
+        next_step="Confirm that with --with-messages, or drain or archive them first.",
+        data=_uninstalled(found),
+    )
+
+
+def _uninstall(
+    target: Target,
+    keep_archive: bool,  # noqa: FBT001  # bound by position
+    with_messages: bool,  # noqa: FBT001
+    control: Control,
+    on_progress: OnProgress,
+) -> Result:
+    del control, on_progress
+    done = uninstalling.uninstall(
+        target.database, target.queue, keep_archive=keep_archive, with_messages=with_messages
+    )
+    lost = numbered(done.lost, "message")
+    line = f"uninstalled {target.queue.label}; {lost} were lost with it"
+    return Result(Outcome.DONE, (line,), done=1, gone=not keep_archive, data=_uninstalled(done))
+
+
+def _uninstalled(found: uninstalling.UninstallPlan) -> dict[str, object]:
+    return {f: v for f, v in asdict(found).items() if f != "queue"} | {"lost": found.lost}
+
+
+def _plan_forget(target: Target, values: Values, on_count: OnCount) -> Plan:
+    del values, on_count
+    lines = [
+        f"forget {target.queue.label} (design {target.queue.design.name})",
+        "  it leaves the catalog and this console; its table and messages stay unchanged",
+    ]
+    return whole_queue_plan(target, "forget", lines, partial(_forget, target), stoppable=False)
+
+
+def _forget(target: Target, control: Control, on_progress: OnProgress) -> Result:
+    del control, on_progress
+    adopting.forget(target.database, target.queue)
+    line = f"forgot {target.queue.label}; its table is untouched"
+    return Result(Outcome.DONE, (line,), done=1, gone=True)
+
+
+MAINTAIN = Verb(
+    "maintain",
+    "vacuum and reindex where bloat was measured",
+    _plan_maintain,
+    """Vacuum, reindex or reorganize where bloat or fragmentation was measured, and say why.
+
+    No message moves and callers go on, except for a REBUILD of a Service Broker queue: the plan
+    says so. Steps run one at a time; Ctrl-C stops between two.
+
+    \b
+    Examples:
+      dbq-console maintain mail --dry-run
+      dbq-console maintain mail --yes
+    """,
+)
+
+UPGRADE = Verb(
+    "upgrade",
+    "bring its code and columns to this console's version",
+    _plan_upgrade,
+    """Bring a queue's functions, columns and rights to this console's version.
+
+    The plan names what differs, including code modified locally. One transaction; messages
+    are not touched and callers go on.
+
+    \b
+    Examples:
+      dbq-console upgrade mail --dry-run
+      dbq-console upgrade mail --yes
+    """,
+    right=admin,
+)
+
+UNINSTALL = Verb(
+    "uninstall",
+    "remove the queue with all its objects",
+    _plan_uninstall,
+    """Remove a queue with all its objects and the messages in them.
+
+    \b
+    Examples:
+      dbq-console uninstall orders --dry-run
+      dbq-console uninstall orders --keep-archive --yes orders
+    """,
+    (
+        Parameter("with-messages", "Even if messages are lost with it.", is_flag=True),
+        Parameter("keep-archive", "Leave the archive; it stays listed.", is_flag=True),
+    ),
+    admin,
+)
+
+FORGET = Verb(
+    "forget",
+    "take an adopted queue out of the catalog",
+    _plan_forget,
+    """Take an adopted table out of the catalog. The table itself is left as it is.
+
+    \b
+    Examples:
+      dbq-console forget jobs
+      dbq-console forget jobs --schema sales
+    """,
+    right=admin,
+    confirmed=False,
+)

@@ -1,0 +1,260 @@
+"""What an operator decides of a queue, or notes, for the whole team: pause, protect, note."""
+
+from datetime import UTC, datetime
+from functools import partial
+
+from console import audit, sql
+from console.actions import pause
+from console.actions.execute import Control
+from console.audit import Outcome, Subject
+from console.catalog import Queue
+from console.engines import Database
+from console.errors import UsageError
+from console.formats import duration, moment, numbered
+from console.verbs.parameters import DURATION, Parameter, Placement
+from console.verbs.verb import (
+    OnCount,
+    OnProgress,
+    Plan,
+    Result,
+    Target,
+    Values,
+    Verb,
+    admin,
+    whole_queue_plan,
+)
+
+
+def _is_ring(queue: Queue) -> bool:
+    return queue.design.name == "ring"
+
+
+_REASON = Parameter("reason", "Why: it is shown wherever the queue is.")
+
+
+def _plan_protect(target: Target, values: Values, on_count: OnCount) -> Plan:
+    del on_count
+    lines = [
+        f"protect {target.queue.label}: purge, archive, uninstall and a smaller size are refused",
+        "  by every console, until it is unprotected; callers and other verbs go on",
+    ]
+    return whole_queue_plan(
+        target, "protect", lines, partial(_protect, target, values["reason"] or ""), stoppable=False
+    )
+
+
+def _protect(target: Target, reason: str, control: Control, on_progress: OnProgress) -> Result:
+    del control, on_progress
+    done = _decide(target, "protect", reason, operator=audit.operator(), reason=reason)
+    if not done:
+        raise UsageError(f"The queue {target.queue.name!r} is protected already.")
+    return _done(f"protected {target.queue.label}")
+
+
+def _plan_unprotect(target: Target, values: Values, on_count: OnCount) -> Plan:
+    del values, on_count
+    lines = [
+        f"unprotect {target.queue.label}: it can be purged, archived, made smaller, uninstalled"
+    ]
+    run = partial(_unprotect, target)
+    return whole_queue_plan(target, "unprotect", lines, run, by_name=True, stoppable=False)
+
+
+def _unprotect(target: Target, control: Control, on_progress: OnProgress) -> Result:
+    del control, on_progress
+    if not _decide(target, "unprotect", ""):
+        raise UsageError(f"The queue {target.queue.name!r} is not protected.")
+    return _done(f"unprotected {target.queue.label}")
+
+
+def _decide(target: Target, verb: str, detail: str, **values: object) -> list[datetime]:
+    """Run the statement of that name in one transaction with the audit; what it returned."""
+    subject = Subject.of(target.database, target.queue, verb, detail)
+    with audit.recorded(target.database, f"{verb} {target.queue.name!r}", subject) as act:
+        audit.prepare_decisions(act.connection)
+        return sql.values(
+            act.connection,
+            datetime,
+            f"catalog.{verb}",
+            schema=target.queue.schema,
+            queue=target.queue.name,
+            **values,
+        )
+
+
+def _done(line: str) -> Result:
+    return Result(Outcome.DONE, (line,), done=1)
+
+
+def _plan_pause(target: Target, values: Values, on_count: OnCount) -> Plan:
+    del on_count
+    push, seconds = values["push"], values["for"]
+    if push and not _is_ring(target.queue):
+        raise UsageError(
+            f"Pushes of {target.queue.name!r} cannot be paused.",
+            why="Only a ring's push may return null, when it is full: a producer of another design "
+            "would take its message for pushed, and lose it.",
+            next_step="Leave out --push.",
+        )
+    calling = pause.callers(target.database, target.queue)
+    lines = [
+        f"pause {target.queue.label}: its pops find nothing, without an error, until it is resumed",
+        "  its pushes return null, as when it is full: a producer that does not look at what push "
+        "returns loses its messages"
+        if push
+        else "  pushes go on, and what is pushed waits",
+        f"  {numbered(calling, 'session')} in an open transaction on it: what they have popped "
+        "stays theirs",
+        "  a consumer that reads the table itself is not stopped",
+    ]
+    if seconds is not None:
+        lines.append(
+            f"  a pause that lasts longer than {duration(seconds)} is a finding, and goes on"
+        )
+    run = partial(_pause, target, values)
+    return whole_queue_plan(target, "pause", lines, run, by_name=True, stoppable=False)
+
+
+def _pause(target: Target, values: Values, control: Control, on_progress: OnProgress) -> Result:
+    del control, on_progress
+    since = pause.pause(
+        target.database,
+        target.queue,
+        reason=values["reason"] or "",
+        seconds=values["for"],
+        push=values["push"],
+    )
+    return _done(f"paused {target.queue.label} at {moment(since, UTC)}")
+
+
+def _plan_resume(target: Target, values: Values, on_count: OnCount) -> Plan:
+    del values, on_count
+    lines = [f"resume {target.queue.label}: its pops take messages again, by the code of before"]
+    return whole_queue_plan(target, "resume", lines, partial(_resume, target), stoppable=False)
+
+
+def _resume(target: Target, control: Control, on_progress: OnProgress) -> Result:
+    del control, on_progress
+    since = pause.resume(target.database, target.queue)
+    return _done(f"resumed {target.queue.label}, which was paused since {moment(since, UTC)}")
+
+
+def note(database: Database, text: str, queue: Queue | None) -> datetime:
+    """Keep it of the queue, or of the whole database where none is given; when it was made."""
+    if not text.strip():
+        raise UsageError("A note cannot be empty.")
+    schema, name = ("", "") if queue is None else (queue.schema, queue.name)
+    subject = Subject("note", schema, name, database.label, detail=text)
+    with audit.recorded(database, "keep a note", subject) as act:
+        audit.prepare_decisions(act.connection)
+        return sql.value(
+            act.connection,
+            datetime,
+            "catalog.note",
+            schema=schema,
+            queue=name,
+            operator=audit.operator(),
+            note=text,
+        )
+
+
+def _plan_note(target: Target, values: Values, on_count: OnCount) -> Plan:
+    del on_count
+    of = "every queue of the database" if values["all"] else target.queue.label
+    lines = [f"note {values['text']!r}: a mark on the charts of {of}"]
+    run = partial(_note, target, values)
+    return whole_queue_plan(target, "note", lines, run, stoppable=False)
+
+
+def _note(target: Target, values: Values, control: Control, on_progress: OnProgress) -> Result:
+    del control, on_progress
+    at = note(target.database, values["text"], None if values["all"] else target.queue)
+    return _done(f"noted at {moment(at, UTC)}: {values['text']}")
+
+
+PAUSE = Verb(
+    "pause",
+    "let its pops find nothing until it is resumed",
+    _plan_pause,
+    """Pause a queue: its pops find nothing, without an error, until it is resumed.
+
+    Pushes go on. Calls in progress end as they began. Its functions are exchanged in one
+    transaction, and resume puts them back as they were, byte for byte; upgrade keeps the pause.
+
+    \b
+    Examples:
+      dbq-console pause orders --reason "bad release" --yes orders
+      dbq-console pause orders --for 2h --yes orders
+    """,
+    (
+        _REASON,
+        Parameter("for", "Make a finding of a pause that lasts longer; it goes on.", DURATION),
+        Parameter(
+            "push",
+            "Pause its pushes too: they return null, as when it is full.",
+            is_flag=True,
+            applies=_is_ring,
+        ),
+    ),
+    admin,
+)
+
+RESUME = Verb(
+    "resume",
+    "end its pause",
+    _plan_resume,
+    """End the pause of a queue: its functions are put back as they were.
+
+    \b
+    Examples:
+      dbq-console resume orders --yes
+    """,
+    right=admin,
+)
+
+PROTECT = Verb(
+    "protect",
+    "protect it from purge, archive, uninstall and a smaller size",
+    _plan_protect,
+    """Protect a queue: every console refuses purge, archive, uninstall and a smaller size.
+
+    It is kept in the database, and holds until the queue is unprotected. Callers go on.
+
+    \b
+    Examples:
+      dbq-console protect orders --reason "evidence of incident 4711" --yes
+    """,
+    (_REASON,),
+)
+
+UNPROTECT = Verb(
+    "unprotect",
+    "end its protection",
+    _plan_unprotect,
+    """End the protection of a queue. Its name has to be typed.
+
+    \b
+    Examples:
+      dbq-console unprotect orders --yes orders
+    """,
+)
+
+NOTE = Verb(
+    "note",
+    "keep a note of what happened: a mark on charts",
+    _plan_note,
+    """Keep a note of what happened outside: a mark on charts, in history, report and --replay.
+
+    Without NAME it is a mark on every queue of the database. It changes nothing else.
+
+    \b
+    Examples:
+      dbq-console note "deployed 1.4"
+      dbq-console note "consumers moved to host b" orders
+    """,
+    (
+        Parameter("text", "What happened.", placement=Placement.BEFORE, required=True),
+        Parameter("all", "A mark on every queue of the database.", is_flag=True),
+    ),
+    confirmed=False,
+)

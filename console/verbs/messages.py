@@ -1,0 +1,338 @@
+"""Verbs that move chosen messages: release, requeue, archive, purge, restore."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from console import catalog
+from console.actions import archive, execute, requeue, restore
+from console.actions import plan as planning
+from console.actions.execute import Control
+from console.actions.plan import Mover
+from console.audit import Ledger, Outcome
+from console.catalog import Queue
+from console.errors import UsageError
+from console.formats import duration
+from console.rights import Rights
+from console.verbs import sessions
+from console.verbs.parameters import (
+    BATCH,
+    CANARY,
+    CANARY_SHARE,
+    CANARY_WAIT,
+    DURATION,
+    FILTER,
+    RATE,
+    REASON,
+    Parameter,
+    WholeNumber,
+)
+from console.verbs.verb import (
+    OnCount,
+    OnProgress,
+    Plan,
+    Progress,
+    Result,
+    Target,
+    Values,
+    Verb,
+    pace,
+)
+
+
+def _has_messages(queue: Queue) -> bool:
+    """Service Broker's requeue and release are about the queue and its conversations."""
+    return not queue.design.waits_itself
+
+
+def _moving(make: Callable[[Target, Values], Mover]) -> Callable[[Target, Values, OnCount], Plan]:
+    """The plan of a verb that moves messages, from the mover that knows how."""
+
+    def plan(target: Target, values: Values, on_count: OnCount) -> Plan:
+        mover = make(target, values)
+        filters, how = target.filters(values), pace(values)
+        counted = planning.make(target.database, mover, filters, progress=on_count)
+        found = execute.paced(counted, mover, how)
+        return _plan_of(found, partial(_move, target, mover, found, values))
+
+    return plan
+
+
+def _move(
+    target: Target,
+    mover: Mover,
+    found: planning.Plan,
+    values: Values,
+    control: Control,
+    on_progress: OnProgress,
+) -> Result:
+    def progress(now: execute.Progress) -> None:
+        words = now.waits or f"{now.batches:,} batches"
+        on_progress(Progress(now.ledger.selected, now.planned, words, now.ledger))
+
+    done = execute.execute(
+        target.database, mover, found, pace=pace(values), control=control, progress=progress
+    )
+    return _result_of(done)
+
+
+def _result_of(done: execute.Result) -> Result:
+    return Result(
+        done.outcome,
+        tuple(done.lines()),
+        done.ledger,
+        done.action_id,
+        done=done.ledger.out,
+        unproven=done.unproven,
+        data=done.as_json(),
+    )
+
+
+def _plan_of(found: planning.Plan, run: Callable[[Control, OnProgress], Result]) -> Plan:
+    return Plan(
+        found.subject,
+        found.queue,
+        tuple(found.lines()),
+        found.wants_queue_name,
+        run,
+        needed=found.count > 0,
+        count=found.count,
+        sql=found.sql,
+        sample=found.sample,
+        obstacles=found.obstacles,
+        data=found.as_json(),
+    )
+
+
+def _requeue(target: Target, values: Values) -> Mover:
+    other, back = values["to"], values["back"]
+    if other is None:
+        return requeue.Requeue(target.source(), to_back=back)
+    if back:
+        raise UsageError("--back and --to exclude each other.")
+    to = target.find(other)
+    with target.database.transaction("read the catalog", read_only=True) as connection:
+        catalog.require_not_paused(connection, to.schema, to.name, "requeue to it")
+    return requeue.RequeueTo(target.source(), to=target.source(to))
+
+
+def _plan_requeue(target: Target, values: Values, on_count: OnCount) -> Plan:
+    if target.queue.design.waits_itself:
+        return sessions.plan_switch(target)
+    return _moving(_requeue)(target, values, on_count)
+
+
+def _release(target: Target, values: Values) -> Mover:
+    return requeue.Release(
+        target.source(),
+        stuck_after_seconds=target.thresholds_of(target.queue.name).stuck_after_seconds,
+        force=values["force"],
+        unknown=values["unknown"],
+    )
+
+
+def _plan_release(target: Target, values: Values, on_count: OnCount) -> Plan:
+    if target.queue.design.waits_itself:
+        return sessions.plan_end(target, values)
+    return _moving(_release)(target, values, on_count)
+
+
+def _purge(target: Target, values: Values) -> Mover:
+    reason = values["reason"] or ""
+    return archive.Purge(target.source(), reason=reason, permanently=values["permanently"])
+
+
+def _archive(target: Target, values: Values) -> Mover:
+    return archive.Archive(target.source(), reason=values["reason"] or "")
+
+
+def _restore(target: Target, values: Values) -> Mover:
+    return restore.Restore(
+        target.source(),
+        action=values["action"],
+        reason=values["reason"] or None,
+        popped=values["popped"],
+    )
+
+
+def _plan_archive(target: Target, values: Values, on_count: OnCount) -> Plan:
+    """Once, or round after round with `every`."""
+    once = _moving(_archive)(target, values, on_count)
+    every = values["every"]
+    if every is None:
+        return once
+    again = f"  again every {duration(every)}, until it is stopped"
+    run = partial(_archive_rounds, target, values)
+    return replace(once, lines=(*once.lines, again), run=run, needed=True, count=None, rounds=True)
+
+
+def _archive_rounds(
+    target: Target, values: Values, control: Control, on_progress: OnProgress
+) -> Result:
+    total = Ledger()
+
+    def ended(one: archive.ArchiveRound) -> None:
+        nonlocal total
+        done = None if one.result is None else _result_of(one.result)
+        if done is not None and done.ledger is not None:
+            total += done.ledger
+        on_progress(Progress(total.out, None, one.waits or "archiving", total, done))
+
+    archive.rounds(
+        target.database,
+        _archive(target, values),
+        target.filters(values),
+        every_seconds=values["every"],
+        hot_above=values["hot_above"],
+        pace=pace(values),
+        control=control,
+        told=ended,
+    )
+    return Result(Outcome.STOPPED, (f"archived {total.out:,} until it was stopped",), total)
+
+
+def _purge_right(values: Values) -> Rights:
+    return Rights.ADMIN if values.get("permanently") else Rights.OPERATOR
+
+
+def _of_messages(*parameters: Parameter) -> tuple[Parameter, ...]:
+    return tuple(replace(one, applies=_has_messages) for one in parameters)
+
+
+RELEASE = Verb(
+    "release",
+    "return claims of disconnected consumers to the queue",
+    _plan_release,
+    """Return claims of disconnected consumers to the queue: stuck, or bound to an ended session.
+
+    The plan says how many owners are alive, who they are and where. A consumer still working on a
+    released claim can no longer finish it: complete and fail say so.
+
+    \b
+    Examples:
+      dbq-console release mail --yes
+      dbq-console release mail --filter claimed_by=worker-7 --force --yes mail
+    """,
+    _of_messages(
+        FILTER,
+        Parameter("unknown", "Also claims whose owner is unknown.", is_flag=True),
+        Parameter("force", "Also claims whose owner is alive.", is_flag=True),
+        BATCH,
+        RATE,
+        CANARY,
+    ),
+)
+
+REQUEUE = Verb(
+    "requeue",
+    "return errors to the queue",
+    _plan_requeue,
+    """Return errors to the queue: all, unless a filter says which. Their attempts stay counted.
+
+    --canary requeues 1, waits until it is done or failed, then 10 more, then the rest. One that
+    fails, or has no result in time, stops it: exit 4. With --to it waits for nothing.
+
+    \b
+    Examples:
+      dbq-console requeue mail --filter 'error~time-out' --yes
+      dbq-console requeue mail --filter error-group=1-9f86d081884c7d65 --canary --yes
+      dbq-console requeue mail --rate 100 --canary --yes mail
+      dbq-console requeue mail --to mail-slow --yes
+    """,
+    _of_messages(
+        FILTER,
+        Parameter("back", "Behind all ready messages, not to their old place.", is_flag=True),
+        Parameter("to", "Into another queue, as new messages.", metavar="OTHER"),
+        BATCH,
+        RATE,
+        CANARY,
+        CANARY_WAIT,
+        CANARY_SHARE,
+    ),
+)
+
+ARCHIVE = Verb(
+    "archive",
+    "move finished messages into the archive",
+    _plan_archive,
+    """Move finished messages into the archive: done ones; errors in designs that keep no done ones.
+
+    Never a ready message, whatever its age. With --every it runs until it is stopped.
+
+    \b
+    Examples:
+      dbq-console archive jobs --older 1h --yes
+      dbq-console archive jobs --older 1h --every 5s --hot-above 10000 --yes
+    """,
+    (
+        FILTER,
+        Parameter("older", "Short for --filter older=T: 1h, 7d.", DURATION, metavar="T"),
+        REASON,
+        Parameter(
+            "every", "Repeat with this pause, until it is stopped: 5s.", DURATION, metavar="T"
+        ),
+        Parameter(
+            "hot-above",
+            "With --every: wait while more than N messages are ready.",
+            WholeNumber(0),
+            metavar="N",
+        ),
+        BATCH,
+        RATE,
+        CANARY,
+    ),
+)
+
+PURGE = Verb(
+    "purge",
+    "move messages into the archive, or delete them",
+    _moving(_purge),
+    """Move messages of a queue into its archive: all ready or in error, or those that match.
+
+    Never a claimed one. What arrives while it runs stays. restore brings all of it back.
+
+    \b
+    Examples:
+      dbq-console purge mail --filter older=1d --dry-run
+      dbq-console purge mail --filter older=1d --reason 'ticket 4711' --yes mail
+    """,
+    (
+        FILTER,
+        REASON,
+        Parameter("permanently", "Delete them for good.", is_flag=True),
+        BATCH,
+        RATE,
+        CANARY,
+    ),
+    _purge_right,
+)
+
+RESTORE = Verb(
+    "restore",
+    "bring archived messages back",
+    _moving(_restore),
+    """Bring archived messages back: all that the last purge took, or those that match.
+
+    In the state they had; a claimed one as an error. They keep their ids where the design
+    keeps ids and these are free. Designs that delete at pop get them as new pushes, at the end.
+
+    \b
+    Examples:
+      dbq-console restore mail --yes mail
+      dbq-console restore mail --action 17 --filter 'error~time-out' --yes
+    """,
+    (
+        FILTER,
+        Parameter(
+            "action",
+            "What this action took; audit lists them.",
+            WholeNumber(1, 2**63 - 1),
+            metavar="N",
+        ),
+        Parameter("reason", "Those whose reason in the archive contains the text.", metavar="TEXT"),
+        Parameter("popped", "What consumers popped (archive_at_pop).", is_flag=True),
+        BATCH,
+        RATE,
+        CANARY,
+    ),
+)

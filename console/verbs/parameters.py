@@ -1,0 +1,242 @@
+"""What can be said of a verb: parameters, and their types, which click and the forms both check."""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from console import config
+from console.actions.execute import BATCH as BATCH_DEFAULT
+from console.actions.execute import MOST_BATCH
+from console.catalog import Queue
+from console.errors import ConsoleError, UsageError
+from console.formats import parse_duration
+from console.monitor import filters as filtering
+from console.monitor.filters import MARK, words_of
+
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem] | list[str]]
+
+
+class Placement(Enum):
+    """Where a parameter stands on the command line."""
+
+    OPTION = "option"
+    ARGUMENT = "argument"
+    """Behind the queue's name, without a name of its own."""
+    BEFORE = "before"
+    """Before the queue's name, which may then be left out."""
+    REDIRECTION = "redirection"
+    """The file into which the shell writes the output: the screens only."""
+
+
+class DurationType(click.ParamType[float]):
+    """`0s`, `500ms`, `5s`, `10m`; the value is in seconds."""
+
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """Seconds of the text."""
+        if isinstance(value, float):
+            return value
+        try:
+            return parse_duration(str(value))
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+class WholeNumber(click.IntRange):
+    """Digits of ASCII only: `int` reads those of other scripts, and signs between them."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number."""
+        least, most = int(self.min or 0), int(self.max or 2**31 - 1)
+        text = str(value)
+        if not (text.isascii() and text.isdecimal() and least <= int(text) <= most):
+            self.fail(
+                f"It must be a whole number from {least:,} to {most:,}, not {text!r}.", param, ctx
+            )
+        return int(text)
+
+
+class RateType(click.ParamType[float]):
+    """Messages a second, above 0."""
+
+    name = "rate"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The number."""
+        try:
+            rate = float(value)
+        except ValueError:
+            rate = math.nan
+        if not 0 < rate < math.inf:
+            self.fail("It must be above 0: messages per second.", param, ctx)
+        return rate
+
+
+class ShareType(click.ParamType[float]):
+    """A part of one: 0 to below 1."""
+
+    name = "share"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        """The number."""
+        try:
+            share = float(value)
+        except ValueError:
+            share = math.nan
+        if not 0 <= share < 1:
+            self.fail("It must be 0 to below 1: 0.2 is one in five.", param, ctx)
+        return share
+
+
+class FilterType(click.ParamType[str]):
+    """One word of the filter language; `@NAME` is one that is saved. The value is the word."""
+
+    name = "filter"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The word, once it can be read. UsageError, with what it could be."""
+        del param, ctx
+        word = str(value)
+        if not word.startswith(MARK):  # what is saved is looked up for the queue, by the plan
+            filtering.parse([word])
+        return word
+
+
+DURATION = DurationType()
+RATE_TYPE = RateType()
+SHARE_TYPE = ShareType()
+FILTER_TYPE = FilterType()
+
+
+def every_queue(_: Queue) -> bool:
+    """The parameter means something for every queue that has the verb."""
+    return True
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One thing that can be said of a verb."""
+
+    name: str
+    """As the command line has it, without the dashes."""
+    help: str
+    type: click.ParamType[Any] = click.STRING
+    placement: Placement = Placement.OPTION
+    required: bool = False
+    default: str = ""
+    multiple: bool = False
+    is_flag: bool = False
+    metavar: str = ""
+    applies: Callable[[Queue], bool] = every_queue
+    """Whether it means something for the queue."""
+    complete: Complete | None = None
+    """For the shell."""
+
+    @property
+    def key(self) -> str:
+        """Its name among the values."""
+        return self.name.replace("-", "_")
+
+    def as_click(self, *, required: bool | None = None) -> click.Parameter:
+        """As click parses it. `required` False: it may be missing, as on a `:` line."""
+        wanted = self.required if required is None else required
+        if self.placement in {Placement.ARGUMENT, Placement.BEFORE}:
+            return click.Argument(
+                [self.key],
+                required=wanted,
+                type=self.type,
+                nargs=-1 if self.multiple else 1,
+                shell_complete=self.complete,
+            )
+        if self.is_flag:
+            return click.Option([f"--{self.name}", self.key], is_flag=True, help=self.help)
+        return click.Option(
+            [f"--{self.name}", self.key],
+            type=self.type,
+            required=wanted,
+            multiple=self.multiple,
+            default=self.default or None,
+            show_default=bool(self.default),
+            metavar=self.metavar or None,
+            help=self.help,
+            shell_complete=self.complete,
+        )
+
+    def check(self, text: str) -> None:
+        """UsageError for what cannot stand in its field."""
+        if not text:
+            if self.required:
+                raise UsageError(f"{self.name} is required.")
+            return
+        try:
+            for word in self.words_of(text):
+                self.type.convert(word, None, None)
+        except click.BadParameter as error:
+            raise UsageError(error.message) from error
+
+    def words_of(self, text: str) -> list[str]:
+        """The values that stand in its field: several only where it may be said several times."""
+        return words_of(text) if self.multiple else [text]
+
+
+def complete_filters(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
+    """For the shell: the forms up to their values, and the saved ones."""
+    names = [re.split("(?<=[=~.])", form)[0] for form in filtering.FORMS]
+    try:
+        found = config.load()
+        layers = [found.document.filters, *(one.filters for one in found.profiles())]
+        names += sorted({f"{MARK}{name}" for layer in layers for name in layer})
+    except ConsoleError:
+        pass  # the verbs tell of mistakes
+    return [name for name in names if name.startswith(begun)]
+
+
+FILTER = Parameter(
+    "filter",
+    "Only messages that match all filters (of several id=, any). "
+    f"{'  '.join(filtering.FORMS)}  @NAME: one that is saved",
+    FILTER_TYPE,
+    multiple=True,
+    metavar="F",
+    complete=complete_filters,
+)
+BATCH = Parameter(
+    "batch",
+    "Messages per transaction.",
+    WholeNumber(1, MOST_BATCH),
+    default=str(BATCH_DEFAULT),
+    metavar="N",
+)
+RATE = Parameter("rate", "At most this many messages per second.", RATE_TYPE, metavar="N")
+CANARY = Parameter("canary", "First 1 message, then 10, then the rest in batches.", is_flag=True)
+CANARY_WAIT = Parameter(
+    "canary-wait",
+    "How long to wait for the canary's results; 30s by default.",
+    DURATION,
+    metavar="T",
+)
+CANARY_SHARE = Parameter(
+    "canary-share",
+    "Share of the canary that may fail, 0 to below 1; 0 by default.",
+    SHARE_TYPE,
+    metavar="S",
+)
+REASON = Parameter("reason", "Kept with them in the archive.", metavar="TEXT")
+WAIT = Parameter(
+    "wait", "How long to keep trying: 500ms, 5s, 10m.", DURATION, default="0s", metavar="T"
+)
+SELECTION = (FILTER, BATCH, RATE, CANARY)
+"""Which messages, and how fast."""

@@ -1,0 +1,84 @@
+"""The jobs of the pipeline as an operator is offered them: each runs in a process of its own."""
+
+import re
+from typing import Any
+
+import click
+
+from console.verbs.parameters import DURATION, Parameter, WholeNumber
+from console.verbs.verb import Verb
+
+
+class ArchivedFilterType(click.ParamType[str]):
+    """A filter of archived messages, which are others than those of a queue."""
+
+    name = "filter"
+    _FORM = re.compile(r"(id|state|error|reason|title|since|until)[=~]")
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The word."""
+        if not self._FORM.match(str(value)):
+            self.fail(f"{value!r} is not a filter of replay.", param, ctx)
+        return str(value)
+
+
+_LAKE = Parameter("lake", "A folder or a URI; empty: in this user's state.")
+_MASTER = Parameter("master", "Spark's.", default="local[*]")
+_FROM = Parameter("from", "The connection whose archive it was.")
+
+JOBS: tuple[Verb, ...] = (
+    Verb(
+        "archive",
+        "drain its archive into a lake of Parquet files",
+        parameters=(
+            _LAKE,
+            Parameter("older", "Only rows at least this old: 1h, 7d.", DURATION),
+            Parameter("retention", "Purged messages stay this long.", DURATION, default="7d"),
+            Parameter("done-older", "Also done rows at least this old.", DURATION),
+            _MASTER,
+        ),
+    ),
+    Verb(
+        "replay",
+        "push archived messages from a lake again, once each",
+        parameters=(
+            _LAKE,
+            _FROM,
+            Parameter("to", "Another queue of this database."),
+            Parameter(
+                "filter",
+                "All must match: id= state= error~ reason= title~ since= until=",
+                ArchivedFilterType(),
+                multiple=True,
+            ),
+            _MASTER,
+        ),
+    ),
+    Verb(
+        "verify",
+        "compare logs of its pushes and pops: lost, duplicated, out of order",
+        parameters=(
+            _LAKE,
+            _FROM,
+            Parameter("push-log", "A file, or a folder of files."),
+            Parameter("pop-log", "Empty: what the lake has of it."),
+            Parameter("order", "Empty: what the queue promises."),
+            Parameter("left", "Messages still in the queue at the end: not lost.", WholeNumber(0)),
+            _MASTER,
+        ),
+        confirmed=False,
+    ),
+    Verb(
+        "rollup",
+        "summarize recordings by minute, hour and day",
+        parameters=(
+            _LAKE,
+            Parameter("recordings", "A folder; empty: this user's."),
+            Parameter("days", "Only these days, done ones again: 2026-03-28..2026-03-29."),
+            _MASTER,
+        ),
+        confirmed=False,
+    ),
+)
+BY_NAME = {job.name: job for job in JOBS}
+ABOUT_A_QUEUE = ("archive", "replay", "verify")

@@ -1,0 +1,294 @@
+"""Messages in and out by hand: push, pop, complete, fail."""
+
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from console.actions import pop, push
+from console.actions.execute import Control
+from console.audit import Ledger, Outcome
+from console.catalog import Queue
+from console.errors import UsageError
+from console.formats import numbered
+from console.verbs.parameters import WAIT, Parameter, Placement, WholeNumber
+from console.verbs.verb import (
+    OnCount,
+    OnProgress,
+    Plan,
+    Progress,
+    Result,
+    Target,
+    Values,
+    Verb,
+    whole_queue_plan,
+)
+
+_SHOWN_IDS = 5
+
+
+def _plan_push(target: Target, values: Values, on_count: OnCount) -> Plan:
+    del on_count
+    push.require_interface(target.queue)
+    text: str = values["payload"]
+    raw = text.encode()
+    payload = raw if target.queue.options.get("payload") == "bytes" else text
+    more = push.With.read(values["due"], values["title"], values["id"])
+    more.require_taken(target.queue)
+    when = "when it is due" if "due" in more.said else "at once"
+    lines = [
+        f"push one message into {target.queue.label} (design {target.queue.design.name})",
+        f"  its payload has {len(raw):,} bytes; consumers get it {when}",
+    ]
+    run = partial(_push, target, payload, values["wait"], more)
+    return whole_queue_plan(target, "push", lines, run, count=1)
+
+
+def _push(
+    target: Target,
+    payload: push.Payload,
+    wait: float,
+    more: push.With,
+    control: Control,
+    on_progress: OnProgress,
+) -> Result:
+    del control, on_progress
+    pushed = push.push_waiting(target.database, target.queue, payload, wait, more)
+    if pushed is None:
+        full = f"{target.queue.label} is full: the message was not stored"
+        return Result(Outcome.FAILED, (full,), Ledger(1, failed={"the queue is full": 1}))
+    return Result(Outcome.DONE, (f"stored, its id is {pushed}",), Ledger(1, 1, 1))
+
+
+def _plan_pop(target: Target, values: Values, on_count: OnCount) -> Plan:
+    """Into a file: what a design deletes at pop is there before it is gone from here."""
+    del on_count
+    push.require_interface(target.queue)
+    if not values["file"]:
+        raise UsageError("pop needs a file to write the payloads to.")
+    path = str(Path(values["file"]).expanduser())
+    finish = finish_of(values)
+    if finish is not pop.Finish.NOTHING and not target.queue.finishes:
+        raise UsageError(f"The queue {target.queue.name!r} keeps no popped messages to complete.")
+    after = {
+        pop.Finish.NOTHING: "they stay claimed"
+        if target.queue.finishes
+        else "they leave the queue",
+        pop.Finish.COMPLETE: "they are completed once they are written",
+        pop.Finish.FAIL: "they become errors once they are written",
+    }
+    count: int = values["count"]
+    lines = [
+        f"pop {numbered(count, 'message')} of {target.queue.label} (design "
+        f"{target.queue.design.name}), "
+        "at most",
+        f"  their payloads are appended to {path}, one per line; {after[finish]}",
+    ]
+    run = partial(_pop, target, path, finish, values)
+    return whole_queue_plan(target, "pop", lines, run, count=count)
+
+
+def finish_of(values: Values) -> pop.Finish:
+    """What becomes of the claims of what was written out. UsageError."""
+    if values["complete"] and values["fail"]:
+        raise UsageError("--complete and --fail exclude each other.")
+    if values["complete"]:
+        return pop.Finish.COMPLETE
+    return pop.Finish.FAIL if values["fail"] else pop.Finish.NOTHING
+
+
+def _pop(
+    target: Target,
+    path: str,
+    finish: pop.Finish,
+    values: Values,
+    control: Control,
+    on_progress: OnProgress,
+) -> Result:
+    del control
+    with _PayloadFile(path) as file:
+
+        def deliver(messages: Sequence[pop.PoppedMessage]) -> None:
+            file.write(messages)
+            on_progress(Progress(file.count, values["count"]))
+
+        done = pop.pop(
+            target.database,
+            target.queue,
+            deliver,
+            count=values["count"],
+            wait_seconds=values["wait"],
+            consumer="dbq-console",
+            finish=finish,
+            error=values["fail"] or "",
+        )
+    n = done.delivered
+    lines = [f"popped {n:,}, written to {path}" if n else "there is nothing to pop now"]
+    if finish is not pop.Finish.NOTHING:
+        lines.append(f"  {numbered(done.finished, 'claim')} finished")
+    return Result(Outcome.DONE, tuple(lines), Ledger(n, n, n))
+
+
+class _PayloadFile:
+    """Payloads one a line, on the disk when `write` returns. Nobody else may read it."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.count = 0
+
+    def __enter__(self) -> "_PayloadFile":
+        try:
+            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise UsageError(
+                f"{self._path!r} cannot be written.", why=error.strerror or ""
+            ) from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def write(self, messages: Sequence[pop.PoppedMessage]) -> None:
+        texts = [
+            m.payload if isinstance(m.payload, bytes) else m.payload.encode() for m in messages
+        ]
+        rest = memoryview(b"".join(text + b"\n" for text in texts))
+        try:
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+            os.fsync(self._descriptor)
+        except OSError as error:
+            raise UsageError(
+                f"{self._path!r} could not be written.", why=error.strerror or ""
+            ) from error
+        self.count += len(messages)
+
+
+def _plan_finish(how: pop.Finish, target: Target, values: Values, on_count: OnCount) -> Plan:
+    """complete and fail: what the consumer does that popped them, for single messages."""
+    del on_count
+    attempts: int | None = values["attempts"]
+    claims = pop.claims(target.database, target.queue, values["id"], attempts)
+    ids = [claim.id for claim in claims]
+    stays = "they stay, as done" if "done" in target.queue.states else "they leave the queue"
+    after = stays if how is pop.Finish.COMPLETE else "they wait as errors for an operator"
+    by_that = "" if attempts is None else f" and their claim has the number {attempts}"
+    lines = [
+        f"{how.value} {numbered(len(ids), 'message')} of {target.queue.label}",
+        f"  {', '.join(ids[:_SHOWN_IDS])}{', ...' if len(ids) > _SHOWN_IDS else ''}",
+        f"  those still claimed by then{by_that}: {after}",
+        "  the consumer that popped them can no longer finish them",
+    ]
+    run = partial(_finish, target, how, claims, values.get("error") or "")
+    return whole_queue_plan(target, how.value, lines, run, count=len(ids))
+
+
+def _finish(
+    target: Target,
+    how: pop.Finish,
+    claims: Sequence[pop.ClaimKey],
+    error: str,
+    control: Control,
+    on_progress: OnProgress,
+) -> Result:
+    del control, on_progress
+    acted = pop.finish_claims(target.database, target.queue, claims, how, error)
+    done, n = sum(acted), len(claims)
+    left = [one.id for one, was in zip(claims, acted, strict=True) if not was]
+    lines = [f"{how.value} {target.queue.label}: {done:,} of {n:,}"]
+    lines += [f"  no longer claimed, left unchanged: {', '.join(left)}"] if left else []
+    skipped = {"not claimed (any more)": len(left)} if left else {}
+    return Result(Outcome.DONE, tuple(lines), Ledger(n, done, done, skipped=skipped), done=done)
+
+
+def _finishes(queue: Queue) -> bool:
+    return queue.finishes
+
+
+def _push_takes(name: str, queue: Queue) -> bool:
+    return name in queue.design.push_takes
+
+
+PUSH = Verb(
+    "push",
+    "add one message",
+    _plan_push,
+    parameters=(
+        Parameter("payload", "The message.", placement=Placement.ARGUMENT, required=True),
+        WAIT,
+        Parameter(
+            "due",
+            "Design pending: 10m from now, or a time: 2026-03-29T08:00Z.",
+            metavar="T",
+            applies=partial(_push_takes, "due"),
+        ),
+        Parameter(
+            "title",
+            "Designs status and split.",
+            metavar="TEXT",
+            applies=partial(_push_takes, "title"),
+        ),
+        Parameter(
+            "id",
+            "Design claim: its id, instead of a new one.",
+            metavar="UUID",
+            applies=partial(_push_takes, "id"),
+        ),
+    ),
+    confirmed=False,
+)
+
+POP = Verb(
+    "pop",
+    "pop messages into a file",
+    _plan_pop,
+    parameters=(
+        Parameter(
+            "file",
+            "Payloads are appended to it.",
+            placement=Placement.REDIRECTION,
+            required=True,
+        ),
+        Parameter("count", "How many, at most.", WholeNumber(1), default="1", metavar="N"),
+        WAIT,
+        Parameter(
+            "complete",
+            "Complete the claims once they are written.",
+            is_flag=True,
+            applies=_finishes,
+        ),
+        Parameter(
+            "fail", "Turn the claims into errors instead.", metavar="TEXT", applies=_finishes
+        ),
+    ),
+    confirmed=False,
+)
+
+_IDS = Parameter(
+    "id",
+    "Of messages that are claimed.",
+    placement=Placement.ARGUMENT,
+    required=True,
+    multiple=True,
+)
+_ATTEMPTS = Parameter("attempts", "Only the claim with this number.", WholeNumber(1), metavar="N")
+
+COMPLETE = Verb(
+    "complete",
+    "complete claimed messages: their work is done",
+    partial(_plan_finish, pop.Finish.COMPLETE),
+    parameters=(_IDS, _ATTEMPTS),
+    confirmed=False,
+)
+
+FAIL = Verb(
+    "fail",
+    "turn claimed messages into errors",
+    partial(_plan_finish, pop.Finish.FAIL),
+    parameters=(
+        _IDS,
+        Parameter("error", "What went wrong.", metavar="TEXT", required=True),
+        _ATTEMPTS,
+    ),
+    confirmed=False,
+)

@@ -1,0 +1,280 @@
+"""Verbs by which queues come to be, and prove themselves: install, adopt, smoke.
+
+None is about a `Target`, a queue that is known: what they do is made of their values here, for the
+command line and the screens.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import click
+
+from console.actions import adopt as adopting
+from console.actions import install as installing
+from console.actions import libraries
+from console.actions.adopt import CandidateTable
+from console.actions.execute import Control
+from console.audit import Outcome, Subject
+from console.catalog import Queue, installed_queue
+from console.designs import DESIGNS, LIBRARIES, design
+from console.engines import Database, Product
+from console.errors import UsageError
+from console.verbs.parameters import Parameter, Placement
+from console.verbs.verb import OnProgress, Plan, Result, Values, Verb, admin
+
+
+def complete_designs(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
+    """For the shell: all designs."""
+    return [name for name in DESIGNS if name.startswith(begun)]
+
+
+def complete_options(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
+    """For the shell: the design's options, then the values of the one that is typed."""
+    # Behind an option that has no value yet, click leaves the arguments where they are.
+    words = (context.params.get("design"), *context.args)
+    of = next((DESIGNS[word] for word in words if word in DESIGNS), None)
+    if of is None:
+        return []
+    name, equals, _value = begun.partition("=")
+    found = [f"{one.name}=" for one in of.options]
+    if equals:
+        found = [
+            f"{name}={value}"
+            for one in of.options
+            if one.name == name
+            for value in dict.fromkeys((*one.choices, *one.words, one.default))
+        ]
+    return [one for one in found if one.startswith(begun)]
+
+
+def pairs(given: Sequence[str], option: str) -> dict[str, str]:
+    """`k=v` texts as a mapping; UsageError for another form or a name given twice."""
+    found: dict[str, str] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise UsageError(f"{option} must have the form name=value, not {text!r}.")
+        if name in found:
+            raise UsageError(f"{option} names {name!r} twice.")
+        found[name] = value
+    return found
+
+
+def new_queue(values: Values, product: Product, schema: str | None) -> Queue:
+    """The queue that install's values mean; no `schema`: the engine's own. UsageError."""
+    given = pairs(values["option"], "--option")
+    of = design(values["design"], product.name)
+    where = product.default_schema if schema is None else schema
+    return installed_queue(where, values["name"], of, of.complete_options(given, product.name))
+
+
+def install_plan(database: Database, queue: Queue, *, production: bool = False) -> Plan:
+    """Asks nothing: whether the names are free shows when it runs, or by `install.check`."""
+    where = f"{'PRODUCTION ' if production else ''}{database.label}"
+    return _whole(
+        database,
+        queue,
+        "install",
+        (f"It runs on {where} in one transaction: all or nothing.",),
+        partial(_install, database, queue),
+        sql=installing.script(database.product, queue),
+    )
+
+
+def _install(database: Database, queue: Queue, control: Control, on_progress: OnProgress) -> Result:
+    del control, on_progress
+    installing.install(database, queue)
+    data = {**named(queue), "options": dict(queue.options), "connection": database.label}
+    line = f"installed {queue.label}: {queue.design.title}"
+    return Result(Outcome.DONE, (line,), done=1, data=data)
+
+
+def adopt_plan(
+    database: Database,
+    queue: Queue,
+    table: CandidateTable,
+    values: Values,
+    lines: Sequence[str],
+) -> Plan:
+    """`queue`: as it was previewed; `lines`: which column of the table has which role."""
+    told = (
+        f"{table.schema}.{table.name} on {database.label} becomes a queue of the design "
+        f"{queue.design.name}.",
+        "Nothing in it is changed; its own callers go on.",
+        "",
+        *lines,
+    )
+    run = partial(_adopt, database, values, table.schema)
+    return _whole(database, queue, "adopt", told, run)
+
+
+def _adopt(
+    database: Database,
+    values: Values,
+    schema: str | None,
+    control: Control,
+    on_progress: OnProgress,
+) -> Result:
+    del control, on_progress
+    return adopted(database, values, schema)
+
+
+def adopted(database: Database, values: Values, schema: str | None) -> Result:
+    """Record what adopt's values mean, in that schema, as a queue. UsageError."""
+    of, name, part, table = (values[word] for word in ("design", "name", "queue", "table"))
+    if values["preset"] is not None:
+        if of is not None or values["map"]:
+            raise UsageError(
+                "--preset and --design exclude each other, and --map goes with --design.",
+                why="A preset knows the columns of its library.",
+            )
+        library = libraries.preset(values["preset"], database.product.name)
+        queue = adopting.adopt_library(
+            database, library, name, schema=schema, table=table, part=part or ""
+        )
+    elif of is None:
+        raise UsageError(
+            "Missing option --design, or --preset.",
+            next_step="See which libraries keep queues here with: dbq-console discover",
+        )
+    elif part is not None or table is not None:
+        raise UsageError("--queue and --table go with --preset.")
+    else:
+        where = database.product.default_schema if schema is None else schema
+        roles = pairs(values["map"], "--map")
+        queue = adopting.adopt(database, where, name, design(of, database.product.name), roles)
+    only = f", only {queue.part}" if queue.part else ""
+    data: Mapping[str, object] = {
+        **named(queue),
+        "roles": dict(queue.roles),
+        "connection": database.label,
+        "table": queue.table,
+        "only": queue.part or None,
+    }
+    line = f"adopted {queue.label} as a {queue.design.title}{only}"
+    return Result(Outcome.DONE, (line,), done=1, data=data)
+
+
+def _whole(
+    database: Database,
+    queue: Queue,
+    verb: str,
+    lines: tuple[str, ...],
+    run: Callable[[Control, OnProgress], Result],
+    sql: str = "",
+) -> Plan:
+    subject = Subject.of(database, queue, verb)
+    return Plan(subject, queue, lines, by_name=False, run=run, stoppable=False, sql=sql)
+
+
+def named(queue: Queue) -> dict[str, object]:
+    """Which queue it is, for --json."""
+    return {"queue": queue.name, "schema": queue.schema, "design": queue.design.name}
+
+
+INSTALL = Verb(
+    "install",
+    "install a queue",
+    help="""Install a queue of DESIGN named NAME, in one transaction.
+
+    \b
+    Examples:
+      dbq-console install ring orders --option size=20000 --url URL
+      dbq-console install fifo mail --option order=strict --print --engine postgresql
+    """,
+    parameters=(
+        Parameter(
+            "design",
+            "How it keeps its messages.",
+            placement=Placement.ARGUMENT,
+            required=True,
+            complete=complete_designs,
+        ),
+        Parameter(
+            "name",
+            "any name; taken whole, never split at dots",
+            placement=Placement.ARGUMENT,
+            required=True,
+        ),
+        Parameter(
+            "option",
+            "An option of the design.",
+            multiple=True,
+            metavar="K=V",
+            complete=complete_options,
+        ),
+        Parameter("print", "Print the SQL; needs no connection.", is_flag=True),
+        Parameter("engine", "With --print: the engine to write for.", metavar="E"),
+    ),
+    right=admin,
+    confirmed=False,
+)
+
+ADOPT = Verb(
+    "adopt",
+    "adopt an existing table",
+    help="""Record an existing table as a queue: to be monitored, and acted on when you say so.
+
+    With --design, the table NAME, whoever made it. Roles: id pushed_at due_at claimed_at claimed_by
+    status error attempts payload done_at; for a ring also slot reference_count push_sequence
+    pop_sequence size. What a missing role would tell is shown as `?`.
+
+    With --preset, what a library keeps, under the NAME that it shall have here: everything in the
+    library's table, or one --queue of it (pgqueuer: an entrypoint; graphile-worker: a task; pgmq:
+    a queue, NAME unless given). See what is there with `discover`.
+
+    \b
+    Examples:
+      dbq-console adopt mails --design fifo --map id=mail_id --map payload=body
+      dbq-console adopt jobs --design claim --map id=job_id --map claimed_at=started \\
+        --map payload=body --map pushed_at=created
+      dbq-console adopt jobs --preset procrastinate
+      dbq-console adopt mails --preset pgqueuer --queue send_mail
+      dbq-console adopt orders --preset pgmq
+    """,
+    parameters=(
+        Parameter("name", "What it is called.", placement=Placement.ARGUMENT, required=True),
+        Parameter(
+            "design",
+            "The design that the table NAME follows.",
+            metavar="D",
+            complete=complete_designs,
+        ),
+        Parameter("map", "Which column has which role.", multiple=True, metavar="ROLE=COLUMN"),
+        Parameter(
+            "preset", f"The library that keeps it: {', '.join(LIBRARIES)}.", metavar="LIBRARY"
+        ),
+        Parameter("queue", "Of the library's queues (entrypoints, tasks) only this.", metavar="Q"),
+        Parameter("table", "The library's table, where there are several.", metavar="T"),
+    ),
+    right=admin,
+    confirmed=False,
+)
+
+SMOKE = Verb(
+    "smoke",
+    "test its design",
+    help="""Prove a queue's design here: a scratch queue of the same options, every message checked.
+
+    The queue itself is not touched. With --live it is, where it is drained: each message is pushed
+    and popped in one transaction, so that no consumer ever sees it. Exit 1: something is not as the
+    design promises.
+
+    \b
+    Examples:
+      dbq-console smoke orders
+      dbq-console smoke orders --live
+      dbq-console smoke --design ring
+    """,
+    parameters=(
+        Parameter(
+            "design",
+            "Test a design with its default options instead.",
+            metavar="D",
+            complete=complete_designs,
+        ),
+        Parameter("live", "On the queue itself, only if it is drained.", is_flag=True),
+    ),
+    right=admin,
+    confirmed=False,
+)

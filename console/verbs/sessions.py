@@ -1,0 +1,143 @@
+"""The verb on sessions that hold rows of a queue: end-session."""
+
+from functools import partial
+
+from console.actions import broker
+from console.actions import end_session as ending
+from console.actions.execute import Control
+from console.audit import Outcome
+from console.errors import UsageError
+from console.formats import numbered
+from console.verbs.parameters import Parameter, Placement
+from console.verbs.verb import (
+    OnCount,
+    OnProgress,
+    Plan,
+    Progress,
+    Result,
+    Target,
+    Values,
+    Verb,
+    pace,
+    whole_queue_plan,
+)
+
+
+def plan_switch(target: Target) -> Plan:
+    """requeue: a queue that poison messages switched off is enabled again."""
+    found = broker.plan_switch(target.database, target.queue)
+    return whole_queue_plan(
+        target,
+        "requeue",
+        found.lines(),
+        partial(_switch_on, target),
+        by_name=found.wants_queue_name,
+        needed=found.needed,
+        stoppable=False,
+        data=found.as_json(),
+    )
+
+
+def _switch_on(target: Target, control: Control, on_progress: OnProgress) -> Result:
+    del control, on_progress
+    done = broker.switch_on(target.database, target.queue)
+    words = "is enabled" if done.needed else "was already enabled"
+    return Result(
+        Outcome.DONE, (f"{target.queue.label} {words}",), done=int(done.needed), data=done.as_json()
+    )
+
+
+def plan_end(target: Target, values: Values) -> Plan:
+    """release: conversations that are over and hold nothing are ended."""
+    found = broker.plan_conversations(target.database, target.queue)
+    return whole_queue_plan(
+        target,
+        "release",
+        found.lines(),
+        partial(_end_conversation, target, found, pace(values).batch),
+        by_name=found.wants_queue_name,
+        needed=found.conversations > 0,
+        count=found.conversations,
+        data=found.as_json(),
+    )
+
+
+def _end_conversation(
+    target: Target,
+    found: broker.ConversationsPlan,
+    batch: int,
+    control: Control,
+    on_progress: OnProgress,
+) -> Result:
+    done = broker.end_conversations(
+        target.database,
+        found,
+        batch=batch,
+        control=control,
+        progress=lambda ended: on_progress(Progress(ended, found.conversations)),
+    )
+    outcome = Outcome.STOPPED if control.stopped else Outcome.DONE
+    line = f"{target.queue.label}: {numbered(done.out, 'conversation')} ended"
+    return Result(outcome, (line,), done, done=done.out, data={"ended": done.out})
+
+
+def _plan(target: Target, values: Values, on_count: OnCount) -> Plan:
+    del on_count
+    name = values["session"]
+    if not name:
+        raise _no_session(target)
+    found = ending.plan(target.database, target.queue, name)
+    run = partial(_end, target, found)
+    return whole_queue_plan(
+        target, "end-session", found.lines(), run, stoppable=False, data=found.as_json()
+    )
+
+
+def _no_session(target: Target) -> UsageError:
+    """Which there are to choose from."""
+    holders = ending.holding(target.database, target.queue)
+    return UsageError(
+        "end-session needs a session.",
+        why="; ".join(ending.who_holds(one, target.queue) for one in holders)
+        or "No session holds rows of the queue now.",
+    )
+
+
+def _end(
+    target: Target, found: ending.EndPlan, control: Control, on_progress: OnProgress
+) -> Result:
+    del control
+    on_progress(Progress(0, None, "waiting until it has ended"))
+    done = ending.end_session(target.database, found)
+    outcome = Outcome.STOPPED if done.changed_meanwhile else Outcome.DONE
+    return Result(
+        outcome,
+        tuple(done.lines()),
+        action_id=done.action_id,
+        done=int(not done.changed_meanwhile),
+        data=done.as_json(),
+    )
+
+
+END_SESSION = Verb(
+    "end-session",
+    "terminate a session that holds rows of it",
+    _plan,
+    """Terminate a SESSION that holds rows of a queue; roll back a prepared transaction by name.
+
+    The plan says who it is, what it holds and who waits for it. Its transaction is rolled back,
+    so its rows come back. It is skipped if it is in another transaction by then.
+
+    \b
+    Examples:
+      dbq-console end-session mail 4711 --dry-run
+      dbq-console end-session mail 4711 --yes
+    """,
+    (
+        Parameter(
+            "session",
+            "Its id, or a prepared transaction's name; empty: list who holds rows.",
+            placement=Placement.ARGUMENT,
+        ),
+    ),
+)

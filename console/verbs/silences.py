@@ -1,0 +1,244 @@
+"""Findings that somebody knows of: silence for a time, ack until they end or worsen, unsilence."""
+
+import difflib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from functools import partial
+
+import click
+
+from console import audit, sql
+from console.actions.execute import Control
+from console.audit import Outcome, Subject
+from console.doctor.consumption import STOPPED, Consumption
+from console.doctor.families import CODES
+from console.doctor.finding import Code
+from console.errors import UsageError
+from console.formats import duration, numbered
+from console.monitor.limits import Severity
+from console.verbs.parameters import DURATION, Parameter, Placement
+from console.verbs.verb import OnCount, OnProgress, Plan, Result, Target, Values, Verb
+
+_BY_NAME = {code.name: code for code in CODES}
+Pair = tuple[str, str]
+"""Schema and name of a queue; both empty: of every queue."""
+_SHOWN = "  it is shown in grey, and is no problem to doctor, check and metrics"
+
+
+def _complete(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
+    return [name for name in _BY_NAME if name.startswith(begun)]
+
+
+_CODE = Parameter(
+    "code",
+    "The finding's code, as doctor says it; of a limit with its figure: limit_reached:depth.",
+    placement=Placement.BEFORE,
+    required=True,
+    complete=_complete,
+)
+_REASON = Parameter("reason", "Why, for whoever sees the finding; a critical one wants it.")
+
+
+def _plan_silence(target: Target, values: Values, on_count: OnCount) -> Plan:
+    del on_count
+    _code(values)
+    lines = (f"silence {_what(target, values)} for {duration(values['for'])}", _SHOWN)
+    pairs = [(target.queue.schema, target.queue.name)]
+    return _planned(target, "silence", lines, partial(_begin, target, "silence", values, pairs))
+
+
+def _plan_ack(target: Target, values: Values, on_count: OnCount) -> Plan:
+    del on_count
+    code = _code(values)
+    pairs = [(target.queue.schema, target.queue.name)]
+    if not target.queue.name:
+        pairs = _having(target, code, values["code"])
+    lines = (
+        f"acknowledge {_what(target, values)}",
+        f"{_SHOWN} until it ends or worsens",
+        *([] if target.queue.name else [f"  {numbered(len(pairs), 'queue')} with it now"]),
+    )
+    return _planned(target, "ack", lines, partial(_begin, target, "ack", values, pairs))
+
+
+def _plan_unsilence(target: Target, values: Values, on_count: OnCount) -> Plan:
+    del on_count
+    lines = (f"end what silences or acknowledges {_what(target, values)}",)
+    return _planned(target, "unsilence", lines, partial(_end, target, values))
+
+
+def _code(values: Values) -> Code:
+    """The code that is meant. UsageError; also where a critical one has no reason."""
+    name = values["code"].partition(":")[0]
+    found = _BY_NAME.get(name)
+    if found is None:
+        near = difflib.get_close_matches(name, _BY_NAME, n=3)
+        raise UsageError(
+            f"The doctor has no finding {name!r}.",
+            next_step=f"Did you mean: {', '.join(near)}?"
+            if near
+            else "List them with: dbq-console doctor --codes",
+        )
+    if found.severity is Severity.CRITICAL and not values["reason"]:
+        raise UsageError(
+            f"{name} is critical: say why nobody is to be told of it.", next_step="Add --reason."
+        )
+    return found
+
+
+def _having(target: Target, code: Code, text: str) -> list[Pair]:
+    """The queues that have the finding now: an acknowledgement is about what is there."""
+    from console.doctor.examine import examine  # noqa: PLC0415  # --help needs none of it
+
+    found = examine(
+        target.database,
+        thresholds_of=target.thresholds_of,
+        masks=target.masks,
+        consumption=Consumption(waits=code is STOPPED),
+    )
+    which = text.partition(":")[2]
+    return [
+        (one.queue.schema, one.queue.name)
+        for one in found
+        if any(it.code is code and which in {"", it.which} for it in one.findings)
+    ]
+
+
+def _what(target: Target, values: Values) -> str:
+    return f"{values['code']} of {target.queue.label if target.queue.name else 'every queue'}"
+
+
+def _planned(
+    target: Target,
+    verb: str,
+    lines: Sequence[str],
+    run: Callable[[Control, OnProgress], Result],
+) -> Plan:
+    subject = Subject.of(target.database, target.queue, verb)
+    return Plan(subject, target.queue, tuple(lines), by_name=False, run=run, stoppable=False)
+
+
+_KINDS = {"silence": "silence", "ack": "acknowledge"}
+_DONE = {"silence": "silenced", "ack": "acknowledged", "unsilence": "unsilenced"}
+
+
+def _begin(
+    target: Target,
+    verb: str,
+    values: Values,
+    pairs: Sequence[Pair],
+    control: Control,
+    on_progress: OnProgress,
+) -> Result:
+    """What the operator said before of the same finding ends with it."""
+    del control, on_progress
+    code = _code(values)
+    if not pairs:
+        raise UsageError(f"No queue has the finding {values['code']} now.")
+    operator = audit.operator()
+    of = {"kind": _KINDS[verb], "code": values["code"]}
+    with _recorded(target, verb, values) as act:
+        audit.prepare_decisions(act.connection)
+        for schema, queue in pairs:
+            where = {**of, "schema": schema, "queue": queue}
+            sql.values(act.connection, datetime, "catalog.silence_end", by=operator, **where)
+            sql.value(
+                act.connection,
+                datetime,
+                "catalog.silence_begin",
+                severity=code.severity.word if verb == "ack" else "",
+                operator=operator,
+                reason=values["reason"] or "",
+                seconds=values.get("for"),
+                **where,
+            )
+    return _done(target, verb, values, len(pairs))
+
+
+def _end(target: Target, values: Values, control: Control, on_progress: OnProgress) -> Result:
+    del control, on_progress
+    with _recorded(target, "unsilence", values) as act:
+        audit.prepare_decisions(act.connection)
+        ended = sql.values(
+            act.connection,
+            datetime,
+            "catalog.silence_end",
+            kind=None,
+            code=values["code"],
+            schema=target.queue.schema,
+            queue=target.queue.name or None,
+            by=audit.operator(),
+        )
+        if not ended:
+            code = values["code"]
+            raise UsageError(
+                f"Nothing silences {_what(target, values)}.",
+                next_step=f"What holds everywhere ends with: dbq-console unsilence {code}",
+            )
+    return _done(target, "unsilence", values, len(ended))
+
+
+def _recorded(target: Target, verb: str, values: Values) -> AbstractContextManager[audit.Act]:
+    told = " ".join(filter(None, (values["code"], values.get("reason"))))
+    subject = Subject.of(target.database, target.queue, verb, told)
+    return audit.recorded(target.database, f"{verb} {values['code']}", subject)
+
+
+def _done(target: Target, verb: str, values: Values, count: int) -> Result:
+    return Result(Outcome.DONE, (f"{_DONE[verb]} {_what(target, values)}",), done=count)
+
+
+SILENCE = Verb(
+    "silence",
+    "silence a finding for a time",
+    _plan_silence,
+    """Silence a finding for a time: it is shown with who and why, and is no problem.
+
+    Of one queue, or without NAME of every one. It is kept in the database, for every console;
+    doctor, check and metrics do not count it. A critical finding wants a reason.
+
+    \b
+    Examples:
+      dbq-console silence consumer_stopped orders --for 4h --reason "consumers move"
+      dbq-console silence bloat --for 12h
+    """,
+    (
+        _CODE,
+        Parameter("for", "How long.", DURATION, default="4h", metavar="T"),
+        _REASON,
+    ),
+    confirmed=False,
+)
+
+ACK = Verb(
+    "ack",
+    "acknowledge a finding until it ends or worsens",
+    _plan_ack,
+    """Acknowledge a finding, until it ends or worsens: somebody is at it.
+
+    Of one queue, or without NAME of each that has it now. It ends by itself, as soon as a
+    recorder or the screens of an operator see it; unsilence ends it before.
+
+    \b
+    Examples:
+      dbq-console ack claims_alive orders --reason "a long import, until noon"
+      dbq-console ack limit_reached:depth orders
+    """,
+    (_CODE, _REASON),
+    confirmed=False,
+)
+
+UNSILENCE = Verb(
+    "unsilence",
+    "end what silences or acknowledges a finding",
+    _plan_unsilence,
+    """End what silences or acknowledges a finding: of one queue, or without NAME all of that code.
+
+    \b
+    Examples:
+      dbq-console unsilence consumer_stopped orders
+    """,
+    (_CODE,),
+    confirmed=False,
+)

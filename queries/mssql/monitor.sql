@@ -1,0 +1,411 @@
+-- What monitoring asks of a queue, the same for all designs. What a design means by ready, claimed, error, done,
+-- its key and its order stands under `-- define:` in its own file, always of the row m of its table; what is
+-- defined here is what most of them mean. Without a definition (is_claimed) there is no such state, and its figure
+-- is null; where there is no is_ready, every row is ready. A design that is monitored in another way has a
+-- statement of that name in its own file.
+
+-- define: reading
+-- READPAST: what is so now, without waiting for anybody. Rows that open transactions push or pop are not counted;
+-- NOLOCK would count what is rolled back later, and what moves twice or not at all. Its own locks last as long as
+-- the look at one row.
+WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+
+-- define: key
+-- what a walk goes on by, and an id for whoever reads it
+-- when role id
+m.[{id}]
+-- end
+-- when no role id
+-- Without an id there is no place to go on from: only the first page can be seen.
+N''
+-- end
+
+-- define: id
+-- when role id
+CAST(m.[{id}] AS nvarchar(450))
+-- end
+-- when no role id
+CAST(NULL AS nvarchar(450))
+-- end
+
+-- define: key_time
+m.[{since}]
+
+-- define: state
+N'ready'
+
+-- define: payload
+m.[{payload}]
+
+-- define: joined_payload
+-- its payload in a statement that joins what is `beside`
+m.[{payload}]
+
+-- define: key_text
+-- the key of its table as text
+CAST(m.[{id}] AS nvarchar(450))
+
+-- define: push_order
+m.[{id}]
+
+-- define: is_live
+-- not popped yet, due or not
+-- when defined is_ready
+{is_ready}
+-- end
+
+-- define: is_ready_again
+{is_ready}
+
+-- define: is_stuck
+-- when role claimed_at
+{is_claimed}
+AND m.[{claimed_at}] < DATEADD(second, -CAST(CEILING(CAST(N'{stuck_after_seconds}' AS float)) AS int), SYSUTCDATETIME())
+-- end
+
+-- define: age_seconds
+-- of the oldest ready message; a time without an offset is taken for UTC
+-- when defined oldest_first
+(
+    SELECT TOP (CAST(N'{age_seconds_limit}' AS bigint)) CAST(DATEDIFF_BIG(microsecond, m.[{pushed_at}], SYSUTCDATETIME()) / 1e6 AS float)
+    FROM [{schema}].[{table}] AS m {reading}
+    -- when defined is_ready
+    WHERE {is_ready}
+    -- end
+    ORDER BY {oldest_first}
+)
+-- end
+
+-- define: last_pop
+-- when something was popped last, where that leaves a trace
+-- when archive_at_pop=on
+SELECT TOP (1) @last_pop = a.archived_at FROM [{schema}].[{queue}_archive] AS a WITH (READPAST, READCOMMITTEDLOCK)
+ORDER BY a.archive_id DESC;
+-- end
+
+-- define: next_pop
+-- what would be popped next
+-- when defined pop_order
+SELECT TOP (1) @next = CAST(m.[{id}] AS nvarchar(450))
+FROM [{schema}].[{table}] AS m {reading}
+-- when defined is_ready
+WHERE {is_ready}
+-- end
+ORDER BY {pop_order};
+-- end
+
+-- define: popped
+-- how many were popped, in the counters of its table
+SUM(o.leaf_delete_count + o.leaf_ghost_count)
+
+-- define: row_count
+-- The engine keeps a count of rows for each index, which a look reads and no table. What open transactions
+-- have pushed is in it already, what they have popped no more.
+SELECT SUM(p.row_count) AS number_of_rows
+FROM sys.dm_db_partition_stats AS p
+WHERE p.object_id = OBJECT_ID(N'[{schema}].[{table}]') AND p.index_id IN (0, 1)
+
+-- define: counters_of_table
+-- Of an object that is not to be seen the function would tell all.
+FROM sys.dm_db_index_operational_stats(DB_ID(), OBJECT_ID(N'[{schema}].[{table}]'), NULL, NULL) AS o
+WHERE o.object_id = OBJECT_ID(N'[{schema}].[{table}]') AND o.index_id IN (0, 1)
+
+-- name: status
+-- one row: counts of at most 10,001 by state, the age of the oldest ready message, the table's counters
+SELECT
+    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
+    CAST(N'{queue}' AS nvarchar(128)) AS queue,
+    (
+        SELECT COUNT_BIG(*) FROM (
+            SELECT TOP (CAST(N'{ready_limit}' AS bigint)) 1 AS one
+            FROM [{schema}].[{table}] AS m {reading}
+            -- when defined is_ready
+            WHERE {is_ready}
+            -- end
+        ) AS bounded
+    ) AS ready,
+    -- when defined is_scheduled
+    (
+        SELECT COUNT_BIG(*) FROM (
+            SELECT TOP (CAST(N'{scheduled_limit}' AS bigint)) 1 AS one
+            FROM [{schema}].[{table}] AS m {reading}
+            WHERE {is_scheduled}
+        ) AS bounded
+    ) AS scheduled,
+    -- end
+    -- when not defined is_scheduled
+    CAST(NULL AS bigint) AS scheduled,
+    -- end
+    -- when defined is_claimed
+    (
+        SELECT COUNT_BIG(*) FROM (
+            SELECT TOP (CAST(N'{claimed_limit}' AS bigint)) 1 AS one
+            FROM [{schema}].[{table}] AS m {reading}
+            WHERE {is_claimed}
+        ) AS bounded
+    ) AS claimed,
+    -- when defined is_stuck
+    (
+        SELECT COUNT_BIG(*) FROM (
+            SELECT TOP (CAST(N'{stuck_limit}' AS bigint)) 1 AS one
+            FROM [{schema}].[{table}] AS m {reading}
+            WHERE {is_stuck}
+        ) AS bounded
+    ) AS stuck,
+    -- end
+    -- when not defined is_stuck
+    CAST(NULL AS bigint) AS stuck,
+    -- end
+    -- end
+    -- when not defined is_claimed
+    CAST(NULL AS bigint) AS claimed,
+    CAST(NULL AS bigint) AS stuck,
+    -- end
+    -- when defined is_error
+    (
+        SELECT COUNT_BIG(*) FROM (
+            SELECT TOP (CAST(N'{errors_limit}' AS bigint)) 1 AS one
+            FROM [{schema}].[{table}] AS m {reading}
+            WHERE {is_error}
+        ) AS bounded
+    ) AS errors,
+    -- end
+    -- when not defined is_error
+    CAST(NULL AS bigint) AS errors,
+    -- end
+    -- when defined is_done
+    (
+        SELECT COUNT_BIG(*) FROM (
+            SELECT TOP (CAST(N'{done_limit}' AS bigint)) 1 AS one
+            FROM [{schema}].[{table}] AS m {reading}
+            WHERE {is_done}
+        ) AS bounded
+    ) AS done,
+    -- end
+    -- when not defined is_done
+    CAST(NULL AS bigint) AS done,
+    -- end
+    -- when defined age_seconds
+    {age_seconds} AS age_seconds,
+    -- end
+    -- Without an order there is no oldest message to look at: only a scan could tell.
+    -- when not defined age_seconds
+    CAST(NULL AS float) AS age_seconds,
+    -- end
+    -- when counters=yes
+    estimated.number_of_rows AS rows_estimated,
+    counted.inserted AS inserted,
+    counted.updated AS updated,
+    counted.deleted AS deleted,
+    -- end
+    -- when counters=no
+    CAST(NULL AS bigint) AS rows_estimated,
+    CAST(NULL AS bigint) AS inserted,
+    CAST(NULL AS bigint) AS updated,
+    CAST(NULL AS bigint) AS deleted,
+    -- end
+    CAST(NULL AS bigint) AS next_push,
+    CAST(NULL AS bigint) AS next_pop,
+    CAST(NULL AS bigint) AS base,
+    CAST(NULL AS bigint) AS capacity
+-- when counters=yes
+FROM (
+    {row_count}
+) AS estimated
+CROSS JOIN (
+    SELECT
+        SUM(o.leaf_insert_count) AS inserted,
+        SUM(o.leaf_update_count) AS updated,
+        -- A delete makes a ghost, except where the row goes at once.
+        SUM(o.leaf_delete_count + o.leaf_ghost_count) AS deleted
+    {counters_of_table}
+) AS counted
+-- end
+
+-- name: messages
+-- the messages of one state, or all (scan), without order, each with its key, for `looked` of common.sql
+SELECT
+    -- when sorted=time_up|time_down|undated_up|undated_down
+    {key_time} AS key_time,
+    -- end
+    {id} AS id,
+    {state} AS state,
+    -- when role pushed_at
+    m.[{pushed_at}] AS pushed_at,
+    -- end
+    -- when role due_at
+    m.[{due_at}] AS due_at,
+    -- end
+    -- when role claimed_at
+    m.[{claimed_at}] AS claimed_at,
+    -- end
+    -- when role claimed_by
+    m.[{claimed_by}] AS claimed_by,
+    -- end
+    -- when role attempts
+    m.[{attempts}] AS attempts,
+    -- end
+    -- when role done_at
+    m.[{done_at}] AS done_at,
+    -- end
+    -- when role error
+    m.[{error}] AS error,
+    -- end
+    -- when defined title
+    {title} AS title,
+    -- end
+    -- when with_payload=yes
+    {payload} AS payload,
+    -- end
+    {key} AS key_id
+FROM [{schema}].[{table}] AS m {reading}
+-- when scan=ready
+-- when defined is_ready
+WHERE {is_ready}
+-- end
+-- end
+-- when scan=scheduled
+WHERE {is_scheduled}
+-- end
+-- when scan=claimed
+WHERE {is_claimed}
+-- end
+-- when scan=error
+WHERE {is_error}
+-- end
+-- when scan=done
+WHERE {is_done}
+-- end
+
+-- name: claims
+-- the oldest ten claims: since when, and whose
+-- One that is just being finished is none any more. A table that somebody else made may have another collation
+-- than the others of the union.
+SELECT
+    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
+    CAST(N'{queue}' AS nvarchar(128)) AS queue,
+    oldest.id AS id,
+    CASE WHEN oldest.claimed_seconds < 0 THEN 0e0 ELSE oldest.claimed_seconds END AS claimed_seconds,
+    oldest.claimed_by AS claimed_by,
+    oldest.attempts AS attempts
+FROM (
+    SELECT TOP (10)
+        {id} COLLATE DATABASE_DEFAULT AS id,
+        -- when role claimed_at
+        CAST(DATEDIFF_BIG(microsecond, m.[{claimed_at}], SYSUTCDATETIME()) / 1e6 AS float) AS claimed_seconds,
+        -- end
+        -- when no role claimed_at
+        CAST(NULL AS float) AS claimed_seconds,
+        -- end
+        -- when role claimed_by
+        CAST(m.[{claimed_by}] AS nvarchar(450)) COLLATE DATABASE_DEFAULT AS claimed_by,
+        -- end
+        -- when no role claimed_by
+        CAST(NULL AS nvarchar(450)) AS claimed_by,
+        -- end
+        -- when role attempts
+        CAST(m.[{attempts}] AS int) AS attempts
+        -- end
+        -- when no role attempts
+        CAST(NULL AS int) AS attempts
+        -- end
+    FROM [{schema}].[{table}] AS m {reading}
+    WHERE {is_claimed}
+    -- when role claimed_at
+    ORDER BY m.[{claimed_at}]
+    -- end
+) AS oldest
+
+-- name: estimate
+-- one row: about how many rows there are of each state; nothing to a login that does not see the row counts
+-- By the engine's own counts (row_count): of all rows where every row is ready; of the index that each state has
+-- (ready_index); else, of all rows, the share that a state has in some pages drawn from all over the table.
+-- NOLOCK: the count of rows is of what is not committed too, and nobody waits for it.
+SELECT
+    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
+    CAST(N'{queue}' AS nvarchar(128)) AS queue,
+-- when counters=yes
+-- when not defined is_ready
+    CAST(estimated.number_of_rows AS float) AS ready,
+    CAST(NULL AS float) AS scheduled,
+    CAST(NULL AS float) AS claimed,
+    CAST(NULL AS float) AS errors,
+    CAST(NULL AS float) AS done
+FROM (
+    {row_count}
+) AS estimated
+-- end
+-- when defined ready_index
+    CAST(estimated.ready AS float) AS ready,
+    CAST(NULL AS float) AS scheduled,
+    CAST(estimated.claimed AS float) AS claimed,
+    CAST(estimated.errors AS float) AS errors,
+    -- when defined is_done
+    CAST(estimated.done AS float) AS done
+    -- end
+    -- when not defined is_done
+    CAST(NULL AS float) AS done
+    -- end
+FROM (
+    SELECT
+        SUM(CASE WHEN i.name = {ready_index} THEN p.row_count END) AS ready,
+        SUM(CASE WHEN i.name = N'{queue}_claimed' THEN p.row_count END) AS claimed,
+        -- when defined is_done
+        SUM(CASE WHEN i.name = N'{queue}_done' THEN p.row_count END) AS done,
+        -- end
+        SUM(CASE WHEN i.name = N'{queue}_error' THEN p.row_count END) AS errors
+    FROM sys.indexes AS i
+    INNER JOIN sys.dm_db_partition_stats AS p ON i.object_id = p.object_id AND i.index_id = p.index_id
+    WHERE i.object_id = OBJECT_ID(N'[{schema}].[{table}]')
+) AS estimated
+-- end
+-- when not defined ready_index
+-- when defined is_ready
+    estimated.number_of_rows * found.ready / found.looked_at AS ready,
+    estimated.number_of_rows * found.scheduled / found.looked_at AS scheduled,
+    estimated.number_of_rows * found.claimed / found.looked_at AS claimed,
+    estimated.number_of_rows * found.errors / found.looked_at AS errors,
+    estimated.number_of_rows * found.done / found.looked_at AS done
+FROM (
+    {row_count}
+) AS estimated
+CROSS JOIN (
+    SELECT
+        SUM(CASE WHEN {is_ready} THEN 1e0 ELSE 0e0 END) AS ready,
+        -- when defined is_scheduled
+        SUM(CASE WHEN {is_scheduled} THEN 1e0 ELSE 0e0 END) AS scheduled,
+        -- end
+        -- when not defined is_scheduled
+        CAST(NULL AS float) AS scheduled,
+        -- end
+        -- when defined is_claimed
+        SUM(CASE WHEN {is_claimed} THEN 1e0 ELSE 0e0 END) AS claimed,
+        -- end
+        -- when not defined is_claimed
+        CAST(NULL AS float) AS claimed,
+        -- end
+        -- when defined is_error
+        SUM(CASE WHEN {is_error} THEN 1e0 ELSE 0e0 END) AS errors,
+        -- end
+        -- when not defined is_error
+        CAST(NULL AS float) AS errors,
+        -- end
+        -- when defined is_done
+        SUM(CASE WHEN {is_done} THEN 1e0 ELSE 0e0 END) AS done,
+        -- end
+        -- when not defined is_done
+        CAST(NULL AS float) AS done,
+        -- end
+        NULLIF(COUNT_BIG(*), 0) AS looked_at
+    FROM [{schema}].[{table}] AS m TABLESAMPLE (5000 ROWS) WITH (NOLOCK)
+) AS found
+-- end
+-- end
+-- end
+-- when counters=no
+    CAST(NULL AS float) AS ready,
+    CAST(NULL AS float) AS scheduled,
+    CAST(NULL AS float) AS claimed,
+    CAST(NULL AS float) AS errors,
+    CAST(NULL AS float) AS done
+-- end

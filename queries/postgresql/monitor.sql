@@ -1,0 +1,440 @@
+-- What monitoring asks of a queue, the same for all designs. What a design means by ready, claimed, error, done,
+-- its key and its order stands under `-- define:` in its own file, always of the row m of its table; what is
+-- defined here is what most of them mean. Without a definition (is_claimed) there is no such state, and its figure
+-- is null. A design that is monitored in another way has a statement of that name in its own file.
+
+-- define: key
+-- what a walk goes on by, and an id for whoever reads it
+-- when role id
+m."{id}"
+-- end
+-- when no role id
+m.ctid
+-- end
+
+-- define: id
+-- when role id
+CAST(m."{id}" AS text)
+-- end
+-- when no role id
+CAST(NULL AS text)
+-- end
+
+-- define: key_time
+m."{since}"
+
+-- define: pushed_at
+-- when role pushed_at
+m."{pushed_at}"
+-- end
+
+-- define: due_at
+-- when role due_at
+m."{due_at}"
+-- end
+
+-- define: claimed_at
+-- when role claimed_at
+m."{claimed_at}"
+-- end
+
+-- define: claimed_by
+-- when role claimed_by
+m."{claimed_by}"
+-- end
+
+-- define: attempts
+-- when role attempts
+m."{attempts}"
+-- end
+
+-- define: done_at
+-- when role done_at
+m."{done_at}"
+-- end
+
+-- define: error
+-- when role error
+m."{error}"
+-- end
+
+-- define: payload
+m."{payload}"
+
+-- define: own_id
+m."{id}"
+
+-- define: joined_payload
+-- its payload in a statement that has payload_join
+m."{payload}"
+
+-- define: keys
+-- the columns of the key of its table
+m."{id}"
+
+-- define: push_order
+m."{id}"
+
+-- define: is_live
+-- not popped yet, due or not
+{is_ready}
+
+-- define: is_unfinished
+true
+
+-- define: last_pop
+-- when something was popped last, where that leaves a trace
+-- when archive_at_pop=on
+(SELECT a.archived_at FROM "{schema}"."{queue}_archive" AS a ORDER BY a.archive_id DESC LIMIT 1)
+-- end
+-- when archive_at_pop=off
+CAST(NULL AS timestamptz)
+-- end
+
+-- define: next_pop
+-- what would be popped next
+-- when defined pop_order
+(SELECT CAST(m."{id}" AS text) FROM "{schema}"."{table}" AS m WHERE {is_ready} ORDER BY {pop_order} LIMIT 1)
+-- end
+-- when not defined pop_order
+CAST(NULL AS text)
+-- end
+
+-- define: popped
+-- how many were popped
+pg_stat_get_tuples_deleted(CAST('"{schema}"."{table}"' AS regclass))
+
+-- define: is_stuck
+-- when role claimed_at
+{is_claimed} AND m."{claimed_at}" < statement_timestamp() - make_interval(secs => CAST('{stuck_after_seconds}' AS double precision))
+-- end
+
+-- define: counters
+-- what the server counts of the table; of a part of a table it counts nothing
+-- when part=all
+{counters_of_table}
+-- end
+-- when part=one
+-- when not defined in_part
+{counters_of_table}
+-- end
+-- when defined in_part
+SELECT
+    CAST(NULL AS bigint) AS rows_estimated,
+    CAST(NULL AS bigint) AS inserted,
+    CAST(NULL AS bigint) AS updated,
+    CAST(NULL AS bigint) AS deleted
+-- end
+-- end
+
+-- define: counters_of_table
+-- A partitioned table counts nothing itself: its partitions do.
+SELECT
+    CAST(sum(pg_stat_get_live_tuples(coalesce(p.relid, r.oid))) AS bigint) AS rows_estimated,
+    CAST(sum(pg_stat_get_tuples_inserted(coalesce(p.relid, r.oid))) AS bigint) AS inserted,
+    CAST(sum(pg_stat_get_tuples_updated(coalesce(p.relid, r.oid))) AS bigint) AS updated,
+    CAST(sum(pg_stat_get_tuples_deleted(coalesce(p.relid, r.oid))) AS bigint) AS deleted
+FROM (SELECT CAST(CAST('"{schema}"."{table}"' AS regclass) AS oid) AS oid) AS r
+LEFT JOIN LATERAL pg_partition_tree(r.oid) AS p ON p.isleaf
+
+-- name: status
+-- one row: counts of at most 10,001 by state, the age of the oldest ready message, the table's counters
+SELECT
+    CAST('{schema}' AS text) AS schema,
+    CAST('{queue}' AS text) AS queue,
+    (
+        SELECT count(*) FROM (
+            SELECT FROM "{schema}"."{table}" AS m
+            WHERE {is_ready}
+            LIMIT CAST('{ready_limit}' AS bigint)
+        ) AS bounded
+    ) AS ready,
+    -- when defined is_scheduled
+    (
+        SELECT count(*) FROM (
+            SELECT FROM "{schema}"."{table}" AS m
+            WHERE {is_scheduled}
+            LIMIT CAST('{scheduled_limit}' AS bigint)
+        ) AS bounded
+    ) AS scheduled,
+    -- end
+    -- when not defined is_scheduled
+    CAST(NULL AS bigint) AS scheduled,
+    -- end
+    -- when defined is_claimed
+    (
+        SELECT count(*) FROM (
+            SELECT FROM "{schema}"."{table}" AS m
+            WHERE {is_claimed}
+            LIMIT CAST('{claimed_limit}' AS bigint)
+        ) AS bounded
+    ) AS claimed,
+    -- end
+    -- when not defined is_claimed
+    CAST(NULL AS bigint) AS claimed,
+    -- end
+    -- when defined is_stuck
+    (
+        SELECT count(*) FROM (
+            SELECT FROM "{schema}"."{table}" AS m
+            WHERE {is_stuck}
+            LIMIT CAST('{stuck_limit}' AS bigint)
+        ) AS bounded
+    ) AS stuck,
+    -- end
+    -- when not defined is_stuck
+    CAST(NULL AS bigint) AS stuck,
+    -- end
+    -- when defined is_error
+    (
+        SELECT count(*) FROM (
+            SELECT FROM "{schema}"."{table}" AS m
+            WHERE {is_error}
+            LIMIT CAST('{errors_limit}' AS bigint)
+        ) AS bounded
+    ) AS errors,
+    -- end
+    -- when not defined is_error
+    CAST(NULL AS bigint) AS errors,
+    -- end
+    -- when defined is_done
+    (
+        SELECT count(*) FROM (
+            SELECT FROM "{schema}"."{table}" AS m
+            WHERE {is_done}
+            LIMIT CAST('{done_limit}' AS bigint)
+        ) AS bounded
+    ) AS done,
+    -- end
+    -- when not defined is_done
+    CAST(NULL AS bigint) AS done,
+    -- end
+    -- when defined oldest_first
+    (
+        SELECT CAST(EXTRACT(EPOCH FROM clock_timestamp() - {pushed_at}) AS double precision)
+        FROM "{schema}"."{table}" AS m
+        WHERE {is_ready}
+        ORDER BY {oldest_first} LIMIT CAST('{age_seconds_limit}' AS bigint)
+    ) AS age_seconds,
+    -- end
+    -- Without an order there is no oldest message to look at: only a scan could tell.
+    -- when not defined oldest_first
+    CAST(NULL AS double precision) AS age_seconds,
+    -- end
+    t.rows_estimated,
+    t.inserted,
+    t.updated,
+    t.deleted,
+    CAST(NULL AS bigint) AS next_push,
+    CAST(NULL AS bigint) AS next_pop,
+    CAST(NULL AS bigint) AS base,
+    CAST(NULL AS bigint) AS capacity
+FROM (
+    {counters}
+) AS t
+
+-- name: messages
+-- the messages of one state, or all (scan), without order, each with its key, for `looked` of common.sql
+SELECT
+    -- when sorted=time_up|time_down|undated_up|undated_down
+    {key_time} AS key_time,
+    -- end
+    {id} AS id,
+    {state} AS state,
+    -- when defined pushed_at
+    {pushed_at} AS pushed_at,
+    -- end
+    -- when defined due_at
+    {due_at} AS due_at,
+    -- end
+    -- when defined claimed_at
+    {claimed_at} AS claimed_at,
+    -- end
+    -- when defined claimed_by
+    {claimed_by} AS claimed_by,
+    -- end
+    -- when defined attempts
+    {attempts} AS attempts,
+    -- end
+    -- when defined done_at
+    {done_at} AS done_at,
+    -- end
+    -- when defined error
+    {error} AS error,
+    -- end
+    -- when defined title
+    {title} AS title,
+    -- end
+    -- when with_payload=yes
+    {payload} AS payload,
+    -- end
+    {key} AS key_id
+FROM "{schema}"."{table}" AS m
+-- when scan=ready
+WHERE {is_ready}
+-- end
+-- when scan=scheduled
+WHERE {is_scheduled}
+-- end
+-- when scan=claimed
+WHERE {is_claimed}
+-- end
+-- when scan=error
+WHERE {is_error}
+-- end
+-- when scan=done
+WHERE {is_done}
+-- end
+-- when scan=any
+-- when defined in_part
+WHERE {in_part}
+-- end
+-- end
+
+-- name: claims
+-- the oldest ten claims: since when, and whose
+SELECT
+    CAST('{schema}' AS text) AS schema,
+    CAST('{queue}' AS text) AS queue,
+    {id} AS id,
+    -- when defined claimed_at
+    CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - {claimed_at}, interval '0')) AS double precision) AS claimed_seconds,
+    -- end
+    -- when not defined claimed_at
+    CAST(NULL AS double precision) AS claimed_seconds,
+    -- end
+    -- when defined claimed_by
+    CAST({claimed_by} AS text) AS claimed_by,
+    -- end
+    -- when not defined claimed_by
+    CAST(NULL AS text) AS claimed_by,
+    -- end
+    -- when defined attempts
+    CAST({attempts} AS integer) AS attempts
+    -- end
+    -- when not defined attempts
+    CAST(NULL AS integer) AS attempts
+    -- end
+FROM "{schema}"."{table}" AS m
+WHERE {is_claimed}
+-- when defined claimed_at
+ORDER BY {claimed_at}
+-- end
+LIMIT 10
+
+-- name: estimate
+-- one row: about how many rows there are of each state, whatever vacuum and analyze last thought
+-- By pages: from so many (pages) of the table, evenly over it, or all that it has. Vacuum would not do: it takes
+-- the pages that it skips to be as full as the mean.
+-- By ids (first_ready_id), where these rise with the order, and the full pages are the ones that vacuum skips or
+-- ready rows are few among done ones: from the last id backwards, in places that each are a fifth longer than the
+-- one before, 32 rows tell how dense the ids lie. Powers are those of double precision: numeric's took half of the
+-- statement's time.
+SELECT
+    CAST('{schema}' AS text) AS schema,
+    CAST('{queue}' AS text) AS queue,
+    -- when defined first_ready_id
+    (
+        SELECT
+            sum(
+                CASE
+                    WHEN dense.looked_at < 32 THEN dense.ready
+                    ELSE dense.ready * CAST(stretch.until_id - stretch.from_id AS double precision) / (dense.last_id - stretch.from_id + 1)
+                END
+            ) AS ready
+        FROM (
+            SELECT
+                (
+                    {first_ready_id}
+                ) AS first_id,
+                (SELECT h."{id}" FROM "{schema}"."{table}" AS h ORDER BY h."{id}" DESC LIMIT 1) AS last_id
+            LIMIT 1 -- so that each end is looked up once
+        ) AS ends
+        CROSS JOIN LATERAL (
+            SELECT
+                greatest(ends.last_id + 2 - CAST(power(CAST(2 AS double precision), i / 4.0) AS bigint), ends.first_id) AS from_id,
+                ends.last_id + 2 - CAST(power(CAST(2 AS double precision), (i - 1) / 4.0) AS bigint) AS until_id
+            FROM generate_series(1, CAST(ceil(log(2, ends.last_id - ends.first_id + 2) * 4) AS integer)) AS i
+        ) AS stretch
+        CROSS JOIN LATERAL (
+            SELECT
+                count(*) AS looked_at,
+                count(*) FILTER (WHERE n.ready) AS ready,
+                max(n.id) AS last_id
+            FROM (
+                SELECT
+                    m."{id}" AS id,
+                    {is_ready} AS ready
+                FROM "{schema}"."{table}" AS m
+                WHERE m."{id}" >= stretch.from_id AND m."{id}" < stretch.until_id
+                ORDER BY m."{id}" LIMIT 32
+            ) AS n
+        ) AS dense
+    ) AS ready,
+    -- end
+    -- when not defined first_ready_id
+    CAST(sum(found.ready) * nullif(max(t.total), 0) / count(*) AS double precision) AS ready,
+    -- end
+    -- when defined is_scheduled
+    CAST(sum(found.scheduled) * nullif(max(t.total), 0) / count(*) AS double precision) AS scheduled,
+    -- end
+    -- when not defined is_scheduled
+    CAST(NULL AS double precision) AS scheduled,
+    -- end
+    -- when defined is_claimed
+    CAST(sum(found.claimed) * nullif(max(t.total), 0) / count(*) AS double precision) AS claimed,
+    -- end
+    -- when not defined is_claimed
+    CAST(NULL AS double precision) AS claimed,
+    -- end
+    -- when defined is_error
+    CAST(sum(found.errors) * nullif(max(t.total), 0) / count(*) AS double precision) AS errors,
+    -- end
+    -- when not defined is_error
+    CAST(NULL AS double precision) AS errors,
+    -- end
+    -- when defined is_done
+    CAST(sum(found.done) * nullif(max(t.total), 0) / count(*) AS double precision) AS done
+    -- end
+    -- when not defined is_done
+    CAST(NULL AS double precision) AS done
+    -- end
+-- when defined pages
+FROM (
+    -- The pages of all partitions, one partition after the other; or those of the table.
+    SELECT
+        s.oid,
+        s.pages,
+        CAST(sum(s.pages) OVER (ORDER BY s.oid) AS bigint) - s.pages AS before,
+        CAST(sum(s.pages) OVER () AS bigint) AS total
+    FROM (
+        SELECT
+            coalesce(p.relid, r.oid) AS oid,
+            pg_relation_size(coalesce(p.relid, r.oid)) / CAST(current_setting('block_size') AS bigint) AS pages
+        FROM (SELECT CAST(CAST('"{schema}"."{table}"' AS regclass) AS oid) AS oid) AS r
+        LEFT JOIN LATERAL pg_partition_tree(r.oid) AS p ON p.isleaf
+    ) AS s
+) AS t
+CROSS JOIN LATERAL (
+    SELECT DISTINCT (2 * i + 1) * t.total / (2 * {pages}) - t.before AS page FROM generate_series(0, {pages} - 1) AS i
+    WHERE (2 * i + 1) * t.total / (2 * {pages}) >= t.before AND (2 * i + 1) * t.total / (2 * {pages}) < t.before + t.pages
+) AS place
+CROSS JOIN LATERAL (
+    SELECT
+        -- when defined is_scheduled
+        count(*) FILTER (WHERE {is_scheduled}) AS scheduled,
+        -- end
+        -- when defined is_claimed
+        count(*) FILTER (WHERE {is_claimed}) AS claimed,
+        -- end
+        -- when defined is_error
+        count(*) FILTER (WHERE {is_error}) AS errors,
+        -- end
+        -- when defined is_done
+        count(*) FILTER (WHERE {is_done}) AS done,
+        -- end
+        count(*) FILTER (WHERE {is_ready}) AS ready
+    FROM "{schema}"."{table}" AS m
+    WHERE m.tableoid = t.oid AND m.ctid >= CAST(format('(%s,0)', place.page) AS tid) AND m.ctid < CAST(format('(%s,0)', place.page + 1) AS tid)
+) AS found
+-- end

@@ -1,0 +1,130 @@
+"""What a verb does not import: who only asks for help waits for no driver, and so on."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from console.cli.verbs import cli
+from console.verbs import MODULES, named
+from tests.cli.calls import Console, command
+from tests.cli.conftest import Install
+
+HEAVY = {
+    *("asyncio", "psycopg", "pyodbc", "sqlalchemy", "sqlalchemy.dialects.postgresql"),
+    *("sqlalchemy.dialects.mssql", "numpy", "pandas", "pyarrow", "pyspark"),
+    *("plotext", "prometheus_client", "rich.console", "textual"),
+    *("console.tui", "console.demo", "console.pipeline.session", "console.doctor.examine"),
+}
+POSTGRESQL = {"asyncio", "psycopg", "sqlalchemy", "sqlalchemy.dialects.postgresql"}
+"""What comes with a connection; asyncio is psycopg's."""
+
+CALLS = """
+import json, os, sys
+
+heavy, calls = json.loads(sys.argv[1])
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(os.open(os.devnull, os.O_RDWR), 1)
+for words in calls:
+    before = set(sys.modules)
+    sys.argv = ["dbq-console", *words]
+    from console.cli import main
+
+    try:
+        main()
+    except SystemExit as end:
+        found = sorted((set(sys.modules) - before) & set(heavy))
+        print(json.dumps([end.code, found]), file=answers)
+"""
+
+
+def imported(
+    *calls: tuple[str, ...], environment: dict[str, str] | None = None, status: int = 0
+) -> list[set[str]]:
+    """Which of the heavy modules each call, one after the other in one process, has imported."""
+    done = subprocess.run(
+        [sys.executable, "-c", CALLS, json.dumps([sorted(HEAVY), calls])],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, **(environment or {})},
+    )
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [one[0] for one in found] == [status] * len(calls), (found, done.stderr)
+    return [set(modules) for _, modules in found]
+
+
+def test_what_connects_to_nothing_imports_no_driver() -> None:
+    calls: list[tuple[str, ...]] = [
+        *[("--help",), ("completion", "bash"), ("designs",), ("designs", "ring"), ("help",)],
+        *[("config", "show"), ("config", "path"), ("install", "--help"), ("pipeline", "--help")],
+        *[(verb, "--help") for verb in cli.commands],
+    ]
+    assert dict(zip(calls, imported(*calls), strict=True)) == {words: set() for words in calls}
+
+
+def test_the_version_imports_what_knows_the_version_of_libpq() -> None:
+    assert imported(("--version",)) == [{"psycopg", "asyncio"}]
+
+
+@pytest.mark.parametrize(
+    "line", ["st", "requeue ", "requeue --f", "install ring x --option ", "status --url x --p"]
+)
+def test_completion_imports_nothing_heavy(line: str) -> None:
+    words = f"dbq-console {line}"
+    environment = {
+        "_DBQ_CONSOLE_COMPLETE": "bash_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+    }
+    assert imported((), environment=environment) == [set()]
+
+
+def test_a_verb_on_a_database_imports_its_driver_and_what_it_does(
+    console: Console, install: Install
+) -> None:
+    place = ("--url", console.url)
+    name = install("fifo")
+    found = imported(
+        ("status", *place),
+        ("check", *place),
+        ("push", name, "x", *place),
+        ("messages", name, *place),
+        ("purge", name, "--dry-run", *place),
+        ("pop", name, *place),
+        ("doctor", *place),
+    )
+    assert found == [POSTGRESQL, *[set()] * 5, {"console.doctor.examine"}]
+
+
+def test_history_without_recordings_imports_no_driver_and_no_arrow(
+    console: Console, tmp_path: Path
+) -> None:
+    found = imported(
+        ("history", "any", "--url", console.url, "--recordings", str(tmp_path)), status=1
+    )
+    assert found == [{"sqlalchemy", "asyncio"}]  # of its URL
+
+
+def test_the_list_of_verbs_says_what_the_verbs_say() -> None:
+    for name, listed in cli.commands.items():
+        line = listed.get_short_help_str(limit=1_000)
+        verb = named(name) if name in MODULES else None
+        if command(name).help != getattr(verb, "help", None):
+            assert line == command(name).get_short_help_str(limit=1_000)
+        else:  # its summary is shorter than its help
+            assert verb is not None
+            assert line == f"{verb.summary[:1].upper()}{verb.summary[1:]}."
+
+
+def test_the_screens_that_open_first_import_nothing_of_the_others() -> None:
+    absent = [
+        *("sqlalchemy", "psycopg", "pyarrow", "plotext", "console.actions.execute"),
+        *("console.doctor.examine", "console.verbs.messages", "console.tui.screens.help"),
+    ]
+    code = f"import sys, console.tui; print([m for m in {absent} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,157 @@
+"""`--json`: one object, whatever becomes of the call; counts are counts and durations seconds."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.cli.calls import Answer, Console, call
+from tests.cli.conftest import Install
+from tests.cli.test_grammar import UNREACHABLE, WRITING, verbs
+from tests.servers import connect
+
+ERROR = ["what", "why", "next_step", "exit"]
+VERBS = [name for name, _ in verbs()]
+LOOKING = {
+    "status q",
+    "messages q",
+    "message q 1",
+    "errors q",
+    "waits q",
+    "doctor q",
+    "report q",
+    "check q",
+    "discover",
+    "audit",
+}
+
+
+def failed(answer: Answer, status: int) -> dict[str, Any]:
+    """The error, which is all that is on stdout; stderr has it for people."""
+    assert answer.status == status, answer
+    assert list(answer.json) == ["error"]
+    error = answer.json["error"]
+    assert list(error) == ERROR
+    assert error["exit"] == status
+    assert error["what"] in answer.err
+    assert isinstance(error, dict)
+    return error
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_wrong_use_of_every_verb_is_one_object(verb: str) -> None:
+    for words in (["--json", "--no-such"], ["--no-such", "--json"]):
+        error = failed(call(*verb.split(), *words), 2)
+        assert "--no-such" in error["what"]
+        assert f"{verb} --help" in error["next_step"]
+    answer = call(*verb.split(), "--no-such", "--", "--json")
+    assert (answer.status, answer.out) == (2, b"")
+
+
+def test_words_that_no_verb_understands() -> None:
+    for words in (["no-such-verb", "--json"], ["--json"], ["--no-such", "status", "--json"]):
+        failed(call(*words), 2)
+
+
+@pytest.mark.parametrize("words", sorted({*WRITING, *LOOKING} - {"message q 1"}))
+def test_a_server_that_is_not_there_is_one_object(words: str) -> None:
+    error = failed(call(*words.split(), "--json", "--url", UNREACHABLE), 3)
+    assert error["why"]
+
+
+@pytest.mark.parametrize("words", WRITING)
+def test_too_few_rights_are_one_object(words: str) -> None:
+    answer = call(*words.split(), "--json", "--rights", "read-only", "--url", UNREACHABLE)
+    assert "needs the right" in failed(answer, 4)["what"]
+
+
+def keys(value: object) -> Iterator[tuple[str, object]]:
+    """All keys of all objects in it, with what stands there."""
+    if isinstance(value, dict):
+        yield from value.items()
+        for one in value.values():
+            yield from keys(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from keys(one)
+
+
+UNITS = ("_ms", "_us", "_minutes", "_hours", "_days", "_s")
+
+
+def durations_are_seconds(found: object) -> None:
+    for key, value in keys(found):
+        assert not key.endswith(UNITS), key
+        assert key not in {"ms", "took", "age", "duration"}, key
+        if key.endswith("_seconds") and not isinstance(value, dict):
+            assert value is None or isinstance(value, int | float), (key, value)
+
+
+@pytest.fixture(scope="module")
+def filled(console: Console) -> None:
+    """A queue in each state, for every verb that acts."""
+    for name, design in (("kept", "status"), ("numbered", "ring")):
+        console.done("install", design, name)
+        console.done("push", name, "-", "--lines", stdin=b"".join(b"%d\n" % n for n in range(12)))
+    console.done("pop", "kept", "--count", "2", "--complete")
+    console.done("pop", "kept", "--count", "2", "--fail", "boom")
+    console.done("pop", "kept")
+    old = "UPDATE kept SET claimed_at = now() - interval '1 day' WHERE status = 1"
+    with connect(console.url) as connection:
+        connection.execute(old)
+
+
+ACTING = {
+    "requeue kept": 2,
+    "release kept --force --unknown": 1,
+    "archive kept": 2,
+    "purge kept": 10,
+    "restore kept": 10,
+    "maintain kept": None,
+    "upgrade kept": 0,
+    "resize numbered 20": 1,
+    "relay numbered": 1,
+    "purge numbered": 12,
+    "uninstall numbered --with-messages": 1,
+}
+"""Every verb that plans first, in an order in which each has something to do, and how many."""
+
+
+def test_every_verb_that_plans_answers_in_one_shape(console: Console, filled: None) -> None:
+    for words, done in ACTING.items():
+        name = words.split()[1]
+        planned = console(*words.split(), "--json")
+        assert set(planned.json) >= {"queue", "schema", "plan", "done"}
+        assert planned.json["done"] == 0
+        if planned.json["plan"].get("needed", True):
+            assert planned.status == 4, planned
+            assert list(planned.json["error"]) == ERROR
+        else:
+            assert planned.status == 0, planned
+            assert "error" not in planned.json
+        dry = console.done(*words.split(), "--json", "--dry-run").json
+        assert "error" not in dry
+        assert "result" not in dry
+        assert dry["done"] == 0
+        found = console.done(*words.split(), "--json", "--yes", name).json
+        assert set(found) - {"design"} == {"queue", "schema", "plan", "done", "result"}
+        assert type(found["done"]) is int
+        assert done is None or found["done"] == done, words
+        for one in (planned.json, dry, found):
+            durations_are_seconds(one)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("status", "messages mail", "errors mail", "waits --seconds 0", "doctor mail"),
+        *("report mail", "check --max-age 1d", "audit", "smoke mail"),
+    ],
+)
+def test_durations_are_numbers_of_seconds(console: Console, install: Install, words: str) -> None:
+    name = install("claim")
+    console.done("push", name, "-", "--lines", stdin=b"a\nb\n")
+    console.done("pop", name, "--fail", "boom")
+    answer = console(*(name if word == "mail" else word for word in words.split()), "--json")
+    assert answer.status in {0, 1}, answer
+    durations_are_seconds(answer.json)

@@ -1,0 +1,121 @@
+"""`sql VERB NAME`: what it prints is what the verb sends."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, event
+from sqlalchemy.engine import Engine
+
+from console import sql
+from console.cli.statements import VERBS
+from tests.cli.calls import Console
+from tests.cli.conftest import Install
+from tests.servers import connect
+
+_DRIVERS = re.compile(r"%\((\w+)\)s(?:::[A-Z ]+(?:\[\])?)?")
+FILES = {"monitor", "actions", "common", "fifo", "ring", "split", "status", "claim", "pending"}
+
+
+def plain(text: str) -> str:
+    """Without comments, blanks and the driver's own words."""
+    text = re.sub(r"/\*.*?\*/|--[^\n]*", "", text)
+    text = re.sub(r"\s+", " ", _DRIVERS.sub(r":\1", text).replace("%%", "%")).strip(" ;")
+    union_of_one = re.match(r"\( ?SELECT", text)
+    return text[1:-1].strip() if union_of_one else text
+
+
+@contextmanager
+def sent() -> Iterator[dict[str, str]]:
+    """What reaches the server of these files meanwhile: plain text -> its name."""
+    found: dict[str, str] = {}
+
+    def before(_: Connection, __: object, statement: str, *rest: object) -> None:
+        label = re.match(r"\s*/\* dbq ([\w.+]+) \*/", statement)
+        if label and label[1].partition(".")[0] in FILES:
+            found[plain(statement)] = label[1]
+
+    event.listen(Engine, "before_cursor_execute", before)
+    try:
+        yield found
+    finally:
+        event.remove(Engine, "before_cursor_execute", before)
+
+
+def shown(console: Console, verb: str, name: str) -> list[dict[str, Any]]:
+    answer = console.done("sql", verb, name, "--json").json
+    assert (answer["verb"], answer["queue"]) == (verb, name)
+    found: list[dict[str, Any]] = answer["statements"]
+    return found
+
+
+ACTING = {
+    "status": ((), {"estimate", "claims"}),
+    "messages": ((), set[str]()),
+    "purge": (("--yes",), set[str]()),
+    "restore": (("--yes",), {"put_back"}),
+}
+"""Verb -> its words, and what it sends only where it has to."""
+
+
+@pytest.mark.parametrize("design", ["fifo", "pending", "ring", "claim", "status", "split"])
+def test_what_is_printed_is_what_is_sent(console: Console, install: Install, design: str) -> None:
+    name = install(design)
+    for verb, (words, seldom) in ACTING.items():
+        console.done("push", name, "-", "--lines", stdin=b"one\ntwo\nthree\n")
+        printed = {plain(one["sql"]): one["name"] for one in shown(console, verb, name)}
+        with sent() as found:
+            console.done(verb, name, *words, *([name] if words else []))
+        mine = {text: of for text, of in found.items() if of.partition(".")[2] not in BESIDE}
+        assert [of for text, of in mine.items() if text not in printed] == []
+        unsent = {of for text, of in printed.items() if text not in mine}
+        assert {of.partition(".")[2] for of in unsent} <= seldom
+
+
+def test_requeue_and_release_too(console: Console, install: Install) -> None:
+    name = install("status")
+    console.done("push", name, "-", "--lines", stdin=b"one\ntwo\n")
+    console.done("pop", name, "--fail", "no")
+    for verb in ("errors", "requeue"):
+        printed = {plain(one["sql"]) for one in shown(console, verb, name)}
+        with sent() as found:
+            console.done(verb, name, *(["--yes", name] if verb == "requeue" else []))
+        assert {t for t, of in found.items() if of.partition(".")[2] not in BESIDE} <= printed
+    names = [one["name"] for one in shown(console, "release", name)]
+    assert names[-3:] == ["actions.living", "actions.hold", "actions.make_ready"]
+
+
+BESIDE = {"moment", "standing", "archive_end", "archived_after"}
+"""What the plan's words and a canary look at."""
+
+
+def test_it_can_be_run_as_it_is_printed(console: Console, install: Install) -> None:
+    """With its names in quotes, and psql's variables where it binds."""
+    name = install("claim")
+    text = console.done("sql", "status", name).text
+    assert "-- monitor.status\n-- one row: counts" in text
+    with connect(console.url) as connection:
+        for part in re.split(r"^-- monitor\.\w+$", text, flags=re.MULTILINE)[1:]:
+            assert connection.execute(part.encode()).description
+
+
+def test_what_is_bound_has_its_name_and_type(console: Console, install: Install) -> None:
+    name = install("pending")
+    (hold,) = [one for one in shown(console, "purge", name) if one["name"] == "actions.hold"]
+    assert hold["returns"].startswith("a row for each of the chosen")
+    assert {"name": "due", "type": "timestamptz[]", "value": None} in hold["parameters"]
+    assert "-- binds :due timestamptz[]\n" in console.done("sql", "purge", name).text
+
+
+def test_every_verb_is_shown_or_refused(console: Console, install: Install) -> None:
+    name = install("ring", "in_hand=on")
+    for verb in VERBS:
+        answer = console("sql", verb, name)
+        assert answer.status == (2 if verb == "forget" else 0), (verb, answer.err)
+    assert console("sql", "archive", install("fifo")).status == 2
+    assert console("sql", "smoke", name).status == 2
+    assert {sql.statement("postgresql", "ring.relay").name} <= {
+        one["name"].partition(".")[2] for one in shown(console, "relay", name)
+    }

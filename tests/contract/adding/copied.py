@@ -1,0 +1,59 @@
+"""A copy of the package in which something is added, and which files that takes."""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+OWN = Path(__file__).parent
+
+
+@dataclass
+class Copy:
+    """The package and its SQL, in a folder of their own."""
+
+    folder: Path
+    touched: list[str] = field(default_factory=list)
+    """What was added or edited, by its path."""
+
+    def __post_init__(self) -> None:
+        for name in ("console", "queries"):
+            # With its bytecode and its times: what is not edited need not be compiled again.
+            shutil.copytree(ROOT / name, self.folder / name)
+
+    def add(self, source: Path, to: str, *replaced: tuple[str, str]) -> None:
+        """A file of ours, or one that is there under another name."""
+        text = source.read_text()
+        for before, after in replaced:
+            assert before in text, before
+            text = text.replace(before, after)
+        (self.folder / to).write_text(text)
+        self.touched.append(to)
+
+    def edit(self, path: str, *replaced: tuple[str, str]) -> None:
+        """Each text stands there once."""
+        text = (self.folder / path).read_text()
+        for before, after in replaced:
+            assert text.count(before) == 1, (path, before)
+            text = text.replace(before, after)
+        (self.folder / path).write_text(text)
+        self.touched.append(path)
+
+    def use(self, module: str, *arguments: str) -> None:
+        """Run one of our `use_*` with the package of the copy."""
+        own = f"import console; assert console.__file__.startswith({str(self.folder)!r}); "
+        run = f"import runpy; runpy.run_module('tests.contract.adding.{module}', None, '__main__')"
+        done = subprocess.run(
+            [sys.executable, "-c", own + run, *arguments],
+            cwd=self.folder,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (self.folder, ROOT)))},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        print(f"{len(self.touched)} files:", *self.touched)  # pytest -rP shows it

@@ -1,0 +1,34 @@
+"""A screen: the names of all queues that are known now."""
+
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+
+from console.tui.screens.live import LiveScreen
+from console.tui.text import Words, plain
+
+
+class NamesScreen(LiveScreen):
+    """Draws what it is given."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("n", "upper", "upper case", tooltip="the names in upper case")
+    ]
+
+    upper = False
+
+    def body(self) -> ComposeResult:
+        """One line."""
+        yield Words(id="names")
+
+    def draw_body(self, now: float, *, paused: bool) -> None:  # noqa: ARG002  # the base's
+        """The names."""
+        names = ", ".join(plain(view.key[2]) for view in self.context.store.queues(now))
+        self.query_one("#names", Words).say(Text(names.upper() if self.upper else names))
+
+    def action_upper(self) -> None:
+        """Or not."""
+        self.upper = not self.upper
+        self.readings_came()

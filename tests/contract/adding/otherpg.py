@@ -1,0 +1,32 @@
+"""A server that speaks PostgreSQL's SQL and protocol, under a name of its own."""
+
+from functools import cached_property
+
+from sqlalchemy import URL, Engine
+from sqlalchemy.engine.interfaces import Dialect
+
+from console.engines.postgresql import PostgreSQL
+from console.engines.product import Timeouts
+
+
+class OtherPG(PostgreSQL):
+    """The engine `otherpg`."""
+
+    name = "otherpg"
+    title = "OtherPG"
+
+    @cached_property
+    def dialect(self) -> Dialect:
+        """PostgreSQL's quoting."""
+        dialect = super().dialect
+        dialect.name = self.name
+        return dialect
+
+    def create_engine(self, url: URL, timeouts: Timeouts, application_name: str) -> Engine:
+        """PostgreSQL's driver."""
+        engine = super().create_engine(url, timeouts, application_name)
+        engine.dialect.name = self.name
+        return engine
+
+
+PRODUCT = OtherPG()

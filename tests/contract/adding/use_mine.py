@@ -1,0 +1,28 @@
+"""The preset of a library that is called mine.
+
+python -m tests.contract.adding.use_mine URL
+"""
+
+import sys
+
+from tests.cli.calls import Console
+
+
+def use(here: Console) -> None:
+    assert "mine" in here.done("adopt", "--help").text
+    (found,) = here.done("discover", "--json").json["found"]
+    assert (found["preset"], found["queues"]) == ("mine", ["orders"])
+    here.done("adopt", "orders", "--preset", "mine")
+    seen = here.status("orders")
+    assert (seen["ready"], seen["design"]) == (1, "mine")
+    (message,) = here.done("messages", "orders", "--payload", "--json").json["messages"]
+    assert message["payload"] == "{}"
+    refused = here("purge", "orders", "--yes", "orders")
+    assert (refused.status, "mine.purge_queue" in refused.err) == (4, False)
+    (diagnosis,) = here("doctor", "orders", "--idle-for", "1s", "--json").json["queues"]
+    assert diagnosis["findings"] == []
+    here.done("forget", "orders")
+
+
+if __name__ == "__main__":
+    use(Console(sys.argv[1]))

@@ -1,0 +1,134 @@
+"""graphile-worker itself, as npm has it, on a Node of its own: its tables, jobs and workers."""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+
+from tests.servers import connect
+from tests.template import FOLDER, alone_in
+
+PACKAGES = ("graphile-worker@~0.18.0", "node@22")
+PLACE = "DBQ_TEST_NODE"
+"""Where these are installed already: the folder that node_modules lies in."""
+
+_WORKER = """
+import { runOnce } from "graphile-worker";
+await runOnce({
+    connectionString: process.env.URL,
+    schema: process.env.WORKER_SCHEMA,
+    noHandleSignals: true,
+    taskList: {
+        send: async (payload) => { if (payload.fails) throw new Error(`no host ${payload.n}`); },
+        hang: async () => { console.log("TAKEN"); await new Promise((go) => setTimeout(go, 1e8)); },
+    },
+});
+"""
+
+
+def installed(cache: Path) -> Path:
+    """The folder with both in its node_modules; skips, with the reason, where there are none."""
+    if given := os.environ.get(PLACE):
+        return Path(given)
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip(f"graphile-worker wants Node: npm is not here, and {PLACE} names no folder")
+    # One of the run's processes asks npm, once: what it was told is for all of them.
+    told = Path(os.environ[FOLDER]) / "npm"
+    with alone_in(told):
+        why = told / "why"
+        if not (cache / "done").exists() and not why.exists():
+            why.write_text(_install(npm, cache))
+    if not (cache / "done").exists():
+        pytest.skip(f"npm cannot install graphile-worker: {why.read_text()}")
+    return cache
+
+
+def _install(npm: str, cache: Path) -> str:
+    """Why it cannot; empty where it could."""
+    words = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(cache), *PACKAGES]
+    try:
+        subprocess.run(words, capture_output=True, text=True, timeout=120, check=True)
+    except subprocess.TimeoutExpired:
+        return "it had not ended after two minutes"
+    except subprocess.CalledProcessError as error:
+        return str(error.stderr).strip()[-300:]
+    (cache / "done").touch()
+    return ""
+
+
+@dataclass(frozen=True)
+class GraphileAtWork:
+    """Its tables in one schema, and what its application would do."""
+
+    url: str
+    place: Path
+    schema: str = "Their_Worker"
+
+    def install(self) -> None:
+        """By its own migrations."""
+        cli = self.place / "node_modules" / "graphile-worker" / "dist" / "cli.js"
+        words = [str(cli), "--schema-only", "--schema", self.schema, "--connection", self._uri]
+        subprocess.run(
+            [self._node, *words], cwd=self.place, check=True, capture_output=True, timeout=120
+        )
+
+    def add(self, task: str, payload: str = "{}", **more: str) -> int:
+        """By its own add_job; the job's id."""
+        named = "".join(f", {name} => {value}" for name, value in more.items())
+        call = f"SELECT id FROM \"{self.schema}\".add_job('{task}', '{payload}'{named})"
+        with connect(self.url) as connection:
+            (row,) = connection.execute(call.encode()).fetchall()
+            return int(row[0])
+
+    def run(self, script: str) -> None:
+        """SQL, with its schema first on the path."""
+        with connect(self.url) as connection:
+            connection.execute(f'SET search_path = "{self.schema}"'.encode())
+            connection.execute(script.encode())
+
+    def work(self) -> None:
+        """A worker works on all that is due, and ends."""
+        with self._worker() as worker:
+            worker.communicate(timeout=120)
+            assert worker.returncode == 0
+
+    def leave(self) -> None:
+        """A worker takes a job that hangs, and is killed."""
+        with self._worker() as worker:
+            assert worker.stdout is not None
+            assert any("TAKEN" in line for line in worker.stdout)
+            worker.send_signal(signal.SIGKILL)
+
+    @contextmanager
+    def _worker(self) -> Iterator["subprocess.Popen[str]"]:
+        surroundings = {**os.environ, "URL": self._uri, "WORKER_SCHEMA": self.schema}
+        words = [self._node, "--input-type=module", "--eval", _WORKER]
+        with subprocess.Popen(
+            words,
+            cwd=self.place,
+            env=surroundings,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        ) as worker:
+            try:
+                yield worker
+            finally:
+                worker.kill()
+
+    @property
+    def _node(self) -> str:
+        return str(self.place / "node_modules" / "node" / "bin" / "node")
+
+    @property
+    def _uri(self) -> str:
+        url = make_url(self.url).set(drivername="postgres")
+        return url.render_as_string(hide_password=False)

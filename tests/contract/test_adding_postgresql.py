@@ -1,0 +1,145 @@
+"""What console/README.md says of adding is enough: each test does it on a copy of the package.
+
+`touched` is the whole of it: what had to be added or edited.
+"""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+
+from tests.contract import at_work_pgmq
+from tests.contract.adding.copied import OWN, Copy
+
+DESIGNS = "console/designs/__init__.py"
+QUERIES = "queries/postgresql"
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Copy:
+    return Copy(tmp_path)
+
+
+def add_design(copy: Copy, name: str) -> None:
+    copy.add(OWN / f"{name}.py", f"console/designs/{name}.py")
+    copy.edit(
+        DESIGNS,
+        ("import libraries, ", f"import {name}, libraries, "),
+        ("        shipped.BROKER,\n", f"        shipped.BROKER,\n        {name}.{name.upper()},\n"),
+    )
+
+
+def test_a_design_like_another(copy: Copy, database_url: str) -> None:
+    add_design(copy, "lanes")
+    copy.add(OWN / "lanes.sql", f"{QUERIES}/lanes.sql")
+    copy.use("use_lanes", database_url)
+    assert copy.touched == ["console/designs/lanes.py", DESIGNS, f"{QUERIES}/lanes.sql"]
+
+
+def test_a_design_unlike_the_others(copy: Copy, database_url: str) -> None:
+    """It has the tables of `status`, but is not told to be like it."""
+    add_design(copy, "marked")
+    copy.add(copy.folder / QUERIES / "status.sql", f"{QUERIES}/marked.sql")
+    copy.use("use_claims", "marked", database_url)
+    assert copy.touched == ["console/designs/marked.py", DESIGNS, f"{QUERIES}/marked.sql"]
+
+
+def test_an_engine(copy: Copy, database_url: str) -> None:
+    copy.add(OWN / "otherpg.py", "console/engines/otherpg.py")
+    copy.edit(
+        "console/engines/__init__.py",
+        ("import mssql, postgresql\n", "import mssql, otherpg, postgresql\n"),
+        (
+            "(postgresql.PRODUCT, mssql.PRODUCT)",
+            "(postgresql.PRODUCT, mssql.PRODUCT, otherpg.PRODUCT)",
+        ),
+    )
+    shutil.copytree(copy.folder / QUERIES, copy.folder / "queries" / "otherpg")
+    waits = "console/monitor/known_waits"
+    copy.add(copy.folder / waits / "postgresql.toml", f"{waits}/otherpg.toml")
+    url = make_url(database_url).set(drivername="otherpg")
+    copy.use("use_claims", "status", url.render_as_string(hide_password=False))
+    assert copy.touched == [
+        "console/engines/otherpg.py",
+        "console/engines/__init__.py",
+        f"{waits}/otherpg.toml",
+    ]
+
+
+def test_a_verb(copy: Copy, database_url: str) -> None:
+    copy.add(OWN / "tell.py", "console/verbs/tell.py")
+    copy.edit(
+        "console/verbs/__init__.py",
+        ('    "archive": "messages",\n', '    "tell": "tell",\n    "archive": "messages",\n'),
+    )
+    copy.edit(
+        "console/cli/verbs.py",
+        ("_PLANNED = {\n", '_PLANNED = {\n    "tell": "Leave a word about it.",\n'),
+    )
+    copy.edit(
+        "console/designs/model.py", ('    "end-session",\n', '    "end-session",\n    "tell",\n')
+    )
+    copy.use("use_tell", database_url)
+    assert copy.touched == [
+        "console/verbs/tell.py",
+        "console/verbs/__init__.py",
+        "console/cli/verbs.py",
+        "console/designs/model.py",
+    ]
+
+
+NAMES = """
+def _names(site: CommandContext, words: list[str]) -> None:
+    from console.tui.screens.names import NamesScreen
+
+    site.context.navigator.push_screen(NamesScreen(site.context))
+
+
+COMMANDS: tuple"""
+
+
+def test_a_screen(copy: Copy) -> None:
+    copy.add(OWN / "names.py", "console/tui/screens/names.py")
+    copy.edit(
+        "console/tui/commands.py",
+        ("\nCOMMANDS: tuple", NAMES),
+        (
+            '    Command(\n        "quit"',
+            '    Command("names", "", "all names", _names, anywhere=True),\n'
+            '    Command(\n        "quit"',
+        ),
+    )
+    copy.use("use_names")
+    assert copy.touched == ["console/tui/screens/names.py", "console/tui/commands.py"]
+
+
+MINE = """
+MINE = replace(
+    PGMQ, name="mine", title="queue of mine", source="mine", library="mine 1"
+)
+
+ALL = (MINE, """
+
+
+def test_a_preset(copy: Copy, database_url: str) -> None:
+    libraries = "console/designs/libraries.py"
+    copy.edit(
+        libraries,
+        (
+            "from functools import partial\n",
+            "from dataclasses import replace\nfrom functools import partial\n",
+        ),
+        ("\nALL = (", MINE),
+    )
+    copy.add(
+        copy.folder / QUERIES / "pgmq.sql",
+        f"{QUERIES}/mine.sql",
+        ("'pgmq'", "'mine'"),
+        ("pgmq.", "mine."),
+    )
+    sql = at_work_pgmq.SQL.read_text().replace("pgmq", "mine")
+    at_work_pgmq.run(database_url, sql)
+    at_work_pgmq.run(database_url, "SELECT mine.create('orders'); SELECT mine.send('orders', '{}')")
+    copy.use("use_mine", database_url)
+    assert copy.touched == [libraries, f"{QUERIES}/mine.sql"]

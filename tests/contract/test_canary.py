@@ -1,0 +1,186 @@
+"""A requeue that tries itself out: what its first messages come to decides about the others."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pytest
+from sqlalchemy import Connection
+
+from console.actions import execute
+from console.actions.canary import CanaryVerdict, Followed
+from console.actions.execute import CANARY_WAIT_SECONDS, Pace, Progress, Result
+from console.actions.pop import PoppedMessage
+from console.audit import Outcome
+from console.monitor.message import Message
+from tests.contract.client import Client
+from tests.contract.conftest import Use
+from tests.contract.test_actions import contents, mover, planned
+from tests.contract.variants import BEHAVIOURS, Variant
+
+KEPT = [variant for variant in BEHAVIOURS if variant.finishes]
+MESSAGES = 25
+ENDLESS = 600.0
+"""No test waits so long: each ends with what its workers do."""
+
+
+@pytest.fixture(params=KEPT, ids=str)
+def client(use: Use, request: pytest.FixtureRequest) -> Client:
+    """A queue of errors."""
+    variant: Variant = request.param
+    made = use(variant)
+    made.push_many(made.payloads(*range(MESSAGES)))
+    for taken in made.pop_many(MESSAGES):
+        assert made.fail(taken, "no route")
+    return made
+
+
+@contextmanager
+def worker(client: Client, finish: Callable[[PoppedMessage], bool]) -> Iterator[None]:
+    """A consumer of its own: it pops, and finishes what it has, until it is told to stop."""
+    over = threading.Event()
+    wrong: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            while not over.is_set():
+                for taken in client.pop_many(3):
+                    assert finish(taken)
+                over.wait(0.01)
+        except BaseException as error:  # noqa: BLE001  # told below
+            wrong.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+    assert not wrong, wrong
+
+
+def requeued(
+    client: Client,
+    wait: float = ENDLESS,
+    share: float = 0.0,
+    progress: Callable[[Progress], None] = lambda _: None,
+) -> Result:
+    moving = mover(client, "requeue")
+    pace = Pace(canary=True, canary_wait=wait, canary_share=share)
+    made = execute.paced(planned(client, moving), moving, pace)
+    return execute.execute(client.database, moving, made, pace=pace, progress=progress)
+
+
+@pytest.mark.parametrize(("canary", "followed"), [(False, 0), (True, 2)])
+def test_only_a_canary_s_batches_are_followed(
+    client: Client, monkeypatch: pytest.MonkeyPatch, canary: bool, followed: int
+) -> None:
+    begun: list[int] = []
+    begin = Followed.begin
+
+    def counted(self: Followed, connection: Connection, messages: Sequence[Message]) -> None:
+        begun.append(len(messages))
+        begin(self, connection, messages)
+
+    monkeypatch.setattr(Followed, "begin", counted)
+    moving = mover(client, "requeue")
+    pace = Pace(batch=5, canary=canary, canary_wait=ENDLESS)
+    made = execute.paced(planned(client, moving), moving, pace)
+    with worker(client, client.complete):
+        done = execute.execute(client.database, moving, made, pace=pace)
+    assert (done.ledger.out, len(begun)) == (MESSAGES, followed)
+
+
+def test_what_succeeds_lets_the_others_follow(client: Client) -> None:
+    with worker(client, client.complete):
+        done = requeued(client)
+    assert (done.outcome, done.verdict) == (Outcome.DONE, CanaryVerdict.PASSED)
+    assert (done.ledger.out, len(done.fates.done)) == (MESSAGES, 11)
+    assert not done.unproven
+
+
+def test_one_that_fails_again_stops_it(client: Client) -> None:
+    with worker(client, lambda taken: client.fail(taken, "still no route")):
+        done = requeued(client)
+    assert (done.outcome, done.verdict) == (Outcome.STOPPED, CanaryVerdict.FAILED)
+    assert (done.ledger.out, len(done.fates.failed)) == (1, 1)
+    assert done.unproven
+    assert f"message {done.fates.failed[0]} failed again; the others are untouched" in done.problem
+    assert contents(client) == Counter(error=MESSAGES)
+
+
+def test_some_may_fail(client: Client) -> None:
+    seen: list[str] = []
+
+    def third_fails(taken: PoppedMessage) -> bool:
+        seen.append(taken.id)
+        return client.fail(taken, "no") if len(seen) == 3 else client.complete(taken)
+
+    with worker(client, third_fails):
+        done = requeued(client, share=0.2)
+    assert (done.outcome, done.verdict) == (Outcome.DONE, CanaryVerdict.PASSED)
+    assert (len(done.fates.done), done.fates.failed) == (10, (seen[2],))
+
+
+def test_without_a_result_it_is_unknown_and_stops(client: Client) -> None:
+    done = requeued(client, wait=0)
+    assert (done.outcome, done.verdict) == (Outcome.STOPPED, CanaryVerdict.UNKNOWN)
+    assert (done.ledger.out, len(done.fates.waiting)) == (1, 1)
+    for words in ("no result of message", "is not known", "longer --canary-wait", "untouched"):
+        assert words in done.problem
+    assert contents(client) == Counter(ready=1, error=MESSAGES - 1)
+
+
+def test_a_claim_is_no_result(client: Client) -> None:
+    done = requeued(client, wait=0.001, progress=lambda now: _popped(client, now))
+    assert done.verdict is CanaryVerdict.UNKNOWN
+    assert contents(client) == Counter(claimed=1, error=MESSAGES - 1)
+
+
+def _popped(client: Client, now: Progress) -> None:
+    if not now.waits:
+        assert len(client.pop_many(1)) == 1
+
+
+def test_a_failure_that_was_archived_is_a_failure(client: Client) -> None:
+    """What is gone is done, unless it went where errors go."""
+
+    def fails_and_goes(now: Progress) -> None:
+        if now.waits:
+            return
+        (taken,) = client.pop_many(1)
+        assert client.fail(taken, "still no route")
+        moving = mover(client, "archive")
+        made = planned(client, moving, "state=error", f"id={taken.id}")
+        assert execute.execute(client.database, moving, made).ledger.out == 1
+
+    done = requeued(client, progress=fails_and_goes)
+    assert (done.verdict, len(done.fates.failed)) == (CanaryVerdict.FAILED, 1)
+
+
+def test_what_was_purged_is_not_known(client: Client) -> None:
+    def goes(now: Progress) -> None:
+        if not now.waits:
+            moving = mover(client, "purge")
+            done = execute.execute(client.database, moving, planned(client, moving, "state=ready"))
+            assert done.ledger.out == 1
+
+    done = requeued(client, wait=0, progress=goes)
+    assert (done.verdict, len(done.fates.waiting)) == (CanaryVerdict.UNKNOWN, 1)
+
+
+def test_only_a_requeue_has_a_verdict_and_the_plan_says_so(client: Client) -> None:
+    for verb, words in {
+        "requeue": "after 1 and after 10 it waits up to 30.0 s for their results, and stops if one",
+        "purge": "without a verdict: purge has no results to wait for",
+    }.items():
+        moving = mover(client, verb)
+        pace = Pace(canary=True, canary_wait=CANARY_WAIT_SECONDS)
+        made = execute.paced(planned(client, moving), moving, pace)
+        assert any("canary: 1, then 10, then the rest" in line for line in made.lines())
+        assert words in "\n".join(made.lines())
+        assert execute.paced(made, moving, Pace()) is made
+    done = execute.execute(client.database, moving, made, pace=pace)
+    assert (done.outcome, done.verdict, done.ledger.out) == (Outcome.DONE, None, MESSAGES)

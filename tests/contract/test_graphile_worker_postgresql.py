@@ -1,0 +1,166 @@
+"""graphile-worker's own jobs: its workers make and end them, and the console tells the same."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import make_url
+
+from tests.cli.calls import Console
+from tests.contract.at_work_graphile import GraphileAtWork, installed
+from tests.servers import Server, fresh_database, value
+
+STATES = ("ready", "scheduled", "claimed", "stuck", "errors", "done")
+JOBS = '"Their_Worker"._private_jobs'
+
+
+@pytest.fixture
+def console(server: Server) -> Iterator[Console]:
+    """The command line on a database of this test."""
+    with fresh_database(server.url) as url:
+        yield Console(url)
+
+
+@pytest.fixture
+def graphile(console: Console, pytestconfig: pytest.Config) -> GraphileAtWork:
+    """Its tables, adopted as `jobs`."""
+    at_work = GraphileAtWork(console.url, installed(pytestconfig.cache.mkdir("graphile-worker")))
+    at_work.install()
+    return at_work
+
+
+def figures(console: Console, name: str) -> dict[str, Any]:
+    (found,) = console.done("status", name, "--json").json["queues"]
+    assert not found["problem"]
+    return {one: found[one] for one in STATES}
+
+
+def findings(console: Console, name: str) -> dict[str, dict[str, Any]]:
+    (examined,) = console("doctor", name, "--json").json["queues"]
+    return {one["code"]: one for one in examined["findings"]}
+
+
+def test_its_jobs_are_found_and_told_as_they_are(
+    console: Console, graphile: GraphileAtWork
+) -> None:
+    graphile.add("send")
+    graphile.add("send", '{"fails": true, "n": 8}', max_attempts="1")
+    graphile.add("send", '{"fails": true, "n": 9}')
+    graphile.work()
+    for _ in range(2):
+        graphile.add("send")
+    graphile.add("report")
+    graphile.add("send", run_at="now() + interval '1 h'")
+    (found,) = console.done("discover", "--json").json["found"]
+    assert (found["preset"], found["queues"]) == ("graphile-worker", ["hang", "report", "send"])
+    console.done("adopt", "jobs", "--preset", "graphile-worker")
+    console.done("adopt", "send", "--preset", "graphile-worker", "--queue", "send")
+    counts = {"ready": 3, "scheduled": 2, "claimed": 0, "stuck": 0, "errors": 1, "done": None}
+    assert figures(console, "jobs") == counts
+    assert figures(console, "send") == counts | {"ready": 2}
+    (group,) = console.done("errors", "send", "--json").json["groups"]
+    assert (group["count"], group["sample"]) == (1, "no host 8")
+    answer = console("release", "jobs", "--yes")
+    assert answer.status == 4
+    assert 'SELECT "Their_Worker".force_unlock_workers' in answer.err
+    console.done("requeue", "send", "--yes")
+    assert figures(console, "jobs")["errors"] == 0
+    assert value(console.url, f"SELECT count(*) FROM {JOBS} WHERE is_available") == 6
+
+
+def test_a_job_that_the_library_retired_by_its_key_is_not_run_again(
+    console: Console, graphile: GraphileAtWork
+) -> None:
+    old = graphile.add("hang", '{"price": 1}', job_key="'article'")
+    graphile.leave()
+    new = graphile.add("hang", '{"price": 2}', job_key="'article'")
+    graphile.run("SELECT force_unlock_workers(array_agg(locked_by)) FROM _private_jobs")
+    failed = graphile.add("send", '{"fails": true, "n": 1}', max_attempts="1")
+    graphile.run(f"UPDATE _private_jobs SET run_at = now() + interval '1 h' WHERE id = {new}")
+    graphile.work()
+    console.done("adopt", "jobs", "--preset", "graphile-worker")
+    assert figures(console, "jobs")["errors"] == 2
+    plan = console.done("requeue", "jobs", "--dry-run", "--json").json["plan"]
+    assert plan["count"] == 1
+    assert plan["left_alone"] == {"retired by their job key: a newer job has taken their place": 1}
+    console.done("requeue", "jobs", "--yes")
+    ran = f"SELECT string_agg(id::text, ' ' ORDER BY id) FROM {JOBS} WHERE is_available"
+    assert value(console.url, ran) == f"{new} {failed}"
+    left = f"SELECT attempts >= max_attempts FROM {JOBS} WHERE id = {old}"
+    assert value(console.url, left) is True
+
+
+def test_a_failure_has_the_time_when_it_failed(console: Console, graphile: GraphileAtWork) -> None:
+    job = graphile.add("send", '{"fails": true, "n": 1}', max_attempts="1")
+    graphile.run(
+        f"""
+        ALTER TABLE _private_jobs DISABLE TRIGGER USER;
+        UPDATE _private_jobs
+        SET created_at = now() - interval '3 h', updated_at = now() - interval '3 h'
+        WHERE id = {job}
+        """
+    )
+    before = datetime.now(UTC)
+    graphile.work()
+    console.done("adopt", "jobs", "--preset", "graphile-worker")
+    (error,) = console.done("messages", "jobs", "--state", "error", "--json").json["messages"]
+    failed = datetime.fromisoformat(error["done_at"])
+    assert before - timedelta(seconds=5) <= failed <= datetime.now(UTC) + timedelta(seconds=5)
+
+
+def test_what_a_killed_worker_leaves_and_what_is_tried_for_days_are_findings(
+    console: Console, graphile: GraphileAtWork
+) -> None:
+    graphile.add("hang", queue_name="'articles'")
+    graphile.add("send", queue_name="'articles'")
+    graphile.leave()
+    graphile.add("send", '{"fails": true, "n": 1}')
+    graphile.work()
+    console.done("adopt", "jobs", "--preset", "graphile-worker")
+    assert not {"queue_locked", "jobs_retrying"} & set(findings(console, "jobs"))
+    graphile.run(
+        """
+        UPDATE _private_job_queues SET locked_at = now() - interval '1 h';
+        UPDATE _private_jobs SET locked_at = now() - interval '1 h' WHERE locked_at IS NOT NULL;
+        UPDATE _private_jobs SET created_at = now() - interval '3 d';
+        """
+    )
+    found = findings(console, "jobs")
+    locked = found["queue_locked"]
+    assert (locked["evidence"]["queue_name"], locked["evidence"]["waiting"]) == ("articles", 1)
+    assert 'SELECT "Their_Worker".force_unlock_workers(ARRAY[' in locked["judgement"]
+    assert found["jobs_retrying"]["evidence"]["jobs"] == 1
+    assert locked["evidence"]["locked_by"] in found["claims_unknown"]["cause"]
+    assert "4 hours after they were locked" in found["claims_unknown"]["consequence"]
+    assert found["claims_unknown"]["repair"] is None
+
+
+def test_rows_that_row_security_hides_are_not_told_as_none(
+    console: Console, graphile: GraphileAtWork
+) -> None:
+    graphile.add("send")
+    console.done("adopt", "jobs", "--preset", "graphile-worker")
+    role = "dbq_test_hidden"
+    graphile.run(
+        f"""
+        DROP ROLE IF EXISTS {role};
+        CREATE ROLE {role} LOGIN PASSWORD 'x';
+        GRANT USAGE ON SCHEMA "Their_Worker", dbq TO {role};
+        GRANT SELECT ON ALL TABLES IN SCHEMA "Their_Worker", dbq TO {role};
+        """
+    )
+    url = make_url(console.url).set(username=role, password="x")
+    theirs = Console(url.render_as_string(hide_password=False))
+    try:
+        (found,) = theirs.done("status", "jobs", "--json").json["queues"]
+        assert (found["ready"], found["errors"]) == (None, None)
+        assert {"ready", "scheduled", "claimed", "errors"} <= set(found["unknown"])
+        for words in (["messages", "jobs"], ["errors", "jobs"], ["requeue", "jobs", "--dry-run"]):
+            answer = theirs(*words, "--rights", "operator")
+            assert (answer.status, answer.out) == (4, b""), answer
+            assert "Row security hides the jobs" in answer.err
+        (examined,) = theirs("doctor", "jobs", "--json").json["queues"]
+        assert [one for one in examined["unseen"] if "ow security hides" in one]
+    finally:
+        graphile.run(f"DROP OWNED BY {role}; DROP ROLE {role};")

@@ -1,0 +1,276 @@
+"""pgmq's own queues: its functions make, read and end the messages; the console tells the same."""
+
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import make_url
+
+from console.catalog import find
+from console.engines import open_database
+from console.monitor.figures import RateWindow
+from console.monitor.sample import estimates, take_sample
+from tests.cli.calls import Console
+from tests.contract import at_work_pgmq as pgmq
+from tests.servers import Server, fresh_database, value
+
+STATES = ("ready", "scheduled", "claimed", "stuck", "errors", "done")
+
+
+@pytest.fixture
+def console(server: Server) -> Iterator[Console]:
+    """The command line on a database of this test, in which pgmq is."""
+    with fresh_database(server.url) as url:
+        pgmq.install(url)
+        yield Console(url)
+
+
+def figures(console: Console, name: str) -> dict[str, Any]:
+    (found,) = console.done("status", name, "--json").json["queues"]
+    assert not found["problem"]
+    return {one: found[one] for one in STATES}
+
+
+def planned(console: Console, *words: str) -> dict[str, Any]:
+    plan: dict[str, Any] = console.done(*words, "--dry-run", "--json").json["plan"]
+    return plan
+
+
+def test_its_queues_are_found_and_told_as_they_are(console: Console) -> None:
+    pgmq.run(
+        console.url,
+        """
+        SELECT pgmq.create('orders'); SELECT pgmq.create_unlogged('other');
+        SELECT pgmq.send_batch('orders', ARRAY['{"n": 1}', '{"n": 2}', '{"n": 3}']::jsonb[]);
+        SELECT pgmq.send('orders', '{"n": 4}', 3600);
+        """,
+    )
+    pgmq.run(console.url, "SELECT count(*) FROM pgmq.read('orders', 3600, 1)")
+    first, second = console.done("discover", "--json").json["found"]
+    assert (first["queues"], second["queues"]) == (["orders"], ["other"])
+    console.done(*shlex.split(first["commands"][0])[1:])
+    console.done("adopt", "theirs", "--preset", "pgmq", "--queue", "Other")
+    assert figures(console, "orders") == {
+        "ready": 2,
+        "scheduled": 1,
+        "claimed": 1,
+        "stuck": 0,
+        "errors": None,
+        "done": 0,
+    }
+    assert figures(console, "theirs")["ready"] == 0
+    claims = console.done("messages", "orders", "--state", "claimed", "--payload", "--json")
+    (claim,) = claims.json["messages"]
+    assert (claim["id"], claim["attempts"], claim["payload"]) == ("1", 1, '{"n": 1}')
+    answer = console("requeue", "orders", "--yes")
+    assert answer.status == 4
+    assert "visible again" in answer.err
+    console.done("release", "orders", "--force", "--yes")
+    assert figures(console, "orders")["claimed"] == 0
+    assert value(console.url, "SELECT read_ct FROM pgmq.q_orders WHERE msg_id = 1") == 1
+    assert value(console.url, "SELECT count(*) FROM pgmq.read('orders', 0, 9)") == 3
+
+
+def test_what_was_read_and_comes_back_by_itself_is_never_stuck(console: Console) -> None:
+    pgmq.run(console.url, "SELECT pgmq.create('orders'); SELECT pgmq.send('orders', '{}')")
+    pgmq.run(console.url, "SELECT count(*) FROM pgmq.read('orders', 7200, 1)")
+    pgmq.run(console.url, "UPDATE pgmq.q_orders SET last_read_at = now() - interval '1 h'")
+    console.done("adopt", "orders", "--preset", "pgmq")
+    assert (figures(console, "orders")["claimed"], figures(console, "orders")["stuck"]) == (1, 0)
+    (examined,) = console.done("doctor", "orders", "--json").json["queues"]
+    assert examined["findings"] == []
+    plan = console.done("release", "orders", "--dry-run").text
+    assert "comes back by itself after its time-out" in plan
+    assert "counts as stuck" not in plan
+
+
+def test_an_age_that_is_unknown_is_not_counted_as_none(console: Console) -> None:
+    """As in its versions before 1.8, which do not write down when a message was read."""
+    pgmq.run(console.url, "SELECT pgmq.create('orders'); SELECT pgmq.send('orders', '{}')")
+    pgmq.run(console.url, "SELECT count(*) FROM pgmq.read('orders', 7200, 1)")
+    for table in ("q_orders", "a_orders"):
+        pgmq.run(console.url, f"ALTER TABLE pgmq.{table} DROP COLUMN last_read_at")
+    console.done("adopt", "orders", "--preset", "pgmq")
+    assert figures(console, "orders")["stuck"] == 0
+    plan = planned(console, "release", "orders")
+    assert plan["left_alone"] == {"nobody can tell since when they are claimed": 1}
+    assert planned(console, "release", "orders", "--unknown")["count"] == 1
+
+
+def test_a_partitioned_queue_is_counted_estimated_and_maintained_by_its_partitions(
+    console: Console,
+) -> None:
+    pgmq.run(console.url, pgmq.PARTITIONED)
+    console.done("adopt", "parts", "--preset", "pgmq")
+    database = open_database(console.url)
+    try:
+        with database.transaction("look", read_only=True) as connection:
+            queue = find(connection, "parts")
+        window = RateWindow(queue.design.flow)
+
+        def look(at: float) -> Any:
+            pgmq.run(console.url, "SELECT pg_stat_force_next_flush()")
+            (seen,) = take_sample(database, only=[queue]).queues
+            assert seen.row is not None
+            return seen, window.add(at, seen.row, counts_rows=True)
+
+        look(0.0)
+        # Without a partition for most of them: 10,001 onwards lie in the next one.
+        pgmq.run(
+            console.url,
+            """
+            SELECT pgmq.send_batch('parts', array_agg('{}'::jsonb)) FROM generate_series(1, 19000);
+            SELECT count(*) FROM pgmq.pop('parts', 2000);
+            SELECT pg_stat_force_next_flush();
+            """,
+        )
+        seen, rates = look(10.0)
+        assert (rates.push, rates.pop) == (1900.0, 200.0)
+        assert seen.row.rows_estimated == 17_000
+        with database.transaction("estimate", read_only=True) as connection:
+            (found,) = estimates(connection, [(queue, seen.row)]).values()
+        assert found["ready"] == pytest.approx(17_000, rel=0.1)
+    finally:
+        database.close()
+    assert (figures(console, "parts")["ready"] or 0) > 15_000
+
+    plan = console.done("maintain", "parts", "--dry-run", "--json").json["plan"]
+    assert [table["name"] for table in plan["tables"]] == [
+        *("q_parts_default", "q_parts_p0", "q_parts_p10000")
+    ]
+    assert sum(table["live_rows"] for table in plan["tables"]) == 17_000
+    assert {step["target"] for step in plan["steps"] if step["what"] == "analyze"} <= {
+        *("q_parts_default", "q_parts_p0", "q_parts_p10000")
+    }
+    assert plan["indexes"]
+
+
+ARCHIVED = """
+SELECT pgmq.send_batch('orders', ARRAY['{"n": 1}', '{"n": 2}', '{"n": 3}']::jsonb[]);
+SELECT pgmq.archive('orders', ARRAY[1, 3]);
+SELECT pg_stat_force_next_flush();
+"""
+
+
+def archived(console: Console) -> tuple[Any, bool, bool]:
+    """What is told of those that are done: how many, whether by an estimate, whether at all."""
+    (found,) = console.done("status", "orders", "--json").json["queues"]
+    assert not found["problem"]
+    return found["done"], "done" in found["estimated"], "done" in found["unknown"]
+
+
+def test_what_was_archived_is_done(console: Console) -> None:
+    pgmq.run(console.url, "SELECT pgmq.create('orders')")
+    console.done("adopt", "orders", "--preset", "pgmq")
+    assert archived(console) == (0, False, False)
+    pgmq.run(console.url, ARCHIVED)
+    assert archived(console) == (2, True, False)
+    assert "≈2" in console.done("status", "orders").text
+    done = console.done("messages", "orders", "--state", "done", "--json").json["messages"]
+    assert [(one["id"], one["state"]) for one in done] == [("3", "done"), ("1", "done")]
+    assert done[0]["done_at"]
+    every = console.done("messages", "orders", "--json").json
+    assert [one["id"] for one in every["messages"]] == ["2", "3", "1"]
+    for id_, state in (("2", "ready"), ("3", "done")):
+        named = console.done("messages", "orders", "--filter", f"id={id_}", "--json").json
+        assert [one["state"] for one in named["messages"]] == [state]
+    assert planned(console, "release", "orders", "--force")["count"] == 0
+
+
+def test_an_archive_that_cannot_be_read_is_unknown(console: Console) -> None:
+    pgmq.run(console.url, "SELECT pgmq.create('orders')" + ";" + ARCHIVED)
+    console.done("adopt", "orders", "--preset", "pgmq")
+    role = "dbq_test_no_archive"
+    pgmq.run(
+        console.url,
+        f"""
+        DROP ROLE IF EXISTS {role};
+        CREATE ROLE {role} LOGIN PASSWORD 'x';
+        GRANT USAGE ON SCHEMA pgmq, dbq TO {role};
+        GRANT SELECT ON pgmq.q_orders TO {role};
+        GRANT SELECT ON ALL TABLES IN SCHEMA dbq TO {role};
+        """,
+    )
+    try:
+        url = make_url(console.url).set(username=role, password="x")
+        reader = Console(url.render_as_string(hide_password=False))
+        assert archived(reader) == (None, False, True)
+        listed = reader.done("messages", "orders", "--json").json
+        assert [one["id"] for one in listed["messages"]] == ["2"]
+        assert listed["complete"] is False
+        answer = reader("messages", "orders", "--state", "done")
+        assert answer.status == 4
+        assert "may not read the table" in answer.err
+        pgmq.run(console.url, "DROP TABLE pgmq.a_orders")
+        assert archived(console) == (None, False, True)
+    finally:
+        pgmq.run(console.url, f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_an_archive_without_statistics_is_no_false_zero(console: Console) -> None:
+    """As after a crash: rows are there, and the counters begin anew."""
+    pgmq.run(console.url, "SELECT pgmq.create('orders')" + ";" + ARCHIVED)
+    console.done("adopt", "orders", "--preset", "pgmq")
+    reset = "SELECT pg_stat_reset_single_table_counters('pgmq.a_orders'::regclass)"
+    pgmq.run(console.url, reset)
+    assert archived(console) == (None, False, True)
+    pgmq.run(console.url, "ANALYZE pgmq.a_orders")
+    assert archived(console) == (2, True, False)
+
+
+def test_a_partitioned_archive_is_estimated_by_its_partitions(console: Console) -> None:
+    pgmq.run(
+        console.url,
+        """
+        SELECT pgmq.create('orders');
+        ALTER TABLE pgmq.a_orders RENAME TO a_orders_old;
+        CREATE TABLE pgmq.a_orders (LIKE pgmq.a_orders_old INCLUDING DEFAULTS)
+        PARTITION BY RANGE (msg_id);
+        CREATE TABLE pgmq.a_orders_p0 PARTITION OF pgmq.a_orders FOR VALUES FROM (0) TO (3);
+        CREATE TABLE pgmq.a_orders_p3 PARTITION OF pgmq.a_orders FOR VALUES FROM (3) TO (9);
+        CREATE TABLE pgmq.a_orders_p9 PARTITION OF pgmq.a_orders FOR VALUES FROM (9) TO (99);
+        """
+        + ARCHIVED,
+    )
+    console.done("adopt", "orders", "--preset", "pgmq")
+    assert archived(console) == (2, True, False)
+    done = console.done("messages", "orders", "--state", "done", "--json").json["messages"]
+    assert [one["id"] for one in done] == ["3", "1"]
+
+
+def test_rows_of_two_partitions_at_one_place_are_told_apart(console: Console) -> None:
+    pgmq.run(console.url, pgmq.PARTITIONED)
+    pgmq.run(
+        console.url,
+        """
+        INSERT INTO pgmq.q_parts (msg_id, vt, message)
+        VALUES (1, now(), '{}'), (10001, now(), '{}');
+        """,
+    )
+    pgmq.run(console.url, "SELECT count(*) FROM pgmq.read('parts', 7200, 2)")
+    places = "SELECT count(DISTINCT ctid) FROM pgmq.q_parts"
+    assert value(console.url, places) == 1
+    console.done("adopt", "parts", "--preset", "pgmq")
+    done = console.done(
+        "release", "parts", "--force", "--filter", "id=10001", "--yes", "--json"
+    ).json
+    assert (done["result"]["selected"], done["result"]["done"]) == (1, 1)
+    hidden = "SELECT string_agg(msg_id::text, ' ') FROM pgmq.q_parts WHERE vt > now()"
+    assert value(console.url, hidden) == "1"
+
+
+def in_default_partition(console: Console) -> list[dict[str, Any]]:
+    """What the doctor finds there; that nobody pops is found too, where a test takes long."""
+    (examined,) = console("doctor", "parts", "--json").json["queues"]
+    return [one for one in examined["findings"] if one["code"] == "default_partition"]
+
+
+def test_rows_in_the_default_partition_are_a_finding(console: Console) -> None:
+    pgmq.run(console.url, pgmq.PARTITIONED)
+    pgmq.run(console.url, "INSERT INTO pgmq.q_parts (msg_id, vt) VALUES (1, now())")
+    console.done("adopt", "parts", "--preset", "pgmq")
+    assert in_default_partition(console) == []
+    pgmq.run(console.url, "INSERT INTO pgmq.q_parts (msg_id, vt) VALUES (70000, now())")
+    (finding,) = in_default_partition(console)
+    assert finding["evidence"] == {"partition": "q_parts_default", "rows": 1}

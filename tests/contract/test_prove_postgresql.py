@@ -1,0 +1,306 @@
+"""A defect for each kind of claim fails it; what a killed `prove` left is dropped by the next."""
+
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from types import SimpleNamespace
+
+import pytest
+from sqlalchemy import text
+
+from console import sql
+from console.actions.install import install, remove, scratch_queue
+from console.bench.candidate import PROOF_PREFIX
+from console.catalog import Queue
+from console.designs import DESIGNS
+from console.doctor.finding import Diagnosis
+from console.doctor.repairs import Tried
+from console.engines import Database
+from console.errors import ConsoleError
+from console.prove import run, trial
+from console.prove.claim import Claim, Outcome
+from console.prove.questions import QUESTIONS
+from console.prove.run import INSTALLS, LEAVES_NOTHING, Proof, line_of
+from console.prove.trial import Trial
+from tests.cli.calls import Console
+from tests.contract.conftest import Use
+from tests.contract.variants import Variant
+from tests.servers import PATIENCE_SECONDS, value, wait_until
+
+PREFIX = PROOF_PREFIX.replace("_", "\\_")
+TWICE = """
+    CREATE FUNCTION "twice {q}"() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        IF pg_trigger_depth() = 1 THEN
+            INSERT INTO "{q}" (payload) VALUES (NEW.payload);
+        END IF;
+        RETURN NEW;
+    END $$;
+    CREATE TRIGGER twice AFTER INSERT ON "{q}" FOR EACH ROW EXECUTE FUNCTION "twice {q}"();
+"""
+"""Each message is stored twice."""
+STAYS = """
+    CREATE FUNCTION "stays {q}"() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        RETURN NULL;
+    END $$;
+    CREATE TRIGGER stays BEFORE {when} ON "{table}" FOR EACH ROW EXECUTE FUNCTION "stays {q}"();
+"""
+"""Nothing is done, and nobody is told."""
+NO_DELETE = STAYS.replace("{table}", "{q}").replace("{when}", "DELETE")
+NO_ARCHIVE = STAYS.replace("{table}", "{q}_archive").replace("{when}", "INSERT")
+NO_PARKING = STAYS.replace("{table}", "{q}_parked").replace("{when}", "INSERT")
+WIDER = 'UPDATE "{q}_config" SET size = size + 1'
+NEWEST_FIRST = r"s/ORDER BY (head|p)\.id/ORDER BY \1.id DESC/"
+SAME_AGAIN = "s/DELETE FROM (.+?) AS m/UPDATE \\1 AS m SET pushed_at = m.pushed_at/"
+TWO_ATTEMPTS = r"s/, 1 FROM popped/, 2 FROM popped/"
+GIVES_SOMETHING = "s/BEGIN\n/BEGIN\n RETURN QUERY SELECT 0::bigint, '0'::text, now(), 1;\n/"
+
+DEFECTS = [
+    ("fifo", GIVES_SOMETHING, "an empty queue"),
+    ("fifo", NEWEST_FIRST, "every message once"),
+    ("ring", WIDER, "a full queue"),
+    ("fifo", TWO_ATTEMPTS, "a pop that is rolled back"),
+    ("ring", NO_PARKING, "a pop that is rolled back"),
+    ("fifo", TWICE, "a push that is rolled back"),
+    ("fifo", TWICE, "a session that is killed"),
+    ("fifo", NO_DELETE, "READ COMMITTED"),
+    ("fifo", SAME_AGAIN, "READ COMMITTED"),
+    ("fifo", "s/BEGIN/BEGIN RAISE 'no'; /", "READ COMMITTED"),
+    ("fifo", SAME_AGAIN, "SERIALIZABLE"),
+    ("fifo", NO_ARCHIVE, "purge and restore"),
+    ("fifo", 'ALTER TABLE "{q}" DROP CONSTRAINT "{q}_pkey"', "the doctor names"),
+    ("fifo", 'GRANT DELETE ON "{q}_archive" TO PUBLIC', "the server lets"),
+]
+"""Design, what is done to its scratch queue, and the claim that it breaks."""
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine is no defect."""
+    monkeypatch.setattr(run, "MOST_SECONDS", 3600.0)
+
+
+def planted(on_trial: Trial, defect: str) -> None:
+    """SQL, or s/this/that/ in the functions by which it is popped."""
+    queue = on_trial.queue
+    with on_trial.database.transaction("plant a defect") as connection:
+        if not defect.startswith("s/"):
+            connection.execute(text(defect.replace("{q}", queue.name).replace(":", "\\:")))
+            return
+        _, this, that, _ = defect.split("/")
+        asked = "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE proname IN (:one, :many)"
+        names = {"one": f"{queue.name}_pop", "many": f"{queue.name}_pop_many"}
+        for made in connection.execute(text(asked), names).scalars().all():
+            assert re.search(this, made)
+            other = re.sub(this, that, made, count=0 if "ORDER" in this else 1)
+            connection.execute(text(other.replace(":", "\\:")))
+
+
+@pytest.mark.parametrize(
+    ("design", "defect", "words"), DEFECTS, ids=[f"{words}-{of}" for of, _, words in DEFECTS]
+)
+def test_a_defect_disproves_its_claim(
+    use_postgresql: Use, design: str, defect: str, words: str
+) -> None:
+    on_trial = trial_of(use_postgresql, design)
+    planted(on_trial, defect)
+    line = line_of(design, claim_of(on_trial, words), on_trial)
+    assert line.outcome is Outcome.FAILED, line.evidence
+    assert line.evidence
+
+
+def trial_of(use: Use, design: str) -> Trial:
+    options = {"size": "100"} if design == "ring" else {}
+    client = use(Variant(DESIGNS[design], options))
+    return Trial(client.database, client.queue)
+
+
+def claim_of(on_trial: Trial, words: str) -> Claim:
+    claims = run.claims_of(on_trial.database, on_trial.queue)
+    (found,) = [one for one in claims if one.words.startswith(words)]
+    return found
+
+
+CODES = {
+    "code_missing": "fifo",
+    "claims_gone": "claim",
+    "rows_held": "fifo",
+    "payload_missing": "split",
+}
+"""Each fault that is planted, and a design that has it."""
+
+
+@pytest.mark.parametrize("blind", [True, False], ids=["sees nothing", "mends nothing"])
+@pytest.mark.parametrize("code", CODES)
+def test_a_doctor_who_fails_disproves_his_claims(
+    use_postgresql: Use, monkeypatch: pytest.MonkeyPatch, code: str, blind: bool
+) -> None:
+    on_trial = trial_of(use_postgresql, CODES[code])
+    if blind:
+        nothing = [Diagnosis(on_trial.queue, ())]
+        monkeypatch.setattr(trial, "examine", lambda *_, **__: nothing)
+    else:
+        monkeypatch.setattr(trial, "tried", lambda *_: Tried(()))
+    line = line_of("", claim_of(on_trial, f"the doctor finds {code}"), on_trial)
+    assert line.outcome is Outcome.FAILED
+    assert code in line.evidence
+    if code == "code_missing":
+        monkeypatch.undo()
+        on_trial.mended(code)  # else nobody could uninstall it
+
+
+STARTED = datetime(2026, 1, 1, 12, 0)  # noqa: DTZ001  # as the server has it
+ANSWERS: list[tuple[str, str, object, Outcome, str]] = [
+    ("fifo", "optimized_locking", True, Outcome.PROVEN, "the other 3 at once"),
+    ("fifo", "optimized_locking", False, Outcome.NOT_APPLICABLE, "it is off; without it"),
+    ("fifo", "optimized_locking", None, Outcome.NOT_APPLICABLE, "this server has none"),
+    ("ring", "started", STARTED, Outcome.NOT_APPLICABLE, "since 2026-01-01 12:00; without one 1 "),
+    ("ring", "own_row", 1, Outcome.PROVEN, "1 row"),
+    ("ring", "own_row", 0, Outcome.FAILED, "it sees 0 rows of itself"),
+    ("fifo", "physical_stats", SimpleNamespace(of_zero=0, of_index=2), Outcome.PROVEN, "2 of"),
+    ("fifo", "physical_stats", SimpleNamespace(of_zero=1, of_index=2), Outcome.FAILED, "1 rows"),
+]
+"""Design, statement, what an engine answers that is asked it, and what the report says then."""
+
+
+@pytest.mark.parametrize(("design", "name", "answer", "outcome", "words"), ANSWERS)
+def test_what_an_engine_answers_to_a_question(
+    use_postgresql: Use,
+    monkeypatch: pytest.MonkeyPatch,
+    design: str,
+    name: str,
+    answer: object,
+    outcome: Outcome,
+    words: str,
+) -> None:
+    """PostgreSQL is asked none: the answer is put into its mouth."""
+    on_trial = trial_of(use_postgresql, design)
+    answered(monkeypatch, f"prove.{name}", answer)
+    line = line_of("", question_of(on_trial, name), on_trial)
+    assert (line.outcome, words in line.evidence) == (outcome, True), line.evidence
+
+
+def test_a_pop_that_does_not_skip_disproves_readpast(
+    use_postgresql: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_trial = trial_of(use_postgresql, "fifo")
+    answered(monkeypatch, "prove.optimized_locking", True)
+    planted(on_trial, r"s/LIMIT (1|greatest\(n, 0\))/LIMIT 1/")
+    line = line_of("", question_of(on_trial, "optimized_locking"), on_trial)
+    assert line.outcome is Outcome.FAILED, line.evidence
+
+
+def question_of(on_trial: Trial, name: str) -> Claim:
+    asked = [one for one in QUESTIONS if one.statement == f"prove.{name}"]
+    assert [one.design for one in asked] == [on_trial.queue.design.name]
+    assert asked[0].claim not in run.claims_of(on_trial.database, on_trial.queue)
+    return asked[0].claim
+
+
+def answered(monkeypatch: pytest.MonkeyPatch, statement: str, answer: object) -> None:
+    def asking(ask: Callable[..., object]) -> Callable[..., object]:
+        def asked(connection: object, *words: object, **values: object) -> object:
+            return answer if statement in words else ask(connection, *words, **values)
+
+        return asked
+
+    for name in ("value", "row", "run"):
+        monkeypatch.setattr(sql, name, asking(getattr(sql, name)))
+    if statement == "prove.own_row":
+        answered(monkeypatch, "prove.become", None)
+
+
+def test_a_queue_that_is_not_as_printed_or_stays_disproves_that(postgresql: Database) -> None:
+    kept: list[Queue] = []
+
+    @contextmanager
+    def careless(database: Database, queue: Queue) -> Iterator[None]:
+        install(database, queue)
+        kept.append(queue)
+        planted(Trial(database, queue), "s/BEGIN/BEGIN NULL;/")
+        yield
+
+    first, last = list(Proof(postgresql, "public", print, scratching=careless).run("heap"))
+    assert [first.claim, last.claim] == [INSTALLS, LEAVES_NOTHING]
+    assert (first.outcome, last.outcome) == (Outcome.FAILED, Outcome.FAILED)
+    assert "_pop" in first.evidence
+    assert kept[0].name in last.evidence
+    remove(postgresql, kept[0])
+
+
+def test_after_a_failure_the_next_claim_has_a_queue_of_its_own(postgresql: Database) -> None:
+    """Only the first scratch queue is defective."""
+    made: list[Queue] = []
+
+    @contextmanager
+    def defective(database: Database, queue: Queue) -> Iterator[None]:
+        with scratch_queue(database, queue):
+            if not made:
+                planted(Trial(database, queue), TWICE)
+            made.append(queue)
+            yield
+
+    lines = list(Proof(postgresql, "public", print, scratching=defective).run("fifo"))
+    assert len(made) == 2
+    assert [line.claim for line in lines if line.outcome is Outcome.FAILED] == [
+        "an empty queue answers with no row"
+    ]
+
+
+def test_what_a_killed_one_left_the_next_one_drops(database_url: str) -> None:
+    console = Console(database_url)
+    listed = f"SELECT string_agg(queue_name, ' ') FROM dbq.queue WHERE queue_name LIKE '{PREFIX}%'"
+    sessions = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'dbq-prove %'"
+    with console.process("prove", "--designs", "fifo") as process:
+        assert process.stderr is not None
+        assert b"fifo: installs" in process.stderr.readline()
+        process.kill()
+    process.wait_for_no_session()
+    wait_until(lambda: value(database_url, sessions) == 0, "no session of a proof any more")
+    left = value(database_url, listed)
+    assert isinstance(left, str)
+
+    answer = console("prove", "--designs", "heap")
+
+    assert f"An earlier proof left the queue public.{left} behind" in answer.err
+    assert answer.status == 0
+    assert value(database_url, listed) is None
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_leaves_nothing(database_url: str, sent: signal.Signals) -> None:
+    console = Console(database_url)
+    with console.process("prove", "--designs", "fifo") as process:
+        assert process.stderr is not None
+        assert b"fifo: installs" in process.stderr.readline()
+        process.send_signal(sent)
+        told = process.communicate(timeout=PATIENCE_SECONDS)
+    assert process.returncode == 128 + sent, told
+    there = f"SELECT count(*) FROM pg_class WHERE relname LIKE '{PREFIX}%'"
+    assert value(database_url, there) == 0
+
+
+def test_what_an_interrupt_broke_off_is_no_answer(postgresql: Database) -> None:
+    """A driver that is cut off in a call tells of an error of its own."""
+
+    def cut_off(_: object) -> str:
+        try:
+            raise KeyboardInterrupt  # noqa: TRY301
+        except KeyboardInterrupt:
+            raise ConsoleError("The query was cancelled.")  # noqa: B904  # as a driver's is
+
+    queue = Variant(DESIGNS["fifo"], {}).queue("public", "never_made", "postgresql")
+    with pytest.raises(KeyboardInterrupt):
+        line_of("fifo", Claim("it is cut off", cut_off), Trial(postgresql, queue))
+
+
+def test_one_that_runs_is_left_alone(postgresql: Database) -> None:
+    told: list[str] = []
+    running = Proof(postgresql, "public", print).run("fifo")
+    assert next(running).claim == INSTALLS
+
+    list(Proof(postgresql, "public", told.append).run("heap"))
+
+    assert "belongs to a proof that may still be running" in " ".join(told)
+    assert {line.outcome for line in running} <= {Outcome.PROVEN, Outcome.NOT_APPLICABLE}

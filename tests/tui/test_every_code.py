@@ -1,0 +1,164 @@
+"""Every code of the doctor, wherever a finding is shown: a table of all of them, without a gap."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from console.cli import doctor as command_line
+from console.doctor.families import CODES
+from console.doctor.finding import Code, Diagnosis, Finding
+from console.doctor.recording import findings as recorded
+from console.doctor.report import markdown
+from console.metrics.exporter import ConnectionState, families
+from console.monitor.limits import DEFAULTS, Limits, Severity
+from console.monitor.sample import QueueSample
+from console.monitor.sampler import Reading
+from console.monitor.snapshot import QueueSnapshot, snapshot
+from console.tui.store import Store, Traits
+from tests.tui.feeds import PAUSE
+from tests.unit.test_snapshot import NOTHING, queue
+
+NOW = datetime(2026, 3, 29, 2, 0, tzinfo=UTC)
+CONNECTION = "prod"
+QUEUE = queue("status")
+SUMMARY = "something of 4711 messages"
+FIGURES: QueueSnapshot = replace(
+    snapshot(
+        QueueSample(
+            QUEUE, replace(NOTHING, ready=1, claimed=1, errors=50, done=1, scheduled=0, stuck=0)
+        ),
+        CONNECTION,
+    ),
+    holders=None,
+    decisions=(PAUSE,),
+)
+"""Of a queue at which any of them may be true."""
+THRESHOLDS: Mapping[Severity, Any] = {
+    Severity.CRITICAL: replace(DEFAULTS, errors=Limits(1, 10)),
+    Severity.WARNING: replace(DEFAULTS, errors=Limits(1)),
+    Severity.NOTE: DEFAULTS,
+}
+
+
+def diagnosis(code: Code) -> Diagnosis:
+    """A finding of that code: what says of a figure, says it of the errors."""
+    evidence = {"figure": "errors"} if code.name in {"limit_reached", "limit_critical"} else {}
+    return Diagnosis(QUEUE, (Finding(code, SUMMARY, evidence),), figures=FIGURES)
+
+
+def on_the_command_line(of: Diagnosis) -> bool:
+    call: Any = SimpleNamespace(zone=None)
+    (finding,) = of.findings
+    text = "\n".join(command_line._lines(call, [of]))
+    return all(words in text for words in (SUMMARY, f"[{finding.code.name}]", finding.needs))
+
+
+def on_the_screen(of: Diagnosis) -> bool:
+    (finding,) = of.findings
+    thresholds = THRESHOLDS[finding.code.severity]
+    store = Store({CONNECTION: 1.0}, 0.0, {CONNECTION: Traits(thresholds=lambda _: thresholds)})
+    store.take(CONNECTION, Reading(CONNECTION, (FIGURES,)), 0.0)
+    store.take_diagnoses(CONNECTION, [of], 0.0, NOW, next_seconds=30.0)
+    (view,) = store.queues(1.0)
+    shown = [one for one in view.findings if one.finding and one.finding.code is finding.code]
+    listed = {one.key for one in store.findings(1.0)}
+    grave = finding.code.severity > Severity.NOTE
+    return len(shown) == 1 and bool(shown[0].words) and (shown[0].key in listed) == grave
+
+
+def in_the_report(of: Diagnosis) -> bool:
+    text = markdown(of, of.figures, [], None)
+    return SUMMARY in text and f"`{of.findings[0].code.name}`" in text and "judgement" in text
+
+
+def in_the_metrics(of: Diagnosis) -> bool:
+    seen = ConnectionState(Reading(CONNECTION, (FIGURES,)), 1.0, (of,), 1.0)
+    found = [
+        sample.labels
+        for family in families([seen])
+        for sample in family.samples
+        if family.name == "dbq_queue_findings_by_code"
+    ]
+    code = of.findings[0].code
+    return [(one["code"], one["severity"]) for one in found] == [(code.name, code.severity.word)]
+
+
+def in_the_recording(of: Diagnosis) -> bool:
+    (row,) = recorded([of], NOW)
+    code = of.findings[0].code
+    return (row["code"], row["severity"], row["verdict"]) == (
+        *(code.name, code.severity.word),
+        of.verdict,
+    )
+
+
+PLACES: Mapping[str, Callable[[Diagnosis], bool]] = {
+    "command line": on_the_command_line,
+    "screen": on_the_screen,
+    "report": in_the_report,
+    "metrics": in_the_metrics,
+    "recorder": in_the_recording,
+}
+
+
+def test_every_code_is_shown_everywhere() -> None:
+    table = {
+        code.name: [place for place, shows in PLACES.items() if shows(diagnosis(code))]
+        for code in CODES
+    }
+    lines = [
+        f"{name:24}" + "".join(f"{'yes' if place in there else 'NO':14}" for place in PLACES)
+        for name, there in table.items()
+    ]
+    print(f"{'':24}" + "".join(f"{place:14}" for place in PLACES), *lines, sep="\n")
+    assert all(there == list(PLACES) for there in table.values())
+
+
+@pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
+def test_every_code_says_what_to_do_where_nothing_mends_it(code: Code) -> None:
+    """By itself; findings say more where they can."""
+    (finding,) = diagnosis(code).findings
+    assert finding.needs.startswith("needs your judgement: ")
+    assert len(finding.needs) > len("needs your judgement: ") + 10
+
+
+async def test_what_cannot_be_told_is_not_all_clear_on_the_screen() -> None:
+    store = Store({CONNECTION: 1.0}, 0.0)
+    all_clear = replace(FIGURES, errors=0)
+    store.take(CONNECTION, Reading(CONNECTION, (all_clear,)), 0.0)
+    why = "consumption not known: two samples tell"
+    store.take_diagnoses(CONNECTION, [Diagnosis(QUEUE, (), (why,))], 0.0, NOW, next_seconds=30.0)
+    assert why in store.all_clear(1.0).words
+    assert not store.all_clear(1.0).clear
+
+
+def test_the_doctor_is_seen_to_work_as_soon_as_it_is_asked() -> None:
+    store = Store({CONNECTION: 1.0}, 0.0)
+    store.take(CONNECTION, Reading(CONNECTION, (replace(FIGURES, errors=0),)), 0.0)
+    store.take_diagnoses(CONNECTION, [Diagnosis(QUEUE, ())], 0.0, NOW, next_seconds=30.0)
+    assert store.all_clear(1.0).clear
+    store.asked_to_examine(CONNECTION)
+    assert store.all_clear(1.0).words == "the doctor is at work ..."
+    assert store.queues(1.0)[0].examining
+    store.take_diagnoses(CONNECTION, [Diagnosis(QUEUE, ())], 2.0, NOW, next_seconds=30.0)
+    assert store.all_clear(3.0).clear
+    assert not store.queues(3.0)[0].examining
+
+
+def test_old_figures_of_a_finding_carry_their_age() -> None:
+    store = Store({CONNECTION: 1.0}, 0.0)
+    store.take(CONNECTION, Reading(CONNECTION, (replace(FIGURES, errors=0),)), 0.0)
+    (code,) = (one for one in CODES if one.name == "poison")
+    store.take_diagnoses(CONNECTION, [diagnosis(code)], 0.0, NOW, next_seconds=30.0)
+    words = [[one.words for one in store.queues(at)[0].findings] for at in (1.0, 29.0)]
+    assert words == [[SUMMARY], [f"{SUMMARY} (29 s ago)"]]
+    # What figures say is of now.
+    errors = Store({CONNECTION: 1.0}, 0.0)
+    errors.take(CONNECTION, Reading(CONNECTION, (FIGURES,)), 0.0)
+    (limit,) = (one for one in CODES if one.name == "limit_reached")
+    errors.take_diagnoses(CONNECTION, [diagnosis(limit)], 0.0, NOW, next_seconds=30.0)
+    assert [one.words for one in errors.queues(29.0)[0].findings] == ["50 in error (limit 10)"]

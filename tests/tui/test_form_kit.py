@@ -1,0 +1,66 @@
+"""The one kit of fields, and what has to be typed to confirm."""
+
+import pytest
+from textual.app import App, ComposeResult
+
+from console.tui.widgets.field import Field, Form
+from console.tui.widgets.plan_pane import Confirmation
+from console.verbs.parameters import BATCH, CANARY, FILTER
+
+CHOICES = [("a", "the first"), ("b", "the second")]
+
+
+class Forms(App[None]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.changed: list[str] = []
+
+    def compose(self) -> ComposeResult:
+        with Form(id="form", hint="Enter makes the plan."):
+            yield Field("which", choices=CHOICES, help="one of two")
+
+    def on_field_changed(self, event: Field.Changed) -> None:
+        self.changed.append(event.field.field_name)
+
+
+async def test_text_flag_and_choice_are_fields_of_one_form() -> None:
+    app = Forms()
+    async with app.run_test(size=(80, 24)) as pilot:
+        form = app.query_one(Form)
+        form.offer([FILTER, BATCH, CANARY], {"filter": "state=error"})
+        await pilot.pause()
+        assert app.changed == []
+        fields = ("filter", "batch", "canary", "which")
+        assert sorted(form.texts) == sorted(fields)
+        assert [form.texts[name] for name in fields] == ["state=error", BATCH.default, "", "a"]
+        form.enter()
+        assert not form["filter"].is_wrong
+        form["canary"].enter()
+        await pilot.press("space")
+        form["which"].enter()
+        await pilot.press("right")
+        assert (form["canary"].value, form["which"].value) == ("yes", "b")
+        assert app.changed == ["canary", "which"]
+        # What cannot stand in a field is said under it, and it has the keys.
+        form["batch"].value = "none"
+        assert not form.check()
+        assert app.focused is form["batch"].control
+        form["batch"].value = "5"
+        assert form.check()
+
+
+@pytest.mark.parametrize(
+    ("word", "by_name", "does"),
+    [
+        ("y", False, True),
+        ("YES ", False, True),
+        ("mail", False, True),
+        ("y", True, False),
+        ("mail", True, True),
+        ("mails", True, False),
+        ("", False, False),
+        (" ", True, False),
+    ],
+)
+def test_only_the_word_that_is_wanted_confirms(word: str, *, by_name: bool, does: bool) -> None:
+    assert (Confirmation("mail", by_name).wrong(word) == "") == does

@@ -1,0 +1,86 @@
+"""Repairs that are verbs: each is a verb's name and its words, and runs as the verb does."""
+
+import shlex
+from dataclasses import replace
+
+import pytest
+
+from console.actions.execute import Control
+from console.audit import Outcome, Subject
+from console.catalog import Queue, installed_queue
+from console.designs import DESIGNS
+from console.doctor import repairs
+from console.doctor.repairs import ByVerb
+from console.engines import open_database
+from console.rights import Rights
+from console.verbs import MODULES, named
+from console.verbs import verb as line
+from console.verbs.verb import OnCount, OnProgress, Plan, Result, Target, Values
+
+SECONDS = 120.0
+
+
+def a_queue(design: str, name: str = "mail") -> Queue:
+    found = DESIGNS[design]
+    return installed_queue("public", name, found, found.complete_options({}))
+
+
+CLAIM, RING = a_queue("claim"), a_queue("ring", "--size")
+EVERY: list[tuple[ByVerb, str, dict[str, object]]] = [
+    (repairs.release_claims(CLAIM, 3, SECONDS), "release", {}),
+    (repairs.release_claims(CLAIM, 3, SECONDS, "unknown"), "release", {"unknown": True}),
+    (
+        repairs.release_claims(CLAIM, 3, SECONDS, "alive"),
+        "release",
+        {"filter": ("older=120s",), "force": True},
+    ),
+    (repairs.archive_done(CLAIM), "archive", {"filter": ("older=86400s",)}),
+    (repairs.upgrade(CLAIM, by_hand=False), "upgrade", {}),
+    (repairs.maintained(CLAIM, "vacuum"), "maintain", {}),
+    (repairs.relay(RING), "relay", {}),
+    (repairs.session_ended(CLAIM, 4711, SECONDS), "end-session", {"session": "4711"}),
+    (repairs.session_ended(CLAIM, "--x=1", SECONDS), "end-session", {"session": "--x=1"}),
+    (repairs.switch_on(CLAIM), "requeue", {}),
+    (repairs.end_conversations(CLAIM, 3), "release", {}),
+]
+
+
+@pytest.mark.parametrize(
+    ("repair", "verb", "said"), EVERY, ids=lambda one: getattr(one, "verb", "")
+)
+def test_a_repair_is_the_verb_that_its_command_line_names(
+    repair: ByVerb, verb: str, said: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[Target, Values]] = []
+
+    def plan(target: Target, values: Values, _: OnCount) -> Plan:
+        seen.append((target, values))
+        subject = Subject.of(target.database, target.queue, verb)
+        lines = ("planned",)
+        return Plan(subject, target.queue, lines, by_name=False, run=run)
+
+    def run(control: Control, on_progress: OnProgress) -> Result:
+        del control, on_progress
+        return Result(Outcome.DONE, ("done",))
+
+    of = named(verb)
+    constant = verb.replace("-", "_").upper()
+    module = f"console.verbs.{MODULES[verb]}"
+    monkeypatch.setattr(f"{module}.{constant}", replace(of, make_plan=plan))
+    monkeypatch.setattr(Target, "protection", None)
+    database = open_database("postgresql://nobody@127.0.0.1:1/nothing")
+    assert repair.plan(database) == ("planned",)
+    ((target, values),) = seen
+    default = line.values(of, {one.name: "x" for one in of.parameters if one.required})
+    assert values == {**default, **said}
+    assert (target.queue, target.rights) == (repair.queue, repair.rights)
+    assert target.thresholds_of("mail").stuck_after_seconds == repair.stuck_after_seconds
+    words = shlex.split(repair.command)
+    assert words[:2] == ["dbq-console", verb]
+    assert repair.queue.name in words
+    assert repair.rights >= of.right(values) > Rights.READ_ONLY
+    assert repair.summary
+    assert set(repair.words) <= set(words)
+    if not isinstance(repair, repairs.EndSession):
+        assert repair.run(database) == ("done",)
+    database.close()

@@ -1,0 +1,389 @@
+"""Looks at queues of the engine `mssql`: how long they wait, and what their statements ask."""
+
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, text
+
+from console import sql
+from console.catalog import LIMITS, installed_queue
+from console.designs import DESIGNS, designs_on
+from console.engines import PRODUCTS, Database, Timeouts, patience
+from console.engines.mssql import PRODUCT
+from console.engines.mssql.statement_timeout import StatementStopped, watched
+from console.errors import BusyError, ConnectionFailedError, TooSlowError
+from console.monitor.figures import StatusRow
+from console.monitor.sample import EstimateRow, take_sample
+from console.monitor.sample_queries import be_careful
+from tests.contract.variants import ALL, Variant, on
+from tests.lint_sql import variants
+from tests.unit.mssql_tools import Error, Odbc, opened, stand_in_for_pyodbc
+
+ROLLBACK = "IF @@TRANCOUNT > 0 ROLLBACK TRANSACTION"
+QUICK = Timeouts(statement_seconds=0.01, lock_seconds=0.04)
+LIMIT = re.compile(r"\{(\w+_limit)\}")
+LABEL = re.compile(r"/\* dbq ([\w.+]+) \*/")
+
+
+@pytest.fixture
+def odbc(monkeypatch: pytest.MonkeyPatch) -> Odbc:
+    return stand_in_for_pyodbc(monkeypatch)
+
+
+def hangs(odbc: Odbc, then: Sequence[Any], word: str = "slow") -> None:
+    """A statement with that word ends when it is cancelled, with these results."""
+
+    def answer(statement: str) -> Sequence[Any]:
+        if word not in statement:
+            return []
+        assert odbc.cancelled.wait(30), "nobody cancelled it"
+        return then
+
+    odbc.answer = answer
+
+
+@contextmanager
+def quick(database: Database) -> Iterator[Connection]:
+    """A transaction with time-outs of its own."""
+    with database.transaction("look") as connection:
+        yield connection.execution_options(dbq_timeouts=QUICK)
+
+
+CANCELLED = Error("HY008", "[HY008] [Microsoft]Operation canceled (0) (SQLExecDirectW)")
+
+
+@pytest.mark.parametrize(
+    "then",
+    [[CANCELLED], [[("one",), (1,)]]],
+    ids=["the server stopped", "the answer came at that moment"],
+)
+def test_a_statement_ends_by_a_limit_below_a_second(odbc: Odbc, then: Sequence[Any]) -> None:
+    database = opened()
+    hangs(odbc, then)
+    with pytest.raises(TooSlowError) as late, quick(database) as connection:
+        connection.execute(text("SELECT slow"))
+    assert late.value.why == "this statement reached its time-out"
+    assert odbc.sent[-1] == ROLLBACK
+    # The connection is as good as it was, and its time-outs are the usual ones again.
+    with database.transaction("push") as connection:
+        connection.execute(text("SELECT 2"))
+    assert odbc.sent[-5:] == [
+        *("SET LOCK_TIMEOUT 500", "SELECT 1"),
+        *("BEGIN TRANSACTION", "SELECT 2", "COMMIT TRANSACTION"),
+    ]
+    assert len(odbc.connections) == 1
+    database.close()
+
+
+def test_what_cannot_be_undone_after_a_cancel_is_closed(odbc: Odbc) -> None:
+    """FreeTDS does not know that a connection is dead whose server said nothing."""
+    database = opened()
+    hangs(odbc, [Error("HY000", "[HY000] [FreeTDS][SQL Server]Unknown error (0) (SQLExecDirectW)")])
+    slow = odbc.answer
+    state = Error("24000", "[24000] [FreeTDS][SQL Server]Invalid cursor state (0) (SQLExecDirectW)")
+    odbc.answer = lambda statement: [state] if statement == ROLLBACK else slow(statement)
+    with pytest.raises(TooSlowError), quick(database) as connection:
+        connection.execute(text("SELECT slow"))
+    assert odbc.connections[0].closed
+    database.close()
+
+
+def test_a_lock_is_waited_for_as_long_as_a_look_has_time(odbc: Odbc) -> None:
+    database = opened()
+    patient = Timeouts(statement_seconds=60.0, lock_seconds=QUICK.lock_seconds)
+    with database.session("look") as session:
+        for _ in range(2):
+            with session.transaction("look") as connection:
+                connection.execution_options(dbq_timeouts=patient)
+                connection.execute(text("SELECT 2"), {})
+    sent = odbc.sent[1:]
+    assert sent == [
+        *("BEGIN TRANSACTION", "SET LOCK_TIMEOUT 40", "SELECT 2", "COMMIT TRANSACTION"),
+        *("BEGIN TRANSACTION", "SELECT 2", "COMMIT TRANSACTION"),
+    ]
+    with database.transaction("push"):
+        pass
+    assert odbc.sent[len(sent) + 1 :] == [
+        *("SET LOCK_TIMEOUT 500", "SELECT 1", "BEGIN TRANSACTION", "COMMIT TRANSACTION")
+    ]
+    database.close()
+
+
+def seconds_of(odbc: Odbc, database: Database) -> int:
+    with database.transaction("look") as connection:
+        connection.execute(text("SELECT 2"))
+    return int(odbc.connections[0].timeout)
+
+
+def test_the_driver_s_time_out_leaves_room_for_a_silent_server(odbc: Odbc) -> None:
+    database = opened()
+    assert seconds_of(odbc, database) == 3
+    with patience(6.5):
+        assert seconds_of(odbc, database) == 2
+    with patience(2.0):
+        assert seconds_of(odbc, database) == 1  # 0 would be for ever
+    assert seconds_of(odbc, database) == 3
+    database.close()
+
+
+def test_a_connect_takes_no_longer_than_there_is_patience(odbc: Odbc) -> None:
+    database = opened()
+    with patience(4.9), database.transaction("look"):
+        pass
+    ((_, arguments),) = odbc.opened
+    assert arguments["timeout"] == 4
+    database.close()
+
+
+def test_where_patience_has_ended_nothing_is_asked(odbc: Odbc) -> None:
+    database = opened()
+    with (
+        pytest.raises(ConnectionFailedError) as failed,
+        database.transaction("look") as connection,
+        patience(0.0),
+    ):
+        connection.execute(text("SELECT 2"))
+    assert failed.value.why == "the server has not answered within 0 s"
+    assert "SELECT 2" not in odbc.sent
+    # What may still run there ends with its connection.
+    assert odbc.connections[0].closed
+    database.close()
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_patience_ends_what_runs(odbc: Odbc, stopped: bool) -> None:
+    database = opened()
+    hangs(odbc, [CANCELLED])
+    stop = threading.Event()
+    with database.transaction("look"):
+        pass
+    asked = odbc.answer
+
+    def answer(statement: str) -> Sequence[Any]:
+        if "slow" in statement:
+            stop.set()
+        return asked(statement)
+
+    odbc.answer = answer
+    told: Callable[[], bool] = stop.is_set if stopped else (lambda: False)
+    with (
+        patience(60.0 if stopped else 0.2, told),
+        pytest.raises(BusyError) as late,
+        database.transaction("look") as connection,
+    ):
+        connection.execute(text("SELECT slow"))
+    assert ("nobody waits" if stopped else "within 0.2 s") in late.value.why
+    assert odbc.connections[0].closed
+    database.close()
+
+
+def test_whatever_ends_a_statement_its_watcher_ends_too() -> None:
+    seen: list[threading.Thread] = []
+
+    def interrupted() -> None:
+        seen.extend(t for t in threading.enumerate() if t.name == "dbq-watch")
+        raise KeyboardInterrupt
+
+    with patience(60.0), pytest.raises(KeyboardInterrupt), watched(lambda: None, None):
+        interrupted()
+    (watcher,) = seen
+    assert not watcher.is_alive()
+
+
+def test_a_driver_that_cannot_cancel_is_left_to_its_time_out() -> None:
+    def refuse() -> None:
+        told.release()
+        raise Error("HY000", "[HY000] no")
+
+    told = threading.Semaphore(0)
+    with pytest.raises(StatementStopped), watched(refuse, time.monotonic()):
+        # More than once: it may not have begun when it was told first.
+        assert all(told.acquire(timeout=30) for _ in range(2))
+
+
+def answering(odbc: Odbc, **rows: list[Any]) -> list[str]:
+    """Each labelled statement gets its rows; the labels that were asked, in their order."""
+    labels: list[str] = []
+
+    def answer(statement: str) -> Sequence[Any]:
+        found = LABEL.match(statement)
+        if found is None:
+            return []
+        labels.append(found[1])
+        given = rows.get(found[1].replace(".", "_"))
+        return [given] if given is not None else []
+
+    odbc.answer = answer
+    return labels
+
+
+STATUS = tuple(StatusRow.__dataclass_fields__)
+SEEN = dict.fromkeys(STATUS) | {"schema": "dbo", "queue": "orders", "ready": 10_001}
+CIRCUMSTANCES = ("life", "sees_writers", "now")
+HOLDERS = (
+    *("schema", "relation", "session_id", "prepared_transaction", "user_name", "application_name"),
+    *("state", "transaction_seconds", "held_at_least_seconds", "held_at_most_seconds"),
+)
+QUEUES = ("schema", "name", "design", "kind", "options", "roles", "version", "installed_by")
+CAPABILITIES = {
+    "server_version": "16.0.4185.3",
+    "version_number": 160004185,
+    "edition": "Developer",
+    "engine_edition": 3,
+    "database": "orders",
+    "database_user": "ops",
+    "read_only": False,
+    "sees_all_sessions": True,
+    "sees_counters": True,
+    "may_create": True,
+    "impersonates_owner": True,
+    "counts_rows": True,
+    "read_committed_snapshot": True,
+    "broker_enabled": True,
+    "online_rebuild": True,
+    "babelfish": False,
+    "encoding": "UTF-16",
+    "compatibility_level": 160,
+}
+
+
+def looked_at(odbc: Odbc, *, writers: bool, counters: bool) -> tuple[Any, list[str]]:
+    """A look at one deep queue on a server that lets these be seen."""
+    roles = '{"id": "id", "payload": "payload", "pushed_at": "pushed_at"}'
+    queue = ("dbo", "orders", "fifo", "installed", "{}", roles, 1, "me", "here", None)
+    holder = ("dbo", "orders", 57, None, "app", "worker", "idle in transaction", 99.0, 12.0, 12.5)
+    told = CAPABILITIES | {"sees_counters": counters, "counts_rows": counters}
+    estimate = ("dbo", "orders", 50_000.0 if counters else None, None, None, None, None)
+    labels = answering(
+        odbc,
+        catalog_exists=[
+            ("present", "audited", "decided", "decisions_readable"),
+            (True, False, True, False),
+        ],
+        catalog_queues=[(*QUEUES, "installed_from", "installed_at"), queue],
+        catalog_settings=[("name", "value")],
+        server_capabilities=[tuple(told), tuple(told.values())],
+        server_circumstances=[CIRCUMSTANCES, ("since then", writers, None)],
+        server_holders=[HOLDERS, holder],
+        monitor_status=[STATUS, tuple(SEEN.values())],
+        monitor_estimate=[tuple(EstimateRow.__dataclass_fields__), estimate],
+    )
+    database = opened()
+    sample = take_sample(database)
+    database.close()
+    return sample, labels
+
+
+def test_a_look_at_all_there_is(odbc: Odbc) -> None:
+    sample, labels = looked_at(odbc, writers=True, counters=True)
+    (seen,) = sample.queues
+    assert sample.life == "since then"
+    assert seen.row.ready == 10_001
+    assert seen.estimates["ready"] == 50_000.0
+    assert [(h.session, h.transaction_seconds, h.held_for) for h in seen.holders] == [
+        (57, 99.0, "12.5 s")
+    ]
+    assert "SET LOCK_TIMEOUT 20" in odbc.sent
+    assert labels.count("server.circumstances") == 3
+
+
+def test_a_look_without_rights(odbc: Odbc) -> None:
+    sample, labels = looked_at(odbc, writers=False, counters=False)
+    (seen,) = sample.queues
+    assert seen.row.ready == 10_001
+    # Unknown, not none; and no error is provoked each second to find that out.
+    assert seen.holders is None
+    assert "server.holders" not in labels
+    assert seen.estimates["ready"] is None
+    assert not [asked for asked in odbc.sent if "sys.dm_" in asked and "dbq server" not in asked]
+
+
+def test_care_lasts_until_the_connection_goes_back(odbc: Odbc) -> None:
+    answering(odbc, server_circumstances=[CIRCUMSTANCES, ("x", True, None)])
+    database = opened()
+    with database.transaction("look") as connection:
+        found = be_careful(connection, database, 0.05, 0.04)
+        limits = connection.connection.dbapi_connection.limits  # type: ignore[union-attr]
+    assert (found.life, found.sees_writers) == ("x", True)
+    assert (limits.statement_seconds, limits.lock_seconds) == (0.05, 0.04)
+    with database.transaction("push") as connection:
+        assert connection.connection.dbapi_connection.limits == database.timeouts  # type: ignore[union-attr]
+    database.close()
+
+
+def placeholders(engine: str, design: str) -> set[str]:
+    """What a look can leave out by, of all kinds of such a queue."""
+    product, of = PRODUCTS[engine], DESIGNS[design]
+    names = {name: f"{{{name}}}" for name in LIMITS}
+    queues = (installed_queue("s", "q", of, options) for options in variants(of, engine))
+    scopes = (queue.scope(product, **names) for queue in queues)
+    texts = (sql.script(f"{design}.status", product.dialect, scope) for scope in scopes)
+    return {name for text in texts for name in LIMIT.findall(text)}
+
+
+@pytest.mark.parametrize("design", designs_on("mssql"))
+def test_every_figure_of_a_look_can_be_left_out(design: str) -> None:
+    if "postgresql" in DESIGNS[design].engines:
+        assert placeholders("mssql", design) == placeholders("postgresql", design)
+    assert {"ready_limit"} <= placeholders("mssql", design) <= LIMITS.keys()
+    # No other bound than these.
+    template = sql.statement("mssql", f"{design}.status").template
+    assert not re.search(r"TOP \(\d+\)", template)
+
+
+def test_both_engines_have_the_same_looks() -> None:
+    for design in DESIGNS.values():
+        if set(design.engines) == {"postgresql", "mssql"}:
+            for name in ("status", "claims", "estimate", "gate"):
+                both = [sql.has(PRODUCTS[e], f"{design.name}.{name}") for e in design.engines]
+                assert len(set(both)) == 1, f"{design.name}.{name}"
+
+
+@pytest.mark.parametrize("variant", on("mssql", ALL), ids=str)
+def test_a_state_is_estimated_by_an_index_that_is_there(variant: Variant) -> None:
+    """By name: another one's rows would be another state's."""
+    queue = variant.queue("sales", "orders", "mssql")
+    estimate = sql.script(f"{variant.design.name}.estimate", PRODUCT.dialect, queue.scope(PRODUCT))
+    tables = sql.script(f"{variant.design.name}.tables", PRODUCT.dialect, queue.scope(PRODUCT))
+    named = dict(re.findall(r"i\.name = N'(\w+)' THEN p\.row_count END\) AS (\w+)", estimate))
+    for index, state in named.items():
+        (made,) = re.findall(rf"INDEX \[{index}\] ON [^;]*?\sWHERE ([^;]*?)\s+WITH", tables)
+        assert made in FILTERS[state], f"{index}: {made}"
+    if queue.finishes:
+        assert {"claimed", "errors"} <= set(named.values())
+
+
+FILTERS = {
+    "ready": {"processing_started_at IS NULL", "status = 0"},
+    "claimed": {
+        "processing_started_at IS NOT NULL AND done_at IS NULL",
+        "claimed_at IS NOT NULL AND done_at IS NULL",
+        "status = 1",
+    },
+    "done": {"status = 2"},
+    "errors": {"done_at IS NOT NULL", "status = 4"},
+}
+
+
+def test_nothing_is_estimated_from_what_may_not_be_read() -> None:
+    for variant in on("mssql", ALL):
+        queue = variant.queue("sales", "orders", "mssql")
+        asked = sql.script(
+            f"{variant.design.name}.estimate", PRODUCT.dialect, queue.scope(PRODUCT, counters="no")
+        )
+        assert "FROM" not in asked
+
+
+def test_a_time_out_that_cannot_be_set_is_an_error_like_any_other(odbc: Odbc) -> None:
+    lost = Error("08S01", "[08S01] [Microsoft]Communication link failure (0) (SQLExecDirectW)")
+    odbc.answer = lambda statement: [lost] if statement == "SET LOCK_TIMEOUT 40" else []
+    database = opened()
+    with pytest.raises(ConnectionFailedError), quick(database) as connection:
+        connection.execute(text("SELECT 2"))
+    assert "SELECT 2" not in odbc.sent
+    database.close()

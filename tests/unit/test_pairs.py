@@ -1,0 +1,44 @@
+"""What the short tier runs of cases over variants: every pair, and no case for nothing."""
+
+from tests.contract.variants import ALL, BEHAVIOURS
+from tests.pairs import covering, pairs_of
+
+TESTS = ("test_a", "test_b", "test_c")
+CASES = [frozenset(pairs_of(test, [variant])) for test in TESTS for variant in (*ALL, *BEHAVIOURS)]
+CHOSEN = covering(CASES)
+
+
+def of_chosen() -> frozenset[object]:
+    return frozenset[object]().union(*(CASES[number] for number in CHOSEN))
+
+
+def test_every_pair_is_there() -> None:
+    assert of_chosen() == frozenset[object]().union(*CASES)
+
+
+def test_each_design_with_each_payload_and_each_of_its_options_values() -> None:
+    seen = of_chosen()
+    for variant in ALL:
+        assert (variant.design.name, ("payload", variant.payload)) in seen
+        for name, value in variant.given.items():
+            assert (variant.design.name, (name, value)) in seen
+
+
+def test_each_test_with_each_payload() -> None:
+    payloads = {variant.payload for variant in ALL}
+    assert {(t, ("payload", p)) for t in TESTS for p in payloads} <= of_chosen()
+
+
+def test_a_case_that_adds_nothing_does_not_run() -> None:
+    assert len(CHOSEN) < len(CASES) / 3
+    assert covering([CASES[0], CASES[0]]) == {0}
+
+
+def test_it_is_the_same_every_time() -> None:
+    assert covering(list(CASES)) == CHOSEN
+
+
+def test_a_case_of_two_variants_shows_the_pairs_of_both() -> None:
+    one, other = ALL[0], ALL[-1]
+    both = set(pairs_of("test", [one, other]))
+    assert both == set(pairs_of("test", [one])) | set(pairs_of("test", [other]))

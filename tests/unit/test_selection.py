@@ -1,0 +1,104 @@
+"""Choosing where nothing gives an order: each message once, however many there are."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.actions import rows
+from console.catalog import Kind, Queue, installed_queue
+from console.designs import DESIGNS
+from console.engines.mssql import PRODUCT
+from console.errors import UsageError
+from console.monitor.filters import NOTHING
+from console.monitor.message import Message, MessageQuery
+from console.monitor.scan_query import MessageSource
+
+HEAP = DESIGNS["heap"]
+QUEUE = installed_queue("dbo", "q", HEAP, HEAP.complete_options({}, "mssql"))
+THEIRS = Queue("dbo", "q", HEAP, {}, {"payload": "p"}, kind=Kind.ADOPTED)
+AT = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+def message(id_: str | None) -> Message:
+    nothing: dict[str, Any] = dict.fromkeys(Message.__dataclass_fields__)
+    return Message(**{**nothing, "key": "", "id": id_, "state": "ready"})
+
+
+class Scan:
+    """A search of a heap: what a scan meets first, without a place to go on from."""
+
+    lying: tuple[str | None, ...] = ()
+    most = 0
+    """It reads no more than these."""
+
+    def __init__(self, source: MessageSource, wanted: MessageQuery, after: str | None) -> None:
+        del source
+        assert after is None
+        self.ended, self.next, self.read = False, None, 0
+        within = self.lying[: min(wanted.limit, self.most)]
+        self.found = [message(id_) for id_ in within]
+        self.complete = len(within) == len(self.lying)
+
+    def step(self, connection: object) -> None:
+        del connection
+        self.ended = True
+
+
+class _Session:
+    @contextmanager
+    def transaction(self, doing: str) -> Iterator[None]:
+        del doing
+        yield
+
+
+class _Source(MessageSource):
+    def begin(self, *_: object) -> None:
+        """Nothing to be careful with."""
+
+
+def choice(queue: Queue = QUEUE) -> rows.Selection:
+    source = _Source(PRODUCT, queue, "text", "bigint")
+    anything: Any = _Session()
+    return rows.Selection(anything, anything, source, NOTHING, ["ready"], AT)
+
+
+@pytest.fixture
+def scan(monkeypatch: pytest.MonkeyPatch) -> type[Scan]:
+    class Here(Scan):
+        pass
+
+    monkeypatch.setattr(rows, "Search", Here)
+    return Here
+
+
+@given(st.integers(0, 60), st.integers(1, 9), st.integers(0, 70), st.data())
+def test_each_once_whether_they_stay_or_go(
+    count: int, most: int, bound: int, data: st.DataObject
+) -> None:
+    """A plan leaves them there; what acts takes each, or leaves it to others."""
+    with pytest.MonkeyPatch.context() as patch:
+
+        class Here(Scan):
+            lying = tuple(map(str, range(count)))
+
+        Here.most = max(most, bound)
+        patch.setattr(rows, "Search", Here)
+        chosen, met = choice(), []
+        while found := chosen.next(most):
+            ids = [one.id for one in found]
+            met += ids
+            gone = {id_ for id_ in ids if data.draw(st.booleans())}
+            Here.lying = tuple(id_ for id_ in Here.lying if id_ not in gone)
+        assert len(set(met)) == len(met)
+        assert {str(n) for n in range(min(count, Here.most))} <= set(met)
+
+
+def test_what_cannot_be_told_apart_is_refused(scan: type[Scan]) -> None:
+    scan.lying, scan.most = (None, None), 10
+    with pytest.raises(UsageError, match="told apart"):
+        choice(THEIRS).next(5)

@@ -1,0 +1,121 @@
+"""Who waits for whom: every one in the trees once, whatever the waits look like."""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.monitor.wait_graph import Node, wait_graph
+
+Waits = dict[int, list[int]]
+WAITS = st.dictionaries(st.integers(0, 12), st.lists(st.integers(0, 14), max_size=4), max_size=13)
+
+
+def pairs(trees: tuple[Node[int], ...]) -> Iterator[tuple[Node[int], Node[int] | None]]:
+    """Every node with the one above it."""
+    left: list[tuple[Node[int], Node[int] | None]] = [(tree, None) for tree in trees]
+    while left:
+        node, above = left.pop()
+        yield node, above
+        left += [(waiter, node) for waiter in node.waiters]
+
+
+def reached(blocked_by: Waits, start: int) -> set[int]:
+    """All for whom `start` waits, over others too."""
+    found: set[int] = set()
+    left = [start]
+    while left:
+        for other in blocked_by.get(left.pop(), []):
+            if other not in found:
+                found.add(other)
+                left.append(other)
+    return found
+
+
+def without_selves(waits: Waits) -> Waits:
+    return {key: [other for other in others if other != key] for key, others in waits.items()}
+
+
+@given(WAITS)
+def test_each_that_waits_or_is_waited_for_stands_in_one_place(waits: Waits) -> None:
+    waits = without_selves(waits)
+    concerned = {key for key, others in waits.items() if others}
+    concerned |= {other for others in waits.values() for other in others}
+    placed = [node.key for node, _ in pairs(wait_graph(waits))]
+    assert sorted(placed) == sorted(concerned)
+
+
+@given(WAITS)
+def test_each_stands_below_one_for_whom_it_waits(waits: Waits) -> None:
+    for node, above in pairs(wait_graph(waits)):
+        if above is not None:
+            assert above.key in waits[node.key]
+            assert not node.cut
+
+
+@given(WAITS)
+def test_roots_wait_for_nobody_or_were_cut_out_of_a_circle(waits: Waits) -> None:
+    waits = without_selves(waits)
+    for tree in wait_graph(waits):
+        if tree.cut:
+            assert tree.key in reached(waits, tree.key)
+        else:
+            assert not waits.get(tree.key)
+
+
+@given(WAITS)
+def test_no_circle_is_cut_where_a_root_leads_into_it(waits: Waits) -> None:
+    """Who can be told by a root that waits for nobody is told by that one."""
+    free = {key for key in range(15) if not waits.get(key)}
+    for tree in wait_graph(without_selves(waits)):
+        if tree.cut:
+            assert not reached(waits, tree.key) & free
+
+
+@given(WAITS, st.randoms())
+def test_the_order_of_what_was_seen_changes_no_tree_s_members_without_circles(
+    waits: Waits, random: object
+) -> None:
+    ordered = {key: [other for other in others if other > key] for key, others in waits.items()}
+    backwards = dict(reversed(ordered.items()))
+    sizes = sorted(tree.size for tree in wait_graph(ordered))
+    assert sum(sizes) == sum(tree.size for tree in wait_graph(backwards))
+    assert {tree.key for tree in wait_graph(ordered)} == {
+        tree.key for tree in wait_graph(backwards)
+    }
+
+
+def test_a_row_behind_a_row() -> None:
+    """As PostgreSQL tells it: the first waits for the holder, the others for the first."""
+    assert wait_graph({2: [1], 3: [2], 4: [2]}) == (Node(1, (Node(2, (Node(3), Node(4))),)),)
+
+
+def test_of_several_the_one_nearest_to_a_root_counts() -> None:
+    (tree, other) = wait_graph({4: [3, 1], 3: [2], 2: [1], 6: [5]})
+    assert tree == Node(1, (Node(4), Node(2, (Node(3),))))
+    assert (tree.size, other.size) == (4, 2)
+
+
+def test_a_deadlock_is_cut_where_it_is_a_circle_and_not_in_the_line_behind_it() -> None:
+    (tree,) = wait_graph({1: [2], 2: [3], 3: [2]})
+    assert (tree.key in {2, 3}, tree.cut, tree.size) == (True, True, 3)
+
+
+@pytest.mark.parametrize("waits", [{}, {1: []}, {1: [1]}, {1: [], 2: []}])
+def test_nobody_waits(waits: Waits) -> None:
+    assert wait_graph(waits) == ()
+
+
+def test_a_long_line_is_no_trouble() -> None:
+    (tree,) = wait_graph({n: [n - 1] for n in range(1, 5000)})
+    assert tree.size == 5000
+
+
+def test_the_object_for_json() -> None:
+    (tree,) = wait_graph({2: [1], 1: [2]})
+    assert tree.as_json() == {
+        "session": 2,
+        "deadlock": True,
+        "waiters": [{"session": 1, "deadlock": False, "waiters": []}],
+    }
