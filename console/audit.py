@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from console import catalog, sql, state
+from console import catalog, decisions, sql, state
 from console.catalog import Queue
 from console.engines import Database, product_of
 from console.errors import BusyError, ConsoleError, RefusedError, UsageError
@@ -196,10 +196,10 @@ def begin(connection: Connection, subject: Subject) -> int:
     RefusedError where the queue is protected from it, or paused and it brings messages.
     """
     schema, queue, verb = subject.schema, subject.queue, subject.verb
-    if verb in catalog.PROTECTED_FROM:
-        catalog.require_unprotected(connection, schema, queue, verb)
-    if verb in catalog.REFUSED_WHILE_PAUSED:
-        catalog.require_not_paused(connection, schema, queue, verb)
+    if verb in decisions.PROTECTED_FROM:
+        decisions.require_unprotected(connection, schema, queue, verb)
+    if verb in decisions.REFUSED_WHILE_PAUSED:
+        decisions.require_not_paused(connection, schema, queue, verb)
     return sql.value(
         connection,
         int,
@@ -341,7 +341,7 @@ def prepare_decisions(connection: Connection) -> None:
     from sqlalchemy.exc import DBAPIError  # noqa: PLC0415  # a verb imports what it uses
 
     prepare(connection)
-    if catalog.has_decisions(connection):
+    if decisions.has_decisions(connection):
         return
     doing = "make the tables of decisions in this database's catalog"
     try:
@@ -353,7 +353,7 @@ def prepare_decisions(connection: Connection) -> None:
 def make_catalog(connection: Connection) -> None:
     """What is missing of it is made by whoever owns it, and the roles get their rights on it."""
     sql.run(connection, "catalog.lock")
-    if catalog.has_audit(connection) and catalog.has_decisions(connection):
+    if catalog.has_audit(connection) and decisions.has_decisions(connection):
         return
     sql.run(connection, "catalog.bootstrap")
     sql.run(connection, "roles.catalog")

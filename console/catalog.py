@@ -8,16 +8,17 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import StrEnum
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from console import sql
+from console import decisions, sql
+from console.decisions import Decision
 from console.designs import Design, recorded
 from console.engines import Database, Product, product_of
 from console.errors import RefusedError, UsageError
-from console.formats import duration, moment, numbered
+from console.formats import duration, numbered
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -185,92 +186,6 @@ class _Setting:
 
 
 @dataclass(frozen=True)
-class _Found:
-    present: bool
-    audited: bool
-    decided: bool
-    decisions_readable: bool
-
-
-@dataclass(frozen=True)
-class Decision:
-    """What an operator has decided of a queue or a finding, and holds until it is taken back."""
-
-    kind: str
-    """`pause`, `protection`, `silence` or `acknowledge`."""
-    code: str
-    """Of the finding; empty where it is about the queue."""
-    schema: str
-    queue: str
-    """Empty, as the schema: of every queue."""
-    operator: str
-    database_user: str
-    reason: str
-    since: datetime
-    until: datetime | None
-    push: bool
-    """Of a pause: whether pushes are paused too."""
-    severity: str
-    """Of an acknowledged finding, at that time."""
-
-    @property
-    def done(self) -> str:
-        """What was decided, in a word: `protected`."""
-        done = {"pause": "paused", "protection": "protected", "silence": "silenced"}
-        return done.get(self.kind, "acknowledged")
-
-    @property
-    def words(self) -> str:
-        """Who, since when, why: `protected by ann@etl01 since 2026-11-22 03:04:05 UTC: audit`."""
-        pushes = ", its pushes too," if self.push else ""
-        return f"{self.done}{pushes} by {self.operator} {self.lasting}"
-
-    @property
-    def lasting(self) -> str:
-        """Since when, until when, why."""
-        text = f"since {moment(self.since, UTC)}"
-        if self.until is not None:
-            text += f", until {moment(self.until, UTC)}"
-        return f"{text}: {self.reason}" if self.reason else text
-
-    @property
-    def shown(self) -> str:
-        """The same for a screen: `PROTECTED by ann@etl01 since ...`."""
-        done, _, rest = self.words.partition(" ")
-        return f"{done.upper()} {rest}"
-
-    def mark(self, now: datetime) -> str:
-        """In as few words as a narrow screen has room for: `PAUSED 12 min, ann`."""
-        seconds = max(0, round((now - self.since).total_seconds()))
-        lasted = duration(seconds) if seconds >= 60 else f"{seconds} s"
-        who = self.operator.partition("@")[0]
-        return f"{self.shown.split()[0].rstrip(',')} {lasted}, {who}"
-
-    def as_json(self) -> dict[str, object]:
-        """The stable object of `status --json`, and of a finding's `silenced`."""
-        until = None if self.until is None else self.until.isoformat()
-        shown: dict[str, object] = {"kind": self.kind, "operator": self.operator}
-        shown |= {"since": self.since.isoformat(), "until": until, "reason": self.reason}
-        return shown | ({"push": self.push} if self.kind == "pause" else {})
-
-
-@dataclass(frozen=True)
-class Note:
-    """What an operator noted of what happened outside: a release, a fail-over."""
-
-    schema: str
-    queue: str
-    """Empty, as the schema: of the whole database."""
-    noted_at: datetime
-    operator: str
-    note: str
-
-    def as_json(self) -> dict[str, object]:
-        """The stable object of `report --json`."""
-        return {**vars(self), "noted_at": self.noted_at.isoformat()}
-
-
-@dataclass(frozen=True)
 class Acting:
     """What an operator is doing to a queue now, as the audit tells it."""
 
@@ -299,73 +214,12 @@ class Acting:
 
 def has_catalog(connection: Connection) -> bool:
     """Whether the console was ever used to install or adopt anything here."""
-    return _found(connection).present
+    return decisions.kept(connection).present
 
 
 def has_audit(connection: Connection) -> bool:
     """Whether the catalog keeps an audit: one that an older console made does not."""
-    return _found(connection).audited
-
-
-PROTECTED_FROM = frozenset({"purge", "archive", "uninstall"})
-"""The verbs that a protected queue refuses; a smaller size it refuses too."""
-
-
-def protection(connection: Connection, schema: str, queue: str) -> Decision | None:
-    """Who has protected the queue, from this console or another; None: nobody."""
-    found = (one for one in decisions(connection) if one.kind == "protection")
-    return next((one for one in found if (one.schema, one.queue) == (schema, queue)), None)
-
-
-REFUSED_WHILE_PAUSED = frozenset({"restore", "replay"})
-
-
-def require_not_paused(connection: Connection, schema: str, queue: str, doing: str) -> None:
-    """RefusedError where an operator has paused the queue: nobody would pop what comes to it."""
-    found = (one for one in decisions(connection) if one.kind == "pause")
-    of = (schema, queue)
-    if one := next((one for one in found if (one.schema, one.queue) == of), None):
-        raise RefusedError(
-            f"Nothing was changed: {queue!r} is paused, so there is no {doing}.",
-            why=one.words,
-            next_step=f"Ask them; then: dbq-console resume {queue}",
-        )
-
-
-def require_unprotected(connection: Connection, schema: str, queue: str, doing: str) -> None:
-    """RefusedError where an operator has protected the queue."""
-    if one := protection(connection, schema, queue):
-        raise RefusedError(
-            f"Nothing was changed: {queue!r} is protected from {doing}.",
-            why=one.words,
-            next_step=f"Ask them; then: dbq-console unprotect {queue}",
-        )
-
-
-def has_decisions(connection: Connection) -> bool:
-    """Whether the catalog keeps decisions: one that an older console made does not."""
-    return _found(connection).decided
-
-
-def decisions(connection: Connection) -> list[Decision]:
-    """All that hold; none where the catalog keeps none yet."""
-    return _decisions(connection) if has_decisions(connection) else []
-
-
-def notes(connection: Connection, queue: Queue, limit: int) -> list[Note]:
-    """Of the queue and of the whole database, the newest first."""
-    if not _found(connection).decisions_readable:
-        return []
-    where = {"schema": queue.schema, "queue": queue.name}
-    return sql.rows(connection, Note, "catalog.notes", n=limit, **where)
-
-
-def _decisions(connection: Connection) -> list[Decision]:
-    return sql.rows(connection, Decision, "catalog.decisions")
-
-
-def _found(connection: Connection) -> _Found:
-    return sql.row(connection, _Found, "catalog.exists")
+    return decisions.kept(connection).audited
 
 
 def queues(connection: Connection) -> list[Queue]:
@@ -424,13 +278,13 @@ class Catalog:
 
 def read(connection: Connection) -> Catalog:
     """The whole catalog; an empty one where there is none."""
-    found = _found(connection)
+    found = decisions.kept(connection)
     if not found.present:
         return Catalog()
     acting: Sequence[Acting] = ()
     if found.audited:
         acting = sql.rows(connection, Acting, "catalog.running")
-    decided = _decisions(connection) if found.decisions_readable else ()
+    decided = decisions.read(connection) if found.decisions_readable else ()
     return Catalog(_queues(connection), _is_production(connection), acting, decided)
 
 

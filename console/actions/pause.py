@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from console import audit, catalog, sql
+from console import audit, decisions, sql
 from console.audit import ImbalanceError
 from console.catalog import Queue
 from console.engines import Database, product_of
@@ -57,11 +57,11 @@ class _Kept:
 def installed_code(connection: Connection, queue: Queue, names: Sequence[str]) -> list[Installed]:
     """What the server has under these names; of a paused queue what resume will put back."""
     found = _on_server(connection, queue, names)
-    kept = _kept(connection, queue) if catalog.has_decisions(connection) else []
+    kept = _kept(connection, queue)
     if not kept:
         return found
-    now = {one.name: one for one in _code(connection, queue, names)}
-    back = {(one.name, one.id): one for one in kept if now[one.name].exchanged}
+    replaced = _replaced(connection, queue, kept)
+    back = {(one.name, one.id): one for one in kept if one.name not in replaced}
     return [
         Installed(one.name, one.id, one.signature, one.settings, one.body)
         if (one := back.get((row.name, row.id))) is not None
@@ -124,7 +124,7 @@ def resume(database: Database, queue: Queue) -> datetime:
         kept = _kept(connection, queue)
         if not kept:
             raise UsageError(f"The queue {queue.name!r} is not paused.")
-        if replaced := undone(connection, queue):
+        if replaced := _replaced(connection, queue, kept):
             raise RefusedError(
                 f"The queue {queue.name!r} cannot be resumed as it stands.",
                 why=f"Somebody has replaced {replaced[0]} since it was paused.",
@@ -137,10 +137,10 @@ def resume(database: Database, queue: Queue) -> datetime:
 def lift(connection: Connection, queue: Queue) -> bool | None:
     """For an upgrade, in its transaction: what was installed is put back, but for what somebody has
     replaced since; whether pushes were paused too. None: the queue is not paused."""
-    kept = _kept(connection, queue) if catalog.has_decisions(connection) else []
+    kept = _kept(connection, queue)
     if not kept:
         return None
-    replaced = undone(connection, queue)
+    replaced = _replaced(connection, queue, kept)
     _put_back(connection, queue, [one for one in kept if one.name not in replaced])
     return kept[0].push
 
@@ -154,9 +154,11 @@ def exchange_again(connection: Connection, queue: Queue, *, push: bool) -> None:
 
 def undone(connection: Connection, queue: Queue) -> list[str]:
     """The functions of a paused queue that somebody has replaced: they pop, or push, again."""
-    kept = _kept(connection, queue) if catalog.has_decisions(connection) else []
-    if not kept:
-        return []
+    kept = _kept(connection, queue)
+    return _replaced(connection, queue, kept) if kept else []
+
+
+def _replaced(connection: Connection, queue: Queue, kept: Sequence[_Kept]) -> list[str]:
     there = {one.name: one for one in _code(connection, queue, [one.name for one in kept])}
     return [one.name for one in kept if one.name not in there or not there[one.name].exchanged]
 
@@ -210,4 +212,6 @@ def _code(connection: Connection, queue: Queue, names: Sequence[str]) -> list[_C
 
 
 def _kept(connection: Connection, queue: Queue) -> list[_Kept]:
+    if not decisions.has_decisions(connection):
+        return []
     return sql.rows(connection, _Kept, "pause.kept", schema=queue.schema, queue=queue.name)

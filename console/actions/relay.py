@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from console import audit, catalog, sql
+from console import audit, decisions, sql
 from console.audit import Ledger
 from console.catalog import Kind, Queue
 from console.engines import Database
@@ -175,7 +175,7 @@ def _relay_once(
         )
         if done.size_after < done.size_before:
             doing = f"fewer than its {done.size_before:,} slots"
-            catalog.require_unprotected(act.connection, queue.schema, queue.name, doing)
+            decisions.require_unprotected(act.connection, queue.schema, queue.name, doing)
         # It holds the ring until the commit, so nobody can have come between the two counts.
         after = sql.row(act.connection, Measure, f"{queue.design.name}.measure", scope)
         ledger = Ledger(selected=done.live, out=done.live, into=after.live).require_balance()

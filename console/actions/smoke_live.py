@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from console import catalog
+from console import decisions
 from console.actions.execute import Control
 from console.actions.pop import PoppedMessage, complete, give_back, pop_many, ring_base
 from console.actions.push import push, require_interface, signals_held
@@ -55,7 +55,7 @@ def smoke_live(
     """
     require_interface(queue)
     with database.transaction("read the catalog", read_only=True) as connection:
-        catalog.require_not_paused(connection, queue.schema, queue.name, "smoke test through it")
+        decisions.require_not_paused(connection, queue.schema, queue.name, "smoke test through it")
     _require_drained(database, queue)
     seen = _Seen()
     push_us: list[int] = []

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 import click
 
-from console import audit, catalog
+from console import audit, catalog, decisions
 from console.catalog import Queue
 from console.cli.context import (
     Call,
@@ -233,7 +233,7 @@ def report(call: Call, name: str, idle_for: float) -> None:
     with database.transaction("read the audit", read_only=True) as connection:
         wanted = audit.EntryFilter(queue.schema, queue.name)
         actions = audit.entries(connection, wanted, _ACTIONS)
-        notes = catalog.notes(connection, queue, _ACTIONS)
+        notes = decisions.notes(connection, queue.schema, queue.name, _ACTIONS)
     text = markdown(diagnosis, figures, actions, call.zone, notes)
     call.answer(
         {

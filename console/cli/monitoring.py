@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from console.catalog import Decision
 from console.cli.context import Call, Rights, group_option, queue_names, verb_options
 from console.cli.status import chosen, stuck_after
 from console.cli.streams import asked_to_end, narrate
 from console.config import CommandLineValues, Profile
+from console.decisions import Decision
 from console.errors import ConsoleError, UsageError
 from console.formats import UNKNOWN, count, numbered, plain
 from console.monitor import silences

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from console.catalog import Decision, Queue
+from console.catalog import Queue
+from console.decisions import Decision
 from console.engines import Database
 from console.monitor.limits import Severity
 from console.monitor.snapshot import QueueSnapshot

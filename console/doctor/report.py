@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from datetime import tzinfo
 
 from console.audit import Entry
-from console.catalog import Note
+from console.decisions import Note
 from console.doctor.finding import Diagnosis
 from console.formats import NOT_APPLICABLE, UNKNOWN, count, duration, moment, plain, rate
 from console.monitor.snapshot import QueueSnapshot

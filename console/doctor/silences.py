@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 
 from console import sql
-from console.catalog import Decision
+from console.decisions import Decision
 from console.doctor.finding import Diagnosis, Finding
 from console.engines import Database
 from console.errors import ConsoleError

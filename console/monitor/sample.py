@@ -13,8 +13,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from console import catalog, sql
-from console.catalog import Acting, Decision, Kind, Queue
+from console.catalog import Acting, Kind, Queue
 from console.clock import elapsed, utc
+from console.decisions import Decision
 from console.engines import Database, Product, Session, Timeouts, patience, product_of
 from console.errors import ConnectionFailedError, ConsoleError
 from console.monitor import figures, known_queues, owners, silences

@@ -5,7 +5,8 @@ A silence holds until its time; an acknowledgement until the finding ends, or is
 
 from collections.abc import Sequence
 
-from console.catalog import Decision, Queue
+from console.catalog import Queue
+from console.decisions import Decision
 from console.monitor.limits import Exceeded, Severity
 from console.monitor.owners import Claim
 

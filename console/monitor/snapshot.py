@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 
-from console.catalog import Acting, Decision, Queue
+from console.catalog import Acting, Queue
+from console.decisions import Decision
 from console.designs import Flow
 from console.monitor.figures import COUNTED, Rates, RateWindow, StatusRow
 from console.monitor.limits import DEFAULTS, Thresholds, judge

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from console import formats
-from console.catalog import Decision
+from console.decisions import Decision
 from console.doctor.finding import Diagnosis, Finding
 from console.monitor import silences
 from console.monitor.limits import DEFAULTS, Exceeded, Severity, Thresholds, judge

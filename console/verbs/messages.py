@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from console import catalog
+from console import decisions
 from console.actions import archive, execute, requeue, restore
 from console.actions import plan as planning
 from console.actions.execute import Control
@@ -112,7 +112,7 @@ def _requeue(target: Target, values: Values) -> Mover:
         raise UsageError("--back and --to exclude each other.")
     to = target.find(other)
     with target.database.transaction("read the catalog", read_only=True) as connection:
-        catalog.require_not_paused(connection, to.schema, to.name, "requeue to it")
+        decisions.require_not_paused(connection, to.schema, to.name, "requeue to it")
     return requeue.RequeueTo(target.source(), to=target.source(to))
 
 

@@ -11,11 +11,12 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from console import audit, catalog
+from console import audit, catalog, decisions
 from console.actions.availability import unavailable
 from console.actions.execute import BATCH, CANARY_WAIT_SECONDS, Control, Pace
 from console.audit import Ledger, Outcome, Subject
 from console.catalog import Queue
+from console.decisions import Decision
 from console.engines import Database
 from console.errors import RefusedError, UsageError
 from console.monitor import filters as filtering
@@ -62,10 +63,10 @@ class Target:
         return filtering.parse(words)
 
     @property
-    def protection(self) -> catalog.Decision | None:
+    def protection(self) -> Decision | None:
         """Who has protected the queue, if anybody. Asks the database."""
         with self.database.transaction("read the catalog", read_only=True) as connection:
-            return catalog.protection(connection, self.queue.schema, self.queue.name)
+            return decisions.of(connection, "protection", self.queue.schema, self.queue.name)
 
     @property
     def production(self) -> bool:
@@ -249,11 +250,11 @@ class Verb:
                 why=f"This connection has {target.rights.word}.",
             )
         made = self.make_plan(target, values, on_count)
-        if self.name in catalog.PROTECTED_FROM and (protection := target.protection):
+        if self.name in decisions.PROTECTED_FROM and (protection := target.protection):
             return replace(
                 made,
                 obstacles=(*made.obstacles, f"It is {protection.words}."),
-                next_step=f"Ask them; then: dbq-console unprotect {target.queue.name}",
+                next_step=decisions.taken_back("unprotect", target.queue.name),
             )
         return made
 

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, MetaData, Table, event
 from sqlalchemy.engine import Engine
 from sqlalchemy.schema import CreateSequence, CreateTable
 
-from console import catalog, sql
+from console import catalog, decisions, sql
 from console.actions import adopt, broker, execute, maintain, pause, plan, pop, push, relay, upgrade
 from console.actions.adopt import forget
 from console.actions.archive import Purge
@@ -191,11 +191,11 @@ def decide(client: Client) -> None:
     pause.pause(database, queue, reason="bad release", seconds=60.0, push=False)
     named("protect").plan(target, {"reason": None}).done()
     with database.transaction("look", read_only=True) as connection:
-        assert {one.kind for one in catalog.decisions(connection)} == {"pause", "protection"}
+        assert {one.kind for one in decisions.every(connection)} == {"pause", "protection"}
     named("unprotect").plan(target, {}).done()
     named("note").plan(target, {"text": "deployed 1.4", "all": False}).done()
     with database.transaction("read the notes", read_only=True) as connection:
-        assert catalog.notes(connection, queue, 10)
+        assert decisions.notes(connection, queue.schema, queue.name, 10)
     named("silence").plan(target, {"code": "bloat", "for": 60.0, "reason": None}).done()
     named("unsilence").plan(target, {"code": "bloat"}).done()
     pause.resume(database, queue)

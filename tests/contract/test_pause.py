@@ -112,6 +112,21 @@ def test_what_somebody_replaced_under_the_pause_is_not_overwritten(virgin: Datab
     assert {name: text for name, text, *_ in code(client)} == shipped
 
 
+def test_what_somebody_dropped_under_the_pause_differs_and_upgrade_installs_it(
+    virgin: Database,
+) -> None:
+    client = made(virgin, "fifo")
+    before = code(client)
+    stop(client)
+    with connect(client.url) as connection:
+        connection.execute("DROP FUNCTION public.q_pop")
+    assert [one.name for one in differences(virgin, client.queue)] == ["q_pop"]
+    upgrade(virgin, client.queue)
+    assert client.pop() is None
+    pause.resume(virgin, client.queue)
+    assert code(client) == before
+
+
 def test_what_brings_messages_is_refused(virgin: Database) -> None:
     client = made(virgin, "fifo")
     url = client.url

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from console.catalog import Decision
+from console.decisions import Decision
 from console.errors import ConnectionFailedError, ConsoleError
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot

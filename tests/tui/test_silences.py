@@ -3,7 +3,7 @@
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from console.catalog import Decision
+from console.decisions import Decision
 from console.monitor.limits import DEFAULTS, Limits, Severity
 from console.monitor.sampler import Reading
 from console.tui.dialogs.finding import FindingDialog

@@ -1,0 +1,170 @@
+"""What operators have decided of queues and findings, and noted, for the whole team.
+
+Each stands in the database's catalog; a catalog that an older console made keeps none.
+"""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from console import sql
+from console.errors import RefusedError
+from console.formats import duration, moment
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What the catalog of this database keeps; an older console's has not all of it."""
+
+    present: bool
+    audited: bool
+    decided: bool
+    decisions_readable: bool
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What an operator has decided of a queue or a finding, and holds until it is taken back."""
+
+    kind: str
+    """`pause`, `protection`, `silence` or `acknowledge`."""
+    code: str
+    """Of the finding; empty where it is about the queue."""
+    schema: str
+    queue: str
+    """Empty, as the schema: of every queue."""
+    operator: str
+    database_user: str
+    reason: str
+    since: datetime
+    until: datetime | None
+    push: bool
+    """Of a pause: whether pushes are paused too."""
+    severity: str
+    """Of an acknowledged finding, at that time."""
+
+    @property
+    def done(self) -> str:
+        """What was decided, in a word: `protected`."""
+        done = {"pause": "paused", "protection": "protected", "silence": "silenced"}
+        return done.get(self.kind, "acknowledged")
+
+    @property
+    def words(self) -> str:
+        """Who, since when, why: `protected by ann@etl01 since 2026-11-22 03:04:05 UTC: audit`."""
+        pushes = ", its pushes too," if self.push else ""
+        return f"{self.done}{pushes} by {self.operator} {self.lasting}"
+
+    @property
+    def lasting(self) -> str:
+        """Since when, until when, why."""
+        text = f"since {moment(self.since, UTC)}"
+        if self.until is not None:
+            text += f", until {moment(self.until, UTC)}"
+        return f"{text}: {self.reason}" if self.reason else text
+
+    @property
+    def shown(self) -> str:
+        """The same for a screen: `PROTECTED by ann@etl01 since ...`."""
+        done, _, rest = self.words.partition(" ")
+        return f"{done.upper()} {rest}"
+
+    def mark(self, now: datetime) -> str:
+        """In as few words as a narrow screen has room for: `PAUSED 12 min, ann`."""
+        seconds = max(0, round((now - self.since).total_seconds()))
+        lasted = duration(seconds) if seconds >= 60 else f"{seconds} s"
+        who = self.operator.partition("@")[0]
+        return f"{self.shown.split()[0].rstrip(',')} {lasted}, {who}"
+
+    def as_json(self) -> dict[str, object]:
+        """The stable object of `status --json`, and of a finding's `silenced`."""
+        until = None if self.until is None else self.until.isoformat()
+        shown: dict[str, object] = {"kind": self.kind, "operator": self.operator}
+        shown |= {"since": self.since.isoformat(), "until": until, "reason": self.reason}
+        return shown | ({"push": self.push} if self.kind == "pause" else {})
+
+
+@dataclass(frozen=True)
+class Note:
+    """What an operator noted of what happened outside: a release, a fail-over."""
+
+    schema: str
+    queue: str
+    """Empty, as the schema: of the whole database."""
+    noted_at: datetime
+    operator: str
+    note: str
+
+    def as_json(self) -> dict[str, object]:
+        """The stable object of `report --json`."""
+        return {**vars(self), "noted_at": self.noted_at.isoformat()}
+
+
+def kept(connection: Connection) -> Kept:
+    """What the catalog of this database keeps."""
+    return sql.row(connection, Kept, "catalog.exists")
+
+
+def has_decisions(connection: Connection) -> bool:
+    """Whether it keeps decisions: one that an older console made does not."""
+    return kept(connection).decided
+
+
+def every(connection: Connection) -> list[Decision]:
+    """All that hold; none where the catalog keeps none yet."""
+    return read(connection) if has_decisions(connection) else []
+
+
+def read(connection: Connection) -> list[Decision]:
+    """The same where it is known that the catalog keeps them."""
+    return sql.rows(connection, Decision, "catalog.decisions")
+
+
+def of(connection: Connection, kind: str, schema: str, queue: str) -> Decision | None:
+    """What was decided of the queue itself, from this console or another; None: nothing."""
+    sought = (kind, schema, queue)
+    return next((o for o in every(connection) if (o.kind, o.schema, o.queue) == sought), None)
+
+
+PROTECTED_FROM = frozenset({"purge", "archive", "uninstall"})
+"""The verbs that a protected queue refuses; a smaller size it refuses too."""
+
+REFUSED_WHILE_PAUSED = frozenset({"restore", "replay"})
+
+
+def require_not_paused(connection: Connection, schema: str, queue: str, doing: str) -> None:
+    """RefusedError where an operator has paused the queue: nobody would pop what comes to it."""
+    if one := of(connection, "pause", schema, queue):
+        raise RefusedError(
+            f"Nothing was changed: {queue!r} is paused, so there is no {doing}.",
+            why=one.words,
+            next_step=taken_back("resume", queue),
+        )
+
+
+def require_unprotected(connection: Connection, schema: str, queue: str, doing: str) -> None:
+    """RefusedError where an operator has protected the queue."""
+    if one := of(connection, "protection", schema, queue):
+        raise RefusedError(
+            f"Nothing was changed: {queue!r} is protected from {doing}.",
+            why=one.words,
+            next_step=taken_back("unprotect", queue),
+        )
+
+
+def taken_back(verb: str, queue: str) -> str:
+    """The next step of who is refused."""
+    return f"Ask them; then: dbq-console {verb} {shlex.quote(queue)}"
+
+
+def notes(connection: Connection, schema: str, queue: str, limit: int) -> list[Note]:
+    """Of the queue and of the whole database, the newest first."""
+    if not kept(connection).decisions_readable:
+        return []
+    return sql.rows(connection, Note, "catalog.notes", n=limit, schema=schema, queue=queue)
