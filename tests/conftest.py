@@ -31,7 +31,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in [n for n in os.environ if n.startswith("DBQ_") and not n.startswith("DBQ_TEST_")]:
         del os.environ[name]
     # A slow machine is no defect: hypothesis shall not time its examples. The short tier's are the
-    # same in each run: it tells whether a change is right; --long goes looking, for others each time.
+    # same in each run: it tells whether a change is right; --long looks for others each time.
     settings.register_profile("long", deadline=None)
     settings.register_profile("short", deadline=None, max_examples=SHORT_EXAMPLES, derandomize=True)
     settings.load_profile("long" if config.getoption("--long") else "short")

@@ -1,10 +1,14 @@
 """A paused queue: its pops find nothing, nobody meets an error, and resume puts back what was."""
 
+import itertools
+import random
 import subprocess
+import time
 from collections.abc import Iterator
 
 import pytest
 
+from console import decisions
 from console.actions import pause
 from console.actions.install import install
 from console.actions.upgrade import differences, upgrade
@@ -19,6 +23,9 @@ from tests.contract.client import Client
 from tests.contract.traffic import at_work
 from tests.contract.variants import Variant
 from tests.servers import connect, value, wait_until
+
+HOW = ("ring", "fifo", "claim")
+"""By number, by deletion, by claim: how a pop takes a message."""
 
 
 def made(database: Database, design: str, **options: str) -> Client:
@@ -145,38 +152,83 @@ def test_what_brings_messages_is_refused(virgin: Database) -> None:
     assert len(client.drain()) == 1
 
 
-def test_callers_at_work_meet_no_error(virgin: Database, long: bool) -> None:
-    """Paused and resumed again and again under producers and consumers: each message once."""
-    client = made(virgin, "fifo")
-    popped: list[int] = []
-    pushed: list[int] = []
+@pytest.mark.parametrize(
+    "design", [pytest.param(name, marks=[pytest.mark.long] * (name != "ring")) for name in HOW]
+)
+def test_callers_at_work_meet_no_error(virgin: Database, design: str, long: bool) -> None:
+    """Paused and resumed again and again under producers that ignore what push returns, consumers,
+    transactions that stay open, upgrades, and consoles killed somewhere in the exchange."""
+    client = made(virgin, design)
+    before = code(client)
+    callers, rounds = (16, 60) if long else (2, 2)
+    popped: list[str] = []
+    pushed: list[str] = []
 
-    def produce() -> Iterator[None]:
+    def produce(producer: int) -> Iterator[None]:
         with connect(client.url) as connection:
-            while True:
-                (id_,) = connection.execute("SELECT q_push('x')").fetchone() or ()
-                pushed.append(id_)
+            for number in itertools.count():
+                connection.execute("SELECT q_push(%s)", (f"{producer}:{number}",), prepare=True)
+                pushed.append(f"{producer}:{number}")
                 yield
 
     def consume() -> Iterator[None]:
         with connect(client.url) as connection:
             while True:
-                rows = connection.execute("SELECT id FROM q_pop_many(5)", prepare=True)
-                popped.extend(id_ for (id_,) in rows)
+                rows = connection.execute("SELECT payload FROM q_pop_many(5)", prepare=True)
+                popped.extend(payload for (payload,) in rows)
                 yield
 
-    def wait_for_more(of: list[int]) -> None:
+    def hold() -> Iterator[None]:
+        """What it popped it gives back, or keeps, while pauses come and go."""
+        # A ring's number is consumed for nothing by a pop that is rolled back: an orphan, no error.
+        ends = ("COMMIT",) if design == "ring" else ("ROLLBACK", "COMMIT")
+        with connect(client.url) as connection:
+            for end in itertools.cycle(ends):
+                connection.execute("BEGIN")
+                taken = connection.execute("SELECT payload FROM q_pop_many(3)").fetchall()
+                try:
+                    yield
+                    yield
+                finally:
+                    connection.execute(end)
+                    popped.extend(payload for (payload,) in taken if end == "COMMIT")
+
+    def wait_for_more(of: list[str]) -> None:
         had = len(of)
         wait_until(lambda: len(of) > had, "the callers get on")
 
-    with at_work(produce(), produce(), consume(), consume()):
-        for _ in range(200 if long else 5):
+    works = [produce(number) for number in range(callers)]
+    works += [consume() for _ in range(callers)]
+    dice = random.Random(callers)
+    with at_work(*works, hold(), pause_seconds=0.01):
+        for _ in range(rounds):
             wait_for_more(popped)
+            _killed_somewhere(client, dice)
             stop(client)
             wait_for_more(pushed)
+            upgrade(virgin, client.queue)
             pause.resume(virgin, client.queue)
-    popped.extend(int(one.id) for one in client.drain())
+    popped.extend(str(one.payload) for one in client.drain())
     assert sorted(popped) == sorted(pushed)
+    assert code(client) == before
+
+
+def _killed_somewhere(client: Client, dice: random.Random) -> None:
+    """A console that pauses the queue, killed at any moment; what it may have done is undone."""
+    words = ("pause", "q", "--yes", "q", "--url", client.url)
+    there = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'dbq-console%'"
+    had = value(client.url, there)
+    with subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE) as child:
+        wait_until(
+            lambda: value(client.url, there) != had or child.poll() is not None, "it has connected"
+        )
+        time.sleep(dice.random() * 0.3)  # nothing to wait for: anywhere in what it does
+        child.kill()
+    wait_until(lambda: value(client.url, there) == had, "its session is gone")
+    with client.database.transaction("read", read_only=True) as connection:
+        paused = decisions.of(connection, "pause", client.queue.schema, client.queue.name)
+    if paused is not None:
+        pause.resume(client.database, client.queue)
 
 
 def test_a_console_killed_in_the_midst_has_paused_nothing(virgin: Database) -> None:
