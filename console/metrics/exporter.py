@@ -83,6 +83,12 @@ def families(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
         (*QUEUE, "figure"),
         (([*_labels(queue), figure], 1.0) for queue in readable for figure in queue.estimated),
     )
+    yield _gauge(
+        "dbq_queue_paused",
+        "1 for each queue that an operator has paused.",
+        QUEUE,
+        ((_labels(queue), 1.0) for queue in readable if queue.paused),
+    )
     yield from _of_findings([one for one in seen if one.up])
 
 

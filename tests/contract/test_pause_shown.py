@@ -12,9 +12,11 @@ from console.doctor.decisions import OVERDUE, UNDONE
 from console.doctor.examine import examine
 from console.doctor.finding import Diagnosis
 from console.engines import Database
+from console.metrics.exporter import ConnectionState, families
 from console.monitor.limits import DEFAULTS, Limits
 from console.monitor.sample import take_sample
-from console.monitor.snapshot import snapshot
+from console.monitor.sampler import Reading
+from console.monitor.snapshot import QueueSnapshot, snapshot
 from console.rights import Rights
 from console.verbs import named
 from console.verbs.verb import Target
@@ -57,8 +59,17 @@ def test_a_sample_says_who_decided_what_of_a_queue(virgin: Database) -> None:
     assert paused.shown.startswith(f"PAUSED by {paused.operator} since ")
     assert paused.shown.endswith(": bad release")
     assert [one.kind for one in seen.decisions] == ["pause", "protection"]
+    assert _paused(seen) == ["orders"]
     pause.resume(virgin, client.queue)
-    assert [one.kind for one in take_sample(virgin).queues[0].decisions] == ["protection"]
+    resumed = snapshot(take_sample(virgin).queues[0], "c")
+    assert [one.kind for one in resumed.decisions] == ["protection"]
+    assert _paused(resumed) == []
+
+
+def _paused(seen: QueueSnapshot) -> list[str]:
+    state = ConnectionState(Reading("c", queues=(seen,)), 1.0)
+    (found,) = (one for one in families([state]) if one.name == "dbq_queue_paused")
+    return [one.labels["queue"] for one in found.samples]
 
 
 def test_status_and_report_say_it(virgin: Database) -> None:
