@@ -14,6 +14,7 @@ from pathlib import Path
 import psycopg
 
 from console.engines import open_database
+from console.monitor.latency import FIGURES as LATENCIES
 from console.monitor.recording.reader import RecordReader
 from console.monitor.recording.segments import (
     ACTIONS,
@@ -30,6 +31,7 @@ from tests.servers import PATIENCE_SECONDS, connect, wait_until
 _POINT = [
     *("at", "looks", "ready", "scheduled", "claimed", "stuck", "errors", "done", "age_seconds"),
     *("gap", "push_per_second", "pop_per_second", "latency_seconds", "pause_seconds"),
+    *LATENCIES,
 ]
 
 

@@ -19,7 +19,7 @@ from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
 from console.tui.screens.queue import QueueScreen
 from console.tui.series import SPANS, Series
-from console.tui.widgets.charts import Chart, Charts, ChartTime, Drawing, drawings, extent
+from console.tui.widgets.charts import Charts, ChartTime, Drawing, drawings, extent
 from tests.tui.feeds import nine, queue
 from tests.tui.opened import Opened, opened
 
@@ -170,7 +170,7 @@ async def test_on_a_large_screen_all_are_beside_each_other_and_none_is_too_small
         history(console, 1, 2, 3)
         screen = await open_orders(console)
         assert shown(screen) == ["ready", "▄", "gap", "sample"]
-        regions = [chart.region for chart in screen.query(Chart)]
+        regions = [chart.region for chart in screen.query_one(Charts).shown]
         assert len({region.x for region in regions}) == len({region.y for region in regions}) == 2
         for size in ((80, 24), (50, 14), (20, 10), (3, 3), (80, 24)):
             await console.pilot.resize_terminal(*size)

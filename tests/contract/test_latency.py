@@ -1,0 +1,155 @@
+"""How long messages waited and work on them took: known delays, written into the tables."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import pytest
+from sqlalchemy import Column, MetaData, Table, select, update
+
+from console.monitor.latency import FEWEST, Latency, Percentiles, cuts, impossible
+from tests.contract.client import Client
+from tests.contract.conftest import Use
+from tests.contract.test_claims import claims_of
+from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant
+
+MESSAGES = 20
+WAITED = [float(number + 1) for number in range(MESSAGES)]
+WORKED = [(number + 1) / 4 for number in range(MESSAGES)]
+
+KEEPING = [v for v in BEHAVIOURS if v.finishes]
+ARCHIVING = [v for v in BEHAVIOURS if v.options.get("archive_at_pop") == "on"]
+TELLING_NOTHING = [v for v in DEFAULTS if not v.finishes]
+
+
+def latency(client: Client) -> Latency:
+    found = client.snapshot().latency
+    assert found is not None
+    return found
+
+
+def now_of(client: Client) -> datetime:
+    """By the server's clock."""
+    found = client.snapshot().moment
+    assert found is not None
+    return found
+
+
+def date(client: Client, table: Table, popped_ago: float, *, ends: bool) -> None:
+    """Give every row times of its own: known ones, all popped so many seconds ago."""
+    popped = now_of(client) - timedelta(seconds=popped_ago)
+    with client.database.transaction("date") as connection:
+        ids = connection.execute(select(table.c.id).order_by(table.c.id)).scalars().all()
+        for id_, waited, worked in zip(ids, WAITED, WORKED, strict=True):
+            times = {"pushed_at": popped - timedelta(seconds=waited), "claimed_at": popped}
+            if ends:
+                times["done_at"] = popped + timedelta(seconds=worked)
+            kept = {name: at for name, at in times.items() if name in table.c}
+            connection.execute(update(table).where(table.c.id == id_).values(kept))
+
+
+def popped(use: Use, variant: Variant, count: int = MESSAGES) -> Client:
+    client = use(variant)
+    client.push_many(client.payloads(*range(count)))
+    assert len(client.pop_many(count)) == count
+    return client
+
+
+def rows_in_work(client: Client) -> Table:
+    """As claims_of, of every design with the time of the push."""
+    table = claims_of(client)
+    if "pushed_at" not in table.c:
+        table.append_column(Column("pushed_at"))
+    return table
+
+
+def near(found: Percentiles, seconds: Sequence[float], of: int = MESSAGES) -> bool:
+    assert found.unknown == ""
+    assert found.messages == of
+    return found.values == pytest.approx(cuts(seconds), abs=0.001)
+
+
+@pytest.mark.parametrize("variant", KEEPING, ids=str)
+def test_claims_tell_how_long_they_waited(use: Use, variant: Variant) -> None:
+    client = popped(use, variant)
+    date(client, rows_in_work(client), 60.0, ends=False)
+    found = latency(client)
+    assert near(found.waiting, WAITED)
+    assert found.waiting.period_seconds == pytest.approx(60.0, abs=20.0)
+    assert found.processing.p50 is None
+    assert found.processing.unknown
+
+
+@pytest.mark.parametrize("variant", KEEPING, ids=str)
+def test_failed_and_done_messages_tell_how_long_work_took(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    client.push_many(client.payloads(*range(MESSAGES)))
+    for number, message in enumerate(client.pop_many(MESSAGES)):
+        done = "done" in client.queue.states and number % 2
+        assert client.complete(message) if done else client.fail(message, "no")
+    date(client, rows_in_work(client), 60.0, ends=True)
+    found = latency(client)
+    assert near(found.waiting, WAITED)
+    if "done" in client.queue.states:
+        assert near(found.processing, WORKED)
+    else:
+        assert found.processing == Percentiles(unknown="complete deletes the message")
+
+
+@pytest.mark.parametrize("variant", ARCHIVING, ids=str)
+def test_an_archive_at_pop_tells_how_long_messages_waited(use: Use, variant: Variant) -> None:
+    client = popped(use, variant)
+    columns: list[Column[object]] = [Column(name) for name in ("id", "pushed_at", "archived_at")]
+    if "due_at" in client.queue.roles:  # it waited from when it was due
+        columns.append(Column("due_at"))
+    table = Table(f"{client.queue.name}_archive", MetaData(), *columns, schema=client.queue.schema)
+    at = now_of(client) - timedelta(seconds=60)
+    with client.database.transaction("date") as connection:
+        ids = connection.execute(select(table.c.id)).scalars().all()
+        for id_, waited in zip(ids, WAITED, strict=True):
+            ready = at - timedelta(seconds=waited)
+            values: dict[str, object] = {"pushed_at": ready, "archived_at": at}
+            if "due_at" in table.c:
+                values |= {"pushed_at": ready - timedelta(hours=1), "due_at": ready}
+            connection.execute(update(table).where(table.c.id == id_).values(values))
+    found = latency(client)
+    assert near(found.waiting, WAITED)
+    assert found.processing == Percentiles(unknown="a pop ends the message here")
+
+
+@pytest.mark.parametrize("variant", TELLING_NOTHING, ids=str)
+def test_what_a_pop_takes_away_is_unknown_and_says_why(use: Use, variant: Variant) -> None:
+    client = popped(use, variant)
+    found = latency(client)
+    for of in (found.waiting, found.processing):
+        assert (of.values, of.messages) == ((None, None, None), None)
+        assert "a pop " in of.unknown
+    assert impossible(client.queue) == (found.waiting.unknown, found.processing.unknown)
+
+
+STATUS = next(variant for variant in DEFAULTS if variant.design.name == "status")
+
+
+def test_a_few_messages_and_old_ones_are_no_sample(use: Use) -> None:
+    client = popped(use, STATUS, FEWEST - 1)
+    found = latency(client).waiting
+    assert (found.p99, found.messages) == (None, FEWEST - 1)
+    assert f"{FEWEST} are needed" in found.unknown
+    client.push_many(client.payloads(*range(MESSAGES - FEWEST + 1)))
+    client.pop_many(MESSAGES)
+    assert latency(client).waiting.messages == MESSAGES
+    date(client, rows_in_work(client), 301.0, ends=False)
+    assert latency(client).waiting.messages == 0
+
+
+def test_only_the_first_pop_ends_waiting_and_a_callers_future_is_no_time(use: Use) -> None:
+    client = popped(use, STATUS)
+    table = rows_in_work(client)
+    date(client, table, 60.0, ends=False)
+    with client.database.transaction("pop some again, push others later") as connection:
+        ids = connection.execute(select(table.c.id).order_by(table.c.id)).scalars().all()
+        again = update(table).where(table.c.id.in_(ids[:5])).values(attempts=2)
+        connection.execute(again)
+        tomorrow = now_of(client) + timedelta(days=1)
+        future = update(table).where(table.c.id.in_(ids[5:7])).values(pushed_at=tomorrow)
+        connection.execute(future)
+    assert near(latency(client).waiting, WAITED[7:], of=MESSAGES - 7)
