@@ -4,13 +4,30 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import pytest
-from sqlalchemy import Column, MetaData, Table, select, update
+from hypothesis import given
+from hypothesis import strategies as st
+from psycopg.sql import SQL, Identifier
+from sqlalchemy import Column, MetaData, Table, select, text, update
 
-from console.monitor.latency import FEWEST, Latency, Percentiles, cuts, impossible
+from console.actions import adopt
+from console.designs import DESIGNS
+from console.engines import Database
+from console.monitor.latency import (
+    EVERY_SECONDS,
+    FEWEST,
+    PERCENTILES,
+    Latency,
+    Percentiles,
+    cuts,
+    impossible,
+)
+from console.monitor.memory import FIRST_PAUSE_SECONDS, Memory
+from console.monitor.sample import take_sample
 from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.test_claims import claims_of
 from tests.contract.variants import BEHAVIOURS, DEFAULTS, Variant
+from tests.servers import connect
 
 MESSAGES = 20
 WAITED = [float(number + 1) for number in range(MESSAGES)]
@@ -153,3 +170,64 @@ def test_only_the_first_pop_ends_waiting_and_a_callers_future_is_no_time(use: Us
         future = update(table).where(table.c.id.in_(ids[5:7])).values(pushed_at=tomorrow)
         connection.execute(future)
     assert near(latency(client).waiting, WAITED[7:], of=MESSAGES - 7)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=2, max_size=60))
+def test_percentiles_are_those_of_the_server(postgresql: Database, seconds: list[float]) -> None:
+    with postgresql.transaction("ask", read_only=True) as connection:
+        told = connection.execute(
+            text(
+                "SELECT percentile_cont(CAST(:cuts AS float[])) WITHIN GROUP (ORDER BY s)"
+                " FROM unnest(CAST(:seconds AS float[])) AS s"
+            ),
+            {"cuts": [percent / 100 for percent in PERCENTILES], "seconds": seconds},
+        ).scalar_one()
+    assert cuts(seconds) == pytest.approx(tuple(told), rel=1e-9, abs=1e-9)
+
+
+def test_of_an_adopted_table_the_claims_tell(virgin: Database) -> None:
+    roles = {"id": "id", "status": "state", "payload": "body", "pushed_at": "made"}
+    mapped = {"jobs": roles | {"claimed_at": "taken"}, "tasks": roles}
+    for name, of in mapped.items():
+        with virgin.transaction("make their table") as connection:
+            connection.execute(
+                text(
+                    f"CREATE TABLE {name} AS SELECT n AS id, 1 AS state, 'x' AS body,"
+                    " now() - make_interval(secs => 60 + n) AS made,"
+                    " now() - interval '60 s' AS taken FROM generate_series(1, 20) AS n"
+                )
+            )
+        adopt.adopt(virgin, "public", name, DESIGNS["status"], of)
+    seen = {one.queue.name: one.latency for one in take_sample(virgin).queues}
+    assert seen["jobs"] is not None
+    assert near(seen["jobs"].waiting, WAITED)
+    assert seen["jobs"].processing.unknown == "no index by the end is known"
+    assert seen["tasks"] is not None
+    assert seen["tasks"].waiting.unknown == "no column is claimed_at"
+
+
+def test_what_cannot_be_read_in_time_is_unknown_and_asked_less_often(use_postgresql: Use) -> None:
+    client = popped(use_postgresql, ARCHIVING[0])
+    archive = SQL("LOCK TABLE {}").format(
+        Identifier(client.queue.schema, f"{client.queue.name}_archive")
+    )
+    now = [0.0]
+    memory = Memory(lambda: now[0])
+
+    def told() -> Percentiles:
+        (seen,) = take_sample(client.database, only=[client.queue], memory=memory).queues
+        assert seen.row is not None
+        assert seen.latency is not None
+        return seen.latency.waiting
+
+    assert told().messages == MESSAGES
+    now[0] += EVERY_SECONDS
+    with connect(client.url) as other, other.transaction():
+        other.execute(archive)
+        assert told().unknown == "it could not be read in time"
+        now[0] += FIRST_PAUSE_SECONDS
+        assert told().messages is None
+    now[0] += FIRST_PAUSE_SECONDS
+    assert told().messages is None  # the second time it is left out for longer
+    now[0] += FIRST_PAUSE_SECONDS
+    assert told().messages == MESSAGES

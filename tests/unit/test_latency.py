@@ -5,7 +5,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from prometheus_client.core import Metric
 
 from console.catalog import Kind, Queue
 from console.designs import DESIGNS, LIBRARIES
@@ -168,7 +167,7 @@ def test_a_recording_has_them_and_history_the_highest() -> None:
 
 def test_metrics_have_a_series_a_quantile_and_none_of_what_is_unknown() -> None:
     of = ConnectionState(Reading("x", (QUEUE,)), looked_at=1.0)
-    found: dict[str, Metric] = {one.name: one for one in families([of])}
+    found = {one.name: one for one in families([of])}
     waiting = found["dbq_queue_waiting_seconds"].samples
     assert {(s.labels["quantile"], s.value) for s in waiting} == {
         ("0.5", 0.012),
