@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from console import formats
+from console import formats, rollup_files
 from console.catalog import Kind, Queue
 from console.designs import Flow
 from console.monitor.figures import Key, key_of
@@ -28,8 +28,8 @@ FEWEST = 10
 PERCENTILES = (50, 95, 99)
 KINDS = ("waiting", "processing")
 
-FIGURES = tuple(f"{kind}_p{percent}_seconds" for kind in KINDS for percent in PERCENTILES)
-"""As recordings, charts and history name them."""
+FIGURES = rollup_files.LATENCIES
+"""As recordings, charts and history name them, in the order of those."""
 
 
 @dataclass(frozen=True)
