@@ -199,7 +199,7 @@ class LatencySamples:
             if why:
                 found.append(Percentiles(unknown=why))
             elif seen.failed:
-                found.append(Percentiles(unknown="it could not be read in time"))
+                found.append(Percentiles(unknown="it could not be read, or not in time"))
             else:
                 found.append(_percentiles(list(times.values()), now))
         return Latency(*found)

@@ -172,6 +172,28 @@ def test_only_the_first_pop_ends_waiting_and_a_callers_future_is_no_time(use: Us
     assert near(latency(client).waiting, WAITED[7:], of=MESSAGES - 7)
 
 
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("variant", KEEPING, ids=str)
+@pytest.mark.parametrize("ends", [False, True])
+def test_of_more_than_a_look_reads_the_latest_are_read(
+    use: Use, variant: Variant, *, ends: bool
+) -> None:
+    client = use(variant)
+    client.push_many(client.payloads(*range(120)))
+    for message in client.pop_many(120):
+        assert not ends or client.fail(message, "no")
+    table, now = rows_in_work(client), now_of(client)
+    with client.database.transaction("date") as connection:
+        ids = connection.execute(select(table.c.id).order_by(table.c.id)).scalars().all()
+        for some, ago, waited in ((ids[20:], 200, 1), (ids[:20], 60, 1000)):
+            popped_at = now - timedelta(seconds=ago)
+            times = {"claimed_at": popped_at, "pushed_at": popped_at - timedelta(seconds=waited)}
+            times |= {"done_at": popped_at} if ends else {}
+            connection.execute(update(table).where(table.c.id.in_(some)).values(times))
+    found = latency(client).waiting
+    assert (found.messages, found.p50, found.p95) == (100, 1.0, 1000.0)
+
+
 @given(st.lists(st.floats(0, 1e6), min_size=2, max_size=60))
 def test_percentiles_are_those_of_the_server(postgresql: Database, seconds: list[float]) -> None:
     with postgresql.transaction("ask", read_only=True) as connection:
@@ -224,7 +246,7 @@ def test_what_cannot_be_read_in_time_is_unknown_and_asked_less_often(use_postgre
     now[0] += EVERY_SECONDS
     with connect(client.url) as other, other.transaction():
         other.execute(archive)
-        assert told().unknown == "it could not be read in time"
+        assert told().unknown == "it could not be read, or not in time"
         now[0] += FIRST_PAUSE_SECONDS
         assert told().messages is None
     now[0] += FIRST_PAUSE_SECONDS

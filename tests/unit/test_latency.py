@@ -95,7 +95,7 @@ def test_what_could_not_be_read_is_unknown_and_what_was_read_is_gone(clock: Cloc
     samples = LatencySamples(clock)
     seen(samples, *(popped(n, 1.0) for n in range(FEWEST)))
     samples.fail(STATUS)
-    assert samples.of(STATUS).waiting.words == "? (it could not be read in time)"
+    assert samples.of(STATUS).waiting.words == "? (it could not be read, or not in time)"
     assert seen(samples).messages == 0
 
 
