@@ -150,7 +150,8 @@ class _Seen:
     """Of one queue: when each message was popped or done, by our clock, and its duration."""
 
     times: tuple[dict[object, tuple[float, float]], ...] = field(default_factory=lambda: ({}, {}))
-    failed: bool = False
+    told: Latency | None = None
+    """What was made of it; None: nothing was read yet, or could be."""
 
 
 class LatencySamples:
@@ -178,31 +179,37 @@ class LatencySamples:
         """What was just read of these queues."""
         now = self._clock()
         for queue in queues:
-            self._seen.setdefault(key_of(queue), _Seen()).failed = False
+            self._seen.setdefault(key_of(queue), _Seen())
         for row in rows:
             waiting, processing = self._seen[row.schema, row.queue].times
             _put(waiting, row.id, now, row.popped_seconds_ago, row.waiting_seconds)
             # It may be worked on again: each time is one.
             again = (row.id, row.processing_seconds)
             _put(processing, again, now, row.ended_seconds_ago, row.processing_seconds)
+        for queue in queues:
+            seen = self._seen[key_of(queue)]
+            for times in seen.times:
+                _forget(times, now)
+            # Once for all samples up to the next time: sorting is dear with many queues.
+            seen.told = Latency(*(_percentiles(list(times.values()), now) for times in seen.times))
 
     def fail(self, queue: Queue) -> None:
         """It could not be read; what was seen before says nothing about now."""
-        self._seen[key_of(queue)] = _Seen(failed=True)
+        unread = Percentiles(unknown="it could not be read, or not in time")
+        self._seen[key_of(queue)] = _Seen(told=Latency(unread, unread))
 
     def of(self, queue: Queue) -> Latency:
-        """What is known of it now."""
-        seen, now = self._seen.get(key_of(queue), _Seen()), self._clock()
-        found = []
-        for why, times in zip(impossible(queue), seen.times, strict=True):
-            _forget(times, now)
-            if why:
-                found.append(Percentiles(unknown=why))
-            elif seen.failed:
-                found.append(Percentiles(unknown="it could not be read, or not in time"))
-            else:
-                found.append(_percentiles(list(times.values()), now))
-        return Latency(*found)
+        """What is known of it, as it was read last."""
+        seen = self._seen.get(key_of(queue))
+        told = _NOT_READ if seen is None or seen.told is None else seen.told
+        waiting, processing = (
+            Percentiles(unknown=why) if why else known
+            for why, known in zip(impossible(queue), (told.waiting, told.processing), strict=True)
+        )
+        return Latency(waiting, processing)
+
+
+_NOT_READ = Latency(Percentiles(unknown="not read yet"), Percentiles(unknown="not read yet"))
 
 
 def _put(
