@@ -379,8 +379,8 @@ _COLUMNS = {
     "gap": "gap",
     "claimed": "claimed",
     "errors": "errors",
-    "waiting_p95_seconds": "waiting p95",
-    "processing_p95_seconds": "processing p95",
+    "waiting_p95_seconds": "waiting",
+    "processing_p95_seconds": "processing",
 }
 _LATENCIES = tuple(name for name in _COLUMNS if name.endswith("_p95_seconds"))
 
@@ -399,7 +399,8 @@ def _table(call: Call, found: History) -> list[str]:
         for row in rows
     ]
     step = duration(found.step_seconds)
-    lines.append(f"each line covers {step}: the highest count, age, gap and latency, the mean rate")
+    p95 = "" if len(left_out) == len(_LATENCIES) else "; of waiting and processing the highest p95"
+    lines.append(f"each line covers {step}: the highest count, age and gap, the mean rate{p95}")
     return [*lines, *(plain(line) for line in _marks(call, found))]
 
 

@@ -407,11 +407,11 @@ class QueueDetail(Words):
         if snapshot.capacity is not None:
             used = figure(snapshot, "gap")
             line.append(f"{used} of {snapshot.capacity:,} slots  ", tone(self, "quiet"))
-        for kind in () if snapshot.latency is None else KINDS:
-            of: Percentiles = getattr(snapshot.latency, kind)
-            if of.p95 is not None:
-                line.append(f"{kind} p95 {formats.duration(of.p95)}  ", tone(self, "quiet"))
         if view.examined_seconds is not None:
             ago = whole_seconds(view.examined_seconds)
             line.append(f"the doctor ran {ago} ago", tone(self, "quiet"))
+        for kind in () if snapshot.latency is None else KINDS:
+            of: Percentiles = getattr(snapshot.latency, kind)
+            if of.p95 is not None:
+                line.append(f"  {kind} p95 {formats.duration(of.p95)}", tone(self, "quiet"))
         return line
