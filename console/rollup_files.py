@@ -21,8 +21,12 @@ COUNTS = (
     *("gap", "capacity", "holders"),
 )
 """Means over samples. Total: the sum; weight: the samples in which it was known."""
-SECONDS = ("age_seconds", "held_seconds", "latency_seconds")
-"""Means over samples. Total: the sum in milliseconds; of latency in microseconds."""
+LATENCIES = tuple(
+    f"{kind}_p{percent}_seconds" for kind in ("waiting", "processing") for percent in (50, 95, 99)
+)
+"""How long messages waited and work on them took, as each sample had it."""
+SECONDS = ("age_seconds", "held_seconds", "latency_seconds", *LATENCIES)
+"""Means over samples. Total: the sum in milliseconds; of latencies in microseconds."""
 RATES = ("push_per_second", "pop_per_second")
 """Means over time. Weight: microseconds; total: millionths of a message."""
 MEANS = (*COUNTS, *SECONDS, *RATES)
@@ -31,7 +35,7 @@ SCALES = {
     **dict.fromkeys((*COUNTS, *RATES), 1),
     "age_seconds": 1_000,
     "held_seconds": 1_000,
-    "latency_seconds": 1_000_000,
+    **dict.fromkeys(("latency_seconds", *LATENCIES), 1_000_000),
 }
 """So many of a total's units are one of the mean's."""
 MOST = {
@@ -40,6 +44,7 @@ MOST = {
     "age_seconds": 1e10,
     "held_seconds": 1e10,
     "latency_seconds": 1e6,
+    **dict.fromkeys(LATENCIES, 1e7),
 }
 """What is beyond is no figure but a fault, and unknown: so the totals of a day fit a bigint."""
 

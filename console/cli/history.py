@@ -29,6 +29,7 @@ from console.config import Profile
 from console.errors import UsageError
 from console.formats import NOT_APPLICABLE, bare_moment, count, duration, moment, plain, rate
 from console.monitor import owners
+from console.monitor.latency import KINDS, PERCENTILES
 from console.monitor.recording.history import History, Point, history, since
 from console.monitor.recording.reader import connections as rolled_up
 from console.monitor.recording.recorder import (
@@ -115,6 +116,7 @@ _CHARTS: Sequence[tuple[str, tuple[str, ...]]] = (
     ("messages a second", ("push_per_second", "pop_per_second")),
     ("age of the oldest", ("age_seconds",)),
     ("push/pop sequence gap", ("gap",)),
+    *((kind, tuple(f"{kind}_p{at}_seconds" for at in PERCENTILES)) for kind in KINDS),
 )
 
 
@@ -170,7 +172,7 @@ def _stretches(found: History, name: str) -> Iterator[tuple[list[float], list[fl
 
 def _scale(name: str, highest: float) -> tuple[float, Callable[[float], str]]:
     """Where the axis of what that is ends, and how it is written."""
-    if name == "age_seconds":
+    if name.endswith("_seconds"):
         return clock.scale_seconds(highest), clock.short_seconds
     if name.endswith("_per_second"):
         return clock.scale(highest), clock.short_count
@@ -297,7 +299,7 @@ class _Narrator:
     help="How far back.  [default: 24h]",
 )
 @click.option("--csv", "as_csv", is_flag=True, help="Every point as comma-separated values.")
-@click.option("--plot", is_flag=True, help="Charts of depth, rates, age and gap.")
+@click.option("--plot", is_flag=True, help="Charts of depth, rates, age, gap, latencies.")
 @click.option(
     "--lake",
     metavar="PATH",
@@ -317,9 +319,9 @@ def show_history(
 ) -> None:
     """A queue over time, from what was recorded: no database is asked.
 
-    A point is as long as it must be for the width: counts, age and gap are the highest that was
-    seen in it, rates the mean. Where nothing was seen there is no point. What lies long back comes
-    from the minutes, hours or days of `pipeline rollup`.
+    A point is as long as it must be for the width: counts, age, gap and latencies are the highest
+    that was seen in it, rates the mean. Where nothing was seen there is no point. What lies long
+    back comes from the minutes, hours or days of `pipeline rollup`.
 
     \b
     Examples:
@@ -369,14 +371,27 @@ def _connection(call: Call, root: Path, lake: str | None) -> str:
     )
 
 
-_COLUMNS = ("ready", "age_seconds", "push_per_second", "pop_per_second", "gap", "claimed", "errors")
-_HEADS = ("ready", "age", "push/s", "pop/s", "gap", "claimed", "errors")
+_COLUMNS = {
+    "ready": "ready",
+    "age_seconds": "age",
+    "push_per_second": "push/s",
+    "pop_per_second": "pop/s",
+    "gap": "gap",
+    "claimed": "claimed",
+    "errors": "errors",
+    "waiting_p95_seconds": "waiting",
+    "processing_p95_seconds": "processing",
+}
+_LATENCIES = tuple(name for name in _COLUMNS if name.endswith("_p95_seconds"))
 
 
 def _table(call: Call, found: History) -> list[str]:
-    rows: list[tuple[str, ...]] = [("since", *_HEADS)]
+    # Only where it was known: most designs have it not.
+    left_out = {n for n in _LATENCIES if all(getattr(p, n) is None for p in found.points)}
+    shown = [name for name in _COLUMNS if name not in left_out]
+    rows: list[tuple[str, ...]] = [("since", *(_COLUMNS[name] for name in shown))]
     for point in found.points:
-        cells = (_cell(name, getattr(point, name)) for name in _COLUMNS)
+        cells = (_cell(name, getattr(point, name)) for name in shown)
         rows.append((bare_moment(point.at, call.zone), *cells))
     widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
     lines = [
@@ -384,7 +399,8 @@ def _table(call: Call, found: History) -> list[str]:
         for row in rows
     ]
     step = duration(found.step_seconds)
-    lines.append(f"each line covers {step}: the highest count, age and gap, the mean rate")
+    p95 = "" if len(left_out) == len(_LATENCIES) else "; of waiting and processing the highest p95"
+    lines.append(f"each line covers {step}: the highest count, age and gap, the mean rate{p95}")
     return [*lines, *(plain(line) for line in _marks(call, found))]
 
 
@@ -393,7 +409,7 @@ def _cell(name: str, value: Any) -> str:
         return NOT_APPLICABLE
     if name.endswith("_per_second"):
         return rate(value)
-    return duration(value) if name == "age_seconds" else count(value)
+    return duration(value) if name.endswith("_seconds") else count(value)
 
 
 def _marks(call: Call, found: History) -> Iterator[str]:

@@ -135,8 +135,9 @@ def status(call: Call, names: Sequence[str], watch: bool) -> None:
 
     `≈` is an estimate, `?` unknown, `·` does not apply. One sample has no rates; --watch has them,
     and with --json writes one object a sample. Below the table stands what has reached a limit of
-    the profile ("limits" in --json), and where the login could do more than this connection may
-    ("enforced": whether the server itself refuses what read-only forbids).
+    the profile ("limits" in --json); of queues that are named, how long messages waited for a pop
+    and work on them took in the last 5 minutes ("latency"); and where the login could do more than
+    this connection may ("enforced": whether the server itself refuses what read-only forbids).
 
     \b
     Examples:
@@ -150,7 +151,8 @@ def status(call: Call, names: Sequence[str], watch: bool) -> None:
         _watch(call, database, only)
     sample = take_sample(database, only=only, stuck_after_seconds=stuck_after(call))
     login = probe(database, [seen.queue for seen in sample.queues])
-    _show(call, database, [snapshot(seen, sample.connection) for seen in sample.queues], login)
+    shown = [snapshot(seen, sample.connection) for seen in sample.queues]
+    _show(call, database, shown, login, named=bool(names))
 
 
 def chosen(call: Call, database: Database, names: Sequence[str]) -> list[Queue] | None:
@@ -178,7 +180,7 @@ def _watch(call: Call, database: Database, only: Sequence[Queue] | None) -> NoRe
             if reading.error is not None:
                 narrate(str(reading.error))
                 continue
-            _show(call, database, reading.queues, reading.login)
+            _show(call, database, reading.queues, reading.login, named=only is not None)
     finally:
         sampler.stop(SAMPLING_TIMEOUTS.statement_seconds)
 
@@ -189,9 +191,14 @@ def stuck_after(call: Call) -> StuckAfter:
 
 
 def _show(
-    call: Call, database: Database, queues: Sequence[QueueSnapshot], login: Login | None
+    call: Call,
+    database: Database,
+    queues: Sequence[QueueSnapshot],
+    login: Login | None,
+    *,
+    named: bool,
 ) -> None:
-    """`login`: what the connection's login could do, if that is known."""
+    """`login`: what the connection's login could do, if that is known; `named`: these were."""
     thresholds_of = call.thresholds
     standing = ConnectionRights(
         call.rights, login, transactions=bool(database.product.read_only_options)
@@ -201,6 +208,7 @@ def _show(
     lines = [f"No queues are installed or adopted in {where}."]
     if seen:
         lines = table(seen, thresholds_of)
+        lines += [line for queue in seen if named for line in _latency(queue, seen)]
     if standing.words != call.rights.word:
         lines.append(f"This connection: {standing.words}{_could(standing)}.")
     answer = {
@@ -262,6 +270,11 @@ def table(queues: Sequence[QueueSnapshot], thresholds_of: ThresholdsOf = default
         found = judge(queue, thresholds_of(queue.queue))
         lines += [f"{name}: {_exceeded(one)}" for one in found]
     return lines
+
+
+def _latency(queue: QueueSnapshot, among: Sequence[QueueSnapshot]) -> list[str]:
+    told = () if queue.latency is None else queue.latency.told
+    return [f"{_name(queue, among)}: {kind} {words}" for kind, words in told]
 
 
 def _exceeded(one: Exceeded) -> str:

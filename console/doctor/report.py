@@ -66,6 +66,7 @@ def _figures(figures: QueueSnapshot | None) -> Iterator[str]:
     shown = [(words, _figure(figures, name)) for name, words in _FIGURES]
     yield "| figure | value |"
     yield "| --- | ---: |"
+    shown += () if figures.latency is None else figures.latency.told
     yield from (f"| {words} | {value} |" for words, value in shown if value != NOT_APPLICABLE)
     yield ""
 

@@ -16,6 +16,7 @@ from console.doctor.finding import SEVERITIES, Diagnosis, Finding
 from console.doctor.watcher import UNATTENDED_SECONDS, Doctor, Examined, Watcher
 from console.engines import Database
 from console.errors import RefusedError, UsageError
+from console.monitor.latency import PERCENTILES, Percentiles
 from console.monitor.limits import ThresholdsOf
 from console.monitor.sample_queries import StuckAfter
 from console.monitor.sampler import Reading, Sampler
@@ -56,6 +57,10 @@ COUNTERS: tuple[tuple[str, str, str], ...] = (
     ("pushed", "pushed_messages", "Messages pushed since the exporter's first sample."),
     ("popped", "popped_messages", "Messages popped since the exporter's first sample."),
 )
+LATENCIES = {
+    "waiting": "How long messages waited for their first pop",
+    "processing": "How long work on messages took, from the pop to done or error",
+}
 
 
 def families(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
@@ -77,6 +82,14 @@ def families(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
             if (value := getattr(queue, field)) is not None:
                 counter.add_metric(_labels(queue), value)
         yield counter
+    for kind, words in LATENCIES.items():
+        yield _gauge(
+            f"dbq_queue_{kind}_seconds",
+            f"{words}: percentiles of a sample of the last 5 minutes; too few messages: no series.",
+            (*QUEUE, "quantile"),
+            _quantiles(kind, readable),
+            "seconds",
+        )
     yield _gauge(
         "dbq_queue_estimated",
         "1 for each figure that is an estimate; all others are exact.",
@@ -90,6 +103,16 @@ def families(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
         ((_labels(queue), 1.0) for queue in readable if queue.paused),
     )
     yield from _of_findings([one for one in seen if one.up])
+
+
+def _quantiles(
+    kind: str, queues: Iterable[QueueSnapshot]
+) -> Iterator[tuple[list[str], float | None]]:
+    for queue in queues:
+        if queue.latency is not None:
+            of: Percentiles = getattr(queue.latency, kind)
+            for percent, value in zip(PERCENTILES, of.values, strict=True):
+                yield [*_labels(queue), f"{percent / 100:g}"], value
 
 
 def _of_connections(seen: Sequence[ConnectionState]) -> Iterator[Metric]:

@@ -8,6 +8,7 @@ from console import sql
 from console.catalog import Queue
 from console.engines import Product
 from console.monitor.figures import COUNTED, FIGURES, Key, StatusRow, key_of
+from console.monitor.latency import LatencySamples
 
 RECOUNT_EVERY = 10
 """A deep state is counted in one of so many samples, and only estimated in the others."""
@@ -46,6 +47,7 @@ class Memory:
         self._deep: dict[Key, _Deep] = {}
         self._apart: dict[Key, str] = {}
         self._parts: dict[tuple[Key, str], tuple[Queue, Mapping[str, str], sql.UnionMember]] = {}
+        self.latency = LatencySamples(clock)
 
     def keep(self, queues: Iterable[Queue]) -> None:
         """Forget all queues but these."""
@@ -55,6 +57,7 @@ class Memory:
                 del kept[key]
         for part in [part for part in self._parts if part[0] not in known]:
             del self._parts[part]
+        self.latency.keep(known)
 
     def part(
         self, product: Product, queue: Queue, name: str, values: Mapping[str, str]

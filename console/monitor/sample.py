@@ -20,6 +20,7 @@ from console.engines import Database, Product, Session, Timeouts, patience, prod
 from console.errors import ConnectionFailedError, ConsoleError
 from console.monitor import figures, known_queues, owners, silences
 from console.monitor.figures import COUNTED, STATES, Key, StatusRow, key_of
+from console.monitor.latency import Latency, TimesRow, statement_of
 from console.monitor.memory import Memory
 from console.monitor.owners import Claim, Holder
 from console.monitor.sample_queries import (
@@ -134,6 +135,8 @@ class QueueSample:
     """When that was seen, by the database's clock."""
     silences: tuple[Decision, ...] = ()
     """Which of its findings operators have silenced or acknowledged."""
+    latency: Latency | None = None
+    """How long its messages waited and work on them took; None: nobody knows its design."""
 
 
 @dataclass(frozen=True)
@@ -189,6 +192,7 @@ def take_sample(
             estimated, shallow = more.estimates(known_here, seen)
             archived = more.archived(known_here)
             broken = more.broken(known_here, seen)
+            latency = more.latency([one for one in known_here if seen[key_of(one)].row is not None])
             seen |= look.at(shallow)
             seen |= {
                 key_of(queue): SampledRow(None, queue.not_known, elapsed())
@@ -216,6 +220,7 @@ def take_sample(
                 decisions=tuple(d for d in decided if (d.schema, d.queue) == key_of(queue)),
                 moment=moment,
                 silences=silences.of_queue(known.decisions, queue),
+                latency=latency.get(key_of(queue)),
             )
             for queue in queues
         ),
@@ -320,6 +325,33 @@ class _More:
 
         self._ask(self._with("health", queues), "read the state of Service Broker", ask)
         return found
+
+    def latency(self, queues: Sequence[Queue]) -> dict[Key, Latency]:
+        """How long messages waited, and work on them took: asked at a slower pace than figures."""
+        kept = self.memory.latency
+        if kept.due:
+            may = [queue for queue in queues if self.memory.may_try(queue, "latency")]
+            product = self.database.product
+            wanted = [
+                queue
+                for queue in may
+                if (name := statement_of(queue)) and sql.has(product, f"{queue.design.name}.{name}")
+            ]
+            read: set[Key] = set()
+
+            def ask(connection: Connection, some: Sequence[Queue]) -> None:
+                parts = [self.memory.part(product, one, statement_of(one), {}) for one in some]
+                kept.add(some, sql.union(connection, TimesRow, parts))
+                read.update(map(key_of, some))
+
+            self._ask(wanted, "read how long messages waited", ask)
+            for queue in wanted:
+                if key_of(queue) in read:
+                    self.memory.was_quick(queue, ["latency"])
+                else:
+                    self.memory.was_slow(queue, "latency")
+                    kept.fail(queue)
+        return {key_of(queue): kept.of(queue) for queue in queues}
 
     def _with(self, name: str, queues: Sequence[Queue]) -> list[Queue]:
         return [

@@ -8,6 +8,7 @@ from console.catalog import Acting, Queue
 from console.decisions import Decision
 from console.designs import Flow
 from console.monitor.figures import COUNTED, Rates, RateWindow, StatusRow
+from console.monitor.latency import Latency
 from console.monitor.limits import DEFAULTS, Thresholds, judge
 from console.monitor.owners import SHOWN, Claim, Holder
 from console.monitor.sample import QueueSample
@@ -75,6 +76,8 @@ class QueueSnapshot:
     pushed: float | None = field(default=None, compare=False)
     """Messages since somebody began to look, as in `Rates`: for what counts itself."""
     popped: float | None = field(default=None, compare=False)
+    latency: Latency | None = None
+    """How long its messages waited, and work on them took."""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -128,7 +131,7 @@ class QueueSnapshot:
         """The stable object of `status --json`: keys are added at the end, and never go."""
         hidden = {"problem", "slow", "claims", "holders", "held_seconds", "held_by"}
         hidden |= {"filling_per_second", "acting", "decisions", "silences", "moment"}
-        hidden |= {"pushed", "popped"}
+        hidden |= {"pushed", "popped", "latency"}
         shown: dict[str, object] = {
             f.name: getattr(self, f.name) for f in fields(self) if f.name not in hidden
         }
@@ -150,6 +153,7 @@ class QueueSnapshot:
             "limits": [exceeded.as_json() for exceeded in judge(self, thresholds)],
             "acting": [one.as_json() for one in self.acting],
             "decisions": [one.as_json() for one in self.decisions],
+            "latency": None if self.latency is None else self.latency.as_json(),
         }
 
 
@@ -253,6 +257,7 @@ def _snapshot(
         filling_per_second=None if rates is None else rates.net_range,
         pushed=None if rates is None else rates.pushed,
         popped=None if rates is None else rates.popped,
+        latency=sample.latency,
         **shown,  # type: ignore[arg-type]  # the figures, by name; ints where counts
     )
 

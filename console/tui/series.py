@@ -166,8 +166,9 @@ class Series:
         self._seen_at[key] = at
         self._gone.pop(key, None)
         figures = self._queues.setdefault(key, {})
-        for name in figures_of(snapshot):
-            value: float | None = getattr(snapshot, name)
+        latencies = {} if snapshot.latency is None else snapshot.latency.figures
+        named = {name: getattr(snapshot, name) for name in figures_of(snapshot)}
+        for name, value in (named | latencies).items():
             if value is not None:
                 if name not in figures:
                     figures[name] = _Course(mean=name in _RATES)

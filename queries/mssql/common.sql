@@ -294,6 +294,32 @@ SELECT
     -- end
     (SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_archive] AS a WITH (READPAST, READCOMMITTEDLOCK)) AS archived;
 
+-- name: archive_times
+-- archive_at_pop=on: of the latest 100 messages in the archive those popped in the last 5 minutes: how long each waited
+SELECT
+    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
+    CAST(N'{queue}' AS nvarchar(128)) AS queue,
+    CAST(l.archive_id AS nvarchar(450)) AS id,
+    CAST(DATEDIFF_BIG(microsecond, l.ready_since, l.archived_at) / 1e6 AS float) AS waiting_seconds,
+    CAST(DATEDIFF_BIG(microsecond, l.archived_at, SYSUTCDATETIME()) / 1e6 AS float) AS popped_seconds_ago,
+    CAST(NULL AS float) AS processing_seconds,
+    CAST(NULL AS float) AS ended_seconds_ago
+FROM (
+    SELECT TOP (100)
+        a.archive_id,
+        a.archived_at,
+        a.reason,
+        -- when role due_at
+        CASE WHEN a.due_at > a.pushed_at THEN a.due_at ELSE a.pushed_at END AS ready_since
+        -- end
+        -- when no role due_at
+        a.pushed_at AS ready_since
+        -- end
+    FROM [{schema}].[{queue}_archive] AS a WITH (READPAST, READCOMMITTEDLOCK)
+    ORDER BY a.archive_id DESC
+) AS l
+WHERE l.reason = N'pop' AND l.archived_at > DATEADD(minute, -5, SYSUTCDATETIME())
+
 -- name: archived
 -- one row: how many messages the archive holds, exactly
 SELECT COUNT_BIG(*) AS archived FROM [{schema}].[{queue}_archive] AS a WITH (READPAST, READCOMMITTEDLOCK);

@@ -98,6 +98,44 @@ ORDER BY {pop_order};
 -- how many were popped, in the counters of its table
 SUM(o.leaf_delete_count + o.leaf_ghost_count)
 
+-- define: waiting_seconds
+-- how long it waited for its first pop, from when it could be popped; how long for a later one no row tells
+-- when role claimed_at
+-- when role pushed_at
+CASE
+    -- when role attempts
+    WHEN m.[{attempts}] > 1 THEN NULL
+    -- end
+    -- when role due_at
+    WHEN m.[{due_at}] > m.[{pushed_at}] THEN CAST(DATEDIFF_BIG(microsecond, m.[{due_at}], m.[{claimed_at}]) / 1e6 AS float)
+    -- end
+    ELSE CAST(DATEDIFF_BIG(microsecond, m.[{pushed_at}], m.[{claimed_at}]) / 1e6 AS float)
+END
+-- end
+-- end
+
+-- define: popped_times
+-- how long it waited, and how long ago that was over
+-- when defined waiting_seconds
+{waiting_seconds} AS waiting_seconds,
+CAST(DATEDIFF_BIG(microsecond, m.[{claimed_at}], SYSUTCDATETIME()) / 1e6 AS float) AS popped_seconds_ago,
+-- end
+-- when not defined waiting_seconds
+CAST(NULL AS float) AS waiting_seconds,
+CAST(NULL AS float) AS popped_seconds_ago,
+-- end
+
+-- define: done_times
+-- how long work on it took, and how long ago that was over
+-- when role claimed_at
+CAST(DATEDIFF_BIG(microsecond, m.[{claimed_at}], m.[{done_at}]) / 1e6 AS float) AS processing_seconds,
+CAST(DATEDIFF_BIG(microsecond, m.[{done_at}], SYSUTCDATETIME()) / 1e6 AS float) AS ended_seconds_ago
+-- end
+-- when no role claimed_at
+CAST(NULL AS float) AS processing_seconds,
+CAST(NULL AS float) AS ended_seconds_ago
+-- end
+
 -- define: row_count
 -- The engine keeps a count of rows for each index, which a look reads and no table. What open transactions
 -- have pushed is in it already, what they have popped no more.
@@ -315,6 +353,75 @@ FROM (
     ORDER BY m.[{claimed_at}]
     -- end
 ) AS oldest
+
+-- name: times
+-- the latest 100 claims, and the latest 100 done and 100 failed messages of the last 5 minutes: how long each waited, and was worked on
+-- Each by the index of its state. Of an adopted table nobody knows one: of its claims 100 that come first.
+SELECT
+    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
+    CAST(N'{queue}' AS nvarchar(128)) AS queue,
+    l.id AS id,
+    l.waiting_seconds AS waiting_seconds,
+    l.popped_seconds_ago AS popped_seconds_ago,
+    l.processing_seconds AS processing_seconds,
+    l.ended_seconds_ago AS ended_seconds_ago
+FROM (
+    SELECT
+        popped.id,
+        popped.waiting_seconds,
+        popped.popped_seconds_ago,
+        CAST(NULL AS float) AS processing_seconds,
+        CAST(NULL AS float) AS ended_seconds_ago
+    FROM (
+        SELECT TOP (100)
+            {popped_times}
+            {id} COLLATE DATABASE_DEFAULT AS id
+        FROM [{schema}].[{table}] AS m {reading}
+        WHERE {is_claimed}
+        -- when installed=yes
+        AND m.[{claimed_at}] > DATEADD(minute, -5, SYSUTCDATETIME())
+        ORDER BY m.[{claimed_at}] DESC
+        -- end
+    ) AS popped
+    -- when installed=yes
+    -- when defined is_error
+    UNION ALL
+    SELECT
+        failed.id,
+        failed.waiting_seconds,
+        failed.popped_seconds_ago,
+        failed.processing_seconds,
+        failed.ended_seconds_ago
+    FROM (
+        SELECT TOP (100)
+            {id} COLLATE DATABASE_DEFAULT AS id,
+            {popped_times}
+            {done_times}
+        FROM [{schema}].[{table}] AS m {reading}
+        WHERE {is_error} AND m.[{done_at}] > DATEADD(minute, -5, SYSUTCDATETIME())
+        ORDER BY m.[{done_at}] DESC
+    ) AS failed
+    -- end
+    -- when defined is_done
+    UNION ALL
+    SELECT
+        done.id,
+        done.waiting_seconds,
+        done.popped_seconds_ago,
+        done.processing_seconds,
+        done.ended_seconds_ago
+    FROM (
+        SELECT TOP (100)
+            {id} COLLATE DATABASE_DEFAULT AS id,
+            {popped_times}
+            {done_times}
+        FROM [{schema}].[{table}] AS m {reading}
+        WHERE {is_done} AND m.[{done_at}] > DATEADD(minute, -5, SYSUTCDATETIME())
+        ORDER BY m.[{done_at}] DESC
+    ) AS done
+    -- end
+    -- end
+) AS l
 
 -- name: estimate
 -- one row: about how many rows there are of each state; nothing to a login that does not see the row counts

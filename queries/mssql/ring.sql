@@ -1522,6 +1522,51 @@ FROM (
     ORDER BY h.claimed_at
 ) AS oldest
 
+-- name: times
+-- in_hand=on: the latest 100 claims, and the latest 100 failed messages of the last 5 minutes: how long each waited
+-- Each by the index of its state. What is complete is deleted.
+SELECT
+    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
+    CAST(N'{queue}' AS nvarchar(128)) AS queue,
+    CAST(l.id AS nvarchar(450)) AS id,
+    CASE WHEN l.attempts <= 1 THEN CAST(DATEDIFF_BIG(microsecond, l.pushed_at, l.claimed_at) / 1e6 AS float) END AS waiting_seconds,
+    CAST(DATEDIFF_BIG(microsecond, l.claimed_at, SYSUTCDATETIME()) / 1e6 AS float) AS popped_seconds_ago,
+    CAST(NULL AS float) AS processing_seconds,
+    CAST(NULL AS float) AS ended_seconds_ago
+FROM (
+    SELECT
+        popped.id,
+        popped.attempts,
+        popped.pushed_at,
+        popped.claimed_at
+    FROM (
+        SELECT TOP (100)
+            h.id,
+            h.attempts,
+            h.pushed_at,
+            h.claimed_at
+        FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
+        WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL AND h.claimed_at > DATEADD(minute, -5, SYSUTCDATETIME())
+        ORDER BY h.claimed_at DESC
+    ) AS popped
+    UNION ALL
+    SELECT
+        failed.id,
+        failed.attempts,
+        failed.pushed_at,
+        failed.claimed_at
+    FROM (
+        SELECT TOP (100)
+            h.id,
+            h.attempts,
+            h.pushed_at,
+            h.claimed_at
+        FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
+        WHERE h.done_at IS NOT NULL AND h.done_at > DATEADD(minute, -5, SYSUTCDATETIME())
+        ORDER BY h.done_at DESC
+    ) AS failed
+) AS l
+
 -- name: estimate
 -- one row: about how many messages in hand are claimed and in error; nothing to a login that does not see the row counts
 -- Each state has an index; see monitor.sql. A ring's depth is its gap.

@@ -239,6 +239,24 @@ SELECT
     -- end
     (SELECT count(*) FROM "{schema}"."{queue}_archive") AS archived;
 
+-- name: archive_times
+-- archive_at_pop=on: of the latest 100 messages in the archive those popped in the last 5 minutes: how long each waited
+SELECT
+    CAST('{schema}' AS text) AS schema,
+    CAST('{queue}' AS text) AS queue,
+    CAST(l.archive_id AS text) AS id,
+    -- when role due_at
+    CAST(EXTRACT(EPOCH FROM l.archived_at - greatest(l.pushed_at, l.due_at)) AS double precision) AS waiting_seconds,
+    -- end
+    -- when no role due_at
+    CAST(EXTRACT(EPOCH FROM l.archived_at - l.pushed_at) AS double precision) AS waiting_seconds,
+    -- end
+    CAST(EXTRACT(EPOCH FROM statement_timestamp() - l.archived_at) AS double precision) AS popped_seconds_ago,
+    CAST(NULL AS double precision) AS processing_seconds,
+    CAST(NULL AS double precision) AS ended_seconds_ago
+FROM (SELECT * FROM "{schema}"."{queue}_archive" AS a ORDER BY a.archive_id DESC LIMIT 100) AS l
+WHERE l.reason = 'pop' AND l.archived_at > statement_timestamp() - interval '5 minutes'
+
 -- name: archived
 -- one row: how many messages the archive holds, exactly
 SELECT count(*) AS archived FROM "{schema}"."{queue}_archive";

@@ -109,6 +109,55 @@ pg_stat_get_tuples_deleted(CAST('"{schema}"."{table}"' AS regclass))
 {is_claimed} AND m."{claimed_at}" < statement_timestamp() - make_interval(secs => CAST('{stuck_after_seconds}' AS double precision))
 -- end
 
+-- define: ready_since
+-- from when on it could be popped
+-- when role pushed_at
+-- when role due_at
+greatest({pushed_at}, {due_at})
+-- end
+-- when no role due_at
+{pushed_at}
+-- end
+-- end
+
+-- define: is_first_pop
+-- how long it waited for a later one no row tells
+-- when role attempts
+m."{attempts}" <= 1
+-- end
+-- when no role attempts
+true
+-- end
+
+-- define: waiting_seconds
+-- when role claimed_at
+-- when defined ready_since
+CASE WHEN {is_first_pop} THEN CAST(EXTRACT(EPOCH FROM {claimed_at} - {ready_since}) AS double precision) END
+-- end
+-- end
+
+-- define: popped_times
+-- how long it waited, and how long ago that was over
+-- when defined waiting_seconds
+{waiting_seconds} AS waiting_seconds,
+CAST(EXTRACT(EPOCH FROM statement_timestamp() - {claimed_at}) AS double precision) AS popped_seconds_ago,
+-- end
+-- when not defined waiting_seconds
+CAST(NULL AS double precision) AS waiting_seconds,
+CAST(NULL AS double precision) AS popped_seconds_ago,
+-- end
+
+-- define: done_times
+-- how long work on it took, and how long ago that was over
+-- when role claimed_at
+CAST(EXTRACT(EPOCH FROM {done_at} - {claimed_at}) AS double precision) AS processing_seconds,
+CAST(EXTRACT(EPOCH FROM statement_timestamp() - {done_at}) AS double precision) AS ended_seconds_ago
+-- end
+-- when no role claimed_at
+CAST(NULL AS double precision) AS processing_seconds,
+CAST(NULL AS double precision) AS ended_seconds_ago
+-- end
+
 -- define: counters
 -- what the server counts of the table; of a part of a table it counts nothing
 -- when part=all
@@ -321,6 +370,60 @@ WHERE {is_claimed}
 ORDER BY {claimed_at}
 -- end
 LIMIT 10
+
+-- name: times
+-- the latest 100 claims, and the latest 100 done and 100 failed messages of the last 5 minutes: how long each waited, and was worked on
+-- Each by the index of its state. Of an adopted table nobody knows one: of its claims 100 that come first.
+SELECT
+    CAST('{schema}' AS text) AS schema,
+    CAST('{queue}' AS text) AS queue,
+    l.id,
+    l.waiting_seconds,
+    l.popped_seconds_ago,
+    l.processing_seconds,
+    l.ended_seconds_ago
+FROM (
+    (
+        SELECT
+            {id} AS id,
+            {popped_times}
+            CAST(NULL AS double precision) AS processing_seconds,
+            CAST(NULL AS double precision) AS ended_seconds_ago
+        FROM "{schema}"."{table}" AS m
+        WHERE {is_claimed}
+        -- when installed=yes
+        AND {claimed_at} > statement_timestamp() - interval '5 minutes'
+        ORDER BY {claimed_at} DESC
+        -- end
+        LIMIT 100
+    )
+    -- when installed=yes
+    -- when defined is_error
+    UNION ALL
+    (
+        SELECT
+            {id} AS id,
+            {popped_times}
+            {done_times}
+        FROM "{schema}"."{table}" AS m
+        WHERE {is_error} AND {done_at} > statement_timestamp() - interval '5 minutes'
+        ORDER BY {done_at} DESC LIMIT 100
+    )
+    -- end
+    -- when defined is_done
+    UNION ALL
+    (
+        SELECT
+            {id} AS id,
+            {popped_times}
+            {done_times}
+        FROM "{schema}"."{table}" AS m
+        WHERE {is_done} AND {done_at} > statement_timestamp() - interval '5 minutes'
+        ORDER BY {done_at} DESC LIMIT 100
+    )
+    -- end
+    -- end
+) AS l
 
 -- name: estimate
 -- one row: about how many rows there are of each state, whatever vacuum and analyze last thought

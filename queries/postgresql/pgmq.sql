@@ -42,6 +42,10 @@ CAST(NULL AS timestamptz)
 -- define: attempts
 m.read_ct
 
+-- define: ready_since
+-- The delay that it may have been sent with is gone: vt is when it comes back.
+m.enqueued_at
+
 -- define: oldest_first
 m.msg_id
 

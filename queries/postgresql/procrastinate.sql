@@ -87,6 +87,15 @@ AND {in_part}
 -- define: state_held
 {state}
 
+-- define: is_first_pop
+-- It counts what was tried again.
+-- when role attempts
+m.attempts = 0
+-- end
+-- when no role attempts
+true
+-- end
+
 -- define: oldest_first
 m.id
 

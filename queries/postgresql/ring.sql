@@ -1135,6 +1135,31 @@ WHERE {is_claimed}
 ORDER BY m.claimed_at
 LIMIT 10
 
+-- name: times
+-- in_hand=on: the latest 100 claims, and the latest 100 failed messages of the last 5 minutes: how long each waited
+-- Each by the index of its state. What is complete is deleted.
+SELECT
+    CAST('{schema}' AS text) AS schema,
+    CAST('{queue}' AS text) AS queue,
+    CAST(m.id AS text) AS id,
+    CASE WHEN m.attempts <= 1 THEN CAST(EXTRACT(EPOCH FROM m.claimed_at - m.pushed_at) AS double precision) END AS waiting_seconds,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp() - m.claimed_at) AS double precision) AS popped_seconds_ago,
+    CAST(NULL AS double precision) AS processing_seconds,
+    CAST(NULL AS double precision) AS ended_seconds_ago
+FROM (
+    (
+        SELECT * FROM "{schema}"."{queue}_in_hand" AS m
+        WHERE {is_claimed} AND m.claimed_at > statement_timestamp() - interval '5 minutes'
+        ORDER BY m.claimed_at DESC LIMIT 100
+    )
+    UNION ALL
+    (
+        SELECT * FROM "{schema}"."{queue}_in_hand" AS m
+        WHERE {is_error} AND m.done_at > statement_timestamp() - interval '5 minutes'
+        ORDER BY m.done_at DESC LIMIT 100
+    )
+) AS m
+
 -- name: estimate
 -- one row: about how many messages in hand are claimed and in error
 -- From pages: see heap.sql.

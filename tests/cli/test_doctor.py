@@ -77,6 +77,8 @@ def test_the_report_is_markdown_and_data_is_no_markup(console: Console, install:
     text = console.done("report", name).text
     assert text.startswith(f"# public.{name}")
     assert "| errors | 1 |" in text
+    assert "| waiting | ? (1 message seen in 5 min, 10 are needed) |" in text
+    assert "| processing | ? (complete deletes the message) |" in text
     assert "secret payload" not in text
     assert "<b>" not in text.replace("\\<b\\>", "")
     found = console.done("report", name, "--json").json

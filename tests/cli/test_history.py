@@ -2,6 +2,7 @@
 
 import csv
 import io
+import math
 import os
 import signal
 import subprocess
@@ -14,6 +15,8 @@ from pathlib import Path
 import psycopg
 
 from console.engines import open_database
+from console.monitor.latency import FIGURES as LATENCIES
+from console.monitor.latency import Latency, Percentiles
 from console.monitor.recording.reader import RecordReader
 from console.monitor.recording.segments import (
     ACTIONS,
@@ -23,13 +26,16 @@ from console.monitor.recording.segments import (
     RecordKind,
     TimeRange,
 )
-from tests.cli.calls import COMMAND, Console
+from tests.cli.calls import COMMAND, Console, call
 from tests.cli.conftest import Install
 from tests.servers import PATIENCE_SECONDS, connect, wait_until
+from tests.tui.feeds import queue
+from tests.tui.recorded import BEGIN, Taken
 
 _POINT = [
     *("at", "looks", "ready", "scheduled", "claimed", "stuck", "errors", "done", "age_seconds"),
     *("gap", "push_per_second", "pop_per_second", "latency_seconds", "pause_seconds"),
+    *LATENCIES,
 ]
 
 
@@ -114,3 +120,21 @@ def test_history_without_a_record_says_where_one_would_come_from(
     assert answer.status == 1
     assert "dbq-console record" in answer.err
     assert console("history", name, "--csv", "--plot").status == 2
+
+
+def test_latencies_are_shown_where_they_were_known(tmp_path: Path) -> None:
+    taken = Taken(tmp_path)
+    told = Latency(Percentiles(0.1, 0.4, 2.0), Percentiles(unknown="complete deletes the message"))
+    for second in range(20):
+        taken.look(second, queue("mail", latency=told), queue("other"))
+    taken.close()
+    since = str(math.ceil((datetime.now(UTC) - BEGIN).total_seconds() / 86_400) + 1)
+    where = ("--recordings", str(tmp_path), "--since", f"{since}d")
+    table = call("history", "mail", *where).text
+    assert table.splitlines()[0].split()[-1] == "waiting"
+    assert "400 ms" in table
+    assert "of waiting and processing the highest p95" in table
+    assert "waiting" not in call("history", "other", *where).text
+    plot = call("history", "mail", *where, "--plot").text
+    assert "waiting_p99" in plot
+    assert "processing" not in plot

@@ -38,6 +38,8 @@ DEEP = 700
 doubling of the depth an estimate by ids looks at four stretches more."""
 LOOK = 1200
 """What any look may cost."""
+TIMES = 30
+"""What the latest 100 messages of three states cost, which lie together here, and their indexes."""
 PAYLOAD = "0123456789abcdef"
 
 
@@ -54,22 +56,26 @@ def use_patiently(postgresql: Database) -> Iterator[Use]:
         yield from use_of(database)
 
 
+Look = Callable[..., int]
+
+
 @contextmanager
-def recorded(url: str) -> Iterator[Callable[[Queue, Memory], int]]:
-    """A sampler's connection; the pages that one look through it reads, by all its statements."""
+def recorded(url: str) -> Iterator[Look]:
+    """A sampler's connection; the pages that one look through it reads, by all its statements, or
+    by those whose text has `of`."""
     with closing(open_database(url, timeouts=TIMEOUTS)) as database:
         with database.autocommit("record") as connection:
             driver = connection.connection.driver_connection
             assert isinstance(driver, psycopg.Connection)
             recorder = Recorder(driver)  # the pool has this one connection
 
-        def look(queue: Queue, memory: Memory) -> int:
+        def look(queue: Queue, memory: Memory, of: str = "") -> int:
             recorder.take()
             (seen,) = take_sample(database, only=[queue], memory=memory).queues
             assert seen.row is not None, seen.problem
             asked: list[Statement] = recorder.take()
             assert any(".status" in one.text for one in asked)
-            return sum(one.buffers for one in asked)
+            return sum(one.buffers for one in asked if of in one.text)
 
         yield look
 
@@ -132,9 +138,31 @@ def test_what_is_done_in_error_and_claimed_costs_no_more_either(
         look(client.queue, Memory())
         memory = Memory()
         first, later = look(client.queue, memory), look(client.queue, memory)
-    print(f"{variant}: {first} pages, then {later}")
+        times = look(client.queue, Memory(), ".times */")
+        none = look(client.queue, memory, ".times */")
+    print(f"{variant}: {first} pages, then {later}; how long messages waited: {times}")
     assert first <= LOOK
     assert later <= DEEP
+    assert 0 < times <= TIMES
+    assert none == 0
+
+
+@pytest.mark.usefixtures("auto_explain")
+def test_how_long_messages_waited_costs_the_same_however_full_the_archive(
+    use_postgresql: Use, depths: tuple[int, ...]
+) -> None:
+    (variant,) = (v for v in BEHAVIOURS if str(v) == "fifo-archive_at_pop=on")
+    client = use_postgresql(variant)
+    table = Identifier(client.queue.schema, f"{client.queue.name}_archive")
+    with connect(client.url) as connection:
+        connection.execute(
+            SQL(
+                "INSERT INTO {} (id, payload, pushed_at, state, attempts, reason)"
+                " SELECT n, 'x', now(), 'done', 1, 'pop' FROM generate_series(1, {}) AS n"
+            ).format(table, depths[0])
+        )
+    with recorded(client.url) as look:
+        assert 0 < look(client.queue, Memory(), ".archive_times */") <= 10
 
 
 @pytest.fixture
@@ -176,8 +204,8 @@ def test_two_hundred_queues_take_a_handful_of_statements(
     unions = -(-len(queues) // TOGETHER)
     # The catalog's five, one of which reads what operators have decided (paused, protected,
     # silenced); for each union its settings, the gates of the rings and the status; at the end who
-    # holds rows.
-    assert len(statements) <= 5 + 3 * unions + 2
+    # holds rows, and how long messages waited, each after its settings.
+    assert len(statements) <= 5 + 3 * unions + 4
     assert all(statement.startswith("/* dbq ") for statement in statements)
 
 

@@ -72,6 +72,30 @@ def test_its_queues_are_found_and_told_as_they_are(console: Console) -> None:
     assert value(console.url, "SELECT count(*) FROM pgmq.read('orders', 0, 9)") == 3
 
 
+def test_what_is_being_read_tells_how_long_it_waited(console: Console) -> None:
+    pgmq.run(
+        console.url,
+        """
+        SELECT pgmq.create('orders'); SELECT pgmq.send('orders', '{}') FROM generate_series(1, 21);
+        """,
+    )
+    pgmq.run(console.url, "SELECT count(*) FROM pgmq.read('orders', 3600, 1)")
+    pgmq.run(console.url, "UPDATE pgmq.q_orders SET vt = now() WHERE read_ct > 0")
+    pgmq.run(console.url, "SELECT count(*) FROM pgmq.read('orders', 3600, 21)")
+    pgmq.run(
+        console.url,
+        "UPDATE pgmq.q_orders SET enqueued_at = last_read_at - (msg_id - 1) * interval '1 s'",
+    )
+    console.done("adopt", "orders", "--preset", "pgmq")
+    (found,) = console.done("status", "orders", "--json").json["queues"]
+    waiting = found["latency"]["waiting"]
+    # Of the first one, which was read twice, it is not known.
+    assert (waiting["messages"], waiting["p50_seconds"]) == (20, 10.5)
+    lines = console.done("status", "orders").text
+    assert "orders: waiting p50 10.5 s, p95 19.1 s, p99 19.8 s (20 messages of " in lines
+    assert "orders: processing ? (no index by the end is known)" in lines
+
+
 def test_what_was_read_and_comes_back_by_itself_is_never_stuck(console: Console) -> None:
     pgmq.run(console.url, "SELECT pgmq.create('orders'); SELECT pgmq.send('orders', '{}')")
     pgmq.run(console.url, "SELECT count(*) FROM pgmq.read('orders', 7200, 1)")

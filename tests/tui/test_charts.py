@@ -15,11 +15,13 @@ from console.clock import (
     short_seconds,
     ticks,
 )
+from console.monitor.latency import Latency, Percentiles
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
 from console.tui.screens.queue import QueueScreen
 from console.tui.series import SPANS, Series
-from console.tui.widgets.charts import Chart, Charts, ChartTime, Drawing, drawings, extent
+from console.tui.widgets.charts import Charts, ChartTime, Drawing, drawings, extent
+from console.tui.widgets.queue_detail import FiguresPanel
 from tests.tui.feeds import nine, queue
 from tests.tui.opened import Opened, opened
 
@@ -86,6 +88,58 @@ def test_a_ring_has_a_chart_of_its_gap_others_of_their_age_and_a_heap_of_neither
     assert heads(ring()) == ["ready", "▄ push/s", "gap", "sample latency"]
     assert heads(queue("q")) == ["ready", "▄ push/s", "age of the oldest", "sample latency"]
     assert heads(queue("q", "heap")) == ["ready", "▄ push/s", "sample latency"]
+
+
+def latency(p50: float | None = 0.1, messages: int | None = 40) -> Latency:
+    known = Percentiles(p50, p50 and 2 * p50, p50 and 3 * p50, messages, 60.0)
+    why = "a pop deletes the message" if messages is None else "too few"
+    return Latency(
+        known if p50 else replace(known, unknown=why),
+        Percentiles(unknown="complete deletes the message"),
+    )
+
+
+def test_latencies_have_charts_where_they_can_be_known() -> None:
+    def waiting(*told: Latency) -> list[Drawing]:
+        looks = [(1000.0 + n, ring(latency=one)) for n, one in enumerate(told)]
+        found = drawn(*looks, now=1000.0 + len(told))
+        heads = [one.words[0][0].strip() for one in found]
+        assert "processing" not in heads
+        return [one for one, head in zip(found, heads, strict=True) if head == "waiting"]
+
+    (found,) = waiting(latency(0.1), latency(0.2))
+    assert [[round(v, 2) for _, v in c.runs[0]] for c in found.curves] == [
+        [0.1, 0.2],
+        [0.2, 0.4],
+        [0.3, 0.6],
+    ]
+    assert "".join(text for text, _ in found.words) == (
+        "waiting ▄ p50 200 ms  ⠒⠒ p95 400 ms  ⠒⠒ p99 600 ms"
+    )
+    (found,) = waiting(latency(0.1), latency(None), latency(0.1))
+    assert [len(curve.runs) for curve in found.curves] == [2, 2, 2]
+    (few,) = waiting(latency(None))
+    assert "".join(text for text, _ in few.words) == "waiting ? (too few)"
+    assert waiting(latency(None, messages=None)) == []
+
+
+async def test_latencies_are_among_the_figures_and_their_charts_can_be_reached() -> None:
+    async with opened() as console:
+        history(console, 1, 2, 3, latency=latency())
+        screen = await open_orders(console)
+        told = screen.query_one(FiguresPanel).said
+        assert "waiting p50 100 ms, p95 200 ms, p99 300 ms (40 messages of 1 min)" in told
+        assert "processing ? (complete deletes the message)" in told
+        seen = shown(screen)
+        for _ in range(4):
+            await console.press("right_square_bracket")
+            seen += shown(screen)
+        assert seen == ["ready", "▄", "gap", "waiting", "sample"]
+        await console.press("left_square_bracket")
+        assert "waiting ▄ p50 100 ms" in console.picture
+        await console.pilot.resize_terminal(160, 48)
+        assert len({one.region for one in screen.query_one(Charts).shown}) == 5
+        assert all(one.region.height >= 7 for one in screen.query_one(Charts).shown)
 
 
 def test_a_library_and_a_design_that_is_not_known_have_their_charts() -> None:
@@ -170,7 +224,7 @@ async def test_on_a_large_screen_all_are_beside_each_other_and_none_is_too_small
         history(console, 1, 2, 3)
         screen = await open_orders(console)
         assert shown(screen) == ["ready", "▄", "gap", "sample"]
-        regions = [chart.region for chart in screen.query(Chart)]
+        regions = [chart.region for chart in screen.query_one(Charts).shown]
         assert len({region.x for region in regions}) == len({region.y for region in regions}) == 2
         for size in ((80, 24), (50, 14), (20, 10), (3, 3), (80, 24)):
             await console.pilot.resize_terminal(*size)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from console.monitor.latency import Latency, Percentiles
 from console.tui.open_connection import Recordings
 from console.tui.tabs.history import HistoryTab
 from console.tui.text import Paragraph
@@ -16,11 +17,14 @@ from tests.tui.recorded import Taken
 LAST = 4_440
 
 
+LATENCY = Latency(Percentiles(0.1, 0.4, 2.0), Percentiles())
+
+
 def recorded(root: Path) -> None:
     """Seen from 01:40 to 01:55 and, idle, from 02:10 on."""
     taken = Taken(root)
     for second in range(2400, 3300, 10):
-        mail = queue("mail", ready=second, age_seconds=2.0)
+        mail = queue("mail", ready=second, age_seconds=2.0, latency=LATENCY)
         taken.look(second, mail, next_seconds=10.0)
     for second in range(4200, LAST + 1, 60):
         taken.look(second, queue("mail", ready=1), next_seconds=60.0)
@@ -34,7 +38,7 @@ def charts(shown: Shown[HistoryTab]) -> list[Chart]:
     return [one for one in shown.tab.query(Chart) if one.display]
 
 
-@pytest.mark.parametrize(("size", "seen"), [((80, 24), 1), ((160, 48), 3), ((50, 14), 1)])
+@pytest.mark.parametrize(("size", "seen"), [((80, 24), 1), ((160, 48), 4), ((50, 14), 1)])
 async def test_what_was_recorded_is_drawn_and_gaps_are_gaps(
     tmp_path: Path, size: tuple[int, int], seen: int
 ) -> None:
@@ -49,6 +53,10 @@ async def test_what_was_recorded_is_drawn_and_gaps_are_gaps(
         assert "up to 3.29 k" in "".join(text for text, _ in drawing.words)
         # Nothing was seen for a quarter of an hour; pauses that were meant are none.
         assert [len(run) for run in drawing.curves[0].runs] == [60, 5]
+        told = [one.drawing for one in charts(shown) if one.drawing is not None]
+        latencies = [one for one in told if one.words[0][0] == "waiting p50, p95, p99 "]
+        assert [len(one.curves) for one in latencies] == ([3] if seen == 4 else [])
+        assert all("up to 2 s" in one.words[1][0] for one in latencies)
 
 
 async def test_marks_are_told_and_the_charts_point_at_them(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from textual.widgets._footer import FooterKey
 
 from console.catalog import Acting
 from console.errors import ConnectionFailedError
+from console.monitor.latency import Latency, Percentiles
 from console.monitor.limits import Limits, Thresholds, ThresholdsOf
 from console.rights import ConnectionRights, Login, Rights
 from tests.tui.feeds import broken, nine, queue
@@ -43,6 +44,14 @@ async def test_the_first_reading_is_drawn_as_soon_as_it_comes() -> None:
         }
         assert console.row("imports")["age"] == "?"
         assert "4 ms" in console.words("#connections")
+
+
+async def test_how_long_messages_wait_stands_below_the_table() -> None:
+    async with opened(size=(120, 30)) as console:
+        told = Latency(Percentiles(0.1, 0.4, 2.0), Percentiles(unknown="it is deleted"))
+        await console.give(queue("mail", latency=told))
+        assert "  waiting p95 400 ms" in console.words("#detail")
+        assert "processing" not in console.words("#detail")
 
 
 async def test_all_nine_queues_are_in_sight_at_80_by_24() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from console.errors import ConsoleError, UsageError
+from console.monitor.latency import FIGURES as LATENCIES
 from console.monitor.recording import reader
 from console.monitor.recording.reader import RecordReader, Rollups, Sources
 from console.monitor.recording.segments import ACTIONS, FINDINGS, SAMPLES, RecordKind, TimeRange
@@ -18,7 +19,10 @@ STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 2
 """How long a point may be, in seconds."""
 MOST_POINTS = 10_000
 
-_HIGHEST = ("ready", "scheduled", "claimed", "stuck", "errors", "done", "age_seconds", "gap")
+_HIGHEST = (
+    *("ready", "scheduled", "claimed", "stuck", "errors", "done", "age_seconds", "gap"),
+    *LATENCIES,
+)
 _MEAN = ("push_per_second", "pop_per_second", "latency_seconds")
 
 
@@ -35,7 +39,7 @@ class NothingRecordedError(ConsoleError):
 
 @dataclass(frozen=True)
 class Point:
-    """One period. Counts, ages and gap: the highest that was seen; rates: their mean.
+    """One period. Counts, ages, gap, latencies: the highest that was seen; rates: their mean.
 
     None: the design has it not, or nobody knew it at any look.
     """
@@ -56,6 +60,12 @@ class Point:
     latency_seconds: float | None
     pause_seconds: float | None = None
     """The longest pause that was meant to follow a sample; None: the recording does not tell."""
+    waiting_p50_seconds: float | None = None
+    waiting_p95_seconds: float | None = None
+    waiting_p99_seconds: float | None = None
+    processing_p50_seconds: float | None = None
+    processing_p95_seconds: float | None = None
+    processing_p99_seconds: float | None = None
 
     def as_json(self) -> dict[str, object]:
         """The stable object of `history --json`."""
@@ -264,10 +274,11 @@ def points(rows: Iterable[Mapping[str, Any]], step_seconds: int) -> list[Point]:
 def _point(begin: int, seen: Sequence[Mapping[str, Any]]) -> Point:
     values: dict[str, Any] = {}
     for name in _HIGHEST:
-        values[name] = max((row[name] for row in seen if row[name] is not None), default=None)
+        known = [row[name] for row in seen if row.get(name) is not None]
+        values[name] = max(known, default=None)
     for name in _MEAN:
-        known = [(row[name], _looks(row)) for row in seen if row[name] is not None]
-        values[name] = _mean(known) if known else None
+        weighed = [(row[name], _looks(row)) for row in seen if row[name] is not None]
+        values[name] = _mean(weighed) if weighed else None
     looks = sum(_looks(row) for row in seen)
     pause = max((row["next_seconds"] for row in seen if row.get("next_seconds")), default=None)
     at = datetime.fromtimestamp(begin, UTC)

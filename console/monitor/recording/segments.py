@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import quote, unquote
 
+from console.monitor.latency import FIGURES as LATENCIES
+from console.monitor.latency import Latency
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
 
@@ -70,11 +72,13 @@ SAMPLES = RecordKind(
         "unknown": TEXT,
         "problem": TEXT,
         "next_seconds": NUMBER,
+        **dict.fromkeys(LATENCIES, NUMBER),
     },
 )
 """A queue at one sample. `estimated` and `unknown` name figures, with commas between them.
 
-`next_seconds`: the pause that was meant to follow; older recordings do not tell it.
+`next_seconds`: the pause that was meant to follow. Older recordings tell neither it nor how long
+messages waited and work on them took.
 """
 LINKS = RecordKind(
     "links",
@@ -128,6 +132,7 @@ def samples(reading: Reading, at: datetime) -> Iterator[Row]:
             "unknown": ",".join(one.unknown),
             "problem": one.problem,
             "next_seconds": reading.next_seconds,
+            **({} if one.latency is None else one.latency.figures),
         }
 
 
@@ -154,6 +159,7 @@ def snapshot_of(row: Row, connection: str) -> QueueSnapshot:
         estimated=_names(row.get("estimated")),
         unknown=_names(row.get("unknown")),
         problem=str(row.get("problem") or ""),
+        latency=Latency.recorded(row),
         **figures,  # type: ignore[arg-type]  # by name, as `samples` has written them
     )
 

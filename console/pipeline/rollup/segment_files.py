@@ -19,7 +19,7 @@ from datetime import UTC, date, datetime
 
 from console.errors import ConsoleError, UsageError
 from console.pipeline.lake import connection_of
-from console.rollup_files import KINDS
+from console.rollup_files import KINDS, LATENCIES
 
 VERSION = 1
 """Of the records that are known here."""
@@ -184,6 +184,7 @@ COLUMNS: Mapping[str, Mapping[str, str]] = {
         "pop_per_second": _NUMBER,
         "held_seconds": _NUMBER,
         "latency_seconds": _NUMBER,
+        **dict.fromkeys(LATENCIES, _NUMBER),
         "estimated": _TEXT,
         "problem": _TEXT,
     },

@@ -13,6 +13,7 @@ from textual.containers import Container
 
 from console import formats
 from console.errors import ConsoleError
+from console.monitor.latency import KINDS, PERCENTILES
 from console.monitor.recording.history import History, Mark, Point, history, since
 from console.tui.context import Context
 from console.tui.jobs import Question
@@ -41,7 +42,7 @@ SPANS = (
     ChartSpan("30 d", 30 * 86_400.0, 7200.0),
 )
 _POINTS = 360
-_MOST_CHARTS = 5
+_MOST_CHARTS = 7
 _FOUR = 4
 _LEAST_PAUSE_SECONDS = 20.0
 _PARTS = 240
@@ -52,7 +53,12 @@ _FIGURES: Sequence[tuple[str, AxisKind, tuple[str, ...]]] = (
     ("age of the oldest", SECONDS, ("age_seconds",)),
     ("gap", COUNTS, ("gap",)),
     ("errors", COUNTS, ("errors",)),
+    *(
+        (f"{kind} p50, p95, p99", SECONDS, tuple(f"{kind}_p{at}_seconds" for at in PERCENTILES))
+        for kind in KINDS
+    ),
 )
+_TONES = ("trend", "warning", "critical")
 _HOW = (
     "\n  This console records while it is open, unless turned off: --no-record,"
     "\n  or record = false in the configuration."
@@ -233,8 +239,8 @@ class HistoryTab(QueueTab):
         ]
         for title, kind, names in there:
             curves = tuple(
-                Curve(_runs(found, name), "warning" if number else "trend", area=not number)
-                for number, name in enumerate(names)
+                Curve(_runs(found, name), mood, area=mood == "trend")
+                for name, mood in zip(names, _TONES, strict=False)
             )
             most = max(getattr(p, n) or 0 for p in found.points for n in names)
             words = ((f"{title} ", "strong"), (f"up to {kind.words(most)}", "quiet"))

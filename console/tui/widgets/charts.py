@@ -29,6 +29,7 @@ from console.clock import (
     ticks,
 )
 from console.designs import recorded
+from console.monitor.latency import KINDS, PERCENTILES, Percentiles
 from console.monitor.snapshot import QueueSnapshot
 from console.monitor.waits import Wait
 from console.tui.series import SPANS, ChartSpan, Key, Run, Series, figures_of
@@ -140,7 +141,8 @@ WIDE, HIGH = 120, 40
 """From this size of the screen on all charts stand side by side; below it is one at a time."""
 LEAST_HEIGHT = 20
 """A screen that has fewer lines needs them for words."""
-_MOST = 4
+_MOST = 6
+_FOUR = 4
 _HIGH_CHART = 9
 _LOW_CHART = 7
 _CELLS_OF_LABEL = 7
@@ -336,7 +338,8 @@ SECONDS = AxisKind(short_seconds, scale_seconds)
 def drawings(
     series: Series, key: Key, snapshot: QueueSnapshot, span: ChartSpan, moment: ChartTime
 ) -> list[Drawing]:
-    """Depth, rates, the gap (of others than rings: the age of the oldest), latency."""
+    """Depth, rates, the gap (of others than rings: the age of the oldest), how long messages waited
+    and work on them took (where that can be known), the sample latency."""
 
     def curve(name: str, mood: str = "trend", *, area: bool = True) -> Curve:
         return Curve(series.runs(key, name, span, moment.now), mood, area)
@@ -364,10 +367,30 @@ def drawings(
     elif recorded(snapshot.design).age_is_known:
         age = (("age of the oldest ", "strong"), now("age_seconds"))
         found.append(drawing(age, SECONDS, curve("age_seconds")))
+    for kind in () if snapshot.latency is None else KINDS:
+        curves = [
+            curve(f"{kind}_p{percent}_seconds", mood, area=mood == "trend")
+            for percent, mood in zip(PERCENTILES, _CUTS, strict=True)
+        ]
+        known: Percentiles = getattr(snapshot.latency, kind)
+        if known.messages is not None or any(one.runs for one in curves):
+            found.append(drawing(_cut_words(kind, known), SECONDS, *curves))
     looks = series.latency(key[0], span, moment.now)
     last = formats.duration(looks[-1][-1][1]) if looks else formats.UNKNOWN
     latency = (("sample latency ", "strong"), (last, ""))
     return [*found, drawing(latency, SECONDS, Curve(looks, "trend"))]
+
+
+_CUTS = ("trend", "warning", "critical")
+"""The tones of p50, p95, p99: the first is an area."""
+
+
+def _cut_words(kind: str, of: Percentiles) -> Pieces:
+    if of.p50 is None:
+        return ((f"{kind} ", "strong"), (of.words, ""))
+    told = zip(("▄ p50 ", "  ⠒⠒ p95 ", "  ⠒⠒ p99 "), of.values, _CUTS, strict=True)
+    pieces = [((sign, mood), (formats.duration(value or 0.0), "")) for sign, value, mood in told]
+    return ((f"{kind} ", "strong"), *(piece for both in pieces for piece in both))
 
 
 class Charts(Container):
@@ -413,7 +436,8 @@ class Charts(Container):
         found = drawings(series, key, snapshot, self.span, moment)
         every = self.all_at_once
         self.set_class(every, "-all")
-        self.set_class(every and len(found) < _MOST, "-three")
+        self.set_class(every and len(found) < _FOUR, "-three")
+        self.set_class(every and len(found) > _FOUR, "-six")
         self.styles.height = 2 * _HIGH_CHART if every else max(_LOW_CHART, size.height // 4)
         for place, chart in enumerate(self.query(Chart)):
             chart.display = place < len(found) and (every or place == self._place % len(found))

@@ -12,6 +12,7 @@ from textual.geometry import Size
 from console import formats
 from console.catalog import Queue
 from console.errors import ConsoleError
+from console.monitor.latency import KINDS, Percentiles
 from console.monitor.limits import Exceeded, Limits, N, Severity, Thresholds, judge
 from console.monitor.snapshot import QueueSnapshot
 from console.tui import jobs
@@ -167,6 +168,8 @@ def pieces(snapshot: QueueSnapshot, thresholds: Thresholds, width: int) -> Itera
         yield from _filling(snapshot, width)
     if snapshot.holders is not None or "holders" in snapshot.unknown:
         yield "writers", _holders(snapshot), ""
+    for kind, words in () if snapshot.latency is None else snapshot.latency.told:
+        yield kind, words, ""
 
 
 def _filling(snapshot: QueueSnapshot, width: int) -> Iterator[Piece]:
@@ -407,4 +410,8 @@ class QueueDetail(Words):
         if view.examined_seconds is not None:
             ago = whole_seconds(view.examined_seconds)
             line.append(f"the doctor ran {ago} ago", tone(self, "quiet"))
+        for kind in () if snapshot.latency is None else KINDS:
+            of: Percentiles = getattr(snapshot.latency, kind)
+            if of.p95 is not None:
+                line.append(f"  {kind} p95 {formats.duration(of.p95)}", tone(self, "quiet"))
         return line

@@ -1,0 +1,248 @@
+"""How long messages waited for their pop, and how long work on them took, from bounded samples.
+
+Waiting: from push (or from its due time, if later) to the first pop. Processing: from the last pop
+to done or error. A statement reads the latest of each, by an index, and seldom; what it saw within
+`WITHIN_SECONDS` is kept. So the cost does not grow with the queue, and the figures are of a sample.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from console import formats, rollup_files
+from console.catalog import Kind, Queue
+from console.designs import Flow
+from console.monitor.figures import Key, key_of
+
+EVERY_SECONDS = 10.0
+"""The statement is no part of every sample."""
+WITHIN_SECONDS = 300.0
+"""A message counts for so long after its pop, or its end; the statements say the same."""
+MOST = 1_000
+"""So many of the latest are kept of a queue."""
+FEWEST = 10
+"""Of fewer messages no percentile is told."""
+PERCENTILES = (50, 95, 99)
+KINDS = ("waiting", "processing")
+
+FIGURES = rollup_files.LATENCIES
+"""As recordings, charts and history name them, in the order of those."""
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """Of one duration, in seconds; None: not known, and `unknown` says why."""
+
+    p50: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    messages: int | None = None
+    """How many were seen; None: none can be, or nobody has said."""
+    period_seconds: float | None = None
+    """How long ago the first of them was popped or done."""
+    unknown: str = ""
+
+    @property
+    def values(self) -> tuple[float | None, ...]:
+        return self.p50, self.p95, self.p99
+
+    @property
+    def words(self) -> str:
+        """`p50 12 ms, p95 30 ms, p99 80 ms (200 messages of 4 min)`, or `? (why)`."""
+        if self.p50 is None:
+            return f"{formats.UNKNOWN} ({self.unknown})" if self.unknown else formats.UNKNOWN
+        told = zip(PERCENTILES, self.values, strict=True)
+        cuts = ", ".join(f"p{at} {formats.duration(value or 0.0)}" for at, value in told)
+        if self.messages is None or self.period_seconds is None:
+            return cuts
+        of = formats.duration(round(self.period_seconds))
+        return f"{cuts} ({formats.numbered(self.messages, 'message')} of {of})"
+
+    def as_json(self) -> dict[str, object]:
+        """The stable object of `status --json`."""
+        return {
+            **{f"p{at}_seconds": v for at, v in zip(PERCENTILES, self.values, strict=True)},
+            "messages": self.messages,
+            "period_seconds": self.period_seconds,
+            "unknown": self.unknown,
+        }
+
+
+@dataclass(frozen=True)
+class Latency:
+    """What is known of a queue's messages."""
+
+    waiting: Percentiles
+    processing: Percentiles
+
+    @property
+    def told(self) -> tuple[tuple[str, str], ...]:
+        """Both in words, each by its name; under one where the same keeps both from being known."""
+        if self.waiting.unknown and self.waiting.unknown == self.processing.unknown:
+            return ((" and ".join(KINDS), self.waiting.words),)
+        return ((KINDS[0], self.waiting.words), (KINDS[1], self.processing.words))
+
+    @property
+    def figures(self) -> dict[str, float | None]:
+        """By the names of FIGURES."""
+        return dict(zip(FIGURES, (*self.waiting.values, *self.processing.values), strict=True))
+
+    @classmethod
+    def recorded(cls, figures: Mapping[str, object]) -> Latency | None:
+        """As it was recorded; None: it was not, or was not known."""
+        known = [v if isinstance(v, float) else None for v in map(figures.get, FIGURES)]
+        if known == [None] * len(FIGURES):
+            return None
+        waiting, processing = (
+            Percentiles(p50, p95, p99, unknown="not known then" if p50 is None else "")
+            for p50, p95, p99 in (known[:3], known[3:])
+        )
+        return cls(waiting, processing)
+
+    def as_json(self) -> dict[str, object]:
+        """The stable object of `status --json`."""
+        return {"waiting": self.waiting.as_json(), "processing": self.processing.as_json()}
+
+
+@dataclass(frozen=True)
+class TimesRow:
+    """One message. Null: it tells nothing of that duration."""
+
+    schema: str
+    queue: str
+    id: str
+    waiting_seconds: float | None
+    popped_seconds_ago: float | None
+    processing_seconds: float | None
+    ended_seconds_ago: float | None
+
+
+def statement_of(queue: Queue) -> str:
+    """The statement that tells of it; empty: nothing can."""
+    if all(impossible(queue)):
+        return ""
+    archived = queue.options.get("archive_at_pop") == "on"
+    return "archive_times" if archived else "times"
+
+
+def impossible(queue: Queue) -> tuple[str, str]:
+    """Why waiting and processing of such a queue cannot be known; empty: they can."""
+    ring = queue.design.flow is Flow.NUMBERS
+    if queue.kind is Kind.INSTALLED and queue.options.get("archive_at_pop") == "on":
+        return "", "a pop ends the message here"
+    if not queue.finishes:
+        why = "a pop overwrites the slot's time" if ring else "a pop deletes the message"
+        return why, why
+    missing = {role: not ring and role not in queue.roles for role in ("pushed_at", "claimed_at")}
+    waiting = next((f"no column is {role}" for role, none in missing.items() if none), "")
+    if "done" not in queue.states:
+        return waiting, "complete deletes the message"
+    if queue.kind is Kind.ADOPTED:
+        return waiting, "no index by the end is known"
+    return waiting, ""
+
+
+@dataclass
+class _Seen:
+    """Of one queue: when each message was popped or done, by our clock, and its duration."""
+
+    times: tuple[dict[object, tuple[float, float]], ...] = field(default_factory=lambda: ({}, {}))
+    told: Latency | None = None
+    """What was made of it; None: nothing was read yet, or could be."""
+
+
+class LatencySamples:
+    """What was seen of a database's messages. In the hands of one thread; a new one is due."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._next = float("-inf")
+        self._seen: dict[Key, _Seen] = {}
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to look again; said once."""
+        if (now := self._clock()) < self._next:
+            return False
+        self._next = now + EVERY_SECONDS
+        return True
+
+    def keep(self, known: Iterable[Key]) -> None:
+        """Forget all queues but these."""
+        kept = set(known)
+        self._seen = {key: seen for key, seen in self._seen.items() if key in kept}
+
+    def add(self, queues: Sequence[Queue], rows: Iterable[TimesRow]) -> None:
+        """What was just read of these queues."""
+        now = self._clock()
+        for queue in queues:
+            self._seen.setdefault(key_of(queue), _Seen())
+        for row in rows:
+            waiting, processing = self._seen[row.schema, row.queue].times
+            _put(waiting, row.id, now, row.popped_seconds_ago, row.waiting_seconds)
+            # It may be worked on again: each time is one.
+            again = (row.id, row.processing_seconds)
+            _put(processing, again, now, row.ended_seconds_ago, row.processing_seconds)
+        for queue in queues:
+            seen = self._seen[key_of(queue)]
+            for times in seen.times:
+                _forget(times, now)
+            # Once for all samples up to the next time: sorting is dear with many queues.
+            seen.told = Latency(*(_percentiles(list(times.values()), now) for times in seen.times))
+
+    def fail(self, queue: Queue) -> None:
+        """It could not be read; what was seen before says nothing about now."""
+        unread = Percentiles(unknown="it could not be read, or not in time")
+        self._seen[key_of(queue)] = _Seen(told=Latency(unread, unread))
+
+    def of(self, queue: Queue) -> Latency:
+        """What is known of it, as it was read last."""
+        seen = self._seen.get(key_of(queue))
+        told = _NOT_READ if seen is None or seen.told is None else seen.told
+        waiting, processing = (
+            Percentiles(unknown=why) if why else known
+            for why, known in zip(impossible(queue), (told.waiting, told.processing), strict=True)
+        )
+        return Latency(waiting, processing)
+
+
+_NOT_READ = Latency(Percentiles(unknown="not read yet"), Percentiles(unknown="not read yet"))
+
+
+def _put(
+    times: dict[object, tuple[float, float]],
+    key: object,
+    now: float,
+    ago: float | None,
+    seconds: float | None,
+) -> None:
+    """A duration below nothing is of a caller's own times, which are not the server's."""
+    if ago is not None and seconds is not None and seconds >= 0 and key not in times:
+        times[key] = (now - ago, seconds)
+
+
+def _forget(times: dict[object, tuple[float, float]], now: float) -> None:
+    """What is too old, and all but the latest."""
+    latest = sorted(times.items(), key=lambda one: one[1][0])[-MOST:]
+    times.clear()
+    times.update((key, one) for key, one in latest if one[0] >= now - WITHIN_SECONDS)
+
+
+def _percentiles(times: Sequence[tuple[float, float]], now: float) -> Percentiles:
+    messages = len(times)
+    if messages < FEWEST:
+        within = formats.duration(WITHIN_SECONDS)
+        why = f"{formats.numbered(messages, 'message')} seen in {within}, {FEWEST} are needed"
+        return Percentiles(messages=messages, unknown=why)
+    period = max(0.0, now - min(at for at, _ in times))
+    return Percentiles(*cuts([seconds for _, seconds in times]), messages, period)
+
+
+def cuts(seconds: Sequence[float]) -> tuple[float, float, float]:
+    """The percentiles of two values or more, interpolated as SQL's PERCENTILE_CONT does it."""
+    found = statistics.quantiles(seconds, n=100, method="inclusive")
+    p50, p95, p99 = (found[percent - 1] for percent in PERCENTILES)
+    return p50, p95, p99

@@ -1,0 +1,177 @@
+"""What is made of the messages that were seen: which count, what is said where too few are, and
+how the figures go on: to recordings, charts, metrics."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from console.catalog import Kind, Queue
+from console.designs import DESIGNS, LIBRARIES
+from console.metrics.exporter import ConnectionState, families
+from console.monitor.figures import key_of
+from console.monitor.latency import (
+    EVERY_SECONDS,
+    FEWEST,
+    FIGURES,
+    MOST,
+    WITHIN_SECONDS,
+    Latency,
+    LatencySamples,
+    Percentiles,
+    TimesRow,
+    impossible,
+    statement_of,
+)
+from console.monitor.recording.history import points, thinned
+from console.monitor.recording.segments import samples, snapshot_of
+from console.monitor.sampler import Reading
+from tests.contract.variants import DEFAULTS
+from tests.tui.feeds import queue as snapshot_named
+
+NOW = datetime(2026, 3, 29, 2, 14, 7, tzinfo=UTC)
+(STATUS,) = (v.queue("public", "orders") for v in DEFAULTS if v.design.name == "status")
+KNOWN = Latency(
+    Percentiles(0.012, 0.03, 1.5, messages=200, period_seconds=240.2),
+    Percentiles(unknown="complete deletes the message"),
+)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def popped(number: int, waited: float, ago: float = 1.0) -> TimesRow:
+    return TimesRow("public", "orders", f"{number}", waited, ago, None, None)
+
+
+def seen(samples: LatencySamples, *rows: TimesRow) -> Percentiles:
+    samples.add([STATUS], rows)
+    return samples.of(STATUS).waiting
+
+
+def test_what_is_seen_by_several_looks_counts_once_and_for_a_while(clock: Clock) -> None:
+    samples = LatencySamples(clock)
+    assert seen(samples, *(popped(n, 1.0) for n in range(FEWEST))).messages == FEWEST
+    clock.now += 10
+    twice = [popped(n, 1.0, 11.0) for n in range(FEWEST)]
+    found = seen(samples, *twice, *(popped(FEWEST + n, 3.0) for n in range(FEWEST)))
+    assert (found.messages, found.p50, found.p99) == (2 * FEWEST, 2.0, 3.0)
+    assert found.period_seconds == 11.0
+    clock.now += WITHIN_SECONDS - 5
+    found = seen(samples)
+    assert (found.messages, found.p50) == (FEWEST, 3.0)
+    clock.now += 10
+    assert seen(samples).messages == 0
+
+
+def test_of_many_the_latest_are_kept(clock: Clock) -> None:
+    samples = LatencySamples(clock)
+    for look in range(3):
+        clock.now += 10
+        found = seen(samples, *(popped(look * MOST + n, float(look)) for n in range(MOST)))
+    assert (found.messages, found.p50, found.p99) == (MOST, 2.0, 2.0)
+
+
+def test_too_few_are_said_by_number(clock: Clock) -> None:
+    samples = LatencySamples(clock)
+    found = seen(samples, *(popped(n, 1.0) for n in range(FEWEST - 1)))
+    assert found.values == (None, None, None)
+    assert found.words == "? (9 messages seen in 5 min, 10 are needed)"
+    found = seen(samples, popped(FEWEST, 1.0))
+    assert found.words == "p50 1.0 s, p95 1.0 s, p99 1.0 s (10 messages of 1.0 s)"
+
+
+def test_what_could_not_be_read_is_unknown_and_what_was_read_is_gone(clock: Clock) -> None:
+    samples = LatencySamples(clock)
+    seen(samples, *(popped(n, 1.0) for n in range(FEWEST)))
+    samples.fail(STATUS)
+    assert samples.of(STATUS).waiting.words == "? (it could not be read, or not in time)"
+    assert seen(samples).messages == 0
+
+
+def test_a_look_is_due_once_in_a_while(clock: Clock) -> None:
+    samples = LatencySamples(clock)
+    assert [samples.due, samples.due] == [True, False]
+    clock.now += EVERY_SECONDS
+    assert samples.due
+
+
+def test_a_queue_that_is_gone_is_forgotten(clock: Clock) -> None:
+    samples = LatencySamples(clock)
+    seen(samples, *(popped(n, 1.0) for n in range(FEWEST)))
+    samples.keep([key_of(STATUS)])
+    assert samples.of(STATUS).waiting.messages == FEWEST
+    samples.keep([])
+    assert samples.of(STATUS).waiting.words == "? (not read yet)"
+
+
+def adopted(design: str, *without: str) -> Queue:
+    of = LIBRARIES.get(design) or DESIGNS[design]
+    roles = {role: column for role, column in of.roles.items() if role not in without}
+    return Queue("public", "theirs", of, {}, roles, Kind.ADOPTED)
+
+
+def test_what_an_adopted_table_cannot_tell_says_why() -> None:
+    no_end = "no index by the end is known"
+    assert impossible(adopted("status")) == ("", no_end)
+    assert impossible(adopted("status", "pushed_at")) == ("no column is pushed_at", no_end)
+    assert impossible(adopted("status", "claimed_at"))[0] == "no column is claimed_at"
+    assert impossible(adopted("fifo")) == ("a pop deletes the message",) * 2
+    for library in LIBRARIES:
+        assert impossible(adopted(library))[0] == ""
+        assert impossible(adopted(library))[1]
+    assert statement_of(adopted("status", "claimed_at")) == ""
+    assert statement_of(adopted("ring")) == ""
+
+
+def test_both_in_words_together_where_one_thing_keeps_them_unknown() -> None:
+    assert KNOWN.told == (
+        ("waiting", "p50 12 ms, p95 30 ms, p99 1.5 s (200 messages of 4 min)"),
+        ("processing", "? (complete deletes the message)"),
+    )
+    gone = Percentiles(unknown="a pop deletes the message")
+    assert Latency(gone, gone).told == (("waiting and processing", gone.words),)
+
+
+# Where they go.
+
+QUEUE = replace(snapshot_named("orders"), latency=KNOWN)
+
+
+def test_a_recording_has_them_and_history_the_highest() -> None:
+    (row,) = samples(Reading("x", (QUEUE,)), NOW)
+    told = snapshot_of(row, "x").latency
+    assert told is not None
+    assert told.figures == KNOWN.figures
+    assert told.processing.words == "? (not known then)"
+    (none,) = samples(Reading("x", (replace(QUEUE, latency=None),)), NOW)
+    assert snapshot_of(none, "x").latency is None
+    slower = replace(QUEUE, latency=Latency(Percentiles(0.5, 0.6, 0.7), KNOWN.processing))
+    rows = [dict(next(samples(Reading("x", (one,)), NOW))) for one in (QUEUE, slower)]
+    old = {name: value for name, value in rows[0].items() if name not in FIGURES}
+    for read in ([*rows, old], thinned([*rows, old], 60)):
+        (point,) = points(read, 60)
+        assert (point.waiting_p50_seconds, point.waiting_p99_seconds) == (0.5, 1.5)
+        assert point.processing_p50_seconds is None
+
+
+def test_metrics_have_a_series_a_quantile_and_none_of_what_is_unknown() -> None:
+    of = ConnectionState(Reading("x", (QUEUE,)), looked_at=1.0)
+    found = {one.name: one for one in families([of])}
+    waiting = found["dbq_queue_waiting_seconds"].samples
+    assert {(s.labels["quantile"], s.value) for s in waiting} == {
+        ("0.5", 0.012),
+        ("0.95", 0.03),
+        ("0.99", 1.5),
+    }
+    assert found["dbq_queue_processing_seconds"].samples == []
