@@ -9,12 +9,13 @@ import click
 
 from console.cli.context import Call, verb_options
 from console.cli.streams import put
-from console.config import KEYS, KeyLevel, Profile, Settings, Value, load, place
+from console.config import KEYS, KeyLevel, Profile, Settings, Value, load, notifications, place
 from console.config.passwords import PasswordSource
 from console.config.urls import HIDDEN, ConnectionUrl
 from console.errors import UsageError
 from console.formats import numbered
 from console.monitor.filters import MARK
+from console.notify.targets import Program, Webhook
 
 Shown = Mapping[str, Value]
 """Key -> what holds for it."""
@@ -68,6 +69,8 @@ def _validate(call: Call) -> None:
     own = sum(len(table.filters) for table in found.document.profiles.values())
     kept = len(messages) + len(queues) + own
     filters = f", {numbered(kept, 'saved filter')}" if kept else ""
+    receivers = list(found.document.notifications)
+    told = f", {numbered(len(receivers), 'receiver')} of notifications" if receivers else ""
     call.answer(
         {
             "path": _text(found.path),
@@ -75,8 +78,9 @@ def _validate(call: Call) -> None:
             "profiles": found.names,
             "filters": list(messages),
             "queue_filters": list(queues),
+            "notifications": receivers,
         },
-        [f"{where}: valid; {numbered(len(found.names), 'profile')}{filters}"],
+        [f"{where}: valid; {numbered(len(found.names), 'profile')}{filters}{told}"],
     )
 
 
@@ -87,6 +91,10 @@ def _show(call: Call) -> None:
     if not (call.said.url or call.said.profile):
         profiles += [p for p in found.profiles(call.said) if meant is None or p.name != meant.name]
     defaults = {k: v for k, v in _all(found.defaults).items() if KeyLevel.TOP in KEYS[k].levels}
+    receivers = {
+        name: {key: notifications.value(layer, of) for key, of in notifications.KEYS.items()}
+        for name, layer in found.document.notifications.items()
+    }
     answer = {
         "path": _text(found.path),
         "exists": found.exists,
@@ -103,12 +111,15 @@ def _show(call: Call) -> None:
         ],
         "filters": _as_json(found.document.filters),
         "queue_filters": _as_json(found.document.queue_filters),
+        "notifications": {name: _as_json(one) for name, one in receivers.items()},
     }
     lines = [f"{found.path}{'' if found.exists else '  (not there)'}", "", "defaults"]
     lines += _table(defaults)
     shared = found.document.filters
     lines += _filters("filters of messages", shared)
     lines += _filters("filters of the overview", found.document.queue_filters)
+    for name, one in receivers.items():
+        lines += ["", f"notifications {name}", *_table(one)]
     for profile in profiles:
         lines += ["", *_profile_lines(profile, shared, meant=profile is meant)]
     call.answer(answer, lines)
@@ -166,8 +177,8 @@ def _table(values: Mapping[str, Value]) -> Iterator[str]:
 
 
 def _plain(value: Value) -> Any:
-    """The value as it was written; of a URL only what may be seen, and nothing of a password."""
-    if isinstance(value.meaning, ConnectionUrl):
+    """The value as it was written; of what may hold a secret what may be seen of it."""
+    if isinstance(value.meaning, ConnectionUrl | Webhook | Program):
         return value.meaning.shown
     return HIDDEN if isinstance(value.meaning, PasswordSource) else value.written
 

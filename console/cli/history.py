@@ -225,6 +225,8 @@ def record(
 
     With the rights of an operator it also forgets the holes of rings (holes_pile_up), each proven:
     parked numbers of pushes that are gone, older than an hour or more than slots. See the audit.
+    And it tells the receivers of the configuration of new findings and of their end; of several
+    recorders of a database one does: dbq-console help notifications.
 
     \b
     Examples:
@@ -236,7 +238,7 @@ def record(
     bounds = Bounds(keep_seconds=keep, most_bytes=most_mib * _MIB)
     with ExitStack() as all_of_them, asked_to_end() as ended:
         told = [
-            all_of_them.enter_context(_recording(profile, recordings or folder(), bounds))
+            all_of_them.enter_context(_recording(call, profile, recordings or folder(), bounds))
             for profile in profiles
         ]
         narrate(f"Recording {', '.join(told)} to {recordings or folder()}.")
@@ -245,13 +247,18 @@ def record(
 
 
 @contextmanager
-def _recording(profile: Profile, root: Path, bounds: Bounds) -> Iterator[str]:
+def _recording(call: Call, profile: Profile, root: Path, bounds: Bounds) -> Iterator[str]:
     """A connection while it is recorded; its name."""
-    from console.doctor.recording import Recording  # noqa: PLC0415  # verbs shall start at once
+    from console.config.notifications import targets  # noqa: PLC0415  # verbs shall start at once
+    from console.doctor.recording import Recording  # noqa: PLC0415
+    from console.notify.events import Source  # noqa: PLC0415
+    from console.notify.notifier import Notifier  # noqa: PLC0415
 
     database = profile.open()
     recorder = Recorder(root, database.label, bounds)
     state = _Narrator(recorder)
+    source = Source(database.label, profile.group, production=profile.production)
+    notifier = Notifier(database, targets(call.configuration, profile), source, narrate)
     recording = Recording(
         database,
         recorder,
@@ -262,11 +269,14 @@ def _recording(profile: Profile, root: Path, bounds: Bounds) -> Iterator[str]:
         rights=profile.rights,
         told=state.told,
     )
+    recording.on_examined = notifier.examined
     recording.start()
+    notifier.start()
     try:
         yield database.label
     finally:
         recording.stop(_STOP_SECONDS)
+        notifier.stop(_STOP_SECONDS)
         recorder.close()
         database.close()
 

@@ -86,6 +86,7 @@ _OF_MODULES = {
         "plugins.",
         "serve-metrics": "Serve figures and findings in OpenMetrics until Ctrl-C or SIGTERM.",
     },
+    "notify": {"notify": "Send each receiver of notifications a test, and say what it answered."},
     "pipeline": {
         "pipeline": "Jobs on archives and history with Spark; they need the extra [pipeline] and "
         "a Java."

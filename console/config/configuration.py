@@ -173,6 +173,7 @@ def load(environment: Mapping[str, str] | None = None) -> Configuration:
     variables = dict(_variables(environment, mistakes))
     found = Configuration(path, text is not None, document, environment, variables)
     mistakes += _upside_down(found)
+    mistakes += _no_receivers(found)
     if mistakes:
         raise ConfigurationError(
             "The configuration has an error."
@@ -258,4 +259,21 @@ def _upside_down(found: Configuration) -> list[Mistake]:
                 f"{warning.name} = {low.written} ({low.origin})"
             )
             mistakes[Mistake(str(high.origin), text)] = None
+    return list(mistakes)
+
+
+def _no_receivers(found: Configuration) -> list[Mistake]:
+    """Names of receivers that there are not."""
+    known = found.document.notifications
+    mistakes: dict[Mistake, None] = {}
+    for settings in (found.defaults, *(profile.settings for profile in found.profiles())):
+        value = settings.value(keys.NOTIFY)
+        for name in value.meaning or ():
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                advice = (
+                    f'did you mean "{near[0]}"?' if near else f"known: {', '.join(known) or '-'}"
+                )
+                text = f"notify names {name!r}, and there is no [notifications.{name}]; {advice}"
+                mistakes[Mistake(str(value.origin), text)] = None
     return list(mistakes)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from console.config import notifications
 from console.config.kinds import (
     KeyLevel,
     Layer,
@@ -85,6 +86,7 @@ def _paths(table: Mapping[str, Any], above: KeyPath = ()) -> Iterator[KeyPath]:
 
 PROFILES, QUEUES, GROUPS = "profiles", "queues", "groups"
 FILTERS, QUEUE_FILTERS = "filters", "queue_filters"
+NOTIFICATIONS = "notifications"
 READERS: Mapping[str, Callable[[Any], Any]] = {
     FILTERS: message_filter,
     QUEUE_FILTERS: queue_filter,
@@ -130,6 +132,8 @@ class Document:
     """Of messages, by their names."""
     queue_filters: Layer = field(default_factory=dict)
     """Of the overview."""
+    notifications: Mapping[str, Layer] = field(default_factory=dict)
+    """What the file says of each receiver."""
 
 
 def read(path: Path, text: str) -> Document:
@@ -148,7 +152,7 @@ def _not_toml(path: Path, words: str) -> Mistake:
 
 
 _INNER = {
-    KeyLevel.TOP: (PROFILES, GROUPS, FILTERS, QUEUE_FILTERS),
+    KeyLevel.TOP: (PROFILES, GROUPS, FILTERS, QUEUE_FILTERS, NOTIFICATIONS),
     KeyLevel.PROFILE: (QUEUES, FILTERS),
 }
 """The tables in which the user's own names stand."""
@@ -172,9 +176,13 @@ class _Reader:
         }
         filters = self._filters(found, (FILTERS,))
         queue_filters = self._filters(found, (QUEUE_FILTERS,))
+        receivers = {
+            name: self._notification(name, table)
+            for name, table in self._tables(found, (NOTIFICATIONS,))
+        }
         in_order = sorted(self._mistakes, key=lambda found: found[0])
         mistakes = tuple(mistake for _, mistake in in_order)
-        return Document(values, profiles, mistakes, groups, filters, queue_filters)
+        return Document(values, profiles, mistakes, groups, filters, queue_filters, receivers)
 
     def _profile(self, name: str, table: Mapping[str, Any]) -> ProfileTable:
         path = (PROFILES, name)
@@ -196,6 +204,27 @@ class _Reader:
         if not any(_is_in(one, name) for one in profiles.values()):
             self._mistake((GROUPS, name), "is not the group of any profile")
         return self._layer(table, (GROUPS, name), KeyLevel.GROUP)
+
+    def _notification(self, name: str, table: Mapping[str, Any]) -> Layer:
+        path = (NOTIFICATIONS, name)
+        if not NAME.fullmatch(name):
+            self._mistake(path, "needs a name of letters, digits, _ and -")
+        found: dict[str, Value] = {}
+        for word, written in table.items():
+            here = (*path, word)
+            try:
+                found[word] = notifications.KEYS[word].value(written, self._origin(here))
+            except KeyError:
+                known = list(notifications.KEYS)
+                near = difflib.get_close_matches(word, known, n=1)
+                advice = f'did you mean "{near[0]}"?' if near else f"known here: {', '.join(known)}"
+                self._mistake(here, f"is not a known key; {advice}")
+            except WrongValueError as error:
+                self._mistake(here, str(error))
+        if found.keys() == table.keys():
+            for word, why in notifications.wrong(found):
+                self._mistake((*path, word) if word in found else path, why)
+        return found
 
     def _filters(self, table: Mapping[str, Any], path: tuple[str, ...]) -> Layer:
         """Saved filters, by their names."""

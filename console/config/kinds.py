@@ -114,6 +114,8 @@ class ConfigKey(Generic[T]):
 OFF = "off"
 """How a limit that another level sets is taken away."""
 
+ALL = "all"
+
 THEMES = ("dark", "light", "contrast")
 COLORS = ("red", "orange", "yellow", "green", "cyan", "blue", "purple", "pink", "grey")
 """Each of them is one in every theme."""
@@ -284,6 +286,20 @@ def patterns(value: Any) -> tuple[re.Pattern[str], ...]:
             )
         found.append(compiled)
     return tuple(found)
+
+
+def names(value: Any) -> tuple[str, ...]:
+    """A list of texts; it may be empty."""
+    if not isinstance(value, list):
+        raise WrongValueError(f"must be a list of texts, not {named(value)}")
+    return tuple(map(text, value))
+
+
+def names_or_all(value: Any) -> tuple[str, ...] | None:
+    """The same, or `all`, which is None."""
+    if isinstance(value, str) and value != ALL:
+        raise WrongValueError(f'must be a list of texts, or "{ALL}"')
+    return None if value == ALL else names(value)
 
 
 def near(word: str, known: list[str]) -> str:

@@ -87,6 +87,10 @@ LOG_FILE: ConfigKey[str | None] = ConfigKey("log_file", kinds.text, None, TOP_ON
 LOG_LEVEL: ConfigKey[str] = ConfigKey(
     "log_level", kinds.one_of(LOG_LEVELS), "warning", TOP_ONLY, "DBQ_LOG_LEVEL"
 )
+NOTIFY: ConfigKey[tuple[str, ...] | None] = ConfigKey(
+    "notify", kinds.names_or_all, kinds.ALL, frozenset({*CONNECTION, *PROFILE_OR_GROUP})
+)
+BELL: ConfigKey[bool] = ConfigKey("bell", kinds.flag, default=True, levels=CONNECTION)
 STUCK_AFTER: ConfigKey[float] = ConfigKey(
     "stuck_after", kinds.seconds(1, 3650 * _DAY), "5m", EVERYWHERE
 )
@@ -124,7 +128,7 @@ LIMITS: tuple[tuple[ConfigKey[Any], ConfigKey[Any]], ...] = (
 
 _ALL: tuple[ConfigKey[Any], ...] = (
     *(URL, PASSWORD, RIGHTS, PRODUCTION, GROUP, COLOR),
-    *(INTERVAL, RECORD, DISPLAY_ZONE, MASKS),
+    *(INTERVAL, RECORD, NOTIFY, BELL, DISPLAY_ZONE, MASKS),
     *(CONNECT_TIMEOUT, STATEMENT_TIMEOUT, LOCK_TIMEOUT, APPLICATION_NAME),
     *(THEME, LOG_FILE, LOG_LEVEL),
     STUCK_AFTER,
@@ -235,6 +239,16 @@ class Profile:
     def record(self) -> bool:
         """Whether the screens keep what they see of it."""
         return self.settings[RECORD]
+
+    @property
+    def notify(self) -> tuple[str, ...] | None:
+        """The receivers that its recorder tells of findings, by name; None: all that there are."""
+        return self.settings[NOTIFY]
+
+    @property
+    def bell(self) -> bool:
+        """Whether the screens ring the terminal's bell at a new critical finding."""
+        return self.settings[BELL]
 
     @property
     def display_zone(self) -> tzinfo | None:

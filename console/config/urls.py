@@ -168,6 +168,11 @@ def check_variable(name: str) -> None:
         )
 
 
+def filled(text: str, environment: Mapping[str, str]) -> str:
+    """The text with its variables put in. ConnectionFailedError where one is not set."""
+    return VARIABLE.sub(lambda found: _variable(found[1], environment), text)
+
+
 def _variable(name: str, environment: Mapping[str, str]) -> str:
     if name not in environment:
         raise ConnectionFailedError(

@@ -20,7 +20,7 @@ from console.doctor.examination import (
     command,
     open_examination,
 )
-from console.doctor.families import FAMILIES
+from console.doctor.families import CODES, FAMILIES
 from console.doctor.finding import Diagnosis, Finding
 from console.doctor.silences import over
 from console.engines import Database
@@ -33,6 +33,7 @@ from console.monitor.snapshot import QueueSnapshot, snapshot
 
 _TOGETHER = 16
 """Queues that wait at the same time, at most. One of them at a time is at work."""
+_ALL = frozenset(code.name for code in CODES)
 _RATE_STEPS = 4
 _RATE_SECONDS = 1.5
 """A ring that may be full soon is sampled so often within this, for the range of its rates."""
@@ -70,7 +71,7 @@ def examine(
 
     def diagnosed(one: QueueSample) -> Diagnosis:
         if one.queue.not_known:
-            return Diagnosis(one.queue, (), (one.queue.not_known,))
+            return Diagnosis(one.queue, (), (one.queue.not_known,), unproven=_ALL)
         looked = open_examination(
             database,
             one.queue,
@@ -154,9 +155,12 @@ def _diagnosed(
         examination.unseen.append(f"its figures: {sample.problem}")
     elif sample.slow:
         examination.unseen.append(f"its figures: {', '.join(sample.slow)} took too long to read")
+    unproven = set(_ALL if examination.unseen else ())
     for family in FAMILIES:
+        seen = len(examination.unseen)
         findings += family.examine(examination)
-    unproven = bool(examination.unseen)
+        if len(examination.unseen) > seen:
+            unproven |= {code.name for code in family.codes}
     if consumed.why:
         examination.unseen.append(f"consumption not known: {consumed.why}")
     findings += [] if consumed.finding is None else [consumed.finding.dated(examination.now)]
@@ -169,14 +173,16 @@ def _diagnosed(
     ]
     ordered = sorted(found, key=lambda one: (-one.level, -one.code.severity))
     told = tuple(_with_command(queue, finding) for finding in ordered)
-    unknown = {STOPPED.name} if consumed.state in UNPROVEN else set()
+    if consumed.state in UNPROVEN:
+        unproven.add(STOPPED.name)
     return Diagnosis(
         queue,
         told,
         tuple(dict.fromkeys(examination.unseen)),
         examination.snapshot,
         examination.clock_ahead,
-        tuple(over(silences, told, lambda code: code in unknown or unproven)),
+        tuple(over(silences, told, unproven.__contains__)),
+        frozenset(unproven),
     )
 
 

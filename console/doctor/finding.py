@@ -134,6 +134,14 @@ class Finding:
     """Who has silenced or acknowledged it: then it is shown, and is no problem."""
 
     @property
+    def told(self) -> str:
+        """Its summary without what it quotes of an error, which may hold parts of a payload: for
+        what leaves the console, or is kept."""
+        if not self.evidence.get("first_error"):
+            return self.summary
+        return self.summary.partition("; the first:")[0]
+
+    @property
     def which(self) -> str:
         """Of several of its code: the figure whose limit it is about."""
         return str(self.evidence.get("figure", ""))
@@ -208,6 +216,8 @@ class Diagnosis:
     """How far the database's clock, by which findings say since when, is ahead of ours."""
     over: tuple[tuple[Decision, str], ...] = ()
     """Acknowledgements that end by this, and why: `ended`, `worsened`."""
+    unproven: frozenset[str] = frozenset()
+    """Codes of which nobody can say that there is no such finding."""
 
     @property
     def severity(self) -> Severity:

@@ -14,7 +14,7 @@ from typing import Any
 
 from console import audit, catalog
 from console.catalog import Queue
-from console.doctor.finding import Diagnosis, Finding, Repair
+from console.doctor.finding import Diagnosis, Repair
 from console.doctor.repairs import tried
 from console.doctor.ring_losses import PILE
 from console.doctor.watcher import UNATTENDED_SECONDS, Doctor, Examined, Watcher
@@ -130,6 +130,8 @@ class Recording:
         self._recorder = recorder
         self._rights = rights
         self._told = told
+        self.on_examined: Callable[[Examined], None] = lambda _: None
+        """Gets what the doctor has said too, in its thread. Set before it starts."""
         self._waits_and_actions = WaitsAndActions(database, recorder)
         self._watcher = Watcher(
             Sampler(
@@ -157,6 +159,7 @@ class Recording:
         self._told(reading)
 
     def _examined(self, examined: Examined) -> None:
+        self.on_examined(examined)
         self._recorder.add(FINDINGS, findings(examined.diagnoses, datetime.now(UTC)))
         for repair in holes_to_forget(examined.diagnoses, self._rights):
             for line in tried(repair, self._database).lines:
@@ -183,17 +186,10 @@ def findings(found: Iterable[Diagnosis], at: datetime) -> Iterator[Row]:
             yield row | {
                 "code": code.name,
                 "severity": code.severity.word,
-                "summary": _without_error_text(finding),
+                "summary": finding.told,
             }
         if not one.findings:
             yield row
-
-
-def _without_error_text(finding: Finding) -> str:
-    """Texts of errors are never recorded: they may hold parts of payloads."""
-    if not finding.evidence.get("first_error"):
-        return finding.summary
-    return finding.summary.partition("; the first:")[0]
 
 
 def waits(activity: Activity, at: datetime) -> Iterator[Row]:

@@ -19,6 +19,7 @@ from console.catalog import Queue
 from console.config.file_reader import FILTERS, QUEUE_FILTERS
 from console.doctor.watcher import Doctor, Examined, Watcher
 from console.monitor.sampler import Reading
+from console.tui.bell import Bell
 from console.tui.context import Context, DiagnosesCame, Feed, ReadingCame, Setup
 from console.tui.dialogs.dialog import PasswordDialog, RunningDialog
 from console.tui.findings import FindingView
@@ -103,6 +104,7 @@ class ConsoleApp(App[None]):
         )
         self._overview = OverviewScreen(self.context, banner=setup.banner)
         self._watchers: dict[str, Watcher] = {}
+        self._bell = Bell()
         for name, conn in self.context.connections.items():
             if name in intervals:
                 store.expect_doctor(name)
@@ -223,6 +225,8 @@ class ConsoleApp(App[None]):
         for screen in self.screen_stack:
             if isinstance(screen, LiveScreen):
                 screen.readings_came()
+        if self._bell.rings(self.context):
+            self.bell()
 
     def on_job_ended(self, message: JobEnded) -> None:
         """Work in a thread has come to its end: whoever wanted it is told."""

@@ -71,6 +71,8 @@ class OpenConnection:
     """The mark beside its name; empty: none."""
     filters: Words = field(default_factory=dict)
     """What the saved filters of its messages stand for."""
+    bell: bool = False
+    """Whether the terminal's bell rings at a new critical finding."""
 
     def find(self, schema: str, name: str, *, any_design: bool = False) -> Queue:
         """The queue of that name, as the catalog has it now. Waits; ConsoleError."""
@@ -103,6 +105,7 @@ def open_connection(
         profile.record,
         profile.color or "",
         profile.saved_words,
+        profile.bell,
     )
 
 

@@ -269,6 +269,11 @@ class Store:
             and any(one.finding is None and one.code != PROBLEM for one in row.findings)
         ]
 
+    def rows(self, name: str) -> tuple[_Row, ...]:
+        """Its queues as they were judged last; none before that."""
+        one = self._connections.get(name)
+        return () if one is None else one.rows
+
     def connections(self, now: float) -> tuple[ConnectionView, ...]:
         """Every connection as it is now."""
         return tuple(self._connection(one, now) for one in self._connections.values())

@@ -149,6 +149,27 @@ IF OBJECT_ID(N'dbq.lease', N'U') IS NULL
         CONSTRAINT lease_key PRIMARY KEY CLUSTERED (name)
     );
 
+-- Findings that a receiver is told of, when they begin and when they end; never a payload. target: the
+-- receiver, as the configuration of the recorders names it. event_key: by which it drops doubles.
+IF OBJECT_ID(N'dbq.notification', N'U') IS NULL
+    CREATE TABLE dbq.notification (
+        notification_id bigint IDENTITY(1, 1) NOT NULL,
+        event_key nvarchar(64) COLLATE Latin1_General_100_BIN2 NOT NULL,
+        target nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+        schema_name nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+        queue_name nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+        code nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL,
+        which nvarchar(128) COLLATE Latin1_General_100_BIN2 NOT NULL CONSTRAINT notification_which DEFAULT N'',
+        severity nvarchar(20) NOT NULL,
+        summary nvarchar(max) NOT NULL,
+        begun_at datetime2(7) NOT NULL,
+        ended_at datetime2(7) NULL,
+        tries int NOT NULL CONSTRAINT notification_tries DEFAULT 0,
+        sent_at datetime2(7) NULL,
+        end_sent_at datetime2(7) NULL,
+        CONSTRAINT notification_key PRIMARY KEY CLUSTERED (notification_id)
+    );
+
 -- name: exists
 -- one row: whether this database has a catalog at all (or one that this login may know of), whether that
 -- keeps an audit and decisions, and this login may read these

@@ -35,6 +35,7 @@ GRANT INSERT, UPDATE ON OBJECT::dbq.silence TO dbq_operator;
 GRANT INSERT, UPDATE ON OBJECT::dbq.note TO dbq_operator;
 GRANT INSERT, UPDATE ON OBJECT::dbq.lease TO dbq_operator;
 GRANT INSERT, DELETE ON OBJECT::dbq.protection TO dbq_operator;
+GRANT INSERT, UPDATE, DELETE ON OBJECT::dbq.notification TO dbq_operator;
 GRANT CREATE TABLE, CREATE PROCEDURE, CREATE QUEUE, CREATE MESSAGE TYPE, CREATE CONTRACT, CREATE SERVICE TO dbq_admin;
 GRANT ALTER, CONTROL ON SCHEMA::[{schema}] TO dbq_admin;
 
@@ -51,6 +52,7 @@ BEGIN
     GRANT INSERT, UPDATE ON OBJECT::dbq.note TO dbq_operator;
     GRANT INSERT, UPDATE ON OBJECT::dbq.lease TO dbq_operator;
     GRANT INSERT, DELETE ON OBJECT::dbq.protection TO dbq_operator;
+    GRANT INSERT, UPDATE, DELETE ON OBJECT::dbq.notification TO dbq_operator;
 END;
 
 -- define: grants_of_table

@@ -131,6 +131,31 @@ CREATE TABLE IF NOT EXISTS dbq.lease (
 
 COMMENT ON TABLE dbq.lease IS 'which of several recorders sends the notifications';
 
+CREATE TABLE IF NOT EXISTS dbq.notification (
+    notification_id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    event_key text NOT NULL,
+    target text NOT NULL,
+    schema_name text NOT NULL,
+    queue_name text NOT NULL,
+    code text NOT NULL,
+    which text NOT NULL DEFAULT '',
+    severity text NOT NULL,
+    summary text NOT NULL,
+    begun_at timestamptz NOT NULL,
+    ended_at timestamptz,
+    tries integer NOT NULL DEFAULT 0,
+    sent_at timestamptz,
+    end_sent_at timestamptz
+);
+
+CREATE UNIQUE INDEX IF NOT EXISTS notification_open
+ON dbq.notification (target, schema_name, queue_name, code, which) WHERE ended_at IS NULL;
+
+COMMENT ON TABLE dbq.notification IS
+'findings that a receiver is told of, when they begin and when they end; never a payload';
+COMMENT ON COLUMN dbq.notification.target IS 'the receiver, as the configuration of the recorders names it';
+COMMENT ON COLUMN dbq.notification.event_key IS 'by which the receiver drops doubles';
+
 -- name: exists
 -- one row: whether this database has a catalog at all, whether that keeps an audit and decisions (old ones do not), and this login may read these
 -- Read from the tables: to_regclass would answer from the session's cache, where a table that another

@@ -41,6 +41,7 @@ GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA dbq TO dbq_admin;
 REVOKE DELETE ON dbq.action, dbq.silence FROM dbq_admin;
 GRANT INSERT, UPDATE ON dbq.action, dbq.silence, dbq.note, dbq.lease TO dbq_operator;
 GRANT INSERT, DELETE ON dbq.protection TO dbq_operator;
+GRANT INSERT, UPDATE, DELETE ON dbq.notification TO dbq_operator;
 
 -- name: catalog
 -- script: what the roles may do with a catalog that has grown, where they have been made in this database
@@ -54,6 +55,7 @@ BEGIN
     GRANT INSERT, UPDATE, DELETE ON dbq.queue, dbq.setting, dbq.pause TO dbq_admin;
     GRANT INSERT, UPDATE ON dbq.action, dbq.silence, dbq.note, dbq.lease TO dbq_operator;
     GRANT INSERT, DELETE ON dbq.protection TO dbq_operator;
+    GRANT INSERT, UPDATE, DELETE ON dbq.notification TO dbq_operator;
 END
 $dbq$;
 

@@ -64,6 +64,7 @@ def test_validate(ask: Asked, file: Path) -> None:
         "profiles": ["a"],
         "filters": [],
         "queue_filters": [],
+        "notifications": [],
     }
 
 
@@ -142,7 +143,8 @@ def value(shown: Any, key: str) -> tuple[object, object, object, object]:
 def test_show_has_every_value_with_its_origin(ask: Asked, file: Path) -> None:
     file.write_text(TEXT)
     shown = ask("config", "show", "--json", PW=SECRET, DBQ_LOCK_TIMEOUT="1s").json
-    assert set(shown) == {"path", "exists", "defaults", "profiles", "filters", "queue_filters"}
+    parts = {"path", "exists", "defaults", "profiles", "filters", "queue_filters"}
+    assert set(shown) == {*parts, "notifications"}
     assert (shown["path"], shown["exists"]) == (str(file), True)
     assert set(shown["defaults"]) == {k for k in KEYS if KeyLevel.TOP in KEYS[k].levels}
     assert value(shown["defaults"], "interval") == ("2s", "file", str(file), 1)

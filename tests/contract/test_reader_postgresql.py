@@ -103,7 +103,7 @@ LOOKING = {
     "pipeline runs": "pipeline runs",
 }
 ELSEWHERE = {
-    *("demo", "record", "serve-metrics", "history"),
+    *("demo", "record", "serve-metrics", "history", "notify"),
     *("pipeline rollup", "pipeline verify"),
 }
 """They go on until they are ended, or ask no database."""

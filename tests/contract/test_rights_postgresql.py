@@ -16,6 +16,7 @@ from console.actions.restore import Restore
 from console.audit import Outcome
 from console.catalog import Queue
 from console.cli.queues import role_script
+from console.clock import utc
 from console.designs import design
 from console.engines import PRODUCTS, Database, open_database
 from console.engines.embedded import EmbeddedServer
@@ -23,6 +24,7 @@ from console.errors import RefusedError
 from console.monitor.filters import parse
 from console.monitor.sample import take_sample
 from console.monitor.sampler import probe
+from console.notify.outbox import Changes, New, Outbox, lacks_rights
 from tests.contract.client import Client
 from tests.contract.test_actions import mover
 from tests.contract.variants import ALL, DEFAULTS, Variant, on
@@ -203,6 +205,7 @@ def _writes(queue: Queue) -> Iterator[str]:
     yield "INSERT INTO dbq.setting (name, value) VALUES ('production', 'off')"
     yield from (f"DELETE FROM dbq.{name}" for name in ("pause", "protection", "silence", "note"))
     yield "INSERT INTO dbq.lease VALUES ('recorder', 'mine', now())"
+    yield "DELETE FROM dbq.notification"
     yield "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'postgres'"
     yield "CREATE TABLE public.mine (x int)"
 
@@ -289,6 +292,19 @@ def test_a_reader_plans_and_the_server_refuses_the_rest(place: Place, name: str)
         with pytest.raises(RefusedError, match="Could not"), acting(client) as connection:
             moving.act(connection, planned.sample, 1)
     assert prepared(owners, add=False) == made
+
+
+def test_an_operators_recorder_sends_notifications_and_a_readers_cannot(place: Place) -> None:
+    outbox = Outbox(place.by["operator"])
+    assert outbox.hold()
+    words = {"target": "x", "schema": "public", "queue": "q", "code": "bloat", "which": ""}
+    begun = New(**words, severity="warning", summary="", begun_at=utc())
+    (entry,) = outbox.write(Changes((begun,)), {}).values()
+    assert not outbox.write(Changes(withdrawn=(entry,)), {entry.notification_id: entry})
+    outbox.give_back()
+    with pytest.raises(RefusedError, match="lease") as refused:
+        Outbox(place.by["reader"]).hold()
+    assert lacks_rights(refused.value)
 
 
 @EACH

@@ -19,7 +19,7 @@ DOCUMENTS = (
 )
 TOPICS = {
     *("bench", "configuration", "connections", "designs", "doctor", "foreign-queues"),
-    *("history", "metrics", "pipeline", "safety"),
+    *("history", "metrics", "notifications", "pipeline", "safety"),
 }
 WORDS = 8
 """A sentence of fewer may stand in two places."""

@@ -60,7 +60,7 @@ def test_every_column_is_found_and_the_payload_cannot_be_made_up(
 @pytest.mark.parametrize("engine", PRODUCTS)
 def test_the_catalog_has_its_tables(engine: str) -> None:
     columns = shipped.catalog_columns(PRODUCTS[engine])
-    decisions = {"pause", "protection", "silence", "note", "lease"}
+    decisions = {"pause", "protection", "silence", "note", "lease", "notification"}
     assert {column.table for column in columns} == {"queue", "setting", "action"} | decisions
     assert {"action_id", "detail", "cutoff"} <= {c.name for c in columns if c.table == "action"}
 

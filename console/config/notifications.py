@@ -1,0 +1,175 @@
+"""The receivers of notifications, [notifications.NAME]: what their keys are, and what they mean."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from console.config import kinds
+from console.config.kinds import TOP_ONLY, ConfigKey, Layer, Value, WrongValueError
+from console.config.passwords import PasswordSource, Prompt, read_source
+from console.config.urls import VARIABLE, check_variable, filled
+from console.errors import UsageError
+from console.monitor.limits import Severity
+from console.notify.events import TEMPLATES
+from console.notify.targets import (
+    SECRET,
+    Bell,
+    Program,
+    Receiver,
+    Target,
+    Webhook,
+    wrong_address,
+)
+
+if TYPE_CHECKING:
+    from console.config.configuration import Configuration
+    from console.config.profile import Profile
+
+_WAYS = '"webhook:URL", "exec:PROGRAM ..." or "bell"'
+_LEVELS = {one.word: one for one in (Severity.NOTE, Severity.WARNING, Severity.CRITICAL)}
+
+
+def _receiver(value: Any) -> Receiver:
+    line = kinds.text(value)
+    kind, _, rest = line.partition(":")
+    if line == "bell":
+        return Bell()
+    if kind == "exec":
+        try:
+            words = tuple(shlex.split(rest))
+        except ValueError:
+            raise WrongValueError('wants "exec:PROGRAM ..."; a quote is not closed') from None
+        if not words:
+            raise WrongValueError('wants "exec:PROGRAM ..."')
+        return Program(words)
+    if kind == "webhook":
+        return _webhook(rest)
+    raise WrongValueError(f"must be {_WAYS}")  # not repeated: it may be an address with a secret
+
+
+def _webhook(url: str) -> Webhook:
+    for name in VARIABLE.findall(url):
+        try:
+            check_variable(name)
+        except UsageError as error:
+            raise WrongValueError(f"needs a variable's name: {error.why}") from None
+    if not VARIABLE.match(url) and (why := wrong_address(VARIABLE.sub("x", url), secret=False)):
+        raise WrongValueError(f"is an address that {why}")
+    return Webhook(url, partial(filled, environment={}))
+
+
+def _secret(value: Any) -> PasswordSource:
+    source = read_source(value)
+    if isinstance(source, Prompt):
+        raise WrongValueError("cannot be typed in: a recorder runs while nobody is there")
+    return source
+
+
+def _level(value: Any) -> Severity:
+    return _LEVELS[kinds.one_of(tuple(_LEVELS))(value)]
+
+
+def _patterns(value: Any) -> tuple[str, ...]:
+    found = kinds.names(value)
+    if not found:
+        raise WrongValueError('must name a queue or more, such as ["orders", "inv*"]')
+    return found
+
+
+TO: ConfigKey[Receiver] = ConfigKey("to", _receiver, None, TOP_ONLY)
+TEMPLATE: ConfigKey[str] = ConfigKey("template", kinds.one_of(tuple(TEMPLATES)), "json", TOP_ONLY)
+SECRET_SOURCE: ConfigKey[PasswordSource | None] = ConfigKey("secret", _secret, None, TOP_ONLY)
+LEVEL: ConfigKey[Severity] = ConfigKey("level", _level, "warning", TOP_ONLY)
+QUEUES: ConfigKey[tuple[str, ...]] = ConfigKey("queues", _patterns, ["*"], TOP_ONLY)
+WITHIN: ConfigKey[float] = ConfigKey("within", kinds.seconds(0, 3600), "30s", TOP_ONLY)
+KEYS: Mapping[str, ConfigKey[Any]] = {
+    key.name: key for key in (TO, TEMPLATE, SECRET_SOURCE, LEVEL, QUEUES, WITHIN)
+}
+
+
+def value(layer: Layer, key: ConfigKey[Any]) -> Value:
+    """What holds for the key."""
+    return layer.get(key.name) or key.default_value
+
+
+def wrong(layer: Layer) -> Iterator[tuple[str, str]]:
+    """What does not go together: a key, and why."""
+    receiver, template = value(layer, TO).meaning, value(layer, TEMPLATE).meaning
+    has_secret = SECRET_SOURCE.name in layer
+    if receiver is None:
+        yield TO.name, f"needs to = {_WAYS}"
+        return
+    if not isinstance(receiver, Webhook):
+        if template != "json":
+            yield TEMPLATE.name, "is for webhooks"
+        return
+    if template == "pagerduty" and not has_secret:
+        yield SECRET_SOURCE.name, "needs secret: where PagerDuty's integration key is"
+    wants = SECRET in receiver.written
+    if wants and not has_secret:
+        yield SECRET_SOURCE.name, f"needs secret, for {SECRET} in its address"
+    if template == "slack" and not (wants or VARIABLE.search(receiver.written)):
+        yield (
+            TO.name,
+            "has an address that lets anybody post, which no file should have: put "
+            f"${{env:NAME}} or {SECRET} in its place",
+        )
+    if has_secret and (why := wrong_address(_readable(receiver.written), secret=True)):
+        yield TO.name, f"is an address that {why}"
+
+
+def _readable(url: str) -> str:
+    """Enough of it to be judged; what a variable holds is judged when it is sent."""
+    return "https://x" if VARIABLE.match(url) else VARIABLE.sub("x", url)
+
+
+def targets(whole: Configuration, profile: Profile | None = None) -> tuple[Target, ...]:
+    """Whom a recorder of the connection tells; of none, all that are configured."""
+    chosen = None if profile is None else profile.notify
+    known = whole.document.notifications
+    names = known if chosen is None else [name for name in known if name in chosen]
+    return tuple(_target(whole, name, known[name]) for name in names)
+
+
+def _target(whole: Configuration, name: str, layer: Layer) -> Target:
+    receiver, template = value(layer, TO).meaning, value(layer, TEMPLATE).meaning
+    if isinstance(receiver, Webhook):
+        fill = partial(filled, environment=whole.environment)
+        # PagerDuty's key goes into what is sent.
+        receiver = replace(receiver, fill=fill, bearer=template != "pagerduty")
+    source: PasswordSource | None = value(layer, SECRET_SOURCE).meaning
+    look_up = partial(_looked_up, source, name, whole.environment)
+    return Target(
+        name,
+        receiver,
+        template=template,
+        level=value(layer, LEVEL).meaning,
+        queues=value(layer, QUEUES).meaning,
+        within_seconds=value(layer, WITHIN).meaning,
+        secret=look_up,
+        environment=_harmless(whole),
+    )
+
+
+def _looked_up(source: PasswordSource | None, name: str, environment: Mapping[str, str]) -> str:
+    return (
+        "" if source is None else source.look_up(f"notifications to {name}", environment).reveal()
+    )
+
+
+def _harmless(whole: Configuration) -> Mapping[str, str]:
+    """The environment without what the configuration takes its secrets from."""
+    document = whole.document
+    layers = [table.values for table in document.profiles.values()]
+    written = [
+        one.written
+        for layer in (*layers, *document.notifications.values())
+        for one in layer.values()
+    ]
+    secret = {name for text in written if isinstance(text, str) for name in VARIABLE.findall(text)}
+    secret |= {"DBQ_URL", "PGPASSWORD"}
+    return {name: text for name, text in whole.environment.items() if name not in secret}

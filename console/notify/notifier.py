@@ -1,0 +1,320 @@
+"""The part of a recorder that tells receivers of findings, in threads of its own.
+
+One thread asks the database; each delivery has another, so that a receiver that is slow keeps
+nobody waiting: neither the recording nor other receivers.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+from console.doctor.finding import Diagnosis
+from console.doctor.watcher import Examined
+from console.engines import Database, patience
+from console.errors import ConsoleError
+from console.formats import duration
+from console.notify.events import Event, NotSentError, Source
+from console.notify.outbox import (
+    LEASE_SECONDS,
+    Entry,
+    Outbox,
+    Pair,
+    changes,
+    lacks_rights,
+    of_gone_queues,
+)
+from console.notify.targets import SECONDS, Target
+
+_LOG = logging.getLogger(__name__)
+_TOGETHER = 50
+"""Events in one delivery."""
+_STATEMENTS_SECONDS = 10.0
+_RELOAD_SECONDS = 600.0
+_REFUSED_SECONDS = 300.0
+"""Rights may be granted meanwhile."""
+_LONGEST_RETRY_AFTER = 3_600.0
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often what is done, in seconds."""
+
+    lease: float = LEASE_SECONDS
+    renew: float = LEASE_SECONDS / 3
+    look: float = 1.0
+    first_back_off: float = 2.0
+    longest_back_off: float = 300.0
+    sure: float = SECONDS
+    """So long at least the lease has to hold yet when something is sent."""
+
+
+PACE = Pace()
+
+
+def back_off(failures: int, pace: Pace = PACE) -> float:
+    """How long to wait after so many failures in a row; two recorders do not go in step."""
+    longest = min(pace.first_back_off * 2.0 ** min(failures - 1, 30), pace.longest_back_off)
+    return longest * random.uniform(0.75, 1.0)  # noqa: S311  # no secret
+
+
+@dataclass
+class _Delivery:
+    """What is on its way to a receiver, in a thread of its own."""
+
+    target: Target
+    source: Source
+    entries: Sequence[Entry]
+    whole: bool
+    """Whether nothing else waits."""
+    arrived: list[Event] = field(default_factory=list)
+    error: NotSentError | None = None
+
+    def __post_init__(self) -> None:
+        self.thread = threading.Thread(
+            target=self._run, name=f"notify {self.target.name}", daemon=True
+        )
+        self.thread.start()
+
+    def _run(self) -> None:
+        events = [event for entry in self.entries for event in entry.events]
+        try:
+            for event, _ in self.target.send(self.source, events):
+                self.arrived.append(event)
+        except NotSentError as error:
+            self.error = error
+        except Exception as error:  # noqa: BLE001  # else it would be taken for sent
+            _LOG.exception("a notification could not be sent")
+            self.error = NotSentError(f"failed: {type(error).__name__}")
+
+    @property
+    def sent(self) -> dict[int, bool]:
+        """Which have arrived, and whether their end has."""
+        ended = {event.key: False for event in self.arrived}
+        ended |= {event.key: True for event in self.arrived if event.ended}
+        return {
+            one.notification_id: ended[one.event_key]
+            for one in self.entries
+            if one.event_key in ended
+        }
+
+
+@dataclass
+class _Queue:
+    """How a receiver stands."""
+
+    target: Target
+    delivery: _Delivery | None = None
+    waiting_since: float | None = None
+    failures: int = 0
+    not_before: float = 0.0
+
+
+class Notifier:
+    """Tells the receivers of one connection what its doctor finds, where it holds the lease."""
+
+    def __init__(
+        self,
+        database: Database,
+        targets: Sequence[Target],
+        source: Source,
+        tell: Callable[[str], None],
+        pace: Pace = PACE,
+    ) -> None:
+        """`tell`: a word to the person at the terminal, in any thread."""
+        self._database = database
+        self._source = source
+        self._tell = tell
+        self._pace = pace
+        self._outbox = Outbox(database, pace.lease)
+        self._queues = [_Queue(target) for target in targets]
+        self._targets = tuple(targets)
+        self._entries: dict[int, Entry] | None = None
+        """What the outbox has; None: it has to be read."""
+        self._reload_at = 0.0
+        self._next_hold = 0.0
+        self._said = ""
+        self._lock = threading.Lock()
+        self._news: dict[Pair, Diagnosis] = {}
+        """The newest of each queue, where this recorder sends: bounded, whatever receivers do."""
+        self._looked: set[Pair] = set()
+        self._there: set[Pair] | None = None
+        """The queues that the last whole round has examined."""
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, name=f"notifier {database.label}", daemon=True
+        )
+
+    # None of these waits, but `stop`.
+
+    def start(self) -> None:
+        """Nothing is sent on a connection that may not write the lease."""
+        if not self._targets:
+            return
+        if self._database.read_only:
+            self._say(
+                'it sends no notifications: they need rights = "operator", for the lease by which '
+                "only one of several recorders sends, and to keep what was sent"
+            )
+            return
+        self._thread.start()
+
+    def examined(self, examined: Examined) -> None:
+        """What the doctor said, in its thread."""
+        with self._lock:
+            if examined.error is not None:
+                self._looked = set()
+            for one in examined.diagnoses:
+                pair = (one.queue.schema, one.queue.name)
+                self._news[pair] = one
+                self._looked.add(pair)
+                if self._there is not None:
+                    self._there = self._there | {pair}  # it was made since
+            if examined.whole_round:
+                self._there, self._looked = self._looked, set()
+                self._news = {k: one for k, one in self._news.items() if k in self._there}
+
+    def stop(self, timeout_seconds: float) -> None:
+        """What is on its way is waited for and kept, so long at most; the lease is given back."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_seconds)
+
+    # The notifier's thread.
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._pace.look):
+            self._guarded(self._step)
+        for one in self._queues:
+            if one.delivery is not None:
+                one.delivery.thread.join(SECONDS)
+        self._guarded(self._collect)
+        self._guarded(self._outbox.give_back)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        try:
+            with patience(_STATEMENTS_SECONDS):
+                step()
+        except ConsoleError as error:
+            # The samples tell of a connection that is lost.
+            self._entries = None
+            self._next_hold = time.monotonic() + self._pace.renew
+            if lacks_rights(error):
+                self._next_hold = time.monotonic() + _REFUSED_SECONDS
+                self._say(f"it sends no notifications: {str(error).replace(chr(10), ' ')}")
+        except Exception:  # noqa: BLE001  # a thread that dies tells nobody ever again
+            _LOG.exception("the notifier failed")
+            self._entries = None
+            self._next_hold = time.monotonic() + self._pace.renew
+
+    def _step(self) -> None:
+        self._collect()
+        if time.monotonic() >= self._next_hold:
+            self._hold()
+        if self._outbox.held_seconds() <= 0:
+            self._entries = None  # somebody else writes them, and knows what is newer
+            with self._lock:
+                self._news, self._there = {}, None
+            return
+        if self._entries is None or time.monotonic() >= self._reload_at:
+            self._entries = self._outbox.unfinished()
+            self._reload_at = time.monotonic() + _RELOAD_SECONDS
+        self._entries = self._with_news(self._entries)
+        if self._outbox.held_seconds() > self._pace.sure:
+            self._deliver(self._entries)
+
+    def _hold(self) -> None:
+        ours = self._outbox.hold()
+        self._next_hold = time.monotonic() + self._pace.renew
+        names = ", ".join(target.name for target in self._targets)
+        self._say(
+            f"it sends the notifications to {names}"
+            if ours
+            else f"notifications are sent by another recorder: {self._outbox.holder}"
+        )
+
+    def _with_news(self, entries: dict[int, Entry]) -> dict[int, Entry]:
+        """The entries with what diagnoses have made of them since the last time."""
+        with self._lock:
+            news, there = dict(self._news), self._there
+        found = tuple(news.values())
+        if made := changes(tuple(entries.values()), self._targets, found, datetime.now(UTC)):
+            entries = self._outbox.write(made, entries)
+        if there is not None:
+            gone = of_gone_queues(tuple(entries.values()), self._targets, there)
+            entries = self._outbox.write(gone, entries) if gone else entries
+        with self._lock:  # what is newer is for the next time
+            self._news = {k: one for k, one in self._news.items() if news.get(k) is not one}
+            self._there = None if self._there is there else self._there
+        return entries
+
+    def _deliver(self, entries: dict[int, Entry]) -> None:
+        now = time.monotonic()
+        for one in self._queues:
+            waiting = [
+                entry
+                for entry in entries.values()
+                if entry.target == one.target.name and entry.waits
+            ]
+            if one.delivery is not None or not waiting:
+                continue
+            if one.waiting_since is None:
+                one.waiting_since = now
+            if now < max(one.waiting_since + one.target.within_seconds, one.not_before):
+                continue
+            chosen = waiting[:_TOGETHER]
+            tries = self._outbox.try_([entry.notification_id for entry in chosen])
+            for number, count in tries.items():
+                entries[number] = replace(entries[number], tries=count)
+            ready = [entry for entry in chosen if entry.notification_id in tries]
+            one.delivery = _Delivery(one.target, self._source, ready, len(chosen) == len(waiting))
+
+    def _collect(self) -> None:
+        """Keep what has arrived: until that is kept, nothing else is sent there."""
+        for one in self._queues:
+            delivery = one.delivery
+            if delivery is None or delivery.thread.is_alive():
+                continue
+            if sent := delivery.sent:
+                self._kept(self._outbox.sent(sent), sent)
+            one.delivery = None
+            self._judge(one, delivery)
+
+    def _kept(self, at: dict[int, datetime], sent: dict[int, bool]) -> None:
+        for number, moment in at.items():
+            if self._entries is not None and number in self._entries:
+                if sent[number]:
+                    del self._entries[number]
+                else:
+                    self._entries[number] = replace(self._entries[number], sent_at=moment)
+
+    def _judge(self, one: _Queue, delivery: _Delivery) -> None:
+        name = f"notifications to {one.target.name}"
+        if (error := delivery.error) is None:
+            if one.failures:
+                self._tell(f"{self._database.label}: {name} arrive again")
+                _LOG.warning("%s: %s arrive again", self._database.label, name)
+            one.failures, one.not_before = 0, 0.0
+            if delivery.whole:
+                one.waiting_since = None
+            return
+        one.failures += 1
+        pause = max(
+            back_off(one.failures, self._pace), min(error.retry_after, _LONGEST_RETRY_AFTER)
+        )
+        one.not_before = time.monotonic() + pause
+        # Its own words are not for the log.
+        _LOG.warning("%s: %s: not sent, try %d", self._database.label, name, one.failures)
+        if one.failures == 1:
+            again = f"tried again in {duration(pause)}, then less and less often"
+            self._tell(f"{self._database.label}: {name} are not sent: {error}; {again}")
+
+    def _say(self, words: str) -> None:
+        """Once, until it is otherwise."""
+        if words != self._said:
+            self._said = words
+            _LOG.info("%s: notifications: what is done has changed", self._database.label)
+            self._tell(f"{self._database.label}: {words}")

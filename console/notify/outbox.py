@@ -1,0 +1,298 @@
+"""What the database keeps of notifications: who sends them, and what each receiver was told.
+
+One recorder holds the lease and is the only one that writes; another has it when it ends, by the
+database's clock. What was not marked as sent is sent again, with the same key.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from console import audit, catalog, clock, sql
+from console.doctor.finding import Diagnosis, Finding
+from console.engines import Database, product_of
+from console.errors import BusyError, RefusedError
+from console.monitor.limits import Severity
+from console.notify.events import SUMMARY_LENGTH, Event, key_of
+from console.notify.targets import Target
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+LEASE_SECONDS = 30.0
+"""So long nobody sends at most, after the recorder that did was killed."""
+MOST = 5_000
+"""Notifications that are not finished; a finding beyond them waits in the diagnoses."""
+FORGOTTEN_SECONDS = 7 * 86_400.0
+
+Identity = tuple[str, str]
+"""Of a finding of one queue: its code, and which of several it is."""
+Pair = tuple[str, str]
+"""Schema and name of a queue."""
+_SEVERITIES = {one.word: one for one in Severity}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one receiver is told of one finding, as the statement `unfinished` returns it."""
+
+    notification_id: int
+    event_key: str
+    target: str
+    schema: str
+    queue: str
+    code: str
+    which: str
+    severity: str
+    summary: str
+    begun_at: datetime
+    ended_at: datetime | None
+    sent_at: datetime | None
+    tries: int
+
+    @property
+    def identity(self) -> Identity:
+        """Of its finding."""
+        return self.code, self.which
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is something to send."""
+        return self.sent_at is None or self.ended_at is not None
+
+    @property
+    def events(self) -> Iterator[Event]:
+        """What has to be sent, in its order."""
+        severity = _SEVERITIES.get(self.severity, Severity.UNKNOWN)
+        begun = Event(
+            self.event_key,
+            ended=False,
+            schema=self.schema,
+            queue=self.queue,
+            code=self.code,
+            which=self.which,
+            severity=severity,
+            summary=self.summary,
+            begun_at=self.begun_at,
+        )
+        if self.sent_at is None:
+            yield begun
+        if self.ended_at is not None:
+            yield replace(begun, ended=True, ended_at=self.ended_at)
+
+
+@dataclass(frozen=True)
+class New:
+    """A finding that a receiver has to be told of."""
+
+    target: str
+    schema: str
+    queue: str
+    code: str
+    which: str
+    severity: str
+    summary: str
+    begun_at: datetime
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What diagnoses make of the entries."""
+
+    begun: tuple[New, ...] = ()
+    ended: tuple[Entry, ...] = ()
+    withdrawn: tuple[Entry, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.begun or self.ended or self.withdrawn)
+
+
+def changes(
+    entries: Sequence[Entry], targets: Sequence[Target], found: Sequence[Diagnosis], now: datetime
+) -> Changes:
+    """What has begun and ended of these targets by the newest diagnosis of each queue.
+
+    What somebody has silenced is not told of. Of what was told, the end is, silenced or not; one
+    that is silenced before it was tried is withdrawn. Where nobody can say whether a finding has
+    ended, it goes on.
+    """
+    begun: list[New] = []
+    ended: list[Entry] = []
+    withdrawn: list[Entry] = []
+    for one in found:
+        queue = one.queue
+        here = (queue.schema, queue.name)
+        there = _by_identity(one.findings)
+        for target in targets:
+            entries_here = _open(entries, target.name, here)
+            for identity, finding in there.items():
+                known = entries_here.get(identity)
+                silenced = finding.silenced is not None
+                if known is None and not silenced and target.wants(queue.name, finding.level):
+                    code, which = identity
+                    severity, told = finding.code.severity.word, finding.told[:SUMMARY_LENGTH]
+                    at = now + one.clock_ahead
+                    begun.append(New(target.name, *here, code, which, severity, told, at))
+                elif known is not None and silenced and not known.tries:
+                    withdrawn.append(known)
+            ended += [
+                entry
+                for identity, entry in entries_here.items()
+                if identity not in there and entry.code not in one.unproven
+            ]
+    return Changes(tuple(begun), tuple(ended), tuple(withdrawn))
+
+
+def of_gone_queues(
+    entries: Sequence[Entry], targets: Sequence[Target], there: set[Pair]
+) -> Changes:
+    """The end of what was found at queues that are not there any more."""
+    ours = {target.name for target in targets}
+    ended = [
+        entry
+        for entry in entries
+        if entry.target in ours
+        and entry.ended_at is None
+        and (entry.schema, entry.queue) not in there
+    ]
+    return Changes(ended=tuple(ended))
+
+
+def _by_identity(findings: Sequence[Finding]) -> Mapping[Identity, Finding]:
+    """The first of several that nothing tells apart."""
+    return {(one.code.name, one.which): one for one in reversed(findings)}
+
+
+def _open(entries: Sequence[Entry], target: str, here: Pair) -> Mapping[Identity, Entry]:
+    return {
+        entry.identity: entry
+        for entry in entries
+        if entry.target == target and (entry.schema, entry.queue) == here and entry.ended_at is None
+    }
+
+
+class Outbox:
+    """That of one database, for one recorder."""
+
+    def __init__(self, database: Database, lease_seconds: float = LEASE_SECONDS) -> None:
+        self._database = database
+        self._lease_seconds = lease_seconds
+        self.me = f"{audit.operator()} pid {os.getpid()} {secrets.token_hex(4)}"
+        self.holder = ""
+        """Who sends; this one, where it is `me`."""
+        self._held_until = 0.0
+        self._prepared = False
+
+    def held_seconds(self) -> float:
+        """For how long this recorder is sure to be the only one, by its own clock."""
+        return self._held_until - clock.elapsed() if self.holder == self.me else 0.0
+
+    def hold(self) -> bool:
+        """Take the lease or go on to hold it; whether it is ours. ConsoleError."""
+        asked = clock.elapsed()
+        with self._database.transaction("take the lease for notifications") as connection:
+            if not self._prepared:
+                prepare(connection)
+            self.holder = sql.value(
+                connection, str, "notify.lease", holder=self.me, seconds=self._lease_seconds
+            )
+        self._prepared = True
+        # Counted from before the server was asked: it never ends later here than there.
+        self._held_until = asked + self._lease_seconds
+        return self.holder == self.me
+
+    def give_back(self) -> None:
+        """Let another recorder go on at once. ConsoleError."""
+        if self.holder == self.me:
+            self.holder = ""
+            with self._database.transaction("give the lease back") as connection:
+                sql.values(connection, str, "notify.lease_end", holder=self.me)
+
+    def unfinished(self) -> dict[int, Entry]:
+        """By their numbers; what is long over is forgotten. ConsoleError."""
+        with self._database.transaction("read the notifications") as connection:
+            sql.values(connection, int, "notify.forget", seconds=FORGOTTEN_SECONDS)
+            found = sql.rows(connection, Entry, "notify.unfinished", n=MOST)
+        return {one.notification_id: one for one in found}
+
+    def write(self, made: Changes, entries: dict[int, Entry]) -> dict[int, Entry]:
+        """The entries as they are after the changes. ConsoleError."""
+        after = dict(entries)
+        with self._database.transaction("keep notifications") as connection:
+            for entry in made.ended:
+                number = entry.notification_id
+                for at in sql.values(connection, datetime, "notify.end", notification_id=number):
+                    after[number] = replace(entry, ended_at=at)
+            for entry in made.withdrawn:
+                number = entry.notification_id
+                sql.values(connection, int, "notify.withdraw", notification_id=number)
+                after.pop(number)
+            for new in made.begun[: max(0, MOST - len(after))]:
+                entry = self._begun(new)
+                values = {name: getattr(entry, name) for name in _KEPT}
+                for number in sql.values(connection, int, "notify.begin", **values):
+                    after[number] = replace(entry, notification_id=number)
+        return after
+
+    def _begun(self, new: New) -> Entry:
+        place = (self._database.label, new.target, new.schema, new.queue, new.code, new.which)
+        key = key_of(place, new.begun_at)
+        return Entry(0, key, **vars(new), ended_at=None, sent_at=None, tries=0)
+
+    def try_(self, numbers: Sequence[int]) -> dict[int, int]:
+        """Keep that they are being sent; how often each was. ConsoleError."""
+        with self._database.transaction("send notifications") as connection:
+            return {
+                number: tries
+                for number in numbers
+                for tries in sql.values(connection, int, "notify.try", notification_id=number)
+            }
+
+    def sent(self, arrived: Mapping[int, bool]) -> dict[int, datetime]:
+        """Keep what has arrived; when each first did. `arrived`: whether the end did too.
+        ConsoleError."""
+        with self._database.transaction("keep what was sent") as connection:
+            return {
+                number: at
+                for number, ended in arrived.items()
+                for at in sql.values(
+                    connection, datetime, "notify.sent", notification_id=number, ended=ended
+                )
+            }
+
+
+_KEPT = (
+    *("event_key", "target", "schema", "queue", "code", "which", "severity", "summary"),
+    "begun_at",
+)
+
+
+def prepare(connection: Connection) -> None:
+    """See that the catalog keeps notifications. RefusedError where it cannot be made to."""
+    from sqlalchemy.exc import DBAPIError  # noqa: PLC0415  # a verb imports what it uses
+
+    if sql.value(connection, bool, "notify.exists"):
+        return
+    if not catalog.has_catalog(connection):
+        raise NoCatalogError("This database has no queues yet.")
+    doing = "make the table of notifications in this database's catalog"
+    try:
+        sql.run(connection, "catalog.lock")
+        sql.run(connection, "catalog.bootstrap")
+        sql.run(connection, "roles.catalog")
+    except DBAPIError as error:
+        raise product_of(connection).translate(error, doing) from error
+
+
+class NoCatalogError(BusyError):
+    """There is nothing yet that a finding could be about."""
+
+
+def lacks_rights(error: Exception) -> bool:
+    """Whether it would be refused again and again."""
+    return isinstance(error, RefusedError) and not isinstance(error, BusyError)

@@ -1,0 +1,129 @@
+-- Notifications: which of several recorders sends them, and what each receiver has been told. Only who
+-- holds the lease writes dbq.notification.
+
+-- name: exists
+-- one row: whether the catalog keeps notifications (one that an older console made does not)
+SELECT CAST(CASE WHEN OBJECT_ID(N'dbq.notification', N'U') IS NULL THEN 0 ELSE 1 END AS bit) AS present;
+
+-- name: lease
+-- one row: who holds the lease now: this recorder, where nobody did, or only it, or not any more
+SET NOCOUNT ON;
+DECLARE @holder nvarchar(400) = :holder;
+DECLARE @seconds float = :seconds;
+DECLARE @until datetime2(7) = DATEADD(MILLISECOND, CAST(@seconds * 1000 AS int), SYSUTCDATETIME());
+-- The lock on the key, or on the gap where it will be, lasts to the end of the transaction: two that
+-- take it at once come one after the other.
+IF NOT EXISTS (SELECT 1 FROM dbq.lease AS l WITH (UPDLOCK, HOLDLOCK) WHERE l.name = N'notifications')
+    INSERT INTO dbq.lease (name, holder, until) VALUES (N'notifications', @holder, @until);
+ELSE
+    UPDATE l
+    SET l.holder = @holder, l.until = @until
+    FROM dbq.lease AS l
+    WHERE l.name = N'notifications' AND (l.holder = @holder OR l.until < SYSUTCDATETIME());
+SELECT l.holder AS holder FROM dbq.lease AS l WHERE l.name = N'notifications';
+
+-- name: lease_end
+-- one row: who held the lease, which is given back; none where it was another recorder's
+DECLARE @holder nvarchar(400) = :holder;
+UPDATE l
+SET l.until = SYSUTCDATETIME()
+OUTPUT inserted.holder AS holder
+FROM dbq.lease AS l
+WHERE l.name = N'notifications' AND l.holder = @holder;
+
+-- name: unfinished
+-- what a receiver has not been told to its end: findings that go on, and what still has to be sent; at most :n
+SELECT TOP (CAST(:n AS bigint))
+    m.notification_id AS notification_id,
+    m.event_key AS event_key,
+    m.target AS target,
+    m.schema_name AS [schema],
+    m.queue_name AS queue,
+    m.code AS code,
+    m.which AS which,
+    m.severity AS severity,
+    m.summary AS summary,
+    TODATETIMEOFFSET(m.begun_at, 0) AS begun_at,
+    TODATETIMEOFFSET(m.ended_at, 0) AS ended_at,
+    TODATETIMEOFFSET(m.sent_at, 0) AS sent_at,
+    m.tries AS tries
+FROM dbq.notification AS m
+WHERE m.end_sent_at IS NULL
+ORDER BY m.notification_id;
+
+-- name: begin
+-- one row: the number of what has to be sent of a finding that began; none where it goes on already
+DECLARE @event_key nvarchar(64) = :event_key;
+DECLARE @target nvarchar(128) = :target;
+DECLARE @schema nvarchar(128) = :schema;
+DECLARE @queue nvarchar(128) = :queue;
+DECLARE @code nvarchar(128) = :code;
+DECLARE @which nvarchar(128) = :which;
+DECLARE @severity nvarchar(20) = :severity;
+DECLARE @summary nvarchar(max) = :summary;
+DECLARE @begun_at datetimeoffset(7) = :begun_at;
+INSERT INTO dbq.notification (
+    event_key, target, schema_name, queue_name, code, which, severity, summary, begun_at
+)
+OUTPUT inserted.notification_id AS notification_id
+SELECT
+    @event_key,
+    @target,
+    @schema,
+    @queue,
+    @code,
+    @which,
+    @severity,
+    @summary,
+    CAST(SWITCHOFFSET(@begun_at, 0) AS datetime2(7))
+WHERE NOT EXISTS (
+    SELECT 1 FROM dbq.notification AS m WITH (UPDLOCK, HOLDLOCK)
+    WHERE m.target = @target AND m.schema_name = @schema AND m.queue_name = @queue
+    AND m.code = @code AND m.which = @which AND m.ended_at IS NULL
+);
+
+-- name: end
+-- one row: when a finding ended that went on until now
+DECLARE @notification_id bigint = :notification_id;
+UPDATE m
+SET m.ended_at = SYSUTCDATETIME()
+OUTPUT TODATETIMEOFFSET(inserted.ended_at, 0) AS ended_at
+FROM dbq.notification AS m
+WHERE m.notification_id = @notification_id AND m.ended_at IS NULL;
+
+-- name: try
+-- one row: how often it was tried to send it, with the try that begins now
+DECLARE @notification_id bigint = :notification_id;
+UPDATE m
+SET m.tries = m.tries + 1
+OUTPUT inserted.tries AS tries
+FROM dbq.notification AS m
+WHERE m.notification_id = @notification_id;
+
+-- name: sent
+-- one row: when the receiver was first told of it; with :ended the end has arrived too
+DECLARE @notification_id bigint = :notification_id;
+DECLARE @ended bit = :ended;
+UPDATE m
+SET
+    m.sent_at = COALESCE(m.sent_at, SYSUTCDATETIME()),
+    m.end_sent_at = CASE WHEN @ended = 1 THEN SYSUTCDATETIME() END
+OUTPUT TODATETIMEOFFSET(inserted.sent_at, 0) AS sent_at
+FROM dbq.notification AS m
+WHERE m.notification_id = @notification_id;
+
+-- name: withdraw
+-- one row: the number of what is not sent: somebody silenced the finding before it was tried
+DECLARE @notification_id bigint = :notification_id;
+DELETE m
+OUTPUT deleted.notification_id AS notification_id
+FROM dbq.notification AS m
+WHERE m.notification_id = @notification_id AND m.tries = 0;
+
+-- name: forget
+-- the numbers of those that ended more than :seconds ago, which go, sent or not
+DECLARE @seconds float = :seconds;
+DELETE m
+OUTPUT deleted.notification_id AS notification_id
+FROM dbq.notification AS m
+WHERE m.ended_at < DATEADD(SECOND, -CAST(@seconds AS int), SYSUTCDATETIME());

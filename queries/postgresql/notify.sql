@@ -1,0 +1,104 @@
+-- Notifications: which of several recorders sends them, and what each receiver has been told. Only who
+-- holds the lease writes dbq.notification.
+
+-- name: exists
+-- one row: whether the catalog keeps notifications (one that an older console made does not)
+SELECT EXISTS(
+    SELECT FROM pg_class AS c
+    INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
+    WHERE n.nspname = 'dbq' AND c.relname = 'notification'
+) AS present;
+
+-- name: lease
+-- one row: who holds the lease now: this recorder, where nobody did, or only it, or not any more
+WITH taken AS (
+    INSERT INTO dbq.lease AS l (name, holder, until)
+    VALUES (
+        'notifications', CAST(:holder AS text),
+        clock_timestamp() + make_interval(secs => CAST(:seconds AS double precision))
+    )
+    ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, until = excluded.until
+    WHERE l.holder = excluded.holder OR l.until < clock_timestamp()
+    RETURNING l.holder AS holder
+)
+
+SELECT coalesce(
+    (SELECT t.holder FROM taken AS t),
+    (SELECT l.holder FROM dbq.lease AS l WHERE l.name = 'notifications'),
+    ''
+) AS holder;
+
+-- name: lease_end
+-- one row: who held the lease, which is given back; none where it was another recorder's
+UPDATE dbq.lease AS l
+SET until = clock_timestamp()
+WHERE l.name = 'notifications' AND l.holder = CAST(:holder AS text)
+RETURNING l.holder AS holder;
+
+-- name: unfinished
+-- what a receiver has not been told to its end: findings that go on, and what still has to be sent; at most :n
+SELECT
+    m.notification_id AS notification_id,
+    m.event_key AS event_key,
+    m.target AS target,
+    m.schema_name AS schema,
+    m.queue_name AS queue,
+    m.code AS code,
+    m.which AS which,
+    m.severity AS severity,
+    m.summary AS summary,
+    m.begun_at AS begun_at,
+    m.ended_at AS ended_at,
+    m.sent_at AS sent_at,
+    m.tries AS tries
+FROM dbq.notification AS m
+WHERE m.end_sent_at IS NULL
+ORDER BY m.notification_id
+LIMIT CAST(:n AS bigint);
+
+-- name: begin
+-- one row: the number of what has to be sent of a finding that began; none where it goes on already
+INSERT INTO dbq.notification (
+    event_key, target, schema_name, queue_name, code, which, severity, summary, begun_at
+)
+VALUES (
+    CAST(:event_key AS text), CAST(:target AS text), CAST(:schema AS text), CAST(:queue AS text), CAST(:code AS text),
+    CAST(:which AS text), CAST(:severity AS text), CAST(:summary AS text), CAST(:begun_at AS timestamptz)
+)
+ON CONFLICT DO NOTHING
+RETURNING notification_id AS notification_id;
+
+-- name: end
+-- one row: when a finding ended that went on until now
+UPDATE dbq.notification AS m
+SET ended_at = clock_timestamp()
+WHERE m.notification_id = CAST(:notification_id AS bigint) AND m.ended_at IS NULL
+RETURNING m.ended_at AS ended_at;
+
+-- name: try
+-- one row: how often it was tried to send it, with the try that begins now
+UPDATE dbq.notification AS m
+SET tries = m.tries + 1
+WHERE m.notification_id = CAST(:notification_id AS bigint)
+RETURNING m.tries AS tries;
+
+-- name: sent
+-- one row: when the receiver was first told of it; with :ended the end has arrived too
+UPDATE dbq.notification AS m
+SET
+    sent_at = coalesce(m.sent_at, clock_timestamp()),
+    end_sent_at = CASE WHEN CAST(:ended AS boolean) THEN clock_timestamp() END
+WHERE m.notification_id = CAST(:notification_id AS bigint)
+RETURNING m.sent_at AS sent_at;
+
+-- name: withdraw
+-- one row: the number of what is not sent: somebody silenced the finding before it was tried
+DELETE FROM dbq.notification AS m
+WHERE m.notification_id = CAST(:notification_id AS bigint) AND m.tries = 0
+RETURNING m.notification_id AS notification_id;
+
+-- name: forget
+-- the numbers of those that ended more than :seconds ago, which go, sent or not
+DELETE FROM dbq.notification AS m
+WHERE m.ended_at < clock_timestamp() - make_interval(secs => CAST(:seconds AS double precision))
+RETURNING m.notification_id AS notification_id;

@@ -1,0 +1,286 @@
+"""Notifications: each finding and its end arrive once, by one of several recorders, whatever the
+receiver does. Recorders as processes: see cli/test_notifications."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+
+from console import sql
+from console.catalog import Decision, Queue
+from console.clock import utc
+from console.designs import DESIGNS
+from console.doctor.finding import Code, Diagnosis, Finding
+from console.doctor.watcher import Examined
+from console.engines import Database
+from console.errors import ConnectionFailedError
+from console.monitor.limits import Severity
+from console.notify import outbox
+from console.notify.events import Source
+from console.notify.notifier import Notifier, Pace
+from console.notify.outbox import Outbox, prepare
+from console.notify.targets import Target, Webhook
+from tests.contract.client import Client
+from tests.contract.test_every_statement import rows_checked, running
+from tests.contract.variants import Variant
+from tests.receivers import Receiver, receiving
+from tests.servers import wait_until
+
+PACE = Pace(renew=0.2, look=0.02, first_back_off=0.1, longest_back_off=0.2)
+"""With the real lease: on a machine however slow nobody loses it."""
+HOUR = 3600.0
+STOPPED = Code("consumer_stopped", Severity.WARNING, "messages wait")
+FULL = Code("full", Severity.CRITICAL, "no push fits")
+
+
+@pytest.fixture
+def queue(use: Callable[[Variant], Client], database: Database) -> Queue:
+    """One that is installed, so the catalog is there; nothing was sent yet, and nobody sends."""
+    client = use(Variant(DESIGNS["fifo"], {}))
+    with database.transaction("begin anew") as connection:
+        prepare(connection)
+        for table in ("notification", "lease"):
+            connection.exec_driver_sql(f"DELETE FROM dbq.{table}")
+    return client.queue
+
+
+def target(receiver: Receiver, name: str = "hook", within: float = 0.0) -> Target:
+    return Target(name, Webhook(receiver.url, str), within_seconds=within)
+
+
+class Recorder:
+    """What a recorder has of notifications."""
+
+    def __init__(self, database: Database, *targets: Target) -> None:
+        self.said: list[str] = []
+        self.notifier = Notifier(database, targets, Source("orders"), self.said.append, PACE)
+
+    def sees(self, queue: Queue, *codes: Code, unproven: str = "") -> None:
+        """Its doctor has been round."""
+        found = tuple(Finding(code, f"{code.name} it is") for code in codes)
+        one = Diagnosis(queue, found, unproven=frozenset({unproven}))
+        self.notifier.examined(Examined((one,), whole_round=True))
+
+    def sends(self) -> bool:
+        return any("it sends the notifications" in words for words in self.said)
+
+
+@contextmanager
+def recorder(database: Database, *targets: Target, first: bool = True) -> Iterator[Recorder]:
+    """`first`: nobody else sends, so it does."""
+    made = Recorder(database, *targets)
+    made.notifier.start()
+    try:
+        if first:
+            wait_until(made.sends, "it sends")
+        yield made
+    finally:
+        made.notifier.stop(60.0)
+
+
+def arrived(receiver: Receiver, *events: tuple[str, str]) -> Callable[[], bool]:
+    return lambda: sorted(receiver.told()) == sorted(events)
+
+
+def more_than(receiver: Receiver, events: int) -> bool:
+    return len(receiver.events) > events
+
+
+def has_unfinished(database: Database, number: int) -> bool:
+    return len(unfinished(database)) == number
+
+
+def unfinished(database: Database) -> list[outbox.Entry]:
+    return list(Outbox(database).unfinished().values())
+
+
+def test_a_finding_and_its_end_arrive_once_each_and_restarts_change_nothing(
+    database: Database, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And every statement of notifications fills its row type."""
+    with receiving(Receiver()) as receiver, running() as labels, rows_checked(monkeypatch):
+        for _ in range(2):
+            with recorder(database, target(receiver)) as one:
+                one.sees(queue, STOPPED)
+                wait_until(arrived(receiver, ("begun", STOPPED.name)), "it begins")
+                wait_until(lambda: all(not it.waits for it in unfinished(database)), "it is kept")
+        with recorder(database, target(receiver)) as one:
+            one.sees(queue, unproven=STOPPED.name)
+            one.sees(queue, FULL, unproven=STOPPED.name)
+            told = [("begun", STOPPED.name), ("begun", FULL.name)]
+            wait_until(arrived(receiver, *told), "nobody knows whether the first has ended")
+            one.sees(queue)
+            told += [("ended", STOPPED.name), ("ended", FULL.name)]
+            wait_until(arrived(receiver, *told), "they end")
+            one.sees(queue, FULL)
+            wait_until(arrived(receiver, *told, ("begun", FULL.name)), "it begins anew")
+            one.notifier.examined(Examined(whole_round=True))
+            again = *told, ("begun", FULL.name), ("ended", FULL.name)
+            wait_until(arrived(receiver, *again), "its queue is gone")
+        wait_until(lambda: not unfinished(database), "all is kept")
+    keys: dict[str, list[str]] = {}
+    for event in receiver.events:
+        keys.setdefault(event["key"], []).append(event["event"])
+    assert sorted(keys.values()) == [["begun", "ended"]] * 3
+    assert {one["connection"] for one in receiver.events} == {"orders"}
+    every = {one.label for one in sql.statements(database.product.name, "notify").values()}
+    assert labels >= every - {"notify.withdraw"}
+
+
+@pytest.mark.parametrize("fault", ["down", "error", "garbage", "refused"])
+def test_what_a_receiver_does_not_take_is_sent_until_it_does(
+    database: Database, queue: Queue, fault: str
+) -> None:
+    receiver = Receiver()
+    with receiving(receiver):
+        port = int(receiver.url.rpartition(":")[2])
+    receiver.status = {"error": 503, "refused": 400}.get(fault, 200)
+    receiver.garbage = fault == "garbage"
+    with (
+        receiving(Receiver()) as other,
+        recorder(database, target(receiver), target(other, "b")) as a,
+    ):
+        with receiving(receiver, port) if fault != "down" else threading.Lock():
+            a.sees(queue, STOPPED)
+            wait_until(arrived(other, ("begun", STOPPED.name)), "no other receiver waits")
+            wait_until(lambda: any("hook are not sent" in words for words in a.said), "it is said")
+            wait_until(lambda: unfinished(database)[0].tries > 1, "it is tried again")
+            a.sees(queue)  # both are still to be told
+            wait_until(lambda: unfinished(database)[0].ended_at is not None, "it ends")
+        receiver.status, receiver.garbage = 200, False
+        with receiving(receiver, port):
+            told = ("begun", STOPPED.name), ("ended", STOPPED.name)
+            wait_until(arrived(receiver, *told), "it comes, in its order")
+            assert receiver.told() == [*told]
+            wait_until(lambda: any("arrive again" in words for words in a.said), "it is said")
+    assert len(other.events) == 2
+    assert sum("are not sent" in words for words in a.said) == 1
+
+
+def test_a_receiver_that_does_not_answer_holds_nobody_up(database: Database, queue: Queue) -> None:
+    slow = Receiver(silent=threading.Event())
+    with (
+        receiving(Receiver()) as other,
+        receiving(slow),
+        recorder(database, target(slow), target(other, "b")) as one,
+    ):
+        for codes in ((STOPPED,), (), (FULL,), ()):
+            events = len(other.events)
+            one.sees(queue, *codes)
+            wait_until(partial(more_than, other, events), "another is told")
+        assert slow.silent is not None
+        slow.silent.set()
+        told = [(one, code.name) for code in (STOPPED, FULL) for one in ("begun", "ended")]
+        wait_until(arrived(slow, *told), "each has come once in the end")
+
+
+def test_what_comes_within_the_time_comes_together(database: Database, queue: Queue) -> None:
+    with receiving(Receiver()) as receiver, recorder(database, target(receiver, within=HOUR)) as a:
+        for codes in ((STOPPED,), (STOPPED, FULL)):
+            a.sees(queue, *codes)
+            wait_until(partial(has_unfinished, database, len(codes)), "it is kept")
+        assert not receiver.bodies
+        a.notifier._queues[0].target = target(receiver)  # the time is over
+        wait_until(arrived(receiver, ("begun", STOPPED.name), ("begun", FULL.name)), "they come")
+        assert len(receiver.bodies) == 1
+
+
+def test_the_lease_is_one_recorders_until_it_ends(database: Database, queue: Queue) -> None:
+    assert queue
+    first, second = Outbox(database), Outbox(database)
+    assert first.hold()
+    assert first.hold()
+    assert not second.hold()
+    assert second.holder == first.me
+    assert first.held_seconds() > 0 == second.held_seconds()
+    first._lease_seconds = 0.0
+    assert first.hold()
+    assert first.held_seconds() <= 0
+    wait_until(second.hold, "it has ended by the database's clock")
+    assert not first.hold()
+    second.give_back()
+    wait_until(first.hold, "it was given back")
+
+
+def test_of_two_recorders_one_sends_and_the_other_goes_on(database: Database, queue: Queue) -> None:
+    with receiving(Receiver()) as receiver:
+        first = Recorder(database, target(receiver))
+        first.notifier.start()
+        wait_until(first.sends, "the first sends")
+        with recorder(database, target(receiver), first=False) as second:
+            for one in (first, second):
+                one.sees(queue, STOPPED)
+            wait_until(arrived(receiver, ("begun", STOPPED.name)), "it begins")
+            wait_until(lambda: "another recorder" in "".join(second.said), "the second waits")
+            assert not second.sends()
+            first.notifier.stop(60.0)
+            wait_until(second.sends, "the second sends")
+            second.sees(queue)
+            told = ("begun", STOPPED.name), ("ended", STOPPED.name)
+            wait_until(arrived(receiver, *told), "it ends")
+
+
+def test_what_has_arrived_and_was_not_kept_comes_again_with_its_key(
+    database: Database, queue: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recorder died, or lost its connection, between the answer and its commit."""
+
+    def lost(self: Outbox, arrived: object) -> None:
+        raise ConnectionFailedError("Could not keep what was sent.")
+
+    with receiving(Receiver()) as receiver:
+        with monkeypatch.context() as patch:
+            patch.setattr(Outbox, "sent", lost)
+            with recorder(database, target(receiver)) as one:
+                one.sees(queue, STOPPED)
+                wait_until(lambda: len(receiver.events) == 1, "it has come")
+        with recorder(database, target(receiver)) as one:
+            wait_until(lambda: len(receiver.events) == 2, "it has come again")
+            wait_until(lambda: all(not it.waits for it in unfinished(database)), "it is kept")
+    first, second = receiver.events
+    assert first == second
+
+
+def test_what_is_silenced_is_not_sent(database: Database, queue: Queue) -> None:
+    """Not even what was to be sent; of what was sent the end comes."""
+    by = ("ann@etl01", "ann", "known", utc(), None, False, "")
+    silence = Decision("silence", STOPPED.name, "", "", *by)
+    quiet = Diagnosis(queue, (Finding(STOPPED, "so", silenced=silence),))
+    with receiving(Receiver()) as receiver:
+        with recorder(database, target(receiver, within=HOUR)) as one:
+            one.sees(queue, STOPPED)
+            wait_until(lambda: len(unfinished(database)) == 1, "it has to be sent")
+            one.notifier.examined(Examined((quiet,)))
+            wait_until(lambda: not unfinished(database), "it is withdrawn")
+        with recorder(database, target(receiver)) as one:
+            one.sees(queue, FULL, STOPPED)
+            wait_until(lambda: len(receiver.events) == 2, "both have come")
+            one.notifier.examined(Examined((quiet,)))
+            wait_until(lambda: len(receiver.events) == 3, "one has ended")
+            one.sees(queue)
+            wait_until(lambda: len(receiver.events) == 4, "what was told ends")
+    assert receiver.told()[2:] == [("ended", FULL.name), ("ended", STOPPED.name)]
+
+
+def test_a_connection_that_may_not_write_says_so_and_sends_nothing(
+    database: Database, queue: Queue
+) -> None:
+    with receiving(Receiver()) as receiver:
+        database.read_only = True
+        with recorder(database, target(receiver), first=False) as one:
+            one.sees(queue, STOPPED)
+            (said,) = one.said
+        database.read_only = False
+        assert 'rights = "operator"' in said
+        assert not receiver.events
+        assert not unfinished(database)
+
+
+def test_a_catalog_of_an_older_console_grows(database: Database, queue: Queue) -> None:
+    with database.transaction("as it was") as connection:
+        connection.exec_driver_sql("DROP TABLE dbq.notification")
+    with receiving(Receiver()) as receiver, recorder(database, target(receiver)) as one:
+        one.sees(queue, STOPPED)
+        wait_until(arrived(receiver, ("begun", STOPPED.name)), "it begins")

@@ -1,0 +1,224 @@
+"""Notifications without a server: keys, what diagnoses make of them, shapes, configuration."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console.config import ConfigurationError, load
+from console.config.notifications import targets
+from console.designs import DESIGNS
+from console.doctor.finding import Code, Diagnosis, Finding
+from console.monitor.limits import Severity
+from console.notify.events import TEMPLATES, Event, Source, example_events, key_of
+from console.notify.notifier import back_off
+from console.notify.outbox import Changes, Entry, changes, of_gone_queues
+from console.notify.targets import Bell, Program, Target, Webhook
+from tests.contract.variants import Variant
+
+NOW = datetime(2026, 11, 23, 3, 4, 5, tzinfo=UTC)
+CODES = [Code(name, Severity.WARNING, "it is so") for name in ("a", "b", "c")]
+TOLD = (Target("x", Bell()), Target("y", Bell(), queues=("q1",)))
+texts = st.text(max_size=5)
+
+
+@given(
+    st.lists(texts, min_size=1, max_size=6),
+    st.lists(texts, min_size=1, max_size=6),
+    st.integers(0, 3),
+)
+def test_a_key_is_of_one_finding_and_its_begin(one: list[str], other: list[str], late: int) -> None:
+    at = NOW + timedelta(microseconds=late)
+    assert key_of(one, NOW) == key_of(list(one), NOW)
+    assert (key_of(one, NOW) == key_of(other, at)) == (one == other and not late)
+    assert key_of(one, NOW).isascii()
+    assert len(key_of(one, NOW)) <= 64
+
+
+def queue(name: str) -> object:
+    return Variant(DESIGNS["fifo"], {}).queue("public", name, "postgresql")
+
+
+def seen(name: str, codes: set[int], unproven: set[int] = frozenset()) -> Diagnosis:  # type: ignore[assignment]
+    findings = tuple(Finding(CODES[it], f"{it}") for it in sorted(codes))
+    names = frozenset(CODES[it].name for it in unproven)
+    return Diagnosis(queue(name), findings, unproven=names)  # type: ignore[arg-type]
+
+
+def applied(entries: dict[int, Entry], made: Changes) -> dict[int, Entry]:
+    """As the outbox keeps them."""
+    after = dict(entries)
+    for one in made.ended:
+        after[one.notification_id] = replace(after[one.notification_id], ended_at=NOW)
+    for one in made.withdrawn:
+        del after[one.notification_id]
+    for new in made.begun:
+        number = len(after) + 1
+        key = key_of((new.target, new.schema, new.queue, new.code, str(number)), NOW)
+        after[number] = Entry(number, key, **vars(new), ended_at=None, sent_at=None, tries=1)
+    return after
+
+
+found = st.sets(st.integers(0, 2))
+looks = st.lists(st.tuples(st.sampled_from(["q1", "q2"]), found, found), max_size=12)
+
+
+@given(looks)
+def test_whatever_is_seen_each_receiver_hears_of_each_finding_and_its_end_in_turns(
+    seen_by_doctor: list[tuple[str, set[int], set[int]]],
+) -> None:
+    entries: dict[int, Entry] = {}
+    for name, codes, unproven in seen_by_doctor:
+        look = seen(name, codes, unproven)
+        entries = applied(entries, changes(tuple(entries.values()), TOLD, [look], NOW))
+        assert not changes(tuple(entries.values()), TOLD, [look], NOW)  # the same again is no news
+        going_on = [it for it in entries.values() if it.ended_at is None]
+        for target in TOLD:
+            told = [it.code for it in going_on if (it.target, it.queue) == (target.name, name)]
+            assert len(told) == len(set(told))
+            wanted = (
+                {CODES[it].name for it in codes} if target.wants(name, Severity.WARNING) else set()
+            )
+            assert wanted <= set(told) <= wanted | {CODES[it].name for it in unproven}
+    assert len({it.event_key for it in entries.values()}) == len(entries)
+    gone = applied(entries, of_gone_queues(tuple(entries.values()), TOLD, set()))
+    assert all(it.ended_at is not None for it in gone.values())
+    for one in gone.values():
+        assert [event.ended for event in one.events] == [False, True]
+        assert {event.key for event in one.events} == {one.event_key}
+
+
+def test_another_recorders_receivers_are_left_alone() -> None:
+    (entry,) = applied({}, changes((), TOLD[1:], [seen("q1", {0})], NOW)).values()
+    assert not changes([entry], TOLD[:1], [seen("q1", set())], NOW)
+    assert not of_gone_queues([entry], TOLD[:1], set())
+
+
+def test_texts_of_errors_and_what_is_below_its_level_are_told_to_nobody() -> None:
+    quoting = Finding(CODES[0], "3 errors; the first: PAYLOAD", {"first_error": "PAYLOAD"})
+    one = Diagnosis(queue("q1"), (quoting,))  # type: ignore[arg-type]
+    (begun,) = changes((), TOLD[:1], [one], NOW).begun
+    assert begun.summary == "3 errors"
+    assert not changes((), [replace(TOLD[0], level=Severity.CRITICAL)], [one], NOW)
+
+
+@given(st.integers(1, 10_000))
+def test_it_is_tried_less_and_less_often_and_never_never(failures: int) -> None:
+    assert 1.0 <= back_off(failures) <= 300.0
+    assert back_off(failures + 3) > back_off(failures) or back_off(failures) > 200.0
+
+
+@given(st.text(max_size=2000), st.sampled_from(Severity))
+def test_every_shape_keeps_to_what_its_receiver_takes(summary: str, severity: Severity) -> None:
+    begun, ended = example_events(("orders", "x"), NOW)
+    events: list[Event] = [replace(begun, summary=summary, severity=severity), ended]
+    source = Source("orders <!channel>", "shop", production=True)
+    for name, template in TEMPLATES.items():
+        messages = list(template(source, events, "key"))
+        assert [it for one in messages for it in one.events] == events
+        if name == "slack":
+            (text,) = (str(one.body["text"]) for one in messages)
+            assert "<" not in text
+            assert "PRODUCTION" in text
+        if name == "pagerduty":
+            for one in messages:
+                payload = one.body["payload"]
+                assert isinstance(payload, dict)
+                assert len(payload["summary"]) <= 1024
+                assert payload["severity"] in {"critical", "error", "warning", "info"}
+                assert len(str(one.body["dedup_key"])) <= 255
+
+
+RIGHT = """
+notify = ["hook"]
+[profiles.a]
+url = "postgresql+psycopg://u@h/d"
+group = "shop"
+[profiles.b]
+url = "postgresql+psycopg://u:${env:PW}@h/d"
+notify = "all"
+[groups.shop]
+notify = []
+[notifications.hook]
+to = "webhook:https://x.example/y"
+level = "critical"
+queues = ["inv*"]
+within = "1m"
+[notifications.page]
+to = "exec:/bin/page '-u  x'"
+secret = "${env:PAGE}"
+"""
+
+
+def of(tmp_path: Path, text: str, **environment: str) -> object:
+    file = tmp_path / "config.toml"
+    file.write_text(text, encoding="utf-8")
+    return load({"DBQ_CONFIG": str(file), **environment})
+
+
+def test_who_is_told_of_a_connection_its_group_or_all(tmp_path: Path) -> None:
+    whole = load_right = of(tmp_path, RIGHT, PW="1", PAGE="2", HOME="/h", DBQ_URL="3")
+    a, b = whole.profiles()  # type: ignore[attr-defined]
+    assert targets(whole, a) == ()  # type: ignore[arg-type]
+    hook, page = targets(load_right, b)  # type: ignore[arg-type]
+    assert (hook.level, hook.within_seconds) == (Severity.CRITICAL, 60.0)
+    assert hook.wants("invoices", Severity.CRITICAL)
+    assert not hook.wants("orders", Severity.CRITICAL)
+    assert not hook.wants("invoices", Severity.WARNING)
+    assert page.receiver == Program(("/bin/page", "-u  x"))
+    assert page.secret() == "2"
+    assert "x" not in page.receiver.shown.removeprefix("exec:")
+    assert set(page.environment) == {"DBQ_CONFIG", "HOME"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        ("", "needs to ="),
+        ("to = 3", "must be a text"),
+        ('to = "mail:x"', 'must be "webhook:URL"'),
+        ('to = "webhook:ftp://x"', "must begin with https://"),
+        ('to = "webhook:https://u:hunter2@x/y"', "has a user or a password in it"),
+        ('to = "exec:"', "exec:PROGRAM"),
+        ('to = "exec:a \'b"', "a quote is not closed"),
+        ('to = "webhook:https://x/${env:}"', "variable's name"),
+        ('to = "webhook:https://x"\ntemplate = "pagerduty"', "needs secret"),
+        ('to = "webhook:https://x/{secret}"', "needs secret"),
+        ('to = "webhook:https://x/hunter2"\ntemplate = "slack"', "no file should have"),
+        ('to = "webhook:http://x"\nsecret = "${env:A}"', "must be https"),
+        ('to = "webhook:https://x"\nsecret = "hunter2"', "not the password itself"),
+        ('to = "webhook:https://x"\nsecret = "prompt"', "cannot be typed in"),
+        ('to = "bell"\ntemplate = "slack"', "is for webhooks"),
+        ('to = "bell"\nlevel = "warn"', "must be one of note, warning, critical"),
+        ('to = "bell"\nqueues = []', "must name a queue"),
+        ('to = "bell"\nwithin = "2h"', "must be a duration"),
+        ('to = "bell"\nlevle = "note"', 'did you mean "level"?'),
+        ('to = "bell"\n[profiles.p]\nurl = "sqlite://"\nnotify = ["z"]', "there is no [notif"),
+    ],
+)
+def test_each_mistake_is_told_with_its_line_and_without_what_may_be_secret(
+    lines: str, why: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError) as error:
+        of(tmp_path, f"[notifications.x]\n{lines}\n")
+    assert why in str(error.value)
+    assert "config.toml:" in str(error.value)
+    assert "hunter2" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("https://x.example", "https://x.example"),
+        ("https://x.example:1/hunter2", "https://x.example:1/***"),
+        ("https://x.example?token=hunter2", "https://x.example/***"),
+        ("https://${env:HOST}/a", "https://${env:HOST}/***"),
+        ("${env:WHOLE}", "${env:WHOLE}"),
+        ("${env:WHOLE}/hunter2", "${env:WHOLE}/***"),
+    ],
+)
+def test_of_an_address_no_more_than_its_host_is_shown(written: str, shown: str) -> None:
+    assert Webhook(written, str).shown == f"webhook:{shown}"
