@@ -5,6 +5,7 @@ import re
 import types
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 from uuid import UUID
@@ -25,6 +26,7 @@ from console.actions.libraries import presets
 from console.actions.plan import Mover
 from console.actions.pop import Finish, PoppedMessage
 from console.actions.requeue import Release, RequeueTo
+from console.actions.reschedule import Reschedule
 from console.actions.restore import Restore
 from console.actions.rows import SelectedError
 from console.designs import DESIGNS, LIBRARIES, Flow, Order, designs_on
@@ -180,6 +182,9 @@ def act(client: Client) -> None:
     if queue.design.waits_itself:
         assert not broker.switch_on(client.database, queue).needed
         broker.end_conversations(client.database, broker.plan_conversations(client.database, queue))
+    if "reschedule" in queue.verbs:
+        client.push(client.payload(9))
+        run(client, Reschedule(source, at=datetime(2020, 1, 1, tzinfo=UTC)))
     run(client, Purge(source, permanently=True))
 
 
