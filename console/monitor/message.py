@@ -1,11 +1,12 @@
 """One message as it may be shown: cut to size, and without what the connection's masks hide. Rows
 are read a page at a time: each statement reads so many and no more, up to a bound."""
 
+import base64
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
 from console.monitor.filters import Filters
@@ -151,6 +152,20 @@ class Message:
     payload_cut: bool = False
     error_hash: str | None = None
     """Of the error's whole text, where messages of one kind are wanted."""
+
+    def as_json(self, *, with_payload: bool) -> dict[str, object]:
+        """Keys as here, and with a payload its `encoding`; times in ISO 8601, UTC."""
+        told = {name: value for name, value in vars(self).items() if name != "error_hash"}
+        payload, cut = told.pop("payload"), told.pop("payload_cut")
+        for name, value in told.items():
+            if isinstance(value, datetime):
+                told[name] = value.astimezone(UTC).isoformat()
+        if not with_payload:
+            return told
+        encoding = None if payload is None else "text"
+        if isinstance(payload, bytes):
+            payload, encoding = base64.b64encode(payload).decode(), "base64"
+        return told | {"payload": payload, "encoding": encoding, "payload_cut": cut}
 
 
 _AS_IT_IS = {field.name for field in fields(MessageRow)} & {field.name for field in fields(Message)}

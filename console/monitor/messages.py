@@ -71,7 +71,7 @@ def read_page(
         if len(wanted.filters.ids) > 1:
             return _look_at_each(database, session, source, wanted, after)
         search = Search(source, wanted, after)
-        _run(database, session, source, search)
+        run_search(database, session, source, search)
     return Page(queue, tuple(search.found), search.next, search.complete)
 
 
@@ -92,13 +92,14 @@ def _look_at_each(
             return Page(source.queue, tuple(found), None, complete=False)
         one = replace(wanted, filters=filters, limit=wanted.limit - len(found))
         search = Search(source, one, None)
-        _run(database, session, source, search)
+        run_search(database, session, source, search)
         found += search.found
         complete = complete and search.complete and search.next is None
     return Page(source.queue, tuple(found), None, complete)
 
 
-def _run(database: Database, session: Session, source: MessageSource, search: Search) -> None:
+def run_search(database: Database, session: Session, source: MessageSource, search: Search) -> None:
+    """To its end, in short transactions."""
     while not search.ended:
         with session.transaction(doing(source.queue)) as connection:
             source.begin(connection, database)
