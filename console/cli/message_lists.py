@@ -317,6 +317,8 @@ def _below(message: Message, zone: Zone, *, with_payload: bool) -> Iterator[str]
         yield _indented(f"claimed {since} by {plain(words.owner(message.claimed_by))}")
     if message.error is not None:
         yield _indented(f"error {plain(message.error)}")
+    for one in message.history or ():
+        yield _indented(plain(words.past(one, zone)))
     if with_payload:
         yield from _payload(message)
 

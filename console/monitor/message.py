@@ -90,7 +90,7 @@ ERROR_LENGTH = 1_000
 """So many characters of an error's text stand in a list."""
 WHOLE_ERROR_LENGTH = 100_000
 """Where one message is asked for."""
-_MASK_MARGIN = 200
+MASK_MARGIN = 200
 """Read beyond the end of a text that is cut, so that what is to be masked is seen whole."""
 MASKED = "***"
 
@@ -125,6 +125,20 @@ class MessageRow:
 
 
 @dataclass(frozen=True)
+class PastAttempt:
+    """How an attempt at a message ended. `error` None: its claim was released."""
+
+    at: datetime
+    claimed_by: str | None
+    attempts: int | None
+    error: str | None
+
+    def as_json(self) -> dict[str, object]:
+        """Keys as here; the time in ISO 8601, UTC."""
+        return vars(self) | {"at": self.at.astimezone(UTC).isoformat()}
+
+
+@dataclass(frozen=True)
 class Message:
     """One message as it was found. None: the design has it not, or nothing tells it."""
 
@@ -152,11 +166,16 @@ class Message:
     payload_cut: bool = False
     error_hash: str | None = None
     """Of the error's whole text, where messages of one kind are wanted."""
+    history: tuple[PastAttempt, ...] | None = None
+    """The newest first, where one message is asked for; None: its queue keeps none."""
 
     def as_json(self, *, with_payload: bool) -> dict[str, object]:
-        """Keys as here, and with a payload its `encoding`; times in ISO 8601, UTC."""
+        """Keys as here, and with a payload its `encoding`; times in ISO 8601, UTC. `history` where
+        there is one."""
         told = {name: value for name, value in vars(self).items() if name != "error_hash"}
         payload, cut = told.pop("payload"), told.pop("payload_cut")
+        if (history := told.pop("history")) is not None:
+            told["history"] = [one.as_json() for one in history]
         for name, value in told.items():
             if isinstance(value, datetime):
                 told[name] = value.astimezone(UTC).isoformat()
@@ -192,7 +211,7 @@ class MessageQuery:
         self, scan: Scan, *, after: ScanKey | None = None, exactly: bool = False
     ) -> ScanRequest:
         """The same of one scan, without bounds."""
-        margin = 1 + (_MASK_MARGIN if self.masks else 0)
+        margin = 1 + (MASK_MARGIN if self.masks else 0)
         least = 0 if self.filters.error_group is None else TEXT_LENGTH
         return ScanRequest(
             scan,

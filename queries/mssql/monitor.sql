@@ -277,6 +277,18 @@ WHERE {is_error}
 WHERE {is_done}
 -- end
 
+-- name: history
+-- a row for each of the errors and releases that a message keeps, the newest first
+SELECT
+    CAST(JSON_VALUE(a.[value], N'$.at') AS datetime2(7)) AS [at],
+    JSON_VALUE(a.[value], N'$.by') AS claimed_by,
+    CAST(JSON_VALUE(a.[value], N'$.attempt') AS bigint) AS attempts,
+    JSON_VALUE(a.[value], N'$.error') AS error
+FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK)
+CROSS APPLY OPENJSON(m.history) AS a
+WHERE m.id = CAST(:id AS {id_type})
+ORDER BY CAST(a.[key] AS int)
+
 -- name: claims
 -- the oldest ten claims: since when, and whose
 -- One that is just being finished is none any more. A table that somebody else made may have another collation

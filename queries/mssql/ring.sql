@@ -355,6 +355,9 @@ CREATE TABLE [{schema}].[{queue}_in_hand] (
     claimed_by nvarchar(256) NULL,
     errors nvarchar(max) NULL,
     done_at datetime2(7) NULL,
+    -- when keeps_history=yes
+    history nvarchar(max) NULL,
+    -- end
     CONSTRAINT [{queue}_in_hand_key] PRIMARY KEY CLUSTERED (id) WITH (ALLOW_PAGE_LOCKS = OFF)
 );
 
@@ -1176,6 +1179,9 @@ BEGIN
     UPDATE [{schema}].[{queue}_in_hand] WITH (ROWLOCK, READCOMMITTEDLOCK)
     SET errors = COALESCE(@error, N''),
         done_at = SYSUTCDATETIME()
+    -- when keeps_history=yes
+    , history = {this_error_kept}
+    -- end
     WHERE id = @id AND claimed_at IS NOT NULL AND done_at IS NULL
     AND (@attempts IS NULL OR attempts = @attempts);
 
