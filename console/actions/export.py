@@ -15,7 +15,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -209,9 +209,12 @@ def _audited(database: Database, request: ExportRequest, progress: Progress) -> 
         if record is None:
             audit.note(subject, outcome, detail=detail)
         else:
-            with database.transaction("end the export in the audit") as connection:
-                record.end(connection, outcome, detail)
             record.told(outcome, audit.Ledger(), detail)
+            # What ended it is told, rather than that this could not be kept either.
+            failing = outcome is not audit.Outcome.DONE
+            quiet = suppress(ConsoleError) if failing else nullcontext()
+            with quiet, database.transaction("end the export in the audit") as connection:
+                record.end(connection, outcome, detail)
 
 
 @dataclass
@@ -220,6 +223,8 @@ class _Partial:
 
     path: Path
     _descriptor: int = field(default=-1, init=False)
+    _named: bool = field(default=False, init=False)
+    """Whether all is in it, and it has its name."""
 
     @property
     def _data(self) -> Path:
@@ -247,7 +252,7 @@ class _Partial:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if os.fstat(self._descriptor).st_size == 0 and not self._state.exists():
+        if not (self._named or self._state.exists()):  # not one whole page
             self._data.unlink(missing_ok=True)
         os.close(self._descriptor)
 
@@ -307,6 +312,7 @@ class _Partial:
         self._require_new()
         with self._writing():
             self._data.rename(self.path)
+            self._named = True
             self._state.unlink()
 
     @contextmanager

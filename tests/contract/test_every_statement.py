@@ -33,6 +33,7 @@ from console.designs import DESIGNS, LIBRARIES, Flow, Order, designs_on
 from console.engines import Database
 from console.errors import UsageError
 from console.monitor.errors import error_groups
+from console.monitor.filters import parse
 from console.monitor.messages import read_page
 from console.monitor.sample import estimates, take_sample
 from console.monitor.sampler import probe
@@ -138,6 +139,10 @@ def live(database: Database, variant: Variant) -> None:
     assert read_page(database, queue, payload_bytes=10).messages
     if queue.finishes:
         assert error_groups(database, queue).groups
+    if queue.keeps_history:
+        (error, *_) = read_page(database, queue, parse(["state=error"])).messages
+        (error,) = read_page(database, queue, parse([f"id={error.id}"])).messages
+        assert error.history
     pop.pop(database, queue, taken.extend, count=9, wait_seconds=0.02)
     pop.pop(database, queue, taken.extend, wait_seconds=0.02)
     take_sample(database)
