@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from console import sql
 from console.catalog import Kind, Queue
-from console.designs import Flow
 from console.engines import Database, Session
 from console.errors import TooSlowError, UsageError
 from console.monitor.filters import NOTHING, Filters
@@ -149,8 +148,6 @@ def _with_history(
     if not queue.keeps_history or found.id is None:
         return found
     scope = queue.scope(source.product)
-    if queue.design.flow is Flow.NUMBERS:  # what failed is in hand
-        scope = replace(scope, values={**scope.values, "table": f"{queue.name}_in_hand"})
     rows = sql.rows(connection, PastAttempt, source.own("history"), scope, id=found.id)
     kept = (replace(one, error=_masked_whole(one.error, masks)) for one in rows)
     return replace(found, history=tuple(kept))

@@ -277,6 +277,10 @@ WHERE {is_error}
 WHERE {is_done}
 -- end
 
+-- define: kept_in
+-- the table of what was popped and is not done
+[{schema}].[{table}]
+
 -- name: history
 -- a row for each of the errors and releases that a message keeps, the newest first
 SELECT
@@ -284,7 +288,7 @@ SELECT
     JSON_VALUE(a.[value], N'$.by') AS claimed_by,
     CAST(JSON_VALUE(a.[value], N'$.attempt') AS bigint) AS attempts,
     JSON_VALUE(a.[value], N'$.error') AS error
-FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK)
+FROM {kept_in} AS m WITH (ROWLOCK, READCOMMITTEDLOCK)
 CROSS APPLY OPENJSON(m.history) AS a
 WHERE m.id = CAST(:id AS {id_type})
 ORDER BY CAST(a.[key] AS int)

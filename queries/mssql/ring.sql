@@ -73,6 +73,9 @@
 --     catalog views do not follow ownership chains; nor does what is put together, as relay's ALTER SEQUENCE.
 --     So this user has rights on the sequences and on nothing else. Where they show none, that is an error.
 
+-- define: kept_in
+[{schema}].[{queue}_in_hand]
+
 -- define: push_number_due
 (
     SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s

@@ -44,6 +44,9 @@
 --     record. Then a caller hears "full" or "empty" a moment too soon, or spends a number that is
 --     void or parked. Whoever proves something by a next number asks as `next_numbers` does.)
 
+-- define: kept_in
+"{schema}"."{queue}_in_hand"
+
 -- define: is_claimed
 -- in_hand=on: of a row of in_hand, as the next two
 m.claimed_at IS NOT NULL AND m.done_at IS NULL
