@@ -119,6 +119,7 @@ class Queue:
             "commit_wait_ms": self.options.get("commit_wait_ms", "5"),
             "fillfactor": FILLFACTOR,
             "stuck_after_seconds": str(STUCK_AFTER_SECONDS),
+            "history": self.options.get("history", "off"),
             "only": self.part,
             "beside": self.options.get("beside", ""),
             **LIMITS,
@@ -131,12 +132,18 @@ class Queue:
             "finishes": "yes" if self.finishes else "no",
             "installed": "yes" if self.kind is Kind.INSTALLED else "no",
             "in_hand": self.options.get("in_hand", "off"),
+            "keeps_history": "yes" if self.keeps_history else "no",
             "archive_at_pop": self.options.get("archive_at_pop", "off"),
             # The engine counts the rows of tables, and takes samples of those, not of views.
             "counters": "no" if self.options.get("view") == "yes" else counters,
             "part": "one" if self.part else "all",
         }
         return sql.Scope(values, options, self.roles)
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether a message keeps what became of its earlier attempts."""
+        return self.options.get("history", "off") != "off"
 
     @property
     def channel(self) -> str:

@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+from contextlib import suppress
 from datetime import UTC, datetime, tzinfo
 
 from console.errors import UsageError
@@ -64,6 +65,18 @@ def parse_duration(text: str) -> float:
             f"{text!r} is not a duration.", next_step="Examples: 500ms, 5s, 10m, 1h30m, 2d."
         )
     return float(sum(float(number) * _UNITS[unit] for number, unit in parts))
+
+
+def parse_moment(text: str) -> datetime:
+    """The time of `2026-03-29T08:00Z`, in UTC. UsageError for anything without its offset."""
+    with suppress(ValueError, OverflowError):
+        at = datetime.fromisoformat(text)
+        if at.tzinfo is not None:
+            return at.astimezone(UTC)
+    raise UsageError(
+        f"{text!r} is not a time in ISO 8601 with its offset from UTC.",
+        next_step="Examples: 2026-03-29T08:00Z, 2026-03-29T08:00+02:00.",
+    )
 
 
 def count(number: int, *, estimated: bool = False) -> str:

@@ -61,6 +61,9 @@ def _scopes(source: MessageSource) -> Iterator[tuple[str, sql.Scope]]:
         for lock, hashed in (("yes", "no"), ("yes", "yes"), ("no", "no")):
             yield "hold", scope(source, storage, lock=lock, hashed=hashed)
         yield "destroy", scope(source, storage)
+        if "due_at" in queue.roles and not queue.design.library:
+            yield "due_before", scope(source, storage)
+            yield "reschedule", scope(source, storage)
         if installed:
             yield "put_away", scope(source, storage)
         if storage is Storage.IN_HAND or queue.design.keeps_row:

@@ -37,7 +37,11 @@ _OURS = {
     *("push", "pop", "complete", "fail", "upgrade", "uninstall"),
     *("restore", "archive", "relay", "resize", "pause", "resume"),
 }
-_ROLES = {"requeue": ("id", "error"), "release": ("id", "claimed_at"), "purge": ("id",)}
+_ROLES = {
+    "requeue": ("id", "error"),
+    "release": ("id", "claimed_at"),
+    **dict.fromkeys(("purge", "reschedule"), ("id",)),
+}
 
 
 def _lacking(queue: Queue, verb: str) -> str:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -19,7 +19,7 @@ from console.catalog import Kind, Queue
 from console.designs import DESIGNS
 from console.engines import Database, Product, product_of, retry_transient
 from console.errors import ConsoleError, InDoubtError, UsageError
-from console.formats import numbered, parse_duration
+from console.formats import numbered, parse_duration, parse_moment
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -111,17 +111,13 @@ NOTHING_MORE = With()
 def _due(text: str) -> tuple[float | None, datetime | None]:
     with suppress(UsageError):
         return parse_duration(text), None
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        at = None
-    if at is None or at.tzinfo is None:
-        raise UsageError(
-            f"--due cannot be {text!r}.",
-            why="It is a duration from now, or a time in ISO 8601 with its offset from UTC.",
-            next_step="Examples: 10m, 1h30m, 2026-03-29T08:00Z, 2026-03-29T08:00+02:00.",
-        )
-    return None, at.astimezone(UTC)
+    with suppress(UsageError):
+        return None, parse_moment(text)
+    raise UsageError(
+        f"--due cannot be {text!r}.",
+        why="It is a duration from now, or a time in ISO 8601 with its offset from UTC.",
+        next_step="Examples: 10m, 1h30m, 2026-03-29T08:00Z, 2026-03-29T08:00+02:00.",
+    )
 
 
 def _require_uuid(text: str) -> None:

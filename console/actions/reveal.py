@@ -45,27 +45,35 @@ def reveal(
         )
         audit.note(subject, audit.Outcome.REFUSED, detail=str(error))
         raise error
-    only_locally = not _kept_in_the_database(database, subject)
+    record = kept_in_the_database(database, subject, refused="Masked values are not shown.")
     found = message(database, queue, key, payload_bytes=payload_bytes)
-    return Revealed(found, only_locally)
+    return Revealed(found, record is None)
 
 
-def _kept_in_the_database(database: Database, subject: audit.Subject) -> bool:
-    """Whether the database keeps it; where it cannot, this machine must."""
-    doing = "record in the audit that a message is revealed"
+def kept_in_the_database(
+    database: Database, subject: audit.Subject, *, refused: str, ended: bool = True
+) -> audit.ActionRecord | None:
+    """The database's record of it; None where only this machine could keep it, and did.
+
+    `ended`: as done already. RefusedError, which begins with `refused`, where neither keeps it.
+    """
+    doing = f"record in the audit that messages are read ({subject.verb})"
+    outcome = audit.Outcome.DONE if ended else audit.Outcome.RUNNING
     try:
         with database.transaction(doing) as connection:
             record = audit.ActionRecord.begin(connection, subject)
-            record.end(connection, audit.Outcome.DONE)
+            if ended:
+                record.end(connection, outcome)
     except (ConnectionFailedError, BusyError, UsageError):
         raise
     except RefusedError as error:
-        if not audit.note(subject, audit.Outcome.DONE, detail=f"only here: {error.why}"):
+        if not audit.note(subject, outcome, detail=f"only here: {error.why}"):
             raise RefusedError(
-                "Masked values are not shown.",
+                refused,
                 why=f"The audit could not record it: {error.why}",
                 next_step=f"Make sure that {audit.local_file()} can be written.",
             ) from error
-        return False
-    audit.note(subject, audit.Outcome.DONE, action_id=record.action_id)
-    return True
+        return None
+    if ended:
+        audit.note(subject, outcome, action_id=record.action_id)
+    return record

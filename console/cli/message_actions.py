@@ -25,14 +25,11 @@ from console.cli.context import (
     confirms,
     require_confirmation,
 )
-from console.cli.streams import heard, narrate
+from console.cli.streams import LINE_SECONDS, LinesNowAndThen, heard, narrate
 from console.engines import Database
 from console.errors import RefusedError
 from console.formats import plain
 from console.verbs.verb import Plan, Progress, Target, Verb
-
-_LINE_SECONDS = 2.0
-"""Between two lines of progress, where stderr is no terminal."""
 
 
 def planned_command(verb: Verb) -> click.Command:
@@ -67,7 +64,8 @@ def _run(call: Call, verb: Verb, name: str | None, given: dict[str, Any]) -> Non
         call.masks,
         call.saved_filters(given.get("filter", ())),
     )
-    plan = verb.plan(target, given, _Counting().count)
+    now_and_then = LinesNowAndThen()  # counting a million takes its time
+    plan = verb.plan(target, given, lambda count: now_and_then.say(f"{count:,} counted"))
     if verb.confirmed:
         if not _confirmed(call, plan, yes, dry_run=dry_run):
             return
@@ -164,25 +162,13 @@ def _progress(call: Call, plan: Plan) -> Iterator[Callable[[Progress], None]]:
         yield lambda now: bar.update(task, completed=now.done)
 
 
-class _Counting:
-    """A word now and then while a plan is made: counting a million takes its time."""
-
-    def __init__(self) -> None:
-        self._next = time.monotonic() + _LINE_SECONDS
-
-    def count(self, counted: int) -> None:
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + _LINE_SECONDS
-            narrate(f"{counted:,} counted")
-
-
 class _Lines:
     """Each round of a verb that works in rounds; else how far it is, now and then."""
 
     def __init__(self, call: Call, plan: Plan) -> None:
         self._call = call
         self._plan = plan
-        self._next = time.monotonic() + _LINE_SECONDS
+        self._next = time.monotonic() + LINE_SECONDS
         self._words = ""
 
     def show(self, now: Progress) -> None:
@@ -194,5 +180,5 @@ class _Lines:
                 narrate(now.words)
             self._words = now.words
         elif now.total is not None and time.monotonic() >= self._next:
-            self._next = time.monotonic() + _LINE_SECONDS
+            self._next = time.monotonic() + LINE_SECONDS
             narrate(f"{now.done:,} of {now.total:,}, {now.words}")

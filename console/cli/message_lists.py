@@ -5,16 +5,18 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, tzinfo
+from pathlib import Path
 
 import click
+from click.core import ParameterSource
 from rich.cells import cell_len, set_cell_size
 
 from console.actions.reveal import reveal as unmask
 from console.catalog import Queue
 from console.cli.context import Call, Rights, queue_name, verb_options
-from console.cli.streams import narrate
+from console.cli.streams import LinesNowAndThen, narrate
 from console.engines import Database
-from console.errors import UsageError
+from console.errors import ConnectionFailedError, UsageError
 from console.formats import (
     ESTIMATE,
     UNKNOWN,
@@ -27,10 +29,10 @@ from console.formats import (
 )
 from console.monitor import errors as words
 from console.monitor.errors import ErrorGroup, ErrorGroups, error_groups
-from console.monitor.filters import parse
+from console.monitor.filters import Filters, parse
 from console.monitor.message import Message
 from console.monitor.messages import DEFAULT_LIMIT, MOST_MESSAGES, Page, read_page
-from console.verbs.parameters import complete_filters
+from console.verbs.parameters import RATE_TYPE, complete_filters
 
 Zone = tzinfo | None
 
@@ -42,6 +44,7 @@ _MOST_PAYLOAD_BYTES = 10_000_000
 _MOST_BYTES = 100_000_000
 """Of all payloads of a page together."""
 _STOPPED = "The search stopped at its limit, and there may be more"
+_ONLY_LOCALLY = "Only this machine's audit has it: the database's could not be written."
 _MOST_KINDS = 50
 """So many kinds of errors are printed; --json has all."""
 
@@ -77,6 +80,16 @@ _MOST_KINDS = 50
 @click.option(
     "--reveal", is_flag=True, help="Without the masks; each message is recorded in the audit."
 )
+@click.option(
+    "--export",
+    "file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="All that match into FILE.jsonl or FILE.csv, instead of a page.",
+)
+@click.option(
+    "--rate", type=RATE_TYPE, metavar="N", help="With --export: messages per second; 2000."
+)
 @verb_options
 def messages(  # noqa: PLR0913  # the options of the command line, by name
     call: Call,
@@ -90,6 +103,8 @@ def messages(  # noqa: PLR0913  # the options of the command line, by name
     payload: bool,
     payload_bytes: int | None,
     reveal: bool,
+    file: Path | None,
+    rate: float | None,
 ) -> None:
     """The messages of a queue, state by state, without their payloads unless asked.
 
@@ -107,13 +122,28 @@ def messages(  # noqa: PLR0913  # the options of the command line, by name
     shows messages that are named by --filter id= without masks; it wants the rights of an operator,
     and the audit has it. The verb pop masks nothing: it gives the message away.
 
+    --export writes all messages that match, as they lay when it began: one that is popped, fails,
+    becomes due or is requeued meanwhile may be missing, and none is in it twice. Cut off, the same
+    command goes on. With --payload, 1,000,000 bytes of each unless --payload-bytes says more, it
+    wants the rights of an operator, and the audit has it. In CSV a cell that begins with = + - or @
+    gets a ' before it, lest a spreadsheet runs it; JSON Lines has every value as it is.
+
     \b
     Examples:
       dbq-console messages mail --state error --filter newer=1h
       dbq-console messages orders --filter id=17 --payload --json
+      dbq-console messages mail --state error --export errors.csv
     """
     words = [*call.filter_words(filters), *([] if state is None else [f"state={state}"])]
     wanted = parse(words)
+    if file is not None:
+        others = {"after": after, "reverse": reverse, "reveal": reveal, "limit": _said("limit")}
+        if said := [f"--{one}" for one, given in others.items() if given]:
+            raise UsageError(f"--export does not go with {', '.join(said)}.")
+        _export(call, name, wanted, file, rate, payload=payload, payload_bytes=payload_bytes)
+        return
+    if rate is not None:
+        raise UsageError("--rate goes with --export.")
     size = payload_bytes or (_PAYLOAD_BYTES if payload else None)
     if size is not None and size * limit > _MOST_BYTES:
         raise UsageError(
@@ -146,13 +176,57 @@ def messages(  # noqa: PLR0913  # the options of the command line, by name
         _tell_of_the_rest(page)
 
 
+def _said(option: str) -> bool:
+    source = click.get_current_context().get_parameter_source(option)
+    return source is ParameterSource.COMMANDLINE
+
+
+def _export(  # what the verb says
+    call: Call,
+    name: str,
+    wanted: Filters,
+    file: Path,
+    rate: float | None,
+    *,
+    payload: bool,
+    payload_bytes: int | None,
+) -> None:
+    from console.actions import export as exporting  # noqa: PLC0415  # for this option only
+
+    size = payload_bytes or (exporting.PAYLOAD_BYTES if payload else None)
+    rights = Rights.READ_ONLY if size is None else Rights.OPERATOR
+    database = call.database(rights, "messages --export" + (" --payload" if size else ""))
+    queue = call.find(database, name)
+    request = exporting.ExportRequest(
+        queue, wanted, file.absolute(), size, call.masks, rate or exporting.RATE
+    )
+    lines = LinesNowAndThen()
+    try:
+        done = exporting.export(
+            database, request, told=lambda count: lines.say(f"{count:,} exported")
+        )
+    except (ConnectionFailedError, KeyboardInterrupt):
+        narrate("What is exported so far is kept: the same command goes on after it.")
+        raise
+    if done.only_locally:
+        narrate(_ONLY_LOCALLY)
+    if not done.progress.complete:
+        narrate("Messages that the server hides from this login are not in it.")
+    if cut := done.progress.payloads_cut:
+        narrate(f"{numbered(cut, 'payload')} longer than {size:,} bytes: cut there, as they say.")
+    told = {"queue": queue.name, "schema": queue.schema, "design": queue.design.name}
+    resumed = f", {done.resumed:,} of them before" if done.resumed else ""
+    words = f"{numbered(done.progress.messages, 'message')}{resumed} in {plain(str(file))}"
+    call.answer(told | done.as_json(), [words])
+
+
 def _revealed(call: Call, database: Database, page: Page, size: int | None) -> Page:
     """The same messages with nothing hidden, as far as they are still there."""
     found = []
     for one in page.messages:
         shown = unmask(database, page.queue, one.key, rights=call.rights, payload_bytes=size)
         if shown.only_locally:
-            narrate("Only this machine's audit has it: the database's could not be written.")
+            narrate(_ONLY_LOCALLY)
         found += [] if shown.message is None else [shown.message]
     return replace(page, messages=tuple(found))
 
@@ -170,26 +244,16 @@ def _page(page: Page, *, with_payload: bool) -> dict[str, object]:
     return {
         "queue": page.queue.name,
         "design": page.queue.design.name,
-        "messages": [_message(message, with_payload=with_payload) for message in page.messages],
+        "messages": [one.as_json(with_payload=with_payload) for one in page.messages],
         "next": None if page.next is None else page.next.text,
         "complete": page.complete,
     }
 
 
-def _message(message: Message, *, with_payload: bool) -> dict[str, object]:
-    found = {name: _json(value) for name, value in vars(message).items() if name != "error_hash"}
-    payload, cut = found.pop("payload"), found.pop("payload_cut")
-    if not with_payload:
-        return found
-    raw = isinstance(message.payload, bytes)
-    encoding = None if payload is None else "base64" if raw else "text"
-    return found | {"payload": payload, "encoding": encoding, "payload_cut": cut}
-
-
 def _json(value: object) -> object:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat()
-    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
+    return value
 
 
 def _lines(page: Page, zone: Zone, *, with_payload: bool) -> Iterator[str]:
@@ -253,6 +317,8 @@ def _below(message: Message, zone: Zone, *, with_payload: bool) -> Iterator[str]
         yield _indented(f"claimed {since} by {plain(words.owner(message.claimed_by))}")
     if message.error is not None:
         yield _indented(f"error {plain(message.error)}")
+    for one in message.history or ():
+        yield _indented(plain(words.past(one, zone)))
     if with_payload:
         yield from _payload(message)
 

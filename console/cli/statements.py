@@ -15,6 +15,7 @@ from console import sql
 from console.actions.archive import Archive, Purge
 from console.actions.availability import unavailable
 from console.actions.requeue import Release, Requeue
+from console.actions.reschedule import Reschedule
 from console.actions.restore import Restore
 from console.actions.rows import RowMover, Storage, scope
 from console.catalog import STUCK_AFTER_SECONDS, Kind, Queue
@@ -243,6 +244,11 @@ def _restore(source: MessageSource) -> Iterator[Shown]:
         yield from _one(source, "push_back", plain)
 
 
+def _reschedule(source: MessageSource) -> Iterator[Shown]:
+    yield from _moved(lambda one: Reschedule(one, at=datetime.now(UTC)))(source)
+    yield from _one(source, "due_before", scope(source, Storage.TABLE))
+
+
 _LOOKING = {"status": _status, "messages": _messages, "errors": _errors}
 VERBS: Mapping[str, Callable[[MessageSource], Iterator[Shown]]] = {
     **_LOOKING,
@@ -255,6 +261,7 @@ VERBS: Mapping[str, Callable[[MessageSource], Iterator[Shown]]] = {
     "purge": _moved(Purge),
     "archive": _moved(Archive),
     "restore": _restore,
+    "reschedule": _reschedule,
     "relay": _each("measure", "blockers", "relay"),
     "resize": _each("measure", "blockers", "relay"),
     "uninstall": _uninstall,
@@ -280,8 +287,8 @@ def show(call: Call, verb: str, name: str) -> None:
     shown. maintain, upgrade and end-session: --dry-run of these shows what their plan found.
 
     \b
-    VERB: status messages errors push pop complete fail requeue release purge archive restore relay
-          resize uninstall forget protect unprotect note
+    VERB: status messages errors push pop complete fail requeue release purge archive restore
+          reschedule relay resize uninstall forget protect unprotect note
 
     \b
     Examples:

@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -120,6 +121,23 @@ def narrate(text: str) -> None:
         click.echo(plain_lines(text), err=True)
     except OSError:
         _drop(sys.stderr)
+
+
+LINE_SECONDS = 2.0
+"""Between two lines of progress, where stderr is no terminal."""
+
+
+class LinesNowAndThen:
+    """How far something is that takes its time."""
+
+    def __init__(self) -> None:
+        self._next = time.monotonic() + LINE_SECONDS
+
+    def say(self, text: str) -> None:
+        """Narrate it, unless something was a moment ago."""
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + LINE_SECONDS
+            narrate(text)
 
 
 def narrate_interrupt(*notes: str) -> None:

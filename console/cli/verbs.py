@@ -42,6 +42,7 @@ _PLANNED = {
     "archive": "Move finished messages into the archive.",
     "purge": "Move messages into the archive, or delete them.",
     "restore": "Bring archived messages back.",
+    "reschedule": "Give messages another due time.",
     "resize": "Change a ring's number of slots.",
     "relay": "Renumber a ring's live messages.",
     "maintain": "Vacuum and reindex where bloat was measured.",

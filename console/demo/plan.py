@@ -91,7 +91,7 @@ LANES = (
         slow_capacity=20,
     ),
     Lane("reminders", "pending", rate=20, capacity=60, wave_seconds=29),
-    Lane("mail", "claim", rate=25, capacity=60, wave_seconds=41),
+    Lane("mail", "claim", rate=25, capacity=60, wave_seconds=41, options={"history": "5"}),
     # Done rows stay until they are archived: little traffic, for a demo that runs all night.
     Lane("invoices", "status", rate=10, capacity=30, wave_seconds=53),
     Lane("shipments", "split", rate=12, capacity=30, wave_seconds=23),

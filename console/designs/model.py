@@ -208,6 +208,11 @@ class Design:
                 why="With in_hand a pop is not the end of a message; complete is.",
                 next_step="Choose one of them.",
             )
+        if options.get("history", "off") != "off" and options.get("in_hand") == "off":
+            raise UsageError(
+                "history wants in_hand=on.",
+                why="Without in_hand a pop is the end of a message: none of them fails.",
+            )
         return options
 
     def finishes(self, options: Mapping[str, str]) -> bool:
@@ -265,6 +270,15 @@ ARCHIVE_AT_POP = Option(
     "pop also writes the message to <queue>_archive, in the same statement",
     "off",
     choices=("off", "on"),
+)
+
+HISTORY = Option(
+    "history",
+    "how many of its last errors and releases each message keeps in its row: when, whose, which "
+    "attempt, the first 1,000 characters. Its price: fail writes them too, in the same statement",
+    "off",
+    maximum=1_000,
+    words=("off",),
 )
 
 EVERY_VERB = (

@@ -7,6 +7,7 @@ from console.designs.model import (
     EVERY_VERB,
     EVERYWHERE,
     FINISHING_VERBS,
+    HISTORY,
     MAX_BYTES,
     NOTIFY,
     PAYLOAD,
@@ -110,6 +111,7 @@ RING = Design(
             maximum=1000,
             engines=("mssql",),
         ),
+        HISTORY,
         Option(
             "in_hand",
             "pop keeps the message in <queue>_in_hand until complete: for consumers that may die",
@@ -249,7 +251,7 @@ PENDING = Design(
     engines=EVERYWHERE,
     options=_MOVING_OPTIONS,
     states=("ready", "scheduled"),
-    verbs=EVERY_VERB,
+    verbs=(*EVERY_VERB, "reschedule"),
     roles={**_MOVING_ROLES, "due_at": "due_time"},
     push_takes=("due",),
     needed_roles=("payload", "due_at"),
@@ -281,7 +283,7 @@ CLAIM = Design(
         "longer its own. What can go wrong is stuck claims and errors, and both are visible."
     ),
     engines=EVERYWHERE,
-    options=(PAYLOAD, MAX_BYTES, NOTIFY),
+    options=(PAYLOAD, MAX_BYTES, NOTIFY, HISTORY),
     states=("ready", "claimed", "error"),
     verbs=(*EVERY_VERB, *FINISHING_VERBS),
     roles={
@@ -338,7 +340,7 @@ STATUS = Design(
         "archiving lags behind."
     ),
     engines=EVERYWHERE,
-    options=(PAYLOAD, MAX_BYTES, NOTIFY),
+    options=(PAYLOAD, MAX_BYTES, NOTIFY, HISTORY),
     states=_STATUS_STATES,
     verbs=(*EVERY_VERB, *FINISHING_VERBS),
     roles={**_STATUS_ROLES, "payload": "text_data"},
@@ -373,6 +375,7 @@ SPLIT = Design(
         PAYLOAD,
         MAX_BYTES,
         NOTIFY,
+        HISTORY,
         Option(
             "dequeue",
             "single: one statement that skips locked rows; two_step: choose, update, compare",

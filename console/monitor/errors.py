@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, tzinfo
 from functools import partial
 
 from console.catalog import Queue
 from console.designs import Flow, Order
 from console.engines import Database
 from console.errors import UsageError
-from console.formats import NOT_APPLICABLE, UNKNOWN, count, duration
+from console.formats import NOT_APPLICABLE, UNKNOWN, count, duration, moment
 from console.monitor.filters import Filters
-from console.monitor.message import Masks, Message, ReadBound, last_key, masked, pages
+from console.monitor.message import Masks, Message, PastAttempt, ReadBound, last_key, masked, pages
 from console.monitor.messages import check, doing, looking
 from console.monitor.scan_query import MessageSource, fetch
 from console.monitor.scans import Scan, ScanKey, ScanRequest, scans_of
@@ -238,6 +238,13 @@ def owner(claimed_by: str | None) -> str:
         return UNKNOWN
     session, named, consumer = claimed_by.partition(" consumer=")
     return f"{consumer} ({session})" if named else claimed_by
+
+
+def past(one: PastAttempt, zone: tzinfo | None) -> str:
+    """How an attempt ended, whose it was and when."""
+    number = UNKNOWN if one.attempts is None else one.attempts
+    ended = "released" if one.error is None else f"error {one.error}"
+    return f"attempt {number}, {moment(one.at, zone)}, {owner(one.claimed_by)}: {ended}"
 
 
 def tried(group: ErrorGroup) -> str:

@@ -1,11 +1,12 @@
 """One message as it may be shown: cut to size, and without what the connection's masks hide. Rows
 are read a page at a time: each statement reads so many and no more, up to a bound."""
 
+import base64
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Protocol, TypeVar
 
 from console.monitor.filters import Filters
@@ -89,7 +90,7 @@ ERROR_LENGTH = 1_000
 """So many characters of an error's text stand in a list."""
 WHOLE_ERROR_LENGTH = 100_000
 """Where one message is asked for."""
-_MASK_MARGIN = 200
+MASK_MARGIN = 200
 """Read beyond the end of a text that is cut, so that what is to be masked is seen whole."""
 MASKED = "***"
 
@@ -124,6 +125,20 @@ class MessageRow:
 
 
 @dataclass(frozen=True)
+class PastAttempt:
+    """How an attempt at a message ended. `error` None: its claim was released."""
+
+    at: datetime
+    claimed_by: str | None
+    attempts: int | None
+    error: str | None
+
+    def as_json(self) -> dict[str, object]:
+        """Keys as here; the time in ISO 8601, UTC."""
+        return vars(self) | {"at": self.at.astimezone(UTC).isoformat()}
+
+
+@dataclass(frozen=True)
 class Message:
     """One message as it was found. None: the design has it not, or nothing tells it."""
 
@@ -151,6 +166,25 @@ class Message:
     payload_cut: bool = False
     error_hash: str | None = None
     """Of the error's whole text, where messages of one kind are wanted."""
+    history: tuple[PastAttempt, ...] | None = None
+    """The newest first, where one message is asked for; None: its queue keeps none."""
+
+    def as_json(self, *, with_payload: bool) -> dict[str, object]:
+        """Keys as here, and with a payload its `encoding`; times in ISO 8601, UTC. `history` where
+        there is one."""
+        told = {name: value for name, value in vars(self).items() if name != "error_hash"}
+        payload, cut = told.pop("payload"), told.pop("payload_cut")
+        if (history := told.pop("history")) is not None:
+            told["history"] = [one.as_json() for one in history]
+        for name, value in told.items():
+            if isinstance(value, datetime):
+                told[name] = value.astimezone(UTC).isoformat()
+        if not with_payload:
+            return told
+        encoding = None if payload is None else "text"
+        if isinstance(payload, bytes):
+            payload, encoding = base64.b64encode(payload).decode(), "base64"
+        return told | {"payload": payload, "encoding": encoding, "payload_cut": cut}
 
 
 _AS_IT_IS = {field.name for field in fields(MessageRow)} & {field.name for field in fields(Message)}
@@ -177,7 +211,7 @@ class MessageQuery:
         self, scan: Scan, *, after: ScanKey | None = None, exactly: bool = False
     ) -> ScanRequest:
         """The same of one scan, without bounds."""
-        margin = 1 + (_MASK_MARGIN if self.masks else 0)
+        margin = 1 + (MASK_MARGIN if self.masks else 0)
         least = 0 if self.filters.error_group is None else TEXT_LENGTH
         return ScanRequest(
             scan,

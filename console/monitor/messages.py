@@ -4,16 +4,29 @@ A page begins at a key and ends with the key to go on from. Where a filter match
 after so many messages were read, and says so.
 """
 
+from __future__ import annotations
+
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+from console import sql
 from console.catalog import Kind, Queue
 from console.engines import Database, Session
 from console.errors import TooSlowError, UsageError
 from console.monitor.filters import NOTHING, Filters
-from console.monitor.message import Masks, Message, MessageQuery, MessageRow
+from console.monitor.message import (
+    ERROR_LENGTH,
+    MASK_MARGIN,
+    Masks,
+    Message,
+    MessageQuery,
+    MessageRow,
+    PastAttempt,
+    masked,
+)
 from console.monitor.scan_query import MessageSource, Search, fetch
 from console.monitor.scans import (
     SINCE,
@@ -26,6 +39,9 @@ from console.monitor.scans import (
     scans_for,
     scans_of,
 )
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 DEFAULT_LIMIT = 50
 MOST_MESSAGES = 1_000
@@ -71,8 +87,9 @@ def read_page(
         if len(wanted.filters.ids) > 1:
             return _look_at_each(database, session, source, wanted, after)
         search = Search(source, wanted, after)
-        _run(database, session, source, search)
-    return Page(queue, tuple(search.found), search.next, search.complete)
+        run_search(database, session, source, search)
+        found = _each_with_history(database, session, source, wanted, search.found)
+    return Page(queue, tuple(found), search.next, search.complete)
 
 
 def _look_at_each(
@@ -92,19 +109,55 @@ def _look_at_each(
             return Page(source.queue, tuple(found), None, complete=False)
         one = replace(wanted, filters=filters, limit=wanted.limit - len(found))
         search = Search(source, one, None)
-        _run(database, session, source, search)
-        found += search.found
+        run_search(database, session, source, search)
+        found += _each_with_history(database, session, source, one, search.found)
         complete = complete and search.complete and search.next is None
     return Page(source.queue, tuple(found), None, complete)
 
 
-def _run(database: Database, session: Session, source: MessageSource, search: Search) -> None:
+def run_search(database: Database, session: Session, source: MessageSource, search: Search) -> None:
+    """To its end, in short transactions."""
     while not search.ended:
         with session.transaction(doing(source.queue)) as connection:
             source.begin(connection, database)
             started = time.monotonic()
             while not search.ended and time.monotonic() - started < _TRANSACTION_SECONDS:
                 search.step(connection)
+
+
+def _each_with_history(
+    database: Database,
+    session: Session,
+    source: MessageSource,
+    wanted: MessageQuery,
+    found: Sequence[Message],
+) -> Sequence[Message]:
+    """The same where none is asked for by its id, or the queue keeps no history."""
+    if not (wanted.filters.ids and source.queue.keeps_history and found):
+        return found
+    with session.transaction(doing(source.queue)) as connection:
+        source.begin(connection, database)
+        return [_with_history(connection, source, one, wanted.masks) for one in found]
+
+
+def _with_history(
+    connection: Connection, source: MessageSource, found: Message, masks: Masks
+) -> Message:
+    """With what became of its earlier attempts, where its queue keeps that."""
+    queue = source.queue
+    if not queue.keeps_history or found.id is None:
+        return found
+    scope = queue.scope(source.product)
+    rows = sql.rows(connection, PastAttempt, source.own("history"), scope, id=found.id)
+    kept = (replace(one, error=_masked_whole(one.error, masks)) for one in rows)
+    return replace(found, history=tuple(kept))
+
+
+def _masked_whole(error: str | None, masks: Masks) -> str | None:
+    """What is to be masked may have been cut off in what is kept: then its end is not shown."""
+    if error is None or not masks:
+        return error
+    return masked(error, masks)[: ERROR_LENGTH - MASK_MARGIN]
 
 
 def message(
@@ -133,7 +186,8 @@ def message(
             slots = source.extent(connection).slots
             ask = replace(ask, chunk=(number, number), slots=slots)
         rows = fetch(connection, source, ask, MessageRow, "matching")
-    return next((wanted.message(row, scan) for row in rows if row.matches), None)
+        found = next((wanted.message(row, scan) for row in rows if row.matches), None)
+        return None if found is None else _with_history(connection, source, found, masks)
 
 
 def follow(

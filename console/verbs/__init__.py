@@ -23,6 +23,7 @@ MODULES = {
     "archive": "messages",
     "purge": "messages",
     "restore": "messages",
+    "reschedule": "messages",
     "resize": "code",
     "relay": "code",
     "maintain": "code",

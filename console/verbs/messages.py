@@ -1,11 +1,11 @@
-"""Verbs that move chosen messages: release, requeue, archive, purge, restore."""
+"""Verbs that move chosen messages: release, requeue, archive, purge, restore, reschedule."""
 
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 from console import decisions
-from console.actions import archive, execute, requeue, restore
+from console.actions import archive, execute, requeue, reschedule, restore
 from console.actions import plan as planning
 from console.actions.execute import Control
 from console.actions.plan import Mover
@@ -22,8 +22,10 @@ from console.verbs.parameters import (
     CANARY_WAIT,
     DURATION,
     FILTER,
+    MOMENT,
     RATE,
     REASON,
+    SELECTION,
     Parameter,
     WholeNumber,
 )
@@ -153,6 +155,10 @@ def _restore(target: Target, values: Values) -> Mover:
         reason=values["reason"] or None,
         popped=values["popped"],
     )
+
+
+def _reschedule(target: Target, values: Values) -> Mover:
+    return reschedule.Reschedule(target.source(), at=values["at"], in_seconds=values["in"])
 
 
 def _plan_archive(target: Target, values: Values, on_count: OnCount) -> Plan:
@@ -334,5 +340,25 @@ RESTORE = Verb(
         BATCH,
         RATE,
         CANARY,
+    ),
+)
+
+RESCHEDULE = Verb(
+    "reschedule",
+    "give messages another due time",
+    _moving(_reschedule),
+    """Give messages another due time: all, ready or scheduled, or those that match.
+
+    All of them the same, in whole seconds. What is popped meanwhile is skipped.
+
+    \b
+    Examples:
+      dbq-console reschedule timers --filter 'payload.kind=mail' --in 10m --yes
+      dbq-console reschedule timers --filter state=ready --at 2026-03-29T08:00Z --yes timers
+    """,
+    (
+        Parameter("at", "When they are due: 2026-03-29T08:00Z.", MOMENT, metavar="T"),
+        Parameter("in", "So long from now: 10m, 1h30m.", DURATION, metavar="T"),
+        *SELECTION,
     ),
 )

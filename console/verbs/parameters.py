@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Enum
 from typing import Any
 
@@ -15,7 +16,7 @@ from console.actions.execute import BATCH as BATCH_DEFAULT
 from console.actions.execute import MOST_BATCH
 from console.catalog import Queue
 from console.errors import ConsoleError, UsageError
-from console.formats import parse_duration
+from console.formats import parse_duration, parse_moment
 from console.monitor import filters as filtering
 from console.monitor.filters import MARK, words_of
 
@@ -47,6 +48,23 @@ class DurationType(click.ParamType[float]):
             return value
         try:
             return parse_duration(str(value))
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+class MomentType(click.ParamType[datetime]):
+    """`2026-03-29T08:00Z`; the value is in UTC."""
+
+    name = "moment"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        """The time of the text."""
+        if isinstance(value, datetime):
+            return value
+        try:
+            return parse_moment(str(value))
         except UsageError as error:
             self.fail(str(error), param, ctx)
 
@@ -116,6 +134,7 @@ class FilterType(click.ParamType[str]):
 
 
 DURATION = DurationType()
+MOMENT = MomentType()
 RATE_TYPE = RateType()
 SHARE_TYPE = ShareType()
 FILTER_TYPE = FilterType()

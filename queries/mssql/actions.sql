@@ -330,6 +330,34 @@ SELECT
 FROM OPENJSON(@places) AS p;
 UPDATE m
 SET
+    -- when keeps_history=yes
+    -- A claim that is given up is kept too, without an error.
+    history = CASE WHEN m.[{error}] IS NOT NULL THEN m.history ELSE (
+        SELECT TOP (CAST(N'{history}' AS int))
+            e.[at],
+            e.[by],
+            e.attempt,
+            e.error
+        FROM (
+            SELECT
+                0 AS place,
+                SYSUTCDATETIME() AS [at],
+                m.[{claimed_by}] COLLATE DATABASE_DEFAULT AS [by],
+                m.[{attempts}] AS attempt,
+                CAST(NULL AS nvarchar(1000)) COLLATE DATABASE_DEFAULT AS error
+            UNION ALL
+            SELECT
+                1 + CAST(p.[key] AS int),
+                CAST(JSON_VALUE(p.[value], N'$.at') AS datetime2(7)),
+                JSON_VALUE(p.[value], N'$.by') COLLATE DATABASE_DEFAULT,
+                CAST(JSON_VALUE(p.[value], N'$.attempt') AS int),
+                JSON_VALUE(p.[value], N'$.error') COLLATE DATABASE_DEFAULT
+            FROM OPENJSON(m.history) AS p
+        ) AS e
+        ORDER BY e.place
+        FOR JSON PATH, INCLUDE_NULL_VALUES
+    ) END,
+    -- end
     -- when role error
     [{error}] = NULL,
     -- end

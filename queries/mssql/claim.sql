@@ -106,6 +106,9 @@ CREATE TABLE [{schema}].[{queue}] (
     attempts int NOT NULL DEFAULT 0,
     claimed_by nvarchar(256) NULL,
     done_at datetime2(7) NULL,
+    -- when keeps_history=yes
+    history nvarchar(max) NULL,
+    -- end
     CONSTRAINT [{queue}_key] PRIMARY KEY CLUSTERED (id)
     WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON)
 );
@@ -262,6 +265,9 @@ BEGIN
     {read_committed_only}
     UPDATE [{schema}].[{queue}] WITH (ROWLOCK)
     SET errors = COALESCE(@error, N''), done_at = SYSUTCDATETIME()
+    -- when keeps_history=yes
+    , history = {this_error_kept}
+    -- end
     WHERE id = @id AND processing_started_at IS NOT NULL AND errors IS NULL
     AND (@attempts IS NULL OR attempts = @attempts);
     SELECT CAST(@@ROWCOUNT AS bit) AS acted;

@@ -171,6 +171,34 @@ CONVERT(nvarchar(27), l.key_time, 126)
 CAST(NULL AS nvarchar(27))
 -- end
 
+-- define: this_error_kept
+-- the errors and releases that the message keeps, the newest first, with this one
+(
+    SELECT TOP (CAST(N'{history}' AS int))
+        e.[at],
+        e.[by],
+        e.attempt,
+        e.error
+    FROM (
+        SELECT
+            0 AS place,
+            SYSUTCDATETIME() AS [at],
+            claimed_by COLLATE DATABASE_DEFAULT AS [by],
+            attempts AS attempt,
+            LEFT(COALESCE(@error, N''), 1000) COLLATE DATABASE_DEFAULT AS error
+        UNION ALL
+        SELECT
+            1 + CAST(p.[key] AS int),
+            CAST(JSON_VALUE(p.[value], N'$.at') AS datetime2(7)),
+            JSON_VALUE(p.[value], N'$.by') COLLATE DATABASE_DEFAULT,
+            CAST(JSON_VALUE(p.[value], N'$.attempt') AS int),
+            JSON_VALUE(p.[value], N'$.error') COLLATE DATABASE_DEFAULT
+        FROM OPENJSON(history) AS p
+    ) AS e
+    ORDER BY e.place
+    FOR JSON PATH, INCLUDE_NULL_VALUES
+)
+
 -- name: archive
 -- script: the table that takes purged and archived messages, and popped ones with archive_at_pop=on
 CREATE TABLE [{schema}].[{queue}_archive] (

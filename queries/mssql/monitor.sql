@@ -315,6 +315,22 @@ WHERE {is_error}
 WHERE {is_done}
 -- end
 
+-- define: kept_in
+-- the table of what was popped and is not done
+[{schema}].[{table}]
+
+-- name: history
+-- a row for each of the errors and releases that a message keeps, the newest first
+SELECT
+    CAST(JSON_VALUE(a.[value], N'$.at') AS datetime2(7)) AS [at],
+    JSON_VALUE(a.[value], N'$.by') AS claimed_by,
+    CAST(JSON_VALUE(a.[value], N'$.attempt') AS bigint) AS attempts,
+    JSON_VALUE(a.[value], N'$.error') AS error
+FROM {kept_in} AS m WITH (ROWLOCK, READCOMMITTEDLOCK)
+CROSS APPLY OPENJSON(m.history) AS a
+WHERE m.id = CAST(:id AS {id_type})
+ORDER BY CAST(a.[key] AS int)
+
 -- name: claims
 -- the oldest ten claims: since when, and whose
 -- One that is just being finished is none any more. A table that somebody else made may have another collation

@@ -218,6 +218,35 @@ BEGIN
     -- end
 END;
 
+-- name: due_before
+-- one row: how many messages are due before a time, counted to 10,001
+DECLARE @due_time datetime2(7) = :due_time;
+SELECT COUNT_BIG(*) AS messages FROM (
+    SELECT TOP (10001) 1 AS one FROM [{schema}].[{table}] AS m {reading}
+    WHERE m.[{due_at}] < @due_time
+) AS bounded;
+
+-- name: reschedule
+-- one row: how many messages have another due time
+SET NOCOUNT ON;
+DECLARE @places nvarchar(max) = :places;
+DECLARE @due_time datetime2(7) = :due_time;
+DECLARE @taken_out bigint = 0;
+{chosen_places}
+UPDATE m
+SET [{due_at}] = @due_time
+FROM @chosen AS c
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON {by_place}
+{sought};
+SET @taken_out = @@ROWCOUNT;
+SELECT
+    @taken_out AS taken_out,
+    COUNT_BIG(*) AS put_in
+FROM @chosen AS c
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK)
+    ON c.place = m.[{id}] AND m.[{due_at}] = @due_time
+{sought};
+
 -- name: drop
 -- script: removes the queue's table and procedures
 DROP PROCEDURE

@@ -73,6 +73,9 @@
 --     catalog views do not follow ownership chains; nor does what is put together, as relay's ALTER SEQUENCE.
 --     So this user has rights on the sequences and on nothing else. Where they show none, that is an error.
 
+-- define: kept_in
+[{schema}].[{queue}_in_hand]
+
 -- define: push_number_due
 (
     SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
@@ -355,6 +358,9 @@ CREATE TABLE [{schema}].[{queue}_in_hand] (
     claimed_by nvarchar(256) NULL,
     errors nvarchar(max) NULL,
     done_at datetime2(7) NULL,
+    -- when keeps_history=yes
+    history nvarchar(max) NULL,
+    -- end
     CONSTRAINT [{queue}_in_hand_key] PRIMARY KEY CLUSTERED (id) WITH (ALLOW_PAGE_LOCKS = OFF)
 );
 
@@ -1176,6 +1182,9 @@ BEGIN
     UPDATE [{schema}].[{queue}_in_hand] WITH (ROWLOCK, READCOMMITTEDLOCK)
     SET errors = COALESCE(@error, N''),
         done_at = SYSUTCDATETIME()
+    -- when keeps_history=yes
+    , history = {this_error_kept}
+    -- end
     WHERE id = @id AND claimed_at IS NOT NULL AND done_at IS NULL
     AND (@attempts IS NULL OR attempts = @attempts);
 

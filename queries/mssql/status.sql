@@ -126,6 +126,9 @@ CREATE TABLE [{schema}].[{queue}] (
     claimed_by nvarchar(256) NULL,
     errors nvarchar(max) NULL,
     done_at datetime2(7) NULL,
+    -- when keeps_history=yes
+    history nvarchar(max) NULL,
+    -- end
     CONSTRAINT [{queue}_key] PRIMARY KEY CLUSTERED (id)
     WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON)
 );
@@ -264,6 +267,9 @@ BEGIN
     {read_committed_only}
     UPDATE [{schema}].[{queue}] WITH (ROWLOCK)
     SET status = 4, errors = COALESCE(@error, N''), done_at = SYSUTCDATETIME()
+    -- when keeps_history=yes
+    , history = {this_error_kept}
+    -- end
     WHERE id = @id AND status = 1 AND (@attempts IS NULL OR attempts = @attempts);
     SELECT CAST(@@ROWCOUNT AS bit) AS acted;
 END;

@@ -181,6 +181,15 @@ WITH freed AS (
         -- when role status
         "{status}" = 0,
         -- end
+        -- when keeps_history=yes
+        -- A claim that is given up is kept too, without an error.
+        history = CASE WHEN m."{error}" IS NOT NULL THEN m.history ELSE jsonb_path_query_array(
+            jsonb_build_array(jsonb_build_object(
+                'at', clock_timestamp(), 'by', m."{claimed_by}", 'attempt', m."{attempts}", 'error', NULL
+            )) || coalesce(m.history, '[]'),
+            '$[0 to $last]', jsonb_build_object('last', CAST('{history}' AS integer) - 1)
+        ) END,
+        -- end
         -- when role error
         "{error}" = NULL,
         -- end

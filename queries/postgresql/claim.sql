@@ -86,6 +86,9 @@ CREATE TABLE "{schema}"."{queue}" (
     payload "{payload_type}" NOT NULL,
     attempts integer NOT NULL DEFAULT 0,
     claimed_by text,
+    -- when keeps_history=yes
+    history jsonb,
+    -- end
     done_at timestamptz
 )
 -- Dead entries of popped rows lie at the head of the pop's index: vacuum early, not at a share of the depth.
@@ -200,6 +203,9 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 BEGIN
     UPDATE "{schema}"."{queue}" AS m
     SET errors = coalesce(error, ''), done_at = clock_timestamp()
+    -- when keeps_history=yes
+    , history = {this_error_kept}
+    -- end
     -- num_nulls: the row is found by its key, never by an index that only holds claims.
     WHERE m.id = "{queue}_fail".id AND num_nulls(m.processing_started_at) = 0 AND num_nulls(m.errors) = 1
     AND ("{queue}_fail".attempts IS NULL OR m.attempts = "{queue}_fail".attempts);

@@ -90,6 +90,15 @@ CAST(NULL AS text)
 -- whether one of those looked at has no payload
 false
 
+-- define: this_error_kept
+-- the errors and releases that the message keeps, the newest first, with this one
+jsonb_path_query_array(
+    jsonb_build_array(jsonb_build_object(
+        'at', clock_timestamp(), 'by', m.claimed_by, 'attempt', m.attempts, 'error', left(coalesce(error, ''), 1000)
+    )) || coalesce(m.history, '[]'),
+    '$[0 to $last]', jsonb_build_object('last', CAST('{history}' AS integer) - 1)
+)
+
 -- name: archive
 -- script: the table that takes purged and archived messages, and popped ones with archive_at_pop=on
 CREATE TABLE "{schema}"."{queue}_archive" (

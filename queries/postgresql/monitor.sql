@@ -340,6 +340,22 @@ WHERE {in_part}
 -- end
 -- end
 
+-- define: kept_in
+-- the table of what was popped and is not done
+"{schema}"."{table}"
+
+-- name: history
+-- a row for each of the errors and releases that a message keeps, the newest first
+SELECT
+    CAST(a.kept ->> 'at' AS timestamptz) AS at,
+    a.kept ->> 'by' AS claimed_by,
+    CAST(a.kept ->> 'attempt' AS bigint) AS attempts,
+    a.kept ->> 'error' AS error
+FROM {kept_in} AS m
+CROSS JOIN LATERAL jsonb_array_elements(m.history) WITH ORDINALITY AS a (kept, place)
+WHERE m.id = CAST(:id AS "{id_type}")
+ORDER BY a.place
+
 -- name: claims
 -- the oldest ten claims: since when, and whose
 SELECT

@@ -144,6 +144,27 @@ BEGIN
 END
 $dbq$;
 
+-- name: due_before
+-- one row: how many messages are due before a time, counted to 10,001
+SELECT count(*) AS messages FROM (
+    SELECT FROM "{schema}"."{table}" AS m
+    WHERE m."{due_at}" < CAST(:due_time AS timestamptz)
+    LIMIT 10001
+) AS bounded;
+
+-- name: reschedule
+-- one row: how many messages have another due time
+WITH moved AS (
+    UPDATE "{schema}"."{table}" AS m
+    SET "{due_at}" = CAST(:due_time AS timestamptz)
+    WHERE {at_places}
+    RETURNING 1 AS one
+)
+
+SELECT
+    (SELECT count(*) FROM moved) AS taken_out,
+    (SELECT count(*) FROM moved) AS put_in;
+
 -- name: drop
 -- script: removes the queue's table and functions
 DROP FUNCTION

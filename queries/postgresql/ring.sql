@@ -44,6 +44,9 @@
 --     record. Then a caller hears "full" or "empty" a moment too soon, or spends a number that is
 --     void or parked. Whoever proves something by a next number asks as `next_numbers` does.)
 
+-- define: kept_in
+"{schema}"."{queue}_in_hand"
+
 -- define: is_claimed
 -- in_hand=on: of a row of in_hand, as the next two
 m.claimed_at IS NOT NULL AND m.done_at IS NULL
@@ -187,6 +190,15 @@ GRANT INSERT, UPDATE, DELETE ON "{schema}"."{queue}_in_hand" TO dbq_operator;
 tables := array_append(tables, '"{schema}"."{queue}_in_hand"');
 -- end
 
+-- define: this_error_kept
+-- as in common.sql, of the row in hand
+jsonb_path_query_array(
+    jsonb_build_array(jsonb_build_object(
+        'at', clock_timestamp(), 'by', h.claimed_by, 'attempt', h.attempts, 'error', left(coalesce(error, ''), 1000)
+    )) || coalesce(h.history, '[]'),
+    '$[0 to $last]', jsonb_build_object('last', CAST('{history}' AS integer) - 1)
+)
+
 -- name: tables
 -- script: the ring, its configuration, the parked numbers, the two sequences, the archive
 CREATE TABLE "{schema}"."{queue}" (
@@ -258,6 +270,9 @@ CREATE TABLE "{schema}"."{queue}_in_hand" (
     claimed_at timestamptz,
     claimed_by text,
     errors text,
+    -- when keeps_history=yes
+    history jsonb,
+    -- end
     done_at timestamptz
 );
 
@@ -824,6 +839,9 @@ BEGIN
     END IF;
     UPDATE "{schema}"."{queue}_in_hand" AS h
     SET errors = coalesce(error, ''), done_at = clock_timestamp()
+    -- when keeps_history=yes
+    , history = {this_error_kept}
+    -- end
     -- num_nulls: the row is found by its key, never by an index that only holds claims.
     WHERE h.id = "{queue}_fail".id AND num_nulls(h.claimed_at) = 0 AND num_nulls(h.done_at) = 1
     AND ("{queue}_fail".attempts IS NULL OR h.attempts = "{queue}_fail".attempts);

@@ -107,6 +107,9 @@ CREATE TABLE "{schema}"."{queue}" (
     claimed_at timestamptz,
     claimed_by text,
     errors text,
+    -- when keeps_history=yes
+    history jsonb,
+    -- end
     done_at timestamptz
 )
 -- Dead entries of popped rows lie at the head of the pop's index: vacuum early, not at a share of the depth.
@@ -220,6 +223,9 @@ SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
 BEGIN
     UPDATE "{schema}"."{queue}" AS m
     SET status = 4, errors = coalesce(error, ''), done_at = clock_timestamp()
+    -- when keeps_history=yes
+    , history = {this_error_kept}
+    -- end
     -- "+ 0": found by its key, as above.
     WHERE m.id = "{queue}_fail".id AND m.status + 0 = 1
     AND ("{queue}_fail".attempts IS NULL OR m.attempts = "{queue}_fail".attempts);

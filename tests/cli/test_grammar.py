@@ -116,7 +116,7 @@ def test_yes_is_taken_by_verbs_that_ask_and_only_by_those() -> None:
         for name, verb in verbs()
         if any("--yes" in parameter.opts for parameter in verb.params)
     }
-    on_messages = {"requeue", "release", "purge", "archive", "restore"}
+    on_messages = {"requeue", "release", "purge", "archive", "restore", "reschedule"}
     assert asking == on_messages | {
         *("uninstall", "relay", "resize", "maintain", "upgrade", "end-session", "doctor"),
         *("pause", "resume", "protect", "unprotect", "pipeline archive", "pipeline replay"),
@@ -423,6 +423,7 @@ WRITING = {
     "purge q --permanently": "admin",
     "archive q": "operator",
     "restore q": "operator",
+    "reschedule q --in 1h": "operator",
     "maintain q": "operator",
     "end-session q 1": "operator",
     "doctor q --fix": "operator",

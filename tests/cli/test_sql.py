@@ -113,7 +113,9 @@ def test_every_verb_is_shown_or_refused(console: Console, install: Install) -> N
     name = install("ring", "in_hand=on")
     for verb in VERBS:
         answer = console("sql", verb, name)
-        assert answer.status == (2 if verb == "forget" else 0), (verb, answer.err)
+        wanted = 2 if verb in {"forget", "reschedule"} else 0
+        assert answer.status == wanted, (verb, answer.err)
+    assert console("sql", "reschedule", install("pending")).status == 0
     assert console("sql", "archive", install("fifo")).status == 2
     assert console("sql", "smoke", name).status == 2
     assert {sql.statement("postgresql", "ring.relay").name} <= {

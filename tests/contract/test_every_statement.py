@@ -5,6 +5,7 @@ import re
 import types
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 from uuid import UUID
@@ -25,12 +26,14 @@ from console.actions.libraries import presets
 from console.actions.plan import Mover
 from console.actions.pop import Finish, PoppedMessage
 from console.actions.requeue import Release, RequeueTo
+from console.actions.reschedule import Reschedule
 from console.actions.restore import Restore
 from console.actions.rows import SelectedError
 from console.designs import DESIGNS, LIBRARIES, Flow, Order, designs_on
 from console.engines import Database
 from console.errors import UsageError
 from console.monitor.errors import error_groups
+from console.monitor.filters import parse
 from console.monitor.messages import read_page
 from console.monitor.sample import estimates, take_sample
 from console.monitor.sampler import probe
@@ -136,6 +139,10 @@ def live(database: Database, variant: Variant) -> None:
     assert read_page(database, queue, payload_bytes=10).messages
     if queue.finishes:
         assert error_groups(database, queue).groups
+    if queue.keeps_history:
+        (error, *_) = read_page(database, queue, parse(["state=error"])).messages
+        (error,) = read_page(database, queue, parse([f"id={error.id}"])).messages
+        assert error.history
     pop.pop(database, queue, taken.extend, count=9, wait_seconds=0.02)
     pop.pop(database, queue, taken.extend, wait_seconds=0.02)
     take_sample(database)
@@ -180,6 +187,9 @@ def act(client: Client) -> None:
     if queue.design.waits_itself:
         assert not broker.switch_on(client.database, queue).needed
         broker.end_conversations(client.database, broker.plan_conversations(client.database, queue))
+    if "reschedule" in queue.verbs:
+        client.push(client.payload(9))
+        run(client, Reschedule(source, at=datetime(2020, 1, 1, tzinfo=UTC)))
     run(client, Purge(source, permanently=True))
 
 

@@ -68,6 +68,7 @@ REFUSED = {
     "purge --permanently": "purge letters --permanently --yes letters",
     "archive": "archive jobs --yes jobs",
     "restore": "restore letters --yes letters",
+    "reschedule": "reschedule timers --in 1h --yes timers",
     "resize": "resize orders 60 --yes orders",
     "relay": "relay orders --yes orders",
     "maintain": "maintain bloated --yes bloated",
@@ -136,6 +137,7 @@ def conn(
         make(database, "mail", "claim", {})
         make(database, "letters", "fifo", {"archive_at_pop": "on"})
         make(database, "jobs", "status", {})
+        make(database, "timers", "pending", {})
         make(database, "orders", "ring", {"size": "50", "in_hand": "on"})
         for name in ("held", "bloated", "broken", "empty", "decided"):
             make(database, name, "fifo", {})

@@ -99,7 +99,7 @@ def variants_of(design: Design) -> Iterator[Variant]:
     yield Variant(design, {})
     for option in design.options:
         for value in other_values(option):
-            yield Variant(design, {**_small(design), option.name: value})
+            yield Variant(design, {**_small(design), **_wanted(design, option), option.name: value})
     for engine in design.engines:
         for payload in design.option("payload").choices:
             yield Variant(design, _everything(design, engine) | {"payload": payload}, engine)
@@ -113,6 +113,12 @@ def other_values(option: Option) -> list[str]:
 
 def _small(design: Design) -> dict[str, str]:
     return {option.name: SMALL_RING for option in design.options if option.name == "size"}
+
+
+def _wanted(design: Design, option: Option) -> dict[str, str]:
+    """The options without which this one cannot be."""
+    in_hand = option.name == "history" and any(one.name == "in_hand" for one in design.options)
+    return {"in_hand": "on"} if in_hand else {}
 
 
 def on(engine: str, variants: Iterable[Variant]) -> list[Variant]:
@@ -143,7 +149,7 @@ ALL = [variant for design in DESIGNS.values() for variant in variants_of(design)
 """Each variant of each design on any engine; those with everything differ by engine."""
 
 
-_SAME_BEHAVIOUR = {"payload", "max_bytes", "size", "notify"}
+_SAME_BEHAVIOUR = {"payload", "max_bytes", "size", "notify", "history"}
 
 BEHAVIOURS = DEFAULTS + [
     Variant(design, {**_small(design), option.name: value})

@@ -27,6 +27,7 @@ _RATES = {
     "requeue --to": 4,
     "release": 4,
     "archive": 4,
+    "reschedule": 3,
     "relay": 4,
     "resize": 4,
     "maintain": 3,
@@ -143,6 +144,11 @@ class Operators:
 
     def _archive(self) -> Order:
         return self._acting("archive", *self._some())
+
+    def _reschedule(self) -> Order:
+        """Never far: what is due later is drained at the end."""
+        soon = self._chance.choice(["0s", "1s", "5s"])
+        return self._acting("reschedule", "--in", soon, *self._some())
 
     def _relay(self) -> Order:
         return self._acting("relay")

@@ -122,8 +122,10 @@ def _statements(queue: Queue) -> Iterator[sql.Statement]:
 def _of_queue(queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
     """Every statement that is about an installed queue, with every scope that it may get."""
     for statement in _statements(queue):
-        unasked = statement.name in _STEPS or (
-            statement.name in _OF_FINISHING and not queue.finishes
+        unasked = (
+            statement.name in _STEPS
+            or (statement.name in _OF_FINISHING and not queue.finishes)
+            or (statement.name == "history" and not queue.keeps_history)
         )
         if not unasked:
             for scope in _scopes(queue):

@@ -1,6 +1,7 @@
 """The equivalent command: click reads it back as the same call, whatever stands in the form."""
 
 import shlex
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from console.verbs import MODULES, all_verbs, named
 from console.verbs.parameters import (
     DURATION,
     FILTER,
+    MOMENT,
     RATE_TYPE,
     SHARE_TYPE,
     Parameter,
@@ -92,6 +94,7 @@ TYPED: dict[object, tuple[str, object]] = {
     RATE_TYPE: ("12.5", 12.5),
     SHARE_TYPE: ("0.25", 0.25),
     DURATION: ("90s", 90.0),
+    MOMENT: ("2026-03-29T08:00+02:00", datetime(2026, 3, 29, 6, tzinfo=UTC)),
 }
 
 

@@ -18,6 +18,7 @@ from console.actions.pop import complete, pop_many
 from console.actions.push import push_many
 from console.actions.reveal import reveal
 from console.errors import ConnectionFailedError, RefusedError
+from console.monitor.message import PastAttempt
 from console.monitor.messages import read_page
 from console.monitor.owners import Evidence
 from console.rights import Rights
@@ -89,6 +90,43 @@ async def test_states_times_owner_error_and_then_it_is_gone() -> None:
         assert "attempts 3" in said(screen, "head")
         screen.fail(ConnectionFailedError("Could not look.", why="it is away"))
         assert "it is away" in said(screen, "foot")
+
+
+async def test_one_key_plans_that_this_one_is_popped() -> None:
+    async with opened() as (console, screen, navigator):
+        for state in ("error", "claimed", "scheduled", "ready"):
+            screen.show_look(ReadMessage(replace(FAILED, state=state)))
+            await console.press("n")
+        wanted: list[tuple[object, ...]] = [
+            ("requeue", KEY, "id=17"),
+            ("release", KEY, "id=17"),
+            ("reschedule", KEY, "id=17", ("in", "0s")),
+        ]
+        assert navigator.went == wanted
+        screen.show_look(ReadMessage(replace(FAILED, state="error")))
+        screen.show_look(ReadMessage(None))
+        await console.press("n")
+        assert navigator.went == wanted, "what is gone cannot be requeued"
+
+
+async def test_what_became_of_earlier_attempts_stands_below_its_error() -> None:
+    past = (
+        PastAttempt(AT, "pid=4711 start=x consumer=etl", 3, "no route"),
+        PastAttempt(AT, None, 2, None),
+    )
+    async with opened(size=(120, 40)) as (console, screen, _):
+        screen.show_look(ReadMessage(replace(FAILED, history=past)))
+        await console.pilot.pause()
+        drawn = console.picture
+        for words in (
+            "error  no route",
+            "attempt 3, 2026-03-29 02:00:00 UTC, etl (pid=4711 start=x): error no route",
+            "attempt 2, 2026-03-29 02:00:00 UTC, ?: released",
+        ):
+            assert words in drawn
+        screen.show_look(ReadMessage(replace(FAILED, state="ready", error=None, history=past)))
+        await console.pilot.pause()
+        assert "attempt 2" in console.picture
 
 
 async def test_it_opens_on_a_message_that_is_gone() -> None:

@@ -275,7 +275,7 @@ def test_no_placeholder_is_left_anywhere(engine: str) -> None:
 def test_every_condition_asks_for_something_that_can_be(engine: str) -> None:
     """A misspelt option would silently leave its lines out for ever."""
     product = PRODUCTS[engine]
-    flags = ("installed", "limited", "finishes", "counters")
+    flags = ("installed", "limited", "finishes", "counters", "keeps_history")
     known: dict[str, set[str]] = {name: {"yes", "no"} for name in flags}
     for option in (option for design in DESIGNS.values() for option in design.options):
         known[option.name] = set(option.choices)

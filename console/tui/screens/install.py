@@ -36,7 +36,7 @@ _COLUMNS: tuple[Column[Design], ...] = (
     Column("title", "", lambda of: of.title, "quiet", 20, 36),
 )
 _OPTIONS = (
-    *("order", "dequeue", "size", "in_hand", "conversation", "activation"),
+    *("order", "dequeue", "size", "in_hand", "history", "conversation", "activation"),
     *("payload", "max_bytes", "archive_at_pop", "notify"),
 )
 """Of all designs; what only one of them has stands first."""

@@ -1,6 +1,7 @@
 """One message: what is known of it, its error, and its payload when it is asked for."""
 
 import base64
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -15,6 +16,7 @@ from console.actions.reveal import Revealed, reveal
 from console.catalog import Queue
 from console.errors import ConsoleError, UsageError
 from console.formats import UNKNOWN, count
+from console.monitor import errors
 from console.monitor.message import Masks, Message
 from console.monitor.messages import follow
 from console.monitor.owners import Evidence, evidence
@@ -36,6 +38,12 @@ MOST_BYTES = 32 * 1024 * 1024
 _MOST_TO_SAVE = 256 * 1024 * 1024
 _MOST_TO_COPY = 64 * 1024
 """Terminals take no more of it."""
+_NOW: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    "error": ("requeue", {}),
+    "claimed": ("release", {}),
+    "scheduled": ("reschedule", {"in": "0s"}),
+}
+"""State -> the verb that lets such a message be popped, and its fields."""
 _ENDINGS = {PayloadForm.JSON: "json", PayloadForm.TEXT: "txt", PayloadForm.HEX: "bin"}
 
 
@@ -60,6 +68,7 @@ class MessageScreen(LiveScreen):
         Binding("m", "more", "more", tooltip="read more of the payload"),
         Binding("R", "reveal", "reveal", tooltip="show masked values; the audit records that"),
         Binding("a", "act", "actions", tooltip="what can be done with this message"),
+        Binding("n", "now", "run now", tooltip="plan that it is popped again, or at once"),
         Binding("y", "copy", "copy", tooltip="copy the payload, or the id until it is loaded"),
         Binding("i", "copy_id", "copy id", show=False, tooltip="copy the id"),
         Binding("w,Y", "save", "to file", show=False, tooltip="write the whole payload to a file"),
@@ -185,11 +194,17 @@ class MessageScreen(LiveScreen):
         panel = self.query_one("#message-error")
         text = self.query_one("#message-error-text", Words)
         error = self.message.error if self.message else None
-        panel.display = error is not None
+        history = (self.message.history if self.message else None) or ()
+        panel.display = error is not None or bool(history)
+        shown = Text()
         if error is not None:
             cut = "\n(cut off here)" if self.message and self.message.error_cut else ""
             lines = "\n".join(map(plain, error.splitlines())) + cut
-            text.say(Text(f"error  {lines}", tone(text, "warning")))
+            shown.append(f"error  {lines}\n", tone(text, "warning"))
+        for one in history:
+            shown.append(f"{plain(errors.past(one, self.context.zone))}\n", tone(text, "quiet"))
+        shown.rstrip()
+        text.say(shown)
 
     def _draw_foot(self) -> None:
         if not self.query("#message-foot"):
@@ -238,6 +253,9 @@ class MessageScreen(LiveScreen):
             return True
         if action == "more":
             return self.view.payload is not None and self.view.cut
+        if action == "now":
+            found = None if self.gone else self.message
+            return found is not None and found.id is not None and found.state in _NOW
         if action == "load":
             return self.view.payload is None
         if action == "reveal":
@@ -286,6 +304,12 @@ class MessageScreen(LiveScreen):
             self._tell("Its id is not known.")
             return
         self.navigator.open_actions(self.key, [f"id={self.message.id}"], self.message.state)
+
+    def action_now(self) -> None:
+        """The form of the verb for this one message: nothing is done before its plan is read."""
+        if self.message is not None:
+            verb, fields = _NOW[self.message.state]
+            self.navigator.open_action(self.key, verb, [f"id={self.message.id}"], **fields)
 
     def action_copy(self) -> None:
         """The payload as it is shown (masked where it is masked); the id until it is loaded."""

@@ -1,0 +1,342 @@
+"""Export: the messages of a queue into a file, a page after the other, at a bounded rate.
+
+What is written lies in FILE.partial, and how far that is in FILE.partial.state, until all is in it.
+The same call again goes on after the last whole page, with the cut-off of the first: a message is
+in the file at most once, and one that changed its state meanwhile may be missing.
+"""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import hashlib
+import io
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from console import audit, sql
+from console.actions.reveal import kept_in_the_database
+from console.catalog import Queue
+from console.engines import Database, Session
+from console.errors import ConsoleError, RefusedError, UsageError
+from console.formats import numbered
+from console.monitor.filters import Filters
+from console.monitor.message import Masks, Message, MessageQuery
+from console.monitor.messages import check, check_payload, doing, looking, run_search
+from console.monitor.scan_query import MessageSource, Search
+
+FORMS = (".jsonl", ".csv")
+RATE = 2_000.0
+"""Messages a second, where nothing else is said."""
+PAYLOAD_BYTES = 1_000_000
+"""Of each payload, where nothing else is said."""
+_PAGE = 500
+_PAGE_BYTES = 100_000_000
+"""Of the payloads of a page together, at most."""
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""A spreadsheet may run a cell that begins so."""
+
+
+@dataclass(frozen=True)
+class ExportRequest:
+    """What goes into which file. `payload_bytes`: so much of each payload; None: nothing of it."""
+
+    queue: Queue
+    filters: Filters
+    path: Path
+    payload_bytes: int | None = None
+    masks: Masks = ()
+    rate: float = RATE
+
+    @property
+    def page(self) -> int:
+        """How many messages are read at once."""
+        size = _PAGE if self.payload_bytes is None else _PAGE_BYTES // self.payload_bytes
+        return max(1, min(_PAGE, size, round(self.rate)))
+
+    def as_json(self, place: str) -> dict[str, object]:
+        """What has to be the same for a file to be gone on with; `place`: the connection."""
+        masks = "\n".join(f"{mask.flags} {mask.pattern}" for mask in self.masks)
+        return {
+            "connection": place,
+            "schema": self.queue.schema,
+            "queue": self.queue.name,
+            "filters": list(self.filters.words),
+            "payload_bytes": self.payload_bytes,
+            "masks": hashlib.sha256(masks.encode()).hexdigest(),
+        }
+
+
+@dataclass
+class Progress:
+    """How far a file is."""
+
+    of: dict[str, object]
+    cutoff: str
+    """In ISO 8601; nothing that came into its state later is in the file."""
+    part: int = 0
+    """Of several ids each is a search of its own."""
+    after: str | None = None
+    bytes: int = 0
+    messages: int = 0
+    payloads_cut: int = 0
+    complete: bool = True
+    """False: the server hides messages from this login."""
+
+
+@dataclass(frozen=True)
+class Exported:
+    """How it ended."""
+
+    path: Path
+    progress: Progress
+    resumed: int
+    """So many were in the file before."""
+    only_locally: bool
+    """The database's audit could not be written; this machine's own was."""
+
+    def as_json(self) -> dict[str, object]:
+        """Keys as they are documented."""
+        told = asdict(self.progress)
+        names = ("messages", "payloads_cut", "complete", "cutoff")
+        return {"file": str(self.path), "resumed": self.resumed} | {n: told[n] for n in names}
+
+
+def export(
+    database: Database, request: ExportRequest, *, told: Callable[[int], None] = lambda _: None
+) -> Exported:
+    """Write the file, or the rest of it. `told` hears how many messages are in it, page by page.
+
+    UsageError for what cannot be asked for or a file that is there; RefusedError where another call
+    writes it, or nobody could keep that payloads are read.
+    """
+    queue, path = request.queue, request.path
+    if path.suffix not in FORMS:
+        raise UsageError(
+            f"{path} cannot be exported to.", next_step=f"Its name ends in {' or '.join(FORMS)}."
+        )
+    check(queue, request.filters)
+    with _Partial(path) as partial, looking(database, queue) as session:
+        with session.transaction(doing(queue)) as connection:
+            source = MessageSource.of(connection, queue)
+            now = sql.value(connection, datetime, "actions.moment")
+        check_payload(source, request.filters)
+        progress = partial.begin(Progress(request.as_json(database.label), now.isoformat()))
+        before = progress.messages
+        with _audited(database, request, progress) as only_locally:
+            for count in _pages(database, session, source, request, partial, progress):
+                told(count)
+            partial.finish()
+    return Exported(path, progress, before, only_locally)
+
+
+def _pages(
+    database: Database,
+    session: Session,
+    source: MessageSource,
+    request: ExportRequest,
+    partial: _Partial,
+    progress: Progress,
+) -> Iterator[int]:
+    """Write one after the other; how many messages are in the file after each."""
+    parts = source.known(request.filters).each
+    cutoff = datetime.fromisoformat(progress.cutoff)
+    with_payload = request.payload_bytes is not None
+    while progress.part < len(parts):
+        begun = time.monotonic()
+        query = MessageQuery(
+            parts[progress.part],
+            request.page,
+            payload_bytes=request.payload_bytes,
+            masks=tuple(request.masks),
+            whole_error=True,
+            moment=cutoff,
+        )
+        search = Search(source, query, progress.after)
+        run_search(database, session, source, search)
+        if search.next is None and not search.complete and not source.hidden:
+            raise UsageError(
+                f"The messages of {request.queue.name!r} cannot be exported all.",
+                why="They have no order in which one page could follow the other.",
+                next_step="Choose fewer by filters.",
+            )
+        progress.after = None if search.next is None else search.next.text
+        progress.part += search.next is None
+        progress.messages += len(search.found)
+        progress.payloads_cut += sum(one.payload_cut for one in search.found)
+        progress.complete = progress.complete and not source.hidden
+        partial.write(search.found, progress, with_payload=with_payload)
+        yield progress.messages
+        if progress.part < len(parts):
+            read = max(search.read, len(search.found))
+            time.sleep(max(0.0, read / request.rate - (time.monotonic() - begun)))
+
+
+@contextmanager
+def _audited(database: Database, request: ExportRequest, progress: Progress) -> Iterator[bool]:
+    """Payloads that leave are in the audit before they do, and how many in the end; whether only
+    in this machine's."""
+    if request.payload_bytes is None:
+        yield False
+        return
+    queue, before = request.queue, progress.messages
+    subject = audit.Subject(
+        "export",
+        queue.schema,
+        queue.name,
+        database.label,
+        filters=request.filters.words,
+        cutoff=datetime.fromisoformat(progress.cutoff).astimezone(UTC),
+        detail=f"payloads into {request.path}",
+    )
+    record = kept_in_the_database(database, subject, refused="Nothing was exported.", ended=False)
+    outcome = audit.Outcome.FAILED
+    try:
+        yield record is None
+        outcome = audit.Outcome.DONE
+    except KeyboardInterrupt:
+        outcome = audit.Outcome.STOPPED
+        raise
+    finally:
+        count = numbered(progress.messages - before, "message")
+        detail = f"{count} with payloads into {request.path}"
+        if record is None:
+            audit.note(subject, outcome, detail=detail)
+        else:
+            record.told(outcome, audit.Ledger(), detail)
+            # What ended it is told, rather than that this could not be kept either.
+            failing = outcome is not audit.Outcome.DONE
+            quiet = suppress(ConsoleError) if failing else nullcontext()
+            with quiet, database.transaction("end the export in the audit") as connection:
+                record.end(connection, outcome, detail)
+
+
+@dataclass
+class _Partial:
+    """The file while it is written, of which one call at a time has the lock."""
+
+    path: Path
+    _descriptor: int = field(default=-1, init=False)
+    _named: bool = field(default=False, init=False)
+    """Whether all is in it, and it has its name."""
+
+    @property
+    def _data(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.partial")
+
+    @property
+    def _state(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.partial.state")
+
+    def __enter__(self) -> _Partial:
+        """UsageError where there is such a file, RefusedError where another call writes it."""
+        self._require_new()
+        with self._writing():
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+            self._descriptor = os.open(self._data, flags, 0o600)
+        try:
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise RefusedError(f"Another export is writing {self.path}.") from error
+            self._require_new()  # nor has it been finished while this one came
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not (self._named or self._state.exists()):  # not one whole page
+            self._data.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+    def _require_new(self) -> None:
+        if self.path.exists():
+            raise UsageError(
+                f"{self.path} is there already.",
+                next_step="Nothing was written: choose another name, or remove it.",
+            )
+
+    def begin(self, new: Progress) -> Progress:
+        """How far it is, by what an earlier call has left; else at its beginning."""
+        found = new
+        if self._state.exists() and os.fstat(self._descriptor).st_size:
+            found = self._left(new)
+        with self._writing():
+            os.ftruncate(self._descriptor, found.bytes)  # a page that was not whole
+            os.lseek(self._descriptor, 0, os.SEEK_END)
+        return found
+
+    def _left(self, new: Progress) -> Progress:
+        try:
+            found = Progress(**json.loads(self._state.read_text()))
+            same = found.of == new.of and os.fstat(self._descriptor).st_size >= found.bytes
+        except (OSError, ValueError, TypeError):
+            same = False
+        if not same:
+            raise UsageError(
+                f"{self._data} was begun by another export.",
+                why="The connection, the queue, the filters, the masks or the payloads differ.",
+                next_step=f"Remove it and {self._state.name}, or choose another name.",
+            )
+        return found
+
+    def write(self, found: Sequence[Message], progress: Progress, *, with_payload: bool) -> None:
+        """A page, and then that it is whole."""
+        rows = [one.as_json(with_payload=with_payload) for one in found]
+        if self.path.suffix == ".csv":
+            text = _csv(rows, head=progress.bytes == 0)
+        else:
+            text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        rest = memoryview(text.encode())
+        after = progress.bytes + len(rest)
+        beside = self._state.with_name(f"{self._state.name}.new")
+        with self._writing():
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+            os.fsync(self._descriptor)
+            progress.bytes = after
+            descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                json.dump(asdict(progress), file)
+            beside.replace(self._state)
+
+    def finish(self) -> None:
+        """All is in it: it gets its name."""
+        self._require_new()
+        with self._writing():
+            self._data.rename(self.path)
+            self._named = True
+            self._state.unlink()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise ConsoleError(
+                f"Could not write {self._data}.",
+                why=f"{error.strerror or error}.",
+                next_step="Once that is mended, the same command goes on after its last page.",
+            ) from error
+
+
+def _csv(rows: Sequence[dict[str, object]], *, head: bool) -> str:
+    """Cells that a spreadsheet would run as a formula begin with an apostrophe."""
+    out = io.StringIO()
+    writer = csv.writer(out)
+    if head and rows:
+        writer.writerow(rows[0])
+    for row in rows:
+        writer.writerow(map(_cell, row.values()))
+    return out.getvalue()
+
+
+def _cell(value: object) -> object:
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value

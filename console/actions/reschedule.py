@@ -1,0 +1,100 @@
+"""Reschedule: messages of a queue by due time get another one. Nothing keeps the one they had."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from console import sql
+from console.actions.availability import require_verb
+from console.actions.plan import Plan
+from console.actions.rows import Candidates, RowMover, Storage, scope, statement
+from console.engines import Database, Session
+from console.errors import UsageError
+from console.formats import duration, numbered
+from console.monitor.filters import Filters
+from console.monitor.message import Message
+from console.monitor.scan_query import MessageSource
+
+THE_SAME = "due at that time already"
+_COUNTED = 10_000
+
+
+class Reschedule(RowMover):
+    """To one time for all of them, `at`, or so long after the cut-off."""
+
+    verb = "reschedule"
+    states = ("ready", "scheduled")
+    allowed = ("ready", "scheduled")
+    statement = "reschedule"
+
+    def __init__(
+        self, source: MessageSource, *, at: datetime | None = None, in_seconds: float | None = None
+    ) -> None:
+        """UsageError where the queue has no such verb, or not one of the two is given."""
+        require_verb(source.queue, self.verb)
+        if (at is None) == (in_seconds is None):
+            raise UsageError(
+                "When shall they be due?", next_step="Say one of --at TIME and --in DURATION."
+            )
+        super().__init__(source)
+        self._in_seconds = in_seconds
+        self._due = at
+        self._earlier = 0
+        """How many of those that are chosen were due before."""
+
+    def choice(
+        self,
+        database: Database,
+        session: Session,
+        filters: Filters,
+        states: Sequence[str],
+        cutoff: datetime,
+    ) -> Candidates:
+        """Where the queue's messages lie. A whole second, which every type of a column keeps."""
+        filters.without(self.verb, keep_newest="It is for actions that remove messages.")
+        if self._in_seconds is not None:
+            try:
+                self._due = cutoff + timedelta(seconds=self._in_seconds)
+            except OverflowError:
+                raise UsageError("That is beyond the year 9999.") from None
+        if self._due is not None and self._due.microsecond:
+            self._due = self._due.replace(microsecond=0) + timedelta(seconds=1)
+        self.detail = f"to {self._due:%Y-%m-%d %H:%M:%S} UTC"
+        self._earlier = 0
+        return super().choice(database, session, filters, states, cutoff)
+
+    def consider(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
+        """Leaves alone what is due then anyway: what was moved ahead of the search is met again."""
+        del session
+        same = [one for one in chosen if one.due_at == self._due]
+        for one in chosen:
+            if one.due_at is not None and self._due is not None and one.due_at < self._due:
+                self._earlier += 1
+        return {THE_SAME: same} if same else {}
+
+    def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
+        """When they are popped, behind how many others."""
+        doing = f"count what is due in {self.source.queue.name!r}"
+        with session.transaction(doing) as connection:
+            self.source.pass_gate(connection)
+            before = sql.value(
+                connection,
+                int,
+                statement(self.source, "due_before"),
+                scope(self.source, Storage.TABLE),
+                **self.bound(0),
+            )
+        others = numbered(max(0, before - self._earlier), "other message")
+        if before > _COUNTED:
+            others = f"{_COUNTED:,} messages or more, of which some may be these"
+        late = 0.0 if self._due is None else (self._due - plan.cutoff).total_seconds()
+        when = f"in {duration(late)}" if late > 0 else "which is past: due at once"
+        return [
+            f"they are due {self.detail.removeprefix('to ')}, {when}",
+            f"they run after {others} due before that, in the order of their ids",
+            "the due times that they had are kept nowhere",
+        ], []
+
+    def bound(self, action_id: int) -> dict[str, object]:
+        """The new due time."""
+        del action_id
+        return {"due_time": self._due}

@@ -1,0 +1,134 @@
+"""Export: every message that matches is in the file once, however often it was cut off."""
+
+import csv
+import io
+import json
+import stat
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from console.actions import export as exporting
+from console.actions.export import Exported, ExportRequest, export
+from console.errors import RefusedError, UsageError
+from console.monitor.filters import parse
+from tests.contract.client import Client
+from tests.contract.conftest import Use
+from tests.contract.filled import fill, paged, seen
+from tests.contract.test_actions import entries
+from tests.contract.variants import BEHAVIOURS, Variant
+
+
+@pytest.fixture(autouse=True)
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporting, "_PAGE", 3)
+
+
+def request(client: Client, path: Path, *words: str, payload: bool = False) -> ExportRequest:
+    size = exporting.PAYLOAD_BYTES if payload else None
+    return ExportRequest(client.queue, parse(words), path, size, rate=1e6)
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+
+
+def cut_off(client: Client, wanted: ExportRequest, pages: int) -> None:
+    """After so many whole pages."""
+    left = iter(range(pages))
+
+    def told(_: int) -> None:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export(client.database, wanted, told=told)
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("variant", BEHAVIOURS, ids=str)
+def test_all_are_in_it_as_they_were_at_its_beginning(
+    use: Use, variant: Variant, tmp_path: Path
+) -> None:
+    client = use(variant)
+    fill(client)
+    if not paged(client):
+        pytest.skip("a heap has no order in which pages could follow each other here")
+    page = seen(client, limit=1000, payload_bytes=exporting.PAYLOAD_BYTES)
+    wanted = request(client, tmp_path / "all.jsonl", payload=True)
+    cut_off(client, wanted, 1)
+    partial = tmp_path / "all.jsonl.partial"
+    with partial.open("ab") as file:
+        file.write(b'{"a page that is not wh')
+    client.push_many(client.payloads(90, 91))
+
+    done = export(client.database, wanted)
+
+    found = rows(wanted.path)
+    assert (done.resumed, done.progress.messages) == (6, len(found))
+    assert sorted(one["id"] for one in found) == sorted(str(one.id) for one in page.messages)
+    same = {one.id: one.as_json(with_payload=True) for one in page.messages}
+    for one in found:
+        was = same[one["id"]]
+        assert one | {"age_seconds": None} == was | {"age_seconds": None}
+    assert list(tmp_path.iterdir()) == [wanted.path]
+    assert stat.S_IMODE(wanted.path.stat().st_mode) == 0o600
+
+
+def test_what_is_there_is_never_overwritten(use: Use, tmp_path: Path) -> None:
+    client = use(Variant(BEHAVIOURS[0].design, {}))
+    client.push_many(client.payloads(*range(9)))
+    wanted = request(client, tmp_path / "x.jsonl", "older=0s")
+    (tmp_path / "x.jsonl").write_text("mine")
+    with pytest.raises(UsageError, match="is there already"):
+        export(client.database, wanted)
+    assert wanted.path.read_text() == "mine"
+    wanted.path.unlink()
+    with pytest.raises(UsageError, match="Its name ends in"):
+        export(client.database, replace(wanted, path=tmp_path / "x.txt"))
+
+    cut_off(client, wanted, 1)
+    with pytest.raises(UsageError, match="begun by another export"):
+        export(client.database, replace(wanted, filters=parse(["older=1s"])))
+    with pytest.raises(UsageError, match="begun by another export"):
+        export(client.database, replace(wanted, payload_bytes=10))
+
+    def told(_: int) -> None:
+        with pytest.raises(RefusedError, match="Another export is writing"):
+            export(client.database, wanted)
+
+    assert export(client.database, wanted, told=told).progress.messages == 9
+
+
+def test_no_cell_is_a_formula_and_payloads_are_in_the_audit(use: Use, tmp_path: Path) -> None:
+    client = use(Variant(next(v.design for v in BEHAVIOURS if v.design.name == "fifo"), {}))
+    payloads = ["=1+1", "+1", "-1", "@x", "\tx", 'a "b",\nc', "plain", "x" * 30]
+    client.push_many(payloads)
+    wanted = replace(request(client, tmp_path / "x.csv", payload=True), payload_bytes=20)
+    done: Exported = export(client.database, wanted)
+    text = wanted.path.read_bytes().decode()
+    found = list(csv.DictReader(io.StringIO(text, newline="")))
+    assert [one["payload"] for one in found] == [
+        *("'=1+1", "'+1", "'-1", "'@x", "'\tx"),
+        *('a "b",\nc', "plain", "x" * 20),
+    ]
+    assert [one["payload_cut"] for one in found] == ["False"] * 7 + ["True"]
+    assert done.progress.payloads_cut == 1
+    (entry,) = [one for one in entries(client) if one.verb == "export"]
+    assert entry.outcome == "done"
+    assert entry.detail == f"8 messages with payloads into {wanted.path}"
+    assert entry.cutoff is not None
+    export(client.database, request(client, tmp_path / "y.jsonl"))
+    assert len([one for one in entries(client) if one.verb == "export"]) == 1
+    assert "payload" not in rows(tmp_path / "y.jsonl")[0]
+
+
+def test_several_ids_one_after_the_other(use: Use, tmp_path: Path) -> None:
+    client = use(Variant(next(v.design for v in BEHAVIOURS if v.design.name == "status"), {}))
+    ids = [str(one) for one in client.push_many(client.payloads(*range(5)))]
+    wanted = request(client, tmp_path / "x.jsonl", f"id={ids[3]}", f"id={ids[1]}")
+    cut_off(client, wanted, 0)
+    assert export(client.database, wanted).resumed == 1
+    assert [one["id"] for one in rows(wanted.path)] == [ids[3], ids[1]]

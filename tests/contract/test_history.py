@@ -1,0 +1,92 @@
+"""The option history: what became of a message's earlier attempts, in its own row."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from console.actions import execute, plan, upgrade
+from console.actions.requeue import Release, Requeue
+from console.designs import DESIGNS
+from console.errors import UsageError
+from console.monitor.errors import past
+from console.monitor.message import Message
+from console.monitor.messages import follow, message
+from tests.contract.client import Client
+from tests.contract.conftest import Use
+from tests.contract.filled import seen
+from tests.contract.test_restore import source_of
+from tests.contract.variants import SMALL_RING, Variant
+
+KEPT = 3
+KEEPING = [
+    Variant(DESIGNS["claim"], {"history": str(KEPT)}),
+    Variant(DESIGNS["status"], {"history": str(KEPT)}),
+    Variant(DESIGNS["split"], {"history": str(KEPT)}),
+    Variant(DESIGNS["ring"], {"history": str(KEPT), "in_hand": "on", "size": SMALL_RING}),
+]
+
+
+def requeued(client: Client) -> None:
+    mover = Requeue(source_of(client))
+    assert execute.execute(client.database, mover, plan.make(client.database, mover)).ledger.out
+
+
+def released(client: Client) -> None:
+    mover = Release(source_of(client), stuck_after_seconds=0.0, force=True)
+    assert execute.execute(client.database, mover, plan.make(client.database, mover)).ledger.out
+
+
+def failed(client: Client, error: str) -> Message:
+    """Popped by a worker of that name, and failed; as it is read by its id."""
+    (taken,) = client.pop_many(1, f"worker-{error}")
+    assert client.fail(taken, error)
+    (found,) = seen(client, f"id={taken.id}").messages
+    return found
+
+
+@pytest.mark.parametrize("variant", KEEPING, ids=str)
+def test_the_last_ends_are_kept_with_whose_they_were(use: Use, variant: Variant) -> None:
+    client = use(variant)
+    client.push(client.payload(1))
+    first = failed(client, "e1")
+    assert first.history is not None
+    assert [(one.error, one.attempts) for one in first.history] == [("e1", 1)]
+    assert "consumer=worker-e1" in str(first.history[0].claimed_by)
+    assert first.done_at is not None
+    assert abs((first.history[0].at - first.done_at).total_seconds()) < 1
+    requeued(client)
+    client.pop_many(1, "sleeper")
+    released(client)
+    failed(client, "e3")
+    requeued(client)
+    last = failed(client, "x" * 1_500)
+    ends = [("x" * 1_000, 4), ("e3", 3), (None, 2)]
+    assert [(one.error, one.attempts) for one in last.history or ()] == ends
+    assert past((last.history or ())[2], None).endswith(": released")
+    same = message(client.database, client.queue, last.key)
+    assert same is not None
+    assert same.history == last.history
+    masks = [re.compile("x+|e3")]
+    hidden = follow(client.database, client.queue, last.key, masks=masks)
+    assert hidden is not None
+    assert [one.error for one in hidden.history or ()] == ["***", "***", None]
+    assert not upgrade.plan(client.database, client.queue).needed
+    requeued(client)
+    (taken,) = client.pop_many(1)
+    assert client.complete(taken)
+
+
+@pytest.mark.parametrize("variant", KEEPING, ids=str)
+def test_without_it_nothing_is_kept_and_nothing_is_asked(use: Use, variant: Variant) -> None:
+    given = {name: value for name, value in variant.given.items() if name != "history"}
+    client = use(replace(variant, given=given))
+    client.push(client.payload(1))
+    found = failed(client, "e1")
+    assert found.history is None
+    assert "history" not in found.as_json(with_payload=False)
+
+
+def test_a_ring_keeps_it_only_with_what_is_in_hand() -> None:
+    with pytest.raises(UsageError, match="history wants in_hand=on"):
+        DESIGNS["ring"].complete_options({"history": "5"})
