@@ -263,7 +263,7 @@ SELECT
     CAST(EXTRACT(EPOCH FROM statement_timestamp() - l.archived_at) AS double precision) AS popped_seconds_ago,
     CAST(NULL AS double precision) AS processing_seconds,
     CAST(NULL AS double precision) AS ended_seconds_ago
-FROM (SELECT * FROM "{schema}"."{queue}_archive" AS a ORDER BY a.archive_id DESC LIMIT 100) AS l
+FROM (SELECT a.* FROM "{schema}"."{queue}_archive" AS a ORDER BY a.archive_id DESC LIMIT 100) AS l
 WHERE l.reason = 'pop' AND l.archived_at > statement_timestamp() - interval '5 minutes'
 
 -- name: archived

@@ -1166,13 +1166,13 @@ SELECT
     CAST(NULL AS double precision) AS ended_seconds_ago
 FROM (
     (
-        SELECT * FROM "{schema}"."{queue}_in_hand" AS m
+        SELECT m.* FROM "{schema}"."{queue}_in_hand" AS m
         WHERE {is_claimed} AND m.claimed_at > statement_timestamp() - interval '5 minutes'
         ORDER BY m.claimed_at DESC LIMIT 100
     )
     UNION ALL
     (
-        SELECT * FROM "{schema}"."{queue}_in_hand" AS m
+        SELECT m.* FROM "{schema}"."{queue}_in_hand" AS m
         WHERE {is_error} AND m.done_at > statement_timestamp() - interval '5 minutes'
         ORDER BY m.done_at DESC LIMIT 100
     )
