@@ -9,8 +9,9 @@ from functools import partial
 import pytest
 
 from console import sql
-from console.catalog import Decision, Queue
+from console.catalog import Queue
 from console.clock import utc
+from console.decisions import Decision
 from console.designs import DESIGNS
 from console.doctor.finding import Code, Diagnosis, Finding
 from console.doctor.watcher import Examined
