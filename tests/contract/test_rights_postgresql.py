@@ -322,14 +322,14 @@ def test_an_operator_acts(place: Place, name: str) -> None:
 
 
 def prepared(client: Client, *, add: bool = True) -> list[str]:
-    """One message at least in each state; the verbs that have something to do."""
+    """One message at least in each state, two errors; the verbs that have something to do."""
     if add:
-        client.push_many(client.payloads(1, 2, 3))
+        client.push_many(client.payloads(1, 2, 3, 4))
     if add and client.queue.finishes:
-        failed, done, _ = client.pop_many(3)
-        assert client.fail(failed, "boom")
+        *failed, done, _ = client.pop_many(4)
+        assert all(client.fail(one, "boom") for one in failed)
         assert client.complete(done)
-        client.push_many(client.payloads(4))
+        client.push_many(client.payloads(5))
     verbs = ["archive", "requeue", "release", "purge"]
     return [
         verb
