@@ -8,6 +8,7 @@ from typing import Protocol
 
 from console.catalog import Decision, Queue
 from console.engines import Database
+from console.monitor.consumers import Consumers
 from console.monitor.limits import Severity
 from console.monitor.snapshot import QueueSnapshot
 from console.rights import Rights
@@ -207,6 +208,10 @@ class Diagnosis:
     """How far the database's clock, by which findings say since when, is ahead of ours."""
     over: tuple[tuple[Decision, str], ...] = ()
     """Acknowledgements that end by this, and why: `ended`, `worsened`."""
+    consumers: Consumers | None = field(default=None, compare=False)
+    """Who popped and pushed then; None: it could not be seen."""
+    late: bool = False
+    """Whether messages waited for too long."""
 
     @property
     def severity(self) -> Severity:
