@@ -16,7 +16,7 @@ from console.monitor import consumer_words as words
 from console.monitor.consumer_watch import ConsumerWatch
 from console.monitor.consumers import Consumer, Consumers
 from console.monitor.figures import RateWindow, key_of
-from console.monitor.recording.consumers import NOT_RECORDED, gone, recorded
+from console.monitor.recording.consumers import NOT_RECORDED, gone, latest, recorded
 from console.monitor.recording.recorder import folder
 from console.monitor.sample import take_sample
 
@@ -59,23 +59,24 @@ def consumers(call: Call, name: str, seconds: float, recordings: Path | None) ->
     queue = call.find(database, name)
     if seconds > 0 and not call.json:
         narrate(f"Sampling for {duration(seconds)}.")
-    found, looks, pop_rate = _sampled(database, queue, seconds)
     root = recordings or folder()
-    rows = recorded(root, database.label, queue.schema, queue.name, datetime.now(UTC))
-    left = gone(rows, found.consumers)
+    seen = latest(recorded(root, database.label, queue.schema, queue.name, datetime.now(UTC)))
+    found, looks, pop_rate = _sampled(database, queue, seconds, seen)
+    left = gone(seen, found.consumers)
     answer = {"connection": database.label, "samples": looks, "pop_per_second": pop_rate}
-    answer |= found.as_json() | {"gone": [one.as_json() for one in left], "recorded": bool(rows)}
+    answer |= found.as_json() | {"gone": [one.as_json() for one in left], "recorded": bool(seen)}
     heading = f"{queue.name} ({queue.design.name}), {numbered(looks, 'sample')}"
     heading += "" if pop_rate is None else f": {rate(pop_rate)} messages popped a second"
-    lines = [heading, *_lines(found), *_gone_lines(call, left, recorded=bool(rows))]
+    lines = [heading, *_lines(found), *_gone_lines(call, left, recorded=bool(seen))]
     call.answer(answer, [plain(line) for line in lines])
 
 
 def _sampled(
-    database: Database, queue: Queue, seconds: float
+    database: Database, queue: Queue, seconds: float, seen: Sequence[Consumer]
 ) -> tuple[Consumers, int, float | None]:
     """Sessions many times, claims less often; with the samples, and the queue's pop rate."""
     watch, window = ConsumerWatch(database), RateWindow(queue.design.flow)
+    watch.recall(queue, seen)
     ends_at = time.monotonic() + seconds
 
     def pop_rate() -> float | None:

@@ -25,7 +25,7 @@ from console.monitor.consumer_watch import ConsumerWatch
 from console.monitor.consumers import Consumer, Consumers
 from console.monitor.figures import Key, key_of
 from console.monitor.limits import Severity
-from console.monitor.recording.consumers import consumer_of
+from console.monitor.recording.consumers import consumer_of, latest
 from console.monitor.snapshot import QueueSnapshot
 
 SILENT = Code(
@@ -147,6 +147,10 @@ class ConsumerMemory:
     ) -> tuple[dict[Key, Consumers], str]:
         """Who is there, and why nobody could be seen. `late`: where messages wait for too long."""
         rates = {key: one.pop_per_second for key, one in snapshots.items()}
+        for queue in queues:
+            key = key_of(queue)
+            if self._recall is not None and key in late and key not in self._looked:
+                self._remember(queue, self._recall(queue))
         try:
             found = self._watch.look(queues, rates)
         except ConnectionFailedError:
@@ -155,16 +159,15 @@ class ConsumerMemory:
             return {}, error.why or error.what
         for queue in queues:
             key = key_of(queue)
-            if self._recall is not None and key in late and key not in self._looked:
-                self._remember(key, self._recall(queue))
             self._saw(key, found[key].at, found[key].consumers, late=key in late)
         return found, ""
 
-    def _remember(self, key: Key, rows: Sequence[Mapping[str, Any]]) -> None:
+    def _remember(self, queue: Queue, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._watch.recall(queue, latest(rows))
         for at, of in groupby(rows, lambda row: row["at"]):
             seen = list(of)
             consumers = [one for row in seen if (one := consumer_of(row)) is not None]
-            self._saw(key, at, consumers, late=any(row.get("late") for row in seen))
+            self._saw(key_of(queue), at, consumers, late=any(row.get("late") for row in seen))
 
     def _saw(self, key: Key, at: datetime, seen: Iterable[Consumer], *, late: bool) -> None:
         before, looks = self._looked.get(key, (None, 0))

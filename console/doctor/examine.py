@@ -94,7 +94,10 @@ def examine(
         )
         with turn, looked as examination:
             key = key_of(one.queue)
-            diagnosis = _diagnosed(examination, one, consumed[key], memory, why_not)
+            silent = memory.silent(one.queue, rated[key], consumption.idle_for_seconds)
+            if why_not:
+                examination.unseen.append(f"consumers: {why_not}")
+            diagnosis = _diagnosed(examination, one, consumed[key], memory, silent)
             return replace(diagnosis, consumers=there.get(key), late=key in late)
 
     return _overlapped(diagnosed, first.queues)
@@ -162,9 +165,8 @@ def _diagnosed(
     sample: QueueSample,
     consumed: ConsumptionVerdict,
     memory: ConsumerMemory,
-    why_not: str,
+    silent: Finding | None,
 ) -> Diagnosis:
-    """`why_not`: why its consumers could not be seen."""
     queue = examination.queue
     findings: list[Finding] = []
     silences = sample.silences
@@ -177,9 +179,6 @@ def _diagnosed(
     unproven = bool(examination.unseen)
     if consumed.why:
         examination.unseen.append(f"consumption not known: {consumed.why}")
-    if why_not:
-        examination.unseen.append(f"consumers: {why_not}")
-    silent = _silent(examination, memory)
     if consumed.finding is not None:
         stopped = naming(consumed.finding, memory.popped_last(queue))
         findings.append(stopped.dated(examination.now))
@@ -204,11 +203,6 @@ def _diagnosed(
         examination.clock_ahead,
         tuple(over(silences, told, lambda code: code in unknown or unproven)),
     )
-
-
-def _silent(examination: Examination, memory: ConsumerMemory) -> Finding | None:
-    figures = examination.snapshot
-    return None if figures is None else memory.silent(examination.queue, figures)
 
 
 def _with_command(queue: Queue, finding: Finding) -> Finding:

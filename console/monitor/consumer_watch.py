@@ -31,6 +31,8 @@ MOST = 1_000
 _WINDOW_SECONDS = 60.0
 """Over so long the claims that were seen tell how the pops are shared out."""
 _LEAST_SECONDS = 0.001
+_SHOWN = 20
+"""So many sessions of a consumer are named."""
 _PAUSE_SECONDS = 0.1
 _PAUSE = 19
 """A pause is at least so many times as long as the glance before it."""
@@ -59,7 +61,7 @@ class ClaimantRow:
     queue: str
     claimed_by: str | None
     claims: int
-    popped_seconds: float | None
+    popped_at: datetime | None
     recent: int
     recent_seconds: float
     looked: int
@@ -104,6 +106,8 @@ class _Known:
     """What is known of one queue."""
 
     sessions: dict[str, _Session] = field(default_factory=dict)
+    over: dict[str, _Session] = field(default_factory=dict)
+    """Sessions that are over and left claims."""
     popped: dict[_Who, datetime] = field(default_factory=dict)
     """The last pop that was seen of each."""
     looks: deque[tuple[datetime, dict[_Who, _Claims]]] = field(default_factory=deque)
@@ -120,6 +124,15 @@ class ConsumerWatch:
         self._database = database
         self._objects: dict[tuple[Key, ...], Objects] = {}
         self._known: defaultdict[Key, _Known] = defaultdict(_Known)
+
+    def recall(self, queue: Queue, recorded: Iterable[Consumer]) -> None:
+        """Those who were seen before: they are looked for by their sessions too."""
+        sessions = self._known[key_of(queue)].sessions
+        for one in recorded:
+            for identity in one.identities:
+                row = ClientRow(0, identity, one.user, one.program, one.host, *[None] * 4)
+                names = {one.name} - {one.program}
+                sessions[identity] = _Session(row, one.since, names, set(one.does), one.last_call)
 
     def look(
         self, queues: Sequence[Queue], pop_rates: Mapping[Key, float | None]
@@ -246,17 +259,19 @@ class ConsumerWatch:
                 one.does |= does | ({POP} if name in claimed else set())
                 one.last_call = _back(at, row.statement_seconds) if does else one.last_call
                 sessions[name] = one
+        before = {**known.over, **known.sessions}
+        known.over = {n: one for n, one in before.items() if n in claimed and n not in sessions}
         known.sessions = sessions
 
     def _count(self, queue: Queue, claimants: Sequence[ClaimantRow], at: datetime) -> None:
         known = self._known[key_of(queue)]
         claims: defaultdict[_Who, _Claims] = defaultdict(_Claims)
         for claimant in claimants:
-            who = _claimant(claimant, queue, known.sessions)
-            if popped := _back(at, claimant.popped_seconds):
+            who, there = _claimant(claimant, queue, known)
+            if popped := claimant.popped_at:
                 known.popped[who] = max(popped, known.popped.get(who, popped))
             claims[who].claims += claimant.claims
-            if who[1:] == _NO_SESSION and not (_foreign(queue) or keeps_done(queue)):
+            if not there and not keeps_done(queue):
                 continue  # who has left pops no more
             claims[who].recent += claimant.recent
             claims[who].recent_seconds += claimant.recent_seconds
@@ -298,21 +313,26 @@ class ConsumerWatch:
                 last_pop=max(popped, default=None),
                 last_call=max((s.last_call for s in sessions[who] if s.last_call), default=None),
                 messages_per_second=rate,
+                identities=tuple(sorted(filter(None, (s.row.session for s in sessions[who]))))[
+                    :_SHOWN
+                ],
                 claims=None if why else sum(newest[w].claims for w in whose if w in newest),
             )
             yield _with_reasons(made, queue, why, seen=bool(share), over=over)
 
 
-def _claimant(row: ClaimantRow, queue: Queue, sessions: Mapping[str, _Session]) -> _Who:
-    """Whose the claims of that name are."""
+def _claimant(row: ClaimantRow, queue: Queue, known: _Known) -> tuple[_Who, bool]:
+    """Whose the claims of that name are, and whether it may still pop."""
     owner = None if _foreign(queue) else owner_of(row.claimed_by)
     if owner is None:
-        return (row.claimed_by, *_NO_SESSION)
-    if one := sessions.get(owner.session):
-        of = one.row
-        name = owner.consumer or of.application_name
-        return (name, of.application_name, of.host, of.user_name)
-    return (owner.consumer, *_NO_SESSION)
+        return (row.claimed_by, *_NO_SESSION), True
+    there = owner.session in known.sessions
+    one = known.sessions.get(owner.session) or known.over.get(owner.session)
+    if one is None:
+        return (owner.consumer, *_NO_SESSION), False
+    of = one.row
+    name = owner.consumer or of.application_name
+    return (name, of.application_name, of.host, of.user_name), there
 
 
 def _shares(looks: Sequence[Mapping[_Who, _Claims]], *, keeps: bool) -> dict[_Who, float]:
@@ -350,7 +370,11 @@ def _with_reasons(one: Consumer, queue: Queue, why: str, *, seen: bool, over: bo
     if not one.sessions and _foreign(queue):
         unknown["sessions"] = "its claims name no session of the server"
     if one.name is None:
-        unknown["name"] = "it gives no name: neither when it pops, nor as application_name"
+        unknown["name"] = (
+            "it gives no name: neither when it pops, nor as application_name"
+            if one.sessions
+            else "its session is over, and its claims give no name"
+        )
     if not one.does:
         unknown["does"] = "it locks rows; no statement of it was seen that pops or pushes"
     rated = ("messages_per_second",) if one.messages_per_second is not None else ()

@@ -32,6 +32,8 @@ class Consumer:
     estimated: tuple[str, ...] = ()
     unknown: Mapping[str, str] = field(default_factory=dict)
     """What is not known -> why."""
+    identities: tuple[str, ...] = ()
+    """Its sessions, as claims name them: the first of them."""
     last_seen: datetime | None = None
     """Of one that is gone: when it was there last."""
 
@@ -48,6 +50,7 @@ class Consumer:
         }
         return shown | {
             "does": list(self.does),
+            "identities": list(self.identities),
             "estimated": list(self.estimated),
             "unknown": dict(self.unknown),
         }

@@ -318,14 +318,14 @@ FROM (
 
 -- name: consumers
 -- a row for each name that the newest 1,000 claims carry, and the newest 1,000 done and failed in a minute: how many
--- popped_seconds: since its last pop that left a trace; recent: of its pops of the last minute those still there, and
+-- popped_at: its last pop that left a trace; recent: of its pops of the last minute those still there, and
 -- recent_seconds: how long they lasted until now, together. looked: claims of all names that were read.
 SELECT
     CAST(N'{schema}' AS nvarchar(128)) AS [schema],
     CAST(N'{queue}' AS nvarchar(128)) AS queue,
     popped.claimed_by AS claimed_by,
     COUNT_BIG(CASE WHEN popped.claimed = 1 THEN 1 END) AS claims,
-    MIN(popped.seconds) AS popped_seconds,
+    MAX(popped.at) AS popped_at,
     COUNT_BIG(CASE WHEN popped.seconds < 60 THEN 1 END) AS recent,
     COALESCE(SUM(CASE WHEN popped.seconds < 60 THEN popped.seconds END), 0e0) AS recent_seconds,
     SUM(COUNT_BIG(CASE WHEN popped.claimed = 1 THEN 1 END)) OVER () AS looked
@@ -333,12 +333,13 @@ FROM (
     SELECT
         found.claimed,
         found.claimed_by,
-        CASE WHEN found.seconds < 0 THEN 0e0 ELSE found.seconds END AS seconds
+        found.at,
+        CASE WHEN found.at > SYSUTCDATETIME() THEN 0e0 ELSE CAST(DATEDIFF_BIG(microsecond, found.at, SYSUTCDATETIME()) / 1e6 AS float) END AS seconds
     FROM (
         SELECT
             newest.claimed,
             newest.claimed_by,
-            newest.seconds
+            newest.at
         FROM (
             SELECT TOP (1000)
                 1 AS claimed,
@@ -349,10 +350,10 @@ FROM (
                 CAST(NULL AS nvarchar(450)) AS claimed_by,
                 -- end
                 -- when role claimed_at
-                CAST(DATEDIFF_BIG(microsecond, m.[{claimed_at}], SYSUTCDATETIME()) / 1e6 AS float) AS seconds
+                CAST(m.[{claimed_at}] AS datetime2(7)) AS at
                 -- end
                 -- when no role claimed_at
-                CAST(NULL AS float) AS seconds
+                CAST(NULL AS datetime2(7)) AS at
                 -- end
             FROM [{schema}].[{table}] AS m {reading}
             WHERE {is_claimed}
@@ -367,12 +368,12 @@ FROM (
         SELECT
             ended.claimed,
             ended.claimed_by,
-            ended.seconds
+            ended.at
         FROM (
             SELECT TOP (1000)
                 0 AS claimed,
                 CAST(m.[{claimed_by}] AS nvarchar(450)) AS claimed_by,
-                CAST(DATEDIFF_BIG(microsecond, m.[{claimed_at}], SYSUTCDATETIME()) / 1e6 AS float) AS seconds
+                CAST(m.[{claimed_at}] AS datetime2(7)) AS at
             FROM [{schema}].[{table}] AS m {reading}
             WHERE {is_done} AND m.[{done_at}] > DATEADD(second, -60, SYSUTCDATETIME())
             ORDER BY m.[{done_at}] DESC
@@ -383,12 +384,12 @@ FROM (
         SELECT
             failed.claimed,
             failed.claimed_by,
-            failed.seconds
+            failed.at
         FROM (
             SELECT TOP (1000)
                 0 AS claimed,
                 CAST(m.[{claimed_by}] AS nvarchar(450)) AS claimed_by,
-                CAST(DATEDIFF_BIG(microsecond, m.[{claimed_at}], SYSUTCDATETIME()) / 1e6 AS float) AS seconds
+                CAST(m.[{claimed_at}] AS datetime2(7)) AS at
             FROM [{schema}].[{table}] AS m {reading}
             WHERE {is_error} AND m.[{done_at}] > DATEADD(second, -60, SYSUTCDATETIME())
             ORDER BY m.[{done_at}] DESC

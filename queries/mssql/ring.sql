@@ -1529,7 +1529,7 @@ SELECT
     CAST(N'{queue}' AS nvarchar(128)) AS queue,
     popped.claimed_by AS claimed_by,
     COUNT_BIG(CASE WHEN popped.claimed = 1 THEN 1 END) AS claims,
-    MIN(popped.seconds) AS popped_seconds,
+    MAX(popped.at) AS popped_at,
     COUNT_BIG(CASE WHEN popped.seconds < 60 THEN 1 END) AS recent,
     COALESCE(SUM(CASE WHEN popped.seconds < 60 THEN popped.seconds END), 0e0) AS recent_seconds,
     SUM(COUNT_BIG(CASE WHEN popped.claimed = 1 THEN 1 END)) OVER () AS looked
@@ -1537,17 +1537,18 @@ FROM (
     SELECT
         found.claimed,
         found.claimed_by,
-        CASE WHEN found.seconds < 0 THEN 0e0 ELSE found.seconds END AS seconds
+        found.at,
+        CASE WHEN found.at > SYSUTCDATETIME() THEN 0e0 ELSE CAST(DATEDIFF_BIG(microsecond, found.at, SYSUTCDATETIME()) / 1e6 AS float) END AS seconds
     FROM (
         SELECT
             newest.claimed,
             newest.claimed_by,
-            newest.seconds
+            newest.at
         FROM (
             SELECT TOP (1000)
                 1 AS claimed,
                 CAST(h.claimed_by AS nvarchar(450)) AS claimed_by,
-                CAST(DATEDIFF_BIG(microsecond, h.claimed_at, SYSUTCDATETIME()) / 1e6 AS float) AS seconds
+                CAST(h.claimed_at AS datetime2(7)) AS at
             FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
             WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL
             ORDER BY h.claimed_at DESC
@@ -1556,12 +1557,12 @@ FROM (
         SELECT
             failed.claimed,
             failed.claimed_by,
-            failed.seconds
+            failed.at
         FROM (
             SELECT TOP (1000)
                 0 AS claimed,
                 CAST(h.claimed_by AS nvarchar(450)) AS claimed_by,
-                CAST(DATEDIFF_BIG(microsecond, h.claimed_at, SYSUTCDATETIME()) / 1e6 AS float) AS seconds
+                CAST(h.claimed_at AS datetime2(7)) AS at
             FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
             WHERE h.done_at IS NOT NULL AND h.done_at > DATEADD(second, -60, SYSUTCDATETIME())
             ORDER BY h.done_at DESC

@@ -308,8 +308,8 @@ WHERE t.prepared_as IS NOT NULL OR p.gid IN (SELECT e.gid FROM edges AS e WHERE 
 
 -- name: clients
 -- a row for each client's session in this database that locks rows of :relations, is one of :sessions, or whose last statement has one of :names in it; at most 1,000
--- session: as claimed_by names it. query: the last statement, where it has such a name; statement_seconds: since
--- when. relations: [id of a table or sequence, ...].
+-- session: as claimed_by names it. query: the last statement, where it has such a name; statement_seconds: how
+-- long ago it began. relations: [id of a table or sequence, ...].
 WITH here AS MATERIALIZED (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()),
 
 writing AS MATERIALIZED (

@@ -324,14 +324,14 @@ LIMIT 10
 
 -- name: consumers
 -- a row for each name that the newest 1,000 claims carry, and the newest 1,000 done and failed in a minute: how many
--- popped_seconds: since its last pop that left a trace; recent: of its pops of the last minute those still there, and
+-- popped_at: its last pop that left a trace; recent: of its pops of the last minute those still there, and
 -- recent_seconds: how long they lasted until now, together. looked: claims of all names that were read.
 SELECT
     CAST('{schema}' AS text) AS schema,
     CAST('{queue}' AS text) AS queue,
     popped.claimed_by AS claimed_by,
     count(*) FILTER (WHERE popped.claimed) AS claims,
-    min(popped.seconds) AS popped_seconds,
+    max(popped.at) AS popped_at,
     count(*) FILTER (WHERE popped.seconds < 60) AS recent,
     coalesce(sum(popped.seconds) FILTER (WHERE popped.seconds < 60), 0) AS recent_seconds,
     CAST(sum(count(*) FILTER (WHERE popped.claimed)) OVER () AS bigint) AS looked
@@ -346,10 +346,10 @@ FROM (
             CAST(NULL AS text) AS claimed_by,
             -- end
             -- when defined claimed_at
-            CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - {claimed_at}, interval '0')) AS double precision) AS seconds
+            CAST({claimed_at} AS timestamptz) AS at
             -- end
             -- when not defined claimed_at
-            CAST(NULL AS double precision) AS seconds
+            CAST(NULL AS timestamptz) AS at
             -- end
         FROM "{schema}"."{table}" AS m
         WHERE {is_claimed}
@@ -366,7 +366,7 @@ FROM (
         SELECT
             false,
             m."{claimed_by}",
-            CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - m."{claimed_at}", interval '0')) AS double precision)
+            m."{claimed_at}"
         FROM "{schema}"."{table}" AS m
         WHERE {is_done} AND m."{done_at}" > statement_timestamp() - interval '60 seconds'
         ORDER BY m."{done_at}" DESC LIMIT 1000
@@ -378,13 +378,20 @@ FROM (
         SELECT
             false,
             m."{claimed_by}",
-            CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - m."{claimed_at}", interval '0')) AS double precision)
+            m."{claimed_at}"
         FROM "{schema}"."{table}" AS m
         WHERE {is_error} AND m."{done_at}" > statement_timestamp() - interval '60 seconds'
         ORDER BY m."{done_at}" DESC LIMIT 1000
     )
     -- end
     -- end
+) AS found
+CROSS JOIN LATERAL (
+    SELECT
+        found.claimed,
+        found.claimed_by,
+        found.at,
+        CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - found.at, interval '0')) AS double precision) AS seconds
 ) AS popped
 GROUP BY popped.claimed_by
 

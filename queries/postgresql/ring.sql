@@ -1142,7 +1142,7 @@ SELECT
     CAST('{queue}' AS text) AS queue,
     popped.claimed_by AS claimed_by,
     count(*) FILTER (WHERE popped.claimed) AS claims,
-    min(popped.seconds) AS popped_seconds,
+    max(popped.at) AS popped_at,
     count(*) FILTER (WHERE popped.seconds < 60) AS recent,
     coalesce(sum(popped.seconds) FILTER (WHERE popped.seconds < 60), 0) AS recent_seconds,
     CAST(sum(count(*) FILTER (WHERE popped.claimed)) OVER () AS bigint) AS looked
@@ -1151,7 +1151,7 @@ FROM (
         SELECT
             true AS claimed,
             m.claimed_by,
-            CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - m.claimed_at, interval '0')) AS double precision) AS seconds
+            m.claimed_at AS at
         FROM "{schema}"."{queue}_in_hand" AS m
         WHERE {is_claimed}
         ORDER BY m.claimed_at DESC LIMIT 1000
@@ -1161,11 +1161,18 @@ FROM (
         SELECT
             false,
             m.claimed_by,
-            CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - m.claimed_at, interval '0')) AS double precision)
+            m.claimed_at
         FROM "{schema}"."{queue}_in_hand" AS m
         WHERE m.done_at > statement_timestamp() - interval '60 seconds'
         ORDER BY m.done_at DESC LIMIT 1000
     )
+) AS found
+CROSS JOIN LATERAL (
+    SELECT
+        found.claimed,
+        found.claimed_by,
+        found.at,
+        CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - found.at, interval '0')) AS double precision) AS seconds
 ) AS popped
 GROUP BY popped.claimed_by
 

@@ -16,7 +16,8 @@ NOT_RECORDED = (
     "nothing is recorded of it in the last day: a console that is open records, or dbq-console "
     "record"
 )
-_FIGURES = [f.name for f in fields(Consumer) if f.name in CONSUMERS.columns and f.name != "does"]
+_TEXTS = {"does", "identities"}
+_FIGURES = [f.name for f in fields(Consumer) if f.name in {*CONSUMERS.columns} - _TEXTS]
 
 
 def rows(found: Consumers, at: datetime, late: int) -> Iterator[Row]:
@@ -24,9 +25,10 @@ def rows(found: Consumers, at: datetime, late: int) -> Iterator[Row]:
     of = {"at": at, "schema": found.queue.schema, "queue": found.queue.name, "late": late}
     for one in found.consumers:
         figures = {name: getattr(one, name) for name in _FIGURES}
-        yield {**of, **figures, "does": ",".join(one.does)}
+        texts = {"does": ",".join(one.does), "identities": "\n".join(one.identities)}
+        yield {**of, **figures, **texts}
     if not found.consumers:
-        yield {**of, **dict.fromkeys(_FIGURES), "does": None}
+        yield {**of, **dict.fromkeys(_FIGURES), **dict.fromkeys(_TEXTS)}
 
 
 def recorded(
@@ -38,22 +40,24 @@ def recorded(
     return reader.rows(CONSUMERS, span, schema=schema, queue=queue)
 
 
-def gone(
-    recorded_rows: Iterable[Mapping[str, Any]], there: Collection[Consumer]
-) -> tuple[Consumer, ...]:
-    """Those that were there and are not now, who was seen last first."""
-    last: dict[tuple[str | None, ...], Consumer] = {}
+def latest(recorded_rows: Iterable[Mapping[str, Any]]) -> tuple[Consumer, ...]:
+    """Each that was seen, as it was at last."""
+    last = {}
     for row in recorded_rows:
-        one = consumer_of(row)
-        if one is not None:
+        if (one := consumer_of(row)) is not None:
             last[one.who] = one
-    whole = {one.name for one in (*last.values(), *there) if one.program or one.host}
+    return tuple(last.values())
+
+
+def gone(seen: Collection[Consumer], there: Collection[Consumer]) -> tuple[Consumer, ...]:
+    """Those that were there and are not now, who was seen last first."""
+    whole = {one.name for one in (*seen, *there) if one.program or one.host}
     present = {one.who for one in there}
     found = [
         one
-        for who, one in last.items()
+        for one in seen
         # Claims that outlived their session are told without where it was.
-        if who not in present and (one.program or one.host or one.name not in whole)
+        if one.who not in present and (one.program or one.host or one.name not in whole)
     ]
     return tuple(sorted(found, key=lambda one: str(one.last_seen), reverse=True))
 
@@ -64,4 +68,6 @@ def consumer_of(row: Mapping[str, Any]) -> Consumer | None:
     if not does and row.get("sessions") is None:
         return None
     figures = {name: row.get(name) for name in _FIGURES}
-    return Consumer(**{**figures, "does": does, "last_seen": row["at"]})
+    identities = tuple(filter(None, str(row.get("identities") or "").split("\n")))
+    seen = {"does": does, "identities": identities, "last_seen": row["at"]}
+    return Consumer(**{**figures, **seen})

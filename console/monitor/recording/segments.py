@@ -127,11 +127,12 @@ CONSUMERS = RecordKind(
         "last_call": TIME,
         "messages_per_second": NUMBER,
         "claims": COUNT,
+        "identities": TEXT,
     },
 )
 """Who popped and pushed, a row each; one without any name or doing where nobody was seen.
 
-`late`: how many messages waited for too long at that moment.
+`late`: how many messages waited for too long at that moment; `identities`: its sessions, by line.
 """
 
 KINDS = {kind.name: kind for kind in (SAMPLES, LINKS, WAITS, FINDINGS, ACTIONS, CONSUMERS)}

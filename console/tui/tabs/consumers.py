@@ -1,10 +1,10 @@
 """The tab Consumers of a queue: who pops from it, who pushes to it, and who has left."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -16,7 +16,7 @@ from console.monitor.client_statements import POP, PUSH
 from console.monitor.consumer_watch import ConsumerWatch
 from console.monitor.consumers import Consumer, Consumers
 from console.monitor.figures import key_of
-from console.monitor.recording.consumers import gone, recorded
+from console.monitor.recording.consumers import gone, latest, recorded
 from console.tui.context import Context
 from console.tui.open_connection import OpenConnection
 from console.tui.store import QueueKey, QueueView
@@ -98,7 +98,7 @@ class ConsumersTab(ReadingTab[SeenConsumers]):
         self.pace = RefreshPace(context.clock.monotonic, self.PACE_SECONDS, pause=0)
         self._watch: ConsumerWatch | None = None
         self._pop_rate: float | None = None
-        self._recorded: Sequence[Mapping[str, Any]] = ()
+        self._recorded: tuple[Consumer, ...] = ()
         self._recorded_at: float | None = None
 
     @property
@@ -122,22 +122,25 @@ class ConsumersTab(ReadingTab[SeenConsumers]):
 
     def read(self, conn: OpenConnection) -> SeenConsumers:
         queue = conn.find(*self.key[1:])
+        seen = self._seen()
         if self._watch is None:
             self._watch = ConsumerWatch(conn.database)
+            self._watch.recall(queue, seen or ())
         key = key_of(queue)
         self._watch.glances([queue], _GLANCES_SECONDS if self.found else 0.0)
         found = self._watch.look([queue], {key: self._pop_rate})[key]
-        return SeenConsumers(found, self._gone(found))
+        return SeenConsumers(found, None if seen is None else gone(seen, found.consumers))
 
-    def _gone(self, found: Consumers) -> tuple[Consumer, ...] | None:
+    def _seen(self) -> tuple[Consumer, ...] | None:
+        """Those of the last day; None: nothing is recorded."""
         root, (connection, schema, name) = self.context.recordings_root, self.key
         if root is None:
             return None
         now = time.monotonic()
         if self._recorded_at is None or now - self._recorded_at > _RECORDED_SECONDS:
-            self._recorded = recorded(root, connection, schema, name, self.context.clock.utc())
-            self._recorded_at = now
-        return gone(self._recorded, found.consumers) if self._recorded else None
+            rows = recorded(root, connection, schema, name, self.context.clock.utc())
+            self._recorded, self._recorded_at = latest(rows), now
+        return self._recorded or None
 
     def show(self, found: SeenConsumers) -> None:
         rows = {repr(one.who): Row(one, found.now.at) for one in found.now.consumers}
