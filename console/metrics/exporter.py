@@ -155,7 +155,8 @@ def _of_consumers(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
     for one in seen:
         for diagnosis in one.diagnoses:
             queue, found = diagnosis.queue, diagnosis.consumers
-            if found is None or found.missing:
+            figures = diagnosis.figures
+            if found is None or found.missing or figures is None or figures.problem:
                 continue  # a part of them would be a false figure
             labels = [one.reading.connection, queue.schema, queue.name, queue.design.name]
             there = [consumer for consumer in found.consumers if consumer.sessions != 0]

@@ -45,6 +45,7 @@ _RATES = {
     "audit": 1,
     "report": 1,
     "waits": 1,
+    "consumers": 1,
 }
 """How often each comes beside the others."""
 
@@ -98,6 +99,7 @@ class Operators:
             "history": [name],
             "report": [name, *SOON],
             "waits": [name, "--seconds", "1"],
+            "consumers": [name, "--seconds", "1"],
         }
         return Order([verb, *words.get(verb, []), "--json"])
 

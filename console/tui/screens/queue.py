@@ -75,14 +75,14 @@ class QueueScreen(LiveScreen):
         Binding("A", "audit", "audit", show=False, tooltip="who did what to this queue"),
         *(
             Binding(
-                str(number % 10),
-                f"tab({number - 1})",
+                str(number),
+                f"tab({(number - 1) % 10})",
                 "tab",
                 show=False,
-                key_display="0-9" if number == 1 else None,
+                key_display="0-9" if number == 0 else None,
                 tooltip="the tab of that number",
             )
-            for number in range(1, 11)
+            for number in range(10)
         ),
     ]
 

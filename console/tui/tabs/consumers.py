@@ -183,7 +183,7 @@ class ConsumersTab(ReadingTab[SeenConsumers]):
         pushes = sum(PUSH in one.does for one in there)
         seen = f"{numbered(pops, 'consumer')}, {numbered(pushes, 'producer')} seen"
         if not there:
-            seen = "Nobody was seen yet: a call of a millisecond is met by chance."
+            seen = "Nobody seen yet (short calls: by chance)"
         line.append(seen, tone(head, "strong"))
         if found.gone is None:
             line.append("   gone: ? (not recorded)", tone(head, "quiet"))

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 class TabLine(Words, can_focus=True):
-    """One line, whatever the width: titles are lost before digits are, the last ones first."""
+    """One line, whatever the width: titles are lost before digits are."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = TONE_CLASSES | {"tab-line--chosen"}
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -54,8 +54,9 @@ class TabLine(Words, can_focus=True):
         texts = [f" {digit} {title} " for digit, title in zip(digits, titles, strict=True)]
         if sum(map(len, texts)) > width:
             texts = [text.lstrip() for text in texts]
-        # Those that only say why they have nothing first, then from the right.
-        for place in sorted(range(len(titles)), key=lambda at: (at not in absent, -at)):
+        # Those that only say why they have nothing first, then from the right but for the last.
+        last = len(titles) - 1
+        for place in sorted(range(len(titles)), key=lambda at: (at not in absent, at == last, -at)):
             if sum(map(len, texts)) > width and place != chosen:
                 texts[place] = f"{digits[place]} "
         line = Text(no_wrap=True)
