@@ -61,8 +61,8 @@ def _unless_gone(value: str, row: Row) -> str:
 
 
 COLUMNS: tuple[Column[Row], ...] = (
-    Column("who", "who", lambda r: plain(words.name(r.consumer)), _tone, 10, 40),
-    Column("does", "does", lambda r: words.does(r.consumer), "", 4, 12),
+    Column("who", "who", lambda r: plain(words.name(r.consumer)), _tone, 18, 40),
+    Column("does", "does", lambda r: words.does(r.consumer), "", 6, 12),
     Column("sessions", "sessions",
            lambda r: "gone" if r.left else words.sessions(r.consumer), _tone, 8, 8, right=True),
     Column("pop", "last pop", lambda r: words.last_pop(r.consumer, r.at), "", 8, 12, right=True),
@@ -182,6 +182,8 @@ class ConsumersTab(ReadingTab[SeenConsumers]):
         pops = sum(POP in one.does for one in there)
         pushes = sum(PUSH in one.does for one in there)
         seen = f"{numbered(pops, 'consumer')}, {numbered(pushes, 'producer')} seen"
+        if unknown := sum(not one.does for one in there):
+            seen += f", {unknown} by locks only"
         if not there:
             seen = "Nobody seen yet (short calls: by chance)"
         line.append(seen, tone(head, "strong"))
