@@ -18,7 +18,7 @@ from console import sql
 from console.catalog import Kind, Queue
 from console.clock import utc
 from console.engines import Database, Product
-from console.errors import ConnectionFailedError, ConsoleError
+from console.errors import ConnectionFailedError, ConsoleError, RefusedError
 from console.monitor.activity import LOOK_SECONDS, Objects, document, find_objects
 from console.monitor.client_statements import POP, PUSH, has_own_table, names, pattern, said
 from console.monitor.consumers import Consumer, Consumers
@@ -124,6 +124,8 @@ class ConsumerWatch:
         self._database = database
         self._objects: dict[tuple[Key, ...], Objects] = {}
         self._known: defaultdict[Key, _Known] = defaultdict(_Known)
+        self._hidden = ""
+        """Why the server refuses to show sessions."""
 
     def recall(self, queue: Queue, recorded: Iterable[Consumer]) -> None:
         """Those who were seen before: they are looked for by their sessions too."""
@@ -141,7 +143,7 @@ class ConsumerWatch:
         claimants, problems, at = self._claimants(queues)
         self.glance(queues, claimants)
         lacking = self._database.capabilities.missing
-        hidden = lacking.get("waits") or lacking.get("sessions", "")
+        hidden = lacking.get("waits") or lacking.get("sessions") or self._hidden
         found = {}
         for queue in queues:
             key = key_of(queue)
@@ -175,7 +177,11 @@ class ConsumerWatch:
         objects = self._objects.get(keys)
         if objects is None or objects.queues != tuple(queues):
             objects = self._objects[keys] = find_objects(self._database, queues)
-        clients, at = self._clients(queues, claimants, objects)
+        try:
+            clients, at = self._clients(queues, claimants, objects)
+        except RefusedError as error:
+            self._hidden = error.why or error.what
+            return
         for queue in queues:
             self._meet(queue, claimants.get(key_of(queue), ()), clients, objects, at)
 

@@ -12,10 +12,13 @@ from console.actions.adopt import adopt
 from console.catalog import installed_queue
 from console.designs import design
 from console.engines import PRODUCTS, Database
+from console.errors import RefusedError
 from console.monitor.client_statements import pattern, said
 from console.monitor.consumer_watch import ConsumerWatch
 from console.monitor.consumers import Consumer
 from console.monitor.figures import key_of
+from tests.contract.conftest import Use
+from tests.contract.variants import Variant
 
 ROLES = {"id": "id", "claimed_at": "started", "claimed_by": "worker", "payload": "body"}
 
@@ -57,6 +60,23 @@ def test_without_a_column_for_it_the_reason_is_told(virgin: Database) -> None:
         (one,) = ConsumerWatch(virgin).look([queue], {})[key_of(queue)].consumers
     assert (one.name, one.does, one.last_pop, one.claims) == ("w", ("pop",), None, None)
     assert "no column is mapped" in one.unknown["last_pop"]
+
+
+def test_where_the_server_refuses_its_views_claims_are_told_all_the_same(
+    use: Use, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = use(Variant(design("claim"), {}))
+    client.push(client.payload(1))
+    client.pop_many(1, "night shift")
+    watch = ConsumerWatch(client.database)
+
+    def refused(*_: object) -> None:
+        raise RefusedError("Could not look.", why="no right to it")
+
+    monkeypatch.setattr(watch, "_clients", refused)
+    found = watch.look([client.queue], {})[key_of(client.queue)]
+    assert [(one.name, one.claims) for one in found.consumers] == [("night shift", 1)]
+    assert found.missing == {"sessions": "no right to it"}
 
 
 @pytest.mark.parametrize(

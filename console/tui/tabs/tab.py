@@ -261,7 +261,7 @@ NOT_RECORDED = {
     "errors": "A recording has no error texts: only how many errors there were.",
     "stuck": "A recording has no claims: only how many there were, and how many were stuck.",
     "waits": "A recording has no sessions.",
-    "consumers": "A recording has its consumers by the minute: dbq-console consumers lists them.",
+    "consumers": "A recording has no sessions: consumers --recordings PATH lists who was seen.",
     "slots": "A recording has no slots: only the gap of a ring.",
     "sql": "A recording has no code of the queue.",
     "audit": "A recording has no audit: History shows the actions that were recorded.",
