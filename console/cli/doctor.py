@@ -1,7 +1,9 @@
 """Verbs of the doctor: doctor, report."""
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
 
 import click
 
@@ -159,16 +161,25 @@ def _examining(
     call: Call, database: Database, queues: Sequence[Queue], idle_for_seconds: float
 ) -> Callable[[], list[Diagnosis]]:
     """Looks each time it is called; of the pops it remembers what it has seen."""
+    from console.doctor.consumers import ConsumerMemory  # noqa: PLC0415
     from console.doctor.consumption import Consumption  # noqa: PLC0415
     from console.doctor.examine import examine  # noqa: PLC0415
+    from console.monitor.recording.consumers import recorded  # noqa: PLC0415
+    from console.monitor.recording.recorder import folder  # noqa: PLC0415
+
+    def recall(queue: Queue) -> Sequence[Mapping[str, Any]]:
+        now = datetime.now(UTC)
+        return recorded(folder(), database.label, queue.schema, queue.name, now)
 
     consumption = Consumption(idle_for_seconds or 30.0, waits=idle_for_seconds > 0)
+    memory = ConsumerMemory(database, recall)
     return lambda: examine(
         database,
         queues,
         thresholds_of=call.thresholds,
         masks=call.masks,
         consumption=consumption,
+        memory=memory,
     )
 
 

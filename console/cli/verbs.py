@@ -60,6 +60,9 @@ _PLANNED = {
 """Those that are no more than their value in `console.verbs`."""
 
 _OF_MODULES = {
+    "consumers": {
+        "consumers": "Who pops from a queue and who pushes to it, now and in the last day."
+    },
     "config": {"config": "Show the configuration, check it, or say where it is."},
     "doctor": {
         "doctor": "Prove what is wrong with queues, in order of gravity, and say what repairs it.",

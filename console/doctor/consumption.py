@@ -96,7 +96,7 @@ class Consumption:
     def __init__(self, idle_for_seconds: float = IDLE_FOR_SECONDS, *, waits: bool = True) -> None:
         """`waits`: take the second sample now, once for all queues together. Not where somebody
         examines again and again: the next check is the second sample."""
-        self._idle_for_seconds = idle_for_seconds
+        self.idle_for_seconds = idle_for_seconds
         self._waits = waits
         self._since: dict[Key, Position] = {}
         """The first sample in which a queue stood as it stands now."""
@@ -118,9 +118,9 @@ class Consumption:
         ):
             # The database's clock decides; it may go a little slower than this one.
             part = next(parts, None)
-            until = began + self._idle_for_seconds * (part or 1.0)
+            until = began + self.idle_for_seconds * (part or 1.0)
             time.sleep(max(0.0, until - time.monotonic()) if part else 0.1)
-            if time.monotonic() - began > 2 * self._idle_for_seconds + STATEMENT_SECONDS:
+            if time.monotonic() - began > 2 * self.idle_for_seconds + STATEMENT_SECONDS:
                 break
             sample = sampled()
             verdicts = self._judged(database, sample, thresholds_of, {})
@@ -143,7 +143,7 @@ class Consumption:
             if (
                 popped
                 or seen.paused
-                or not self._waits_long(seen, thresholds)
+                or not self.waits_long(seen, thresholds)
                 or _at_work(seen, thresholds)
             ):
                 verdicts[key] = _FINE
@@ -164,9 +164,9 @@ class Consumption:
     def _limit(self, thresholds: Thresholds) -> float:
         """From which age on a message is late."""
         limits = thresholds.age_seconds
-        return limits.warning or limits.critical or self._idle_for_seconds
+        return limits.warning or limits.critical or self.idle_for_seconds
 
-    def _waits_long(self, seen: QueueSnapshot, thresholds: Thresholds) -> bool:
+    def waits_long(self, seen: QueueSnapshot, thresholds: Thresholds) -> bool:
         """Whether messages wait for longer than they should, as far as anybody knows."""
         late = seen.age_seconds is None or seen.age_seconds >= self._limit(thresholds)
         return bool(seen.ready) and late
@@ -177,7 +177,7 @@ class Consumption:
         key, limit = key_of(queue), self._limit(thresholds)
         order = queue.design.order_with(queue.options)
         before = self._since.setdefault(key, now)
-        fresh = now.popped_seconds is not None and now.popped_seconds < self._idle_for_seconds
+        fresh = now.popped_seconds is not None and now.popped_seconds < self.idle_for_seconds
         if order is Order.DUE and queue.kind is Kind.INSTALLED:
             fresh = fresh or now.overdue_seconds < limit
         # Of a stack what is pushed last is next: that it is another one shows no pop.
@@ -185,10 +185,10 @@ class Consumption:
         if fresh or taken or now.popped != before.popped:
             self._since[key] = now
             return _FINE
-        if now.moment - before.moment < self._idle_for_seconds:
+        if now.moment - before.moment < self.idle_for_seconds:
             return ConsumptionVerdict(
                 ConsumptionState.PENDING,
-                f"it takes two samples {duration(self._idle_for_seconds)} apart, and this is the "
+                f"it takes two samples {duration(self.idle_for_seconds)} apart, and this is the "
                 "first",
             )
         if why := _untold(seen, before, now, thresholds):

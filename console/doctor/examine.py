@@ -13,6 +13,7 @@ from threading import Semaphore
 from console.catalog import Queue
 from console.designs import Flow
 from console.doctor.common import FULL_SHARE, fills
+from console.doctor.consumers import SILENT, ConsumerMemory, naming
 from console.doctor.consumption import STOPPED, UNPROVEN, Consumption, ConsumptionVerdict
 from console.doctor.examination import (
     PATIENCE_SECONDS,
@@ -48,12 +49,14 @@ def examine(
     snapshots: Sequence[QueueSnapshot] = (),
     masks: Masks = (),
     consumption: Consumption | None = None,
+    memory: ConsumerMemory | None = None,
 ) -> list[Diagnosis]:
     """What is wrong with the queues (None: with all). Changes nothing.
 
     `snapshots`: what a sampler has seen of them lately, for their rates. `consumption`: what
-    earlier checks have shown of it; without one this check waits for its second sample. Raises
-    ConnectionFailedError; what else is in the way is told in `unseen`.
+    earlier checks have shown of it; without one this check waits for its second sample. `memory`:
+    the same of each consumer. Raises ConnectionFailedError; what else is in the way is told in
+    `unseen`.
     """
 
     def sampled(some: Sequence[Queue] | None) -> DatabaseSample:
@@ -67,6 +70,14 @@ def examine(
     consumption = Consumption() if consumption is None else consumption
     first, consumed = consumption.watch(database, lambda: sampled(queues), thresholds_of, known)
     rated = _rated(first, known, sampled, min(patience_seconds, _RATE_SECONDS))
+    memory = ConsumerMemory(database) if memory is None else memory
+    late = {
+        key
+        for key, seen in rated.items()
+        if not seen.paused and consumption.waits_long(seen, thresholds_of(seen.queue))
+    }
+    known_queues = [one.queue for one in first.queues if not one.queue.not_known]
+    there, why_not = memory.look(known_queues, rated, late)
     turn = Semaphore()
 
     def diagnosed(one: QueueSample) -> Diagnosis:
@@ -83,7 +94,12 @@ def examine(
             turn=turn,
         )
         with turn, looked as examination:
-            return _diagnosed(examination, one, consumed[key_of(one.queue)])
+            key = key_of(one.queue)
+            silent = memory.silent(one.queue, rated[key], consumption.idle_for_seconds)
+            if why_not:
+                examination.unseen.append(f"consumers: {why_not}")
+            diagnosis = _diagnosed(examination, one, consumed[key], memory, silent)
+            return replace(diagnosis, consumers=there.get(key), late=key in late)
 
     return _overlapped(diagnosed, first.queues)
 
@@ -146,7 +162,11 @@ def may_fill(seen: QueueSnapshot) -> bool:
 
 
 def _diagnosed(
-    examination: Examination, sample: QueueSample, consumed: ConsumptionVerdict
+    examination: Examination,
+    sample: QueueSample,
+    consumed: ConsumptionVerdict,
+    memory: ConsumerMemory,
+    silent: Finding | None,
 ) -> Diagnosis:
     queue = examination.queue
     findings: list[Finding] = []
@@ -163,7 +183,11 @@ def _diagnosed(
             unproven |= {code.name for code in family.codes}
     if consumed.why:
         examination.unseen.append(f"consumption not known: {consumed.why}")
-    findings += [] if consumed.finding is None else [consumed.finding.dated(examination.now)]
+    if consumed.finding is not None:
+        stopped = naming(consumed.finding, memory.popped_last(queue))
+        findings.append(stopped.dated(examination.now))
+    elif silent is not None:  # where all have stopped, that is told of each
+        findings.append(silent)
     found = [
         replace(
             finding,
@@ -175,6 +199,8 @@ def _diagnosed(
     told = tuple(_with_command(queue, finding) for finding in ordered)
     if consumed.state in UNPROVEN:
         unproven.add(STOPPED.name)
+    if memory.is_new(queue):
+        unproven.add(SILENT.name)
     return Diagnosis(
         queue,
         told,

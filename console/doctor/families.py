@@ -13,6 +13,7 @@ from console.doctor import (
     schema,
     sessions,
 )
+from console.doctor.consumers import SILENT
 from console.doctor.consumption import STOPPED
 from console.doctor.finding import Code
 
@@ -27,7 +28,7 @@ CODES: tuple[Code, ...] = tuple(
     sorted(
         (
             *(code for family in FAMILIES[:-1] for code in family.codes),
-            *(STOPPED, *common.FAMILY.codes),
+            *(STOPPED, SILENT, *common.FAMILY.codes),
         ),
         key=lambda code: -code.severity,
     )

@@ -9,6 +9,7 @@ from typing import Protocol
 from console.catalog import Queue
 from console.decisions import Decision
 from console.engines import Database
+from console.monitor.consumers import Consumers
 from console.monitor.limits import Severity
 from console.monitor.snapshot import QueueSnapshot
 from console.rights import Rights
@@ -218,6 +219,10 @@ class Diagnosis:
     """Acknowledgements that end by this, and why: `ended`, `worsened`."""
     unproven: frozenset[str] = frozenset()
     """Codes of which nobody can say that there is no such finding."""
+    consumers: Consumers | None = field(default=None, compare=False)
+    """Who popped and pushed then; None: it could not be seen."""
+    late: bool = False
+    """Whether messages waited for too long."""
 
     @property
     def severity(self) -> Severity:

@@ -24,7 +24,8 @@ from console.monitor.activity import Activity, find_objects, sample_activity
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks
 from console.monitor.recording import Recorder
-from console.monitor.recording.segments import ACTIONS, FINDINGS, WAITS, Row
+from console.monitor.recording.consumers import rows
+from console.monitor.recording.segments import ACTIONS, CONSUMERS, FINDINGS, WAITS, Row
 from console.monitor.sample_queries import StuckAfter
 from console.monitor.sampler import Reading, Sampler
 from console.rights import Rights
@@ -160,7 +161,9 @@ class Recording:
 
     def _examined(self, examined: Examined) -> None:
         self.on_examined(examined)
-        self._recorder.add(FINDINGS, findings(examined.diagnoses, datetime.now(UTC)))
+        at = datetime.now(UTC)
+        self._recorder.add(FINDINGS, findings(examined.diagnoses, at))
+        self._recorder.add(CONSUMERS, consumers(examined.diagnoses, at))
         for repair in holes_to_forget(examined.diagnoses, self._rights):
             for line in tried(repair, self._database).lines:
                 _LOG.info("%s: %s", self._recorder.connection, line)
@@ -190,6 +193,14 @@ def findings(found: Iterable[Diagnosis], at: datetime) -> Iterator[Row]:
             }
         if not one.findings:
             yield row
+
+
+def consumers(found: Iterable[Diagnosis], at: datetime) -> Iterator[Row]:
+    """Who popped and pushed, as rows of CONSUMERS."""
+    for one in found:
+        if one.consumers is not None:
+            ready = (one.figures.ready or 0) if one.figures else 0
+            yield from rows(one.consumers, at, ready if one.late else 0)
 
 
 def waits(activity: Activity, at: datetime) -> Iterator[Row]:

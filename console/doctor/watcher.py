@@ -25,6 +25,7 @@ from console.monitor.snapshot import QueueSnapshot
 from console.rights import Rights
 
 if TYPE_CHECKING:
+    from console.doctor.consumers import ConsumerMemory
     from console.doctor.consumption import Consumption
 
 _LOG = logging.getLogger(__name__)
@@ -84,6 +85,7 @@ class Doctor:
         self._thresholds_of = thresholds_of
         self._masks = masks
         self._consumption: Consumption | None = None
+        self._memory: ConsumerMemory | None = None
 
     def queues(self) -> list[Queue]:
         return catalog.in_use(self.database)
@@ -93,12 +95,15 @@ class Doctor:
     ) -> list[Diagnosis]:
         """What is wrong with them. Raises ConnectionFailedError."""
         # Loaded in the doctor's thread: the console shall start at once.
+        from console.doctor.consumers import ConsumerMemory  # noqa: PLC0415
         from console.doctor.consumption import Consumption  # noqa: PLC0415
         from console.doctor.examine import examine  # noqa: PLC0415
         from console.doctor.silences import end  # noqa: PLC0415
 
         if self._consumption is None:
             self._consumption = Consumption(waits=False)
+        if self._memory is None:
+            self._memory = ConsumerMemory(self.database)
         found = examine(
             self.database,
             queues,
@@ -106,6 +111,7 @@ class Doctor:
             snapshots=snapshots,
             masks=self._masks,
             consumption=self._consumption,
+            memory=self._memory,
         )
         if self._writes and not self.database.read_only:
             end(self.database, found)

@@ -16,6 +16,7 @@ from console.doctor.finding import SEVERITIES, Diagnosis, Finding
 from console.doctor.watcher import UNATTENDED_SECONDS, Doctor, Examined, Watcher
 from console.engines import Database
 from console.errors import RefusedError, UsageError
+from console.monitor.client_statements import POP, PUSH
 from console.monitor.latency import PERCENTILES, Percentiles
 from console.monitor.limits import ThresholdsOf
 from console.monitor.sample_queries import StuckAfter
@@ -103,6 +104,7 @@ def families(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
         ((_labels(queue), 1.0) for queue in readable if queue.paused),
     )
     yield from _of_findings([one for one in seen if one.up])
+    yield from _of_consumers([one for one in seen if one.up])
 
 
 def _quantiles(
@@ -174,6 +176,28 @@ def _of_findings(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
     yield _gauge("dbq_queue_findings_silenced", words, (*QUEUE, "code", "severity"), silenced)
     words = "What the doctor could not examine."
     yield _gauge("dbq_queue_unexamined", words, QUEUE, unseen)
+
+
+def _of_consumers(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
+    counted: list[tuple[list[str], float]] = []
+    sessions: list[tuple[list[str], float]] = []
+    for one in seen:
+        for diagnosis in one.diagnoses:
+            queue, found = diagnosis.queue, diagnosis.consumers
+            figures = diagnosis.figures
+            if found is None or found.missing or figures is None or figures.problem:
+                continue  # a part of them would be a false figure
+            labels = [one.reading.connection, queue.schema, queue.name, queue.design.name]
+            there = [consumer for consumer in found.consumers if consumer.sessions != 0]
+            for does in (POP, PUSH):
+                of = [consumer for consumer in there if does in consumer.does]
+                counted.append(([*labels, does], float(len(of))))
+                connected = sum(consumer.sessions or 0 for consumer in of)
+                sessions.append(([*labels, does], float(connected)))
+    words = "Consumers (pop) and producers (push) seen when the doctor last ran; by their names."
+    yield _gauge("dbq_queue_consumers", words, (*QUEUE, "does"), counted)
+    words = "Sessions of the consumers and producers that were seen."
+    yield _gauge("dbq_queue_consumer_sessions", words, (*QUEUE, "does"), sessions)
 
 
 def _by_code(

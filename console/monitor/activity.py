@@ -335,7 +335,7 @@ def _session(row: SessionRow, objects: Objects, engine: str) -> Session:
         state_seconds=row.state_seconds,
         # Without a kind the session is hidden from this login, and a text stands for its statement.
         query=masked(row.query, objects.names) if row.query and row.kind else None,
-        blocked_by=tuple(dict.fromkeys(_document(row.blocked_by))),
+        blocked_by=tuple(dict.fromkeys(document(row.blocked_by))),
         locks=locks,
         has_locked_rows=bool(row.has_locked_rows),
         held_at_least_seconds=row.held_at_least_seconds,
@@ -347,7 +347,7 @@ def _locks(row: SessionRow, objects: Objects) -> tuple[Lock, ...]:
     """Its locks, without those on indexes, which come with their tables'."""
     found = [
         Lock(it.schema, it.queue, _name(it), lock, mode, granted)
-        for id_, lock, mode, granted in _document(row.locks)
+        for id_, lock, mode, granted in document(row.locks)
         for it in objects.by_id.get((lock == _ADVISORY, id_), ())
         if it.kind != "index" or not granted
     ]
@@ -365,7 +365,7 @@ def _waits_for(row: SessionRow, awaited: str | None) -> str | None:
     return " ".join(word for word in words if word)
 
 
-def _document(value: Any) -> list[Any]:
+def document(value: Any) -> list[Any]:
     """A JSON array; an engine without a type for JSON returns its text."""
     found: list[Any] = json.loads(value) if isinstance(value, str) else value
     return found or []

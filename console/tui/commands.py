@@ -25,7 +25,7 @@ from console.verbs.decisions import NOTE
 from console.verbs.queues import ADOPT, INSTALL, SMOKE
 from console.verbs.verb import Verb, is_filter, texts
 
-TABS = ("findings", "messages", "errors", "stuck", "waits", "slots", "sql", "audit")
+TABS = ("findings", "messages", "errors", "stuck", "waits", "slots", "sql", "audit", "consumers")
 
 
 class Shell(Protocol):

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from console.doctor.finding import Diagnosis
 from console.errors import ConsoleError, RefusedError
 from console.monitor.recording import Recorder
-from console.monitor.recording.segments import FINDINGS
+from console.monitor.recording.segments import CONSUMERS, FINDINGS
 from console.monitor.sampler import Reading, probe
 from console.tui.text import first_line
 
@@ -195,13 +195,15 @@ class PlaceRecording:
         if beside is not None:
             beside.sampled(reading)
 
-    def told(self, diagnoses: Iterable[Diagnosis]) -> None:
-        """Keep what the doctor found."""
-        from console.doctor.recording import findings  # noqa: PLC0415  # as below
+    def told(self, diagnoses: Sequence[Diagnosis]) -> None:
+        """Keep what the doctor found, and whom it saw."""
+        from console.doctor.recording import consumers, findings  # noqa: PLC0415  # as below
 
         recorder = self._recorder
         if recorder is not None:
-            recorder.add(FINDINGS, findings(diagnoses, datetime.now(UTC)))
+            at = datetime.now(UTC)
+            recorder.add(FINDINGS, findings(diagnoses, at))
+            recorder.add(CONSUMERS, consumers(diagnoses, at))
 
     def _open(self) -> None:
         # Loaded in the feed's thread: the console shall start at once.

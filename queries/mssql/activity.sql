@@ -279,6 +279,74 @@ SELECT
     NULL
 FROM (SELECT DISTINCT l.unit FROM @locks AS l WHERE l.unit IS NOT NULL AND l.ours = 1) AS d;
 
+-- name: clients
+-- a row for each client's session in this database that locks rows of :relations, is one of :sessions, or whose last statement has one of :names in it; at most 1,000
+-- :relations, :sessions and :names are JSON arrays. session: as claimed_by names it. query: the last statement, where
+-- it has such a name; statement_seconds: since when. relations: [id of a table, ...].
+DECLARE @relations nvarchar(max) = :relations;
+DECLARE @sessions nvarchar(max) = :sessions;
+DECLARE @names nvarchar(max) = :names;
+DECLARE @locks TABLE (session_id int NOT NULL, id bigint NOT NULL);
+INSERT INTO @locks (session_id, id)
+SELECT DISTINCT
+    l.request_session_id,
+    l.resource_associated_entity_id
+FROM sys.dm_tran_locks AS l
+INNER JOIN OPENJSON(@relations) AS given ON l.resource_associated_entity_id = CAST(given.[value] AS bigint)
+WHERE
+    l.resource_database_id = DB_ID() AND l.resource_type = N'OBJECT' AND l.request_status = N'GRANT'
+    AND l.request_mode IN (N'IX', N'IU', N'SIX', N'UIX');
+SELECT TOP (1000)
+    CAST(c.session_id AS int) AS session_id,
+    c.session AS session,
+    c.login_name AS user_name,
+    NULLIF(c.program_name, N'') AS application_name,
+    c.host AS host,
+    c.connected_seconds AS connected_seconds,
+    c.statement_seconds AS statement_seconds,
+    CASE WHEN n.named = 1 THEN c.query END AS query,
+    w.relations AS relations
+FROM (
+    SELECT
+        s.session_id,
+        -- As the procedures write claimed_by: the login time in UTC, which the server keeps in local time.
+        CONCAT(N'session=', s.session_id, N' login=', CONVERT(nvarchar(23), CAST(DATEADD(
+            minute, -DATEPART(tzoffset, SYSDATETIMEOFFSET()), s.login_time
+        ) AS datetime2(3)), 126), N'Z') AS session,
+        s.login_name,
+        s.program_name,
+        COALESCE(s.host_name, k.client_net_address) AS host,
+        CAST(DATEDIFF_BIG(MILLISECOND, s.login_time, GETDATE()) AS float) / 1000 AS connected_seconds,
+        CAST(DATEDIFF_BIG(MILLISECOND, COALESCE(r.start_time, s.last_request_start_time), GETDATE()) AS float) / 1000 AS statement_seconds,
+        LEFT(x.text, 1000) AS query
+    FROM sys.dm_exec_sessions AS s
+    LEFT JOIN sys.dm_exec_requests AS r ON s.session_id = r.session_id
+    LEFT JOIN sys.dm_exec_connections AS k ON s.session_id = k.session_id AND k.parent_connection_id IS NULL
+    OUTER APPLY sys.dm_exec_sql_text(COALESCE(r.sql_handle, k.most_recent_sql_handle)) AS x
+    WHERE s.is_user_process = 1 AND s.database_id = DB_ID() AND s.session_id <> @@SPID
+) AS c
+CROSS APPLY (
+    SELECT
+        CASE
+            WHEN EXISTS (
+                SELECT 1 FROM OPENJSON(@names) AS asked
+                WHERE CHARINDEX(asked.[value] COLLATE DATABASE_DEFAULT, LOWER(c.query) COLLATE DATABASE_DEFAULT) > 0
+            ) THEN 1
+            ELSE 0
+        END AS named
+) AS n
+CROSS APPLY (
+    SELECT N'[' + STUFF((
+        SELECT CONCAT(N',', l.id) AS [text()] FROM @locks AS l WHERE l.session_id = c.session_id
+        FOR XML PATH('')
+    ), 1, 1, N'') + N']' AS relations
+) AS w
+WHERE
+    w.relations IS NOT NULL OR n.named = 1
+    OR EXISTS (
+        SELECT 1 FROM OPENJSON(@sessions) AS asked WHERE asked.[value] COLLATE DATABASE_DEFAULT = c.session COLLATE DATABASE_DEFAULT
+    );
+
 -- name: counters
 -- the cumulative waits of the server (in Azure SQL Database: of the database) without the benign ones, and those at the indexes of :relations, a JSON array
 -- What tells of no trouble is left out: threads that have nothing to do, or that wait because they should.

@@ -439,6 +439,90 @@ FROM (
     -- end
 ) AS l
 
+-- name: consumers
+-- a row for each name that the newest 1,000 claims carry, and the newest 1,000 done and failed in a minute: how many
+-- popped_at: its last pop that left a trace; recent: of its pops of the last minute those still there, and
+-- recent_seconds: how long they lasted until now, together. looked: claims of all names that were read.
+SELECT
+    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
+    CAST(N'{queue}' AS nvarchar(128)) AS queue,
+    popped.claimed_by AS claimed_by,
+    COUNT_BIG(CASE WHEN popped.claimed = 1 THEN 1 END) AS claims,
+    MAX(popped.at) AS popped_at,
+    COUNT_BIG(CASE WHEN popped.seconds < 60 THEN 1 END) AS recent,
+    COALESCE(SUM(CASE WHEN popped.seconds < 60 THEN popped.seconds END), 0e0) AS recent_seconds,
+    SUM(COUNT_BIG(CASE WHEN popped.claimed = 1 THEN 1 END)) OVER () AS looked
+FROM (
+    SELECT
+        found.claimed,
+        found.claimed_by,
+        found.at,
+        CASE WHEN found.at > SYSUTCDATETIME() THEN 0e0 ELSE CAST(DATEDIFF_BIG(microsecond, found.at, SYSUTCDATETIME()) / 1e6 AS float) END AS seconds
+    FROM (
+        SELECT
+            newest.claimed,
+            newest.claimed_by,
+            newest.at
+        FROM (
+            SELECT TOP (1000)
+                1 AS claimed,
+                -- when role claimed_by
+                CAST(m.[{claimed_by}] AS nvarchar(450)) COLLATE DATABASE_DEFAULT AS claimed_by,
+                -- end
+                -- when no role claimed_by
+                CAST(NULL AS nvarchar(450)) AS claimed_by,
+                -- end
+                -- when role claimed_at
+                CAST(m.[{claimed_at}] AS datetime2(7)) AS at
+                -- end
+                -- when no role claimed_at
+                CAST(NULL AS datetime2(7)) AS at
+                -- end
+            FROM [{schema}].[{table}] AS m {reading}
+            WHERE {is_claimed}
+            -- Somebody else's table may have no index that gives them in this order.
+            -- when installed=yes
+            ORDER BY m.[{claimed_at}] DESC
+            -- end
+        ) AS newest
+        -- when installed=yes
+        -- when defined is_done
+        UNION ALL
+        SELECT
+            ended.claimed,
+            ended.claimed_by,
+            ended.at
+        FROM (
+            SELECT TOP (1000)
+                0 AS claimed,
+                CAST(m.[{claimed_by}] AS nvarchar(450)) AS claimed_by,
+                CAST(m.[{claimed_at}] AS datetime2(7)) AS at
+            FROM [{schema}].[{table}] AS m {reading}
+            WHERE {is_done} AND m.[{done_at}] > DATEADD(second, -60, SYSUTCDATETIME())
+            ORDER BY m.[{done_at}] DESC
+        ) AS ended
+        -- end
+        -- when defined is_error
+        UNION ALL
+        SELECT
+            failed.claimed,
+            failed.claimed_by,
+            failed.at
+        FROM (
+            SELECT TOP (1000)
+                0 AS claimed,
+                CAST(m.[{claimed_by}] AS nvarchar(450)) AS claimed_by,
+                CAST(m.[{claimed_at}] AS datetime2(7)) AS at
+            FROM [{schema}].[{table}] AS m {reading}
+            WHERE {is_error} AND m.[{done_at}] > DATEADD(second, -60, SYSUTCDATETIME())
+            ORDER BY m.[{done_at}] DESC
+        ) AS failed
+        -- end
+        -- end
+    ) AS found
+) AS popped
+GROUP BY popped.claimed_by
+
 -- name: estimate
 -- one row: about how many rows there are of each state; nothing to a login that does not see the row counts
 -- By the engine's own counts (row_count): of all rows where every row is ready; of the index that each state has

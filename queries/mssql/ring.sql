@@ -1576,6 +1576,55 @@ FROM (
     ) AS failed
 ) AS l
 
+-- name: consumers
+-- a row for each name that the newest 1,000 claims carry, and the newest 1,000 that failed in a minute; see monitor.sql
+SELECT
+    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
+    CAST(N'{queue}' AS nvarchar(128)) AS queue,
+    popped.claimed_by AS claimed_by,
+    COUNT_BIG(CASE WHEN popped.claimed = 1 THEN 1 END) AS claims,
+    MAX(popped.at) AS popped_at,
+    COUNT_BIG(CASE WHEN popped.seconds < 60 THEN 1 END) AS recent,
+    COALESCE(SUM(CASE WHEN popped.seconds < 60 THEN popped.seconds END), 0e0) AS recent_seconds,
+    SUM(COUNT_BIG(CASE WHEN popped.claimed = 1 THEN 1 END)) OVER () AS looked
+FROM (
+    SELECT
+        found.claimed,
+        found.claimed_by,
+        found.at,
+        CASE WHEN found.at > SYSUTCDATETIME() THEN 0e0 ELSE CAST(DATEDIFF_BIG(microsecond, found.at, SYSUTCDATETIME()) / 1e6 AS float) END AS seconds
+    FROM (
+        SELECT
+            newest.claimed,
+            newest.claimed_by,
+            newest.at
+        FROM (
+            SELECT TOP (1000)
+                1 AS claimed,
+                CAST(h.claimed_by AS nvarchar(450)) AS claimed_by,
+                CAST(h.claimed_at AS datetime2(7)) AS at
+            FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
+            WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL
+            ORDER BY h.claimed_at DESC
+        ) AS newest
+        UNION ALL
+        SELECT
+            failed.claimed,
+            failed.claimed_by,
+            failed.at
+        FROM (
+            SELECT TOP (1000)
+                0 AS claimed,
+                CAST(h.claimed_by AS nvarchar(450)) AS claimed_by,
+                CAST(h.claimed_at AS datetime2(7)) AS at
+            FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
+            WHERE h.done_at IS NOT NULL AND h.done_at > DATEADD(second, -60, SYSUTCDATETIME())
+            ORDER BY h.done_at DESC
+        ) AS failed
+    ) AS found
+) AS popped
+GROUP BY popped.claimed_by
+
 -- name: estimate
 -- one row: about how many messages in hand are claimed and in error; nothing to a login that does not see the row counts
 -- Each state has an index; see monitor.sql. A ring's depth is its gap.

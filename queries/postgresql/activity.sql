@@ -306,6 +306,58 @@ FROM prepared AS p
 LEFT JOIN touching AS t ON p.virtualtransaction = t.prepared_as
 WHERE t.prepared_as IS NOT NULL OR p.gid IN (SELECT e.gid FROM edges AS e WHERE e.gid IS NOT NULL);
 
+-- name: clients
+-- a row for each client's session in this database that locks rows of :relations, is one of :sessions, or whose last statement has one of :names in it; at most 1,000
+-- session: as claimed_by names it. query: the last statement, where it has such a name; statement_seconds: how
+-- long ago it began. relations: [id of a table or sequence, ...].
+WITH here AS MATERIALIZED (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database()),
+
+writing AS MATERIALIZED (
+    SELECT
+        l.pid,
+        json_agg(DISTINCT CAST(l.relation AS bigint)) AS relations
+    FROM pg_locks AS l
+    INNER JOIN here AS h ON l.database = h.oid
+    WHERE
+        l.locktype = 'relation' AND l.granted AND l.mode IN ('RowShareLock', 'RowExclusiveLock')
+        AND CAST(CAST(l.relation AS bigint) AS text) = ANY(CAST(:relations AS text[]))
+    GROUP BY l.pid
+),
+
+client AS MATERIALIZED (
+    SELECT
+        a.pid,
+        format('pid=%s start=%s', a.pid, to_char(a.backend_start AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')) AS session,
+        a.usename,
+        a.application_name,
+        a.client_addr,
+        a.backend_start,
+        a.query_start,
+        left(a.query, 1000) AS query
+    FROM pg_stat_activity AS a
+    WHERE a.datname = current_database() AND a.backend_type IS NOT DISTINCT FROM 'client backend' AND a.pid <> pg_backend_pid()
+)
+
+SELECT
+    c.pid AS session_id,
+    CASE WHEN c.backend_start IS NOT NULL THEN c.session END AS session,
+    CAST(c.usename AS text) AS user_name,
+    nullif(c.application_name, '') AS application_name,
+    CASE WHEN c.backend_start IS NOT NULL THEN coalesce(host(c.client_addr), 'local') END AS host,
+    CAST(EXTRACT(EPOCH FROM clock_timestamp() - c.backend_start) AS double precision) AS connected_seconds,
+    CAST(EXTRACT(EPOCH FROM clock_timestamp() - c.query_start) AS double precision) AS statement_seconds,
+    CASE WHEN n.named THEN c.query END AS query,
+    w.relations AS relations
+FROM client AS c
+LEFT JOIN writing AS w ON c.pid = w.pid
+CROSS JOIN LATERAL (
+    SELECT EXISTS (
+        SELECT FROM unnest(CAST(:names AS text[])) AS asked (name) WHERE strpos(lower(c.query), asked.name) > 0
+    ) AS named
+) AS n
+WHERE w.pid IS NOT NULL OR n.named OR c.session = ANY(CAST(:sessions AS text[]))
+LIMIT 1000;
+
 -- name: horizon
 -- at most 5 rows, the oldest first: who keeps dead rows of this database from vacuum, whatever queue they are of
 -- seconds: of its transaction; a replication slot has none. A session's own snapshot is let go between

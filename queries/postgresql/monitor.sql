@@ -441,6 +441,79 @@ FROM (
     -- end
 ) AS l
 
+-- name: consumers
+-- a row for each name that the newest 1,000 claims carry, and the newest 1,000 done and failed in a minute: how many
+-- popped_at: its last pop that left a trace; recent: of its pops of the last minute those still there, and
+-- recent_seconds: how long they lasted until now, together. looked: claims of all names that were read.
+SELECT
+    CAST('{schema}' AS text) AS schema,
+    CAST('{queue}' AS text) AS queue,
+    popped.claimed_by AS claimed_by,
+    count(*) FILTER (WHERE popped.claimed) AS claims,
+    max(popped.at) AS popped_at,
+    count(*) FILTER (WHERE popped.seconds < 60) AS recent,
+    coalesce(sum(popped.seconds) FILTER (WHERE popped.seconds < 60), 0) AS recent_seconds,
+    CAST(sum(count(*) FILTER (WHERE popped.claimed)) OVER () AS bigint) AS looked
+FROM (
+    (
+        SELECT
+            true AS claimed,
+            -- when defined claimed_by
+            CAST({claimed_by} AS text) AS claimed_by,
+            -- end
+            -- when not defined claimed_by
+            CAST(NULL AS text) AS claimed_by,
+            -- end
+            -- when defined claimed_at
+            CAST({claimed_at} AS timestamptz) AS at
+            -- end
+            -- when not defined claimed_at
+            CAST(NULL AS timestamptz) AS at
+            -- end
+        FROM "{schema}"."{table}" AS m
+        WHERE {is_claimed}
+        -- Somebody else's table may have no index that gives them in this order.
+        -- when installed=yes
+        ORDER BY {claimed_at} DESC
+        -- end
+        LIMIT 1000
+    )
+    -- when installed=yes
+    -- when defined is_done
+    UNION ALL
+    (
+        SELECT
+            false,
+            m."{claimed_by}",
+            m."{claimed_at}"
+        FROM "{schema}"."{table}" AS m
+        WHERE {is_done} AND m."{done_at}" > statement_timestamp() - interval '60 seconds'
+        ORDER BY m."{done_at}" DESC LIMIT 1000
+    )
+    -- end
+    -- when defined is_error
+    UNION ALL
+    (
+        SELECT
+            false,
+            m."{claimed_by}",
+            m."{claimed_at}"
+        FROM "{schema}"."{table}" AS m
+        WHERE {is_error} AND m."{done_at}" > statement_timestamp() - interval '60 seconds'
+        ORDER BY m."{done_at}" DESC LIMIT 1000
+    )
+    -- end
+    -- end
+) AS found
+CROSS JOIN LATERAL (
+    SELECT
+        found.claimed,
+        found.claimed_by,
+        found.at,
+        CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - found.at, interval '0')) AS double precision) AS seconds
+) AS popped
+GROUP BY popped.claimed_by
+
 -- name: estimate
 -- one row: about how many rows there are of each state, whatever vacuum and analyze last thought
 -- By pages: from so many (pages) of the table, evenly over it, or all that it has. Vacuum would not do: it takes

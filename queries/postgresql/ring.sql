@@ -1178,6 +1178,47 @@ FROM (
     )
 ) AS m
 
+-- name: consumers
+-- a row for each name that the newest 1,000 claims carry, and the newest 1,000 that failed in a minute; see monitor.sql
+SELECT
+    CAST('{schema}' AS text) AS schema,
+    CAST('{queue}' AS text) AS queue,
+    popped.claimed_by AS claimed_by,
+    count(*) FILTER (WHERE popped.claimed) AS claims,
+    max(popped.at) AS popped_at,
+    count(*) FILTER (WHERE popped.seconds < 60) AS recent,
+    coalesce(sum(popped.seconds) FILTER (WHERE popped.seconds < 60), 0) AS recent_seconds,
+    CAST(sum(count(*) FILTER (WHERE popped.claimed)) OVER () AS bigint) AS looked
+FROM (
+    (
+        SELECT
+            true AS claimed,
+            m.claimed_by,
+            m.claimed_at AS at
+        FROM "{schema}"."{queue}_in_hand" AS m
+        WHERE {is_claimed}
+        ORDER BY m.claimed_at DESC LIMIT 1000
+    )
+    UNION ALL
+    (
+        SELECT
+            false,
+            m.claimed_by,
+            m.claimed_at
+        FROM "{schema}"."{queue}_in_hand" AS m
+        WHERE m.done_at > statement_timestamp() - interval '60 seconds'
+        ORDER BY m.done_at DESC LIMIT 1000
+    )
+) AS found
+CROSS JOIN LATERAL (
+    SELECT
+        found.claimed,
+        found.claimed_by,
+        found.at,
+        CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - found.at, interval '0')) AS double precision) AS seconds
+) AS popped
+GROUP BY popped.claimed_by
+
 -- name: estimate
 -- one row: about how many messages in hand are claimed and in error
 -- From pages: see heap.sql.

@@ -30,6 +30,7 @@ QUEUE_VERBS = {
     "messages": ["NAME"],
     "errors": ["NAME"],
     "waits": ["NAME", "--seconds", "0"],
+    "consumers": ["NAME", "--seconds", "0"],
     "push": ["NAME", "x"],
     "pop": ["NAME"],
     "smoke": ["NAME"],

@@ -95,7 +95,7 @@ def test_a_verb_is_no_topic_and_says_where_its_help_is() -> None:
 def test_topics_are_completed() -> None:
     context = cli.make_context("dbq-console", ["help"], resilient_parsing=True)
     parameter = command("help").params[0]
-    assert complete_topics(context, parameter, "con") == ["configuration", "connections"]
+    assert complete_topics(context, parameter, "conn") == ["connections"]
     done = CliRunner().invoke(
         cli,
         env={
@@ -105,7 +105,8 @@ def test_topics_are_completed() -> None:
         },
         prog_name="dbq-console",
     )
-    assert done.output.split() == ["plain,configuration", "plain,connections"]
+    topics = ("configuration", "connections", "consumers")
+    assert done.output.split() == [f"plain,{topic}" for topic in topics]
 
 
 @pytest.mark.parametrize("name", DESIGNS)

@@ -32,6 +32,7 @@ LOOKS = [
     ["check", "NAME"],
     ["check", "--plugin"],
     ["waits", "NAME", "--seconds", "0"],
+    ["consumers", "NAME", "--seconds", "0"],
     ["audit"],
     ["requeue", "NAME"],
     ["purge", "NAME", "--dry-run"],

@@ -6,6 +6,8 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,15 @@ from prometheus_client.parser import text_string_to_metric_families as plain_met
 from psycopg.sql import SQL, Identifier
 from sqlalchemy import make_url
 
+from console.catalog import installed_queue
+from console.designs import design
+from console.doctor.finding import Diagnosis
 from console.metrics.alerts import Limited, alerts
-from console.metrics.exporter import address
+from console.metrics.exporter import ConnectionState, address, families
+from console.monitor.consumers import Consumer, Consumers
 from console.monitor.limits import DEFAULTS
+from console.monitor.recording.segments import snapshot_of
+from console.monitor.sampler import Reading
 from tests.cli.calls import Console, Process, call
 from tests.cli.conftest import Install
 from tests.cli.test_grammar import _WATCHED as WATCHED
@@ -159,6 +167,38 @@ def test_what_cannot_be_read_has_no_figures_and_nothing_may_write(empty: Console
     assert figures(found, "sound")["dbq_queue_ready_messages"] == 0
     unread = {n: v for n, v in figures(found, "gone").items() if n != "dbq_queue_unexamined"}
     assert unread == {"dbq_queue_up": 0}
+
+
+def test_consumers_are_counted_where_all_of_them_can_be_seen() -> None:
+    queue = installed_queue("public", "mail", design("fifo"), {})
+    seen = snapshot_of({"schema": "public", "queue": "mail"}, "here")
+    both, pusher, gone = (
+        Consumer(name, does, None, None, None, sessions, *[None] * 5)  # type: ignore[arg-type]
+        for name, does, sessions in (
+            ("a", ("pop", "push"), 2),
+            ("b", ("push",), 3),
+            ("c", ("pop",), 0),
+        )
+    )
+    there = Consumers(queue, datetime.now(UTC), (both, pusher, gone))
+    hidden = replace(there, missing={"sessions": "no right"})
+    counted = {}
+    for of in (there, hidden):
+        examined = Diagnosis(queue, (), figures=seen, consumers=of)
+        state = ConnectionState(Reading("here", (seen,)), 1.0, [examined], 1.0)
+        samples = [one for family in families([state]) for one in family.samples]
+        counted[of is there] = {
+            (one.name.removeprefix("dbq_queue_"), one.labels["does"]): one.value
+            for one in samples
+            if "does" in one.labels
+        }
+    assert counted[True] == {
+        ("consumers", "pop"): 1,
+        ("consumers", "push"): 2,
+        ("consumer_sessions", "pop"): 2,
+        ("consumer_sessions", "push"): 5,
+    }
+    assert counted[False] == {}, "a part of them would be a false figure"
 
 
 def test_a_database_that_is_not_there_is_down() -> None:

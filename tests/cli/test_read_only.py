@@ -12,6 +12,7 @@ LOOKING = {
     "messages": ["{queue}", "--payload"],
     "errors": ["{queue}"],
     "waits": ["{queue}", "--seconds", "0"],
+    "consumers": ["{queue}", "--seconds", "0"],
     "roles": [],
 }
 

@@ -32,6 +32,7 @@ from console.actions.rows import SelectedError
 from console.designs import DESIGNS, LIBRARIES, Flow, Order, designs_on
 from console.engines import Database
 from console.errors import UsageError
+from console.monitor.consumer_watch import ConsumerWatch
 from console.monitor.errors import error_groups
 from console.monitor.filters import parse
 from console.monitor.messages import read_page
@@ -147,6 +148,7 @@ def live(database: Database, variant: Variant) -> None:
     pop.pop(database, queue, taken.extend, wait_seconds=0.02)
     take_sample(database)
     assert probe(database, [queue]) is not None
+    assert ConsumerWatch(database).look([queue], {})
     assert not upgrade.plan(database, queue).needed
     assert maintain.plan(database, queue).measures.tables
     estimate_depths(client)

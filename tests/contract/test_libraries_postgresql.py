@@ -250,6 +250,8 @@ def test_release_goes_by_the_threshold_that_status_goes_by(
         assert found["stuck"] == stuck
         (claim,) = found["claims"]
         assert claim["owner"] == ("gone" if stuck else "unknown")
+        (worker,) = ask("consumers", name, "--seconds", "0")["consumers"]
+        assert (worker["claims"], worker["sessions"], worker["does"]) == (1, None, ["pop"])
         (examined,) = ask("doctor", name)["queues"]
         figures_ = ask("report", name)["figures"]
         assert figures_["stuck"] == stuck

@@ -90,6 +90,7 @@ LOOKING = {
     "messages": "messages mail --payload",
     "errors": "errors mail",
     "waits": "waits --seconds 0",
+    "consumers": "consumers mail --seconds 0",
     "doctor": "doctor",
     "report": "report orders",
     "audit": "audit",
@@ -286,6 +287,7 @@ TABS_SHOW = {
     "sql": "all as this console installs it",
     "audit": "1 action",
     "history": "Nothing is recorded here.",
+    "consumers": "as of ",
 }
 """What each tab of a ring shows of `orders`."""
 SCREENS: dict[str, tuple[Callable[[ConsoleApp], object], str]] = {

@@ -46,6 +46,7 @@ _RATES = {
     "audit": 1,
     "report": 1,
     "waits": 1,
+    "consumers": 1,
 }
 """How often each comes beside the others."""
 
@@ -99,6 +100,7 @@ class Operators:
             "history": [name],
             "report": [name, *SOON],
             "waits": [name, "--seconds", "1"],
+            "consumers": [name, "--seconds", "1"],
         }
         return Order([verb, *words.get(verb, []), "--json"])
 

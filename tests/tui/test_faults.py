@@ -85,6 +85,7 @@ KINDS = (
     Kind("errors", lambda app, _: app.open_queue(MAIL, "errors"), r"no \[bold\]good"),
     Kind("stuck", lambda app, _: app.open_queue(MAIL, "stuck"), "3 claims|tester"),
     Kind("waits-tab", lambda app, _: app.open_queue(MAIL, "waits"), "[Nn]obody waits|waits"),
+    Kind("consumers", lambda app, _: app.open_queue(MAIL, "consumers"), "as of"),
     Kind("slots", lambda app, _: app.open_queue(RING, "slots"), "7 ready"),
     Kind("sql", lambda app, _: app.open_queue(MAIL, "sql"), "as this console installs it"),
     Kind("audit-tab", lambda app, _: app.open_queue(MAIL, "audit"), "install"),

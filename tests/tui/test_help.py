@@ -56,7 +56,7 @@ async def test_the_keys_of_the_digits_are_a_range_and_brackets_are_brackets() ->
         await console.pilot.pause()
         bindings = console.app.screen.active_bindings.values()
         keys = {words: keys for keys, words in keys_of(bindings)}
-        assert keys["the tab of that number"] == "1-9"
+        assert keys["the tab of that number"] == "0-9"
         assert keys["the previous chart"] == "["
         assert keys["one level back; never quits"] == "Escape q"
 

@@ -179,13 +179,13 @@ async def test_tabs_are_chosen_by_digits_arrows_tab_and_clicks() -> None:
         assert screen.tab is not None
         assert screen.tab.NAME == "sql"
         for number, name in enumerate(names, start=1):
-            await console.press(str(number))
+            await console.press(str(number % 10))
             assert name == screen.tab.NAME
             (shown,) = (one for one in screen._tabs if one.display)
             assert shown is screen.tab
             await settled(console.pilot)
             assert screen.focused is None or shown in screen.focused.ancestors
-        await console.press("9")
+        await console.press("0")
         assert names[-1] == screen.tab.NAME
         screen.set_focus(screen.query_one(TabLine))
         await console.press("right")
@@ -207,6 +207,13 @@ ABSENT = {
 }
 
 
+TITLES = {
+    "fifo": "3 4 Stuck 5 Waits 6 7 SQL 8 Audit 9 History 0 Consumers",
+    "claim": "3 Errors 4 Stuck 5 Waits 6 7 SQL 8 Audit 9 0 Consumers",
+    "ring": "3 4 Stuck 5 Waits 6 Slots 7 SQL 8 Audit 9 0 Consumers",
+}
+
+
 @pytest.mark.parametrize("design_", ABSENT)
 async def test_a_digit_is_the_same_tab_for_every_design(design_: str) -> None:
     """What a design does not have stands there greyed, and says why."""
@@ -219,10 +226,8 @@ async def test_a_digit_is_the_same_tab_for_every_design(design_: str) -> None:
     async with opened() as console:
         screen = await open_queue(console, "orders", "", of_design)
         assert isinstance(screen.tab, FindingsTab)
-        assert (
-            "1 Findings 2 Messages 3 Errors 4 Stuck 5 Waits 6 Slots 7 SQL 8 Audit 9 History"
-            in console.picture
-        )
+        # What does not fit into 80 columns loses its title: first those that have nothing.
+        assert f"1 Findings 2 Messages {TITLES[design_]}" in console.picture
         line = screen.query_one(TabLine)
         grey = [one for one in line._said.spans if one.style == tone(line, "stale")]
         greyed = [line.said[one.start] for one in grey]

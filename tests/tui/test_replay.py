@@ -215,6 +215,7 @@ async def test_nothing_can_be_done_and_what_was_not_recorded_is_named(recording:
             if one.NAME not in {"findings", "history"}:
                 words = "has no slots" if one.NAME == "slots" else "A recording has no"
                 assert words in console.picture
+        screen.show_tab("history")
         await until(console.pilot, lambda: "ready up to 420" in console.picture)
         assert "claims_odd" in console.picture
 

@@ -18,7 +18,7 @@ DOCUMENTS = (
     ROOT / "tests" / "bench" / "README.md",
 )
 TOPICS = {
-    *("bench", "configuration", "connections", "designs", "doctor", "foreign-queues"),
+    *("bench", "configuration", "connections", "consumers", "designs", "doctor", "foreign-queues"),
     *("history", "metrics", "notifications", "pipeline", "safety"),
 }
 WORDS = 8

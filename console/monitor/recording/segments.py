@@ -115,7 +115,31 @@ ACTIONS = RecordKind(
 )
 """An operator's action, when it began and again when it ended; `note`: what the verb note keeps."""
 
-KINDS = {kind.name: kind for kind in (SAMPLES, LINKS, WAITS, FINDINGS, ACTIONS)}
+CONSUMERS = RecordKind(
+    "consumers",
+    {
+        **_QUEUE,
+        "late": COUNT,
+        "name": TEXT,
+        "does": TEXT,
+        "program": TEXT,
+        "host": TEXT,
+        "user": TEXT,
+        "sessions": COUNT,
+        "since": TIME,
+        "last_pop": TIME,
+        "last_call": TIME,
+        "messages_per_second": NUMBER,
+        "claims": COUNT,
+        "identities": TEXT,
+    },
+)
+"""Who popped and pushed, a row each; one without any name or doing where nobody was seen.
+
+`late`: how many messages waited for too long at that moment; `identities`: its sessions, by line.
+"""
+
+KINDS = {kind.name: kind for kind in (SAMPLES, LINKS, WAITS, FINDINGS, ACTIONS, CONSUMERS)}
 
 
 def samples(reading: Reading, at: datetime) -> Iterator[Row]:

@@ -19,6 +19,7 @@ from console.tui.open_connection import OpenConnection
 from console.tui.screens.audit import AuditTab
 from console.tui.screens.live import LiveScreen
 from console.tui.store import QueueKey, QueueView
+from console.tui.tabs.consumers import ConsumersTab
 from console.tui.tabs.errors import ErrorsTab
 from console.tui.tabs.findings import FindingsTab
 from console.tui.tabs.history import HistoryTab
@@ -42,8 +43,9 @@ TABS: tuple[type[QueueTab], ...] = (
     SqlTab,
     AuditTab,
     HistoryTab,
+    ConsumersTab,
 )
-"""In the order of their digits, which are the same for every queue."""
+"""In the order of their digits, which are the same for every queue; the tenth has 0."""
 
 
 class QueueScreen(LiveScreen):
@@ -74,13 +76,13 @@ class QueueScreen(LiveScreen):
         *(
             Binding(
                 str(number),
-                f"tab({number - 1})",
+                f"tab({(number - 1) % 10})",
                 "tab",
                 show=False,
-                key_display="1-9" if number == 1 else None,
+                key_display="0-9" if number == 0 else None,
                 tooltip="the tab of that number",
             )
-            for number in range(1, 10)
+            for number in range(10)
         ),
     ]
 

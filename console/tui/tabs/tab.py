@@ -50,16 +50,15 @@ class TabLine(Words, can_focus=True):
         """Say them; `absent`: those that have nothing to show, and only say why."""
         self._titles, self._chosen = tuple(titles), chosen
         width = max(1, self.app.size.width - 2)
-        texts = [f" {number} {title} " for number, title in enumerate(titles, start=1)]
+        digits = [(place + 1) % 10 for place in range(len(titles))]
+        texts = [f" {digit} {title} " for digit, title in zip(digits, titles, strict=True)]
         if sum(map(len, texts)) > width:
-            # The last one needs no blank behind it: all nine are just as wide as 80 columns.
-            texts = [f"{number} {title} " for number, title in enumerate(titles, start=1)]
-            texts[-1] = texts[-1].rstrip()
-        if sum(map(len, texts)) > width:
-            texts = [
-                f"{place + 1} {title} " if place == chosen else f"{place + 1} "
-                for place, title in enumerate(titles)
-            ]
+            texts = [text.lstrip() for text in texts]
+        # Those that only say why they have nothing first, then from the right but for the last.
+        last = len(titles) - 1
+        for place in sorted(range(len(titles)), key=lambda at: (at not in absent, at == last, -at)):
+            if sum(map(len, texts)) > width and place != chosen:
+                texts[place] = f"{digits[place]} "
         line = Text(no_wrap=True)
         self._ends = []
         mark = self.get_component_rich_style("tab-line--chosen", partial=True)
@@ -98,7 +97,11 @@ _PAUSE = 19
 class RefreshPace:
     """When it is due again, after how long the last answer took."""
 
-    def __init__(self, now: Callable[[], float], every_seconds: float) -> None:
+    def __init__(
+        self, now: Callable[[], float], every_seconds: float, pause: float = _PAUSE
+    ) -> None:
+        """`pause`: 0 for what takes its pauses itself."""
+        self._pause = pause
         self._now = now
         self._every = every_seconds
         self._asked_at: float | None = None
@@ -118,7 +121,7 @@ class RefreshPace:
         """The answer is there, or that there is none."""
         if self._asked_at is not None:
             took = self._now() - self._asked_at
-            self._next = self._now() + max(self._every - took, _PAUSE * took)
+            self._next = self._now() + max(self._every - took, self._pause * took)
 
 
 class QueueTab(Vertical):
@@ -258,6 +261,7 @@ NOT_RECORDED = {
     "errors": "A recording has no error texts: only how many errors there were.",
     "stuck": "A recording has no claims: only how many there were, and how many were stuck.",
     "waits": "A recording has no sessions.",
+    "consumers": "A recording has no sessions: consumers --recordings PATH lists who was seen.",
     "slots": "A recording has no slots: only the gap of a ring.",
     "sql": "A recording has no code of the queue.",
     "audit": "A recording has no audit: History shows the actions that were recorded.",

@@ -1,0 +1,268 @@
+"""Who has fallen silent: a consumer that popped regularly and pops no more while messages wait.
+
+Looks are samples: that a claim was not seen proves nothing by itself. A consumer that popped
+between so many looks of so many before does not by chance fail to do so in several looks in a row;
+when that is less likely than one in ten thousand it has stopped. One that holds a claim is at work,
+and one whose place another has taken is not missed.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import Any
+
+from console.catalog import Queue
+from console.doctor.consumption import IDLE_FOR_SECONDS
+from console.doctor.examination import command, some
+from console.doctor.finding import Code, Finding
+from console.engines import Database
+from console.errors import ConnectionFailedError, ConsoleError
+from console.formats import count, duration, moment
+from console.monitor.client_statements import POP
+from console.monitor.consumer_watch import ConsumerWatch
+from console.monitor.consumers import Consumer, Consumers
+from console.monitor.figures import Key, key_of
+from console.monitor.limits import Severity
+from console.monitor.recording.consumers import consumer_of, latest
+from console.monitor.snapshot import QueueSnapshot
+
+SILENT = Code(
+    "consumer_silent",
+    Severity.WARNING,
+    "a consumer that popped regularly pops no more, while messages wait",
+    judgement="consumers run outside the database: start it, or find out what it waits for",
+)
+_APART_SECONDS = 5.0
+"""Looks that follow faster tell nothing new."""
+_LEAST_POPS = 5
+_LEAST_SHARE = 0.5
+_CHANCE = 1e-4
+_SURE_LOOKS = 10
+"""After so few a new memory knows nothing of who popped before."""
+_WITHIN = timedelta(hours=1)
+"""Messages have to wait so soon after its last pop: else it was stopped when it was not needed."""
+_DAY = timedelta(days=1)
+_SHOWN = 5
+
+Recall = Callable[[Queue], Sequence[Mapping[str, Any]]]
+"""What was recorded of a queue's consumers."""
+
+
+@dataclass
+class _Record:
+    """What looks have shown of one consumer of a queue, by its name."""
+
+    newest: Consumer
+    seen_at: datetime
+    looks: int = 0
+    pops: int = 0
+    """Looks between which it popped."""
+    until_last: int = 0
+    """Looks until the last of them."""
+    first_pop: datetime | None = None
+    last_pop: datetime | None = None
+    silent: int = 0
+    """Looks in a row since then at which messages waited."""
+    silent_from: datetime | None = None
+
+    def saw(self, one: Consumer | None, at: datetime, *, late: bool) -> None:
+        self.looks += 1
+        popped = None if one is None else one.last_pop
+        if one is not None:
+            self.newest, self.seen_at = one, at
+        else:
+            self.newest = replace(self.newest, sessions=0, claims=0)
+        if popped is not None and (self.last_pop is None or popped > self.last_pop):
+            self.pops += 1
+            self.first_pop = self.first_pop or popped
+            self.last_pop, self.until_last = popped, self.looks
+            self.silent, self.silent_from = 0, None
+        elif late:
+            self.silent += 1
+            self.silent_from = self.silent_from or at
+        else:
+            self.silent, self.silent_from = 0, None
+
+    def is_silent(self, at: datetime, least_seconds: float) -> bool:
+        share = self.pops / (self.until_last + 1)
+        if self.last_pop is None or self.silent_from is None or self.newest.claims:
+            return False
+        return (
+            self.pops >= _LEAST_POPS
+            and share >= _LEAST_SHARE
+            and (1 - share) ** self.silent <= _CHANCE
+            and (at - self.last_pop).total_seconds() >= least_seconds
+            and self.silent_from - self.last_pop <= _WITHIN
+        )
+
+    def as_json(self) -> dict[str, object]:
+        """Evidence of a finding."""
+        one = self.newest
+        last_pop = None if self.last_pop is None else self.last_pop.isoformat()
+        return {
+            "name": one.name,
+            "host": one.host,
+            "program": one.program,
+            "sessions": one.sessions,
+            "last_pop": last_pop,
+            "popped_in_looks": self.pops,
+            "of_looks": self.until_last,
+            "silent_looks": self.silent,
+        }
+
+    @property
+    def words(self) -> str:
+        """`worker-1 of 10.0.0.4 (last pop 2026-11-22 03:04:05 UTC, disconnected)`."""
+        one = self.newest
+        where = f" of {one.host}" if one.host else ""
+        state = "disconnected" if one.sessions == 0 else "connected"
+        state = "" if one.sessions is None else f", {state}"
+        when = f"last pop {moment(self.last_pop, UTC)}" if self.last_pop else (
+            f"last seen {moment(self.seen_at, UTC)}")  # fmt: skip
+        return f"{one.name or '?'}{where} ({when}{state})"
+
+
+class ConsumerMemory:
+    """What looks at a database's consumers have shown, one examination after the other."""
+
+    def __init__(
+        self,
+        database: Database,
+        recall: Recall | None = None,
+        *,
+        apart_seconds: float = _APART_SECONDS,
+    ) -> None:
+        """`recall`: asked once of a queue whose messages wait, for what was recorded of it."""
+        self._watch = ConsumerWatch(database)
+        self._recall = recall
+        self._apart = timedelta(seconds=apart_seconds)
+        self._records: defaultdict[Key, dict[str, _Record]] = defaultdict(dict)
+        self._looked: dict[Key, tuple[datetime, int]] = {}
+        """When last, and how often."""
+
+    def look(
+        self, queues: Sequence[Queue], snapshots: Mapping[Key, QueueSnapshot], late: set[Key]
+    ) -> tuple[dict[Key, Consumers], str]:
+        """Who is there, and why nobody could be seen. `late`: where messages wait for too long."""
+        rates = {key: one.pop_per_second for key, one in snapshots.items()}
+        for queue in queues:
+            key = key_of(queue)
+            if self._recall is not None and key in late and key not in self._looked:
+                self._remember(queue, self._recall(queue))
+        try:
+            found = self._watch.look(queues, rates)
+        except ConnectionFailedError:
+            raise
+        except ConsoleError as error:
+            return {}, error.why or error.what
+        for queue in queues:
+            key = key_of(queue)
+            self._saw(key, found[key].at, found[key].consumers, late=key in late)
+        return found, ""
+
+    def _remember(self, queue: Queue, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._watch.recall(queue, latest(rows))
+        for at, of in groupby(rows, lambda row: row["at"]):
+            seen = list(of)
+            consumers = [one for row in seen if (one := consumer_of(row)) is not None]
+            self._saw(key_of(queue), at, consumers, late=any(row.get("late") for row in seen))
+
+    def _saw(self, key: Key, at: datetime, seen: Iterable[Consumer], *, late: bool) -> None:
+        before, looks = self._looked.get(key, (None, 0))
+        if before is not None and at - before < self._apart:
+            return
+        self._looked[key] = (at, looks + 1)
+        records = self._records[key]
+        now: dict[str, Consumer] = {}
+        for one in seen:
+            if POP in one.does and one.name is not None:
+                now[one.name] = _together(now.get(one.name), one)
+        for name, one in now.items():
+            if name not in records:
+                # Whether it has popped since the look before, nobody knows.
+                records[name] = _Record(one, at, last_pop=one.last_pop if looks == 0 else None)
+        for name, record in list(records.items()):
+            record.saw(now.get(name), at, late=late)
+            if at - record.seen_at > _DAY:
+                del records[name]
+
+    def is_new(self, queue: Queue) -> bool:
+        """Whether it cannot know yet who has fallen silent."""
+        return self._looked.get(key_of(queue), (None, 0))[1] < _SURE_LOOKS
+
+    def silent(
+        self, queue: Queue, figures: QueueSnapshot, least_seconds: float = IDLE_FOR_SECONDS
+    ) -> Finding | None:
+        """The finding on those that have fallen silent; None: nobody has."""
+        key = key_of(queue)
+        if key not in self._looked:
+            return None
+        at, _ = self._looked[key]
+        records = self._records[key].values()
+        found = [one for one in records if one.is_silent(at, least_seconds)]
+        found.sort(key=lambda one: str(one.last_pop), reverse=True)
+        # Whoever began to pop after they had stopped has taken the place of one of them.
+        first = min((one.last_pop for one in found if one.last_pop), default=None)
+        new = sum(1 for one in records if first and one.first_pop and one.first_pop > first)
+        found = found[: max(0, len(found) - new)]
+        return _finding(queue, figures, found, at) if found else None
+
+    def popped_last(self, queue: Queue) -> list[str]:
+        """Who popped, in words, the last one first; those who never left a claim by when seen."""
+        records = self._records[key_of(queue)].values()
+        known = [one for one in records if one.last_pop is not None] or list(records)
+        known.sort(key=lambda one: str(one.last_pop or one.seen_at), reverse=True)
+        return [one.words for one in known]
+
+
+def _together(one: Consumer | None, other: Consumer) -> Consumer:
+    """Of one name, wherever they are."""
+    if one is None:
+        return other
+    pops = [pop for pop in (one.last_pop, other.last_pop) if pop is not None]
+    newer = other if other.sessions else one
+    sessions = None if None in (one.sessions, other.sessions) else (
+        (one.sessions or 0) + (other.sessions or 0))  # fmt: skip
+    claims = (one.claims or 0) + (other.claims or 0)
+    return replace(newer, last_pop=max(pops, default=None), sessions=sessions, claims=claims)
+
+
+def _finding(
+    queue: Queue, figures: QueueSnapshot, silent: Sequence[_Record], at: datetime
+) -> Finding:
+    one = silent[0]
+    since = one.last_pop or at
+    ready = count(figures.ready or 0, estimated="ready" in figures.estimated)
+    more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
+    gone = [record for record in silent if record.newest.sessions == 0]
+    state = "disconnected" if len(gone) == len(silent) else "connected, in part at least"
+    return Finding(
+        SILENT,
+        f"{one.newest.name}{more} popped regularly and has not popped for "
+        f"{duration((at - since).total_seconds())}, and {ready} are ready",
+        evidence={
+            "consumers": [record.as_json() for record in silent[:_SHOWN]],
+            "silent": len(silent),
+            "ready": figures.ready,
+            "age_seconds": figures.age_seconds,
+        },
+        estimated=("ready",) if "ready" in figures.estimated else (),
+        cause=f"it stopped, hangs or waits for something else ({state}): "
+        + some([record.words for record in silent], most=3),
+        consequence="the others pop alone; where they are too few the backlog grows",
+        since=since,
+        judgement="consumers run outside the database: start it, or find out what it waits for: "
+        f"{command(queue, 'consumers')}, {command(queue, 'waits')}",
+    )
+
+
+def naming(finding: Finding, who: Sequence[str]) -> Finding:
+    """The finding that consumers have stopped, with who they were where that is known."""
+    if not who:
+        return finding
+    cause = f"{finding.cause}; who popped last: {some(who, most=3)}"
+    return replace(
+        finding, cause=cause, evidence={**finding.evidence, "consumers": [*who[:_SHOWN]]}
+    )

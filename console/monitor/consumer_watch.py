@@ -1,0 +1,443 @@
+"""Who pops from a queue and who pushes to it, by what is there anyway: sessions, locks, claims.
+
+A session is known by its locks on the queue, by its last statement, or by a claim that names it;
+one that was seen once stays known while it is connected. Of what no claim names, nobody knows when
+it popped last and how fast: that is unknown, with the reason.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from console import sql
+from console.catalog import Kind, Queue
+from console.clock import utc
+from console.engines import Database, Product
+from console.errors import ConnectionFailedError, ConsoleError, RefusedError
+from console.monitor.activity import LOOK_SECONDS, Objects, document, find_objects
+from console.monitor.client_statements import POP, PUSH, has_own_table, names, pattern, said
+from console.monitor.consumers import Consumer, Consumers
+from console.monitor.figures import Key, key_of
+from console.monitor.owners import owner_of
+from console.monitor.sample_queries import be_careful, groups
+
+MOST = 1_000
+"""So many of a queue's claims are read, and so many sessions."""
+_WINDOW_SECONDS = 60.0
+"""Over so long the claims that were seen tell how the pops are shared out."""
+_LEAST_SECONDS = 0.001
+_SHOWN = 20
+"""So many sessions of a consumer are named."""
+_PAUSE_SECONDS = 0.1
+_PAUSE = 19
+"""A pause is at least so many times as long as the glance before it."""
+
+
+@dataclass(frozen=True)
+class ClientRow:
+    """What `activity.clients` returns: one session. None: there is none, or it is hidden."""
+
+    session_id: int
+    session: str | None
+    user_name: str | None
+    application_name: str | None
+    host: str | None
+    connected_seconds: float | None
+    statement_seconds: float | None
+    query: str | None
+    relations: Any
+
+
+@dataclass(frozen=True)
+class ClaimantRow:
+    """What `consumers` of a design returns: what claims carry one name."""
+
+    schema: str
+    queue: str
+    claimed_by: str | None
+    claims: int
+    popped_at: datetime | None
+    recent: int
+    recent_seconds: float
+    looked: int
+
+
+_Who = tuple[str | None, str | None, str | None, str | None]
+"""Name, program, host, user. Of claims whose session is not known only the name."""
+_NO_SESSION = (None, None, None)
+
+
+@dataclass
+class _Session:
+    """What is known of one session at one queue, as long as it is connected."""
+
+    row: ClientRow
+    since: datetime | None
+    names: set[str | None] = field(default_factory=set)
+    """Those that its claims carry besides it."""
+    does: set[str] = field(default_factory=set)
+    last_call: datetime | None = None
+
+    @property
+    def who(self) -> list[_Who]:
+        """It may pop for several."""
+        row = self.row
+        names = self.names or {None}
+        return [(n or row.application_name, row.application_name, row.host, row.user_name)
+                for n in names]  # fmt: skip
+
+
+@dataclass
+class _Claims:
+    """What the claims of one consumer told at one look."""
+
+    claims: int = 0
+    recent: int = 0
+    recent_seconds: float = 0.0
+
+
+@dataclass
+class _Known:
+    """What is known of one queue."""
+
+    sessions: dict[str, _Session] = field(default_factory=dict)
+    over: dict[str, _Session] = field(default_factory=dict)
+    """Sessions that are over and left claims."""
+    popped: dict[_Who, datetime] = field(default_factory=dict)
+    """The last pop that was seen of each."""
+    looks: deque[tuple[datetime, dict[_Who, _Claims]]] = field(default_factory=deque)
+    """Those of the last minute."""
+
+
+NOBODY: Mapping[Key, Sequence[ClaimantRow]] = {}
+
+
+class ConsumerWatch:
+    """Looks at the consumers of a database's queues, and remembers them while they are there."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._objects: dict[tuple[Key, ...], Objects] = {}
+        self._known: defaultdict[Key, _Known] = defaultdict(_Known)
+        self._hidden = ""
+        """Why the server refuses to show sessions."""
+
+    def recall(self, queue: Queue, recorded: Iterable[Consumer]) -> None:
+        """Those who were seen before: they are looked for by their sessions too."""
+        sessions = self._known[key_of(queue)].sessions
+        for one in recorded:
+            for identity in one.identities:
+                row = ClientRow(0, identity, one.user, one.program, one.host, *[None] * 4)
+                names = {one.name} - {one.program}
+                sessions[identity] = _Session(row, one.since, names, set(one.does), one.last_call)
+
+    def look(
+        self, queues: Sequence[Queue], pop_rates: Mapping[Key, float | None]
+    ) -> dict[Key, Consumers]:
+        """Once, in two statements; `pop_rates`: of the queues, where known. ConsoleError."""
+        claimants, problems, at = self._claimants(queues)
+        self.glance(queues, claimants)
+        lacking = self._database.capabilities.missing
+        hidden = lacking.get("waits") or lacking.get("sessions") or self._hidden
+        found = {}
+        for queue in queues:
+            key = key_of(queue)
+            over = sum(row.claims for row in claimants[key]) >= MOST
+            self._count(queue, claimants[key], at)
+            seen = self._consumers(queue, pop_rates.get(key), over=over)
+            missing = _missing(queue, hidden, problems.get(key, ""))
+            found[key] = Consumers(queue, at, tuple(sorted(seen, key=_order)), missing)
+        return found
+
+    def glances(self, queues: Sequence[Queue], seconds: float) -> int:
+        """At the sessions, for so long, in a twentieth of the time; how often. ConsoleError."""
+        ends_at, looks = time.monotonic() + seconds, 0
+        while (left := ends_at - time.monotonic()) > 0:
+            began = time.monotonic()
+            self.glance(queues)
+            looks += 1
+            time.sleep(min(left, max(_PAUSE_SECONDS, _PAUSE * (time.monotonic() - began))))
+        return looks
+
+    def glance(
+        self, queues: Sequence[Queue], claimants: Mapping[Key, Sequence[ClaimantRow]] = NOBODY
+    ) -> None:
+        """At the sessions alone: one that calls for a millisecond is seen by chance. ConsoleError.
+
+        `claimants`: as claims have just named them.
+        """
+        if "waits" in self._database.capabilities.missing:
+            return
+        keys = tuple(map(key_of, queues))
+        objects = self._objects.get(keys)
+        if objects is None or objects.queues != tuple(queues):
+            objects = self._objects[keys] = find_objects(self._database, queues)
+        try:
+            clients, at = self._clients(queues, claimants, objects)
+        except RefusedError as error:
+            self._hidden = error.why or error.what
+            return
+        for queue in queues:
+            self._meet(queue, claimants.get(key_of(queue), ()), clients, objects, at)
+
+    # What is asked.
+
+    def _claimants(
+        self, queues: Sequence[Queue]
+    ) -> tuple[dict[Key, list[ClaimantRow]], dict[Key, str], datetime]:
+        """By queue; why some could not be read; and the moment, by the database's clock."""
+        product = self._database.product
+        wanted = [queue for queue in queues if names_claims(queue, product)]
+        found: dict[Key, list[ClaimantRow]] = {key_of(queue): [] for queue in queues}
+        problems: dict[Key, str] = {}
+        at = utc()
+        for group in groups(wanted) if wanted else [()]:
+            parts = [
+                sql.part(f"{q.design.name}.consumers", product.dialect, q.scope(product))
+                for q in group
+            ]
+            try:
+                with self._database.transaction("read who claimed", read_only=True) as connection:
+                    at = be_careful(connection, self._database, LOOK_SECONDS).now or at
+                    for row in sql.union(connection, ClaimantRow, parts) if parts else ():
+                        found[row.schema, row.queue].append(row)
+            except ConnectionFailedError:
+                raise
+            except ConsoleError as error:
+                problems |= {key_of(queue): error.why or error.what for queue in group}
+        return found, problems, at
+
+    def _clients(
+        self,
+        queues: Sequence[Queue],
+        claimants: Mapping[Key, Sequence[ClaimantRow]],
+        objects: Objects,
+    ) -> tuple[list[ClientRow], datetime]:
+        product = self._database.product
+        sessions = {name for queue in queues for name in self._known[key_of(queue)].sessions}
+        for queue in queues:
+            owners = (owner_of(row.claimed_by, queue) for row in claimants.get(key_of(queue), ()))
+            sessions |= {owner.session for owner in owners if owner is not None}
+        asked = {name.lower() for queue in queues for name in names(product, queue)}
+        with self._database.transaction("read the sessions", read_only=True) as connection:
+            at = be_careful(connection, self._database, LOOK_SECONDS).now or utc()
+            rows = sql.rows(
+                connection,
+                ClientRow,
+                "activity.clients",
+                relations=product.array(objects.ids(advisory=False)),
+                sessions=product.array(sorted(sessions)),
+                names=product.array(sorted(asked)),
+            )
+        return rows, at
+
+    # What is kept of it.
+
+    def _meet(
+        self,
+        queue: Queue,
+        claimants: Sequence[ClaimantRow],
+        clients: Sequence[ClientRow],
+        objects: Objects,
+        at: datetime,
+    ) -> None:
+        known = self._known[key_of(queue)]
+        claimed: defaultdict[str, set[str | None]] = defaultdict(set)
+        for claimant in claimants:
+            if not _foreign(queue) and (owner := owner_of(claimant.claimed_by)) is not None:
+                claimed[owner.session].add(owner.consumer)
+        statement = pattern(self._database.product, queue)
+        sessions: dict[str, _Session] = {}
+        for row in clients:
+            name = row.session or str(row.session_id)
+            does = said(statement, queue, row.query)
+            places = [q for i in document(row.relations) for q in objects.queues_of(i)]
+            locks = key_of(queue) in places and has_own_table(queue)
+            if does or locks or name in claimed or name in known.sessions:
+                one = known.sessions.get(name) or _Session(row, _back(at, row.connected_seconds))
+                one.row = row
+                one.names |= claimed.get(name, set()) - {None}
+                one.does |= does | ({POP} if name in claimed else set())
+                one.last_call = _back(at, row.statement_seconds) if does else one.last_call
+                sessions[name] = one
+        before = {**known.over, **known.sessions}
+        known.over = {n: one for n, one in before.items() if n in claimed and n not in sessions}
+        known.sessions = sessions
+
+    def _count(self, queue: Queue, claimants: Sequence[ClaimantRow], at: datetime) -> None:
+        known = self._known[key_of(queue)]
+        claims: defaultdict[_Who, _Claims] = defaultdict(_Claims)
+        for claimant in claimants:
+            who, there = _claimant(claimant, queue, known)
+            if popped := claimant.popped_at:
+                known.popped[who] = max(popped, known.popped.get(who, popped))
+            claims[who].claims += claimant.claims
+            if not there and not keeps_done(queue):
+                continue  # who has left pops no more
+            claims[who].recent += claimant.recent
+            claims[who].recent_seconds += claimant.recent_seconds
+        known.looks.append((at, claims))
+        while at - known.looks[0][0] > timedelta(seconds=_WINDOW_SECONDS):
+            known.looks.popleft()
+        day = at - timedelta(days=1)
+        known.popped = {who: when for who, when in known.popped.items() if when > day}
+
+    # What comes of it.
+
+    def _consumers(self, queue: Queue, pop_rate: float | None, *, over: bool) -> Iterator[Consumer]:
+        """`over`: not all claims were read."""
+        known = self._known[key_of(queue)]
+        shares = _shares([claims for _, claims in known.looks], keeps=keeps_done(queue))
+        newest = known.looks[-1][1]
+        sessions: defaultdict[_Who, list[_Session]] = defaultdict(list)
+        for one in known.sessions.values():
+            for who in one.who:
+                sessions[who].append(one)
+        for who in {*sessions, *newest}:
+            # Its claims, and those of its name by sessions that nobody knows any more.
+            bare = (who[0], *_NO_SESSION)
+            alone = sum(other[0] == who[0] for other in sessions) == 1
+            if who == bare and who not in sessions and alone:
+                continue
+            whose = {who, bare} if alone and who[0] is not None else {who}
+            popped = [known.popped[one] for one in whose if one in known.popped]
+            does = {POP} if popped else set()
+            for session in sessions[who]:
+                does |= session.does
+            share = sum(shares.get(one, 0.0) for one in whose)
+            why = _why_not(queue, does, self._database.product)
+            rate = share * pop_rate if share and pop_rate is not None else None
+            made = Consumer(
+                *(who[0], tuple(sorted(does)), *who[1:]),
+                sessions=len({one.row.session_id for one in sessions[who]}),
+                since=min((one.since for one in sessions[who] if one.since), default=None),
+                last_pop=max(popped, default=None),
+                last_call=max((s.last_call for s in sessions[who] if s.last_call), default=None),
+                messages_per_second=rate,
+                identities=tuple(sorted(filter(None, (s.row.session for s in sessions[who]))))[
+                    :_SHOWN
+                ],
+                claims=None if why else sum(newest[w].claims for w in whose if w in newest),
+            )
+            yield _with_reasons(made, queue, why, seen=bool(share), over=over)
+
+
+def _claimant(row: ClaimantRow, queue: Queue, known: _Known) -> tuple[_Who, bool]:
+    """Whose the claims of that name are, and whether it may still pop."""
+    owner = None if _foreign(queue) else owner_of(row.claimed_by)
+    if owner is None:
+        return (row.claimed_by, *_NO_SESSION), True
+    there = owner.session in known.sessions
+    one = known.sessions.get(owner.session) or known.over.get(owner.session)
+    if one is None:
+        return (owner.consumer, *_NO_SESSION), False
+    of = one.row
+    name = owner.consumer or of.application_name
+    return (name, of.application_name, of.host, of.user_name), there
+
+
+def _shares(looks: Sequence[Mapping[_Who, _Claims]], *, keeps: bool) -> dict[_Who, float]:
+    """What part of the queue's pops is whose, by what was seen in a minute.
+
+    `keeps`: the row of a message stays when it is done, and is counted. Else a claim is seen the
+    likelier the longer it lasts: claims at a time divided by their mean age are as the rates.
+    """
+    weights: dict[_Who, float] = {}
+    if keeps:
+        weights = {who: float(one.recent) for who, one in looks[-1].items()}
+    else:
+        for who in {who for look in looks for who in look}:
+            seen = [look[who] for look in looks if who in look]
+            many = sum(one.recent for one in seen)
+            seconds = sum(one.recent_seconds for one in seen)
+            weights[who] = many * many / max(seconds, many * _LEAST_SECONDS) if many else 0.0
+    total = sum(weights.values())
+    return {who: weight / total for who, weight in weights.items()} if total else {}
+
+
+def _with_reasons(one: Consumer, queue: Queue, why: str, *, seen: bool, over: bool) -> Consumer:
+    """`why`: why no claim can name it; `seen`: whether a claim of the last minute does."""
+    unknown = {}
+    if one.last_pop is None:
+        unknown["last_pop"] = why or "no claim of it was seen yet"
+    if one.messages_per_second is None:
+        unknown["messages_per_second"] = why or (
+            "how many messages a second are popped from the queue is not known yet"
+            if seen
+            else "no claim of a session of it was seen in the last minute"
+        )
+    if why:
+        unknown["claims"] = why
+    if not one.sessions and _foreign(queue):
+        unknown["sessions"] = "its claims name no session of the server"
+    if one.name is None:
+        unknown["name"] = (
+            "it gives no name: neither when it pops, nor as application_name"
+            if one.sessions
+            else "its session is over, and its claims give no name"
+        )
+    if not one.does:
+        unknown["does"] = "it locks rows; no statement of it was seen that pops or pushes"
+    rated = ("messages_per_second",) if one.messages_per_second is not None else ()
+    return replace(
+        one,
+        sessions=None if "sessions" in unknown else one.sessions,
+        estimated=(*rated, "claims") if over and one.claims is not None else rated,
+        unknown=unknown,
+    )
+
+
+def _order(one: Consumer) -> tuple[object, ...]:
+    """Who pops first, then by name; without a name last."""
+    return (POP not in one.does, one.name is None, one.name or "", str(one.who))
+
+
+def names_claims(queue: Queue, product: Product) -> bool:
+    """Whether a claim of the queue says who claimed."""
+    claims = "claimed" in queue.states and sql.has(product, f"{queue.design.name}.consumers")
+    mapped = queue.kind is Kind.INSTALLED or "claimed_by" in queue.roles
+    return claims and mapped and queue.design.known
+
+
+def keeps_done(queue: Queue) -> bool:
+    """Whether the rows of a minute's pops are all there, done or not."""
+    return "done" in queue.states and queue.kind is Kind.INSTALLED
+
+
+def _foreign(queue: Queue) -> bool:
+    """Whether its claims name something else than sessions of the server."""
+    return bool(queue.design.library) or queue.kind is not Kind.INSTALLED
+
+
+def _why_not(queue: Queue, does: Iterable[str], product: Product) -> str:
+    """Why no claim can name them; empty: claims do."""
+    if set(does) == {PUSH}:
+        return "no row tells who pushed it"
+    if "claimed" not in queue.states:
+        return f"a pop of {queue.design.name} ends its message: no claim is left that names anybody"
+    if not names_claims(queue, product):
+        return "no column is mapped that says who claimed a message"
+    return ""
+
+
+def _missing(queue: Queue, hidden: str, problem: str) -> dict[str, str]:
+    found = {}
+    if hidden:
+        found["sessions"] = hidden
+    elif not has_own_table(queue):
+        found["sessions"] = (
+            f"{queue.table} has messages of several queues: locks and statements do not tell of "
+            "which one a session pops"
+        )
+    if problem:
+        found["claims"] = problem
+    return found
+
+
+def _back(at: datetime, seconds: float | None) -> datetime | None:
+    return None if seconds is None else at - timedelta(seconds=max(0.0, seconds))

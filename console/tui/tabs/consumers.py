@@ -1,0 +1,225 @@
+"""The tab Consumers of a queue: who pops from it, who pushes to it, and who has left."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import ClassVar
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+
+from console.formats import numbered, short_moment
+from console.monitor import consumer_words as words
+from console.monitor.client_statements import POP, PUSH
+from console.monitor.consumer_watch import ConsumerWatch
+from console.monitor.consumers import Consumer, Consumers
+from console.monitor.figures import key_of
+from console.monitor.recording.consumers import gone, latest, recorded
+from console.tui.context import Context
+from console.tui.open_connection import OpenConnection
+from console.tui.store import QueueKey, QueueView
+from console.tui.tabs.tab import DETAIL_FROM, ReadingTab, RefreshPace, take_keys
+from console.tui.text import Words, error_text, plain, say_lines, tone
+from console.tui.widgets.keyed_table import Column, KeyedTable
+
+_RECORDED_SECONDS = 30.0
+"""So often the recording is read again."""
+_GLANCES_SECONDS = 0.8
+"""So long the sessions are sampled before a reading: most calls take a millisecond."""
+
+
+@dataclass(frozen=True)
+class SeenConsumers:
+    """Those that are there, and those that are gone; None: nothing is recorded of those."""
+
+    now: Consumers
+    gone: tuple[Consumer, ...] | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One consumer, as it was seen at a moment of the database's clock."""
+
+    consumer: Consumer
+    at: datetime
+    left: str = ""
+    """When it was seen last; empty: it is there."""
+
+
+def _tone(row: Row) -> str:
+    return "quiet" if row.left or row.consumer.sessions == 0 else "strong"
+
+
+def _since(row: Row) -> str:
+    return row.left or words.ago(row.consumer.since, row.at)
+
+
+def _unless_gone(value: str, row: Row) -> str:
+    return "" if row.left else value
+
+
+COLUMNS: tuple[Column[Row], ...] = (
+    Column("who", "who", lambda r: plain(words.name(r.consumer)), _tone, 18, 40),
+    Column("does", "does", lambda r: words.does(r.consumer), "", 6, 12),
+    Column("sessions", "sessions",
+           lambda r: "gone" if r.left else words.sessions(r.consumer), _tone, 8, 8, right=True),
+    Column("pop", "last pop", lambda r: words.last_pop(r.consumer, r.at), "", 8, 12, right=True),
+    Column("call", "last call", lambda r: words.last_call(r.consumer, r.at), "quiet", 9, 12,
+           right=True),
+    Column("rate", "msg/s", lambda r: _unless_gone(words.per_second(r.consumer), r), "", 7, 9,
+           right=True),
+    Column("claims", "claims", lambda r: _unless_gone(words.claims(r.consumer), r), "", 6, 8,
+           right=True),
+    Column("since", "connected", _since, "quiet", 11, 15, right=True),
+    Column("where", "where", lambda r: plain(words.where(r.consumer)), "quiet", 10, 60),
+)  # fmt: skip
+LOST_FIRST = ("where", "since", "call")
+
+
+class ConsumersTab(ReadingTab[SeenConsumers]):
+    """Samples while it is in sight, and remembers whom it has seen meanwhile."""
+
+    NAME: ClassVar[str] = "consumers"
+    TITLE: ClassVar[str] = "Consumers"
+    EVERY_SECONDS: ClassVar[float] = 1.0
+    PACE_SECONDS: ClassVar[float] = 1.0
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("a", "act", "actions on its claims", tooltip="act on the claims of this consumer"),
+        Binding("r", "look_again", "now", show=False, tooltip="refresh now"),
+        Binding("y", "copy", "copy", show=False, tooltip="copy what is known of it"),
+    ]
+
+    def __init__(self, context: Context, key: QueueKey) -> None:
+        super().__init__(context, key)
+        self.table = KeyedTable[Row](COLUMNS, LOST_FIRST, left="sessions", id="consumers")
+        """Who is there first, then who has left."""
+        self.pace = RefreshPace(context.clock.monotonic, self.PACE_SECONDS, pause=0)
+        self._watch: ConsumerWatch | None = None
+        self._pop_rate: float | None = None
+        self._recorded: tuple[Consumer, ...] = ()
+        self._recorded_at: float | None = None
+
+    @property
+    def equivalent(self) -> tuple[str, Sequence[str]]:
+        return "consumers", []
+
+    def compose(self) -> ComposeResult:
+        yield Words(classes="pane-head", id="consumers-head")
+        yield self.table
+        yield Words(classes="pane-detail", id="consumers-detail")
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        take_keys(self, self.table)
+
+    # What is asked, and what comes of it.
+
+    def look(self) -> None:
+        if not self.paused:
+            super().look()
+
+    def read(self, conn: OpenConnection) -> SeenConsumers:
+        queue = conn.find(*self.key[1:])
+        seen = self._seen()
+        if self._watch is None:
+            self._watch = ConsumerWatch(conn.database)
+            self._watch.recall(queue, seen or ())
+        key = key_of(queue)
+        self._watch.glances([queue], _GLANCES_SECONDS if self.found else 0.0)
+        found = self._watch.look([queue], {key: self._pop_rate})[key]
+        return SeenConsumers(found, None if seen is None else gone(seen, found.consumers))
+
+    def _seen(self) -> tuple[Consumer, ...] | None:
+        """Those of the last day; None: nothing is recorded."""
+        root, (connection, schema, name) = self.context.recordings_root, self.key
+        if root is None:
+            return None
+        now = time.monotonic()
+        if self._recorded_at is None or now - self._recorded_at > _RECORDED_SECONDS:
+            rows = recorded(root, connection, schema, name, self.context.clock.utc())
+            self._recorded, self._recorded_at = latest(rows), now
+        return self._recorded or None
+
+    def show(self, found: SeenConsumers) -> None:
+        rows = {repr(one.who): Row(one, found.now.at) for one in found.now.consumers}
+        for one in found.gone or ():
+            seen = one.last_seen or found.now.at
+            left = short_moment(seen, self.context.zone)
+            rows.setdefault(repr(one.who), Row(one, found.now.at, left))
+        self.table.show(rows)
+
+    # What is drawn.
+
+    def draw(self, view: QueueView | None, *, paused: bool) -> None:
+        if view is not None:
+            self._pop_rate = view.snapshot.pop_per_second
+        super().draw(view, paused=paused)
+
+    def draw_words(self) -> None:
+        head = self.query_one("#consumers-head", Words)
+        lines = [self._summary(head)]
+        if self.error is not None:
+            lines.append(error_text(head, self.error))
+        if self.found is not None:
+            missing = self.found.now.missing.values()
+            lines += [Text(f"Not visible: {plain(why)}", tone(head, "warning")) for why in missing]
+        say_lines(head, lines)
+        detail = self.query_one("#consumers-detail", Words)
+        row = self.table.row
+        detail.display = row is not None and self.app.size.height >= DETAIL_FROM
+        parts = [] if row is None else _detail(row)
+        detail.say(Text.assemble(*((text, tone(detail, name)) for text, name in parts)))
+
+    def _summary(self, head: Words) -> Text:
+        line = Text(no_wrap=True)
+        found = self.found
+        if found is None:
+            line.append("" if self.error else "Reading ...", tone(head, "quiet"))
+            return line
+        there = [one for one in found.now.consumers if one.sessions != 0]
+        pops = sum(POP in one.does for one in there)
+        pushes = sum(PUSH in one.does for one in there)
+        seen = f"{numbered(pops, 'consumer')}, {numbered(pushes, 'producer')} seen"
+        if unknown := sum(not one.does for one in there):
+            seen += f", {unknown} by locks only"
+        if not there:
+            seen = "Nobody seen yet (short calls: by chance)"
+        line.append(seen, tone(head, "strong"))
+        if found.gone is None:
+            line.append("   gone: ? (not recorded)", tone(head, "quiet"))
+        else:
+            line.append(f"   {len(found.gone)} gone in a day", tone(head, "quiet"))
+        self.as_of(line)
+        return line
+
+    def on_keyed_table_cursor_moved(self) -> None:
+        self.draw_words()
+
+    # What the operator does.
+
+    def action_act(self) -> None:
+        row = self.table.row
+        if row is None or not row.consumer.claims or row.consumer.name is None or row.left:
+            self.notify("It has no claims.", markup=False)
+            return
+        words_ = ["state=claimed", f"claimed_by={row.consumer.name}"]
+        self.navigator.open_actions(self.key, words_)
+
+    def action_copy(self) -> None:
+        if (row := self.table.row) is not None:
+            self.app.copy_to_clipboard("".join(text for text, _ in _detail(row)))
+            self.notify("copied", markup=False)
+
+
+def _detail(row: Row) -> list[tuple[str, str]]:
+    """All that is known of it, and why the rest is not: words, each with a tone."""
+    one = row.consumer
+    said = [
+        (plain(words.name(one)), "strong"),
+        (f"  {words.does(one)}; {plain(words.where(one))}", ""),
+    ]
+    if row.left:
+        return [*said, (f"\nlast seen {row.left}", "quiet")]
+    return [*said, *((f"\n? {why}", "quiet") for why in words.reasons([one]))]

@@ -1,0 +1,165 @@
+"""A consumer that falls silent: named by the doctor when it stops, and by nobody while it works."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from console.designs import DESIGNS
+from console.doctor.consumers import SILENT, ConsumerMemory
+from console.doctor.consumption import STOPPED, Consumption
+from console.doctor.examine import examine
+from console.doctor.finding import Diagnosis, Finding
+from console.monitor.consumers import Consumers
+from console.monitor.figures import key_of
+from console.monitor.limits import DEFAULTS, Limits
+from console.monitor.recording.consumers import gone, latest, recorded
+from console.monitor.recording.consumers import rows as rows_of
+from console.monitor.recording.recorder import Recorder
+from console.monitor.recording.segments import CONSUMERS
+from tests.contract.client import Client
+from tests.contract.conftest import Use
+from tests.contract.test_consumers import program
+from tests.contract.variants import Variant
+from tests.faults.test_doctor_consumption import steps  # noqa: F401  # a fixture
+
+AT_ONCE = replace(DEFAULTS, age_seconds=Limits(0.0001))
+REGULAR = 7
+"""Looks between which a consumer pops before it stops."""
+
+
+class Crew:
+    """Consumers of one queue, and who looks at them."""
+
+    def __init__(self, client: Client, workers: dict[str, Client], memory: ConsumerMemory) -> None:
+        self.client = client
+        self.workers = workers
+        self.memory = memory
+        self.consumption = Consumption(0.0, waits=False)
+        self.figures = client.snapshot()
+
+    def work(self, *names: str) -> list[Callable[[], object]]:
+        """Each takes one; how they finish it."""
+        ends: list[Callable[[], object]] = []
+        for name in names:
+            (message,) = self.workers[name].pop_many(1, name)
+            ends.append(lambda w=self.workers[name], m=message: w.complete(m))  # type: ignore[misc]
+        return ends
+
+    def see(self, *at_work: str, late: bool = True) -> tuple[Finding | None, Consumers]:
+        """One look while these are at work, and nothing else of an examination."""
+        ends = self.work(*at_work)
+        queue, figures = self.client.queue, self.figures
+        key = key_of(queue)
+        found, why_not = self.memory.look([queue], {key: figures}, {key} if late else set())
+        assert not why_not
+        for end in ends:
+            end()
+        return self.memory.silent(queue, figures, 0.0), found[key]
+
+    def examined(self, *at_work: str) -> Diagnosis:
+        """A whole examination while these are at work."""
+        ends = self.work(*at_work)
+        (found,) = examine(
+            self.client.database,
+            [self.client.queue],
+            thresholds_of=lambda _: AT_ONCE,
+            consumption=self.consumption,
+            memory=self.memory,
+        )
+        for end in ends:
+            end()
+        return found
+
+
+def silent(found: Diagnosis) -> Finding | None:
+    return next((one for one in found.findings if one.code is SILENT), None)
+
+
+@pytest.fixture(params=["claim", pytest.param("status", marks=pytest.mark.long)])
+def crew(use: Use, request: pytest.FixtureRequest) -> Iterator[Crew]:
+    """Two that pop regularly, with a backlog that waits all the time."""
+    client = use(Variant(DESIGNS[request.param], {}))
+    client.push_many(client.payloads(*range(200)))
+    with ExitStack() as all_of_them:
+        names = ("ada", "bob", "cleo")
+        workers = {n: all_of_them.enter_context(program(client, f"{n} program")) for n in names}
+        yield Crew(client, workers, ConsumerMemory(client.database, apart_seconds=0.0))
+
+
+def until_silent(crew: Crew, *at_work: str, late: bool = True) -> Finding | None:
+    for _ in range(2 * REGULAR):
+        found, _there = crew.see(*at_work, late=late)
+        if found:
+            return found
+    return None
+
+
+def test_who_stops_while_messages_wait_is_named_until_it_is_back(crew: Crew) -> None:
+    for _ in range(REGULAR):
+        assert crew.see("ada", "bob")[0] is None
+    assert until_silent(crew, "bob"), "nobody told of it"
+    found = silent(crew.examined("bob"))
+    assert found is not None
+    assert found.since is not None
+    evidence = found.as_json()["evidence"]
+    assert isinstance(evidence, dict)
+    (one,) = evidence["consumers"]
+    assert (one["name"], one["program"], one["sessions"]) == ("ada", "ada program", 1)
+    assert one["popped_in_looks"] >= 5
+    assert "ada popped regularly" in found.summary
+    assert "dbq-console consumers" in found.judgement
+    assert silent(crew.examined("ada", "bob")) is None, "it is back"
+
+
+def regular(crew: Crew, *at_work: str) -> None:
+    """A new memory, in which these have popped regularly."""
+    crew.memory = ConsumerMemory(crew.client.database, apart_seconds=0.0)
+    for _ in range(REGULAR):
+        crew.see(*at_work)
+
+
+def test_nobody_is_named_who_is_not_needed_or_replaced_or_at_work(crew: Crew) -> None:
+    regular(crew, "ada", "bob")
+    assert until_silent(crew, "bob", late=False) is None, "nothing waits for too long"
+    regular(crew, "ada", "bob")
+    assert until_silent(crew, "bob", "cleo") is None, "another has its place"
+    regular(crew, "ada", "bob")
+    (end,) = crew.work("ada")
+    assert until_silent(crew, "bob") is None, "it works on a message"
+    end()
+
+
+@pytest.mark.usefixtures("steps")
+def test_a_new_doctor_knows_it_from_the_recording(crew: Crew, tmp_path: Path) -> None:
+    now, queue = datetime.now(UTC), crew.client.queue
+    recorder = Recorder(tmp_path, "here")
+    looks = [("ada", "bob")] * REGULAR + [("bob",)] * REGULAR * 2
+    for number, at_work in enumerate(looks):
+        at = now - timedelta(seconds=30 * (len(looks) - number))
+        recorder.add(CONSUMERS, rows_of(crew.see(*at_work)[1], at, late=5))
+    recorder.close()
+    rows = recorded(tmp_path, "here", queue.schema, queue.name, datetime.now(UTC))
+    crew.memory = ConsumerMemory(crew.client.database, lambda _: rows)
+    found = silent(crew.examined("bob"))
+    assert found is not None
+    assert "ada" in found.summary
+    # Where all have stopped, it is told who they were.
+    stopped = [one for _ in range(3) for one in crew.examined().findings if one.code is STOPPED]
+    named = stopped[-1].evidence["consumers"]
+    assert isinstance(named, list)
+    assert [who.split()[0] for who in named] == ["bob", "ada"]
+    assert "who popped last: bob" in stopped[-1].cause
+    # Who has left is known for a day.
+    seen = latest(rows)
+    left = {one.name: one for one in gone(seen, ())}
+    assert (left["ada"].program, left["ada"].does) == ("ada program", ("pop",))
+    assert left["ada"].last_seen == rows[-1]["at"]
+    assert not gone(seen, crew.see("bob")[1].consumers), "both are connected"
+    crew.workers["ada"].database.close()
+    there = crew.see("bob")[1].consumers
+    absent = [*gone(seen, there), *(one for one in there if one.sessions == 0)]
+    assert [one.name for one in absent] == ["ada"]
