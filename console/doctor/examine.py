@@ -96,9 +96,7 @@ def examine(
         with turn, looked as examination:
             key = key_of(one.queue)
             silent = memory.silent(one.queue, rated[key], consumption.idle_for_seconds)
-            if why_not:
-                examination.unseen.append(f"consumers: {why_not}")
-            diagnosis = _diagnosed(examination, one, consumed[key], memory, silent)
+            diagnosis = _diagnosed(examination, one, consumed[key], memory, silent, why_not)
             return replace(diagnosis, consumers=there.get(key), late=key in late)
 
     return _overlapped(diagnosed, first.queues)
@@ -167,20 +165,15 @@ def _diagnosed(
     consumed: ConsumptionVerdict,
     memory: ConsumerMemory,
     silent: Finding | None,
+    consumers_unseen: str,
 ) -> Diagnosis:
     queue = examination.queue
-    findings: list[Finding] = []
     silences = sample.silences
     if sample.problem:
         examination.unseen.append(f"its figures: {sample.problem}")
     elif sample.slow:
         examination.unseen.append(f"its figures: {', '.join(sample.slow)} took too long to read")
-    unproven = set(_ALL if examination.unseen else ())
-    for family in FAMILIES:
-        seen = len(examination.unseen)
-        findings += family.examine(examination)
-        if len(examination.unseen) > seen:
-            unproven |= {code.name for code in family.codes}
+    findings, unproven = _by_families(examination)
     if consumed.why:
         examination.unseen.append(f"consumption not known: {consumed.why}")
     if consumed.finding is not None:
@@ -199,7 +192,9 @@ def _diagnosed(
     told = tuple(_with_command(queue, finding) for finding in ordered)
     if consumed.state in UNPROVEN:
         unproven.add(STOPPED.name)
-    if memory.is_new(queue):
+    if consumers_unseen:
+        examination.unseen.append(f"consumers: {consumers_unseen}")
+    if consumers_unseen or memory.is_new(queue):
         unproven.add(SILENT.name)
     return Diagnosis(
         queue,
@@ -210,6 +205,18 @@ def _diagnosed(
         tuple(over(silences, told, unproven.__contains__)),
         frozenset(unproven),
     )
+
+
+def _by_families(examination: Examination) -> tuple[list[Finding], set[str]]:
+    """What they found; the codes of which nobody knows, for they could not look."""
+    findings: list[Finding] = []
+    unproven = set(_ALL if examination.unseen else ())
+    for family in FAMILIES:
+        seen = len(examination.unseen)
+        findings += family.examine(examination)
+        if len(examination.unseen) > seen:
+            unproven |= {code.name for code in family.codes}
+    return findings, unproven
 
 
 def _with_command(queue: Queue, finding: Finding) -> Finding:
