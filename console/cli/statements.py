@@ -23,6 +23,7 @@ from console.cli.context import Call, Rights, queue_name, verb_options
 from console.cli.streams import put
 from console.designs import Flow
 from console.errors import UsageError
+from console.monitor import latency
 from console.monitor.filters import NOTHING
 from console.monitor.message import MessageQuery
 from console.monitor.scan_query import MessageSource, query, values_of
@@ -138,6 +139,8 @@ def _status(source: MessageSource) -> Iterator[Shown]:
         yield from _one(source, "claims")
     if source.queue.finishes or source.queue.design.flow is not Flow.NUMBERS:
         yield from _one(source, "estimate")
+    if seldom := latency.statement_of(source.queue):
+        yield from _one(source, seldom)
 
 
 def _scanned(source: MessageSource, ask: ScanRequest, last: str) -> Shown:

@@ -261,6 +261,7 @@ def test_a_look_reads_no_queue_and_locks_nothing_of_it(
         "schemas": ["public"],
         "queues": [client.queue.name],
         "names": [client.queue.table],
+        "sessions": [],
     }
     read: set[str] = set()
     for statement in sql.statements("postgresql", "activity").values():

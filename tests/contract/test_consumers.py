@@ -15,7 +15,7 @@ from tests.contract.client import Client
 from tests.contract.conftest import Use
 from tests.contract.test_every_statement import running
 from tests.contract.variants import DEFAULTS, SMALL_RING, Variant
-from tests.servers import TIMEOUTS
+from tests.servers import TIMEOUTS, wait_until
 
 BY_NAME = {variant.design.name: variant for variant in DEFAULTS}
 IN_HAND = Variant(BY_NAME["ring"].design, {"in_hand": "on", "size": SMALL_RING})
@@ -80,6 +80,7 @@ def test_a_claim_tells_who_popped_when_and_how_fast(use: Use, variant: Variant) 
         assert after.messages_per_second is None
         assert "not known yet" in after.unknown["messages_per_second"]
     # Both have left; what one of them has claimed is told as its own.
+    wait_until(lambda: not named(looked(client, watch), "another").sessions, "they have left")
     left = named(looked(client, watch), "another")
     assert (left.sessions, left.claims, left.program) == (0, 1, "another")
     assert left.messages_per_second is None
@@ -112,7 +113,7 @@ def test_where_no_claim_names_it_its_last_pop_is_unknown_with_the_reason(
         assert set(one.unknown) == {"last_pop", "messages_per_second", "claims"}
         assert "no claim is left" in one.unknown["last_pop"]
         assert other.unknown["last_pop"] == "no row tells who pushed it"
-    assert not looked(client, watch).consumers, "they have left"
+    wait_until(lambda: not looked(client, watch).consumers, "they have left")
 
 
 def test_of_two_queues_whose_names_begin_alike_each_has_its_own(use: Use) -> None:
