@@ -88,6 +88,12 @@ class Queue:
         return self.design.finishes(self.options)
 
     @property
+    def partitions(self) -> int:
+        """Of a ring whose contents lie apart: in how many tables. 0: they lie in its slots."""
+        apart = self.options.get("content") == "apart"
+        return int(self.options["partitions"]) if apart else 0
+
+    @property
     def verbs(self) -> tuple[str, ...]:
         """What can be done with it."""
         return self.design.verbs_with(self.options)
@@ -117,6 +123,7 @@ class Queue:
             "size": self.options.get("size") or self.roles.get("size", "0"),
             "cache": self.options.get("cache", "auto"),
             "commit_wait_ms": self.options.get("commit_wait_ms", "5"),
+            "partitions": str(self.partitions),
             "fillfactor": FILLFACTOR,
             "stuck_after_seconds": str(STUCK_AFTER_SECONDS),
             "only": self.part,
@@ -132,6 +139,7 @@ class Queue:
             "installed": "yes" if self.kind is Kind.INSTALLED else "no",
             "in_hand": self.options.get("in_hand", "off"),
             "archive_at_pop": self.options.get("archive_at_pop", "off"),
+            "content": self.options.get("content", "slot"),
             # The engine counts the rows of tables, and takes samples of those, not of views.
             "counters": "no" if self.options.get("view") == "yes" else counters,
             "part": "one" if self.part else "all",
@@ -379,7 +387,9 @@ def relations(connection: Connection, schema: str, names: Sequence[str]) -> list
     return sql.rows(connection, Relation, "catalog.relations", schema=schema, names=wanted)
 
 
-def name_limit(product: Product, design_name: str, schema: str) -> tuple[int, str]:
+def name_limit(
+    product: Product, design_name: str, schema: str, partitions: int = 0
+) -> tuple[int, str]:
     """The longest name that a queue of the design can have, and the suffix that decides it.
 
     Units as `Product.name_length`: bytes for PostgreSQL. Objects that belong to no schema (Service
@@ -387,7 +397,8 @@ def name_limit(product: Product, design_name: str, schema: str) -> tuple[int, st
     """
     lengths = {
         (product.name_length(f"{schema}." * bool(before) + suffix), suffix)
-        for before, suffix in _suffixes(product.name, design_name)
+        for before, pattern in _suffixes(product.name, design_name)
+        for suffix in _each(pattern, partitions)
     }
     length, longest = max(lengths)
     return product.name_limit - length, longest
@@ -401,7 +412,14 @@ def _suffixes(engine: str, design_name: str) -> frozenset[tuple[str | None, str]
     return frozenset((match[1], match[2]) for text in texts for match in _SUFFIX.finditer(text))
 
 
-_SUFFIX = re.compile(r"(\{schema\}\.)?\{queue\}(\w*)")
+_SUFFIX = re.compile(r"(\{schema\}\.)?\{queue\}((?:\w|\{partition\})*)")
+
+
+def _each(suffix: str, partitions: int) -> list[str]:
+    """What each partition has for it; the suffix itself where it is not about those."""
+    if "{partition}" not in suffix:
+        return [suffix]
+    return [suffix.replace("{partition}", str(number)) for number in range(partitions)]
 
 
 def check_names(product: Product, queue: Queue) -> None:
@@ -421,7 +439,7 @@ def check_names(product: Product, queue: Queue) -> None:
             f"at most {product.name_limit}.",
             next_step="Check the schema's name.",
         )
-    limit, suffix = name_limit(product, queue.design.name, queue.schema)
+    limit, suffix = name_limit(product, queue.design.name, queue.schema, queue.partitions)
     length = product.name_length(queue.name)
     if length > limit:
         raise UsageError(
@@ -446,5 +464,6 @@ def object_names(product: Product, queue: Queue) -> list[str]:
     """Every name that the queue's tables, sequences and functions have or may have."""
     if not queue.design.known:
         return [queue.name]
-    suffixes = {suffix for _, suffix in _suffixes(product.name, queue.design.name)}
+    patterns = {suffix for _, suffix in _suffixes(product.name, queue.design.name)}
+    suffixes = {suffix for one in patterns for suffix in _each(one, queue.partitions)}
     return sorted(queue.name + suffix for suffix in suffixes)

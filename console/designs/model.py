@@ -192,7 +192,10 @@ class Design:
         self, given: Mapping[str, str], engine: str | None = None
     ) -> dict[str, str]:
         """All options (of the engine, where one is named): those given, checked, and defaults."""
-        checked = {name: self.option(name).check(value) for name, value in given.items()}
+        # What lies apart from its slot has no width to be prefilled at.
+        apart = given.get("content") == "apart"
+        of = {"max_bytes": MAX_BYTES} if apart else {}
+        checked = {n: of.get(n, self.option(n)).check(value) for n, value in given.items()}
         for name in checked:
             if engine is not None and not self.option(name).is_on(engine):
                 raise UsageError(
@@ -201,7 +204,18 @@ class Design:
                     next_step="List what each engine has with: dbq-console designs",
                 )
         here = self.options if engine is None else self.options_on(engine)
-        options = {option.name: checked.get(option.name, option.default) for option in here}
+        options = {
+            option.name: checked.get(option.name, of.get(option.name, option).default)
+            for option in here
+        }
+        if not apart and options.get("partitions", "8") != "8":
+            raise UsageError(
+                "partitions goes with content=apart only.",
+                why="With content=slot every message lies in its slot.",
+                next_step="Add --option content=apart, or leave partitions out.",
+            )
+        if not apart:  # as of an older version, which knew neither
+            options = {n: v for n, v in options.items() if n not in {"content", "partitions"}}
         if options.get("in_hand") == "on" and options.get("archive_at_pop") == "on":
             raise UsageError(
                 "in_hand=on and archive_at_pop=on exclude each other.",

@@ -75,7 +75,9 @@ RING = Design(
         "the oldest on SQL Server). A parked number whose push was lost is a hole, and no pop "
         "drops it: that is safe only once no push can still hold it. doctor --fix does so, and "
         "record by itself, once such a hole is an hour old or there are more of them than slots. A "
-        "message whose consumer dies after its pop is gone, unless in_hand=on."
+        "message whose consumer dies after its pop is gone, unless in_hand=on. With content=apart "
+        "a slot has the numbers alone, and a pop takes the message out of the table that its first "
+        "number modulo the partitions names; a slot whose content is not there is not popped."
     ),
     engines=EVERYWHERE,
     options=(
@@ -115,6 +117,20 @@ RING = Design(
             "pop keeps the message in <queue>_in_hand until complete: for consumers that may die",
             "off",
             choices=("off", "on"),
+        ),
+        Option(
+            "content",
+            "where a message lies: in its slot, or apart from it, in the tables <queue>_content_N. "
+            "Apart it may be as large as the engine takes (max_bytes is unlimited then), and a "
+            "slot takes no room for it. Its price: a push also inserts a row, a pop deletes one",
+            "slot",
+            choices=("slot", "apart"),
+        ),
+        Option(
+            "partitions",
+            "with content=apart: how many tables the contents are spread over",
+            "8",
+            maximum=64,
         ),
     ),
     needs=("owner",),
