@@ -2407,6 +2407,9 @@ CROSS JOIN [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
 INNER JOIN [{schema}].[{queue}] AS r WITH (READPAST, READCOMMITTEDLOCK)
     ON r.slot = p.number % c.size AND r.message_id = p.number
 WHERE p.void = 0 AND r.reference_count > 0
+-- when content=apart
+AND {has_content}
+-- end
 ORDER BY r.time;
 
 -- name: structure

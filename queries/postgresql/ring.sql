@@ -1776,6 +1776,9 @@ CROSS JOIN "{schema}"."{queue}_config" AS c
 INNER JOIN "{schema}"."{queue}" AS r ON p.number % c.size = r.slot AND p.number = r.message_id
 WHERE
     NOT p.void AND r.reference_count > 0
+    -- when content=apart
+    AND {has_content}
+    -- end
     -- A pop that has it in its hands has locked its row, until the end of its transaction.
     AND NOT EXISTS (
         SELECT FROM pg_locks AS l WHERE l.locktype = 'transactionid' AND l.granted AND l.transactionid = p.xmax
