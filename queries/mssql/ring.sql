@@ -95,13 +95,13 @@
 )
 
 -- define: content
--- content=apart: the message of a slot, by its first_id; below: whether it is there
+-- content=apart: the message of a slot m, by its first_id; below: whether it is there
 -- when content=apart
-CASE first_id % CAST(N'{partitions}' AS bigint)
+CASE m.first_id % CAST(N'{partitions}' AS bigint)
 -- each partition
     WHEN {partition} THEN (
         SELECT k.content FROM [{schema}].[{queue}_content_{partition}] AS k WITH (ROWLOCK, READCOMMITTEDLOCK)
-        WHERE k.content_id = first_id
+        WHERE k.content_id = m.first_id
     )
 -- end
 END
@@ -109,11 +109,24 @@ END
 
 -- define: has_content
 -- when content=apart
-CASE first_id % CAST(N'{partitions}' AS bigint)
+CASE m.first_id % CAST(N'{partitions}' AS bigint)
 -- each partition
     WHEN {partition} THEN (
         SELECT 1 FROM [{schema}].[{queue}_content_{partition}] AS k WITH (ROWLOCK, READCOMMITTEDLOCK)
-        WHERE k.content_id = first_id
+        WHERE k.content_id = m.first_id
+    )
+-- end
+END = 1
+-- end
+
+-- define: slot_has_content
+-- the same of a slot r, in functions
+-- when content=apart
+CASE r.first_id % CAST(N'{partitions}' AS bigint)
+-- each partition
+    WHEN {partition} THEN (
+        SELECT 1 FROM [{schema}].[{queue}_content_{partition}] AS k WITH (ROWLOCK, READCOMMITTEDLOCK)
+        WHERE k.content_id = r.first_id
     )
 -- end
 END = 1
@@ -122,11 +135,11 @@ END = 1
 -- define: content_shown
 -- to who looks: a content that is locked is being popped
 -- when content=apart
-CASE first_id % CAST(N'{partitions}' AS bigint)
+CASE m.first_id % CAST(N'{partitions}' AS bigint)
 -- each partition
     WHEN {partition} THEN (
         SELECT k.content FROM [{schema}].[{queue}_content_{partition}] AS k WITH (READPAST, READCOMMITTEDLOCK)
-        WHERE k.content_id = first_id
+        WHERE k.content_id = m.first_id
     )
 -- end
 END
@@ -220,10 +233,10 @@ WHERE {content_seen} IS NOT NULL;
 
 -- define: content_seen
 -- 1: there is such a row, committed or not
-CASE first_id % CAST(N'{partitions}' AS bigint)
+CASE m.first_id % CAST(N'{partitions}' AS bigint)
 -- each partition
     WHEN {partition} THEN (
-        SELECT TOP (1) 1 FROM [{schema}].[{queue}_content_{partition}] AS k WITH (NOLOCK) WHERE k.content_id = first_id
+        SELECT TOP (1) 1 FROM [{schema}].[{queue}_content_{partition}] AS k WITH (NOLOCK) WHERE k.content_id = m.first_id
     )
 -- end
 END
@@ -991,7 +1004,7 @@ BEGIN
                 SELECT 1 FROM [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 WHERE r.slot = @drawn % @size AND r.message_id = @drawn
                 -- when content=apart
-                AND {has_content}
+                AND {slot_has_content}
                 -- end
             )
             BEGIN
@@ -1205,7 +1218,7 @@ BEGIN
             INNER JOIN [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 ON r.slot = w.number % @size AND r.message_id = w.number
             -- when content=apart
-            WHERE {has_content}
+            WHERE {slot_has_content}
             -- end
             ORDER BY w.number
         ) AS here
@@ -1328,24 +1341,28 @@ BEGIN
                     FROM [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                     WHERE r.slot BETWEEN @from AND @to AND r.message_id BETWEEN @first AND @first + @room - 1;
 
+                -- when content=slot
                 UPDATE [{schema}].[{queue}] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 SET message_id = NULL,
                     first_id = NULL,
                     time = SYSUTCDATETIME(),
-                    -- when content=slot
                     message = NULL,
-                    -- end
                     reference_count = reference_count - 1
-                -- when content=slot
                 OUTPUT 1, deleted.message_id, deleted.first_id, deleted.message, deleted.time, 1
                 INTO @popped (lane, number, id, payload, pushed_at, attempts)
                 WHERE slot BETWEEN @low AND @high AND message_id BETWEEN @first AND @first + @room - 1;
                 -- end
                 -- when content=apart
+                UPDATE r
+                SET message_id = NULL,
+                    first_id = NULL,
+                    time = SYSUTCDATETIME(),
+                    reference_count = r.reference_count - 1
                 OUTPUT 1, deleted.message_id, deleted.first_id, deleted.time, 1
                 INTO @popped (lane, number, id, pushed_at, attempts)
-                WHERE slot BETWEEN @low AND @high AND message_id BETWEEN @first AND @first + @room - 1
-                AND {has_content};
+                FROM [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+                WHERE r.slot BETWEEN @low AND @high AND r.message_id BETWEEN @first AND @first + @room - 1
+                AND {slot_has_content};
                 -- end
 
                 SET @found += @@ROWCOUNT;
@@ -2408,7 +2425,7 @@ INNER JOIN [{schema}].[{queue}] AS r WITH (READPAST, READCOMMITTEDLOCK)
     ON r.slot = p.number % c.size AND r.message_id = p.number
 WHERE p.void = 0 AND r.reference_count > 0
 -- when content=apart
-AND {has_content}
+AND {slot_has_content}
 -- end
 ORDER BY r.time;
 
@@ -2818,6 +2835,8 @@ SELECT
 
 -- name: contents_astray
 -- a row for each of the first 20 contents without a slot and slots without their content: its id, and how many of the kind there are
+-- How each is proven stands with their definitions. Others are neither waited for nor skipped for it, but where there
+-- is something to be proven.
 -- when content=apart
 SET NOCOUNT ON;
 {contents_without_slot}
@@ -2842,12 +2861,12 @@ FROM (
     FROM @bare AS b
 ) AS f
 WHERE f.position <= 20
-ORDER BY f.kind, f.position
+ORDER BY f.kind, f.position;
 -- end
-;
 
 -- name: put_away_contents
 -- one row: how many contents without a slot there were, and how many are in the archive now
+-- Those that are proven in this statement: see contents_astray.
 -- when content=apart
 SET NOCOUNT ON;
 DECLARE @action_id bigint = :action_id;
@@ -2877,12 +2896,12 @@ ORDER BY k.content_id;
 SET @done = @@ROWCOUNT;
 SELECT
     @selected AS selected,
-    @done AS done
+    @done AS done;
 -- end
-;
 
 -- name: free_slots
 -- one row: how many slots had no content, and how many are free now; the pops that draw their numbers drop them
+-- Those that are proven in this statement, which keeps them locked.
 -- when content=apart
 SET NOCOUNT ON;
 DECLARE @done bigint;
@@ -2906,9 +2925,8 @@ SET @done = @@ROWCOUNT;
 SELECT
     COUNT_BIG(*) AS selected,
     @done AS done
-FROM @bare AS b
+FROM @bare AS b;
 -- end
-;
 
 -- name: add_slots
 -- a row for each slot that had no row and has one now, still at full payload width: `empty_slots` comes next
@@ -3016,9 +3034,9 @@ DECLARE @mended TABLE (kept tinyint NOT NULL);
 INSERT INTO @broken (slot, kept, number, place)
 -- when content=apart
 SELECT
-    b.slot,
+    m.slot,
     CASE WHEN {has_content} THEN 1 ELSE 0 END,
-    b.number,
+    m.number,
     1
 FROM (
     SELECT
@@ -3030,7 +3048,7 @@ FROM (
         r.reference_count NOT IN (0, 1)
         OR (r.reference_count = 0 AND (r.message_id IS NOT NULL OR r.first_id IS NOT NULL))
         OR (r.reference_count = 1 AND (r.message_id IS NULL OR r.first_id IS NULL))
-) AS b;
+) AS m;
 -- end
 -- when content=slot
 SELECT

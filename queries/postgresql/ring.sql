@@ -88,20 +88,30 @@ m.id
 CAST({own_id} AS text)
 
 -- define: content
--- content=apart: the message of a slot, by its first_id; below: whether it is there
+-- content=apart: the message of a slot m, by its first_id; below: whether it is there
 -- when content=apart
-CASE first_id % CAST('{partitions}' AS bigint)
+CASE m.first_id % CAST('{partitions}' AS bigint)
 -- each partition
-    WHEN {partition} THEN (SELECT k.content FROM "{schema}"."{queue}_content_{partition}" AS k WHERE k.content_id = first_id)
+    WHEN {partition} THEN (SELECT k.content FROM "{schema}"."{queue}_content_{partition}" AS k WHERE k.content_id = m.first_id)
 -- end
 END
 -- end
 
 -- define: has_content
 -- when content=apart
-CASE first_id % CAST('{partitions}' AS bigint)
+CASE m.first_id % CAST('{partitions}' AS bigint)
 -- each partition
-    WHEN {partition} THEN EXISTS (SELECT FROM "{schema}"."{queue}_content_{partition}" AS k WHERE k.content_id = first_id)
+    WHEN {partition} THEN EXISTS (SELECT FROM "{schema}"."{queue}_content_{partition}" AS k WHERE k.content_id = m.first_id)
+-- end
+END
+-- end
+
+-- define: slot_has_content
+-- the same of a slot r, in functions
+-- when content=apart
+CASE r.first_id % CAST('{partitions}' AS bigint)
+-- each partition
+    WHEN {partition} THEN EXISTS (SELECT FROM "{schema}"."{queue}_content_{partition}" AS k WHERE k.content_id = r.first_id)
 -- end
 END
 -- end
@@ -844,7 +854,7 @@ BEGIN
                 WHERE r.slot = w.number % ring_size AND r.message_id = w.number OFFSET 0
                 -- end
                 -- when content=apart
-                WHERE r.slot = w.number % ring_size AND r.message_id = w.number AND {has_content} OFFSET 0
+                WHERE r.slot = w.number % ring_size AND r.message_id = w.number AND {slot_has_content} OFFSET 0
                 -- end
             ) AS here
         );
@@ -919,7 +929,7 @@ BEGIN
                 SELECT r.message_id AS number, r.ctid AS place FROM "{schema}"."{queue}" AS r
                 WHERE r.slot = ANY(slots) AND r.message_id = ANY(drawn) AND r.slot = r.message_id % ring_size
                 -- when content=apart
-                AND {has_content}
+                AND {slot_has_content}
                 -- end
                 FOR UPDATE SKIP LOCKED
             ) AS m;
@@ -1777,7 +1787,7 @@ INNER JOIN "{schema}"."{queue}" AS r ON p.number % c.size = r.slot AND p.number 
 WHERE
     NOT p.void AND r.reference_count > 0
     -- when content=apart
-    AND {has_content}
+    AND {slot_has_content}
     -- end
     -- A pop that has it in its hands has locked its row, until the end of its transaction.
     AND NOT EXISTS (
@@ -2103,12 +2113,12 @@ UNION ALL
     FROM "{schema}"."{queue}" AS m
     WHERE m.reference_count > 0 AND m.first_id IS NOT NULL AND NOT {has_content}
     ORDER BY m.message_id LIMIT 20
-)
+);
 -- end
-;
 
 -- name: put_away_contents
 -- one row: how many contents without a slot there were, and how many are in the archive now
+-- Those that are proven in this statement: see contents_astray.
 -- when content=apart
 WITH astray AS MATERIALIZED (
     {contents_without_slot}
@@ -2151,9 +2161,8 @@ kept AS (
 
 SELECT
     (SELECT count(*) FROM astray) AS selected,
-    (SELECT count(*) FROM kept) AS done
+    (SELECT count(*) FROM kept) AS done;
 -- end
-;
 
 -- name: free_slots
 -- one row: how many slots had no content, and how many are free now; the pops that draw their numbers drop them
@@ -2194,9 +2203,8 @@ mended AS (
 
 SELECT
     (SELECT count(*) FROM astray) AS selected,
-    (SELECT count(*) FROM mended) AS done
+    (SELECT count(*) FROM mended) AS done;
 -- end
-;
 
 -- name: add_slots
 -- a row for each slot that had no row and has one now, still at full payload width: `empty_slots` comes next
@@ -2267,7 +2275,7 @@ WITH broken AS MATERIALIZED (
 -- when content=apart
 WITH broken AS MATERIALIZED (
     SELECT
-        b.slot,
+        m.slot,
         coalesce({has_content}, false) AS kept
     FROM (
         SELECT
@@ -2277,7 +2285,7 @@ WITH broken AS MATERIALIZED (
         WHERE
             r.reference_count NOT IN (0, 1)
             OR num_nulls(r.message_id, r.first_id) <> 2 * (1 - r.reference_count)
-    ) AS b
+    ) AS m
 ),
 -- end
 
