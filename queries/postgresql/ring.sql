@@ -98,10 +98,11 @@ END
 -- end
 
 -- define: has_content
+-- true or null. No EXISTS: a plan from when the table was short would read all of it.
 -- when content=apart
 CASE m.first_id % CAST('{partitions}' AS bigint)
 -- each partition
-    WHEN {partition} THEN EXISTS (SELECT FROM "{schema}"."{queue}_content_{partition}" AS k WHERE k.content_id = m.first_id)
+    WHEN {partition} THEN (SELECT true FROM "{schema}"."{queue}_content_{partition}" AS k WHERE k.content_id = m.first_id)
 -- end
 END
 -- end
@@ -111,7 +112,7 @@ END
 -- when content=apart
 CASE r.first_id % CAST('{partitions}' AS bigint)
 -- each partition
-    WHEN {partition} THEN EXISTS (SELECT FROM "{schema}"."{queue}_content_{partition}" AS k WHERE k.content_id = r.first_id)
+    WHEN {partition} THEN (SELECT true FROM "{schema}"."{queue}_content_{partition}" AS k WHERE k.content_id = r.first_id)
 -- end
 END
 -- end
@@ -2111,7 +2112,7 @@ UNION ALL
         m.first_id AS id,
         count(*) OVER () AS found
     FROM "{schema}"."{queue}" AS m
-    WHERE m.reference_count > 0 AND m.first_id IS NOT NULL AND NOT {has_content}
+    WHERE m.reference_count > 0 AND m.first_id IS NOT NULL AND {has_content} IS NULL
     ORDER BY m.message_id LIMIT 20
 );
 -- end
@@ -2173,7 +2174,7 @@ WITH astray AS MATERIALIZED (
         m.slot,
         m.message_id AS number
     FROM "{schema}"."{queue}" AS m
-    WHERE m.reference_count > 0 AND m.first_id IS NOT NULL AND NOT {has_content}
+    WHERE m.reference_count > 0 AND m.first_id IS NOT NULL AND {has_content} IS NULL
 ),
 
 locked AS MATERIALIZED (
