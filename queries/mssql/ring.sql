@@ -1959,6 +1959,14 @@ SELECT
         SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK)
         WHERE m.reference_count > 0
     )
+    -- each partition
+    + (
+        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_content_{partition}] AS k WITH (READPAST, READCOMMITTEDLOCK)
+        WHERE NOT EXISTS (
+            SELECT 1 FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK) WHERE m.first_id = k.content_id
+        )
+    )
+    -- end
     -- when in_hand=on
     + (
         SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)

@@ -1329,12 +1329,22 @@ FROM (
 -- one row: exact counts of the messages that a queue holds; a scan, for verbs and never for monitoring
 SELECT
     -- when in_hand=off
+    -- when content=slot
     (SELECT count(*) FROM "{schema}"."{table}" AS m WHERE m.reference_count > 0) AS live,
+    -- end
+    -- when content=apart
+    -- Contents without a slot are messages too.
+    (SELECT count(*) FROM "{schema}"."{table}" AS m WHERE m.reference_count > 0)
+    + (SELECT count(*) FROM ({contents_without_slot}) AS k) AS live,
+    -- end
     CAST(0 AS bigint) AS claimed,
     CAST(0 AS bigint) AS finished,
     -- end
     -- when in_hand=on
     (SELECT count(*) FROM "{schema}"."{table}" AS m WHERE m.reference_count > 0)
+    -- when content=apart
+    + (SELECT count(*) FROM ({contents_without_slot}) AS k)
+    -- end
     + (SELECT count(*) FROM "{schema}"."{queue}_in_hand" AS m WHERE {is_ready_again}) AS live,
     (
         SELECT count(*) FROM "{schema}"."{queue}_in_hand" AS m WHERE {is_claimed}

@@ -9,6 +9,8 @@ import psycopg
 import pytest
 from psycopg.sql import SQL
 
+from console.actions.install import plan as uninstalling
+from console.actions.install import uninstall
 from console.doctor.examination import open_examination
 from console.doctor.finding import Finding
 from console.doctor.ring_contents import AstrayRow
@@ -27,9 +29,9 @@ def make(own_server: EmbeddedServer) -> Iterator[Make]:
     """Makes rings whose contents lie apart, each in a database of its own."""
     made: list[Ring] = []
 
-    def one(size: int = 8) -> Ring:
+    def one(size: int = 8, **options: object) -> Ring:
         url = own_server.create_database(f"contents_{uuid4().hex[:8]}")
-        made.append(make_ring(url, size=size, content="apart", partitions=3))
+        made.append(make_ring(url, size=size, content="apart", partitions=3, **options))
         return made[-1]
 
     yield one
@@ -103,6 +105,30 @@ def test_a_push_that_finds_no_slot_leaves_no_content(make: Make) -> None:
         assert ring.push_many(connection, ["two", "three"]) == [4, None]
         assert {(1, True), (2, True)} <= ring.parked(connection)
         assert ring.contents(connection) == {3: "one", 4: "two"}
+
+
+def test_a_pop_archives_the_content(make: Make) -> None:
+    ring = make(archive_at_pop="on")
+    with ring.connect() as connection:
+        ring.push_many(connection, ["one", "two", "three"])
+        ring.pop(connection)
+        ring.pop_many(connection, 5)
+        archived = connection.execute(ring.sql("SELECT id, payload FROM {archive} ORDER BY id"))
+        assert archived.fetchall() == [(1, "one"), (2, "two"), (3, "three")]
+        assert ring.contents(connection) == {}
+
+
+def test_an_uninstall_counts_contents_that_have_no_slot(make: Make) -> None:
+    """They are messages: nobody is told that nothing is lost."""
+    ring = make()
+    with ring.connect() as connection:
+        ring.push_many(connection, ["one", "two"])
+        connection.execute(ring.sql("DELETE FROM {ring} WHERE first_id = 2"))
+    assert uninstalling(ring.database, ring.queue, keep_archive=False).live == 2
+    uninstall(ring.database, ring.queue, keep_archive=False, with_messages=True)
+    with ring.connect() as connection:
+        left = connection.execute("SELECT relname FROM pg_class WHERE relname LIKE 'ring%'")
+        assert left.fetchall() == []
 
 
 def delete_content(ring: Ring, connection: psycopg.Connection, number: int) -> None:
