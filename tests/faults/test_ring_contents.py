@@ -9,12 +9,15 @@ import psycopg
 import pytest
 from psycopg.sql import SQL
 
+from console.actions import execute, plan
 from console.actions.install import plan as uninstalling
 from console.actions.install import uninstall
+from console.actions.restore import Restore
 from console.doctor.examination import open_examination
 from console.doctor.finding import Finding
 from console.doctor.ring_contents import AstrayRow
 from console.engines.embedded import EmbeddedServer
+from console.monitor.scan_query import MessageSource
 from tests.faults.doctor_tools import found_at, look_at, mend, mend_by
 from tests.faults.ring_campaign import clients, settle, traffic, try_relay
 from tests.faults.ring_tools import Popped, Ring, make_ring, wait_for_server
@@ -45,7 +48,9 @@ def bytes_of(number: int, size: int) -> str:
     return (block * (size // len(block) + 1))[:size]
 
 
-@pytest.mark.parametrize("size", [100 * KB, 5 * MB, pytest.param(100 * MB, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "size", [100 * KB, *(pytest.param(size, marks=pytest.mark.long) for size in (5 * MB, 100 * MB))]
+)
 def test_large_messages_go_through_and_leave_nothing(make: Make, size: int) -> None:
     """One by one and in batches, more than once round the ring, through a relay."""
     ring = make(size=3)
@@ -199,6 +204,12 @@ def test_a_content_without_a_slot_goes_into_the_archive(make: Make) -> None:
         assert ring.contents(connection) == {1: "moved", 4: "popping"}
     mend(ring)
     assert sorted(payloads(ring.drain())) == ["moved", "popping"]
+    ring.relay()
+    with ring.database.transaction("look", read_only=True) as reading:
+        restoring = Restore(MessageSource.of(reading, ring.queue), reason=reason)
+    done = execute.execute(ring.database, restoring, plan.make(ring.database, restoring))
+    assert (done.ledger.out, done.ledger.into) == (2, 2)
+    assert payloads(ring.drain()) == ["one", "two"]
     assert found_at(ring) == {}
 
 
