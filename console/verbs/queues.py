@@ -202,6 +202,7 @@ INSTALL = Verb(
     \b
     Examples:
       dbq-console install ring orders --option size=20000 --url URL
+      dbq-console install ring films --option content=apart --url URL
       dbq-console install fifo mail --option order=strict --print --engine postgresql
     """,
     parameters=(

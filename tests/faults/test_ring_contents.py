@@ -13,11 +13,14 @@ from console.actions import execute, plan
 from console.actions.install import plan as uninstalling
 from console.actions.install import uninstall
 from console.actions.restore import Restore
+from console.catalog import installed_queue
+from console.designs import DESIGNS
 from console.doctor.examination import open_examination
 from console.doctor.finding import Finding
 from console.doctor.ring_contents import AstrayRow
 from console.engines.embedded import EmbeddedServer
 from console.monitor.scan_query import MessageSource
+from console.verbs.queues import install_plan
 from tests.faults.doctor_tools import found_at, look_at, mend, mend_by
 from tests.faults.ring_campaign import clients, settle, traffic, try_relay
 from tests.faults.ring_tools import Popped, Ring, make_ring, wait_for_server
@@ -32,7 +35,7 @@ def make(own_server: EmbeddedServer) -> Iterator[Make]:
     """Makes rings whose contents lie apart, each in a database of its own."""
     made: list[Ring] = []
 
-    def one(size: int = 8, **options: object) -> Ring:
+    def one(size: int = 8, **options: str) -> Ring:
         url = own_server.create_database(f"contents_{uuid4().hex[:8]}")
         made.append(make_ring(url, size=size, content="apart", partitions=3, **options))
         return made[-1]
@@ -110,6 +113,14 @@ def test_a_push_that_finds_no_slot_leaves_no_content(make: Make) -> None:
         assert ring.push_many(connection, ["two", "three"]) == [4, None]
         assert {(1, True), (2, True)} <= ring.parked(connection)
         assert ring.contents(connection) == {3: "one", 4: "two"}
+
+
+def test_the_plan_of_install_says_what_each_way_costs(make: Make) -> None:
+    ring, of = make(), DESIGNS["ring"]
+    for content, other in (("slot", "apart"), ("apart", "slot")):
+        queue = installed_queue("public", "q", of, of.complete_options({"content": content}))
+        text = "\n".join(install_plan(ring.database, queue).lines)
+        assert text.index(f"content={content}") < text.index(f"content={other}")
 
 
 def test_a_pop_archives_the_content(make: Make) -> None:
