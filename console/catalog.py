@@ -387,9 +387,7 @@ def relations(connection: Connection, schema: str, names: Sequence[str]) -> list
     return sql.rows(connection, Relation, "catalog.relations", schema=schema, names=wanted)
 
 
-def name_limit(
-    product: Product, design_name: str, schema: str, partitions: int = 0
-) -> tuple[int, str]:
+def name_limit(product: Product, design: str, schema: str, partitions: int = 0) -> tuple[int, str]:
     """The longest name that a queue of the design can have, and the suffix that decides it.
 
     Units as `Product.name_length`: bytes for PostgreSQL. Objects that belong to no schema (Service
@@ -397,29 +395,27 @@ def name_limit(
     """
     lengths = {
         (product.name_length(f"{schema}." * bool(before) + suffix), suffix)
-        for before, pattern in _suffixes(product.name, design_name)
-        for suffix in _each(pattern, partitions)
+        for before, suffix in _suffixes(product.name, design, partitions)
     }
     length, longest = max(lengths)
     return product.name_limit - length, longest
 
 
 @cache
-def _suffixes(engine: str, design_name: str) -> frozenset[tuple[str | None, str]]:
+def _suffixes(engine: str, design: str, partitions: int) -> frozenset[tuple[str | None, str]]:
     """What stands before a queue's name in those of its objects, if anything, and after it."""
-    files = (design_name, "common")
-    texts = [s.template for file in files for s in sql.statements(engine, file).values()]
-    return frozenset((match[1], match[2]) for text in texts for match in _SUFFIX.finditer(text))
+    texts = [
+        s.template for file in (design, "common") for s in sql.statements(engine, file).values()
+    ]
+    found = {(m[1], m[2]) for text in texts for m in _SUFFIX.finditer(text)}
+    return frozenset(
+        (before, suffix.replace("{partition}", str(number)))
+        for before, suffix in found
+        for number in range(partitions if "{partition}" in suffix else 1)
+    )
 
 
 _SUFFIX = re.compile(r"(\{schema\}\.)?\{queue\}((?:\w|\{partition\})*)")
-
-
-def _each(suffix: str, partitions: int) -> list[str]:
-    """What each partition has for it; the suffix itself where it is not about those."""
-    if "{partition}" not in suffix:
-        return [suffix]
-    return [suffix.replace("{partition}", str(number)) for number in range(partitions)]
 
 
 def check_names(product: Product, queue: Queue) -> None:
@@ -464,6 +460,5 @@ def object_names(product: Product, queue: Queue) -> list[str]:
     """Every name that the queue's tables, sequences and functions have or may have."""
     if not queue.design.known:
         return [queue.name]
-    patterns = {suffix for _, suffix in _suffixes(product.name, queue.design.name)}
-    suffixes = {suffix for one in patterns for suffix in _each(one, queue.partitions)}
-    return sorted(queue.name + suffix for suffix in suffixes)
+    found = _suffixes(product.name, queue.design.name, queue.partitions)
+    return sorted({queue.name + suffix for _, suffix in found})

@@ -76,8 +76,7 @@ RING = Design(
         "drops it: that is safe only once no push can still hold it. doctor --fix does so, and "
         "record by itself, once such a hole is an hour old or there are more of them than slots. A "
         "message whose consumer dies after its pop is gone, unless in_hand=on. With content=apart "
-        "a slot has the numbers alone, and a pop takes the message out of the table that its first "
-        "number modulo the partitions names; a slot whose content is not there is not popped."
+        "a slot has numbers alone; one whose message was deleted is not popped."
     ),
     engines=EVERYWHERE,
     options=(
@@ -120,18 +119,12 @@ RING = Design(
         ),
         Option(
             "content",
-            "where a message lies: in its slot, or apart from it, in the tables <queue>_content_N. "
-            "Apart it may be as large as the engine takes (max_bytes is unlimited then), and a "
-            "slot takes no room for it. Its price: a push also inserts a row, a pop deletes one",
+            "where messages lie: in their slots, or apart, in tables <queue>_content_N, of any size "
+            "(max_bytes: unlimited). Its price: a push also inserts a row, a pop deletes one",
             "slot",
             choices=("slot", "apart"),
         ),
-        Option(
-            "partitions",
-            "with content=apart: how many tables the contents are spread over",
-            "8",
-            maximum=64,
-        ),
+        Option("partitions", "with content=apart: in how many tables", "8", maximum=64),
     ),
     needs=("owner",),
     states=("ready",),
