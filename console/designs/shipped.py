@@ -119,7 +119,7 @@ RING = Design(
         ),
         Option(
             "content",
-            "where messages lie: in their slots, or apart, in tables <queue>_content_N, of any size "
+            "where messages lie: in slots, or apart, in tables <queue>_content_N, and of any size "
             "(max_bytes: unlimited). Its price: a push also inserts a row, a pop deletes one",
             "slot",
             choices=("slot", "apart"),
