@@ -88,6 +88,12 @@ class Queue:
         return self.design.finishes(self.options)
 
     @property
+    def partitions(self) -> int:
+        """Of a ring whose contents lie apart: in how many tables. 0: they lie in its slots."""
+        apart = self.options.get("content") == "apart"
+        return int(self.options["partitions"]) if apart else 0
+
+    @property
     def verbs(self) -> tuple[str, ...]:
         """What can be done with it."""
         return self.design.verbs_with(self.options)
@@ -117,6 +123,7 @@ class Queue:
             "size": self.options.get("size") or self.roles.get("size", "0"),
             "cache": self.options.get("cache", "auto"),
             "commit_wait_ms": self.options.get("commit_wait_ms", "5"),
+            "partitions": str(self.partitions),
             "fillfactor": FILLFACTOR,
             "stuck_after_seconds": str(STUCK_AFTER_SECONDS),
             "history": self.options.get("history", "off"),
@@ -134,6 +141,7 @@ class Queue:
             "in_hand": self.options.get("in_hand", "off"),
             "keeps_history": "yes" if self.keeps_history else "no",
             "archive_at_pop": self.options.get("archive_at_pop", "off"),
+            "content": self.options.get("content", "slot"),
             # The engine counts the rows of tables, and takes samples of those, not of views.
             "counters": "no" if self.options.get("view") == "yes" else counters,
             "part": "one" if self.part else "all",
@@ -386,7 +394,7 @@ def relations(connection: Connection, schema: str, names: Sequence[str]) -> list
     return sql.rows(connection, Relation, "catalog.relations", schema=schema, names=wanted)
 
 
-def name_limit(product: Product, design_name: str, schema: str) -> tuple[int, str]:
+def name_limit(product: Product, design: str, schema: str, partitions: int = 0) -> tuple[int, str]:
     """The longest name that a queue of the design can have, and the suffix that decides it.
 
     Units as `Product.name_length`: bytes for PostgreSQL. Objects that belong to no schema (Service
@@ -394,21 +402,27 @@ def name_limit(product: Product, design_name: str, schema: str) -> tuple[int, st
     """
     lengths = {
         (product.name_length(f"{schema}." * bool(before) + suffix), suffix)
-        for before, suffix in _suffixes(product.name, design_name)
+        for before, suffix in _suffixes(product.name, design, partitions)
     }
     length, longest = max(lengths)
     return product.name_limit - length, longest
 
 
 @cache
-def _suffixes(engine: str, design_name: str) -> frozenset[tuple[str | None, str]]:
+def _suffixes(engine: str, design: str, partitions: int) -> frozenset[tuple[str | None, str]]:
     """What stands before a queue's name in those of its objects, if anything, and after it."""
-    files = (design_name, "common")
-    texts = [s.template for file in files for s in sql.statements(engine, file).values()]
-    return frozenset((match[1], match[2]) for text in texts for match in _SUFFIX.finditer(text))
+    texts = [
+        s.template for file in (design, "common") for s in sql.statements(engine, file).values()
+    ]
+    found = {(m[1], m[2]) for text in texts for m in _SUFFIX.finditer(text)}
+    return frozenset(
+        (before, suffix.replace("{partition}", str(number)))
+        for before, suffix in found
+        for number in range(partitions if "{partition}" in suffix else 1)
+    )
 
 
-_SUFFIX = re.compile(r"(\{schema\}\.)?\{queue\}(\w*)")
+_SUFFIX = re.compile(r"(\{schema\}\.)?\{queue\}((?:\w|\{partition\})*)")
 
 
 def check_names(product: Product, queue: Queue) -> None:
@@ -428,7 +442,7 @@ def check_names(product: Product, queue: Queue) -> None:
             f"at most {product.name_limit}.",
             next_step="Check the schema's name.",
         )
-    limit, suffix = name_limit(product, queue.design.name, queue.schema)
+    limit, suffix = name_limit(product, queue.design.name, queue.schema, queue.partitions)
     length = product.name_length(queue.name)
     if length > limit:
         raise UsageError(
@@ -453,5 +467,5 @@ def object_names(product: Product, queue: Queue) -> list[str]:
     """Every name that the queue's tables, sequences and functions have or may have."""
     if not queue.design.known:
         return [queue.name]
-    suffixes = {suffix for _, suffix in _suffixes(product.name, queue.design.name)}
-    return sorted(queue.name + suffix for suffix in suffixes)
+    found = _suffixes(product.name, queue.design.name, queue.partitions)
+    return sorted({queue.name + suffix for _, suffix in found})

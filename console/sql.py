@@ -16,9 +16,10 @@ file states once under `-- define: is_ready`, for the design that the statement 
 
 Lines between `-- when option=a|b` and `-- end` stay only where the queue has such an option;
 `-- when role due_at` (or `-- when no role due_at`) asks for a column with that role, and
-`-- when defined is_error` (or `-- when not defined is_error`) for a definition. A line `GO` of a
-script ends a batch, for engines that want them sent one by one. Values that change from call to
-call are never rendered: they are bound, as `:name`.
+`-- when defined is_error` (or `-- when not defined is_error`) for a definition. Lines between
+`-- each partition` and `-- end` stand once for each partition of the queue, `{partition}` being its
+number. A line `GO` of a script ends a batch, for engines that want them sent one by one. Values
+that change from call to call are never rendered: they are bound, as `:name`.
 
 A statement of a design, `"fifo.status"`, is that of its file. What the file lacks is that of the
 design that it is like (`-- like: fifo`), else the one that all designs share.
@@ -53,6 +54,7 @@ _WHEN = re.compile(
     r"^\s*-- when (?:(?P<no>no )?role (?P<role>\w+)|(?P<not>not )?defined (?P<defined>\w+)"
     r"|(?P<option>\w+)=(?P<values>[\w|]+))$"
 )
+_EACH = re.compile(r"^\s*-- each partition$")
 _END = re.compile(r"^\s*-- end$")
 _ALONE = re.compile(r"^\s*\{(?P<name>\w+)\}$")
 _BATCH_END = re.compile(r"^GO$", re.MULTILINE)
@@ -155,7 +157,7 @@ def _without_remarks(body: str) -> str:
     return "\n".join(
         line
         for line in lines
-        if not line.lstrip().startswith("--") or _WHEN.match(line) or _END.match(line)
+        if not line.lstrip().startswith("--") or any(m.match(line) for m in (_WHEN, _EACH, _END))
     )
 
 
@@ -223,7 +225,7 @@ def _made_of(found: Statement) -> frozenset[str]:
     """The definitions without which the statement cannot be, whatever the queue."""
     depth, lines = 0, []
     for line in found.template.split("\n"):
-        depth += bool(_WHEN.match(line)) - bool(_END.match(line))
+        depth += bool(_WHEN.match(line) or _EACH.match(line)) - bool(_END.match(line))
         if depth == 0:
             lines.append(line)
     return frozenset(m["name"] for m in _DEFINITION.finditer("\n".join(lines)) if m["name"])
@@ -506,19 +508,33 @@ def _choose(found: Statement, scope: Scope) -> str:
     """The template without the lines whose condition this queue does not meet, and with what its
     design means by each definition."""
     kept: list[str] = []
-    open_conditions: list[bool] = []
+    begun: list[tuple[Sequence[dict[str, str]], list[str]]] = []
+    """Of each block that is open: what is put into its lines, once for each time that they stand
+    there; and the lines before it."""
     for line in found.template.split("\n"):
         if when := _WHEN.match(line):
-            open_conditions.append(_holds(when, found, scope))
+            begun.append(([{}] if _holds(when, found, scope) else [], kept))
+            kept = []
+        elif _EACH.match(line):
+            partitions = range(int(scope.values.get("partitions", "0")))
+            begun.append(([{"{partition}": str(n)} for n in partitions], kept))
+            kept = []
         elif _END.match(line):
-            if not open_conditions:
+            if not begun:
                 raise ValueError(f"{found.label}: a '-- end' has no '-- when' that can be read")
-            open_conditions.pop()
-        elif all(open_conditions) and not _is_nothing(line, found, scope):
+            times, before = begun.pop()
+            kept = before + [_put(line, put) for put in times for line in kept]
+        elif all(times for times, _ in begun) and not _is_nothing(line, found, scope):
             kept.append(line)
-    if open_conditions:
+    if begun:
         raise ValueError(f"{found.label}: a '-- when' has no '-- end'")
     return _with_definitions("\n".join(kept), found, scope)
+
+
+def _put(line: str, values: Mapping[str, str]) -> str:
+    for placeholder, value in values.items():
+        line = line.replace(placeholder, value)
+    return line
 
 
 def _is_nothing(line: str, found: Statement, scope: Scope) -> bool:

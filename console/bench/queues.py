@@ -93,7 +93,7 @@ class Queues:
         """The queue that a round would get. UsageError where it cannot hold such payloads."""
         of: Design = design(candidate.design, self._database.product.name)
         options = dict(candidate.options)
-        limit = of.option("max_bytes")
+        limit = of.option_with("max_bytes", options)
         if limit.default != "unlimited" and "max_bytes" not in options:
             # A slot is as wide as the largest payload: no wider than what is measured.
             options["max_bytes"] = limit.check(str(payload))

@@ -184,6 +184,12 @@ class Design:
             f"The design {self.name} has no option {name!r}.", next_step=f"It has: {names}."
         )
 
+    def option_with(self, name: str, given: Mapping[str, str]) -> Option:
+        """The same, as others make it that are given."""
+        # What lies apart from its slot has no width to be laid at.
+        apart = given.get("content") == "apart"
+        return MAX_BYTES if apart and name == "max_bytes" else self.option(name)
+
     def options_on(self, engine: str) -> tuple[Option, ...]:
         """The options that it has on one engine."""
         return tuple(option for option in self.options if option.is_on(engine))
@@ -192,7 +198,7 @@ class Design:
         self, given: Mapping[str, str], engine: str | None = None
     ) -> dict[str, str]:
         """All options (of the engine, where one is named): those given, checked, and defaults."""
-        checked = {name: self.option(name).check(value) for name, value in given.items()}
+        checked = {n: self.option_with(n, given).check(value) for n, value in given.items()}
         for name in checked:
             if engine is not None and not self.option(name).is_on(engine):
                 raise UsageError(
@@ -201,7 +207,19 @@ class Design:
                     next_step="List what each engine has with: dbq-console designs",
                 )
         here = self.options if engine is None else self.options_on(engine)
-        options = {option.name: checked.get(option.name, option.default) for option in here}
+        options = {
+            option.name: checked.get(option.name, self.option_with(option.name, given).default)
+            for option in here
+        }
+        apart = options.get("content") == "apart"
+        if not apart and options.get("partitions", "8") != "8":
+            raise UsageError(
+                "partitions goes with content=apart only.",
+                why="With content=slot every message lies in its slot.",
+                next_step="Add --option content=apart, or leave partitions out.",
+            )
+        if not apart:  # as of an older version, which knew neither
+            options = {n: v for n, v in options.items() if n not in {"content", "partitions"}}
         if options.get("in_hand") == "on" and options.get("archive_at_pop") == "on":
             raise UsageError(
                 "in_hand=on and archive_at_pop=on exclude each other.",

@@ -76,7 +76,8 @@ RING = Design(
         "the oldest on SQL Server). A parked number whose push was lost is a hole, and no pop "
         "drops it: that is safe only once no push can still hold it. doctor --fix does so, and "
         "record by itself, once such a hole is an hour old or there are more of them than slots. A "
-        "message whose consumer dies after its pop is gone, unless in_hand=on."
+        "message whose consumer dies after its pop is gone, unless in_hand=on. With content=apart "
+        "a slot has numbers alone; one whose message was deleted is not popped."
     ),
     engines=EVERYWHERE,
     options=(
@@ -118,6 +119,14 @@ RING = Design(
             "off",
             choices=("off", "on"),
         ),
+        Option(
+            "content",
+            "where messages lie: in slots, or apart, in tables <queue>_content_N, and of any size "
+            "(max_bytes: unlimited). Its price: a push also inserts a row, a pop deletes one",
+            "slot",
+            choices=("slot", "apart"),
+        ),
+        Option("partitions", "with content=apart: in how many tables", "8", maximum=64),
     ),
     needs=("owner",),
     states=("ready",),

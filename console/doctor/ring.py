@@ -8,7 +8,7 @@ from datetime import datetime
 from console import sql
 from console.catalog import Kind
 from console.designs import Flow
-from console.doctor import ring_losses
+from console.doctor import ring_contents, ring_losses
 from console.doctor.examination import Examination, Family, command
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import relay
@@ -144,7 +144,11 @@ def _ring(examination: Examination) -> Iterator[Finding]:
     for found in (ring_losses.beyond, ring_losses.orphans, _slots, _missing, _behind):
         yield from found(ring)
     yield from _sequences(examination)
-    for found in (_room, _laps, ring_losses.spent, _stranded, ring_losses.holes, ring_losses.voids):
+    halves = list(ring_contents.astray(examination))
+    yield from (one for one in halves if one.code is ring_contents.SLOT)
+    yield from _room(ring)
+    yield from (one for one in halves if one.code is ring_contents.CONTENT)
+    for found in (_laps, ring_losses.spent, _stranded, ring_losses.holes, ring_losses.voids):
         yield from found(ring)
 
 
@@ -366,7 +370,8 @@ FAMILY = Family(
     "the ring",
     (
         *(ring_losses.SPENT_BEYOND, ring_losses.ORPHAN, MISMATCH, MISSING, BEHIND, CACHED, FULL),
-        *(FILLING, LAPPED, AHEAD, ring_losses.SPENT, STRANDED, ring_losses.PILE),
+        *(ring_contents.SLOT, FILLING, ring_contents.CONTENT),
+        *(LAPPED, AHEAD, ring_losses.SPENT, STRANDED, ring_losses.PILE),
         *(ring_losses.HOLE, ring_losses.STALE_VOID),
     ),
     {"the ring": _ring},

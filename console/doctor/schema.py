@@ -170,7 +170,7 @@ _COLUMN_KEY = re.compile(
     r"^\s*(?P<columns>[a-z]\w*) .*\b(?P<kind>PRIMARY KEY|UNIQUE)\b", re.MULTILINE
 )
 _TABLE_KEY = re.compile(
-    rf"^\s*(?:CONSTRAINT {_IDENT} )?(?P<kind>PRIMARY KEY|UNIQUE)(?: CLUSTERED)? "
+    rf"^\s*(?:CONSTRAINT {_IDENT} )?(?P<kind>PRIMARY KEY|UNIQUE)(?: (?:NON)?CLUSTERED)? "
     r"\((?P<columns>[^)]+)\)",
     re.MULTILINE,
 )

@@ -105,10 +105,18 @@ def _rows_held(trial: Trial) -> str:
 
 
 def _payload_missing(trial: Trial) -> str:
+    return _without_payloads(trial, "payload_missing")
+
+
+def _content_missing(trial: Trial) -> str:
+    return _without_payloads(trial, "slot_without_content")
+
+
+def _without_payloads(trial: Trial, code: str) -> str:
     trial.push(2)
     with trial.database.transaction("plant a fault") as connection:
         sql.run(connection, "prove.drop_payloads", trial.queue.scope(connection))
-    told = trial.mended("payload_missing")[1]
+    told = trial.mended(code)[1]
     popped = trial.pop(2)
     require(not popped, f"{numbered(len(popped), 'message')} without a payload came")
     return told
@@ -146,6 +154,12 @@ _FAULTS = (
         _payload_missing,
         messages.applies,
         "its payloads are no table of their own",
+    ),
+    _Fault(
+        "slot_without_content",
+        _content_missing,
+        lambda queue: queue.partitions > 0,
+        "its messages do not lie apart from slots",
     ),
 )
 

@@ -16,9 +16,10 @@ from console.actions.adopt import CandidateTable
 from console.actions.execute import Control
 from console.audit import Outcome, Subject
 from console.catalog import Queue, installed_queue
-from console.designs import DESIGNS, LIBRARIES, design
+from console.designs import DESIGNS, LIBRARIES, Flow, design
 from console.engines import Database, Product
 from console.errors import UsageError
+from console.formats import numbered
 from console.verbs.parameters import Parameter, Placement
 from console.verbs.verb import OnProgress, Plan, Result, Values, Verb, admin
 
@@ -75,9 +76,30 @@ def install_plan(database: Database, queue: Queue, *, production: bool = False) 
         database,
         queue,
         "install",
-        (f"It runs on {where} in one transaction: all or nothing.",),
+        (f"It runs on {where} in one transaction: all or nothing.", *_price(queue)),
         partial(_install, database, queue),
         sql=installing.script(database.product, queue),
+    )
+
+
+def _price(queue: Queue) -> Sequence[str]:
+    """What it costs to keep a ring's messages where they are kept, beside the other way."""
+    if queue.design.flow is not Flow.NUMBERS:
+        return ()
+    options = queue.options
+    if queue.partitions:
+        return (
+            f"content=apart: messages of any size, in {numbered(queue.partitions, 'table')}. Its "
+            "price: a push also inserts a row and a pop deletes one, which leaves dead rows. Of "
+            "300 bytes that is 0.84 of the messages a second that slots take one by one, 0.65 in "
+            "batches of 100, and 1.3 times the log (measured on PostgreSQL).",
+            "content=slot costs neither, but lays every slot at max_bytes, of 7,000 at most.",
+        )
+    return (
+        f"content=slot: {int(options['size']):,} slots, each laid at {int(options['max_bytes']):,} "
+        "bytes now; a push and a pop update one row, and no message is larger.",
+        "content=apart takes messages of any size, for another insert a push and another delete a "
+        "pop.",
     )
 
 
@@ -180,6 +202,7 @@ INSTALL = Verb(
     \b
     Examples:
       dbq-console install ring orders --option size=20000 --url URL
+      dbq-console install ring films --option content=apart --url URL
       dbq-console install fifo mail --option order=strict --print --engine postgresql
     """,
     parameters=(

@@ -95,6 +95,26 @@ FROM (
         ORDER BY r.[key]
     ) AS k
     -- end
+    -- each partition
+    UNION ALL
+    SELECT
+        N'{queue}_content_{partition}',
+        k.[key],
+        k.found
+    FROM (
+        SELECT TOP (10)
+            r.[key],
+            COUNT_BIG(*) AS found
+        FROM (
+            SELECT TOP (1000000) CAST(c.content_id AS nvarchar(450)) AS [key]
+            FROM [{schema}].[{queue}_content_{partition}] AS c WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+            WHERE EXISTS (SELECT 1 FROM OPENJSON(@tables) AS given WHERE given.[value] = N'{queue}_content_{partition}' COLLATE Latin1_General_100_BIN2)
+        ) AS r
+        GROUP BY r.[key]
+        HAVING COUNT_BIG(*) > 1
+        ORDER BY r.[key]
+    ) AS k
+    -- end
     -- when in_hand=on
     UNION ALL
     SELECT

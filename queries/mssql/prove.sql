@@ -14,9 +14,12 @@ SELECT CAST(@@SPID AS nvarchar(10)) AS session;
 DROP PROCEDURE [{schema}].[{queue}_pop];
 
 -- name: drop_payloads
--- script: the payloads of a split queue's messages are lost
+-- script: the payloads of all messages that lie apart from them are lost
 -- when defined beside
 DELETE FROM {beside};
+-- end
+-- each partition
+DELETE FROM [{schema}].[{queue}_content_{partition}];
 -- end
 
 -- name: roles_there

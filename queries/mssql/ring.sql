@@ -14,6 +14,15 @@
 -- The order is the order in which numbers were drawn, not the order of commits: a late commit is
 -- popped late.
 --
+-- content=apart: a slot has its numbers and no message. The message lies in one of {queue}_content_0, _1 ...,
+-- the one that first_id modulo their number names: a relay leaves first_id as it is, so it moves none. The push
+-- that fills the slot inserts it and the pop that empties the slot deletes it, each in its transaction, and both
+-- write the slot first: who holds the slot alone touches its content. So no READPAST there: a content whose slot
+-- was free to be taken can only be locked by the push that has committed and is giving its locks back, and that
+-- is waited for. A slot whose content is not there (somebody deleted it) counts as one whose message is not
+-- there: its number is parked, no pop stops at it, and the doctor finds it. No number is drawn twice, so no
+-- content has two slots.
+--
 -- Rules that every procedure here keeps, and why:
 --   * READ COMMITTED, whatever the caller's level: SET TRANSACTION ISOLATION LEVEL comes before the first read.
 --     It holds for the call (the level is the caller's again when a procedure returns) and may be set in any
@@ -88,6 +97,198 @@
     WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]')
 )
 
+-- define: content
+-- content=apart: the message of a slot m, by its first_id; below: whether it is there
+-- when content=apart
+CASE m.first_id % CAST(N'{partitions}' AS bigint)
+-- each partition
+    WHEN {partition} THEN (
+        SELECT k.content FROM [{schema}].[{queue}_content_{partition}] AS k WITH (ROWLOCK, READCOMMITTEDLOCK)
+        WHERE k.content_id = m.first_id
+    )
+-- end
+END
+-- end
+
+-- define: has_content
+-- when content=apart
+CASE m.first_id % CAST(N'{partitions}' AS bigint)
+-- each partition
+    WHEN {partition} THEN (
+        SELECT 1 FROM [{schema}].[{queue}_content_{partition}] AS k WITH (ROWLOCK, READCOMMITTEDLOCK)
+        WHERE k.content_id = m.first_id
+    )
+-- end
+END = 1
+-- end
+
+-- define: slot_has_content
+-- the same of a slot r, in functions
+-- when content=apart
+CASE r.first_id % CAST(N'{partitions}' AS bigint)
+-- each partition
+    WHEN {partition} THEN (
+        SELECT 1 FROM [{schema}].[{queue}_content_{partition}] AS k WITH (ROWLOCK, READCOMMITTEDLOCK)
+        WHERE k.content_id = r.first_id
+    )
+-- end
+END = 1
+-- end
+
+-- define: content_shown
+-- to who looks: a content that is locked is being popped
+-- when content=apart
+CASE m.first_id % CAST(N'{partitions}' AS bigint)
+-- each partition
+    WHEN {partition} THEN (
+        SELECT k.content FROM [{schema}].[{queue}_content_{partition}] AS k WITH (READPAST, READCOMMITTEDLOCK)
+        WHERE k.content_id = m.first_id
+    )
+-- end
+END
+-- end
+
+-- define: contents_without_slot
+-- fills @astray. Proven: a content that was committed, then no committed slot that has it where it would lie (of one
+-- that a relay has met: nowhere in the ring), then the content again. Had its slot been emptied, whoever did so had
+-- ended before the slot could be read, and the content had gone with that. What is locked is not told.
+DECLARE @size bigint, @base bigint, @read bigint;
+DECLARE @slots TABLE (slot bigint NOT NULL PRIMARY KEY, first_id bigint NULL);
+DECLARE @suspect TABLE (content_id bigint NOT NULL PRIMARY KEY);
+DECLARE @committed TABLE (content_id bigint NOT NULL PRIMARY KEY);
+DECLARE @astray TABLE (content_id bigint NOT NULL PRIMARY KEY);
+
+SELECT
+    @size = c.size,
+    @base = c.base
+FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
+INSERT INTO @slots (slot, first_id)
+SELECT
+    r.slot,
+    MAX(r.first_id)
+FROM [{schema}].[{queue}] AS r WITH (NOLOCK)
+GROUP BY r.slot;
+-- each partition
+INSERT INTO @suspect (content_id)
+SELECT k.content_id
+FROM [{schema}].[{queue}_content_{partition}] AS k WITH (NOLOCK)
+WHERE NOT EXISTS (SELECT 1 FROM @slots AS s WHERE s.first_id = k.content_id)
+GROUP BY k.content_id
+OPTION (RECOMPILE);
+-- end
+IF EXISTS (SELECT 1 FROM @suspect)
+BEGIN
+    -- each partition
+    INSERT INTO @committed (content_id)
+    SELECT k.content_id
+    FROM @suspect AS s
+    INNER JOIN [{schema}].[{queue}_content_{partition}] AS k WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+        ON s.content_id = k.content_id
+    OPTION (LOOP JOIN, FORCE ORDER);
+    -- end
+    DELETE FROM @slots;
+    INSERT INTO @slots (slot, first_id)
+    SELECT
+        r.slot,
+        r.first_id
+    FROM [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK);
+    SET @read = @@ROWCOUNT;
+    DELETE c
+    FROM @committed AS c
+    WHERE EXISTS (SELECT 1 FROM @slots AS s WHERE s.first_id = c.content_id)
+    OR (@read < @size AND (
+        c.content_id < @base OR NOT EXISTS (SELECT 1 FROM @slots AS s WHERE s.slot = c.content_id % @size)
+    ));
+    -- each partition
+    INSERT INTO @astray (content_id)
+    SELECT k.content_id
+    FROM @committed AS c
+    INNER JOIN [{schema}].[{queue}_content_{partition}] AS k WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+        ON c.content_id = k.content_id
+    OPTION (LOOP JOIN, FORCE ORDER);
+    -- end
+END;
+
+-- define: slots_without_content
+-- fills @bare, and keeps these slots locked: nobody takes one of them, or its content, between the two looks
+DECLARE @suspected TABLE (slot bigint NOT NULL PRIMARY KEY, number bigint NOT NULL);
+DECLARE @bare TABLE (slot bigint NOT NULL PRIMARY KEY, number bigint NOT NULL, first_id bigint NOT NULL);
+
+INSERT INTO @suspected (slot, number)
+SELECT
+    m.slot,
+    MAX(m.message_id)
+FROM [{schema}].[{queue}] AS m WITH (NOLOCK)
+WHERE m.reference_count > 0 AND m.message_id IS NOT NULL AND m.first_id IS NOT NULL AND {content_seen} IS NULL
+GROUP BY m.slot;
+INSERT INTO @bare (slot, number, first_id)
+SELECT
+    m.slot,
+    m.message_id,
+    m.first_id
+FROM @suspected AS s
+INNER JOIN [{schema}].[{queue}] AS m WITH (UPDLOCK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    ON s.slot = m.slot AND s.number = m.message_id
+OPTION (LOOP JOIN, FORCE ORDER);
+DELETE m
+FROM @bare AS m
+WHERE {content_seen} IS NOT NULL;
+
+-- define: content_seen
+-- 1: there is such a row, committed or not
+CASE m.first_id % CAST(N'{partitions}' AS bigint)
+-- each partition
+    WHEN {partition} THEN (
+        SELECT TOP (1) 1 FROM [{schema}].[{queue}_content_{partition}] AS k WITH (NOLOCK) WHERE k.content_id = m.first_id
+    )
+-- end
+END
+
+-- define: payload
+-- when content=slot
+m.[{payload}]
+-- end
+-- when content=apart
+{content_shown}
+-- end
+
+-- define: joined_payload
+-- when content=slot
+m.[{payload}]
+-- end
+-- when content=apart
+-- when storage=slots
+{content}
+-- end
+-- when storage=in_hand
+m.[{payload}]
+-- end
+-- end
+
+-- define: slot_payload_type
+-- when content=slot
+-- when payload=text|json
+nvarchar(3508)
+-- end
+-- when payload=bytes
+varbinary(7016)
+-- end
+-- end
+-- when content=apart
+{payload_type}
+-- end
+
+-- define: prefilled
+-- what a slot is laid with: a message of full width
+-- when content=slot
+-- when payload=text|json
+REPLICATE(N'x', CAST(N'{max_bytes}' AS int) / 2 + 8),
+-- end
+-- when payload=bytes
+CAST(REPLICATE('x', CAST(N'{max_bytes}' AS int) + 16) AS varbinary(7016)),
+-- end
+-- end
+
 -- define: state_held
 -- when storage=slots
 N'ready'
@@ -141,6 +342,9 @@ CROSS JOIN @chosen AS c
 INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK, UPDLOCK)
     ON m.slot = c.id % s.size AND m.message_id = c.id
 WHERE m.reference_count > 0
+-- when content=apart
+AND {has_content}
+-- end
 OPTION (LOOP JOIN, FORCE ORDER)
 -- end
 -- when storage=in_hand
@@ -162,8 +366,21 @@ WHERE m.reference_count > 0 AND NOT EXISTS (
     WHERE p.void = 1 AND p.number = m.message_id
 )
 OPTION (LOOP JOIN, FORCE ORDER);
+-- each partition
+DELETE k
+FROM @chosen AS c
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.place = m.slot
+INNER JOIN [{schema}].[{queue}_content_{partition}] AS k WITH (ROWLOCK, READCOMMITTEDLOCK) ON m.first_id = k.content_id
+WHERE m.reference_count > 0
+OPTION (LOOP JOIN, FORCE ORDER);
+-- end
 UPDATE m
+-- when content=slot
 SET message_id = NULL, first_id = NULL, time = SYSUTCDATETIME(), message = NULL, reference_count = 0
+-- end
+-- when content=apart
+SET message_id = NULL, first_id = NULL, time = SYSUTCDATETIME(), reference_count = 0
+-- end
 FROM @chosen AS c
 INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.place = m.slot
 WHERE m.reference_count > 0
@@ -229,7 +446,7 @@ WHERE s.object_id = OBJECT_ID(N'[{schema}].[{pop_sequence}]');
 CAST(NULL AS datetime2(7))
 
 -- define: unfinished_payloads
-SELECT m.[{payload}] AS payload FROM [{schema}].[{table}] AS m WHERE m.reference_count > 0
+SELECT {payload} AS payload FROM [{schema}].[{table}] AS m WHERE m.reference_count > 0
 -- when in_hand=on
 UNION ALL
 SELECT h.payload AS payload FROM [{schema}].[{queue}_in_hand] AS h WHERE h.done_at IS NULL
@@ -244,6 +461,10 @@ GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{queue}_parked] TO dbq_opera
 GRANT UPDATE ON OBJECT::[{schema}].[{queue}_push_seq] TO dbq_operator;
 -- Relay moves the numbers of all callers: not for whoever works with messages.
 GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_relay] TO dbq_admin;
+-- each partition
+GRANT SELECT ON OBJECT::[{schema}].[{queue}_content_{partition}] TO dbq_reader;
+GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{queue}_content_{partition}] TO dbq_operator;
+-- end
 -- when in_hand=on
 GRANT SELECT ON OBJECT::[{schema}].[{queue}_in_hand] TO dbq_reader;
 GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{queue}_in_hand] TO dbq_operator;
@@ -254,28 +475,45 @@ GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{queue}_in_hand] TO dbq_oper
 SET ANSI_NULLS ON;
 SET QUOTED_IDENTIFIER ON;
 GO
+-- when content=slot
 -- A row that is updated in a clustered index stays on its page as long as it fits there, and is never
 -- forwarded. So every slot is laid at full width, in the order of the slots, and then emptied: its
 -- page has the room for good, and there is no split, however the lengths change. (char(n), Kejser's
 -- fixed width, would strip blanks; a fixed width saves only the moving of a few bytes on the page.)
 -- 16 bytes more than a payload may have: with row versions (READ_COMMITTED_SNAPSHOT, a readable
 -- replica, accelerated recovery) a row grows by 14 at its next write.
+-- end
 CREATE TABLE [{schema}].[{queue}] (
     slot bigint NOT NULL,
     message_id bigint NULL, -- the push number that is valid now; null = free
     first_id bigint NULL, -- the number that push returned; pop returns it, whatever a relay did since
     time datetime2(7) NOT NULL,
+    -- when content=slot
     -- when payload=text|json
     message nvarchar(3508) NULL,
     -- end
     -- when payload=bytes
     message varbinary(7016) NULL,
     -- end
+    -- end
     reference_count tinyint NOT NULL,
     CONSTRAINT [{queue}_key] PRIMARY KEY CLUSTERED (slot)
     WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON, FILLFACTOR = 100)
 );
 
+-- when content=apart
+-- The messages, each beside its number, in heaps: several, so that not all pushes want the same last page.
+-- each partition
+CREATE TABLE [{schema}].[{queue}_content_{partition}] (
+    content_id bigint NOT NULL,
+    content {payload_type} NOT NULL,
+    CONSTRAINT [{queue}_content_{partition}_key] PRIMARY KEY NONCLUSTERED (content_id)
+    WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON)
+);
+ALTER TABLE [{schema}].[{queue}_content_{partition}] SET (LOCK_ESCALATION = DISABLE);
+
+-- end
+-- end
 CREATE TABLE [{schema}].[{queue}_config] (
     only_row bit NOT NULL,
     size bigint NOT NULL,
@@ -326,31 +564,38 @@ WITH ten AS (
     CROSS JOIN ten AS e CROSS JOIN ten AS f CROSS JOIN ten AS g CROSS JOIN ten AS h
 )
 
+-- when content=slot
 INSERT INTO [{schema}].[{queue}] WITH (TABLOCKX) (slot, time, message, reference_count)
+-- end
+-- when content=apart
+INSERT INTO [{schema}].[{queue}] WITH (TABLOCKX) (slot, time, reference_count)
+-- end
 SELECT TOP (CAST(N'{size}' AS bigint))
     many.n - 1,
     SYSUTCDATETIME(),
-    -- when payload=text|json
-    REPLICATE(N'x', CAST(N'{max_bytes}' AS int) / 2 + 8),
-    -- end
-    -- when payload=bytes
-    CAST(REPLICATE('x', CAST(N'{max_bytes}' AS int) + 16) AS varbinary(7016)),
-    -- end
+    {prefilled}
     0
 FROM many
 ORDER BY many.n;
 
+-- when content=slot
 UPDATE [{schema}].[{queue}] WITH (TABLOCKX) SET message = NULL;
 
+-- end
 -- when in_hand=on
 -- What was popped and is not finished: claimed (claimed_at), ready again (neither), error (done_at).
 CREATE TABLE [{schema}].[{queue}_in_hand] (
     id bigint NOT NULL,
+    -- when content=slot
     -- when payload=text|json
     payload nvarchar(3500) NOT NULL,
     -- end
     -- when payload=bytes
     payload varbinary(7000) NOT NULL,
+    -- end
+    -- end
+    -- when content=apart
+    payload {payload_type} NOT NULL,
     -- end
     pushed_at datetime2(7) NOT NULL,
     attempts int NOT NULL,
@@ -446,9 +691,11 @@ BEGIN
     IF (SELECT COUNT(*) FROM OPENJSON(N'[' + @payload + N']')) <> 1
         THROW 51002, N'The payload is not one JSON value.||Send one JSON value as the payload.', 1;
     -- end
+    -- when limited=yes
     -- Bytes of UTF-16: two a character, four where it lies beyond the basic plane.
     IF DATALENGTH(@payload) > CAST(N'{max_bytes}' AS int)
         THROW 51002, N'The payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
+    -- end
 
     BEGIN TRANSACTION;
     SELECT @size = c.size FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
@@ -480,13 +727,19 @@ BEGIN
             SET message_id = @drawn,
                 first_id = @drawn,
                 time = SYSUTCDATETIME(),
+                -- when content=slot
                 message = @payload,
+                -- end
                 reference_count = reference_count + 1
             WHERE slot = @drawn % @size AND reference_count = 0;
 
             IF @@ROWCOUNT = 1
                 SET @id = @drawn;
         END;
+        -- each partition
+        IF @id % CAST(N'{partitions}' AS bigint) = {partition}
+            INSERT INTO [{schema}].[{queue}_content_{partition}] WITH (ROWLOCK) (content_id, content) VALUES (@id, @payload);
+        -- end
 
         IF @id IS NULL
         BEGIN
@@ -561,8 +814,10 @@ BEGIN
     IF EXISTS (SELECT 1 FROM @given AS g WHERE (SELECT COUNT(*) FROM OPENJSON(N'[' + g.payload + N']')) <> 1)
         THROW 51002, N'A payload is not one JSON value.||Send one JSON value as each payload.', 1;
     -- end
+    -- when limited=yes
     IF EXISTS (SELECT 1 FROM @given AS g WHERE DATALENGTH(g.payload) > CAST(N'{max_bytes}' AS int))
         THROW 51002, N'A payload is over the limit of {max_bytes} bytes.||Send it in parts, or install a queue with a larger max_bytes.', 1;
+    -- end
 
     BEGIN TRANSACTION;
     SELECT @size = c.size FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
@@ -623,10 +878,14 @@ BEGIN
         SET message_id = f.number,
             first_id = f.number,
             time = SYSUTCDATETIME(),
+            -- when content=slot
             message = g.payload,
+            -- end
             reference_count = r.reference_count + 1
         FROM @filled AS f
+        -- when content=slot
         INNER JOIN @given AS g ON f.position = g.position
+        -- end
         INNER JOIN [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON r.slot = f.number % @size
         OPTION (LOOP JOIN, FORCE ORDER);
         SET @written = @@ROWCOUNT;
@@ -634,6 +893,16 @@ BEGIN
         IF @written <> (SELECT COUNT_BIG(*) FROM @filled)
             THROW 51004, N'A locked slot was not where it was locked.||Nothing was pushed. Look with: dbq-console doctor', 1;
 
+        -- each partition
+        INSERT INTO [{schema}].[{queue}_content_{partition}] WITH (ROWLOCK) (content_id, content)
+        SELECT
+            f.number,
+            g.payload
+        FROM @filled AS f
+        INNER JOIN @given AS g ON f.position = g.position
+        WHERE f.number % CAST(N'{partitions}' AS bigint) = {partition};
+
+        -- end
         IF @written < @room
         BEGIN
             INSERT INTO @unused (number)
@@ -695,12 +964,7 @@ BEGIN
 
     DECLARE @size bigint, @next_push bigint, @next_pop bigint, @drawn bigint;
     DECLARE @parked bit, @tries int = 0, @voids int = 0, @look int, @taken bit = 0, @dropped bit;
-    -- when payload=text|json
-    DECLARE @id bigint, @payload nvarchar(3508), @pushed_at datetime2(7);
-    -- end
-    -- when payload=bytes
-    DECLARE @id bigint, @payload varbinary(7016), @pushed_at datetime2(7);
-    -- end
+    DECLARE @id bigint, @payload {slot_payload_type}, @pushed_at datetime2(7);
 
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
@@ -745,20 +1009,29 @@ BEGIN
             IF EXISTS (
                 SELECT 1 FROM [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 WHERE r.slot = @drawn % @size AND r.message_id = @drawn
+                -- when content=apart
+                AND {slot_has_content}
+                -- end
             )
             BEGIN
                 UPDATE [{schema}].[{queue}] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 SET @id = first_id,
+                    -- when content=slot
                     @payload = message,
+                    -- end
                     @pushed_at = time,
                     message_id = NULL,
                     first_id = NULL,
                     time = SYSUTCDATETIME(),
+                    -- when content=slot
                     message = NULL,
+                    -- end
                     reference_count = reference_count - 1
+                -- when content=slot
                 -- when archive_at_pop=on
                 OUTPUT deleted.first_id, deleted.message, deleted.time, SYSUTCDATETIME(), N'done', 1, N'pop'
                 INTO [{schema}].[{queue}_archive] (id, payload, pushed_at, done_at, state, attempts, reason)
+                -- end
                 -- end
                 WHERE slot = @drawn % @size AND message_id = @drawn;
 
@@ -787,6 +1060,21 @@ BEGIN
         END;
     END;
 
+    -- each partition
+    IF @taken = 1 AND @id % CAST(N'{partitions}' AS bigint) = {partition}
+    BEGIN
+        SELECT @payload = k.content
+        FROM [{schema}].[{queue}_content_{partition}] AS k WITH (ROWLOCK, READCOMMITTEDLOCK) WHERE k.content_id = @id;
+        DELETE FROM [{schema}].[{queue}_content_{partition}] WITH (ROWLOCK, READCOMMITTEDLOCK) WHERE content_id = @id;
+    END;
+    -- end
+    -- when content=apart
+    -- when archive_at_pop=on
+    INSERT INTO [{schema}].[{queue}_archive] (id, payload, pushed_at, done_at, state, attempts, reason)
+    SELECT @id, @payload, @pushed_at, SYSUTCDATETIME(), N'done', 1, N'pop'
+    WHERE @taken = 1;
+    -- end
+    -- end
     COMMIT TRANSACTION;
 
     SELECT
@@ -830,16 +1118,19 @@ BEGIN
         lane tinyint NOT NULL,
         number bigint NOT NULL,
         id bigint NOT NULL,
-        -- when payload=text|json
-        payload nvarchar(3508) NOT NULL,
+        -- when content=slot
+        payload {slot_payload_type} NOT NULL,
         -- end
-        -- when payload=bytes
-        payload varbinary(7016) NOT NULL,
+        -- when content=apart
+        payload {slot_payload_type} NULL, -- of lane 1 until its content is taken, below
         -- end
         pushed_at datetime2(7) NOT NULL,
         attempts int NOT NULL,
         PRIMARY KEY (lane, number)
     );
+    -- when content=apart
+    DECLARE @contents TABLE (content_id bigint NOT NULL PRIMARY KEY, content {payload_type} NOT NULL);
+    -- end
 
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
@@ -932,6 +1223,9 @@ BEGIN
             FROM @parked AS w
             INNER JOIN [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 ON r.slot = w.number % @size AND r.message_id = w.number
+            -- when content=apart
+            WHERE {slot_has_content}
+            -- end
             ORDER BY w.number
         ) AS here
         INNER JOIN [{schema}].[{queue}_parked] AS p WITH (UPDLOCK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
@@ -944,10 +1238,18 @@ BEGIN
             SET message_id = NULL,
                 first_id = NULL,
                 time = SYSUTCDATETIME(),
+                -- when content=slot
                 message = NULL,
+                -- end
                 reference_count = r.reference_count - 1
+            -- when content=slot
             OUTPUT 1, deleted.message_id, deleted.first_id, deleted.message, deleted.time, 1
             INTO @popped (lane, number, id, payload, pushed_at, attempts)
+            -- end
+            -- when content=apart
+            OUTPUT 1, deleted.message_id, deleted.first_id, deleted.time, 1
+            INTO @popped (lane, number, id, pushed_at, attempts)
+            -- end
             FROM @held AS h
             INNER JOIN [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 ON r.slot = h.number % @size AND r.message_id = h.number
@@ -1045,6 +1347,7 @@ BEGIN
                     FROM [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                     WHERE r.slot BETWEEN @from AND @to AND r.message_id BETWEEN @first AND @first + @room - 1;
 
+                -- when content=slot
                 UPDATE [{schema}].[{queue}] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 SET message_id = NULL,
                     first_id = NULL,
@@ -1054,6 +1357,19 @@ BEGIN
                 OUTPUT 1, deleted.message_id, deleted.first_id, deleted.message, deleted.time, 1
                 INTO @popped (lane, number, id, payload, pushed_at, attempts)
                 WHERE slot BETWEEN @low AND @high AND message_id BETWEEN @first AND @first + @room - 1;
+                -- end
+                -- when content=apart
+                UPDATE r
+                SET message_id = NULL,
+                    first_id = NULL,
+                    time = SYSUTCDATETIME(),
+                    reference_count = r.reference_count - 1
+                OUTPUT 1, deleted.message_id, deleted.first_id, deleted.time, 1
+                INTO @popped (lane, number, id, pushed_at, attempts)
+                FROM [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+                WHERE r.slot BETWEEN @low AND @high AND r.message_id BETWEEN @first AND @first + @room - 1
+                AND {slot_has_content};
+                -- end
 
                 SET @found += @@ROWCOUNT;
                 SET @from = 0;
@@ -1106,6 +1422,23 @@ BEGIN
             SET @tries += 1;
     END;
 
+    -- when content=apart
+    -- each partition
+    DELETE k
+    OUTPUT deleted.content_id, deleted.content INTO @contents (content_id, content)
+    FROM @popped AS t
+    INNER JOIN [{schema}].[{queue}_content_{partition}] AS k WITH (ROWLOCK, READCOMMITTEDLOCK) ON k.content_id = t.id
+    WHERE t.lane = 1 AND t.id % CAST(N'{partitions}' AS bigint) = {partition}
+    OPTION (LOOP JOIN, FORCE ORDER);
+
+    -- end
+    UPDATE t
+    SET payload = k.content
+    FROM @popped AS t
+    INNER JOIN @contents AS k ON t.id = k.content_id
+    WHERE t.lane = 1;
+
+    -- end
     -- when archive_at_pop=on
     -- In the same transaction: the rows went to the table variable, and one statement has but one INTO.
     INSERT INTO [{schema}].[{queue}_archive] (id, payload, pushed_at, done_at, state, attempts, reason)
@@ -1251,16 +1584,16 @@ BEGIN
             CROSS JOIN ten AS e CROSS JOIN ten AS f CROSS JOIN ten AS g CROSS JOIN ten AS h
         )
 
+        -- when content=slot
         INSERT INTO [{schema}].[{queue}] WITH (TABLOCKX) (slot, time, message, reference_count)
+        -- end
+        -- when content=apart
+        INSERT INTO [{schema}].[{queue}] WITH (TABLOCKX) (slot, time, reference_count)
+        -- end
         SELECT TOP (@size - @old_size)
             @old_size + many.n - 1,
             SYSUTCDATETIME(),
-            -- when payload=text|json
-            REPLICATE(N'x', CAST(N'{max_bytes}' AS int) / 2 + 8),
-            -- end
-            -- when payload=bytes
-            CAST(REPLICATE('x', CAST(N'{max_bytes}' AS int) + 16) AS varbinary(7016)),
-            -- end
+            {prefilled}
             0
         FROM many
         ORDER BY many.n;
@@ -1271,7 +1604,9 @@ BEGIN
         SELECT
             r.first_id,
             r.time,
+            -- when content=slot
             r.message,
+            -- end
             r.reference_count,
             @base + ROW_NUMBER() OVER (ORDER BY r.message_id) - 1 AS number
         FROM [{schema}].[{queue}] AS r
@@ -1282,11 +1617,18 @@ BEGIN
     SET message_id = l.number,
         first_id = l.first_id,
         time = COALESCE(l.time, r.time),
+        -- when content=slot
         message = l.message,
+        -- end
         reference_count = COALESCE(l.reference_count, 0)
     FROM [{schema}].[{queue}] AS r WITH (TABLOCKX)
     LEFT JOIN live AS l ON r.slot = l.number % @size
+    -- when content=slot
     WHERE r.slot < @size AND (r.reference_count > 0 OR r.message IS NOT NULL OR l.number IS NOT NULL);
+    -- end
+    -- when content=apart
+    WHERE r.slot < @size AND (r.reference_count > 0 OR l.number IS NOT NULL);
+    -- end
 
     DELETE FROM [{schema}].[{queue}] WITH (TABLOCKX) WHERE slot >= @size OR slot < 0;
     DELETE FROM [{schema}].[{queue}_parked] WITH (TABLOCKX);
@@ -1324,6 +1666,9 @@ DROP PROCEDURE
 -- when in_hand=on
 DROP PROCEDURE [{schema}].[{queue}_complete], [{schema}].[{queue}_fail];
 DROP TABLE [{schema}].[{queue}_in_hand];
+-- end
+-- each partition
+DROP TABLE [{schema}].[{queue}_content_{partition}];
 -- end
 DROP TABLE [{schema}].[{queue}_parked], [{schema}].[{queue}], [{schema}].[{queue}_config];
 DROP SEQUENCE [{schema}].[{queue}_push_seq], [{schema}].[{queue}_pop_seq];
@@ -1717,6 +2062,14 @@ SELECT
         SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK)
         WHERE m.reference_count > 0
     )
+    -- each partition
+    + (
+        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_content_{partition}] AS k WITH (READPAST, READCOMMITTEDLOCK)
+        WHERE NOT EXISTS (
+            SELECT 1 FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK) WHERE m.first_id = k.content_id
+        )
+    )
+    -- end
     -- when in_hand=on
     + (
         SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
@@ -1889,7 +2242,7 @@ SELECT
     -- end
     m.[{slot}] AS slot,
     m.[{id}] AS number,
-    m.[{payload}] AS payload
+    {payload} AS payload
 FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK)
 WHERE
     m.[{slot}] BETWEEN CAST(:first_slot AS bigint) AND CAST(:last_slot AS bigint)
@@ -1904,7 +2257,12 @@ SELECT
     m.time AS pushed_at,
     m.slot AS slot,
     p.number AS number,
+    -- when content=slot
     m.message AS payload
+    -- end
+    -- when content=apart
+    {content_shown} AS payload
+    -- end
 FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK)
 CROSS JOIN [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
 OUTER APPLY (
@@ -1912,7 +2270,9 @@ OUTER APPLY (
         r.slot,
         r.first_id,
         r.time,
+        -- when content=slot
         r.message,
+        -- end
         r.reference_count
     FROM [{schema}].[{queue}] AS r WITH (READPAST, READCOMMITTEDLOCK)
     WHERE r.slot = p.number % c.size AND r.message_id = p.number
@@ -2175,6 +2535,9 @@ CROSS JOIN [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
 INNER JOIN [{schema}].[{queue}] AS r WITH (READPAST, READCOMMITTEDLOCK)
     ON r.slot = p.number % c.size AND r.message_id = p.number
 WHERE p.void = 0 AND r.reference_count > 0
+-- when content=apart
+AND {slot_has_content}
+-- end
 ORDER BY r.time;
 
 -- name: structure
@@ -2200,8 +2563,14 @@ SELECT
     @misplaced = COUNT_BIG(CASE WHEN r.message_id % @size <> r.slot THEN 1 END),
     @miscounted = COUNT_BIG(CASE
         WHEN r.reference_count NOT IN (0, 1) THEN 1
+        -- when content=slot
         WHEN r.reference_count = 0 AND (r.message_id IS NOT NULL OR r.first_id IS NOT NULL OR r.message IS NOT NULL) THEN 1
         WHEN r.reference_count = 1 AND (r.message_id IS NULL OR r.first_id IS NULL OR r.message IS NULL) THEN 1
+        -- end
+        -- when content=apart
+        WHEN r.reference_count = 0 AND (r.message_id IS NOT NULL OR r.first_id IS NOT NULL) THEN 1
+        WHEN r.reference_count = 1 AND (r.message_id IS NULL OR r.first_id IS NULL) THEN 1
+        -- end
     END),
     @below_base = COUNT_BIG(CASE WHEN r.message_id < @base THEN 1 END),
     @highest = COALESCE(MAX(CASE WHEN r.first_id > r.message_id OR r.message_id IS NULL THEN r.first_id ELSE r.message_id END), 0)
@@ -2261,10 +2630,17 @@ FROM (
             WHEN r.message_id % c.size <> r.slot THEN N'its number belongs to another slot'
             WHEN r.message_id < c.base THEN N'its number is older than the last relay'
             WHEN r.reference_count NOT IN (0, 1) THEN N'its reference count is neither 0 nor 1'
+            -- when content=slot
             WHEN r.reference_count = 0 AND (r.message_id IS NOT NULL OR r.first_id IS NOT NULL OR r.message IS NOT NULL)
+            -- end
+            -- when content=apart
+            WHEN r.reference_count = 0 AND (r.message_id IS NOT NULL OR r.first_id IS NOT NULL)
+            -- end
                 THEN N'not empty, but counted as free'
             WHEN r.reference_count = 1 AND (r.message_id IS NULL OR r.first_id IS NULL) THEN N'a message without its number'
+            -- when content=slot
             WHEN r.reference_count = 1 AND r.message IS NULL THEN N'a number without a message'
+            -- end
         END AS wrong
     FROM [{schema}].[{queue}] AS r WITH (NOLOCK)
     CROSS JOIN [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
@@ -2568,6 +2944,101 @@ SELECT
     @selected AS selected,
     CAST(@@ROWCOUNT AS bigint) AS done;
 
+-- name: contents_astray
+-- a row for each of the first 20 contents without a slot and slots without their content: its id, and how many of the kind there are
+-- How each is proven stands with their definitions. Others are neither waited for nor skipped for it, but where there
+-- is something to be proven.
+-- when content=apart
+SET NOCOUNT ON;
+{contents_without_slot}
+{slots_without_content}
+SELECT
+    f.kind AS kind,
+    f.id AS id,
+    f.found AS found
+FROM (
+    SELECT
+        N'content' AS kind,
+        a.content_id AS id,
+        COUNT_BIG(*) OVER () AS found,
+        ROW_NUMBER() OVER (ORDER BY a.content_id) AS position
+    FROM @astray AS a
+    UNION ALL
+    SELECT
+        N'slot' AS kind,
+        b.first_id AS id,
+        COUNT_BIG(*) OVER () AS found,
+        ROW_NUMBER() OVER (ORDER BY b.number) AS position
+    FROM @bare AS b
+) AS f
+WHERE f.position <= 20
+ORDER BY f.kind, f.position;
+-- end
+
+-- name: put_away_contents
+-- one row: how many contents without a slot there were, and how many are in the archive now
+-- Those that are proven in this statement: see contents_astray.
+-- when content=apart
+SET NOCOUNT ON;
+DECLARE @action_id bigint = :action_id;
+DECLARE @selected bigint, @done bigint;
+DECLARE @contents TABLE (content_id bigint NOT NULL PRIMARY KEY, content {payload_type} NOT NULL);
+{contents_without_slot}
+SET @selected = (SELECT COUNT_BIG(*) FROM @astray);
+-- each partition
+DELETE k
+OUTPUT deleted.content_id, deleted.content INTO @contents (content_id, content)
+FROM @astray AS a
+INNER JOIN [{schema}].[{queue}_content_{partition}] AS k WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    ON a.content_id = k.content_id
+OPTION (LOOP JOIN, FORCE ORDER);
+-- end
+INSERT INTO [{schema}].[{queue}_archive] (id, payload, state, attempts, error, reason, action_id)
+SELECT
+    k.content_id,
+    k.content,
+    N'error',
+    0,
+    N'it had no slot: whether it was popped is not known',
+    N'content without slot',
+    @action_id
+FROM @contents AS k
+ORDER BY k.content_id;
+SET @done = @@ROWCOUNT;
+SELECT
+    @selected AS selected,
+    @done AS done;
+-- end
+
+-- name: free_slots
+-- one row: how many slots had no content, and how many are free now; the pops that draw their numbers drop them
+-- Those that are proven in this statement, which keeps them locked.
+-- when content=apart
+SET NOCOUNT ON;
+DECLARE @done bigint;
+{slots_without_content}
+INSERT INTO [{schema}].[{queue}_parked] (number, void, parked_at)
+SELECT
+    b.number,
+    1,
+    SYSUTCDATETIME()
+FROM @bare AS b
+WHERE NOT EXISTS (
+    SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    WHERE p.void = 1 AND p.number = b.number
+);
+UPDATE m
+SET message_id = NULL, first_id = NULL, time = SYSUTCDATETIME(), reference_count = 0
+FROM @bare AS b
+INNER JOIN [{schema}].[{queue}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON b.slot = m.slot
+OPTION (LOOP JOIN, FORCE ORDER);
+SET @done = @@ROWCOUNT;
+SELECT
+    COUNT_BIG(*) AS selected,
+    @done AS done
+FROM @bare AS b;
+-- end
+
 -- name: add_slots
 -- a row for each slot that had no row and has one now, still at full payload width: `empty_slots` comes next
 WITH ten AS (
@@ -2583,17 +3054,17 @@ WITH ten AS (
     ORDER BY many.n
 )
 
+-- when content=slot
 INSERT INTO [{schema}].[{queue}] (slot, time, message, reference_count)
+-- end
+-- when content=apart
+INSERT INTO [{schema}].[{queue}] (slot, time, reference_count)
+-- end
 OUTPUT inserted.slot AS slot
 SELECT
     w.slot,
     SYSUTCDATETIME(),
-    -- when payload=text|json
-    REPLICATE(N'x', CAST(N'{max_bytes}' AS int) / 2 + 8),
-    -- end
-    -- when payload=bytes
-    CAST(REPLICATE('x', CAST(N'{max_bytes}' AS int) + 16) AS varbinary(7016)),
-    -- end
+    {prefilled}
     0
 FROM wanted AS w
 WHERE NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}] AS r WITH (NOLOCK) WHERE r.slot = w.slot);
@@ -2602,7 +3073,12 @@ WHERE NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}] AS r WITH (NOLOCK) WHERE r.
 -- a row for each of :slots (a JSON array), which this transaction has added: they are free
 DECLARE @slots nvarchar(max) = :slots;
 UPDATE r
+-- when content=slot
 SET message = NULL
+-- end
+-- when content=apart
+SET first_id = NULL
+-- end
 OUTPUT inserted.slot AS slot
 FROM OPENJSON(@slots) AS given
 INNER JOIN [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
@@ -2667,6 +3143,25 @@ DECLARE @broken TABLE (slot bigint NOT NULL PRIMARY KEY, kept bit NOT NULL, numb
 DECLARE @mended TABLE (kept tinyint NOT NULL);
 
 INSERT INTO @broken (slot, kept, number, place)
+-- when content=apart
+SELECT
+    m.slot,
+    CASE WHEN {has_content} THEN 1 ELSE 0 END,
+    m.number,
+    1
+FROM (
+    SELECT
+        r.slot,
+        COALESCE(r.message_id, r.first_id) AS number,
+        COALESCE(r.first_id, r.message_id) AS first_id
+    FROM [{schema}].[{queue}] AS r
+    WHERE
+        r.reference_count NOT IN (0, 1)
+        OR (r.reference_count = 0 AND (r.message_id IS NOT NULL OR r.first_id IS NOT NULL))
+        OR (r.reference_count = 1 AND (r.message_id IS NULL OR r.first_id IS NULL))
+) AS m;
+-- end
+-- when content=slot
 SELECT
     r.slot,
     CASE WHEN r.message IS NOT NULL THEN 1 ELSE 0 END,
@@ -2680,6 +3175,7 @@ WHERE
     r.reference_count NOT IN (0, 1)
     OR (r.reference_count = 0 AND (r.message_id IS NOT NULL OR r.first_id IS NOT NULL OR r.message IS NOT NULL))
     OR (r.reference_count = 1 AND (r.message_id IS NULL OR r.first_id IS NULL OR r.message IS NULL));
+-- end
 SET @selected = @@ROWCOUNT;
 
 SET @numberless = (SELECT COUNT_BIG(*) FROM @broken AS b WHERE b.kept = 1 AND b.number IS NULL);

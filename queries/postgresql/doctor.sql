@@ -75,6 +75,21 @@ FROM (
         GROUP BY r.key HAVING count(*) > 1 ORDER BY r.key LIMIT 10
     )
     -- end
+    -- each partition
+    UNION ALL
+    (
+        SELECT
+            '{queue}_content_{partition}',
+            r.key,
+            count(*)
+        FROM (
+            SELECT CAST(k.content_id AS text) AS key FROM "{schema}"."{queue}_content_{partition}" AS k
+            WHERE '{queue}_content_{partition}' = ANY(CAST(:tables AS text[]))
+            LIMIT 1000000
+        ) AS r
+        GROUP BY r.key HAVING count(*) > 1 ORDER BY r.key LIMIT 10
+    )
+    -- end
     -- when in_hand=on
     UNION ALL
     (

@@ -10,9 +10,12 @@ SELECT CAST(pg_backend_pid() AS text) AS session;
 DROP FUNCTION "{schema}"."{queue}_pop";
 
 -- name: drop_payloads
--- script: the payloads of a split queue's messages are lost
+-- script: the payloads of all messages that lie apart from them are lost
 -- when defined beside
 DELETE FROM {beside};
+-- end
+-- each partition
+DELETE FROM "{schema}"."{queue}_content_{partition}";
 -- end
 
 -- name: roles_there

@@ -12,6 +12,13 @@
 -- The order is the order in which numbers were drawn, not the order of commits: a late commit is
 -- popped late.
 --
+-- content=apart: a slot has its numbers and no message. The message lies in one of {queue}_content_0, _1 ...,
+-- the one that first_id modulo their number names: a relay leaves first_id as it is, so it moves none. The push
+-- that fills the slot inserts it and the pop that empties the slot deletes it, each in its transaction: whoever
+-- sees the one sees the other, and whoever holds the slot's row alone touches its content. A slot whose content
+-- is not there (somebody deleted it) counts as one whose message is not there: its number is parked, no pop
+-- stops at it, and the doctor finds it. No content has two slots: no number is drawn twice.
+--
 -- Rules that every function here keeps, and why:
 --   * READ COMMITTED only. With an older snapshot a pop never sees new slots and a relay drops what
 --     it does not see. The refusal comes before a number is spent.
@@ -83,6 +90,108 @@ m.id
 -- define: id
 CAST({own_id} AS text)
 
+-- define: content
+-- content=apart: the message of a slot m, by its first_id; below: whether it is there
+-- when content=apart
+CASE m.first_id % CAST('{partitions}' AS bigint)
+-- each partition
+    WHEN {partition} THEN (SELECT k.content FROM "{schema}"."{queue}_content_{partition}" AS k WHERE k.content_id = m.first_id)
+-- end
+END
+-- end
+
+-- define: has_content
+-- true or null. No EXISTS: a plan from when the table was short would read all of it.
+-- when content=apart
+CASE m.first_id % CAST('{partitions}' AS bigint)
+-- each partition
+    WHEN {partition} THEN (SELECT true FROM "{schema}"."{queue}_content_{partition}" AS k WHERE k.content_id = m.first_id)
+-- end
+END
+-- end
+
+-- define: slot_has_content
+-- the same of a slot r, in functions
+-- when content=apart
+CASE r.first_id % CAST('{partitions}' AS bigint)
+-- each partition
+    WHEN {partition} THEN (SELECT true FROM "{schema}"."{queue}_content_{partition}" AS k WHERE k.content_id = r.first_id)
+-- end
+END
+-- end
+
+-- define: payload
+-- when content=slot
+m."{payload}"
+-- end
+-- when content=apart
+{content}
+-- end
+
+-- define: joined_payload
+-- when content=slot
+m."{payload}"
+-- end
+-- when content=apart
+-- when storage=slots
+{content}
+-- end
+-- when storage=in_hand
+m."{payload}"
+-- end
+-- end
+
+-- define: contents_without_slot
+-- when content=apart
+SELECT k.content_id
+FROM (
+    SELECT CAST(NULL AS bigint) AS content_id WHERE false
+    -- each partition
+    UNION ALL
+    SELECT c.content_id FROM "{schema}"."{queue}_content_{partition}" AS c
+    -- end
+) AS k
+WHERE NOT EXISTS (SELECT FROM "{schema}"."{queue}" AS m WHERE m.first_id = k.content_id)
+-- end
+
+-- define: emptied
+-- what a slot is set to
+-- when content=slot
+message_id = NULL, first_id = NULL, time = clock_timestamp(), message = NULL
+-- end
+-- when content=apart
+message_id = NULL, first_id = NULL, time = clock_timestamp()
+-- end
+
+-- define: prefilled
+-- what a slot is laid with: a message of full width
+-- when content=slot
+-- when payload=text
+repeat('x', CAST('{max_bytes}' AS integer)),
+-- end
+-- when payload=json
+to_jsonb(repeat('x', CAST('{max_bytes}' AS integer) - 2)),
+-- end
+-- when payload=bytes
+decode(repeat('00', CAST('{max_bytes}' AS integer)), 'hex'),
+-- end
+-- end
+
+-- define: content_taken
+-- of pop, whose slot is locked at `place`; without its content it is left where it is
+-- when content=apart
+CASE id % '{partitions}'
+-- each partition
+    WHEN {partition} THEN
+        DELETE FROM "{schema}"."{queue}_content_{partition}" AS k WHERE k.content_id = id RETURNING k.content INTO payload;
+-- end
+    ELSE payload := NULL; -- there is no such slot
+END CASE;
+IF payload IS NULL THEN
+    place := NULL;
+END IF;
+-- end
+
 -- define: keys
 m."{slot}"
 
@@ -103,6 +212,9 @@ FROM "{schema}"."{queue}_config" AS c
 CROSS JOIN unnest(CAST(:keys AS bigint[])) AS chosen (number)
 INNER JOIN "{schema}"."{queue}" AS m ON chosen.number % c.size = m.slot AND chosen.number = m.message_id
 WHERE m.reference_count > 0
+-- when content=apart
+AND {has_content}
+-- end
 -- end
 -- when storage=in_hand
 {rows_by_id}
@@ -121,9 +233,16 @@ void AS (
     ON CONFLICT DO NOTHING
 ),
 
+-- each partition
+content_{partition} AS (
+    DELETE FROM "{schema}"."{queue}_content_{partition}" AS k USING "{schema}"."{table}" AS m
+    WHERE {at_places} AND k.content_id = m.first_id
+),
+
+-- end
 gone AS (
     UPDATE "{schema}"."{table}" AS m
-    SET message_id = NULL, first_id = NULL, time = clock_timestamp(), message = NULL, reference_count = 0
+    SET {emptied}, reference_count = 0
     WHERE {at_places}
     RETURNING m.slot
 )
@@ -166,7 +285,7 @@ CAST(NULL AS bigint)
 CAST(NULL AS timestamptz)
 
 -- define: unfinished_payloads
-SELECT m."{payload}" AS payload FROM "{schema}"."{table}" AS m WHERE m.reference_count > 0
+SELECT {payload} AS payload FROM "{schema}"."{table}" AS m WHERE m.reference_count > 0
 -- when in_hand=on
 UNION ALL
 SELECT m.payload AS payload FROM "{schema}"."{queue}_in_hand" AS m WHERE m.done_at IS NULL
@@ -184,6 +303,11 @@ GRANT USAGE ON SEQUENCE
 -- Relay changes the sequences and the table themselves: only their owner can.
 REVOKE EXECUTE ON FUNCTION "{schema}"."{queue}_relay" FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION "{schema}"."{queue}_relay" TO dbq_admin;
+-- each partition
+GRANT SELECT ON "{schema}"."{queue}_content_{partition}" TO dbq_reader;
+GRANT INSERT, UPDATE, DELETE ON "{schema}"."{queue}_content_{partition}" TO dbq_operator;
+tables := array_append(tables, '"{schema}"."{queue}_content_{partition}"');
+-- end
 -- when in_hand=on
 GRANT SELECT ON "{schema}"."{queue}_in_hand" TO dbq_reader;
 GRANT INSERT, UPDATE, DELETE ON "{schema}"."{queue}_in_hand" TO dbq_operator;
@@ -206,15 +330,33 @@ CREATE TABLE "{schema}"."{queue}" (
     message_id bigint,
     first_id bigint,
     time timestamptz NOT NULL,
+    -- when content=slot
     message "{payload_type}",
+    -- end
     reference_count smallint NOT NULL
 )
 -- Room beside the prefilled rows, so that push and pop find place on the slot's own page (HOT).
+-- when content=slot
 -- Rows stay in line up to a page: a slot is one tuple, never a pointer into a TOAST table.
 WITH (fillfactor = '{fillfactor}', toast_tuple_target = 8160);
 
 ALTER TABLE "{schema}"."{queue}" ALTER COLUMN message SET STORAGE MAIN;
 
+-- end
+-- when content=apart
+WITH (fillfactor = '{fillfactor}');
+
+-- The messages, each beside its number. Several tables, so that not all pushes want the same last page.
+-- each partition
+CREATE TABLE "{schema}"."{queue}_content_{partition}" (
+    content_id bigint PRIMARY KEY,
+    content "{payload_type}" NOT NULL
+)
+-- Dead entries lie at the head of the key: vacuum early, not at a share of the depth.
+WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000);
+
+-- end
+-- end
 COMMENT ON COLUMN "{schema}"."{queue}".message_id IS 'the push number that is valid now; null = free';
 COMMENT ON COLUMN "{schema}"."{queue}".first_id IS
 'the number that push returned; pop returns it, whatever a relay did since';
@@ -240,26 +382,27 @@ CREATE SEQUENCE "{schema}"."{queue}_pop_seq" AS bigint START WITH 1 CACHE 1;
 
 INSERT INTO "{schema}"."{queue}_config" (size, base) VALUES (CAST('{size}' AS bigint), 1);
 
+-- when content=slot
 -- Prefilled at full payload width and then emptied: every page has the room that its slots need,
 -- and already the first lap round the ring is HOT.
+-- end
+-- when content=slot
 INSERT INTO "{schema}"."{queue}" (slot, time, message, reference_count)
+-- end
+-- when content=apart
+INSERT INTO "{schema}"."{queue}" (slot, time, reference_count)
+-- end
 SELECT
     slots.slot,
     now(),
-    -- when payload=text
-    repeat('x', CAST('{max_bytes}' AS integer)),
-    -- end
-    -- when payload=json
-    to_jsonb(repeat('x', CAST('{max_bytes}' AS integer) - 2)),
-    -- end
-    -- when payload=bytes
-    decode(repeat('00', CAST('{max_bytes}' AS integer)), 'hex'),
-    -- end
+    {prefilled}
     0
 FROM generate_series(0, CAST('{size}' AS bigint) - 1) AS slots (slot);
 
+-- when content=slot
 UPDATE "{schema}"."{queue}" SET message = NULL;
 
+-- end
 -- when in_hand=on
 -- What was popped and is not finished: claimed (claimed_at), ready again (neither), error (done_at).
 CREATE TABLE "{schema}"."{queue}_in_hand" (
@@ -331,15 +474,7 @@ BEGIN
     IF payload IS NULL THEN
         RAISE EXCEPTION 'a message needs a payload' USING ERRCODE = 'DBQ02';
     END IF;
-    -- when payload=text|bytes
-    IF octet_length(payload) > '{max_bytes}' THEN
-    -- end
-    -- when payload=json
-    IF octet_length(CAST(payload AS text)) > '{max_bytes}' THEN
-    -- end
-        RAISE EXCEPTION 'the payload is over the limit of % bytes', '{max_bytes}'
-            USING ERRCODE = 'DBQ02', HINT = 'Send it in parts, or install a queue with a larger max_bytes.';
-    END IF;
+    {payload_in_bounds}
     PERFORM FROM "{schema}"."{queue}_parked" LIMIT 0;
     FOR try IN 1..8 LOOP
         SELECT
@@ -354,10 +489,23 @@ BEGIN
         SELECT r.ctid INTO place FROM "{schema}"."{queue}" AS r
         WHERE r.slot = drawn % ring_size AND r.reference_count = 0 FOR UPDATE SKIP LOCKED;
         UPDATE "{schema}"."{queue}" AS r
+        -- when content=slot
         SET message_id = drawn, first_id = drawn, time = clock_timestamp(), message = payload,
+        -- end
+        -- when content=apart
+        SET message_id = drawn, first_id = drawn, time = clock_timestamp(),
+        -- end
             reference_count = r.reference_count + 1
         WHERE r.ctid = place;
         IF FOUND THEN
+            -- when content=apart
+            CASE drawn % '{partitions}'
+            -- each partition
+                WHEN {partition} THEN
+                    INSERT INTO "{schema}"."{queue}_content_{partition}" (content_id, content) VALUES (drawn, payload);
+            -- end
+            END CASE;
+            -- end
             {wake_waiters}
             RETURN drawn;
         END IF;
@@ -400,6 +548,7 @@ BEGIN
     IF array_position(payloads, NULL) IS NOT NULL THEN
         RAISE EXCEPTION 'a message needs a payload' USING ERRCODE = 'DBQ02';
     END IF;
+    -- when limited=yes
     -- when payload=text|bytes
     IF EXISTS (SELECT FROM (SELECT octet_length(unnest(payloads)) AS bytes) AS p WHERE p.bytes > '{max_bytes}') THEN
     -- end
@@ -409,6 +558,7 @@ BEGIN
         RAISE EXCEPTION 'a payload is over the limit of % bytes', '{max_bytes}'
             USING ERRCODE = 'DBQ02', HINT = 'Send it in parts, or install a queue with a larger max_bytes.';
     END IF;
+    -- end
     PERFORM FROM "{schema}"."{queue}_parked" LIMIT 0;
     SELECT
         (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s),
@@ -434,12 +584,28 @@ BEGIN
         END LOOP;
         -- The first payload goes to the lowest number that has a slot, and so on.
         UPDATE "{schema}"."{queue}" AS r
+        -- when content=slot
         SET message_id = w.number, first_id = w.number, time = clock_timestamp(), message = w.payload,
+        -- end
+        -- when content=apart
+        SET message_id = w.number, first_id = w.number, time = clock_timestamp(),
+        -- end
             reference_count = r.reference_count + 1
+        -- when content=slot
         FROM (SELECT unnest(filled) AS number, unnest(places) AS place, unnest(payloads) AS payload) AS w
+        -- end
+        -- when content=apart
+        FROM (SELECT unnest(filled) AS number, unnest(places) AS place) AS w
+        -- end
         WHERE r.ctid = w.place;
         GET DIAGNOSTICS written = ROW_COUNT;
         ASSERT written = coalesce(cardinality(filled), 0), 'a locked slot was not where it was locked';
+        -- each partition
+        INSERT INTO "{schema}"."{queue}_content_{partition}" (content_id, content)
+        SELECT w.number, w.payload
+        FROM (SELECT unnest(filled) AS number, unnest(payloads) AS payload) AS w
+        WHERE w.number % '{partitions}' = {partition};
+        -- end
         IF written < room THEN
             unused := ARRAY(SELECT unnest(drawn) EXCEPT SELECT unnest(filled));
             met := ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
@@ -527,11 +693,17 @@ BEGIN
             PERFORM FROM "{schema}"."{queue}_parked" AS p
             WHERE p.number = drawn AND NOT p.void FOR UPDATE SKIP LOCKED;
             CONTINUE WHEN NOT FOUND;
+            -- when content=slot
             SELECT r.ctid, r.first_id, r.message, r.time, 1 INTO place, id, payload, pushed_at, attempts
+            -- end
+            -- when content=apart
+            SELECT r.ctid, r.first_id, NULL, r.time, 1 INTO place, id, payload, pushed_at, attempts
+            -- end
             FROM "{schema}"."{queue}" AS r
             WHERE r.slot = drawn % ring_size AND r.message_id = drawn FOR UPDATE SKIP LOCKED;
+            {content_taken}
             UPDATE "{schema}"."{queue}" AS r
-            SET message_id = NULL, first_id = NULL, time = clock_timestamp(), message = NULL,
+            SET {emptied},
                 reference_count = r.reference_count - 1
             WHERE r.ctid = place;
             IF FOUND THEN
@@ -567,11 +739,17 @@ BEGIN
         drawn := nextval('"{schema}"."{queue}_pop_seq"');
         dropped := false;
         FOR look IN 1..4 LOOP
+            -- when content=slot
             SELECT r.ctid, r.first_id, r.message, r.time, 1 INTO place, id, payload, pushed_at, attempts
+            -- end
+            -- when content=apart
+            SELECT r.ctid, r.first_id, NULL, r.time, 1 INTO place, id, payload, pushed_at, attempts
+            -- end
             FROM "{schema}"."{queue}" AS r
             WHERE r.slot = drawn % ring_size AND r.message_id = drawn FOR UPDATE SKIP LOCKED;
+            {content_taken}
             UPDATE "{schema}"."{queue}" AS r
-            SET message_id = NULL, first_id = NULL, time = clock_timestamp(), message = NULL,
+            SET {emptied},
                 reference_count = r.reference_count - 1
             WHERE r.ctid = place;
             IF FOUND THEN
@@ -688,7 +866,12 @@ BEGIN
         found_now := ARRAY(
             SELECT w.number FROM unnest(parked) AS w (number) CROSS JOIN LATERAL (
                 SELECT FROM "{schema}"."{queue}" AS r
+                -- when content=slot
                 WHERE r.slot = w.number % ring_size AND r.message_id = w.number OFFSET 0
+                -- end
+                -- when content=apart
+                WHERE r.slot = w.number % ring_size AND r.message_id = w.number AND {slot_has_content} OFFSET 0
+                -- end
             ) AS here
         );
         IF cardinality(found_now) > 0 THEN
@@ -761,6 +944,9 @@ BEGIN
             FROM (
                 SELECT r.message_id AS number, r.ctid AS place FROM "{schema}"."{queue}" AS r
                 WHERE r.slot = ANY(slots) AND r.message_id = ANY(drawn) AND r.slot = r.message_id % ring_size
+                -- when content=apart
+                AND {slot_has_content}
+                -- end
                 FOR UPDATE SKIP LOCKED
             ) AS m;
             EXIT WHEN cardinality(found_now) = room OR look = 2;
@@ -784,9 +970,30 @@ BEGIN
     END LOOP;
 
     IF cardinality(places) > 0 THEN
+        -- when content=slot
         RETURN QUERY WITH taken AS MATERIALIZED (
             SELECT r.message_id, r.first_id, r.message, r.time FROM "{schema}"."{queue}" AS r
             WHERE r.ctid = ANY(places)
+        -- end
+        -- when content=apart
+        RETURN QUERY WITH slots AS MATERIALIZED (
+            SELECT r.message_id, r.first_id, r.time FROM "{schema}"."{queue}" AS r
+            WHERE r.ctid = ANY(places)
+        -- each partition
+        ), content_{partition} AS (
+            DELETE FROM "{schema}"."{queue}_content_{partition}" AS k
+            WHERE k.content_id = ANY(ARRAY(SELECT s.first_id FROM slots AS s WHERE s.first_id % '{partitions}' = {partition}))
+            RETURNING k.content_id, k.content
+        -- end
+        ), taken AS MATERIALIZED (
+            SELECT s.message_id, s.first_id, k.content AS message, s.time
+            FROM slots AS s INNER JOIN (
+                SELECT NULL AS content_id, NULL AS content WHERE false
+                -- each partition
+                UNION ALL SELECT c.content_id, c.content FROM content_{partition} AS c
+                -- end
+            ) AS k ON k.content_id = s.first_id
+        -- end
         -- when archive_at_pop=on
         ), archived AS (
             INSERT INTO "{schema}"."{queue}_archive" (id, payload, pushed_at, done_at, state, attempts, reason)
@@ -800,7 +1007,7 @@ BEGIN
         -- end
         ), emptied AS (
             UPDATE "{schema}"."{queue}" AS r
-            SET message_id = NULL, first_id = NULL, time = clock_timestamp(), message = NULL,
+            SET {emptied},
                 reference_count = r.reference_count - 1
             WHERE r.ctid = ANY(places)
         )
@@ -897,33 +1104,45 @@ BEGIN
         (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s)
     ) INTO new_base;
 
+    -- when content=slot
     INSERT INTO "{schema}"."{queue}" (slot, time, message, reference_count)
+    -- end
+    -- when content=apart
+    INSERT INTO "{schema}"."{queue}" (slot, time, reference_count)
+    -- end
     SELECT
         added.slot,
         now(),
-        -- when payload=text
-        repeat('x', CAST('{max_bytes}' AS integer)),
-        -- end
-        -- when payload=json
-        to_jsonb(repeat('x', CAST('{max_bytes}' AS integer) - 2)),
-        -- end
-        -- when payload=bytes
-        decode(repeat('00', CAST('{max_bytes}' AS integer)), 'hex'),
-        -- end
+        {prefilled}
         0
     FROM generate_series(old_size, wanted - 1) AS added (slot);
 
     -- One statement and so one snapshot: every message is read from its old slot and written to its new.
     WITH live AS MATERIALIZED (
+        -- when content=slot
         SELECT r.first_id, r.time, r.message, r.reference_count,
+        -- end
+        -- when content=apart
+        SELECT r.first_id, r.time, r.reference_count,
+        -- end
             new_base + row_number() OVER (ORDER BY r.message_id) - 1 AS number
         FROM "{schema}"."{queue}" AS r WHERE r.reference_count > 0
     )
     UPDATE "{schema}"."{queue}" AS r
     SET message_id = laid.number, first_id = laid.first_id, time = coalesce(laid.time, r.time),
+        -- when content=slot
         message = laid.message, reference_count = coalesce(laid.reference_count, 0)
+        -- end
+        -- when content=apart
+        reference_count = coalesce(laid.reference_count, 0)
+        -- end
     FROM "{schema}"."{queue}" AS old LEFT JOIN live AS laid ON laid.number % wanted = old.slot
+    -- when content=slot
     WHERE r.slot = old.slot AND (r.reference_count > 0 OR r.message IS NOT NULL OR laid.number IS NOT NULL);
+    -- end
+    -- when content=apart
+    WHERE r.slot = old.slot AND (r.reference_count > 0 OR laid.number IS NOT NULL);
+    -- end
 
     DELETE FROM "{schema}"."{queue}" AS r WHERE r.slot >= wanted OR r.slot < 0;
     DELETE FROM "{schema}"."{queue}_parked";
@@ -945,6 +1164,9 @@ DROP FUNCTION
 -- when in_hand=on
 DROP FUNCTION "{schema}"."{queue}_complete", "{schema}"."{queue}_fail";
 DROP TABLE "{schema}"."{queue}_in_hand";
+-- end
+-- each partition
+DROP TABLE "{schema}"."{queue}_content_{partition}";
 -- end
 DROP TABLE "{schema}"."{queue}_parked", "{schema}"."{queue}", "{schema}"."{queue}_config";
 DROP SEQUENCE "{schema}"."{queue}_push_seq", "{schema}"."{queue}_pop_seq";
@@ -1125,12 +1347,22 @@ FROM (
 -- one row: exact counts of the messages that a queue holds; a scan, for verbs and never for monitoring
 SELECT
     -- when in_hand=off
+    -- when content=slot
     (SELECT count(*) FROM "{schema}"."{table}" AS m WHERE m.reference_count > 0) AS live,
+    -- end
+    -- when content=apart
+    -- Contents without a slot are messages too.
+    (SELECT count(*) FROM "{schema}"."{table}" AS m WHERE m.reference_count > 0)
+    + (SELECT count(*) FROM ({contents_without_slot}) AS k) AS live,
+    -- end
     CAST(0 AS bigint) AS claimed,
     CAST(0 AS bigint) AS finished,
     -- end
     -- when in_hand=on
     (SELECT count(*) FROM "{schema}"."{table}" AS m WHERE m.reference_count > 0)
+    -- when content=apart
+    + (SELECT count(*) FROM ({contents_without_slot}) AS k)
+    -- end
     + (SELECT count(*) FROM "{schema}"."{queue}_in_hand" AS m WHERE {is_ready_again}) AS live,
     (
         SELECT count(*) FROM "{schema}"."{queue}_in_hand" AS m WHERE {is_claimed}
@@ -1349,7 +1581,7 @@ SELECT
     -- end
     m."{slot}" AS slot,
     m."{id}" AS number,
-    m."{payload}" AS payload
+    {payload} AS payload
 FROM "{schema}"."{table}" AS m
 WHERE
     m."{slot}" BETWEEN CAST(:first_slot AS bigint) AND CAST(:last_slot AS bigint)
@@ -1364,7 +1596,12 @@ SELECT
     m.time AS pushed_at,
     m.slot AS slot,
     p.number AS number,
+    -- when content=slot
     m.message AS payload
+    -- end
+    -- when content=apart
+    {content} AS payload
+    -- end
 FROM "{schema}"."{queue}_parked" AS p
 CROSS JOIN "{schema}"."{queue}_config" AS c
 LEFT JOIN LATERAL (
@@ -1372,7 +1609,9 @@ LEFT JOIN LATERAL (
         r.slot,
         r.first_id,
         r.time,
+        -- when content=slot
         r.message,
+        -- end
         r.reference_count
     FROM "{schema}"."{queue}" AS r
     WHERE r.slot = p.number % c.size AND r.message_id = p.number
@@ -1642,6 +1881,9 @@ CROSS JOIN "{schema}"."{queue}_config" AS c
 INNER JOIN "{schema}"."{queue}" AS r ON p.number % c.size = r.slot AND p.number = r.message_id
 WHERE
     NOT p.void AND r.reference_count > 0
+    -- when content=apart
+    AND {slot_has_content}
+    -- end
     -- A pop that has it in its hands has locked its row, until the end of its transaction.
     AND NOT EXISTS (
         SELECT FROM pg_locks AS l WHERE l.locktype = 'transactionid' AND l.granted AND l.transactionid = p.xmax
@@ -1685,7 +1927,12 @@ CROSS JOIN LATERAL (
         count(*) FILTER (WHERE r.message_id % c.size <> r.slot) AS misplaced,
         count(*) FILTER (
             WHERE r.reference_count NOT IN (0, 1)
+            -- when content=slot
             OR num_nulls(r.message_id, r.first_id, r.message) <> 3 * (1 - r.reference_count)
+            -- end
+            -- when content=apart
+            OR num_nulls(r.message_id, r.first_id) <> 2 * (1 - r.reference_count)
+            -- end
         ) AS miscounted,
         count(*) FILTER (WHERE r.message_id < c.base) AS below_base,
         coalesce(max(greatest(r.message_id, r.first_id)), 0) AS highest
@@ -1719,9 +1966,16 @@ FROM (
             WHEN r.message_id % c.size <> r.slot THEN 'its number belongs to another slot'
             WHEN r.message_id < c.base THEN 'its number is older than the last relay'
             WHEN r.reference_count NOT IN (0, 1) THEN 'its reference count is neither 0 nor 1'
+            -- when content=slot
             WHEN r.reference_count = 0 AND num_nulls(r.message_id, r.first_id, r.message) < 3 THEN 'not empty, but counted as free'
+            -- end
+            -- when content=apart
+            WHEN r.reference_count = 0 AND num_nulls(r.message_id, r.first_id) < 2 THEN 'not empty, but counted as free'
+            -- end
             WHEN r.reference_count = 1 AND num_nulls(r.message_id, r.first_id) > 0 THEN 'a message without its number'
+            -- when content=slot
             WHEN r.reference_count = 1 AND r.message IS NULL THEN 'a number without a message'
+            -- end
         END AS wrong
     FROM "{schema}"."{queue}" AS r CROSS JOIN "{schema}"."{queue}_config" AS c
 ) AS b
@@ -1930,21 +2184,135 @@ SELECT
     (SELECT count(*) FROM stale) AS selected,
     (SELECT count(*) FROM mended) AS done;
 
+-- name: contents_astray
+-- a row for each of the first 20 contents without a slot and slots without their content: its id, and how many of the kind there are
+-- One snapshot sees both sides of every transaction that has ended, and nothing of those that have not: what lacks
+-- its other half in it lacks it for good. It reads the ring, and the keys of the contents.
+-- when content=apart
+(
+    SELECT
+        'content' AS kind,
+        k.content_id AS id,
+        count(*) OVER () AS found
+    FROM (
+        {contents_without_slot}
+    ) AS k
+    ORDER BY k.content_id LIMIT 20
+)
+UNION ALL
+(
+    SELECT
+        'slot' AS kind,
+        m.first_id AS id,
+        count(*) OVER () AS found
+    FROM "{schema}"."{queue}" AS m
+    WHERE m.reference_count > 0 AND m.first_id IS NOT NULL AND {has_content} IS NULL
+    ORDER BY m.message_id LIMIT 20
+);
+-- end
+
+-- name: put_away_contents
+-- one row: how many contents without a slot there were, and how many are in the archive now
+-- Those that are proven in this statement: see contents_astray.
+-- when content=apart
+WITH astray AS MATERIALIZED (
+    {contents_without_slot}
+),
+
+-- each partition
+content_{partition} AS (
+    DELETE FROM "{schema}"."{queue}_content_{partition}" AS k USING astray AS a
+    WHERE k.content_id = a.content_id
+    RETURNING k.content_id, k.content
+),
+
+-- end
+kept AS (
+    INSERT INTO "{schema}"."{queue}_archive" (id, payload, state, attempts, error, reason, action_id)
+    SELECT
+        k.content_id,
+        k.content,
+        'error',
+        0,
+        'it had no slot: whether it was popped is not known',
+        'content without slot',
+        CAST(:action_id AS bigint)
+    FROM (
+        SELECT
+            NULL AS content_id,
+            NULL AS content
+        WHERE false
+        -- each partition
+        UNION ALL
+        SELECT
+            c.content_id,
+            c.content
+        FROM content_{partition} AS c
+        -- end
+    ) AS k
+    ORDER BY k.content_id
+    RETURNING archive_id
+)
+
+SELECT
+    (SELECT count(*) FROM astray) AS selected,
+    (SELECT count(*) FROM kept) AS done;
+-- end
+
+-- name: free_slots
+-- one row: how many slots had no content, and how many are free now; the pops that draw their numbers drop them
+-- Locked by slot and number: whatever else a slot holds by then, it is not what was seen without its content.
+-- when content=apart
+WITH astray AS MATERIALIZED (
+    SELECT
+        m.slot,
+        m.message_id AS number
+    FROM "{schema}"."{queue}" AS m
+    WHERE m.reference_count > 0 AND m.first_id IS NOT NULL AND {has_content} IS NULL
+),
+
+locked AS MATERIALIZED (
+    SELECT
+        a.slot,
+        a.number
+    FROM astray AS a INNER JOIN "{schema}"."{queue}" AS r ON a.slot = r.slot AND a.number = r.message_id
+    FOR UPDATE OF r SKIP LOCKED
+),
+
+void AS (
+    INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
+    SELECT
+        l.number,
+        true,
+        clock_timestamp()
+    FROM locked AS l
+    ON CONFLICT DO NOTHING
+),
+
+mended AS (
+    UPDATE "{schema}"."{queue}" AS r
+    SET {emptied}, reference_count = 0
+    FROM locked AS l WHERE r.slot = l.slot AND r.message_id = l.number
+    RETURNING r.slot
+)
+
+SELECT
+    (SELECT count(*) FROM astray) AS selected,
+    (SELECT count(*) FROM mended) AS done;
+-- end
+
 -- name: add_slots
 -- a row for each slot that had no row and has one now, still at full payload width: `empty_slots` comes next
+-- when content=slot
 INSERT INTO "{schema}"."{queue}" (slot, time, message, reference_count)
+-- end
+-- when content=apart
+INSERT INTO "{schema}"."{queue}" (slot, time, reference_count)
+-- end
 SELECT
     g.slot,
     clock_timestamp(),
-    -- when payload=text
-    repeat('x', CAST('{max_bytes}' AS integer)),
-    -- end
-    -- when payload=json
-    to_jsonb(repeat('x', CAST('{max_bytes}' AS integer) - 2)),
-    -- end
-    -- when payload=bytes
-    decode(repeat('00', CAST('{max_bytes}' AS integer)), 'hex'),
-    -- end
+    {prefilled}
     0
 FROM "{schema}"."{queue}_config" AS c
 CROSS JOIN LATERAL generate_series(0, c.size - 1) AS g (slot)
@@ -1954,7 +2322,12 @@ RETURNING slot AS slot;
 
 -- name: empty_slots
 -- a row for each of :slots, which this transaction has added: they are free
+-- when content=slot
 UPDATE "{schema}"."{queue}" AS r SET message = NULL
+-- end
+-- when content=apart
+UPDATE "{schema}"."{queue}" AS r SET first_id = NULL
+-- end
 WHERE r.slot = ANY(CAST(:slots AS bigint[])) AND r.reference_count = 0 AND r.message_id IS NULL
 RETURNING r.slot AS slot;
 
@@ -1983,6 +2356,7 @@ SELECT setval('"{schema}"."{queue}_push_seq"', greatest(
 -- name: straighten
 -- one row: how many slots contradicted themselves, how many of them are messages now, and how many are free
 -- A payload is a message, whatever stands beside it; without one there is nothing to be popped.
+-- when content=slot
 WITH broken AS MATERIALIZED (
     SELECT
         r.slot,
@@ -1992,6 +2366,23 @@ WITH broken AS MATERIALIZED (
         r.reference_count NOT IN (0, 1)
         OR num_nulls(r.message_id, r.first_id, r.message) <> 3 * (1 - r.reference_count)
 ),
+-- end
+-- when content=apart
+WITH broken AS MATERIALIZED (
+    SELECT
+        m.slot,
+        coalesce({has_content}, false) AS kept
+    FROM (
+        SELECT
+            r.slot,
+            coalesce(r.first_id, r.message_id) AS first_id
+        FROM "{schema}"."{queue}" AS r
+        WHERE
+            r.reference_count NOT IN (0, 1)
+            OR num_nulls(r.message_id, r.first_id) <> 2 * (1 - r.reference_count)
+    ) AS m
+),
+-- end
 
 mended AS (
     UPDATE "{schema}"."{queue}" AS r

@@ -503,7 +503,9 @@ def test_designs_needs_no_database_and_lists_all_there_is_to_choose() -> None:
         assert list(listed["options"]) == list(of.engines)
         for engine, options in listed["options"].items():
             defaults = {option["option"]: option["default"] for option in options}
-            assert defaults == of.complete_options({}, engine)
+            # Where messages lie in their slots, a queue's options say nothing of another way.
+            unsaid = {"content": "slot", "partitions": "8"} if name == "ring" else {}
+            assert defaults == of.complete_options({}, engine) | unsaid
         assert listed["verbs"] == {engine: list(of.verbs) for engine in of.engines}
     plain = call("designs").text
     for name, of in DESIGNS.items():

@@ -98,8 +98,8 @@ def variants_of(design: Design) -> Iterator[Variant]:
     """The default, every other value of every option, and all options together."""
     yield Variant(design, {})
     for option in design.options:
-        for value in other_values(option):
-            yield Variant(design, {**_small(design), **_wanted(design, option), option.name: value})
+        for value in other_values(option) if option.name not in _ALONE_NOTHING else ():
+            yield _with(design, option, value)
     for engine in design.engines:
         for payload in design.option("payload").choices:
             yield Variant(design, _everything(design, engine) | {"payload": payload}, engine)
@@ -113,6 +113,16 @@ def other_values(option: Option) -> list[str]:
 
 def _small(design: Design) -> dict[str, str]:
     return {option.name: SMALL_RING for option in design.options if option.name == "size"}
+
+
+_GIVEN_WITH = {"content": {"partitions": "3"}}
+"""Option -> what is said with it, and is nothing without it."""
+_ALONE_NOTHING = {name for given in _GIVEN_WITH.values() for name in given}
+
+
+def _with(design: Design, option: Option, value: str) -> Variant:
+    given = {**_GIVEN_WITH.get(option.name, {}), **_wanted(design, option), option.name: value}
+    return Variant(design, _small(design) | given)
 
 
 def _wanted(design: Design, option: Option) -> dict[str, str]:
@@ -131,9 +141,10 @@ def _everything(design: Design, engine: str) -> dict[str, str]:
     chosen: dict[str, str] = {}
     # The last first: those are the design's own.
     for option in reversed(design.options_on(engine)):
-        if option.name == "payload":
+        if option.name in {"payload", *_ALONE_NOTHING}:
             continue
-        tried = chosen | {option.name: (other_values(option) or [option.default])[-1]}
+        value = (other_values(option) or [option.default])[-1]
+        tried = chosen | _GIVEN_WITH.get(option.name, {}) | {option.name: value}
         try:
             design.complete_options(tried)
         except UsageError:
@@ -149,10 +160,10 @@ ALL = [variant for design in DESIGNS.values() for variant in variants_of(design)
 """Each variant of each design on any engine; those with everything differ by engine."""
 
 
-_SAME_BEHAVIOUR = {"payload", "max_bytes", "size", "notify", "history"}
+_SAME_BEHAVIOUR = {"payload", "max_bytes", "size", "notify", "history", *_ALONE_NOTHING}
 
 BEHAVIOURS = DEFAULTS + [
-    Variant(design, {**_small(design), option.name: value})
+    _with(design, option, value)
     for design in DESIGNS.values()
     for option in design.options
     if option.name not in _SAME_BEHAVIOUR

@@ -164,6 +164,8 @@ def relay_and_drain(ring: Ring) -> list[str]:
     drained = [message.payload for message in (*parked_in_turn(ring), *ring.drain())]
     after = ring.measure()
     assert (after.live, after.gap, after.parked, after.voids) == (0, 0, 0, 0), after
+    with ring.connect() as connection:
+        assert ring.contents(connection) == {}
     return drained
 
 
@@ -188,11 +190,12 @@ def parked_in_turn(ring: Ring) -> list[Popped]:
     return found
 
 
-def campaign(server: EmbeddedServer, seed: int, seconds: float) -> Counts:
+def campaign(server: EmbeddedServer, seed: int, seconds: float, content: str = "slot") -> Counts:
     """4 producers, 4 consumers, relays to random sizes; a backend, a client, the server killed."""
     chance = random.Random(seed)
     url = server.create_database(f"campaign_{seed}_{time.monotonic_ns()}")
-    ring = make_ring(url, size=chance.randint(20, _LARGEST), max_bytes=300)
+    size = chance.randint(20, _LARGEST)
+    ring = make_ring(url, size=size, max_bytes=300, content=content)
     relays = 0
     kills: list[Callable[[], object]] = [
         lambda: kill_backend(ring, chance),
@@ -222,13 +225,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="of traffic, for each seed")
+    parser.add_argument("--content", default="slot", choices=("slot", "apart"))
     chosen = parser.parse_args()
     names = [column.name.replace("_", " ") for column in fields(Counts)]
     print("seed", *(f"{name:>12}" for name in names))
     total = [0] * len(names)
     with EmbeddedServer.start() as server:
         for seed in range(1, chosen.seeds + 1):
-            counts = astuple(campaign(server, seed, chosen.seconds))
+            counts = astuple(campaign(server, seed, chosen.seconds, chosen.content))
             total = [sum(pair) for pair in zip(total, counts, strict=True)]
             print(f"{seed:4}", *(f"{count:12,}" for count in counts), flush=True)
     print(" all", *(f"{count:12,}" for count in total))

@@ -55,7 +55,29 @@ class Ring:
         for side in ("push", "pop"):  # as text, for nextval
             names[f"{side}_name"] = Literal(names[f"{side}_seq"].as_string())
         names["parked_name"] = Literal(names["parked"].as_string())
+        names["contents"] = self._contents
         return SQL(text).format(ring=Identifier(schema, name), **names)
+
+    @property
+    def content_tables(self) -> list[Identifier]:
+        """Where messages lie; none: in the slots."""
+        schema, name = self.queue.schema, self.queue.name
+        numbers = range(self.queue.partitions)
+        return [Identifier(schema, f"{name}_content_{number}") for number in numbers]
+
+    @property
+    def _contents(self) -> Composable:
+        """(first_id, message) of all that is kept, wherever it lies."""
+        tables = self.content_tables
+        if not tables:
+            slots = SQL("(SELECT first_id, message FROM {} WHERE reference_count > 0)")
+            return slots.format(Identifier(self.queue.schema, self.queue.name))
+        each = SQL("SELECT content_id AS first_id, content AS message FROM {}")
+        return SQL("({})").format(SQL(" UNION ALL ").join(map(each.format, tables)))
+
+    def contents(self, connection: psycopg.Connection) -> dict[int, str]:
+        """first_id -> message of all that is kept."""
+        return dict(connection.execute(self.sql("SELECT * FROM {contents} AS c")).fetchall())
 
     def push(self, connection: psycopg.Connection, payload: str) -> int | None:
         """The number that push returned."""
@@ -106,8 +128,9 @@ class Ring:
         """(slot, message_id, first_id, message) in the order of the numbers."""
         return connection.execute(
             self.sql(
-                "SELECT slot, message_id, first_id, message FROM {ring}"
-                " WHERE reference_count > 0 ORDER BY message_id"
+                "SELECT r.slot, r.message_id, r.first_id, c.message FROM {ring} AS r"
+                " LEFT JOIN {contents} AS c ON r.first_id = c.first_id"
+                " WHERE r.reference_count > 0 ORDER BY r.message_id"
             )
         ).fetchall()
 

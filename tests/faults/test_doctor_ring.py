@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from psycopg import IsolationLevel
 from psycopg.conninfo import make_conninfo
+from psycopg.sql import SQL
 
 from console import sql
 from console.audit import EntryFilter, entries
@@ -845,8 +846,20 @@ def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
             Mend(ring.queue, dict.fromkeys(Astray, 1)).run(ring.database)
             AddSlots(ring.queue, 1).run(ring.database)
             mend_by(ring, found["slot_mismatch"])
+            mend_halves(make(content="apart", partitions=1))
         assert wanted <= labels
     assert payloads(ring) == left
+
+
+def mend_halves(ring: Ring) -> None:
+    """A content that has another number than its slot."""
+    with ring.connect() as connection:
+        ring.push(connection, "one")
+        astray = SQL("UPDATE {} SET content_id = 9").format(*ring.content_tables)
+        connection.execute(astray)
+    found = found_at(ring)
+    assert set(found) == {"slot_without_content", "content_without_slot"}
+    mend_by(ring, found["slot_without_content"])
 
 
 def test_the_map_of_a_large_ring_reads_it_once(make: Make) -> None:

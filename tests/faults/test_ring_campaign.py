@@ -16,10 +16,12 @@ from tests.faults.ring_tools import Ring, make_ring, wait_for_server
 from tests.servers import kill_session
 
 
-def test_four_counts_after_kills(own_server: EmbeddedServer, long: bool) -> None:
-    """Lost is never more than pops in doubt, doubled only what was retried in doubt."""
+@pytest.mark.parametrize("content", ["slot", pytest.param("apart", marks=pytest.mark.long)])
+def test_four_counts_after_kills(own_server: EmbeddedServer, content: str, long: bool) -> None:
+    """Lost is never more than pops in doubt, doubled only what was retried in doubt. No content is
+    left behind."""
     for seed in range(25 if long else 5):
-        counts = campaign(own_server, seed, seconds=6 if long else 1)
+        counts = campaign(own_server, seed, 6 if long else 1, content)
         assert counts.acknowledged > 0
         assert counts.kills == 3
 

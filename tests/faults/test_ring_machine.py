@@ -13,6 +13,7 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from psycopg.sql import SQL
 
 from console.errors import ConsoleError
 from tests.faults import ring_model as model
@@ -28,10 +29,11 @@ CALLS = st.lists(
 )
 
 
-@pytest.fixture
-def ring(database_url: str) -> Iterator[Ring]:
+@pytest.fixture(params=["slot", pytest.param("apart", marks=pytest.mark.long)])
+def ring(request: pytest.FixtureRequest, database_url: str) -> Iterator[Ring]:
     """A ring to be laid out anew by every example."""
-    made = make_ring(database_url, size=7, max_bytes=100)
+    name = f"ring {request.param}"
+    made = make_ring(database_url, name, size=7, max_bytes=100, content=request.param)
     yield made
     made.close()
 
@@ -94,6 +96,8 @@ class RingMachine(RuleBasedStateMachine):
                 (f"ALTER SEQUENCE {{pop_seq}} RESTART WITH {first}", []),
             ):
                 self.connection.execute(self.ring.sql(statement), values or None)
+            for table in self.ring.content_tables:
+                self.connection.execute(SQL("DELETE FROM {}").format(table))
 
     @rule(calls=CALLS, fate=FATES)
     def work(self, calls: list[tuple[str, int]], fate: str) -> None:
@@ -229,5 +233,8 @@ class RingMachine(RuleBasedStateMachine):
             for slot, live in store.slots.items()
         }
         assert self.ring.parked(self.connection) == store.parked
+        assert self.ring.contents(self.connection) == {
+            live.first_id: live.payload for live in store.slots.values()
+        }
         live = [message.payload for message in store.slots.values()]
         assert sorted(live + self.popped) == sorted(self.stored)

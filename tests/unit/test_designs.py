@@ -75,8 +75,11 @@ def test_an_option_that_an_engine_lacks_says_where_it_is() -> None:
 def test_every_value_of_an_option_is_taken_and_no_other(of: Design, option: Option) -> None:
     edges = [] if option.choices else [str(option.minimum), str(option.maximum)]
     for value in (*option.choices, *option.words, *edges, option.default):
-        given = {option.name: value, **({"in_hand": "on"} if one_in_hand(of, option) else {})}
-        assert of.complete_options(given)[option.name] == value
+        apart = {"content": "apart"} if option.name == "partitions" else {}
+        held = {"in_hand": "on"} if one_in_hand(of, option) else {}
+        complete = of.complete_options({**apart, **held, option.name: value})
+        # Where messages lie in the slots, nothing is said of it: as before there was another way.
+        assert complete.get(option.name, option.default) == value
     outside = [] if option.choices else [str(option.minimum - 1), str(option.maximum + 1)]
     for value in ("", " ", "nope", "-1", "1.0", "1e3", "٣", "ON", *outside):
         with pytest.raises(UsageError, match=option.name) as refused:
@@ -108,8 +111,21 @@ def test_all_values_of_all_options_go_together_but_two(of: Design) -> None:
                 of.complete_options(given_options)
         else:
             complete = of.complete_options(given_options)
-            assert list(complete) == [option.name for option in of.options]
+            apart = given_options.get("content") == "apart"
+            unsaid = set() if apart else {"content", "partitions"}
+            assert list(complete) == [o.name for o in of.options if o.name not in unsaid]
             assert of.complete_options(complete) == complete
+
+
+def test_contents_apart_have_no_limit_but_one_that_is_given() -> None:
+    of = DESIGNS["ring"]
+    apart = of.complete_options({"content": "apart"})
+    assert (apart["max_bytes"], apart["partitions"]) == ("unlimited", "8")
+    assert of.complete_options({"content": "apart", "max_bytes": "8000"})["max_bytes"] == "8000"
+    with pytest.raises(UsageError, match="max_bytes"):
+        of.complete_options({"max_bytes": "8000"})
+    with pytest.raises(UsageError, match="content=apart only"):
+        of.complete_options({"partitions": "4"})
 
 
 @EACH

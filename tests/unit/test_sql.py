@@ -130,6 +130,21 @@ y"""
     assert text.split() == expected.split()
 
 
+@pytest.mark.parametrize("partitions", [0, 1, 3])
+def test_lines_for_each_partition(partitions: int) -> None:
+    template = """x
+-- each partition
+"{queue}_{partition}" {partition}
+-- when a=1
+never
+-- end
+-- end
+y"""
+    scope = sql.Scope({"queue": "q", "partitions": str(partitions)})
+    each = [f'"q_{number}" {number}' for number in range(partitions)]
+    assert sql.script(statement(template), DIALECT, scope).split("\n") == ["x", *each, "y"]
+
+
 def test_a_condition_without_end_fails() -> None:
     with pytest.raises(ValueError, match="has no '-- end'"):
         rendered("-- when a=1\nx")

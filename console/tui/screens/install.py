@@ -36,7 +36,8 @@ _COLUMNS: tuple[Column[Design], ...] = (
     Column("title", "", lambda of: of.title, "quiet", 20, 36),
 )
 _OPTIONS = (
-    *("order", "dequeue", "size", "in_hand", "history", "conversation", "activation"),
+    *("order", "dequeue", "size", "in_hand", "content", "partitions", "history"),
+    *("conversation", "activation"),
     *("payload", "max_bytes", "archive_at_pop", "notify"),
 )
 """Of all designs; what only one of them has stands first."""
@@ -72,14 +73,10 @@ class InstallRequest:
     @property
     def words(self) -> list[str]:
         """Of the command line: what is not a default."""
-        queue, options = self.queue, self.queue.design.options_on(self.product.name)
-        given = [f"{o.name}={queue.options[o.name]}" for o in options]
-        usual = {f"{o.name}={o.default}" for o in options}
-        texts = {
-            "design": queue.design.name,
-            "name": queue.name,
-            "option": line_of([one for one in given if one not in usual]),
-        }
+        queue, of = self.queue, self.queue.design
+        usual = {o.name: of.option_with(o.name, queue.options).default for o in of.options}
+        given = [f"{n}={value}" for n, value in queue.options.items() if value != usual[n]]
+        texts = {"design": of.name, "name": queue.name, "option": line_of(given)}
         if self.conn is None:
             texts |= {"print": "yes", "engine": self.product.name}
         usual_schema = queue.schema == self.product.default_schema
@@ -209,7 +206,8 @@ class InstallScreen(PlannedScreen):
 
     def _queue(self) -> Queue:
         of, product = self.design, self.product
-        given = {name: self.form[name].value for name in self._options}
+        shown = {name: self.form[name].value for name in self._options}
+        given = {name: v for name, v in shown.items() if v != self._options[name].default}
         options = of.complete_options(given, product.name)
         schema = self.form["schema"].value or product.default_schema
         return installed_queue(schema, self.form["name"].value, of, options)
@@ -234,7 +232,8 @@ class InstallScreen(PlannedScreen):
 
     def _takes(self, name: str, value: str) -> None:
         try:
-            self._options[name].check(value)
+            content = self.form["content"].value if "content" in self._options else ""
+            self.design.option_with(name, {"content": content}).check(value)
         except UsageError as error:
             raise UsageError(error.what, next_step=error.next_step) from error
 

@@ -1,0 +1,242 @@
+"""A ring with content=apart: large messages, crashes in their midst, halves, what calls leave."""
+
+import hashlib
+import random
+from collections.abc import Callable, Iterator
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.sql import SQL
+
+from console.actions import execute, plan
+from console.actions.install import plan as uninstalling
+from console.actions.install import uninstall
+from console.actions.restore import Restore
+from console.catalog import installed_queue
+from console.designs import DESIGNS
+from console.doctor.examination import open_examination
+from console.doctor.finding import Finding
+from console.doctor.ring_contents import AstrayRow
+from console.engines.embedded import EmbeddedServer
+from console.monitor.scan_query import MessageSource
+from console.verbs.queues import install_plan
+from tests.faults.doctor_tools import found_at, look_at, mend, mend_by
+from tests.faults.ring_campaign import clients, settle, traffic, try_relay
+from tests.faults.ring_tools import Popped, Ring, make_ring, wait_for_server
+from tests.servers import kill_session
+
+Make = Callable[..., Ring]
+KB, MB = 1000, 1_000_000
+
+
+@pytest.fixture
+def make(own_server: EmbeddedServer) -> Iterator[Make]:
+    """Makes rings whose contents lie apart, each in a database of its own."""
+    made: list[Ring] = []
+
+    def one(size: int = 8, **options: str) -> Ring:
+        url = own_server.create_database(f"contents_{uuid4().hex[:8]}")
+        made.append(make_ring(url, size=size, content="apart", partitions=3, **options))
+        return made[-1]
+
+    yield one
+    for ring in made:
+        ring.close()
+
+
+def bytes_of(number: int, size: int) -> str:
+    """A message that does not compress to nothing, of so many bytes."""
+    block = "".join(hashlib.sha256(f"{number} {i}".encode()).hexdigest() for i in range(1600))
+    return (block * (size // len(block) + 1))[:size]
+
+
+@pytest.mark.parametrize(
+    "size", [100 * KB, *(pytest.param(size, marks=pytest.mark.long) for size in (5 * MB, 100 * MB))]
+)
+def test_large_messages_go_through_and_leave_nothing(make: Make, size: int) -> None:
+    """One by one and in batches, more than once round the ring, through a relay."""
+    ring = make(size=3)
+    with ring.connect() as connection:
+        for lap in range(2):
+            sent = [bytes_of(3 * lap + number, size) for number in range(3)]
+            assert ring.push(connection, sent[0]) is not None
+            assert ring.push_many(connection, [*sent[1:], "no room"])[-1] is None
+            ring.relay(3 + lap)
+            popped = ring.pop(connection)
+            assert popped is not None
+            assert [popped.payload, *payloads(ring.pop_many(connection, 3))] == sent
+        assert ring.contents(connection) == {}
+    assert found_at(ring) == {}
+
+
+def payloads(popped: list[Popped]) -> list[str]:
+    return [one.payload for one in popped]
+
+
+def test_a_crash_in_the_midst_leaves_no_content_behind(
+    own_server: EmbeddedServer, make: Make
+) -> None:
+    """A push and a pop of 5 MB are not committed when their backend, then the server, is killed."""
+    ring = make()
+    for kill in (
+        lambda of: kill_session(ring.url, of.info.backend_pid),
+        lambda _: own_server.kill(),
+    ):
+        pushing, popping = ring.connect(), ring.connect()
+        kept = [bytes_of(number, 5 * MB) for number in range(2)]
+        with ring.connect() as connection:
+            assert None not in ring.push_many(connection, kept)
+        pushing.autocommit = popping.autocommit = False
+        assert ring.push(pushing, "lost with its transaction" * KB)
+        assert ring.pop(popping) is not None
+        kill(popping)
+        if not own_server.running:
+            own_server.restart()
+        wait_for_server(ring.url)
+        pushing.close()
+        popping.close()
+        with ring.connect() as connection:
+            assert sorted(ring.contents(connection).values()) == sorted(kept)
+        mend(ring)
+        assert sorted(payloads(ring.drain())) == sorted(kept)
+        with ring.connect() as connection:
+            assert ring.contents(connection) == {}
+        assert found_at(ring) == {}
+
+
+def test_a_push_that_finds_no_slot_leaves_no_content(make: Make) -> None:
+    ring = make(size=4)
+    with ring.connect() as other, ring.connect() as connection, other.transaction():
+        other.execute(ring.sql("SELECT FROM {ring} WHERE slot IN (1, 2) FOR UPDATE"))
+        assert ring.push(connection, "one") == 3
+        assert ring.push_many(connection, ["two", "three"]) == [4, None]
+        assert {(1, True), (2, True)} <= ring.parked(connection)
+        assert ring.contents(connection) == {3: "one", 4: "two"}
+
+
+def test_the_plan_of_install_says_what_each_way_costs(make: Make) -> None:
+    ring, of = make(), DESIGNS["ring"]
+    for content, other in (("slot", "apart"), ("apart", "slot")):
+        queue = installed_queue("public", "q", of, of.complete_options({"content": content}))
+        text = "\n".join(install_plan(ring.database, queue).lines)
+        assert text.index(f"content={content}") < text.index(f"content={other}")
+
+
+def test_a_pop_archives_the_content(make: Make) -> None:
+    ring = make(archive_at_pop="on")
+    with ring.connect() as connection:
+        ring.push_many(connection, ["one", "two", "three"])
+        ring.pop(connection)
+        ring.pop_many(connection, 5)
+        archived = connection.execute(ring.sql("SELECT id, payload FROM {archive} ORDER BY id"))
+        assert archived.fetchall() == [(1, "one"), (2, "two"), (3, "three")]
+        assert ring.contents(connection) == {}
+
+
+def test_an_uninstall_counts_contents_that_have_no_slot(make: Make) -> None:
+    """They are messages: nobody is told that nothing is lost."""
+    ring = make()
+    with ring.connect() as connection:
+        ring.push_many(connection, ["one", "two"])
+        connection.execute(ring.sql("DELETE FROM {ring} WHERE first_id = 2"))
+    assert uninstalling(ring.database, ring.queue, keep_archive=False).live == 2
+    uninstall(ring.database, ring.queue, keep_archive=False, with_messages=True)
+    with ring.connect() as connection:
+        left = connection.execute("SELECT relname FROM pg_class WHERE relname LIKE 'ring%'")
+        assert left.fetchall() == []
+
+
+def delete_content(ring: Ring, connection: psycopg.Connection, number: int) -> None:
+    for table in ring.content_tables:
+        delete = SQL("DELETE FROM {} WHERE content_id = %s").format(table)
+        connection.execute(delete, [number])
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_no_pop_stops_at_a_slot_without_its_content(make: Make, *, batch: bool) -> None:
+    """Its number is parked; pops go on beside it, however often they meet it."""
+    ring = make()
+    with ring.connect() as connection:
+
+        def pop() -> list[str]:
+            popped = ring.pop_many(connection, 1) if batch else [ring.pop(connection)]
+            return [one.payload for one in popped if one is not None]
+
+        ring.push_many(connection, ["one", "two", "three"])
+        delete_content(ring, connection, 2)
+        assert [pop(), pop(), pop()] == [["one"], ["three"], []]
+        assert ring.parked(connection) == {(2, False)}
+        found = found_at(ring)
+        assert list(found) == ["slot_without_content"]
+        assert found["slot_without_content"].evidence == {"count": 1, "ids": [2]}
+        mend(ring)
+        assert list(found_at(ring)) == ["slot_without_content"], "not without being asked"
+        # With a content from a backup it is a message again.
+        insert = SQL("INSERT INTO {} VALUES (2, 'two')").format(ring.content_tables[2])
+        connection.execute(insert)
+        assert [pop(), pop()] == [["two"], []]
+        assert found_at(ring) == {}
+        ring.push_many(connection, ["four", "five"])
+        delete_content(ring, connection, 4)
+        (finding,) = found_at(ring).values()
+        mend_by(ring, finding)
+        assert [pop(), pop()] == [["five"], []]
+        assert ring.measure().live == 0
+        audited = connection.execute("SELECT detail FROM dbq.action WHERE detail LIKE 'freed%'")
+        assert audited.fetchall() == [("freed: 1 slot whose message is LOST",)]
+
+
+def test_a_content_without_a_slot_goes_into_the_archive(make: Make) -> None:
+    """Never one of an open push or pop, nor one that a relay has moved on from its slot."""
+    ring = make()
+    with ring.connect() as connection, ring.connect() as other:
+        ring.push_many(connection, ["moved", "one", "two", "popping"])
+        ring.relay(5)
+        connection.execute(
+            ring.sql(
+                "UPDATE {ring} SET message_id = NULL, first_id = NULL,"
+                " reference_count = 0 WHERE first_id IN (2, 3)"
+            )
+        )
+        with other.transaction(force_rollback=True):
+            ring.push(other, "pushing")
+            assert ring.pop(other) is not None
+            finding = found_and_unproven(ring)["content_without_slot"]
+            assert finding.evidence == {"count": 2, "ids": [2, 3]}
+            assert finding.repair is not None
+            told = finding.repair.run(ring.database)
+            assert told == ["moved into the archive: 2 contents without a slot"]
+        archived = connection.execute(
+            ring.sql("SELECT id, payload, state, reason FROM {archive} ORDER BY id")
+        ).fetchall()
+        reason = "content without slot"
+        assert archived == [(2, "one", "error", reason), (3, "two", "error", reason)]
+        assert ring.contents(connection) == {1: "moved", 4: "popping"}
+    mend(ring)
+    assert sorted(payloads(ring.drain())) == ["moved", "popping"]
+    ring.relay()
+    with ring.database.transaction("look", read_only=True) as reading:
+        restoring = Restore(MessageSource.of(reading, ring.queue), reason=reason)
+    done = execute.execute(ring.database, restoring, plan.make(ring.database, restoring))
+    assert (done.ledger.out, done.ledger.into) == (2, 2)
+    assert payloads(ring.drain()) == ["one", "two"]
+    assert found_at(ring) == {}
+
+
+def found_and_unproven(ring: Ring) -> dict[str, Finding]:
+    found, _ = look_at(ring, patience_seconds=0.05)
+    return {finding.code.name: finding for finding in found}
+
+
+def test_nothing_looks_astray_under_traffic(make: Make, long: bool) -> None:
+    """Producers and consumers commit and roll back, a relay comes between; both halves agree."""
+    ring = make(size=60)
+    chance = random.Random(5)
+    with clients(ring.url) as of, open_examination(ring.database, ring.queue) as examination:
+        traffic(of, ring, chance, producers=2, consumers=2)
+        for _ in range(500 if long else 30):
+            assert examination.ask(AstrayRow, "contents_astray") == []
+            if chance.random() < 0.1:
+                try_relay(ring, chance)
+        settle(of, ring, relays=0, kills=0)
