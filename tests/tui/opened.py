@@ -23,6 +23,16 @@ def picture(app: ConsoleApp) -> str:
     return "\n".join(strip.text for strip in app.screen._compositor.render_strips())
 
 
+def invisible(app: ConsoleApp) -> list[str]:
+    """The words on the screen that have the colour of what is behind them."""
+    segments = [one for strip in app.screen._compositor.render_strips() for one in strip]
+    return [
+        text
+        for text, style, _ in segments
+        if style and style.color and style.color == style.bgcolor and text.strip(" █▐▌▀▄│─┤└┬┘┼")
+    ]
+
+
 @dataclass
 class Opened:
     """What a test wants to know of a running console."""

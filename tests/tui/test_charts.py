@@ -23,7 +23,7 @@ from console.tui.series import SPANS, Series
 from console.tui.widgets.charts import Charts, ChartTime, Drawing, drawings, extent
 from console.tui.widgets.queue_detail import FiguresPanel
 from tests.tui.feeds import nine, queue
-from tests.tui.opened import Opened, opened
+from tests.tui.opened import Opened, invisible, opened
 
 KEY = ("prod-orders", "public", "orders")
 AT = datetime(2026, 3, 29, 2, 14, 7, tzinfo=UTC)
@@ -224,6 +224,8 @@ async def test_on_a_large_screen_all_are_beside_each_other_and_none_is_too_small
         history(console, 1, 2, 3)
         screen = await open_orders(console)
         assert shown(screen) == ["ready", "▄", "gap", "sample"]
+        assert invisible(console.app) == []
+        assert "02:14" in console.picture
         regions = [chart.region for chart in screen.query_one(Charts).shown]
         assert len({region.x for region in regions}) == len({region.y for region in regions}) == 2
         for size in ((80, 24), (50, 14), (20, 10), (3, 3), (80, 24)):

@@ -29,6 +29,7 @@ from console.tui.tabs.slots import SlotsTab
 from tests.tui.alone import Bare
 from tests.tui.alone import conn as no_place
 from tests.tui.feeds import FakeClock, FakeFeed, nine
+from tests.tui.opened import invisible
 from tests.tui.test_audit import AT, ENTRY, INSTALL, RUNNING
 from tests.tui.test_findings import BAD, NOW, FakeRepair, diagnosis, finding
 from tests.tui.test_messages import QUEUE, message
@@ -66,6 +67,7 @@ def taken(
         await run(pilot, app, feed, clock)
         await pilot.pause()
         await pilot.pause()
+        assert invisible(app) == []
 
     return compare(app, terminal_size=size, run_before=before)
 

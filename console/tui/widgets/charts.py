@@ -270,7 +270,6 @@ class Chart(Widget):
         plot.xaxes(lower=True, upper=False)
         plot.yaxes(left=True, right=False)
         quiet = self._colour("stale")
-        plot.axes_color(quiet)
         plot.ticks_color(quiet)
         bottom, top = extent(drawing)
         plot.ylim(bottom, top)
