@@ -351,9 +351,9 @@ SELECT
 FROM client AS c
 LEFT JOIN writing AS w ON c.pid = w.pid
 CROSS JOIN LATERAL (
-    SELECT EXISTS (
-        SELECT FROM unnest(CAST(:names AS text[])) AS asked (name) WHERE strpos(lower(c.query), asked.name) > 0
-    ) AS named
+    SELECT count(*) > 0 AS named
+    FROM unnest(CAST(:names AS text[])) AS a (word)
+    WHERE strpos(lower(c.query), a.word) > 0
 ) AS n
 WHERE w.pid IS NOT NULL OR n.named OR c.session = ANY(CAST(:sessions AS text[]))
 LIMIT 1000;
