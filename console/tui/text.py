@@ -41,7 +41,7 @@ def shorten(text: str, width: int) -> str:
         return text
     if width <= 1:
         return "…"[:width]
-    return set_cell_size(text, width - 1).rstrip() + "…"
+    return set_cell_size(text, width - 1).rstrip(" …") + "…"
 
 
 def whole_seconds(seconds: float) -> str:

@@ -64,3 +64,8 @@ def test_a_sparkline_shows_gaps_and_keeps_zero_apart_from_little() -> None:
     assert sparkline([0, 1, 500, 1000, None, 1000]) == "▁▂▅█ █"
     assert sparkline([0, 0]) == "▁▁"
     assert sparkline([]) == ""
+
+
+def test_what_was_cut_off_before_is_marked_once() -> None:
+    assert shorten("parcel 54785…", 12) == "parcel 5478…"
+    assert shorten("no s… and more", 6) == "no s…"
