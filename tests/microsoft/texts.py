@@ -53,7 +53,7 @@ _STEPS = {
     *("held", "codes", "left", "left_codes"),
 }
 """Statements that are sent as parts of another one only."""
-_OF_FINISHING = {"claims", "complete", "fail"}
+_OF_FINISHING = {"claims", "complete", "consumers", "fail", "times"}
 """Statements for queues that finish what they popped."""
 
 
