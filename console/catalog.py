@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import cache
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from console import decisions, sql
 from console.decisions import Decision
 from console.designs import Design, recorded
+from console.designs.subscribers import NO_SUBSCRIBERS, Subscriber, subscribers_of
 from console.engines import Database, Product, product_of
 from console.errors import RefusedError, UsageError
 from console.formats import duration, numbered
@@ -54,6 +55,35 @@ class Queue:
     installed_by: str = ""
     installed_from: str = ""
     installed_at: datetime | None = None
+    subscriber: str = ""
+    """Of a ring with subscribers: the one that it is seen as by; empty: as a whole. See `of`."""
+
+    def of(self, subscriber: str) -> Queue:
+        """The ring as one of its subscribers has it: with its next number, what it owes, its pops.
+
+        UsageError where there is none of that name.
+        """
+        found = {one.name: one for one in self.subscribers}.get(subscriber)
+        if found is None:
+            names = ", ".join(one.name for one in self.subscribers)
+            raise UsageError(
+                f"The queue {self.name!r} has no subscriber {subscriber!r}.",
+                next_step=f"Its subscribers: {names}."
+                if names
+                else "Nobody subscribes to it: whoever pops takes a message from all others.",
+            )
+        sequence = f"{self.name}_pop_seq_{found.number}"
+        return replace(self, subscriber=subscriber, roles={**self.roles, "pop_sequence": sequence})
+
+    @property
+    def whose(self) -> str:
+        """In words, as which subscriber it is seen; empty: as a whole."""
+        return f", subscriber {self.subscriber}" if self.subscriber else ""
+
+    @property
+    def views(self) -> tuple[Queue, ...]:
+        """As each subscriber has it; of a queue without subscribers, itself."""
+        return tuple(self.of(one.name) for one in self.subscribers) or (self,)
 
     @property
     def label(self) -> str:
@@ -94,6 +124,16 @@ class Queue:
         return int(self.options["partitions"]) if apart else 0
 
     @property
+    def subscribers(self) -> tuple[Subscriber, ...]:
+        """Of a ring: who gets each message once. None: whoever pops takes it from all others."""
+        return subscribers_of(self.options.get("subscribers", NO_SUBSCRIBERS))
+
+    @property
+    def highest_subscriber(self) -> int:
+        """The highest number that a subscriber has; 0: there is none."""
+        return max((one.number for one in self.subscribers), default=0)
+
+    @property
     def verbs(self) -> tuple[str, ...]:
         """What can be done with it."""
         return self.design.verbs_with(self.options)
@@ -103,10 +143,18 @@ class Queue:
         """The states its messages can have."""
         return self.design.states_with(self.options)
 
-    def scope(self, on: sql.HasDialect, *, counters: str = "yes", **more: str) -> sql.Scope:
+    def scope(
+        self,
+        on: sql.HasDialect,
+        *,
+        counters: str = "yes",
+        over: str = "ready",
+        **more: str,
+    ) -> sql.Scope:
         """What the statements of `queries/` need to know of this queue.
 
         `counters`: yes or no, whether the login may read the engine's counters of rows.
+        `over`: the states that have more rows than are counted.
         """
         limit = self.options.get("max_bytes", "unlimited")
         payload = self.options.get("payload", "text")
@@ -124,6 +172,12 @@ class Queue:
             "cache": self.options.get("cache", "auto"),
             "commit_wait_ms": self.options.get("commit_wait_ms", "5"),
             "partitions": str(self.partitions),
+            "subscribers": ",".join(f"{one.name}:{one.number}" for one in self.subscribers),
+            "subscriber": self.subscriber,
+            "subscriber_number": next(
+                (str(one.number) for one in self.subscribers if one.name == self.subscriber), "0"
+            ),
+            "since": "1",
             "fillfactor": FILLFACTOR,
             "stuck_after_seconds": str(STUCK_AFTER_SECONDS),
             "history": self.options.get("history", "off"),
@@ -142,9 +196,12 @@ class Queue:
             "keeps_history": "yes" if self.keeps_history else "no",
             "archive_at_pop": self.options.get("archive_at_pop", "off"),
             "content": self.options.get("content", "slot"),
+            "subscribed": "yes" if self.subscribers else "no",
+            "of": "one" if self.subscriber or not self.subscribers else "all",
             # The engine counts the rows of tables, and takes samples of those, not of views.
             "counters": "no" if self.options.get("view") == "yes" else counters,
             "part": "one" if self.part else "all",
+            "over": over,
         }
         return sql.Scope(values, options, self.roles)
 
@@ -394,7 +451,9 @@ def relations(connection: Connection, schema: str, names: Sequence[str]) -> list
     return sql.rows(connection, Relation, "catalog.relations", schema=schema, names=wanted)
 
 
-def name_limit(product: Product, design: str, schema: str, partitions: int = 0) -> tuple[int, str]:
+def name_limit(
+    product: Product, design: str, schema: str, partitions: int = 0, subscribers: int = 0
+) -> tuple[int, str]:
     """The longest name that a queue of the design can have, and the suffix that decides it.
 
     Units as `Product.name_length`: bytes for PostgreSQL. Objects that belong to no schema (Service
@@ -402,27 +461,42 @@ def name_limit(product: Product, design: str, schema: str, partitions: int = 0) 
     """
     lengths = {
         (product.name_length(f"{schema}." * bool(before) + suffix), suffix)
-        for before, suffix in _suffixes(product.name, design, partitions)
+        for before, suffix in _suffixes(product.name, design, partitions, subscribers)
     }
     length, longest = max(lengths)
     return product.name_limit - length, longest
 
 
 @cache
-def _suffixes(engine: str, design: str, partitions: int) -> frozenset[tuple[str | None, str]]:
-    """What stands before a queue's name in those of its objects, if anything, and after it."""
+def _suffixes(
+    engine: str, design: str, partitions: int, subscribers: int
+) -> frozenset[tuple[str | None, str]]:
+    """What stands before a queue's name in those of its objects, if anything, and after it.
+
+    `subscribers`: the highest number that one has.
+    """
     texts = [
         s.template for file in (design, "common") for s in sql.statements(engine, file).values()
     ]
     found = {(m[1], m[2]) for text in texts for m in _SUFFIX.finditer(text)}
-    return frozenset(
-        (before, suffix.replace("{partition}", str(number)))
+    numbers = {"{partition}": range(partitions), "{subscriber_number}": range(1, subscribers + 1)}
+    whole = {(before, suffix) for before, suffix in found if "{" not in suffix}
+    if not subscribers:
+        whole = {(before, suffix) for before, suffix in whole if suffix not in _OF_SUBSCRIBERS}
+    return frozenset(whole) | {
+        (before, suffix.replace(placeholder, str(number)))
         for before, suffix in found
-        for number in range(partitions if "{partition}" in suffix else 1)
-    )
+        for placeholder, those in numbers.items()
+        if placeholder in suffix
+        for number in those
+    }
 
 
-_SUFFIX = re.compile(r"(\{schema\}\.)?\{queue\}((?:\w|\{partition\})*)")
+_SUFFIX = re.compile(
+    r"(\{schema\}\.)?\{queue\}((?:\w|\{partition\}|\{subscriber_number\})*)(?<!_)(?![\w{])"
+)
+_OF_SUBSCRIBERS = {"_subscribers", "_popped", "_swept", "_sweep"}
+"""What a ring has only with subscribers."""
 
 
 def check_names(product: Product, queue: Queue) -> None:
@@ -442,7 +516,9 @@ def check_names(product: Product, queue: Queue) -> None:
             f"at most {product.name_limit}.",
             next_step="Check the schema's name.",
         )
-    limit, suffix = name_limit(product, queue.design.name, queue.schema, queue.partitions)
+    limit, suffix = name_limit(
+        product, queue.design.name, queue.schema, queue.partitions, queue.highest_subscriber
+    )
     length = product.name_length(queue.name)
     if length > limit:
         raise UsageError(
@@ -467,5 +543,5 @@ def object_names(product: Product, queue: Queue) -> list[str]:
     """Every name that the queue's tables, sequences and functions have or may have."""
     if not queue.design.known:
         return [queue.name]
-    found = _suffixes(product.name, queue.design.name, queue.partitions)
+    found = _suffixes(product.name, queue.design.name, queue.partitions, queue.highest_subscriber)
     return sorted({queue.name + suffix for _, suffix in found})

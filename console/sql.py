@@ -14,12 +14,14 @@ the text `{queue}`. Rendering replaces two things only:
 A third thing is replaced outside quotes: `{is_ready}` becomes the definition of that name, which a
 file states once under `-- define: is_ready`, for the design that the statement is rendered for.
 
-Lines between `-- when option=a|b` and `-- end` stay only where the queue has such an option;
+Lines between `-- when option=a|b` and `-- end` stay only where the queue has such an option
+(`-- when not option=a`: another; of an option with several values, "a|c", one that is named);
 `-- when role due_at` (or `-- when no role due_at`) asks for a column with that role, and
 `-- when defined is_error` (or `-- when not defined is_error`) for a definition. Lines between
 `-- each partition` and `-- end` stand once for each partition of the queue, `{partition}` being its
-number. A line `GO` of a script ends a batch, for engines that want them sent one by one. Values
-that change from call to call are never rendered: they are bound, as `:name`.
+number; with `-- each subscriber` once for each subscriber, `{subscriber}` being its name and
+`{subscriber_number}` its number. A line `GO` of a script ends a batch, for engines that want them
+sent one by one. Values that change from call to call are never rendered: they are bound, `:name`.
 
 A statement of a design, `"fifo.status"`, is that of its file. What the file lacks is that of the
 design that it is like (`-- like: fifo`), else the one that all designs share.
@@ -31,7 +33,7 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -52,9 +54,9 @@ _HEAD = re.compile(r"^-- (?P<kind>name|define): (?P<name>[a-z][a-z0-9_]*)$", re.
 _LIKE = re.compile(r"^-- like: (?P<design>[a-z][a-z0-9_-]*)$", re.MULTILINE)
 _WHEN = re.compile(
     r"^\s*-- when (?:(?P<no>no )?role (?P<role>\w+)|(?P<not>not )?defined (?P<defined>\w+)"
-    r"|(?P<option>\w+)=(?P<values>[\w|]+))$"
+    r"|(?P<unless>not )?(?P<option>\w+)=(?P<values>[\w|]+))$"
 )
-_EACH = re.compile(r"^\s*-- each partition$")
+_EACH = re.compile(r"^\s*-- each (?P<of>partition|subscriber)$")
 _END = re.compile(r"^\s*-- end$")
 _ALONE = re.compile(r"^\s*\{(?P<name>\w+)\}$")
 _BATCH_END = re.compile(r"^GO$", re.MULTILINE)
@@ -68,6 +70,10 @@ _DEFINITION = re.compile(
 """What is skipped, and the name of a definition to put in."""
 _BODY_QUOTE = "$dbq$"
 _PLAIN: dict[str, Dialect] = {}
+_CHOSEN_BY = ("design", "partitions", "subscribers")
+"""The values that decide which lines a template keeps, besides options and roles."""
+_MOST_CHOSEN = 2000
+"""Templates that are kept as queues have them: of 2 kB each, as a rule."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,6 +133,7 @@ class _File:
     statements: Mapping[str, Statement]
     definitions: Mapping[str, str]
     like: str
+    head: str
 
 
 @cache
@@ -134,7 +141,7 @@ def _file(engine: str, file: str) -> _File:
     path = queries_folder() / engine / f"{file}.sql"
     if not path.is_file():
         raise KeyError(f"{engine}/{file}.sql")
-    head, *parts = _HEAD.split(path.read_text(encoding="utf-8"))
+    beginning, *parts = _HEAD.split(path.read_text(encoding="utf-8"))
     found: dict[str, Statement] = {}
     definitions: dict[str, str] = {}
     for kind, name, body in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
@@ -147,8 +154,8 @@ def _file(engine: str, file: str) -> _File:
         if not comment.startswith("-- "):
             raise ValueError(f"{engine}/{file}.sql: {name!r} lacks its line of comment")
         found[name] = Statement(engine, file, name, comment[3:], template.strip("\n"))
-    like = _LIKE.search(head)
-    return _File(found, definitions, like["design"] if like else "")
+    like = _LIKE.search(beginning)
+    return _File(found, definitions, like["design"] if like else "", beginning)
 
 
 def _without_remarks(body: str) -> str:
@@ -164,6 +171,16 @@ def _without_remarks(body: str) -> str:
 def statements(engine: str, file: str) -> Mapping[str, Statement]:
     """All statements of one file, by name, in the order of the file. KeyError where it lacks."""
     return _file(engine, file).statements
+
+
+def definitions(engine: str, file: str) -> Mapping[str, str]:
+    """All definitions of one file, by name, likewise."""
+    return _file(engine, file).definitions
+
+
+def head(engine: str, file: str) -> str:
+    """What stands in it before the first of both."""
+    return _file(engine, file).head
 
 
 def statements_of(engine: str, design: str) -> Mapping[str, Statement]:
@@ -189,14 +206,17 @@ def statement(engine: str, of: str | Statement) -> Statement:
 
 def _find(engine: str, file: str, name: str) -> Statement | None:
     line = _line(engine, file)
-    for one in line:
-        if name in statements(engine, one):
-            return statements(engine, one)[name]
-    for one in _shared(engine):
+    for one in (*line, *_shared(engine)):
         found = statements(engine, one).get(name)
-        if found is not None and _made_of(found) <= _defined((*line, *_shared(engine)), engine):
+        if found is not None and (one == file or _can_be(found, line)):
             return found
     return None
+
+
+def _can_be(found: Statement, line: tuple[str, ...]) -> bool:
+    """Whether all that it is made of is defined for a design of these files."""
+    engine = found.engine
+    return _made_of(found) <= _defined((*line, *_shared(engine)), engine)
 
 
 @cache
@@ -506,7 +526,20 @@ def _fill(found: Statement, dialect: Dialect, scope: Scope, *, for_text: bool) -
 
 def _choose(found: Statement, scope: Scope) -> str:
     """The template without the lines whose condition this queue does not meet, and with what its
-    design means by each definition."""
+    design means by each definition. Read once for all queues that have these alike: their names
+    are put in afterwards."""
+    values = frozenset((name, scope.values[name]) for name in _CHOSEN_BY if name in scope.values)
+    return _chosen(found, values, frozenset(scope.options.items()), frozenset(scope.roles))
+
+
+@lru_cache(maxsize=_MOST_CHOSEN)
+def _chosen(
+    found: Statement,
+    values: frozenset[tuple[str, str]],
+    options: frozenset[tuple[str, str]],
+    roles: frozenset[str],
+) -> str:
+    scope = Scope(dict(values), dict(options), dict.fromkeys(roles, ""))
     kept: list[str] = []
     begun: list[tuple[Sequence[dict[str, str]], list[str]]] = []
     """Of each block that is open: what is put into its lines, once for each time that they stand
@@ -515,9 +548,8 @@ def _choose(found: Statement, scope: Scope) -> str:
         if when := _WHEN.match(line):
             begun.append(([{}] if _holds(when, found, scope) else [], kept))
             kept = []
-        elif _EACH.match(line):
-            partitions = range(int(scope.values.get("partitions", "0")))
-            begun.append(([{"{partition}": str(n)} for n in partitions], kept))
+        elif each := _EACH.match(line):
+            begun.append((_each(each["of"], scope), kept))
             kept = []
         elif _END.match(line):
             if not begun:
@@ -529,6 +561,14 @@ def _choose(found: Statement, scope: Scope) -> str:
     if begun:
         raise ValueError(f"{found.label}: a '-- when' has no '-- end'")
     return _with_definitions("\n".join(kept), found, scope)
+
+
+def _each(of: str, scope: Scope) -> list[dict[str, str]]:
+    """What is put into the lines of a block, once for each of those that the queue has."""
+    if of == "partition":
+        return [{"{partition}": str(n)} for n in range(int(scope.values.get("partitions", "0")))]
+    named = [one.split(":") for one in scope.values.get("subscribers", "").split(",") if one]
+    return [{"{subscriber}": name, "{subscriber_number}": number} for name, number in named]
 
 
 def _put(line: str, values: Mapping[str, str]) -> str:
@@ -548,7 +588,8 @@ def _holds(when: re.Match[str], found: Statement, scope: Scope) -> bool:
         return (when["role"] in scope.roles) != bool(when["no"])
     if when["defined"]:
         return bool(_definition(when["defined"], found, scope)) != bool(when["not"])
-    return scope.options.get(when["option"]) in when["values"].split("|")
+    given = set(scope.options.get(when["option"], "").split("|"))
+    return given.isdisjoint(when["values"].split("|")) == bool(when["unless"])
 
 
 def _with_definitions(template: str, found: Statement, scope: Scope) -> str:

@@ -94,7 +94,8 @@ def _thinned_out(items: list[pytest.Item]) -> set[pytest.Item]:
 
     Each test begins elsewhere, so that not one and the same parameter is left out everywhere.
     """
-    by_module: dict[Path, list[tuple[pytest.Item, frozenset[Pair]]]] = defaultdict(list)
+    by_module: dict[tuple[Path, object], list[tuple[pytest.Item, frozenset[Pair]]]]
+    by_module = defaultdict(list)
     of_each, seen = Counter(map(_test, items)), Counter[str]()
     left_out: set[pytest.Item] = set()
     for item in items:
@@ -104,7 +105,8 @@ def _thinned_out(items: list[pytest.Item]) -> set[pytest.Item]:
         if thinned is None or of_each[test] < FEW:
             continue
         if variants := _variants(item):
-            by_module[item.path].append((item, frozenset(pairs_of(test, variants))))
+            place = item.path, _parameters(item).get("engine")  # each engine has SQL of its own
+            by_module[place].append((item, frozenset(pairs_of(test, variants))))
         elif (number + zlib.crc32(test.encode())) % thinned.args[0]:
             left_out.add(item)
     for cases in by_module.values():
@@ -114,8 +116,11 @@ def _thinned_out(items: list[pytest.Item]) -> set[pytest.Item]:
 
 
 def _variants(item: pytest.Item) -> list[Variant]:
-    parameters: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
-    return [value for value in parameters.values() if isinstance(value, Variant)]
+    return [value for value in _parameters(item).values() if isinstance(value, Variant)]
+
+
+def _parameters(item: pytest.Item) -> dict[str, object]:
+    return getattr(getattr(item, "callspec", None), "params", {})
 
 
 def _test(item: pytest.Item) -> str:

@@ -1,19 +1,21 @@
-"""What one look of the monitoring costs: pages and milliseconds, by design and depth.
+"""What one look of the monitoring costs: pages and milliseconds of processors, by design and depth.
 
     python -m tests.cost --rows 10000 --rows 1000000 [--design fifo ...]
     python -m tests.cost --queues 200
 
 Runs on an embedded server of its own. Ten million rows want 10 GB of disk and some minutes each.
-The tests compare pages; times stand here, for they are the machine's as much as ours.
+The tests compare pages; times stand here, for they are the machine's as much as ours: what the
+client and its server process spent (Linux).
 """
 
 import argparse
-import statistics
+import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import psycopg
 from sqlalchemy import Engine, event, text
@@ -31,7 +33,7 @@ from tests.filling import fill
 from tests.servers import connect, fresh_database
 
 DESIGNS = designs_on("postgresql")
-LOOKS = 21
+LOOKS = 101
 PATIENT = Timeouts(statement_seconds=86400.0, lock_seconds=60.0)
 SETTINGS = {"fsync": "off", "max_wal_size": "8GB", "shared_buffers": "1GB"}
 
@@ -79,10 +81,11 @@ def measured(url: str, queue: Queue) -> str:
     with closing(open_database(url, timeouts=SAMPLING_TIMEOUTS)) as database:
         seen = snapshot(take_sample(database, only=[queue]).queues[0], "")
         mark = "≈" if "ready" in seen.estimated else ""
-        first = milliseconds(lambda: take_sample(database, only=[queue]))
+        process = server_process(database)
+        first = milliseconds(lambda: take_sample(database, only=[queue]), process)
         memory = Memory()
         take_sample(database, only=[queue], memory=memory)
-        later = milliseconds(lambda: take_sample(database, only=[queue], memory=memory))
+        later = milliseconds(lambda: take_sample(database, only=[queue], memory=memory), process)
     with recording(url) as look:
         look(queue, Memory())
         memory = Memory()
@@ -91,14 +94,26 @@ def measured(url: str, queue: Queue) -> str:
     return f"{ready:>12} {pages:6} {first:7.1f}  {then:5} {later:6.1f}"
 
 
-def milliseconds(work: Callable[[], object]) -> float:
-    """The median of some calls."""
-    times = []
+def milliseconds(work: Callable[[], object], process: int) -> float:
+    """The mean of some calls, of the processors: ours, and the server process's."""
+    started = time.process_time() + on_processor(process)
     for _ in range(LOOKS):
-        started = time.perf_counter()
         work()
-        times.append(time.perf_counter() - started)
-    return statistics.median(times) * 1000
+    return (time.process_time() + on_processor(process) - started) / LOOKS * 1000
+
+
+def on_processor(process: int) -> float:
+    """How many seconds it has run."""
+    times = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(times[11]) + int(times[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def server_process(database: Database) -> int:
+    """Which one serves the pool's one connection."""
+    with database.autocommit("ask") as connection:
+        driver = connection.connection.driver_connection
+        assert isinstance(driver, psycopg.Connection)
+        return driver.info.backend_pid
 
 
 @contextmanager
@@ -127,16 +142,17 @@ def measure_many(server_url: str, count: int) -> None:
         with closing(open_database(url, timeouts=SAMPLING_TIMEOUTS)) as database:
             memory = Memory()
             statements = counted(lambda: take_sample(database))
-            one_look = milliseconds(lambda: take_sample(database))
-            sampler = milliseconds(lambda: take_sample(database, memory=memory))
-            one = milliseconds(lambda: select_one(database))
-        started = time.perf_counter()
+            process = server_process(database)
+            one_look = milliseconds(lambda: take_sample(database), process)
+            sampler = milliseconds(lambda: take_sample(database, memory=memory), process)
+            one = milliseconds(lambda: select_one(database), process)
+        begun = time.perf_counter()
         command = [sys.executable, "-m", "console.cli", "status", "--json", "--url", url]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        process = time.perf_counter() - started
+        lasted = time.perf_counter() - begun
     print(f"{count} queues: {statements} statements")
     print(f"SELECT 1: {one:.2f} ms; one look: {one_look:.1f} ms, a sampler's: {sampler:.1f} ms")
-    print(f"dbq-console status --json, as a process of its own: {process:.2f} s")
+    print(f"dbq-console status --json, as a process of its own: {lasted:.2f} s")
 
 
 def some_queue(number: int) -> Queue:

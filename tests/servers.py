@@ -52,6 +52,13 @@ def value(url: str, query: str) -> object:
     return row[0]
 
 
+def run_in(url: str, schema: str, script: str) -> None:
+    """Several statements at once, with the schema first on the path."""
+    with connect(url) as connection:
+        connection.execute(f'SET search_path = "{schema}", public'.encode())
+        connection.execute(script.encode())
+
+
 def kill_session(url: str, pid: int) -> bool:
     """SIGKILL a session's process; False where it had ended before.
 

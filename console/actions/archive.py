@@ -18,6 +18,7 @@ from console.actions import broker, execute, plan
 from console.actions.availability import require_verb
 from console.actions.execute import Control, Pace, Result
 from console.actions.plan import Mover, Plan
+from console.actions.pop import require_subscriber
 from console.actions.rows import Candidates, RowMover
 from console.audit import Ledger
 from console.catalog import Kind
@@ -71,6 +72,9 @@ class Purge(RowMover):
                 why="Only its owner knows when to end one of its conversations.",
             )
         told = "deleted for good" if permanently else reason
+        if queue.subscribers:  # what lies in slots: what they have in hand is each one's own
+            options = {**queue.options, "in_hand": "off"}
+            source = replace(source, queue=replace(queue, options=options))
         super().__init__(source, detail=told)
         self.statement = "destroy" if permanently else "put_away"
         self._permanently = permanently
@@ -108,6 +112,10 @@ class Purge(RowMover):
             lines = ["they are deleted for good"]
         else:
             lines = [f"they go into {queue.name}_archive; restore brings them back"]
+        if queue.subscribers:
+            names = ", ".join(one.name for one in queue.subscribers)
+            lines.append(f"each is let go for all that have not popped it, of {names}")
+            lines.append("what one of them has in hand stays: release, requeue, archive are for it")
         if queue.design.waits_itself:
             lines.append("each conversation waits for the length of a batch")
         if queue.design.flow is Flow.NUMBERS and plan.by_state.get("ready"):
@@ -189,6 +197,7 @@ class Archive(RowMover):
         """RefusedError where there is no archive."""
         queue = source.queue
         require_verb(queue, self.verb)
+        require_subscriber(queue)
         if queue.kind is Kind.ADOPTED:
             raise RefusedError(
                 f"The queue {queue.name!r} was adopted and has no archive.",

@@ -2,6 +2,7 @@
 
 from console.catalog import Kind, Queue
 from console.designs import Flow
+from console.designs.model import SUBSCRIBER_VERBS
 from console.errors import RefusedError, UsageError
 
 
@@ -29,6 +30,8 @@ def _not_of_design(queue: Queue, verb: str) -> str:
         for (name, value), verbs in queue.design.option_verbs.items()
         if verb in verbs
     ]
+    if verb in SUBSCRIBER_VERBS and queue.design.name == "ring":
+        return "nobody subscribes to it: that is an option of its installation, subscribers=A,B"
     only = f" without {with_option[0]}" if with_option else ""
     return f"the design {queue.design.name} has no {verb}{only}"
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from console import catalog, processes
 from console.actions.execute import Control
 from console.actions.install import remove, require_server, scratch_queue
+from console.bench import fanout, queues
 from console.bench import peers as others
-from console.bench import queues
 from console.bench.candidate import Candidate, Load, Scratch, drop_leftovers, leftovers, new_token
 from console.bench.results import CandidateResult
 from console.bench.round_figures import RoundFigures
@@ -42,6 +42,8 @@ class BenchRequest:
     """None: a ring of the usual size."""
     floor: bool = False
     """Whether single-row updates by key take part too."""
+    subscribers: int = 0
+    """If any: a ring with so many beside as many rings, and no other design."""
 
 
 class BenchPlan:
@@ -59,7 +61,8 @@ class BenchPlan:
 
     def entrants(self, wanted: BenchRequest) -> list[Entrant]:
         """The designs, then the peers, in each batch; last the floor. UsageError."""
-        found = self._designs(wanted) + self._peers(wanted)
+        designs = self._fanout(wanted) if wanted.subscribers else self._designs(wanted)
+        found = designs + self._peers(wanted)
         return [*found, self._floor()] if wanted.floor else found
 
     def _designs(self, wanted: BenchRequest) -> list[Entrant]:
@@ -75,6 +78,17 @@ class BenchPlan:
                     if one := self._candidate(words, batch, options, leave_out=everything):
                         found[one] = None
         return [Entrant(one, self._queues) for one in found]
+
+    def _fanout(self, wanted: BenchRequest) -> list[Entrant]:
+        """In each batch and size."""
+        ground, product = fanout.Fanout(self._database, self._queues), self._database.product
+        sizes = [{"size": str(size)} for size in wanted.ring_sizes] or [{}]
+        return [
+            Entrant(one, ground)
+            for batch in wanted.batches
+            for size in sizes
+            for one in fanout.candidates(product, wanted.subscribers, batch, size, self._load.room)
+        ]
 
     def _candidate(
         self, words: str, batch: int, options: dict[str, str], *, leave_out: bool

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from console import audit, catalog, sql
+from console.actions import BATCH
 from console.actions.availability import require_verb
-from console.actions.execute import BATCH, Control
+from console.actions.execute import Control
 from console.actions.plan import MANY_MESSAGES
 from console.actions.rows import CHANGED, Moved, Storage, scope
 from console.audit import Ledger

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 
+from console.actions import BATCH, MOST_BATCH
 from console.actions.canary import CanaryVerdict, Fates, Followed
 from console.actions.plan import Mover, Plan, require_possible
 from console.actions.rows import Candidates, Resolved
@@ -26,9 +27,6 @@ from console.errors import (
 from console.formats import duration, numbered
 from console.monitor.message import Message
 
-BATCH = 500
-MOST_BATCH = 4_000
-"""Below the number of locks from which SQL Server takes the whole table."""
 CANARY = (1, 10)
 """The first batches of an action that tries itself out."""
 CANARY_WAIT_SECONDS = 30.0

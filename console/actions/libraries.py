@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from console import catalog, sql
 from console.catalog import Kind, Queue
@@ -43,6 +44,11 @@ class DiscoveredTable:
     def key(self) -> tuple[str, str]:
         """Schema and table."""
         return (self.table.schema, self.table.table)
+
+    @property
+    def name(self) -> str:
+        """What it is called where it is adopted as a whole."""
+        return self.table.table if self.table.queue is None else self.table.queue
 
     @property
     def commands(self) -> list[str]:
@@ -103,17 +109,30 @@ def preset(name: str, engine: str) -> Design:
 
 def discover(database: Database) -> list[DiscoveredTable]:
     """Every table of a library that has a preset, by library, schema and name. Waits."""
-    found = []
-    for of in presets(database.product.name).values():
-        with database.transaction("look for queues of libraries", read_only=True) as connection:
-            known = catalog.queues(connection)
-            tables = _find(connection, of)
-        found += [_known(database, of, table, known) for table in tables]
-    return found
+    every = presets(database.product.name)
+    if not every:
+        return []
+    with database.transaction("look for queues of libraries", read_only=True) as connection:
+        known = catalog.queues(connection)
+        there = _recognised(connection, every.values())
+        found = [
+            (of, one) for of in every.values() if of.name in there for one in _find(connection, of)
+        ]
+    return [_known(database, of, table, known) for of, table in found]
+
+
+def _recognised(connection: Connection, every: Iterable[Design]) -> set[str]:
+    """Those of which there is a table: most databases have one of them, or none."""
+    by = [{"name": of.name, **of.found_by} for of in every]
+    columns = sorted({column for one in by for column in cast("list[str]", one["columns"])})
+    return set(
+        sql.values(connection, str, "preset.recognised", presets=json.dumps(by), columns=columns)
+    )
 
 
 def _find(connection: Connection, of: Design) -> list[LibraryTable]:
-    return sql.rows(connection, LibraryTable, f"{of.name}.find")
+    scope = sql.Scope({"design": of.name})
+    return sql.rows(connection, LibraryTable, f"{of.name}.find", scope, **of.found_by)
 
 
 def _known(

@@ -276,7 +276,22 @@ def measure(database: Database, queue: Queue) -> Measures:
 
 def plan(database: Database, queue: Queue, limits: MaintainLimits | None = None) -> MaintainPlan:
     """Measure, and pick what is worth its work. Changes nothing."""
-    return picked(database, queue, measure(database, queue), limits or MaintainLimits())
+    found = picked(database, queue, measure(database, queue), limits or MaintainLimits())
+    return replace(found, steps=(*_sweep(database, queue), *found.steps))
+
+
+def _sweep(database: Database, queue: Queue) -> Iterator[MaintainStep]:
+    """Of an idle ring: what all its subscribers have popped lies there until somebody does."""
+    if not queue.subscribers:
+        return
+    scope = queue.scope(database.product)
+    with database.transaction(f"measure the queue {queue.name!r}", read_only=True) as connection:
+        count = sql.value(connection, int, "ring.unswept", scope)
+    if count:
+        text = sql.script("ring.sweep", database.product.dialect, scope)
+        why = f"{numbered(count, 'number')} that all subscribers have popped are to be let go"
+        figures = (("numbers", count),)
+        yield MaintainStep("SWEEP", queue.name, why, (text,), figures=figures)
 
 
 def picked(

@@ -214,7 +214,8 @@ class Plan:
 
     def lines(self) -> list[str]:
         """The plan in words."""
-        where = f"{self.queue.label} (design {self.queue.design.name}) on {self.connection}"
+        of = f"{self.queue.label} (design {self.queue.design.name}{self.queue.whose})"
+        where = f"{of} on {self.connection}"
         production = ", PRODUCTION" if self.production else ""
         noun = "message" if self.count == 1 else "messages"
         found = [f"{self.verb} {where}{production}", f"  {self.count:,} {noun}{self._which}"]
@@ -398,7 +399,8 @@ def _totals(
     """As counted; where the limit ended that, as a sample has them, if they are of all messages."""
     if counted.wanted:
         return {state: Total(n, not plan.complete) for state, n in counted.matching.items()}
-    if plan.filters.narrowing or mover.aged != Plan.aged:
+    # The status of a ring counts the claims and errors of all its subscribers.
+    if plan.filters.narrowing or mover.aged != Plan.aged or plan.queue.subscriber:
         return {}
     try:
         figures = snapshot(_depths(session, database, mover.source), database.label)
@@ -421,7 +423,8 @@ def _depths(session: Session, database: Database, source: MessageSource) -> Queu
         source.begin(connection, database)
         row = next(iter(sql.rows(connection, StatusRow, f"{of}.status", scope)), None)
         if row is not None and row.over() and sql.has(connection, f"{of}.estimate"):
-            estimate = sql.row(connection, EstimateRow, f"{of}.estimate", scope)
+            over = queue.scope(source.product, counters=counters, over="|".join(row.over()))
+            estimate = sql.row(connection, EstimateRow, f"{of}.estimate", over)
             estimates = {state: getattr(estimate, state) for state in STATES}
         if sql.has(connection, f"{of}.archive_estimate"):
             archived = sql.row(connection, ArchivedRow, f"{of}.archive_estimate", scope).done

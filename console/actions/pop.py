@@ -71,6 +71,7 @@ def pop_many(
 
     `wait_seconds` is for a design that waits inside the engine; no other waits here.
     """
+    require_subscriber(queue)
     values: dict[str, object] = {"n": n}
     if queue.finishes:
         values["consumer"] = consumer
@@ -111,6 +112,7 @@ def pop(
     Waits for the first message only; ends when `count` came or a batch came back empty.
     """
     require_interface(queue)
+    require_subscriber(queue)
     if finish is not Finish.NOTHING:
         require_finishes(queue, "Leave out --complete and --fail.")
     delivered = finished = 0
@@ -139,11 +141,22 @@ def require_finishes(queue: Queue, next_step: str = "") -> None:
         )
 
 
+def require_subscriber(queue: Queue) -> None:
+    """UsageError where it has subscribers, and nobody said for which one."""
+    if queue.subscribers and not queue.subscriber:
+        raise UsageError(
+            f"The queue {queue.name!r} has subscribers: each pops every message once.",
+            next_step="Say for which one, with --subscriber: "
+            f"{', '.join(one.name for one in queue.subscribers)}.",
+        )
+
+
 def claims(
     database: Database, queue: Queue, ids: Sequence[str], attempts: int | None
 ) -> list[ClaimKey]:
     """What is to be finished, each once. UsageError where an id is not a key of the queue."""
     require_interface(queue)
+    require_subscriber(queue)
     require_finishes(queue)
     source = MessageSource.ours(database.product, queue)
     return [ClaimKey(one, attempts) for one in dict.fromkeys(map(source.id_of, ids))]

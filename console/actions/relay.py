@@ -105,6 +105,8 @@ class RelayPlan:
             f"  {numbered(now.parked, 'parked number')} and {now.voids:,} void dropped",
             "  all callers wait while it runs; it is one transaction",
         ]
+        if names := ", ".join(one.name for one in self.queue.subscribers):
+            lines.insert(3, f"  each subscriber keeps what it has not popped: {names}")
         if self.too_many:
             lines.append(f"  REFUSED: drain {numbered(self.too_many, 'message')} first")
         lines += [f"  waits for {blocker.line}" for blocker in self.blockers]

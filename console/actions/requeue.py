@@ -15,6 +15,7 @@ from console import sql
 from console.actions.availability import require_verb
 from console.actions.canary import Followed
 from console.actions.plan import Plan
+from console.actions.pop import require_subscriber
 from console.actions.push import require_interface
 from console.actions.rows import (
     Held,
@@ -144,6 +145,7 @@ class Release(RowMover):
         """UsageError where the queue has no claims."""
         queue = source.queue
         require_verb(queue, self.verb)
+        require_subscriber(queue)
         if "claimed" not in queue.states:
             raise UsageError(
                 f"The queue {queue.name!r} has no claims.",
@@ -253,6 +255,7 @@ class Requeue(RowMover):
         """UsageError where the queue has no such verb, or no back to go to."""
         queue = source.queue
         require_verb(queue, self.verb)
+        require_subscriber(queue)
         ring = queue.design.flow is Flow.NUMBERS
         if to_back and queue.design.library:
             raise UsageError(
@@ -298,7 +301,8 @@ class Requeue(RowMover):
             lines = [f"they become ready again, {queue.design.requeued}"]
             return lines, against_the_rule(session, self.source)
         if queue.design.flow is Flow.NUMBERS:
-            return ["they are popped next, before what lies in the slots"], []
+            by = f" by {queue.subscriber}" if queue.subscriber else ""
+            return [f"they are popped next{by}, before what lies in the slots"], []
         if self._to_back:
             return ["they go behind all that are ready now; their push time is set to now"], []
         return ["they return to their old place: before all that were pushed later"], []
@@ -319,6 +323,7 @@ class RequeueTo(RowMover):
         """UsageError where the other queue cannot have such messages."""
         queue, target = source.queue, to.queue
         require_verb(queue, self.verb)
+        require_subscriber(queue)
         if queue.design.library:
             raise RefusedError(
                 f"Messages of {queue.name!r}, which {queue.design.library} keeps, cannot go to "

@@ -110,7 +110,7 @@ class Restore:
         self._source = source
         self._taken = Taken(action, reason, popped)
         self.detail = _words(self._taken)
-        self._in_hand = queue.options.get("in_hand") == "on"
+        self._in_hand = queue.options.get("in_hand") == "on" and not queue.subscribers
         self._keeps = queue.design.keeps_row
         self._limit = queue.options.get("max_bytes", "unlimited")
         self._ways = bytearray()
@@ -186,6 +186,8 @@ class Restore:
             lines.append(f"{pushed:,} are pushed again and get a new id; {self._place(now.count)}")
             needs, obstacles = now.needs(pushed)
             lines += needs
+            if names := ", ".join(one.name for one in self._source.queue.subscribers):
+                lines.append(f"every subscriber gets them, also one that had them before: {names}")
         if self._taken.popped:
             lines.append("they were delivered once before: consumers get them again")
         return lines, obstacles

@@ -356,7 +356,7 @@ class RowMover:
         """`conditions` are what the statement's `-- when` asks for besides queue and storage."""
         self._source = source
         self._conditions = conditions
-        self.detail = detail
+        self.detail = ", ".join(filter(None, (source.queue.whose.removeprefix(", "), detail)))
         self.states = tuple(state for state in self.states if state in source.queue.states)
         self.allowed = tuple(state for state in self.allowed if state in source.queue.states)
 

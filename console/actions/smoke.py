@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Connection
@@ -34,6 +34,8 @@ PREFIX = "dbq_smoke_"
 
 _PRODUCERS = 3
 _CONSUMERS = 3
+_MOST_CONSUMERS = 6
+"""Of all subscribers together, as long as each has one."""
 _MESSAGES_EACH = 100
 _SEQUENTIAL = 40
 """Of producer 0, by itself; the others' are numbered behind them."""
@@ -63,6 +65,8 @@ class SmokeResult:
     push_ms: Latency
     pop_ms: Latency
     errors: tuple[str, ...] = ()
+    subscribers: tuple[str, ...] = ()
+    """Each of whom had to get every message; what went wrong for each is counted together."""
 
     @property
     def ok(self) -> bool:
@@ -73,7 +77,7 @@ class SmokeResult:
 
 @dataclass(frozen=True)
 class SmokeProgress:
-    """How far a smoke test is."""
+    """How far a smoke test is; where there are subscribers, the slowest of them."""
 
     pushed: int
     popped: int
@@ -151,7 +155,25 @@ def smoke_scratch(
     run = _SmokeRound(database, scratch, control, tell)
     run.sequential()
     run.concurrent()
-    return judged(scratch, name, run.call_log, run.ids)
+    found = [judged(scratch, name, run.call_log(one), one.ids) for one in run.pops]
+    return together(found, [subscriber.name for subscriber in scratch.subscribers])
+
+
+def together(found: Sequence[SmokeResult], subscribers: Sequence[str]) -> SmokeResult:
+    """The results of each subscriber as one, whose errors say who lacks what."""
+    first = found[0]
+    if not subscribers:
+        return first
+    errors = dict.fromkeys(error for one in found for error in one.errors)
+    bad = ("lost", "doubled", "damaged", "out_of_order", "unfinished")
+    for subscriber, one in zip(subscribers, found, strict=True):
+        told = [f"{getattr(one, name)} {name.replace('_', ' ')}" for name in bad]
+        if any(getattr(one, name) for name in bad):
+            errors[f"{subscriber}: {', '.join(words for words in told if words[:2] != '0 ')}"] = (
+                None
+            )
+    counts = {name: sum(getattr(one, name) for one in found) for name in bad}
+    return replace(first, **counts, errors=tuple(errors), subscribers=tuple(subscribers))
 
 
 def payload_of(number: int, queue: Queue) -> Payload:
@@ -210,53 +232,79 @@ def _expected() -> int:
     return _number(_PRODUCERS + 1, 0)
 
 
+class _Pops:
+    """What pops from the queue: its consumers, or those of one subscriber as which it is seen."""
+
+    def __init__(self, queue: Queue, consumers: int) -> None:
+        self.queue = queue
+        self.ids: list[str] = []
+        """Of the concurrent part, in the order of the pops where the queue is strict."""
+        self.counters = SharedCounters(None, 2)
+        self.alone = _side(queue, self.counters, produces=False, first=0, clients=1, place=0)
+        self.concurrent = _side(
+            queue,
+            self.counters,
+            produces=False,
+            first=1,
+            clients=consumers,
+            place=1,
+            messages=_expected(),
+        )
+
+
+def _side(queue: Queue, counters: SharedCounters, **task: Any) -> WorkerRound:
+    def go() -> Times:
+        return Times(0, 0, 0, sys.maxsize)  # until all are through, or `_look_on` ends it
+
+    messages = _Messages(queue)
+    return WorkerRound(WorkerTask(**task), counters, go, messages=messages, errors_endured=1)
+
+
 class _SmokeRound:
     """A round of the bench with few messages: in threads of this process, until all are through."""
 
     def __init__(self, database: Database, queue: Queue, control: Control, tell: Tell) -> None:
         self.database = database
         self.queue = queue
-        self.ids: list[str] = []
-        """Of the concurrent part, in the order of the pops where the queue is strict."""
         self.lock = threading.Lock()
         self._control = control
         self._tell = tell
         self._began = self._moved_at = time.monotonic()
         self._moved = 0
-        self._counters = SharedCounters(None, 4)
-        self._pushes_alone = self._side(produces=True, first=0, clients=1, place=0)
-        self._pops_alone = self._side(produces=False, first=0, clients=1, place=1)
-        self._pushes = self._side(
-            produces=True, first=1, clients=_PRODUCERS, place=2, messages=_MESSAGES_EACH
+        self._counters = SharedCounters(None, 2)
+        self._pushes_alone = _side(
+            queue, self._counters, produces=True, first=0, clients=1, place=0
         )
-        self._pops = self._side(
-            produces=False, first=1, clients=_CONSUMERS, place=3, messages=_expected()
+        self._pushes = _side(
+            queue,
+            self._counters,
+            produces=True,
+            first=1,
+            clients=_PRODUCERS,
+            place=1,
+            messages=_MESSAGES_EACH,
         )
-        self._pops.broken = self._pushes.broken
+        each = min(_CONSUMERS, max(1, _MOST_CONSUMERS // len(queue.views)))
+        self.pops = [_Pops(view, each) for view in queue.views]
+        for one in self.pops:
+            one.concurrent.broken = self._pushes.broken
 
-    def _side(self, **task: Any) -> WorkerRound:
-        def go() -> Times:
-            return Times(0, 0, 0, sys.maxsize)  # until all are through, or `_look_on` ends it
-
-        messages = _Messages(self.queue)
-        return WorkerRound(
-            WorkerTask(**task), self._counters, go, messages=messages, errors_endured=1
-        )
-
-    @property
-    def call_log(self) -> CallLog:
-        """Of all, the sequential part first."""
-        sides = (self._pushes_alone, self._pops_alone, self._pushes, self._pops)
+    def call_log(self, pops: _Pops) -> CallLog:
+        """Of all pushes and these pops, the sequential part first."""
+        sides = (self._pushes_alone, pops.alone, self._pushes, pops.concurrent)
         return CallLog.merged([one.call_log for one in sides])
 
     def go_on(self) -> None:
         """Tell how far it is; StoppedError where it is to stop."""
         latencies = []
-        for side, name in ((self._pushes, "pushes"), (self._pops, "pops")):
-            with side.lock:
-                took = list(getattr(side.call_log, name).took_us)
+        pops = [one.concurrent for one in self.pops]
+        for sides, name in (([self._pushes], "pushes"), (pops, "pops")):
+            took: list[int] = []
+            for side in sides:
+                with side.lock:
+                    took += getattr(side.call_log, name).took_us
             latencies.append(latency_of(took))
-        pushed, popped = self._counters.pushed, self._counters.popped
+        pushed, popped = self._counters.pushed, min(one.counters.popped for one in self.pops)
         seconds = time.monotonic() - self._began
         self._tell(SmokeProgress(pushed, popped, _expected(), seconds, *latencies))
         if self._control.stopped:
@@ -265,12 +313,12 @@ class _SmokeRound:
     def _look_on(self) -> None:
         """End it where nothing moves any more, and say so: what was not popped may not be lost."""
         now = time.monotonic()  # first: between the two, this thread may have to wait for long
-        moved = self._counters.pushed + self._counters.popped
+        moved = self._counters.pushed + sum(one.counters.popped for one in self.pops)
         if moved != self._moved:
             self._moved, self._moved_at = moved, time.monotonic()
-        elif now - self._moved_at > _STALLED_SECONDS and not self._pops.broken.is_set():
-            with self._pops.lock:
-                self._pops.failed(f"No message was pushed or popped for {_STALLED_SECONDS:g} s.")
+        elif now - self._moved_at > _STALLED_SECONDS and not self._pushes.broken.is_set():
+            with self._pushes.lock:
+                self._pushes.failed(f"No message was pushed or popped for {_STALLED_SECONDS:g} s.")
 
     def sequential(self) -> None:
         """One producer in one session, then one consumer: the order of the whole is known."""
@@ -284,26 +332,26 @@ class _SmokeRound:
             with session.transaction(pushing) as connection:
                 push_many(connection, self.queue, payloads[half:])
         self._pushes_alone.pushed(0, _SEQUENTIAL, _SEQUENTIAL, began)
-        client = _Client(self, self._pops_alone, 0)
-        while self._counters.popped < _SEQUENTIAL:
-            self.go_on()
-            began = now_us()
-            popped = client.pop(7)
-            if not popped:
-                break
-            finished, missed = client.finish(popped)
-            self._pops_alone.unfinished(missed)
-            self._pops_alone.popped(0, finished, began)
+        for pops in self.pops:
+            client = _Client(self, pops.alone, 0, pops)
+            while pops.counters.popped < _SEQUENTIAL:
+                self.go_on()
+                began = now_us()
+                popped = client.pop(7)
+                if not popped:
+                    break
+                finished, missed = client.finish(popped)
+                pops.alone.unfinished(missed)
+                pops.alone.popped(0, finished, began)
 
     def concurrent(self) -> None:
         """Several producers and consumers at once, each a thread with its own connection."""
-        sides = ((self._pushes, produce), (self._pops, consume))
-        threads = [
-            threading.Thread(target=_guarded, args=(work, _Client(self, side, number)))
-            for side, work in sides
-            for number in side.clients
-        ]
-        for side, _ in sides:
+        clients = [_Client(self, self._pushes, number) for number in self._pushes.clients]
+        for pops in self.pops:
+            side = pops.concurrent
+            clients += [_Client(self, side, number, pops) for number in side.clients]
+        threads = [threading.Thread(target=_guarded, args=(client,)) for client in clients]
+        for side in (self._pushes, *(pops.concurrent for pops in self.pops)):
             side.begin()
         try:
             for thread in threads:
@@ -328,10 +376,17 @@ class _Client:
     run: _SmokeRound
     worker_round: WorkerRound
     number: int
+    pops: _Pops | None = None
+    """Of a consumer."""
+
+    @property
+    def queue(self) -> Queue:
+        """As it has it."""
+        return self.run.queue if self.pops is None else self.pops.queue
 
     def push(self, payloads: Sequence[bytes]) -> int:
         """As any producer does."""
-        queue = self.run.queue
+        queue = self.queue
         given = [payload if _is_bytes(queue) else payload.decode() for payload in payloads]
         with self._answered("push to the scratch queue") as connection:
             ids = [push(connection, queue, payload) for payload in given]
@@ -340,15 +395,16 @@ class _Client:
     def pop(self, n: int) -> Sequence[PoppedMessage]:
         """As any consumer does."""
         with self._answered("pop from the scratch queue") as connection:
-            popped = pop_many(connection, self.run.queue, n, f"smoke {self.number}")
+            popped = pop_many(connection, self.queue, n, f"smoke {self.number}")
             # A strict queue holds its lock until the commit: noted here, the order is exact.
-            with self.run.lock:
-                self.run.ids += [message.id for message in popped if self.number]
+            if self.pops is not None:
+                with self.run.lock:
+                    self.pops.ids += [message.id for message in popped if self.number]
         return popped
 
     def finish(self, popped: Sequence[PoppedMessage]) -> tuple[Sequence[bytes], int]:
         """All at once."""
-        missed, queue = 0, self.run.queue
+        missed, queue = 0, self.queue
         if queue.finishes and popped:
             with self._answered("complete messages of the scratch queue") as connection:
                 acted = [complete(connection, queue, message) for message in popped]
@@ -367,9 +423,9 @@ class _Client:
             raise LostError from error
 
 
-def _guarded(work: Callable[[_Client], None], client: _Client) -> None:
+def _guarded(client: _Client) -> None:
     try:
-        work(client)
+        (produce if client.pops is None else consume)(client)
     except ConsoleError as error:
         with client.worker_round.lock:
             client.worker_round.failed(str(error))

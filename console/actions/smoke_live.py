@@ -27,6 +27,7 @@ from console.actions.smoke import (
 )
 from console.catalog import Queue
 from console.designs import Flow
+from console.designs.subscribers import refuse_subscribers
 from console.engines import Database
 from console.errors import RefusedError
 from console.monitor.sample import take_sample
@@ -54,6 +55,7 @@ def smoke_live(
     `tell` hears after each message how far it is. StoppedError where `control` stops it.
     """
     require_interface(queue)
+    refuse_subscribers("smoke", queue.options)
     with database.transaction("read the catalog", read_only=True) as connection:
         decisions.require_not_paused(connection, queue.schema, queue.name, "smoke test through it")
     _require_drained(database, queue)

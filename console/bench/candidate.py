@@ -39,6 +39,10 @@ class Load:
     """Each round is done twice: without the console, and with one that samples every second."""
 
 
+ROOM = 1000
+"""Deliveries that wait, of all readers together, where the load says nothing: if one of several
+rings got full, others would have a message that it has not."""
+
 PREFIX = "dbq_bench_"
 """Of the names of its queues and schemas; then comes the bench's token."""
 
@@ -125,6 +129,8 @@ class Candidate:
     peer: bool = False
     carries: bool = True
     """Whether messages go through; the floor's rows do not."""
+    readers: int = 1
+    """How many get each message: so many deliveries it has."""
 
 
 class Scratch(Protocol):
@@ -143,6 +149,20 @@ class Scratch(Protocol):
     @property
     def tables(self) -> Sequence[str]:
         """Their names, for the pages and rows that were touched."""
+        ...
+
+    @property
+    def readers(self) -> Sequence[Reader]:
+        """What each consumer reads from: itself, or as many as each message is for."""
+        ...
+
+
+class Reader(Protocol):
+    """A queue as those consumers have it who share its messages."""
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """What their driver needs."""
         ...
 
     def left(self, filler: bytes) -> list[LeftRow]:

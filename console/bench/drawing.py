@@ -9,7 +9,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from console.bench.candidate import Load
-from console.bench.results import CandidateResult, Comparison, comparisons
+from console.bench.results import (
+    CandidateResult,
+    Comparison,
+    comparisons,
+    log_bytes_per_message,
+)
 from console.formats import UNKNOWN, numbered, plain
 
 if TYPE_CHECKING:
@@ -72,6 +77,21 @@ def checked(results: Sequence[CandidateResult]) -> list[str]:
         shown = [f"NOT OK: {result.label}: {_counts(result)}" for result in bad]
     shown += [f"in doubt: {r.label}: {_counts(r)}" for r in results if r.verdict["in_doubt"]]
     shown += [f"error: {r.label}: {plain(error)}" for r in results for error in r.errors]
+    return shown
+
+
+def deliveries(results: Sequence[CandidateResult]) -> list[str]:
+    """Where a message is for several readers: what each delivery costs."""
+    shown = []
+    for result in results:
+        if result.candidate.readers > 1:
+            log, disk = result.median(log_bytes_per_message), result.disk_bytes
+            words = UNKNOWN if log is None else f"{log:,.0f}"
+            size = UNKNOWN if disk is None else f"{disk / 2**20:,.1f}"
+            shown.append(
+                f"{result.label}: {result.messages_per_second.median:,.0f} deliveries a second, "
+                f"{words} bytes of log a delivery, {size} MiB on disk"
+            )
     return shown
 
 

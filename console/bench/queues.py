@@ -22,6 +22,7 @@ from console.bench.candidate import PREFIX, Candidate, LeftRow, left, left_codes
 from console.bench.message import filler
 from console.catalog import FILLFACTOR, Queue, installed_queue
 from console.designs import Design, design, designs_on
+from console.designs.subscribers import refuse_subscribers
 from console.engines import Database, Product
 from console.errors import ConsoleError, UsageError
 
@@ -44,6 +45,7 @@ def candidate(
     of, given = design_and_options(words, product)
     name, options = of.name, {**(more_options or {}), **given}
     complete = of.complete_options(options, product.name)
+    refuse_subscribers("bench", complete)
     if complete["payload"] != "text":
         raise UsageError("The bench pushes text.", next_step="Leave payload=text.")
     return Candidate(
@@ -87,7 +89,7 @@ class Queues:
         self._database = database
         self._schema = schema
         self._token = token
-        self._scratching = scratching
+        self.scratching = scratching
 
     def queue(self, candidate: Candidate, payload: int) -> Queue:
         """The queue that a round would get. UsageError where it cannot hold such payloads."""
@@ -105,7 +107,7 @@ class Queues:
     def scratch(self, candidate: Candidate, payload: int) -> Iterator[ScratchQueue]:
         """One queue, for one round."""
         queue = self.queue(candidate, payload)
-        with self._scratching(self._database, queue):
+        with self.scratching(self._database, queue):
             yield ScratchQueue(self._database, queue, candidate.driver)
 
 
@@ -128,6 +130,11 @@ class ScratchQueue:
             "finishes": self._queue.finishes,
             "id_type": self._queue.design.id_type,
         }
+
+    @property
+    def readers(self) -> Sequence[ScratchQueue]:
+        """Itself."""
+        return [self]
 
     @property
     def schema(self) -> str:
@@ -222,6 +229,11 @@ class ScratchRows:
             "clients": self.clients,
             "rows": ROWS,
         }
+
+    @property
+    def readers(self) -> Sequence[ScratchRows]:
+        """Itself."""
+        return [self]
 
     @property
     def tables(self) -> Sequence[str]:

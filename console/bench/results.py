@@ -103,6 +103,11 @@ class CandidateResult:
         return self.median(lambda one: one.server_cpu)
 
     @property
+    def disk_bytes(self) -> float | None:
+        """Of the tables with their indexes, at the end of a round."""
+        return self.median(lambda one: one.disk_bytes)
+
+    @property
     def client_cpu(self) -> float | None:
         """Processors that the load kept busy."""
         return self.median(lambda one: _per_second(one, one.client_cpu_seconds))
@@ -152,6 +157,8 @@ class CandidateResult:
             "log_bytes_per_message": _rounded(self.median(log_bytes_per_message), 0),
             "pages_per_message": _rounded(self.median(pages_per_message), 1),
             "hot_share": _rounded(self.median(hot_share), 4),
+            "deliveries_per_message": self.candidate.readers,
+            "disk_bytes": self.disk_bytes,
             "waits": self.waits(),
             "curve": self.curve,
             "ok": self.ok,

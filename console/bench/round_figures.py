@@ -6,7 +6,7 @@ import itertools
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from operator import mul
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,11 @@ class RoundVerdict:
     """Against the promise."""
     in_doubt: int
     """Of which nobody knows: in calls whose answer was lost with its connection."""
+
+    @classmethod
+    def together(cls, each: Sequence[RoundVerdict]) -> RoundVerdict:
+        """Of several readers, a message of each being one."""
+        return cls(*(sum(counts) for counts in zip(*map(astuple, each), strict=True)))
 
     @property
     def ok(self) -> bool:
@@ -211,6 +216,8 @@ class RoundFigures:
     """Processors that the server kept busy."""
     log_bytes_per_second: float | None = None
     touched: Touched | None = None
+    disk_bytes: int | None = None
+    """Of its tables with their indexes, when the clock ended."""
     pgbench_per_second: float | None = None
 
     @property

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,7 +18,7 @@ from console import processes
 from console.bench import message
 from console.bench.call_log import CallLog, Latency
 from console.bench.candidate import Candidate, Ground, Load, Scratch, load_name
-from console.bench.round_figures import RoundFigures, judge, measured
+from console.bench.round_figures import RoundFigures, RoundVerdict, judge, measured
 from console.bench.sampler_process import SamplerProcess
 from console.bench.server import (
     Looker,
@@ -201,9 +202,10 @@ class Bench:
                 times = self._times()
                 workers.go(times)
                 costs = self._follow(candidate, number, counters, times, looker)
-                call_log = CallLog.merged(workers.call_logs(times.stop))
+                call_logs = workers.call_logs(times.stop)
             touched = looker.touched(scratch.schema, scratch.tables)
-            one = self._weigh(candidate, scratch, call_log, times)
+            disk_bytes = looker.disk_bytes(scratch.schema, scratch.tables)
+            one = self._weigh(candidate, scratch, call_logs, times)
             one = replace(
                 one,
                 number=number,
@@ -212,6 +214,7 @@ class Bench:
                 server_cpu=costs.server_cpu,
                 log_bytes_per_second=costs.log_bytes,
                 touched=touched,
+                disk_bytes=disk_bytes,
             )
             return self._after(scratch, one)
 
@@ -223,23 +226,29 @@ class Bench:
 
     def _tasks(self, candidate: Candidate, scratch: Scratch, folder: Path) -> list[WorkerTask]:
         load = self._load
-        room = load.room and max(load.room, 2 * load.producers * candidate.batch)
+        readers = scratch.readers
+        least = 2 * load.producers * candidate.batch * len(readers)
+        room = load.room and max(load.room, least)
         url = self._database.complete_url().render_as_string(hide_password=False)
         tasks: list[WorkerTask] = []
-        for produces, clients in ((True, load.producers), (False, load.consumers)):
+        shared = max(1, load.consumers // len(readers))
+        sides = [(True, load.producers, 0, scratch.settings)]
+        sides += [(False, shared, at * shared, one.settings) for at, one in enumerate(readers)]
+        for produces, clients, before, settings in sides:
             for first, count in _shares(clients):
                 tasks.append(
                     WorkerTask(
                         driver=candidate.driver,
-                        settings=scratch.settings,
+                        settings=settings,
                         produces=produces,
                         url=url,
                         application_name=load_name(self._token),
-                        first=first,
+                        first=before + first,
                         clients=count,
                         batch=candidate.batch,
                         payload=load.payload,
                         room=room,
+                        readers=len(readers),
                         counters=str(folder / "board"),
                         place=len(tasks),
                         call_log=str(folder / f"journal-{len(tasks)}"),
@@ -294,21 +303,23 @@ class Bench:
         return _Costs(server_cpu_seconds(self._postmaster), log_bytes, now_us())
 
     def _weigh(
-        self, candidate: Candidate, scratch: Scratch, call_log: CallLog, times: Times
+        self, candidate: Candidate, scratch: Scratch, call_logs: list[CallLog], times: Times
     ) -> RoundFigures:
-        load = self._load
+        whole = CallLog.merged(call_logs)
         if not candidate.carries:
-            return measured(call_log, None, None, times, _CURVE_POINTS)
-        codes, pushed_us = message.codes_and_times(call_log.heads)
-        rest = message.filler(load.payload)
-        verdict = judge(
-            call_log,
-            codes.to_pylist(),
-            scratch.left(rest),
-            lambda: scratch.left_codes(rest),
-            candidate.order,
-        )
-        return measured(call_log, verdict, pushed_us, times, _CURVE_POINTS)
+            return measured(whole, None, None, times, _CURVE_POINTS)
+        rest = message.filler(self._load.payload)
+        producers = _processes(self._load.producers)
+        pushes, pops = call_logs[:producers], call_logs[producers:]
+        each = len(pops) // len(scratch.readers)
+        verdicts = []
+        for at, reader in enumerate(scratch.readers):
+            own = CallLog.merged([*pushes, *pops[at * each : (at + 1) * each]])
+            codes, _ = message.codes_and_times(own.heads)
+            left, left_codes = reader.left(rest), partial(reader.left_codes, rest)
+            verdicts.append(judge(own, codes.to_pylist(), left, left_codes, candidate.order))
+        _, pushed_us = message.codes_and_times(whole.heads)
+        return measured(whole, RoundVerdict.together(verdicts), pushed_us, times, _CURVE_POINTS)
 
 
 @dataclass(frozen=True)
@@ -345,7 +356,7 @@ def _live(
     counters: SharedCounters,
     before: int,
 ) -> Live:
-    took = max(counters.took()[-_processes(load.consumers) :])
+    took = max(counters.took()[_processes(load.producers) :])
     pop_ms = Latency(*(cut / 1000 for cut in took)) if any(took) else None
     through = float(counters.popped - before)
     return Live(candidate, number, load.rounds, second, through, pop_ms)

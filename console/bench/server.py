@@ -167,6 +167,14 @@ class Looker:
         except DBAPIError:
             return Touched(None, None, None)
 
+    def disk_bytes(self, schema: str, tables: Sequence[str]) -> int | None:
+        """Of tables with their indexes; None: not known."""
+        names = product_of(self._connection).array(tables)
+        try:
+            return sql.value(self._connection, int | None, "bench.disk", schema=schema, names=names)
+        except DBAPIError:
+            return None
+
     def look(self) -> None:
         """One sample of what the load's sessions do."""
         try:

@@ -97,6 +97,8 @@ class WorkerTask:
     """Bytes of a message."""
     room: int = 0
     """Producers wait while so many messages are in the queue; 0: never."""
+    readers: int = 1
+    """How many get each message; those that wait are counted for each."""
     messages: int = 0
     """It is over after so many of each producer, or of all for consumers; 0: when its time is."""
     driver: str = ""
@@ -189,7 +191,8 @@ class WorkerRound:
     def may_push(self) -> bool:
         """Whether there is room. Where not, ask again after PAUSE_SECONDS."""
         room = self.task.room
-        return not room or self._counters.pushed - self._counters.popped < room
+        counters = self._counters
+        return not room or counters.pushed * self.task.readers - counters.popped < room
 
     def payloads(self, producer: int, count: int) -> list[bytes]:
         """The producer's next messages, pushed now. The same numbers again until `pushed`."""

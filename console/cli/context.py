@@ -40,7 +40,6 @@ __all__ = [
     "confirm_by_name",
     "confirmation",
     "confirms",
-    "group_option",
     "place",
     "queue_name",
     "queue_names",
@@ -81,12 +80,20 @@ class Call:
         # Whoever typed the URL typed the verb.
         return self.configuration.chosen(self.said, url_rights=Rights.ADMIN)
 
-    def several(self, group: str | None, said: CommandLineValues) -> list[Profile]:
-        """The connections of the group, or the one that is named, or all that are configured."""
-        if group is not None:
-            if said.url or said.profile:
-                raise UsageError("--group does not go with --url or --profile.")
-            return self.configuration.in_group(group, said)
+    def several(
+        self, group: str | None, said: CommandLineValues, fleet: str | None = None
+    ) -> list[Profile]:
+        """The connections of the group or the fleet, or the one that is named, or all that are
+        configured."""
+        if group is not None or fleet is not None:
+            option = "--fleet" if group is None else "--group"
+            if said.url or said.profile or (group is not None and fleet is not None):
+                raise UsageError(
+                    f"{option} goes with no other of --url, --profile, --group, --fleet."
+                )
+            if fleet is not None:
+                return self.configuration.in_fleet(fleet, said)
+            return self.configuration.in_group(group or "", said)
         named = self.configuration.chosen(said, url_rights=Rights.ADMIN)
         profiles = self.configuration.profiles(said) if named is None else [named]
         if not profiles:
@@ -302,12 +309,6 @@ def _said_so_far(context: click.Context) -> CommandLineValues:
 queue_name = click.argument("name", shell_complete=complete_queues)
 """The queue that a verb is about."""
 queue_names = click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_queues)
-
-
-def group_option(verb: Verb) -> Verb:
-    """`--group`, for verbs that work on several connections."""
-    words = "All connections of this group of the configuration."
-    return click.option("--group", metavar="G", help=words)(verb)
 
 
 def rights_option(words: str) -> Callable[[Verb], Verb]:

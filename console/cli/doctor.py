@@ -19,6 +19,7 @@ from console.cli.context import (
     queue_names,
     verb_options,
 )
+from console.cli.several import over_connections
 from console.cli.streams import narrate
 from console.doctor.finding import Diagnosis, Finding, Repair
 from console.engines import Database
@@ -64,6 +65,12 @@ class _WithCodes(ConfirmedVerb):
     help="With --fix: repair only these findings, even those that need your judgement.",
 )
 @click.option(
+    "--subscriber",
+    default="",
+    metavar="NAME",
+    help="With --fix: repair only the findings of this subscriber of a ring.",
+)
+@click.option(
     "--codes",
     "all_codes",
     is_flag=True,
@@ -72,11 +79,13 @@ class _WithCodes(ConfirmedVerb):
 @idle_for
 @confirmation
 @verb_options
-def doctor(
+@over_connections("fix", "all_codes")
+def doctor(  # noqa: PLR0913, PLR0917  # the options of the command line, by name
     call: Call,
     names: Sequence[str],
     fix: bool,
     codes: Sequence[str],
+    subscriber: str,
     all_codes: bool,
     idle_for: float,
     yes: str | None,
@@ -99,7 +108,8 @@ def doctor(
       dbq-console doctor orders --fix --yes orders
       dbq-console doctor --codes
     """
-    _require_together(names, fix=fix, codes=codes, all_codes=all_codes, yes=yes)
+    fixed = bool(codes or subscriber)
+    _require_together(names, fix=fix, fixed=fixed, all_codes=all_codes, yes=yes)
     if all_codes:
         _describe_codes(call)
         return
@@ -112,7 +122,9 @@ def doctor(
         from console.doctor.repairs import repairs_of, tried  # noqa: PLC0415
 
         (before,) = found
-        repairs = repairs_of(before, call.rights, codes)
+        if subscriber:
+            before.queue.of(subscriber)  # or it says whom there is
+        repairs = repairs_of(before, call.rights, codes, subscriber)
         only_planned = dry_run or yes != names[0]
         _plan(call, database, before, repairs, shown=only_planned)
         if repairs:
@@ -132,16 +144,16 @@ def doctor(
 
 
 def _require_together(
-    names: Sequence[str], *, fix: bool, codes: Sequence[str], all_codes: bool, yes: str | None
+    names: Sequence[str], *, fix: bool, fixed: bool, all_codes: bool, yes: str | None
 ) -> None:
-    if all_codes and (names or fix or codes or yes is not None):
+    if all_codes and (names or fix or fixed or yes is not None):
         raise UsageError("--codes takes no NAME and no other option.")
     if fix and len(names) != 1:
         raise UsageError("--fix needs the name of one queue.")
     if yes is not None and not fix:
         raise UsageError("--yes goes with --fix.")
-    if codes and not fix:
-        raise UsageError("--code goes with --fix.")
+    if fixed and not fix:
+        raise UsageError("--code and --subscriber go with --fix.")
 
 
 def _describe_codes(call: Call) -> None:
@@ -217,7 +229,7 @@ def _finding(call: Call, finding: Finding) -> list[str]:
     lines += [] if finding.silenced is None else [f"  {finding.silenced.words}"]
     parts = (("cause", finding.cause), ("consequence", finding.consequence))
     lines += [f"  {head}: {words}" for head, words in parts if words]
-    lines += [f"  {name}: {value}" for name, value in finding.shown.items()]
+    lines += [f"  {line}" for line in finding.evidence_lines]
     if finding.repair is not None:
         lines += [f"  repair: {finding.repair.summary}", f"    {finding.command}"]
     return [*lines, *(f"  {line}" for line in finding.needs.splitlines())]

@@ -20,10 +20,10 @@ from console.cli.context import (
     Rights,
     as_command,
     complete_queues,
-    group_option,
     queue_name,
     verb_options,
 )
+from console.cli.several import several_options
 from console.cli.streams import asked_to_end, narrate, put
 from console.config import Profile
 from console.errors import UsageError
@@ -212,16 +212,22 @@ _recordings = click.option(
     metavar="N",
     help="Per connection, in MiB; the oldest is deleted first.",
 )
-@group_option
+@several_options
 @verb_options
 def record(
-    call: Call, recordings: Path | None, keep: float, most_mib: int, group: str | None
+    call: Call,
+    recordings: Path | None,
+    keep: float,
+    most_mib: int,
+    group: str | None,
+    fleet: str | None,
 ) -> None:
     """Record what the console sees, without a screen, until Ctrl-C or SIGTERM.
 
-    The connection that is named, those of --group, else all that are configured. Samples at the
-    connection's interval; waits, findings and actions in longer steps. Never payloads. A connection
-    has one recorder: a console that is opened meanwhile leaves the recording to this one.
+    The connection that is named, those of --group or --fleet, else all that are configured. Samples
+    at the connection's interval; waits, findings and actions in longer steps. Never payloads. A
+    connection has one recorder: a console that is opened meanwhile leaves the recording to this
+    one.
 
     With the rights of an operator it also forgets the holes of rings (holes_pile_up), each proven:
     parked numbers of pushes that are gone, older than an hour or more than slots. See the audit.
@@ -234,7 +240,7 @@ def record(
       dbq-console record --profile orders --keep 14d --most-mib 500
       dbq-console record --group production
     """
-    profiles = call.several(group, call.said)
+    profiles = call.several(group, call.said, fleet)
     bounds = Bounds(keep_seconds=keep, most_bytes=most_mib * _MIB)
     with ExitStack() as all_of_them, asked_to_end() as ended:
         told = [
@@ -387,17 +393,18 @@ _COLUMNS = {
     "push_per_second": "push/s",
     "pop_per_second": "pop/s",
     "gap": "gap",
+    "slowest": "slowest",
     "claimed": "claimed",
     "errors": "errors",
     "waiting_p95_seconds": "waiting",
     "processing_p95_seconds": "processing",
 }
-_LATENCIES = tuple(name for name in _COLUMNS if name.endswith("_p95_seconds"))
+_OFTEN_LACKING = ("slowest", *(name for name in _COLUMNS if name.endswith("_p95_seconds")))
 
 
 def _table(call: Call, found: History) -> list[str]:
     # Only where it was known: most designs have it not.
-    left_out = {n for n in _LATENCIES if all(getattr(p, n) is None for p in found.points)}
+    left_out = {n for n in _OFTEN_LACKING if all(getattr(p, n) is None for p in found.points)}
     shown = [name for name in _COLUMNS if name not in left_out]
     rows: list[tuple[str, ...]] = [("since", *(_COLUMNS[name] for name in shown))]
     for point in found.points:
@@ -409,7 +416,8 @@ def _table(call: Call, found: History) -> list[str]:
         for row in rows
     ]
     step = duration(found.step_seconds)
-    p95 = "" if len(left_out) == len(_LATENCIES) else "; of waiting and processing the highest p95"
+    latencies = any(name.endswith("_p95_seconds") for name in shown)
+    p95 = "; of waiting and processing the highest p95" if latencies else ""
     lines.append(f"each line covers {step}: the highest count, age and gap, the mean rate{p95}")
     return [*lines, *(plain(line) for line in _marks(call, found))]
 
@@ -417,6 +425,8 @@ def _table(call: Call, found: History) -> list[str]:
 def _cell(name: str, value: Any) -> str:
     if value is None:
         return NOT_APPLICABLE
+    if name == "slowest":
+        return plain(str(value))
     if name.endswith("_per_second"):
         return rate(value)
     return duration(value) if name.endswith("_seconds") else count(value)
@@ -435,7 +445,8 @@ def _csv(points: Sequence[Point]) -> str:
     names = [field.name for field in fields(Point)]
     writer.writerow(names)
     for point in points:
-        row = [getattr(point, name) for name in names]
+        gaps = " ".join(f"{name}={gap}" for name, gap in point.subscribers.items())
+        row = [gaps if name == "subscribers" else getattr(point, name) for name in names]
         writer.writerow([point.at.isoformat(), *("" if v is None else v for v in row[1:])])
     return text.getvalue()
 

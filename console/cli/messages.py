@@ -151,11 +151,18 @@ def _payload(data: bytes, queue: Queue) -> pushing.Payload:
 @queue_name
 @click.option("--count", type=click.IntRange(min=1), default=1, help="At most this many.")
 @click.option("--wait", type=DURATION, default="0s", help="How long to wait for the first one.")
+@click.option("--subscriber", metavar="S", help="For whom, where a ring has subscribers.")
 @click.option("--complete", is_flag=True, help="Complete the claims once they are written.")
 @click.option("--fail", "failure", metavar="TEXT", help="Turn the claims into errors instead.")
 @verb_options
 def pop(
-    call: Call, name: str, count: int, wait: float, complete: bool, failure: str | None
+    call: Call,
+    name: str,
+    count: int,
+    wait: float,
+    subscriber: str | None,
+    complete: bool,
+    failure: str | None,
 ) -> None:
     """Pop messages and print their payloads as they are, one a line.
 
@@ -167,6 +174,7 @@ def pop(
     Examples:
       dbq-console pop orders --count 10
       dbq-console pop mail --wait 30s --complete --json
+      dbq-console pop events --subscriber billing
     """
     if complete and failure is not None:
         raise UsageError("--complete and --fail exclude each other.")
@@ -177,6 +185,8 @@ def pop(
         finish = popping.Finish.FAIL
     database = call.database(Rights.OPERATOR, "pop")
     queue = call.find(database, name)
+    if subscriber is not None:
+        queue = queue.of(subscriber)
     writer = _JsonWriter(call) if call.json else _PlainWriter()
     try:
         popped = popping.pop(
@@ -291,6 +301,9 @@ def _message(message: popping.PoppedMessage) -> dict[str, object]:
     }
 
 
+_SUBSCRIBER = click.option(
+    "--subscriber", metavar="S", help="Whose claims, where a ring has subscribers."
+)
 _ATTEMPTS = click.option(
     "--attempts",
     type=click.IntRange(min=1),
@@ -302,9 +315,12 @@ _ATTEMPTS = click.option(
 @click.command()
 @queue_name
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@_SUBSCRIBER
 @_ATTEMPTS
 @verb_options
-def complete(call: Call, name: str, ids: Sequence[str], attempts: int | None) -> None:
+def complete(
+    call: Call, name: str, ids: Sequence[str], subscriber: str | None, attempts: int | None
+) -> None:
     """Finish messages that are claimed, by their ids: their work is done.
 
     As the consumer does that popped them. All in one transaction. Exit 1: one of them was not
@@ -315,16 +331,24 @@ def complete(call: Call, name: str, ids: Sequence[str], attempts: int | None) ->
       dbq-console complete mail 4711 4712
       dbq-console complete jobs 6f1f2a30-3c1e-4f0e-9f43-0c8d7a5b1e52 --attempts 1
     """
-    _finish(call, name, ids, attempts, popping.Finish.COMPLETE)
+    _finish(call, name, ids, subscriber, attempts, popping.Finish.COMPLETE)
 
 
 @click.command()
 @queue_name
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @click.option("--error", required=True, metavar="TEXT", help="What went wrong.")
+@_SUBSCRIBER
 @_ATTEMPTS
 @verb_options
-def fail(call: Call, name: str, ids: Sequence[str], error: str, attempts: int | None) -> None:
+def fail(  # a verb's options
+    call: Call,
+    name: str,
+    ids: Sequence[str],
+    error: str,
+    subscriber: str | None,
+    attempts: int | None,
+) -> None:
     """Turn messages that are claimed into errors, by their ids: for an operator to requeue.
 
     As the consumer does that popped them. All in one transaction. Exit 1: one of them was not
@@ -335,19 +359,22 @@ def fail(call: Call, name: str, ids: Sequence[str], error: str, attempts: int | 
       dbq-console fail mail 4711 --error 'no such mailbox'
       dbq-console fail mail 4711 --error 'no such mailbox' --attempts 2 --json
     """
-    _finish(call, name, ids, attempts, popping.Finish.FAIL, error)
+    _finish(call, name, ids, subscriber, attempts, popping.Finish.FAIL, error)
 
 
 def _finish(  # what both verbs say
     call: Call,
     name: str,
     ids: Sequence[str],
+    subscriber: str | None,
     attempts: int | None,
     how: popping.Finish,
     error: str = "",
 ) -> None:
     database = call.database(Rights.OPERATOR, how.value)
     queue = call.find(database, name)
+    if subscriber is not None:
+        queue = queue.of(subscriber)
     claims = popping.claims(database, queue, ids, attempts)
     acted = popping.finish_claims(database, queue, claims, how, error)
     left = [claim.id for claim, was in zip(claims, acted, strict=True) if not was]

@@ -2,6 +2,7 @@
 
 What has a limit and is not known is neither good nor bad: it is UNKNOWN, never taken for zero."""
 
+import json
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from console.cli.context import Call, Rights, group_option, queue_names, verb_options
+from console.cli.context import Call, Rights, queue_names, verb_options
+from console.cli.several import over_connections, several_options
 from console.cli.status import chosen, stuck_after
 from console.cli.streams import asked_to_end, narrate
 from console.config import CommandLineValues, Profile
@@ -18,7 +20,7 @@ from console.decisions import Decision
 from console.errors import ConsoleError, UsageError
 from console.formats import UNKNOWN, count, numbered, plain
 from console.monitor import silences
-from console.monitor.limits import DEFAULTS, Exceeded, Limits, Severity, Thresholds
+from console.monitor.limits import DEFAULTS, Exceeded, Limits, Severity, Thresholds, slowest_name
 from console.monitor.sample import take_sample
 from console.monitor.snapshot import QueueSnapshot, snapshot
 from console.verbs.parameters import DURATION
@@ -53,6 +55,8 @@ class Figure:
     estimated: bool = False
     silenced: Decision | None = None
     """Who has silenced or acknowledged what there is to say of it."""
+    subscriber: str = ""
+    """The slowest one, whose figure it is."""
 
     @property
     def severity(self) -> Severity:
@@ -70,14 +74,17 @@ class Figure:
         found = self.limits.exceeded(self.value)  # type: ignore[arg-type]  # both are numbers
         if found is None or self.value is None:
             return None
-        return Exceeded(self.name, self.value, found[1], found[0], self.estimated)
+        return replace(self._shown(self.value), limit=found[1], level=found[0])
+
+    def _shown(self, value: float) -> Exceeded:
+        return Exceeded(self.name, value, 0, Severity.OK, self.estimated, self.subscriber)
 
     @property
     def words(self) -> str:
         """`12,480 ready (critical from 10,000 on)`, `age ?`."""
         if self.value is None:
             return f"{self.name} {UNKNOWN}"
-        shown = Exceeded(self.name, self.value, 0, Severity.OK, self.estimated).words
+        shown = self._shown(self.value).words
         found = self.exceeded
         if found is None:
             return shown
@@ -156,6 +163,7 @@ class Checked:
                     "critical": one.limits.critical,
                     "estimated": one.estimated,
                     "silenced": None if one.silenced is None else one.silenced.as_json(),
+                    "subscriber": one.subscriber or None,
                 }
                 for one in self.figures
             },
@@ -193,7 +201,8 @@ def _figures(seen: QueueSnapshot, thresholds: Thresholds, most: Most) -> Iterato
             yield Figure(name, value, limits, field in seen.estimated)
     if seen.gap is not None and seen.capacity:
         # Below 0 poppers wait ahead: nothing of it is in use.
-        yield Figure("gap_share", max(0.0, seen.gap / seen.capacity), thresholds.gap_share)
+        share = max(0.0, seen.gap / seen.capacity)
+        yield Figure("gap_share", share, thresholds.gap_share, subscriber=slowest_name(seen))
     elif {"gap", "capacity"} & {*seen.unknown}:
         yield Figure("gap_share", None, thresholds.gap_share)
 
@@ -222,7 +231,8 @@ _LEAST_SECONDS = 0.1
     help="Between two samples.  [default: 5s]",
 )
 @click.option("--print-alerts", is_flag=True, help="Print alert rules for Prometheus and exit.")
-@group_option
+@click.option("--print-dashboard", is_flag=True, help="Print a dashboard for Grafana and exit.")
+@several_options
 @verb_options
 def serve_metrics(
     call: Call,
@@ -230,22 +240,26 @@ def serve_metrics(
     anywhere: bool,
     interval: float,
     print_alerts: bool,
+    print_dashboard: bool,
     group: str | None,
+    fleet: str | None,
 ) -> None:
     """Serve figures and findings in OpenMetrics until Ctrl-C or SIGTERM.
 
-    Of the connection that is named, those of --group, else all that are configured; always
-    read-only. A scrape asks no database: a sampler does, at its interval (up to 5 times less often
-    while nothing changes), and the doctor once a minute; dbq_last_sample_timestamp_seconds says
-    when. What is not known has no series, and a queue that cannot be read has dbq_queue_up 0.
+    Of the connection that is named, those of --group or --fleet, else all that are configured;
+    always read-only. A scrape asks no database: a sampler does, at its interval (up to 5 times less
+    often while nothing changes), and the doctor once a minute; dbq_last_sample_timestamp_seconds
+    says when. What is not known has no series, and a queue that cannot be read has dbq_queue_up 0.
 
     Nothing is encrypted and no password is asked: other than loopback addresses want --anywhere.
-    --print-alerts needs no connection; its limits are those of the configuration.
+    --print-alerts needs no connection; its limits are those of the configuration. The dashboard of
+    --print-dashboard is imported into Grafana as it is: connections and queues are chosen there.
 
     \b
     Examples:
       dbq-console serve-metrics --profile orders --listen 127.0.0.1:9464
       dbq-console serve-metrics --print-alerts > dbq-alerts.yml
+      dbq-console serve-metrics --print-dashboard > dbq-dashboard.json
     """
     if call.schema is not None:
         raise UsageError("serve-metrics serves all schemas: --schema does not go with it.")
@@ -253,12 +267,20 @@ def serve_metrics(
         raise UsageError("serve-metrics only reads: it takes no --rights but read-only.")
     if interval < _LEAST_SECONDS:
         raise UsageError("--interval must be 100ms or more.")
+    if print_alerts and print_dashboard:
+        raise UsageError("--print-alerts and --print-dashboard exclude each other.")
+    if print_dashboard:
+        from console.metrics.dashboard import dashboard  # noqa: PLC0415
+
+        model = dashboard()
+        call.answer({"dashboard": model}, json.dumps(model, indent=2).splitlines())
+        return
     # Whatever they may elsewhere, here they only look.
     said = replace(call.said, rights=Rights.READ_ONLY.word)
     if print_alerts:
-        _print_alerts(call, group, said, interval)
+        _print_alerts(call, group, fleet, said, interval)
         return
-    profiles = call.several(group, said)
+    profiles = call.several(group, said, fleet)
     # Verbs shall start at once.
     from console.metrics.exporter import Exporter, address, is_loopback  # noqa: PLC0415
 
@@ -292,12 +314,16 @@ def _watch(profile: Profile, interval_seconds: float) -> "Watch":
 
 
 def _print_alerts(
-    call: Call, group: str | None, said: CommandLineValues, interval_seconds: float
+    call: Call,
+    group: str | None,
+    fleet: str | None,
+    said: CommandLineValues,
+    interval_seconds: float,
 ) -> None:
     from console.metrics.alerts import Limited, alerts  # noqa: PLC0415
 
     configured = bool(call.configuration.names or call.profile)
-    profiles = call.several(group, said) if configured or group else []
+    profiles = call.several(group, said, fleet) if configured or group or fleet else []
     limited = [
         Limited(one.label, one.thresholds(), {name: one.thresholds(name) for name in one.queues})
         for one in profiles
@@ -330,6 +356,7 @@ _PLUGIN_STATUS = {
 )
 @click.option("--plugin", is_flag=True, help="Exit like a monitoring plugin: 0, 1, 2 or 3.")
 @verb_options
+@over_connections("plugin")
 def check_queues(
     call: Call,
     names: Sequence[str],
@@ -352,6 +379,7 @@ def check_queues(
     \b
     Examples:
       dbq-console check --profile orders
+      dbq-console check --fleet shops
       dbq-console check mail --max-depth 10000 --max-age 10m --max-errors 0 --plugin
     """
     try:

@@ -66,15 +66,15 @@ def rollup(
     """
     from console.pipeline.lake import Lake, default_place  # noqa: PLC0415  # to start at once
     from console.pipeline.rollup import job  # noqa: PLC0415
-    from console.pipeline.session import require_extra, session  # noqa: PLC0415
+    from console.pipeline.session import require_extra, tasks  # noqa: PLC0415
 
     require_extra()
     wanted = None if days is None else _days(days)
     opened = Lake(lake or default_place())
     about(lake=opened.place)
-    with progress(call, "rollup", "files") as told:
+    with progress(call, "rollup", "days") as told:
         result = job.rollup(
-            lambda: session("rollup", master),
+            lambda: tasks("rollup", master),
             opened,
             list(recordings) or [str(folder())],
             wanted,
@@ -346,7 +346,7 @@ def archive(
       dbq-console pipeline archive jobs --lake /srv/lake --dry-run
       dbq-console pipeline archive jobs --lake /srv/lake --done-older 1d --yes jobs
     """
-    from console.pipeline.session import OnSpark, require_extra, session  # noqa: PLC0415
+    from console.pipeline.session import require_extra, tasks  # noqa: PLC0415
 
     require_extra()
     from console.pipeline.archive import job  # noqa: PLC0415  # verbs shall start at once
@@ -372,10 +372,10 @@ def archive(
     if not call.json:
         narrate("\n".join(offered.lines()))
     with (
-        session(f"{job.VERB} {name}", master) as spark,
+        tasks(f"{job.VERB} {name}", master) as spreading,
         progress(call, f"archive {name}") as told,
     ):
-        done = job.archive(database, offered, opened, OnSpark(spark), told=told)
+        done = job.archive(database, offered, opened, spreading, told=told)
     result = _result(done)
     lines = [line for one in done for line in one.lines()]
     call.acted(offered.as_json(), result, lines, done=result["exported"])

@@ -1,6 +1,6 @@
 """Verbs on queues as a whole: install, uninstall, discover, adopt, forget."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -8,13 +8,22 @@ import click
 from console import sql
 from console.actions import install as installing
 from console.actions import libraries
+from console.actions.adopt import adopt_library
 from console.actions.execute import Control
 from console.catalog import Kind, Queue
 from console.catalog import queues as queues_of
-from console.cli.context import Call, Rights, as_command, verb_options
+from console.cli.context import (
+    Call,
+    ConfirmedVerb,
+    Rights,
+    as_command,
+    confirmation,
+    require_confirmation,
+    verb_options,
+)
 from console.cli.status import engine_named
 from console.cli.streams import narrate, put
-from console.engines import Product
+from console.engines import Database, Product
 from console.errors import UsageError
 from console.formats import plain
 from console.verbs.queues import ADOPT, INSTALL, adopted, install_plan, named, new_queue
@@ -66,27 +75,73 @@ def _answer(call: Call, done: Result) -> None:
     call.answer(done.data, done.lines)
 
 
-@click.command()
+@click.command(cls=ConfirmedVerb)
+@click.option("--adopt", is_flag=True, help="Adopt each of these tables as one queue.")
+@confirmation
 @verb_options
-def discover(call: Call) -> None:
+def discover(call: Call, *, adopt: bool, dry_run: bool, yes: str | None) -> None:
     """Find the queues that other libraries keep in this database, and how each is adopted.
 
     By their own tables and columns, in every schema and under every prefix: pgqueuer,
-    procrastinate, pgmq, graphile-worker (PostgreSQL only). Other tables: adopt --design, --map.
+    procrastinate, pgmq, graphile-worker, pg-boss, Oban, River, Solid Queue, Hangfire,
+    Delayed::Job, Laravel, Symfony Messenger (PostgreSQL only). Other tables: adopt --design, --map.
+
+    With --adopt and --yes each table that no queue is adopted of becomes one, with all that its
+    library keeps in it; without --yes it is only said which.
 
     \b
     Examples:
       dbq-console discover --url URL
       dbq-console discover --json
+      dbq-console discover --adopt --yes
     """
-    database = call.database(Rights.READ_ONLY, "discover")
+    if (dry_run or yes is not None) and not adopt:
+        raise UsageError("--yes and --dry-run go with --adopt.")
+    database = call.database(Rights.ADMIN if adopt else Rights.READ_ONLY, "discover")
     found = [one for one in libraries.discover(database) if call.schema in (None, one.table.schema)]
     lines = [line for one in found for line in _told(one)]
     if not libraries.presets(database.product.name):
         narrate("The libraries that have presets keep their queues in PostgreSQL only.")
     elif not found:
         lines = ["No library that has a preset keeps a queue here that this login may read."]
-    call.answer({"found": [one.as_json() for one in found], "connection": database.label}, lines)
+    data = {"found": [one.as_json() for one in found], "connection": database.label}
+    if adopt:
+        _adopt_all(call, database, found, data, dry_run=dry_run, yes=yes)
+    else:
+        call.answer(data, lines)
+
+
+def _adopt_all(
+    call: Call,
+    database: Database,
+    found: Sequence[libraries.DiscoveredTable],
+    data: Mapping[str, object],
+    *,
+    dry_run: bool,
+    yes: str | None,
+) -> None:
+    wanted = [one for one in found if not one.adopted]
+    plan = [f"{one.of.library}: adopt {one.key[0]}.{one.key[1]} as {one.name}" for one in wanted]
+    plan = [plain(line) for line in plan] or ["Every table that was found is adopted already."]
+    if not wanted or dry_run or yes is None:
+        call.planned({**data, "adopts": [one.name for one in wanted]}, plan)
+        if wanted and not dry_run:
+            require_confirmation(yes, "", by_name=False)
+        return
+    require_confirmation(yes, "", by_name=False)
+    done = [
+        adopt_library(
+            database,
+            one.of,
+            one.name,
+            schema=one.key[0],
+            table=one.key[1],
+            part=one.table.queue or "",
+        )
+        for one in wanted
+    ]
+    lines = [plain(f"adopted {queue.label} as a {queue.design.title}") for queue in done]
+    call.answer({**data, "adopted": [named(queue) for queue in done]}, lines)
 
 
 def _told(found: libraries.DiscoveredTable) -> list[str]:

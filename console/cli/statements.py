@@ -234,7 +234,7 @@ def _restore(source: MessageSource) -> Iterator[Shown]:
     )
     yield from _one(source, "purges")
     yield from _one(source, "in_archive", by_action)
-    in_hand = queue.options.get("in_hand") == "on"
+    in_hand = queue.options.get("in_hand") == "on" and not queue.subscribers
     storage = Storage.IN_HAND if in_hand else Storage.TABLE
     kept = queue.design.keeps_row or in_hand
     yield from _gate(source)
@@ -280,8 +280,9 @@ VERBS: Mapping[str, Callable[[MessageSource], Iterator[Shown]]] = {
 @click.command("sql")
 @click.argument("verb", type=click.Choice(tuple(VERBS)), metavar="VERB")
 @queue_name
+@click.option("--subscriber", metavar="S", help="As whom, where a ring has subscribers.")
 @verb_options
-def show(call: Call, verb: str, name: str) -> None:
+def show(call: Call, verb: str, name: str, subscriber: str | None) -> None:
     """Print the SQL that VERB runs for a queue, expanded; it runs none of it.
 
     Each statement has its name, as the comment at its head tells it to a DBA of the server, what it
@@ -300,6 +301,8 @@ def show(call: Call, verb: str, name: str) -> None:
     """
     database = call.database(Rights.READ_ONLY, "sql")
     queue = call.find(database, name)
+    if subscriber is not None:
+        queue = queue.of(subscriber)
     if queue.not_known:
         raise UsageError(f"{queue.name!r} is of another version.", why=f"{queue.not_known}.")
     found = of_verb(Target(database, queue).source(), verb)

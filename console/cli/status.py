@@ -10,6 +10,7 @@ import click
 from console import engines
 from console.catalog import STUCK_AFTER_SECONDS, Kind, Queue
 from console.cli.context import Call, Rights, queue_names, verb_options
+from console.cli.several import over_connections
 from console.cli.streams import narrate
 from console.designs import DESIGNS, Design
 from console.designs import design as find_design
@@ -130,13 +131,15 @@ def _design(design: Design) -> dict[str, object]:
 @queue_names
 @click.option("--watch", is_flag=True, help="Sample every 2 s, with rates, until Ctrl-C.")
 @verb_options
+@over_connections("watch")
 def status(call: Call, names: Sequence[str], watch: bool) -> None:
     """Sample the queues once: states, depth, age, gap.
 
     `≈` is an estimate, `?` unknown, `·` does not apply. One sample has no rates; --watch has them,
     and with --json writes one object a sample. Below the table stands what has reached a limit of
-    the profile ("limits" in --json); of queues that are named, how long messages waited for a pop
-    and work on them took in the last 5 minutes ("latency"); and where the login could do more than
+    the profile ("limits" in --json), and of a ring with subscribers who is slowest; of queues that
+    are named, each subscriber ("subscribers"), how long messages waited for a pop and work on them
+    took in the last 5 minutes ("latency"); and where the login could do more than
     this connection may ("enforced": whether the server itself refuses what read-only forbids).
 
     \b
@@ -144,6 +147,7 @@ def status(call: Call, names: Sequence[str], watch: bool) -> None:
       dbq-console status
       dbq-console status orders mail --json
       dbq-console status --watch
+      dbq-console status --fleet shops
     """
     database = call.database(Rights.READ_ONLY, "status")
     only = chosen(call, database, names)
@@ -208,7 +212,7 @@ def _show(
     lines = [f"No queues are installed or adopted in {where}."]
     if seen:
         lines = table(seen, thresholds_of)
-        lines += [line for queue in seen if named for line in _latency(queue, seen)]
+        lines += [line for queue in seen if named for line in _of_named(queue, seen)]
     if standing.words != call.rights.word:
         lines.append(f"This connection: {standing.words}{_could(standing)}.")
     answer = {
@@ -265,6 +269,10 @@ def table(queues: Sequence[QueueSnapshot], thresholds_of: ThresholdsOf = default
         name = _name(queue, queues)
         lines += [f"{name}: {plain(queue.problem)}"] if queue.problem else []
         lines += [f"{name}: {_slow(queue)}"] if queue.slow else []
+        if queue.slowest is not None:
+            lines.append(f"{name}: slowest is {queue.slowest.words}")
+        elif "subscribers" in queue.unknown and not queue.problem:
+            lines.append(f"{name}: what its subscribers have is not known")
         lines += [f"{name}: {plain(one.shown)}" for one in queue.decisions]
         lines += [f"{name}: {plain(one.words)}" for one in queue.acting]
         found = judge(queue, thresholds_of(queue.queue))
@@ -272,9 +280,11 @@ def table(queues: Sequence[QueueSnapshot], thresholds_of: ThresholdsOf = default
     return lines
 
 
-def _latency(queue: QueueSnapshot, among: Sequence[QueueSnapshot]) -> list[str]:
+def _of_named(queue: QueueSnapshot, among: Sequence[QueueSnapshot]) -> list[str]:
+    name = _name(queue, among)
+    lines = [f"{name}: {one.words}" for one in queue.subscribers or ()]
     told = () if queue.latency is None else queue.latency.told
-    return [f"{_name(queue, among)}: {kind} {words}" for kind, words in told]
+    return lines + [f"{name}: {kind} {words}" for kind, words in told]
 
 
 def _exceeded(one: Exceeded) -> str:

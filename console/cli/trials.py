@@ -17,6 +17,7 @@ from console.bench.drawing import (
     as_json,
     checked,
     compared_lines,
+    deliveries,
     load_in_words,
     waits,
 )
@@ -71,6 +72,7 @@ def lines(
         *_block(waits(results)),
         *_curves(load, results),
         *_block(compared_lines(compared)),
+        *_block(deliveries(results)),
         *checked(results),
         load_in_words(load),
         *about.lines,
@@ -237,9 +239,10 @@ def _smoke(call: Call, /, name: str | None, design: str | None, *, live: bool) -
         test = smoke_live if live else smoking.smoke_queue
         result = test(database, queue)
     push, pop = result.push_ms, result.pop_ms
+    each = f", each to {', '.join(result.subscribers)}" if result.subscribers else ""
     lines = [
         f"{'ok' if result.ok else 'NOT OK'}: {result.design}, "
-        f"{numbered(result.messages, 'message')}, "
+        f"{numbered(result.messages, 'message')}{each}, "
         f"order {result.order}",
         f"  lost {result.lost}, duplicated {result.doubled}, damaged {result.damaged}, "
         f"out of order {result.out_of_order}, claims lost {result.unfinished}",

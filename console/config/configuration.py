@@ -4,6 +4,7 @@ import difflib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from console.config import profile as keys
@@ -53,8 +54,31 @@ class Configuration:
 
     @property
     def names(self) -> list[str]:
-        """The profiles' names, in the file's order."""
-        return list(self.document.profiles)
+        """The profiles' names, in the file's order; those of the fleets after them."""
+        of_fleets = (name for fleet in self.document.fleets for name in self._of_fleet(fleet))
+        return [*self.document.profiles, *of_fleets]
+
+    @cached_property
+    def _looked_up(self) -> dict[str, Mapping[str, ProfileTable]]:
+        """The profiles of the fleets whose hosts were wanted so far: they are looked up once."""
+        return {}
+
+    def _of_fleet(self, name: str) -> Mapping[str, ProfileTable]:
+        """UsageError where its hosts are not to be had."""
+        if name not in self._looked_up:
+            self._looked_up[name] = self._look_up(name)
+        return self._looked_up[name]
+
+    def _look_up(self, name: str) -> Mapping[str, ProfileTable]:
+        fleet = self.document.fleets[name]
+        folder = Path() if self.path is None else self.path.parent
+        hosts = () if fleet.hosts is None else fleet.hosts.look_up(folder, self.environment)
+        try:
+            return {f"{name}/{host}": fleet.profile(host) for host in hosts}
+        except WrongValueError as error:
+            raise UsageError(
+                f"The fleet {name!r} cannot be used.", why=f"Its url {error}"
+            ) from None
 
     @property
     def saved(self) -> Saved:
@@ -71,8 +95,18 @@ class Configuration:
         return Settings((self.variables, self.document.values))
 
     def profiles(self, said: CommandLineValues = NOTHING_SAID) -> list[Profile]:
-        """Every profile of the file."""
-        return [self._profile(name, said) for name in self.document.profiles]
+        """Every profile of the file, and of its fleets."""
+        return [self._profile(name, said) for name in self.names]
+
+    def in_fleet(self, fleet: str, said: CommandLineValues = NOTHING_SAID) -> list[Profile]:
+        """The profiles of that fleet, in the order of its hosts. UsageError where there is none."""
+        if fleet not in self.document.fleets:
+            raise UsageError(
+                f"There is no fleet {fleet!r}.",
+                why=f"The fleets that there are: {', '.join(self.document.fleets) or 'none'}.",
+                next_step='A fleet is a table [fleets.NAME] with url = "...{host}..." and hosts.',
+            )
+        return [self._profile(name, said) for name in self._of_fleet(fleet)]
 
     def in_group(self, group: str, said: CommandLineValues = NOTHING_SAID) -> list[Profile]:
         """The profiles of that group, in the file's order. UsageError where there are none."""
@@ -127,6 +161,9 @@ class Configuration:
 
     def _profile(self, name: str, said: CommandLineValues) -> Profile:
         table = self.document.profiles.get(name)
+        fleet, slash, _ = name.partition("/")
+        if table is None and slash and fleet in self.document.fleets:
+            table = self._of_fleet(fleet).get(name)
         if table is None:
             raise self._no_profile(name)
         settings, queues = _settings(self, table, _layer_of(said))
@@ -247,8 +284,9 @@ def _upside_down(found: Configuration) -> list[Mistake]:
     """Limits that would be critical before they are a warning, wherever their parts come from."""
     mistakes: dict[Mistake, None] = {}  # what all profiles inherit is told once
     everywhere = [found.defaults]
-    for profile in found.profiles():
-        everywhere += [profile.settings, *profile.queues.values()]
+    for table in found.document.tables:
+        own, queues = _settings(found, table, {})
+        everywhere += [own, *queues.values()]
     for settings in everywhere:
         for warning, critical in keys.LIMITS:
             low, high = settings.value(warning), settings.value(critical)
@@ -266,7 +304,8 @@ def _no_receivers(found: Configuration) -> list[Mistake]:
     """Names of receivers that there are not."""
     known = found.document.notifications
     mistakes: dict[Mistake, None] = {}
-    for settings in (found.defaults, *(profile.settings for profile in found.profiles())):
+    own = (_settings(found, table, {})[0] for table in found.document.tables)
+    for settings in (found.defaults, *own):
         value = settings.value(keys.NOTIFY)
         for name in value.meaning or ():
             if name not in known:

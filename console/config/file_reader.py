@@ -4,12 +4,13 @@ import difflib
 import json
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from console.config import notifications
+from console.config.fleets import HOST, Hosts, read_hosts
 from console.config.kinds import (
     KeyLevel,
     Layer,
@@ -84,7 +85,8 @@ def _paths(table: Mapping[str, Any], above: KeyPath = ()) -> Iterator[KeyPath]:
             yield from _paths(value, (*above, name))
 
 
-PROFILES, QUEUES, GROUPS = "profiles", "queues", "groups"
+PROFILES, QUEUES, GROUPS, FLEETS = "profiles", "queues", "groups", "fleets"
+HOSTS = "hosts"
 FILTERS, QUEUE_FILTERS = "filters", "queue_filters"
 NOTIFICATIONS = "notifications"
 READERS: Mapping[str, Callable[[Any], Any]] = {
@@ -121,6 +123,22 @@ class ProfileTable:
 
 
 @dataclass(frozen=True)
+class FleetTable:
+    """What the file says of one fleet."""
+
+    pattern: ProfileTable
+    """What its profiles have; the URL has {host} where each has its own."""
+    hosts: Hosts | None
+    """None: the file is wrong about them."""
+
+    def profile(self, host: str) -> ProfileTable:
+        """The one of that host. Raises WrongValueError."""
+        url = self.pattern.values[URL.name]
+        own = URL.value(url.written.replace(HOST, host), url.origin)
+        return replace(self.pattern, values={**self.pattern.values, URL.name: own})
+
+
+@dataclass(frozen=True)
 class Document:
     """What the file says."""
 
@@ -134,6 +152,12 @@ class Document:
     """Of the overview."""
     notifications: Mapping[str, Layer] = field(default_factory=dict)
     """What the file says of each receiver."""
+    fleets: Mapping[str, FleetTable] = field(default_factory=dict)
+
+    @property
+    def tables(self) -> list[ProfileTable]:
+        """What is said of profiles; of each fleet once."""
+        return [*self.profiles.values(), *(fleet.pattern for fleet in self.fleets.values())]
 
 
 def read(path: Path, text: str) -> Document:
@@ -152,7 +176,7 @@ def _not_toml(path: Path, words: str) -> Mistake:
 
 
 _INNER = {
-    KeyLevel.TOP: (PROFILES, GROUPS, FILTERS, QUEUE_FILTERS, NOTIFICATIONS),
+    KeyLevel.TOP: (PROFILES, FLEETS, GROUPS, FILTERS, QUEUE_FILTERS, NOTIFICATIONS),
     KeyLevel.PROFILE: (QUEUES, FILTERS),
 }
 """The tables in which the user's own names stand."""
@@ -170,9 +194,10 @@ class _Reader:
         profiles = {
             name: self._profile(name, table) for name, table in self._tables(found, (PROFILES,))
         }
+        fleets = {name: self._fleet(name, table) for name, table in self._tables(found, (FLEETS,))}
+        used = [*profiles.values(), *(fleet.pattern for fleet in fleets.values())]
         groups = {
-            name: self._group(name, table, profiles)
-            for name, table in self._tables(found, (GROUPS,))
+            name: self._group(name, table, used) for name, table in self._tables(found, (GROUPS,))
         }
         filters = self._filters(found, (FILTERS,))
         queue_filters = self._filters(found, (QUEUE_FILTERS,))
@@ -182,10 +207,32 @@ class _Reader:
         }
         in_order = sorted(self._mistakes, key=lambda found: found[0])
         mistakes = tuple(mistake for _, mistake in in_order)
-        return Document(values, profiles, mistakes, groups, filters, queue_filters, receivers)
+        return Document(
+            values, profiles, mistakes, groups, filters, queue_filters, receivers, fleets
+        )
 
-    def _profile(self, name: str, table: Mapping[str, Any]) -> ProfileTable:
-        path = (PROFILES, name)
+    def _fleet(self, name: str, table: Mapping[str, Any]) -> FleetTable:
+        path = (FLEETS, name)
+        if "/" in name:
+            self._mistake(path, "needs a name without /: its profiles are NAME/HOST")
+        inner = {word: written for word, written in table.items() if word != HOSTS}
+        pattern = self._profile(name, inner, FLEETS)
+        written = inner.get(URL.name)
+        if isinstance(written, str) and HOST not in written:
+            self._mistake((*path, URL.name), f"needs {HOST} where each profile has its host")
+        group = {GROUP.name: GROUP.value(name, self._origin(path))} if name.strip() else {}
+        hosts = None
+        if HOSTS not in table:
+            self._mistake(path, f"has no {HOSTS}")
+        else:
+            try:
+                hosts = read_hosts(table[HOSTS])
+            except WrongValueError as error:
+                self._mistake((*path, HOSTS), str(error))
+        return FleetTable(replace(pattern, values={**group, **pattern.values}), hosts)
+
+    def _profile(self, name: str, table: Mapping[str, Any], within: str = PROFILES) -> ProfileTable:
+        path = (within, name)
         values = self._layer(table, path, KeyLevel.PROFILE)
         if URL.name not in table:
             self._mistake(path, "has no url")
@@ -199,9 +246,9 @@ class _Reader:
         return ProfileTable(values, queues, self._origin(path), filters)
 
     def _group(
-        self, name: str, table: Mapping[str, Any], profiles: Mapping[str, ProfileTable]
+        self, name: str, table: Mapping[str, Any], profiles: Iterable[ProfileTable]
     ) -> Layer:
-        if not any(_is_in(one, name) for one in profiles.values()):
+        if not any(_is_in(one, name) for one in profiles):
             self._mistake((GROUPS, name), "is not the group of any profile")
         return self._layer(table, (GROUPS, name), KeyLevel.GROUP)
 

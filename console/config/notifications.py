@@ -164,7 +164,7 @@ def _looked_up(source: PasswordSource | None, name: str, environment: Mapping[st
 def _harmless(whole: Configuration) -> Mapping[str, str]:
     """The environment without what the configuration takes its secrets from."""
     document = whole.document
-    layers = [table.values for table in document.profiles.values()]
+    layers = [table.values for table in document.tables]
     written = [
         one.written
         for layer in (*layers, *document.notifications.values())

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import getpass
 import importlib
-import os
 import shlex
-import signal
-import subprocess
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
+from console.config.commands import command_words, output
 from console.config.kinds import WrongValueError
 from console.config.urls import VARIABLE, ConnectionUrl, check_variable
 from console.errors import ConnectionFailedError, UsageError
@@ -24,8 +22,6 @@ from console.errors import ConnectionFailedError, UsageError
 if TYPE_CHECKING:
     from sqlalchemy import URL
 
-COMMAND_SECONDS = 60.0
-"""How long a command may take: somebody may have to unlock a key."""
 _KEPT_SECONDS = 60.0
 """A password is not looked up again for every connection, but tokens that expire are replaced."""
 
@@ -88,56 +84,18 @@ class PasswordCommand:
     _words: tuple[str, ...]
 
     def look_up(self, label: str, environment: Mapping[str, str]) -> Secret:
-        """Run it, without a shell. What it writes is shown nowhere, not even its complaints."""
-        found, why = self._run(environment)
-        # Raised here, where no other error is under way: theirs hold the output.
-        if why:
+        """The first line that it prints."""
+        printed, why = output(self._words, environment)
+        first = printed.partition("\n")[0].removesuffix("\r")
+        if not first:
+            why = why or "printed nothing on its first line"
             raise _missing(
                 label,
                 f"The command {self._words[0]!r} {why}.",
                 "Run it by hand to see what it says; it gets no input and must print the password "
                 "on its first line.",
             )
-        return found
-
-    def _run(self, environment: Mapping[str, str]) -> tuple[Secret, str]:
-        """The first line of the output, or what went wrong."""
-        nothing = Secret("")
-        try:
-            with _process(self._words, environment) as running:
-                output, _ = running.communicate(timeout=COMMAND_SECONDS)
-        except (OSError, ValueError) as error:
-            return nothing, f"cannot be run: {getattr(error, 'strerror', None) or 'it holds NUL'}"
-        except subprocess.TimeoutExpired:
-            return nothing, f"did not end within {COMMAND_SECONDS:g} s"
-        if running.returncode:
-            return nothing, f"ended with exit status {running.returncode}"
-        try:
-            first = output.decode().partition("\n")[0].removesuffix("\r")
-        except UnicodeDecodeError:
-            return nothing, "printed what is not UTF-8"
-        return Secret(first), "" if first else "printed nothing on its first line"
-
-
-@contextmanager
-def _process(
-    words: tuple[str, ...], environment: Mapping[str, str]
-) -> Iterator[subprocess.Popen[bytes]]:
-    """The running command, which ends with all that it started, however this ends."""
-    with subprocess.Popen(
-        words,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=dict(environment),
-        start_new_session=True,
-    ) as running:
-        try:
-            yield running
-        except BaseException:
-            with suppress(ProcessLookupError):
-                os.killpg(running.pid, signal.SIGKILL)
-            raise
+        return Secret(first)
 
 
 @dataclass(frozen=True)
@@ -207,7 +165,7 @@ def read_source(value: Any) -> PasswordSource:
     if value == "prompt":
         return Prompt()
     if kind == "command":
-        return _command(rest)
+        return PasswordCommand(command_words(rest))
     if kind == "keyring":
         service, _, user = rest.rpartition("/")
         if not service or not user:
@@ -224,16 +182,6 @@ def read_source(value: Any) -> PasswordSource:
 
 
 _WAYS = '"${env:NAME}", "command:PROGRAM ...", "keyring:SERVICE/USER" or "prompt"'
-
-
-def _command(text: str) -> PasswordCommand:
-    try:
-        words = tuple(shlex.split(text))
-    except ValueError:
-        raise WrongValueError('wants "command:PROGRAM ..."; a quote is not closed') from None
-    if not words:
-        raise WrongValueError('wants "command:PROGRAM ..."')
-    return PasswordCommand(words)
 
 
 def _missing(label: str, why: str, next_step: str = "") -> ConnectionFailedError:

@@ -33,7 +33,7 @@ DESIGNS: dict[str, Design] = {
 }
 """Every design, in the order of the documentation."""
 
-LIBRARIES: dict[str, Design] = {value.name: value for value in libraries.ALL}
+LIBRARIES: dict[str, Design] = {value.name: value for value in libraries.every()}
 """What `adopt --preset` takes: tables that a library made, works on, and has its own rules for."""
 
 

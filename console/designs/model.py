@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import Enum
 
+from console.designs.subscribers import NO_SUBSCRIBERS, as_option, subscribers_of
 from console.engines import PRODUCTS
 from console.errors import UsageError
 
@@ -69,6 +70,8 @@ class Option:
     maximum: int = 2**31 - 1
     words: tuple[str, ...] = ()
     """Words that are taken instead of a number."""
+    names: bool = False
+    """It takes names, separated by commas, in place of a number; `maximum` of them."""
     engines: tuple[str, ...] = ()
     """Where it exists; empty: wherever its design does."""
 
@@ -86,6 +89,8 @@ class Option:
             return value
         if value in self.words:
             return value
+        if self.names:
+            return self._check_names(value)
         if not value.isascii() or not value.isdecimal():
             raise UsageError(
                 f"The option {self.name} must be a whole number, not {value!r}.",
@@ -99,11 +104,30 @@ class Option:
             )
         return str(number)
 
+    def _check_names(self, value: str) -> str:
+        try:
+            found = subscribers_of(value)
+        except ValueError as error:
+            raise UsageError(
+                f"The option {self.name} cannot be {value!r}.",
+                why=str(error),
+                next_step=f"It can be {self.range}.",
+            ) from None
+        if len(found) > self.maximum:
+            raise UsageError(
+                f"The option {self.name} cannot be {len(found)} names.",
+                next_step=f"It can be {self.range}.",
+            )
+        return as_option(found)
+
     @property
     def range(self) -> str:
         """The values that it takes, in words."""
         if self.choices:
             return " or ".join(self.choices)
+        if self.names:
+            names = f"up to {self.maximum} names such as billing,search"
+            return " or ".join((*self.words, names))
         numbers = f"{self.minimum} to {self.maximum}"
         return " or ".join((*self.words, numbers))
 
@@ -151,6 +175,8 @@ class Design:
     """The design whose tables and columns it has, where it is one more way to use those."""
     library: str = ""
     """The library, with its version, whose own tables these are; empty: a design of queues here."""
+    found_by: Mapping[str, object] = field(default_factory=dict)
+    """What a library's `find` goes by: the values that it binds."""
     table_each: bool = False
     """A library's: it makes a table for each queue, and none holds several."""
     refusals: Mapping[str, str] = field(default_factory=dict)
@@ -220,6 +246,8 @@ class Design:
             )
         if not apart:  # as of an older version, which knew neither
             options = {n: v for n, v in options.items() if n not in {"content", "partitions"}}
+        if options.get("subscribers") == NO_SUBSCRIBERS:  # likewise
+            del options["subscribers"]
         if options.get("in_hand") == "on" and options.get("archive_at_pop") == "on":
             raise UsageError(
                 "in_hand=on and archive_at_pop=on exclude each other.",
@@ -243,7 +271,10 @@ class Design:
 
     def verbs_with(self, options: Mapping[str, str]) -> tuple[str, ...]:
         """The verbs that such a queue has."""
-        return self._with(self.verbs, self.option_verbs, options)
+        found = self._with(self.verbs, self.option_verbs, options)
+        if options.get("subscribers", NO_SUBSCRIBERS) == NO_SUBSCRIBERS:
+            return found
+        return (*found, *SUBSCRIBER_VERBS)
 
     @staticmethod
     def _with(
@@ -318,6 +349,7 @@ EVERY_VERB = (
 session that holds rows, and `release` names it."""
 ANY_QUEUE_VERBS = ("protect", "unprotect", "note", "forget")
 """What is about a queue in the catalog, whatever its design."""
+SUBSCRIBER_VERBS = ("subscribe", "unsubscribe", "skip")
 FINISHING_VERBS = ("complete", "fail", "requeue", "archive")
 """What a queue whose popped rows stay has besides."""
 

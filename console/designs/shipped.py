@@ -16,6 +16,7 @@ from console.designs.model import (
     Option,
     Order,
 )
+from console.designs.subscribers import NO_SUBSCRIBERS
 
 # Thomas Kejser, "Implementing Message Queues in Relational Databases" (2012).
 
@@ -77,7 +78,9 @@ RING = Design(
         "drops it: that is safe only once no push can still hold it. doctor --fix does so, and "
         "record by itself, once such a hole is an hour old or there are more of them than slots. A "
         "message whose consumer dies after its pop is gone, unless in_hand=on. With content=apart "
-        "a slot has numbers alone; one whose message was deleted is not popped."
+        "a slot has numbers alone; one whose message was deleted is not popped. With "
+        "subscribers=a,b each gets every message once: pop('a'), pop_many(n, 'a'); with in_hand=on "
+        "pop('a', consumer, bound), complete('a', id, attempts), fail('a', id, error, attempts)."
     ),
     engines=EVERYWHERE,
     options=(
@@ -127,6 +130,15 @@ RING = Design(
             choices=("slot", "apart"),
         ),
         Option("partitions", "with content=apart: in how many tables", "8", maximum=64),
+        Option(
+            "subscribers",
+            "names, each of which gets every message once, in order: pop('billing'). A slot is "
+            "free when all have popped it, so the slowest fills the ring",
+            NO_SUBSCRIBERS,
+            words=(NO_SUBSCRIBERS,),
+            names=True,
+            maximum=32,
+        ),
     ),
     needs=("owner",),
     states=("ready",),

@@ -154,6 +154,13 @@ def _claims(examination: Examination) -> Iterator[Finding]:
     ):
         examination.unseen.append("claims: no column has their time")
         return
+    for view in examination.queue.views:
+        with examination.seen_as(view):
+            found = list(_of_view(examination))
+        yield from (one.of_subscriber(view.subscriber) for one in found)
+
+
+def _of_view(examination: Examination) -> Iterator[Finding]:
     owned = _owned(examination)
     named = [
         one for one in owned if one.row.claimed_by is not None or not _names(examination.queue)

@@ -6,8 +6,8 @@ database's own clock, nobody consumes. Where that cannot be told, it is said to 
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
 
@@ -16,6 +16,7 @@ from console.catalog import Kind, Queue
 from console.designs import Flow, Order
 from console.doctor.examination import LOCK_SECONDS, STATEMENT_SECONDS, command, counted
 from console.doctor.finding import Code, Finding
+from console.doctor.repairs import skip
 from console.engines import Database
 from console.errors import ConnectionFailedError, ConsoleError
 from console.formats import count, duration
@@ -25,6 +26,7 @@ from console.monitor.owners import Evidence
 from console.monitor.sample import DatabaseSample, QueueSample
 from console.monitor.sample_queries import be_careful
 from console.monitor.snapshot import QueueSnapshot, snapshot
+from console.monitor.subscribers import full_in
 
 IDLE_FOR_SECONDS = 30.0
 """So long nothing is popped while messages wait: then the consumers have stopped."""
@@ -39,6 +41,15 @@ STOPPED = Code(
     Severity.WARNING,
     "messages are ready and wait, and nothing is popped",
     judgement="consumers run outside the database: start them, or find out what they wait for",
+)
+
+
+SUBSCRIBER = Code(
+    "subscriber_stopped",
+    Severity.WARNING,
+    "a subscriber pops nothing while messages wait; critical where that soon fills the ring",
+    judgement="its consumers run outside the database: start them",
+    repair="skip: what it owes goes into the archive; unsubscribe, where it is gone for good",
 )
 
 
@@ -74,6 +85,12 @@ class ConsumptionState(Enum):
     STOPPED = "no consumption"
 
 
+_LEAST_KNOWN = (
+    ConsumptionState.PENDING,
+    ConsumptionState.UNKNOWN,
+    ConsumptionState.STOPPED,
+    ConsumptionState.FINE,
+)
 UNPROVEN = {ConsumptionState.PENDING, ConsumptionState.UNKNOWN}
 """Then nobody knows whether it has ended that nothing is popped."""
 
@@ -84,10 +101,26 @@ class ConsumptionVerdict:
 
     state: ConsumptionState
     why: str = ""
-    finding: Finding | None = None
+    findings: tuple[Finding, ...] = ()
+    """Of a ring's subscribers one each."""
 
 
 _FINE = ConsumptionVerdict(ConsumptionState.FINE)
+
+
+def _of_all(verdicts: Sequence[ConsumptionVerdict]) -> ConsumptionVerdict:
+    """A queue's verdict of those of its subscribers: what is least known of one is of all."""
+    state = min((one.state for one in verdicts), key=_LEAST_KNOWN.index, default=_FINE.state)
+    findings = tuple(finding for one in verdicts for finding in one.findings)
+    return ConsumptionVerdict(state, "; ".join(one.why for one in verdicts if one.why), findings)
+
+
+_Place = tuple[Key, str]
+"""A queue, or one of its subscribers."""
+
+
+def _place(queue: Queue) -> _Place:
+    return key_of(queue), queue.subscriber
 
 
 class Consumption:
@@ -98,8 +131,8 @@ class Consumption:
         examines again and again: the next check is the second sample."""
         self.idle_for_seconds = idle_for_seconds
         self._waits = waits
-        self._since: dict[Key, Position] = {}
-        """The first sample in which a queue stood as it stands now."""
+        self._since: dict[_Place, tuple[Position, int]] = {}
+        """The first sample in which a queue stood as it stands now, and its gap then."""
 
     def watch(
         self,
@@ -133,33 +166,34 @@ class Consumption:
         thresholds_of: ThresholdsOf,
         snapshots: Mapping[Key, QueueSnapshot],
     ) -> dict[Key, ConsumptionVerdict]:
-        verdicts: dict[Key, ConsumptionVerdict] = {}
+        verdicts: dict[Key, list[ConsumptionVerdict]] = {}
         waiting: list[tuple[QueueSample, QueueSnapshot]] = []
-        for one in sample.queues:
-            key, thresholds = key_of(one.queue), thresholds_of(one.queue.name)
-            seen, rated = snapshot(one, sample.connection), snapshots.get(key)
-            popped = rated is not None and bool(rated.pop_per_second)
-            # Of a paused queue it is known why nothing is popped.
-            if (
-                popped
-                or seen.paused
-                or not self.waits_long(seen, thresholds)
-                or _at_work(seen, thresholds)
-            ):
-                verdicts[key] = _FINE
-                self._since.pop(key, None)
-            else:
-                waiting.append((one, seen))
-        positions = _positions(database, [one for one, _ in waiting])
+        for whole in sample.queues:
+            key, thresholds = key_of(whole.queue), thresholds_of(whole.queue.name)
+            verdicts[key] = []
+            for one, seen, rate in _each(whole, sample, snapshots.get(key)):
+                # Of a paused queue it is known why nothing is popped.
+                if (
+                    rate
+                    or seen.paused
+                    or not self.waits_long(seen, thresholds)
+                    or _at_work(seen, thresholds)
+                ):
+                    self._since.pop(_place(one.queue), None)
+                else:
+                    waiting.append((one, seen))
+        positions = _positions(database, [one for one, _ in waiting], thresholds_of)
         for one, seen in waiting:
-            key = key_of(one.queue)
-            position = positions[key]
-            verdicts[key] = (
+            position = positions[_place(one.queue)]
+            if position is None:
+                self._since.pop(_place(one.queue), None)
+                continue
+            verdicts[key_of(one.queue)].append(
                 ConsumptionVerdict(ConsumptionState.UNKNOWN, position)
                 if isinstance(position, str)
                 else self._compared(one.queue, seen, position, thresholds_of(one.queue.name))
             )
-        return verdicts
+        return {key: _of_all(found) for key, found in verdicts.items()}
 
     def _limit(self, thresholds: Thresholds) -> float:
         """From which age on a message is late."""
@@ -174,16 +208,16 @@ class Consumption:
     def _compared(
         self, queue: Queue, seen: QueueSnapshot, now: Position, thresholds: Thresholds
     ) -> ConsumptionVerdict:
-        key, limit = key_of(queue), self._limit(thresholds)
+        place, limit = _place(queue), self._limit(thresholds)
         order = queue.design.order_with(queue.options)
-        before = self._since.setdefault(key, now)
+        before, gap = self._since.setdefault(place, (now, seen.gap or 0))
         fresh = now.popped_seconds is not None and now.popped_seconds < self.idle_for_seconds
         if order is Order.DUE and queue.kind is Kind.INSTALLED:
             fresh = fresh or now.overdue_seconds < limit
         # Of a stack what is pushed last is next: that it is another one shows no pop.
         taken = now.next != before.next and order is not Order.LIFO
         if fresh or taken or now.popped != before.popped:
-            self._since[key] = now
+            self._since[place] = now, seen.gap or 0
             return _FINE
         if now.moment - before.moment < self.idle_for_seconds:
             return ConsumptionVerdict(
@@ -193,9 +227,72 @@ class Consumption:
             )
         if why := _untold(seen, before, now, thresholds):
             return ConsumptionVerdict(ConsumptionState.UNKNOWN, why)
-        return ConsumptionVerdict(
-            ConsumptionState.STOPPED, finding=_stopped(queue, seen, before, now)
+        stopped = _stopped(queue, seen, before, now)
+        if queue.subscriber:
+            proven = now.moment - before.moment
+            stopped = _of_subscriber(stopped, queue, seen, gap, proven, thresholds)
+        return ConsumptionVerdict(ConsumptionState.STOPPED, findings=(stopped,))
+
+
+def _each(
+    whole: QueueSample, sample: DatabaseSample, rated: QueueSnapshot | None
+) -> Iterator[tuple[QueueSample, QueueSnapshot, float | None]]:
+    """The queue with its figures and the rate of its pops; of one with subscribers, each of them.
+
+    Who holds rows or claims there is not seen in the figures, but asked of each: see `_positions`.
+    """
+    seen = snapshot(whole, sample.connection)
+    if not whole.queue.subscribers:
+        yield whole, seen, None if rated is None else rated.pop_per_second
+        return
+    figures = {one.subscriber: one for one in seen.subscribers or ()}
+    rates = {one.subscriber: one for one in (rated and rated.subscribers) or ()}
+    for view in whole.queue.views:
+        mine, rate = figures.get(view.subscriber), rates.get(view.subscriber)
+        known = replace(
+            seen,
+            ready=None if mine is None else mine.ready,
+            age_seconds=None if mine is None else mine.age_seconds,
+            gap=None if mine is None else mine.gap,
+            holders=0,
+            held_by=(),
+            claims=(),
+            claimed=0,
+            stuck=0,
         )
+        yield replace(whole, queue=view), known, None if rate is None else rate.pop_per_second
+
+
+def _of_subscriber(
+    stopped: Finding,
+    queue: Queue,
+    seen: QueueSnapshot,
+    gap: int,
+    proven_seconds: float,
+    thresholds: Thresholds,
+) -> Finding:
+    """The same of one subscriber: how soon it fills the ring, and what lets that breathe."""
+    name, grown = queue.subscriber, (seen.gap or 0) - gap
+    rate = grown / proven_seconds if proven_seconds else None
+    seconds = full_in(seen.gap, seen.capacity, rate)
+    fills = seconds is not None and seconds <= _stuck(thresholds)
+    full = "" if seconds is None else f"; full in {duration(seconds)}" if seconds else "; full"
+    return replace(
+        stopped,
+        code=replace(SUBSCRIBER, severity=Severity.CRITICAL) if fills else SUBSCRIBER,
+        summary=f"{name}: {stopped.summary}{full}",
+        evidence={
+            "subscriber": name,
+            **stopped.evidence,
+            "gap": seen.gap,
+            "capacity": seen.capacity,
+            "full_in_seconds": seconds,
+        },
+        consequence="the others pop on, but no slot is free before it has popped it too: once the "
+        f"ring is full, no push is stored. If {name} is gone for good: "
+        f"{command(queue, 'unsubscribe', name)}",
+        repair=skip(queue, name),
+    )
 
 
 def _at_work(seen: QueueSnapshot, thresholds: Thresholds) -> bool:
@@ -277,27 +374,38 @@ def _idle_seconds(seen: QueueSnapshot, now: Position) -> float | None:
     return None
 
 
-def _positions(database: Database, queues: Sequence[QueueSample]) -> dict[Key, Position | str]:
-    """How far the pops of each queue are; words: why that is not known."""
+def _positions(
+    database: Database, queues: Sequence[QueueSample], thresholds_of: ThresholdsOf
+) -> dict[_Place, Position | str | None]:
+    """How far the pops of each queue are; words: why that is not known. None: it does not matter,
+    for a subscriber's consumers are seen at work."""
     if not queues:
         return {}
-    found: dict[Key, Position | str] = {}
+    found: dict[_Place, Position | str | None] = {}
     with database.session("read the pop counters", read_only=True) as session:
         for one in queues:
             queue = one.queue
             if queue.kind is not Kind.INSTALLED:
-                found[key_of(queue)] = _counted(one)
+                found[_place(queue)] = _counted(one)
                 continue
             try:
                 with session.transaction(f"read the pop counters of {queue.name!r}") as connection:
                     be_careful(connection, database, STATEMENT_SECONDS, LOCK_SECONDS)
-                    found[key_of(queue)] = sql.row(
+                    found[_place(queue)] = sql.row(
                         connection, Position, "doctor.pops", queue.scope(connection)
                     )
+                    if queue.subscriber and sql.value(
+                        connection,
+                        bool,
+                        f"{queue.design.name}.consumers_at_work",
+                        queue.scope(connection),
+                        stuck_after=_stuck(thresholds_of(queue.name)),
+                    ):
+                        found[_place(queue)] = None
             except ConnectionFailedError:
                 raise
             except ConsoleError as error:
-                found[key_of(queue)] = error.why or error.what
+                found[_place(queue)] = error.why or error.what
     return found
 
 

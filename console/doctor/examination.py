@@ -84,6 +84,17 @@ class Examination:
         self.session = self._opened.enter_context(session)
 
     @contextmanager
+    def seen_as(self, view: Queue, patience_seconds: float | None = None) -> Iterator[None]:
+        """Meanwhile the queue is as one of its subscribers has it."""
+        before = self.queue, self.patience_seconds
+        self.queue = view
+        self.patience_seconds = before[1] if patience_seconds is None else patience_seconds
+        try:
+            yield
+        finally:
+            self.queue, self.patience_seconds = before
+
+    @contextmanager
     def moment(self) -> Iterator[Connection]:
         """A transaction for several statements; keep it short, callers and actions may wait."""
         with self.session.transaction(self._doing) as connection:

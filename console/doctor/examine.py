@@ -14,7 +14,13 @@ from console.catalog import Queue
 from console.designs import Flow
 from console.doctor.common import FULL_SHARE, fills
 from console.doctor.consumers import SILENT, ConsumerMemory, naming
-from console.doctor.consumption import STOPPED, UNPROVEN, Consumption, ConsumptionVerdict
+from console.doctor.consumption import (
+    STOPPED,
+    SUBSCRIBER,
+    UNPROVEN,
+    Consumption,
+    ConsumptionVerdict,
+)
 from console.doctor.examination import (
     PATIENCE_SECONDS,
     Examination,
@@ -176,9 +182,9 @@ def _diagnosed(
     findings, unproven = _by_families(examination)
     if consumed.why:
         examination.unseen.append(f"consumption not known: {consumed.why}")
-    if consumed.finding is not None:
-        stopped = naming(consumed.finding, memory.popped_last(queue))
-        findings.append(stopped.dated(examination.now))
+    if consumed.findings:
+        stopped = [naming(one, memory.popped_last(queue)) for one in consumed.findings]
+        findings += [one.dated(examination.now) for one in stopped]
     elif silent is not None:  # where all have stopped, that is told of each
         findings.append(silent)
     found = [
@@ -191,7 +197,7 @@ def _diagnosed(
     ordered = sorted(found, key=lambda one: (-one.level, -one.code.severity))
     told = tuple(_with_command(queue, finding) for finding in ordered)
     if consumed.state in UNPROVEN:
-        unproven.add(STOPPED.name)
+        unproven |= {STOPPED.name, SUBSCRIBER.name}
     if consumers_unseen:
         examination.unseen.append(f"consumers: {consumers_unseen}")
     if consumers_unseen or memory.is_new(queue):
@@ -223,5 +229,6 @@ def _with_command(queue: Queue, finding: Finding) -> Finding:
     """What only the doctor repairs, it repairs on the command line too."""
     if finding.repair is None:
         return finding
-    fix = command(queue, "doctor", "--fix", "--code", finding.code.name)
+    of = ("--subscriber", finding.subscriber) if finding.subscriber else ()
+    fix = command(queue, "doctor", "--fix", "--code", finding.code.name, *of)
     return replace(finding, command=finding.repair.command or fix)

@@ -14,7 +14,7 @@ from console.doctor import (
     sessions,
 )
 from console.doctor.consumers import SILENT
-from console.doctor.consumption import STOPPED
+from console.doctor.consumption import STOPPED, SUBSCRIBER
 from console.doctor.finding import Code
 
 FAMILIES = (
@@ -28,7 +28,7 @@ CODES: tuple[Code, ...] = tuple(
     sorted(
         (
             *(code for family in FAMILIES[:-1] for code in family.codes),
-            *(STOPPED, SILENT, *common.FAMILY.codes),
+            *(STOPPED, SUBSCRIBER, SILENT, *common.FAMILY.codes),
         ),
         key=lambda code: -code.severity,
     )

@@ -143,9 +143,14 @@ class Finding:
         return self.summary.partition("; the first:")[0]
 
     @property
+    def subscriber(self) -> str:
+        """Of a ring that has some: whose finding it is; empty: the whole queue's."""
+        return str(self.evidence.get("subscriber") or "")
+
+    @property
     def which(self) -> str:
-        """Of several of its code: the figure whose limit it is about."""
-        return str(self.evidence.get("figure", ""))
+        """Of several of its code: the figure whose limit it is about, or the subscriber."""
+        return str(self.evidence.get("figure") or self.subscriber)
 
     @property
     def level(self) -> Severity:
@@ -166,13 +171,21 @@ class Finding:
             return ""
         return f"needs your judgement: {self.judgement or self.code.judgement}"
 
+    def of_subscriber(self, name: str) -> "Finding":
+        """It is about what one subscriber of a ring has; empty: the same."""
+        if not name:
+            return self
+        evidence = {"subscriber": name, **self.evidence}
+        return replace(self, summary=f"{name}: {self.summary}", evidence=evidence)
+
     @property
-    def shown(self) -> Mapping[str, object]:
-        """The evidence for a reader: an estimate is marked as one."""
-        return {
-            name: _estimate(value) if name in self.estimated else value
+    def evidence_lines(self) -> list[str]:
+        """The evidence for a reader, several lines for a list of things; `≈` is an estimate."""
+        return [
+            line
             for name, value in self.evidence.items()
-        }
+            for line in _lines(name, _estimate(value) if name in self.estimated else value)
+        ]
 
     def as_json(self) -> dict[str, object]:
         """The stable object of `doctor --json`."""
@@ -196,6 +209,32 @@ class Finding:
             "estimated": list(self.estimated),
             "silenced": None if self.silenced is None else self.silenced.as_json(),
         }
+
+
+_MOST = 20
+"""Lines of one piece of evidence; the doctor keeps it short itself."""
+
+
+def _lines(name: str, value: object) -> list[str]:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        if any(isinstance(one, Mapping) for one in value):
+            lines = [f"{name}: {_flat(one)}" for one in value[:_MOST]]
+            left = len(value) - len(lines)
+            return [*lines, f"and {left} more"] if left else lines
+        return [f"{name}: {_flat(value)}"]
+    return f"{name}: {_flat(value)}".splitlines()[:_MOST]
+
+
+def _flat(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "?", True: "yes", False: "no"}[value]
+    if isinstance(value, (int, float)):
+        return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
+    if isinstance(value, Mapping):
+        return "  ".join(f"{name} {_flat(one)}" for name, one in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ", ".join(map(_flat, value)) or "none"
+    return str(value)
 
 
 def _estimate(value: object) -> object:

@@ -49,9 +49,12 @@ _JUDGED = {Order.STRICT, Order.LAX, Order.NUMBERS, Order.DUE}
 
 
 def applies(queue: Queue) -> bool:
-    """Whether its pops are kept, in an order that means something."""
+    """Whether its pops are kept, in an order that means something.
+
+    A ring with subscribers archives a message once all have popped it: no pop has a row there.
+    """
     kept = queue.options.get("archive_at_pop") == "on" and queue.kind is Kind.INSTALLED
-    return kept and queue.design.order_with(queue.options) in _JUDGED
+    return kept and not queue.subscribers and queue.design.order_with(queue.options) in _JUDGED
 
 
 @dataclass(frozen=True)

@@ -31,13 +31,16 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 
-def repairs_of(diagnosis: Diagnosis, rights: Rights, codes: Collection[str] = ()) -> list[Repair]:
+def repairs_of(
+    diagnosis: Diagnosis, rights: Rights, codes: Collection[str] = (), subscriber: str = ""
+) -> list[Repair]:
     """Those that the connection may, the gravest finding's first: those that run by themselves, or
-    of findings that are named all."""
+    of findings that are named all. `subscriber`: of its findings only."""
     found = [
         finding.repair
         for finding in diagnosis.findings
         if finding.repair is not None
+        and subscriber in {"", finding.subscriber}
         and (finding.code.name in codes if codes else finding.repair.unattended)
     ]
     return [repair for repair in found if repair.rights <= rights]
@@ -103,6 +106,8 @@ def release_claims(
         "unknown": ("--unknown",),
         "alive": ("--force", *_filtered(stuck_after_seconds)),
     }[how]
+    if queue.subscriber:
+        words = (*words, "--subscriber", queue.subscriber)
     return ByVerb(
         queue,
         "release",
@@ -165,6 +170,18 @@ def relay(queue: Queue) -> ByVerb:
         "relay",
         ("--yes", queue.name),
         "renumber all live messages (relay)",
+        wants_name=True,
+        rights=Rights.ADMIN,
+    )
+
+
+def skip(queue: Queue, subscriber: str) -> ByVerb:
+    """Only its operator knows whether it comes back for what it owes."""
+    return ByVerb(
+        queue,
+        "skip",
+        ("--to", "now", subscriber),
+        f"let go what {subscriber} owes, into the archive (skip)",
         wants_name=True,
         rights=Rights.ADMIN,
     )

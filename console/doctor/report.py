@@ -38,6 +38,7 @@ def markdown(
             *_head(diagnosis),
             *_decisions(figures),
             *_figures(figures),
+            *_subscribers(figures),
             *_findings(diagnosis, zone),
             *_notes(notes, zone),
             *_actions(actions, zone),
@@ -71,6 +72,18 @@ def _figures(figures: QueueSnapshot | None) -> Iterator[str]:
     yield ""
 
 
+def _subscribers(figures: QueueSnapshot | None) -> Iterator[str]:
+    found = () if figures is None else figures.subscribers or ()
+    for at, one in enumerate(found):
+        names, values = zip(*one.figures, strict=True)
+        if at == 0:
+            yield f"| subscriber | {' | '.join(names)} |"
+            yield f"| --- |{' ---: |' * len(names)}"
+        yield f"| {_text(one.subscriber)} | {' | '.join(values)} |"
+    if found:
+        yield ""
+
+
 def _figure(figures: QueueSnapshot, name: str) -> str:
     value = getattr(figures, name)
     if value is None:
@@ -99,8 +112,8 @@ def _findings(diagnosis: Diagnosis, zone: tzinfo | None) -> Iterator[str]:
         for head, words in (("Cause", finding.cause), ("Consequence", finding.consequence)):
             if words:
                 yield f"- {head}: {_text(words)}"
-        for name, value in finding.shown.items():
-            yield f"- {_text(name)}: {_text(str(value))}"
+        for line in finding.evidence_lines:
+            yield f"- {_text(line)}"
         if finding.repair is not None:
             yield f"- Repair: {_text(finding.repair.summary)} ({_code(finding.command)})"
         else:

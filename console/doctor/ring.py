@@ -1,12 +1,12 @@
 """The ring: slots and sequences that contradict themselves, no room; and its lost numbers."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from console import sql
-from console.catalog import Kind
+from console.catalog import Kind, Queue
 from console.designs import Flow
 from console.doctor import ring_contents, ring_losses
 from console.doctor.examination import Examination, Family, command
@@ -135,21 +135,51 @@ def _ring(examination: Examination) -> Iterator[Finding]:
     if life.recovering:
         examination.unseen.append("lost numbers: a standby does not know its primary's sequences")
         return
-    with gated(examination) as connection:
-        (now,) = examination.fetch(connection, Structure, "structure")
-    # Behind the numbers in use, what looks lost would only be that.
-    lost = Losses() if now.behind else losses(examination)
-    examination.unseen.extend(lost.unseen())
-    ring = Ring(examination, life, now, lost)
-    for found in (ring_losses.beyond, ring_losses.orphans, _slots, _missing, _behind):
-        yield from found(ring)
+    queue = examination.queue
+    rings = [_seen_as(examination, queue, view, life) for view in queue.views]
+    whole = rings[0]
+    if queue.subscribers:
+        whole = Ring(examination, queue, queue, life, _structure(examination), Losses())
+    slowest = min(rings, key=lambda ring: ring.now.next_pop)
+    yield from _of_each(rings, ring_losses.beyond, ring_losses.orphans)
+    yield from _of_each([whole], _slots, _missing)
+    yield from _of_each(rings, *([_unseen_slots] if queue.subscribers else []), _behind)
     yield from _sequences(examination)
     halves = list(ring_contents.astray(examination))
     yield from (one for one in halves if one.code is ring_contents.SLOT)
-    yield from _room(ring)
+    yield from _of_each([slowest], _room)
     yield from (one for one in halves if one.code is ring_contents.CONTENT)
-    for found in (_laps, ring_losses.spent, _stranded, ring_losses.holes, ring_losses.voids):
-        yield from found(ring)
+    yield from _of_each(rings, _laps, ring_losses.spent, _stranded, ring_losses.holes)
+    yield from _of_each(rings, ring_losses.voids)
+
+
+def _structure(examination: Examination) -> Structure:
+    with gated(examination) as connection:
+        (now,) = examination.fetch(connection, Structure, "structure")
+    return now
+
+
+def _seen_as(examination: Examination, whole: Queue, view: Queue, life: Life) -> Ring:
+    patience_seconds = examination.patience_seconds / len(whole.views)
+    with examination.seen_as(view, patience_seconds):
+        now = _structure(examination)
+        # Behind the numbers in use, what looks lost would only be that.
+        lost = Losses() if now.behind else losses(examination)
+    of = f"{view.subscriber}: " * bool(view.subscriber)
+    examination.unseen.extend(of + line for line in lost.unseen())
+    return Ring(examination, whole, view, life, now, lost)
+
+
+def _of_each(
+    rings: Sequence[Ring], *checks: Callable[[Ring], Iterator[Finding]]
+) -> Iterator[Finding]:
+    """The findings of each check, the gravest of all subscribers first."""
+    for check in checks:
+        found: list[Finding] = []
+        for ring in rings:
+            with ring.examination.seen_as(ring.view):
+                found += [one.of_subscriber(ring.view.subscriber) for one in check(ring)]
+        yield from sorted(found, key=lambda one: -one.code.severity)
 
 
 def _can(examination: Examination, statement: str) -> bool:
@@ -201,30 +231,49 @@ def _missing(ring: Ring) -> Iterator[Finding]:
     )
 
 
+def _unseen_slots(ring: Ring) -> Iterator[Finding]:
+    """A subscriber pops by rows of its own, one a slot."""
+    missing = ring.examination.ask(Missing, "missing_slots")
+    if count := sum(run.last - run.first + 1 for run in missing):
+        yield Finding(
+            MISSING,
+            f"{numbered(count, 'slot')} of {ring.now.size:,} without its row in popped",
+            evidence={"missing": [[run.first, run.last] for run in missing[:100]]},
+            cause="rows were deleted, and not by a relay",
+            consequence="it never pops what lies in these slots, and pushes do not wait for it",
+            repair=AddSlots(ring.view, count),
+        )
+
+
 def _behind(ring: Ring) -> Iterator[Finding]:
-    examination, now = ring.examination, ring.now
-    if now.behind:
+    now = ring.now
+    first = ring.view == ring.whole.views[0]
+    behind = now.behind if first else now.pops_behind  # all have the pushes in common
+    if behind:
         yield Finding(
             BEHIND,
             f"a sequence is behind: next push {now.next_push:,}, next pop {now.next_pop:,}, but "
-            + ", ".join(f"{name.replace('_', ' ')} {n:,}" for name, n in now.behind.items()),
+            + ", ".join(f"{name.replace('_', ' ')} {n:,}" for name, n in behind.items()),
             evidence={
                 "next_push": now.next_push,
                 "next_pop": now.next_pop,
                 "base": now.base,
-                **now.behind,
+                **behind,
             },
             cause="table and sequences are from different moments: a restored dump, or a sequence "
             "set by hand",
             consequence="numbers are handed out twice: pushes meet slots that are taken, ids are "
             "no longer unique, pops miss messages",
-            repair=Straighten(examination.queue),
+            repair=Straighten(ring.whole),
         )
 
 
 def _sequences(examination: Examination) -> Iterator[Finding]:
-    found = examination.ask(_Settings, "sequence_settings")
-    wrong = [s for s in found if s.cached > 1 or s.step != 1 or s.cycles]
+    found: dict[str, _Settings] = {}
+    for view in examination.queue.views:
+        with examination.seen_as(view):
+            found |= {one.sequence: one for one in examination.ask(_Settings, "sequence_settings")}
+    wrong = [s for s in found.values() if s.cached > 1 or s.step != 1 or s.cycles]
     if wrong:
         installed = examination.queue.kind is Kind.INSTALLED
         yield Finding(
@@ -292,7 +341,7 @@ def _stands_still(examination: Examination, now: Structure) -> bool:
 
 
 def _laps(ring: Ring) -> Iterator[Finding]:
-    examination, now = ring.examination, ring.now
+    now = ring.now
     # Pushes that race at full go a few numbers too far and say so: those are void.
     holes = total(ring.runs(Astray.HOLE))
     over = now.gap - now.voids_ahead - now.size
@@ -305,7 +354,7 @@ def _laps(ring: Ring) -> Iterator[Finding]:
             evidence=numbers | {"live": now.live, "holes": holes},
             cause="a sequence skipped numbers: see the holes",
             consequence=f"pushes return null although only {now.live:,} messages are in the ring",
-            repair=relay(examination.queue),
+            repair=relay(ring.whole),
         )
     waiting = -now.gap
     if waiting > now.size and total(ring.runs(Astray.SPENT)) <= now.size:
@@ -315,7 +364,7 @@ def _laps(ring: Ring) -> Iterator[Finding]:
             evidence=numbers | {"parked": now.parked},
             cause="a sequence was changed, or table and sequences are from different moments",
             consequence="every pop checks parked numbers in vain",
-            repair=relay(examination.queue),
+            repair=relay(ring.whole),
         )
 
 
@@ -342,7 +391,7 @@ def _stranded(ring: Ring) -> Iterator[Finding]:
             + (f"; {holes:,} of them are holes" if holes else ""),
             consequence="they wait for their turn, and others overtake them",
             since=min(one.pushed_at for one in left),
-            repair=ring.mend(Astray.PARKED_HOLE) if holes else relay(examination.queue),
+            repair=ring.mend(Astray.PARKED_HOLE) if holes else relay(ring.whole),
         )
 
 

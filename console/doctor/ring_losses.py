@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from console import sql
+from console.catalog import Queue
 from console.doctor import ring_proof as causes
 from console.doctor.examination import Examination
 from console.doctor.finding import Code, Finding, Repair
@@ -67,7 +68,12 @@ STALE_VOID = Code(
 
 @dataclass(frozen=True)
 class Ring:
+    """A ring as whoever pops from it has it: of several subscribers, one."""
+
     examination: Examination
+    whole: Queue
+    view: Queue
+    """The same where it has no subscribers."""
     life: Life
     now: Structure
     lost: Losses
@@ -78,7 +84,7 @@ class Ring:
     def mend(self, *kinds: Astray) -> Mend:
         counts = {kind: total(self.runs(kind)) for kind in kinds}
         found = {kind: count for kind, count in counts.items() if count}
-        return Mend(self.examination.queue, found, self.examination.patience_seconds)
+        return Mend(self.view, found, self.examination.patience_seconds)
 
 
 def _lost(
@@ -121,7 +127,7 @@ def beyond(ring: Ring) -> Iterator[Finding]:
             runs,
             f"{total(runs):,} pop numbers were consumed ahead of the pushes, in {size:,} slots",
             "the next messages fill the whole ring, and no pop asks for any of them",
-            relay(ring.examination.queue),
+            relay(ring.whole),
         )
 
 

@@ -1,5 +1,7 @@
 """A ring's slots as data: ranges by state."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -181,15 +183,21 @@ class Structure:
     @property
     def behind(self) -> dict[str, int]:
         """Numbers in use that a sequence has not reached, by what they are of."""
-        pushed = {
+        return self.pushes_behind | self.pops_behind
+
+    @property
+    def pushes_behind(self) -> dict[str, int]:
+        numbers = {
             "highest_message": self.highest,
             "highest_void": self.highest_void,
             "base": self.base - 1,
         }
-        popped = {"highest_parked": self.highest_parked, "base_of_pops": self.base - 1}
-        return {name: n for name, n in pushed.items() if n >= self.next_push} | {
-            name: n for name, n in popped.items() if n >= self.next_pop
-        }
+        return {name: n for name, n in numbers.items() if n >= self.next_push}
+
+    @property
+    def pops_behind(self) -> dict[str, int]:
+        numbers = {"highest_parked": self.highest_parked, "base_of_pops": self.base - 1}
+        return {name: n for name, n in numbers.items() if n >= self.next_pop}
 
 
 @dataclass(frozen=True)
@@ -229,6 +237,10 @@ class SlotMap:
     next_pop: int | None
     """The number that the next pop draws; None: hidden from this login."""
     next_push: int | None
+    subscriber: str = ""
+    """As whom it is seen."""
+    subscribers: tuple[SlotMap, ...] = ()
+    """Of a ring that has some: as each has it. The whole is then as the slowest has it."""
 
 
 def slot_map(database: Database, queue: Queue, *, patience_seconds: float = 0.5) -> list[SlotRange]:
@@ -241,6 +253,14 @@ def whole_map(database: Database, queue: Queue, *, patience_seconds: float = 0.5
     Numbers whose callers are still open after `patience_seconds` count as under way. RefusedError
     on a standby.
     """
+    if queue.subscribers and not queue.subscriber:
+        patience_seconds /= len(queue.subscribers)
+        maps = tuple(
+            whole_map(database, one, patience_seconds=patience_seconds) for one in queue.views
+        )
+        known = [one for one in maps if one.next_pop is not None]
+        slowest = min(known or maps, key=lambda one: one.next_pop or 0)
+        return replace(slowest, subscribers=maps)
     with open_examination(database, queue, patience_seconds=patience_seconds) as examination:
         (life,) = examination.ask(Life, "life")
         if life.recovering:
@@ -261,7 +281,7 @@ def whole_map(database: Database, queue: Queue, *, patience_seconds: float = 0.5
             (extent,) = examination.fetch(connection, _Extent, "extent")
     next_push = None if extent.last is None else extent.last + 1
     ranges = tuple(_with_gaps(found, extent.slots))
-    return SlotMap(ranges, extent.slots, extent.first, next_push)
+    return SlotMap(ranges, extent.slots, extent.first, next_push, queue.subscriber)
 
 
 def _with_gaps(found: list[SlotRange], size: int) -> Iterator[SlotRange]:

@@ -66,7 +66,8 @@ class Mend(OwnRepair):
     @property
     def summary(self) -> str:
         """`park 21 orphans`."""
-        return ", ".join(_WAYS[kind].words(n) for kind, n in self.found.items())
+        words = ", ".join(_WAYS[kind].words(n) for kind, n in self.found.items())
+        return words + f" of {self.queue.subscriber}" * bool(self.queue.subscriber)
 
     def plan(self, database: Database) -> Sequence[str]:
         """Which numbers it would repair as things stand."""
@@ -158,9 +159,23 @@ class AddSlots(OwnRepair):
 
     @property
     def summary(self) -> str:
+        name = self.queue.subscriber
+        if name:
+            return f"add {numbered(self.count, 'row')} of {name} to popped"
         return f"add {numbered(self.count, 'empty slot')}"
 
+    @property
+    def unattended(self) -> bool:
+        """Not where a subscriber may get again what it has popped."""
+        return not self.queue.subscriber
+
     def plan(self, database: Database) -> Sequence[str]:  # noqa: ARG002  # of the protocol
+        name = self.queue.subscriber
+        if name:
+            return [
+                f"{self.summary}; whether it popped what lies in these slots is not known: {name} "
+                "gets it, again perhaps, once the numbers that it drew are parked as orphans"
+            ]
         return [f"{self.summary}; the messages in them were deleted with their rows and stay lost"]
 
     def run(self, database: Database) -> Sequence[str]:
@@ -168,6 +183,13 @@ class AddSlots(OwnRepair):
         with audit.recorded(database, f"repair the ring {self.queue.name!r}", subject) as act:
             scope = self.queue.scope(database.product)
             sql.values(act.connection, int, f"{self.queue.design.name}.gate", scope)
+            if self.queue.subscriber:
+                n = sql.row(act.connection, _Count, f"{self.queue.design.name}.add_popped", scope)
+                left = {"added meanwhile": n.selected - n.done} if n.selected > n.done else {}
+                ledger = Ledger(n.selected, n.done, n.done, left)
+                act.record.batch(act.connection, ledger.require_balance())
+                act.detail = f"{n.done} rows of {self.queue.subscriber} added to popped"
+                return [act.detail]
             count = add_slots(database, self.queue, act)
             act.detail = f"{count} empty slots added"
         return [f"added {numbered(count, 'empty slot')}"]

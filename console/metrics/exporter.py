@@ -58,6 +58,13 @@ COUNTERS: tuple[tuple[str, str, str], ...] = (
     ("pushed", "pushed_messages", "Messages pushed since the exporter's first sample."),
     ("popped", "popped_messages", "Messages popped since the exporter's first sample."),
 )
+SUBSCRIBER_GAUGES: tuple[tuple[str, str, str, str], ...] = (
+    ("gap", "gap_messages", "messages", "Numbers that a subscriber of a ring has not drawn yet."),
+    ("ready", "ready_messages", "messages", "Messages that the subscriber can pop now."),
+    ("parked", "parked_pops", "", "Its pops that wait for the message of their number."),
+    ("age_seconds", "age_seconds", "seconds", "Age of the oldest message that it can pop."),
+)
+"""Field of a subscriber's snapshot -> name after `dbq_subscriber_`, unit, help."""
 LATENCIES = {
     "waiting": "How long messages waited for their first pop",
     "processing": "How long work on messages took, from the pop to done or error",
@@ -103,8 +110,31 @@ def families(seen: Sequence[ConnectionState]) -> Iterator[Metric]:
         QUEUE,
         ((_labels(queue), 1.0) for queue in readable if queue.paused),
     )
+    yield from _of_subscribers(readable)
     yield from _of_findings([one for one in seen if one.up])
     yield from _of_consumers([one for one in seen if one.up])
+
+
+def _of_subscribers(queues: Sequence[QueueSnapshot]) -> Iterator[Metric]:
+    of = [
+        ([*_labels(queue), one.subscriber], one)
+        for queue in queues
+        for one in queue.subscribers or ()
+    ]
+    labels = (*QUEUE, "subscriber")
+    for field, name, unit, words in SUBSCRIBER_GAUGES:
+        values = ((named, getattr(one, field)) for named, one in of)
+        yield _gauge(f"dbq_subscriber_{name}", words, labels, values, unit)
+    counter = CounterMetricFamily(
+        "dbq_subscriber_popped_messages",
+        "Messages popped by the subscriber, or skipped, since the exporter's first sample.",
+        labels=labels,
+        unit="messages",
+    )
+    for named, one in of:
+        if one.popped is not None:
+            counter.add_metric(named, one.popped)
+    yield counter
 
 
 def _quantiles(

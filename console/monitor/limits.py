@@ -8,6 +8,7 @@ from typing import Generic, Protocol, TypeVar
 
 from console.catalog import STUCK_AFTER_SECONDS
 from console.formats import count, duration
+from console.monitor.subscribers import SubscriberSnapshot
 
 N = TypeVar("N", int, float)
 
@@ -120,6 +121,9 @@ class Figures(Protocol):
     @property
     def estimated(self) -> tuple[str, ...]: ...
 
+    @property
+    def slowest(self) -> SubscriberSnapshot | None: ...
+
 
 @dataclass(frozen=True)
 class Exceeded:
@@ -131,6 +135,8 @@ class Exceeded:
     limit: float
     level: Severity
     estimated: bool = False
+    subscriber: str = ""
+    """The slowest one, whose figure it is."""
 
     def as_json(self) -> dict[str, object]:
         """The stable object of `status --json`."""
@@ -146,9 +152,9 @@ class Exceeded:
         """The figure, for a screen: `12,480 ready`, `93 % full`."""
         if self.figure == "gap_share":
             # Never rounded up: at 99.9 % it still takes pushes.
-            return (
-                "full: it takes no more pushes" if self.value >= 1 else f"{_share(self.value)} full"
-            )
+            by = f", {self.subscriber} is slowest" if self.subscriber else ""
+            full = "full: it takes no more pushes"
+            return (full if self.value >= 1 else f"{_share(self.value)} full") + by
         if self.figure == "age":
             return f"oldest {duration(self.value)}"
         noun = {"depth": "ready", "errors": "in error", "stuck": "stuck"}[self.figure]
@@ -175,7 +181,8 @@ def judge(figures: Figures, thresholds: Thresholds) -> tuple[Exceeded, ...]:
 
 def _exceeded(figures: Figures, thresholds: Thresholds) -> Iterator[Exceeded]:
     if found := thresholds.gap_share.exceeded(share := _filled(figures)):
-        yield Exceeded("gap_share", share or 0.0, found[1], found[0])
+        by = slowest_name(figures)
+        yield Exceeded("gap_share", share or 0.0, found[1], found[0], subscriber=by)
     if found := thresholds.depth.exceeded(figures.ready):
         estimated = "ready" in figures.estimated
         yield Exceeded("depth", figures.ready or 0, found[1], found[0], estimated)
@@ -184,6 +191,11 @@ def _exceeded(figures: Figures, thresholds: Thresholds) -> Iterator[Exceeded]:
     if found := thresholds.errors_of(figures).exceeded(figures.errors):
         estimated = "errors" in figures.estimated
         yield Exceeded("errors", figures.errors or 0, found[1], found[0], estimated)
+
+
+def slowest_name(figures: Figures) -> str:
+    """The subscriber whose gap a ring's gap is; empty: it has none, or nobody knows."""
+    return "" if figures.slowest is None else figures.slowest.subscriber
 
 
 def _filled(figures: Figures) -> float | None:

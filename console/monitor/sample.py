@@ -16,7 +16,7 @@ from console import catalog, sql
 from console.catalog import Acting, Kind, Queue
 from console.clock import elapsed, utc
 from console.decisions import Decision
-from console.engines import Database, Product, Session, Timeouts, patience, product_of
+from console.engines import Database, Session, Timeouts, patience, product_of
 from console.errors import ConnectionFailedError, ConsoleError
 from console.monitor import figures, known_queues, owners, silences
 from console.monitor.figures import COUNTED, STATES, Key, StatusRow, key_of
@@ -32,6 +32,7 @@ from console.monitor.sample_queries import (
     be_careful,
     groups,
 )
+from console.monitor.subscribers import SubscriberRow, SubscriberRows
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -66,6 +67,7 @@ Estimates = Mapping[str, float | None]
 def estimates(
     connection: Connection,
     wanted: Sequence[tuple[Queue, StatusRow]],
+    memory: Memory,
     *,
     counts_rows: bool = True,
 ) -> dict[Key, Estimates]:
@@ -73,23 +75,18 @@ def estimates(
 
     `counts_rows`: whether the login may read the engine's counters of rows.
     """
-    counters = "yes" if counts_rows else "no"
-    parts = [_part(product_of(connection), queue, row, counters) for queue, row in wanted]
+    product, counters = product_of(connection), "yes" if counts_rows else "no"
+    parts = []
+    for queue, row in wanted:
+        # Where the first ready rows were not to be had in time, nor are they looked for here.
+        limit = {} if row.ready is not None else {"ready_limit": "0"}
+        values = {"counters": counters, "over": "|".join(row.over()), **limit}
+        parts.append(memory.part(product, queue, "estimate", values))
     rows = sql.union(connection, EstimateRow, parts)
     found = {
         (row.schema, row.queue): {state: getattr(row, state) for state in STATES} for row in rows
     }
     return {key_of(queue): found[key_of(queue)] for queue, _ in wanted}
-
-
-def _part(product: Product, queue: Queue, row: StatusRow, counters: str) -> sql.UnionMember:
-    # Where the first ready rows were not to be had in time, they are not looked for here either.
-    values = {} if row.ready is not None else {"ready_limit": "0"}
-    return sql.part(
-        f"{queue.design.name}.estimate",
-        product.dialect,
-        queue.scope(product, counters=counters, **values),
-    )
 
 
 __all__ = [
@@ -137,6 +134,8 @@ class QueueSample:
     """Which of its findings operators have silenced or acknowledged."""
     latency: Latency | None = None
     """How long its messages waited and work on them took; None: nobody knows its design."""
+    subscribers: SubscriberRows | None = None
+    """None: not known, or it has none."""
 
 
 @dataclass(frozen=True)
@@ -191,6 +190,7 @@ def take_sample(
             claims = more.claims(known_here, seen)
             estimated, shallow = more.estimates(known_here, seen)
             archived = more.archived(known_here)
+            subscribers = more.subscribers(known_here)
             broken = more.broken(known_here, seen)
             latency = more.latency([one for one in known_here if seen[key_of(one)].row is not None])
             seen |= look.at(shallow)
@@ -221,6 +221,7 @@ def take_sample(
                 moment=moment,
                 silences=silences.of_queue(known.decisions, queue),
                 latency=latency.get(key_of(queue)),
+                subscribers=subscribers.get(key_of(queue)),
             )
             for queue in queues
         ),
@@ -287,7 +288,7 @@ class _More:
         counts_rows = self.database.capabilities.counts_rows
 
         def ask(connection: Connection, some: Sequence[tuple[Queue, StatusRow]]) -> None:
-            found.update(estimates(connection, some, counts_rows=counts_rows))
+            found.update(estimates(connection, some, self.memory, counts_rows=counts_rows))
 
         self._ask(wanted, "estimate depths", ask)
         for queue, row in wanted:
@@ -310,6 +311,31 @@ class _More:
             found.update({(row.schema, row.queue): row.done for row in rows})
 
         self._ask(self._with("archive_estimate", queues), "look at archives", ask)
+        return found
+
+    def subscribers(self, queues: Sequence[Queue]) -> dict[Key, SubscriberRows]:
+        """What each subscriber has, of each queue that has some."""
+        found: dict[Key, SubscriberRows] = {}
+        wanted = [
+            queue
+            for queue in queues
+            if queue.subscribers
+            and not queue.subscriber
+            and self.memory.may_try(queue, "subscribers")
+        ]
+
+        def ask(connection: Connection, some: Sequence[Queue]) -> None:
+            product, started = self.database.product, elapsed()
+            parts = [self.memory.part(product, one, "subscriber_status", {}) for one in some]
+            rows = sql.union(connection, SubscriberRow, parts)
+            found.update(SubscriberRows.by_queue(rows, (started + elapsed()) / 2))
+
+        self._ask(wanted, "read what subscribers have", ask)
+        for queue in wanted:
+            if key_of(queue) in found:
+                self.memory.was_quick(queue, ["subscribers"])
+            else:
+                self.memory.was_slow(queue, "subscribers")
         return found
 
     def broken(self, queues: Sequence[Queue], seen: Mapping[Key, SampledRow]) -> dict[Key, str]:

@@ -18,6 +18,7 @@ from console.monitor.memory import Memory
 from console.monitor.sample import SAMPLING_TIMEOUTS, DatabaseSample, QueueSample, take_sample
 from console.monitor.sample_queries import StuckAfter
 from console.monitor.snapshot import QueueSnapshot, snapshot
+from console.monitor.subscribers import SubscriberWindows
 from console.rights import Login
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ class Sampler:
         self._life = ""
         self._probed: object = None
         self._found: Login | None = None
-        self._windows: dict[tuple[str, str, str], RateWindow] = {}
+        self._windows: dict[object, tuple[RateWindow, SubscriberWindows]] = {}
         self._last = Reading(database.label)
         self._idle = _Idle()
         self._retry_seconds = _FIRST_RETRY_SECONDS
@@ -216,14 +217,19 @@ class Sampler:
                 self._database.probe_again()
             self._life = sample.life
         shown: list[QueueSnapshot] = []
-        windows: dict[tuple[str, str, str], RateWindow] = {}
+        windows: dict[object, tuple[RateWindow, SubscriberWindows]] = {}
         for seen in sample.queues:
-            key = (seen.queue.schema, seen.queue.name, seen.queue.design.name)
-            window = self._windows.get(key) or RateWindow(seen.queue.design.flow)
-            windows[key] = window
+            queue = seen.queue
+            # Who comes or goes may make another one the slowest: nothing was popped by that.
+            key = (queue.schema, queue.name, queue.design.name, queue.subscribers)
+            window, of_subscribers = windows[key] = self._windows.get(key) or (
+                RateWindow(queue.design.flow),
+                SubscriberWindows(),
+            )
             at = sample.taken_at if seen.taken_at is None else seen.taken_at
             rates = window.add(at, seen.row, counts_rows=sample.counts_rows)
-            shown.append(snapshot(seen, sample.connection, rates))
+            by_subscriber = of_subscribers.add(seen.subscribers, seen.row)
+            shown.append(snapshot(seen, sample.connection, rates, by_subscriber))
         self._windows = windows
         return Reading(
             sample.connection,
@@ -264,7 +270,9 @@ def _lasting(seen: QueueSample) -> object:
     row = None if seen.row is None else replace(seen.row, age_seconds=None)
     owners = tuple((claim.id, claim.attempts, claim.owner) for claim in seen.claims or ())
     sessions = frozenset(holder.session for holder in seen.holders or ())
-    return seen.queue.label, seen.queue.design.name, row, seen.problem, owners, sessions
+    by = () if seen.subscribers is None else seen.subscribers.rows
+    pops = tuple((one.subscriber, one.next_pop, one.parked) for one in by)
+    return seen.queue.label, seen.queue.design.name, row, seen.problem, owners, sessions, pops
 
 
 def _unforeseen(error: Exception) -> ConsoleError:

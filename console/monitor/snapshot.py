@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
+from types import MappingProxyType
 
 from console.catalog import Acting, Queue
 from console.decisions import Decision
@@ -12,6 +13,7 @@ from console.monitor.latency import Latency
 from console.monitor.limits import DEFAULTS, Thresholds, judge
 from console.monitor.owners import SHOWN, Claim, Holder
 from console.monitor.sample import QueueSample
+from console.monitor.subscribers import SubscriberSnapshot, full_in, slowest, subscribers
 
 __all__ = ["QueueSnapshot", "RateWindow", "Rates", "snapshot"]
 
@@ -78,6 +80,8 @@ class QueueSnapshot:
     popped: float | None = field(default=None, compare=False)
     latency: Latency | None = None
     """How long its messages waited, and work on them took."""
+    subscribers: tuple[SubscriberSnapshot, ...] | None = None
+    """Of a ring that has some. What the queue itself shows of numbers is the slowest one's."""
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -88,6 +92,11 @@ class QueueSnapshot:
     def paused(self) -> Decision | None:
         """Who has paused it; None: nobody."""
         return next((one for one in self.decisions if one.kind == "pause"), None)
+
+    @property
+    def slowest(self) -> SubscriberSnapshot | None:
+        """The subscriber whose gap is the queue's; None: it has none, or nobody knows."""
+        return slowest(self.subscribers)
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -118,20 +127,13 @@ class QueueSnapshot:
         return self.push_per_second - self.pop_per_second
 
     def _full_in(self, per_second: float | None, capacity: int | None = None) -> float | None:
-        size = self.capacity if capacity is None else capacity
-        if self.gap is None or size is None:
-            return None
-        if self.gap >= size:
-            return 0.0
-        if per_second is None or per_second <= 0:
-            return None
-        return (size - self.gap) / per_second
+        return full_in(self.gap, self.capacity if capacity is None else capacity, per_second)
 
     def as_json(self, thresholds: Thresholds = DEFAULTS) -> dict[str, object]:
         """The stable object of `status --json`: keys are added at the end, and never go."""
         hidden = {"problem", "slow", "claims", "holders", "held_seconds", "held_by"}
         hidden |= {"filling_per_second", "acting", "decisions", "silences", "moment"}
-        hidden |= {"pushed", "popped", "latency"}
+        hidden |= {"pushed", "popped", "latency", "subscribers"}
         shown: dict[str, object] = {
             f.name: getattr(self, f.name) for f in fields(self) if f.name not in hidden
         }
@@ -154,10 +156,18 @@ class QueueSnapshot:
             "acting": [one.as_json() for one in self.acting],
             "decisions": [one.as_json() for one in self.decisions],
             "latency": None if self.latency is None else self.latency.as_json(),
+            "subscribers": None
+            if self.subscribers is None
+            else [one.as_json() for one in self.subscribers],
         }
 
 
-def snapshot(sample: QueueSample, connection: str, rates: Rates | None = None) -> QueueSnapshot:
+def snapshot(
+    sample: QueueSample,
+    connection: str,
+    rates: Rates | None = None,
+    subscriber_rates: Mapping[str, Rates] = MappingProxyType({}),
+) -> QueueSnapshot:
     """The figures of one queue; without rates (a single look) those are unknown."""
     queue, row = sample.queue, sample.row
     applicable = _applicable(queue)
@@ -169,13 +179,16 @@ def snapshot(sample: QueueSample, connection: str, rates: Rates | None = None) -
     if queue.design.archives:
         counts["done"] = sample.archived
         estimated += ["done"] if sample.archived else []
+    seen_by = subscribers(sample.subscribers, row.capacity, subscriber_rates)
+    behind = slowest(seen_by)
     values: dict[str, object] = {
         **counts,
         "age_seconds": row.age_seconds,
         "push_per_second": rates.push,
         "pop_per_second": rates.pop,
         "capacity": row.capacity,
-        "gap": row.gap,
+        "gap": row.gap if behind is None else behind.gap,
+        "subscribers": seen_by,
         "claims": sample.claims,
         "holders": holders,
     }
@@ -191,6 +204,8 @@ def _applicable(queue: Queue) -> list[str]:
     names += ["age_seconds", "push_per_second", "pop_per_second"]
     if queue.design.flow is Flow.NUMBERS:
         names += ["gap", "capacity"]
+    if queue.subscribers and not queue.subscriber:
+        names.append("subscribers")
     if "claimed" in states:
         names.append("claims")
     return [*names, "holders"]
@@ -271,4 +286,5 @@ _FIGURES = (
     "capacity",
     "claims",
     "holders",
+    "subscribers",
 )

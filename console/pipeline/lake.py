@@ -14,7 +14,7 @@ import json
 import os
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -199,11 +199,19 @@ class Lake:
             file.write(json.dumps(content, ensure_ascii=False).encode())
 
     @contextmanager
-    def writing(self, path: str, *, once: bool = False, temporary: str = "") -> Iterator[Any]:
+    def writing(
+        self,
+        path: str,
+        *,
+        once: bool = False,
+        temporary: str = "",
+        check: Callable[[str], None] | None = None,
+    ) -> Iterator[Any]:
         """A file that comes to be at the end of the body: durable, and under its name at once.
 
-        Where the body fails there is none, and one that was there stays. `temporary` is the name
-        that a crash would leave; it begins with `_`.
+        Where the body fails there is none, and one that was there stays; likewise where `check`
+        does, which is told where the file lies until then. `temporary` is the name that a crash
+        would leave; it begins with `_`.
         """
         folder, _, _ = path.rpartition("/")
         name = temporary or f"{_TEMPORARY}{uuid.uuid4().hex}"
@@ -213,6 +221,8 @@ class Lake:
             try:
                 with self._files.open_output_stream(self.path(beside)) as file:
                     yield file
+                if check is not None:
+                    check(beside)
                 self._publish(beside, path, folder, once=once)
             except BaseException:
                 with suppress(OSError):

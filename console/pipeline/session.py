@@ -224,6 +224,13 @@ def session(
             spark.stop()
 
 
+@contextmanager
+def tasks(name: str, master: str | None = None) -> Iterator[Tasks]:
+    """Tasks on a Spark session of their own, whose JVM does nothing but hand them out."""
+    with session(name, master, None if under_submit() else _QUICK_START) as spark:
+        yield OnSpark(spark)
+
+
 def start(
     name: str, master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> "SparkSession":
@@ -268,7 +275,7 @@ def start(
 
 def _spread(spark: "SparkSession") -> None:
     """A local master of spark-submit's gets as many parts as cores too, unless it says how many:
-    with Spark's own 200 a rollup of one day took twice as long."""
+    Spark's own 200 are many small ones."""
     context = spark.sparkContext
     local = (context.master or "").startswith("local")
     if under_submit() and local and not context.getConf().contains(_PARTITIONS):
@@ -286,10 +293,9 @@ _SETTINGS = {
     # Two attempts of one range at a time would be in each other's way, and gain nothing.
     "spark.speculation": "false",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
-    # Minutes of queues are many groups and small ones: sorting them instead, as Spark does from the
-    # 129th on, takes twice as long (rollup of 200,000 samples).
-    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "200000",
 }
+_QUICK_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""Half of what the JVM takes until its first tasks is to compile well what runs but once."""
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",

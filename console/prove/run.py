@@ -21,6 +21,7 @@ from console.bench.server import session_named
 from console.catalog import Queue, installed_queue
 from console.designs import Design, designs_on
 from console.designs.model import ARCHIVE_AT_POP, NOTIFY, PAYLOAD
+from console.designs.subscribers import refuse_subscribers
 from console.engines import Database, Product
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError, interrupt_behind
 from console.prove import calls, questions, repairs, rights
@@ -76,6 +77,7 @@ class Proof:
         """What the design is called in the report, and its queue."""
         product = self._database.product
         options = of.complete_options(given, product.name)
+        refuse_subscribers("prove", options)
         if "size" in options and "size" not in given:
             options["size"] = str(LARGEST_RING)
         name = f"{PROOF_PREFIX}{self._token}_{of.name}"

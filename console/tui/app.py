@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
-from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import Provider
 from textual.filter import LineFilter
@@ -19,6 +18,7 @@ from console.catalog import Queue
 from console.config.file_reader import FILTERS, QUEUE_FILTERS
 from console.doctor.watcher import Doctor, Examined, Watcher
 from console.monitor.sampler import Reading
+from console.tui.base_app import BaseApp
 from console.tui.bell import Bell
 from console.tui.context import Context, DiagnosesCame, Feed, ReadingCame, Setup
 from console.tui.dialogs.dialog import PasswordDialog, RunningDialog
@@ -44,7 +44,7 @@ def _palette() -> type[Provider]:
     return ConsoleCommands
 
 
-class ConsoleApp(App[None]):
+class ConsoleApp(BaseApp):
     """The whole console. Feeds, clock and terminal size are all that it needs from outside."""
 
     CSS_PATH = "console.tcss"
@@ -208,6 +208,7 @@ class ConsoleApp(App[None]):
         if watcher and (keys := store.unexplained(message.name, message.at)):
             watcher.explain([(schema, queue) for _, schema, queue in keys])
         self._draw()
+        self.call_after_refresh(self.prepare)
 
     def on_diagnoses_came(self, message: DiagnosesCame) -> None:
         examined = message.examined

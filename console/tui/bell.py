@@ -12,7 +12,7 @@ def critical(context: Context) -> Critical:
     """What nobody has silenced, at the connections where the bell is wanted."""
     return {
         row.key: (
-            row.examined_at is not None,
+            row.examined is not None,
             frozenset(
                 one.key
                 for one in row.findings

@@ -7,7 +7,7 @@ time, or nothing: what was not seen is a gap, and never filled in.
 import math
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from console.monitor.sampler import Reading
@@ -125,9 +125,10 @@ class _Course:
     def __init__(self, *, mean: bool) -> None:
         self.spans = tuple(_Cells(span, mean=mean) for span in SPANS)
 
-    def add(self, at: float, value: float) -> None:
-        for span, cells in zip(SPANS, self.spans, strict=True):
-            cells.add(span.cell(at), value)
+    def add(self, places: Sequence[int], value: float) -> None:
+        """`places`: the cell of the moment in each span."""
+        for cell, cells in zip(places, self.spans, strict=True):
+            cells.add(cell, value)
 
 
 class Series:
@@ -150,29 +151,33 @@ class Series:
             return
         pause = max(interval_seconds, reading.next_seconds or 0.0)
         reach = at + pause * _LATE_PAUSES + _LATE_SECONDS
-        for span, each in zip(SPANS, looks, strict=True):
-            each.add(span.cell(at), span.cell(reach))
+        places = [span.cell(at) for span in SPANS]
+        for span, place, each in zip(SPANS, places, looks, strict=True):
+            each.add(place, span.cell(reach))
         if reading.latency_seconds is not None:
             course = self._latencies.setdefault(connection, _Course(mean=False))
-            course.add(at, reading.latency_seconds)
+            course.add(places, reading.latency_seconds)
         there = set()
         for snapshot in reading.queues:
             key = (connection, snapshot.schema, snapshot.queue)
             there.add(key)
-            self._take_queue(key, snapshot, at)
+            self._take_queue(key, snapshot, at, places)
         self._forget({key for key in self._queues if key[0] == connection} - there)
 
-    def _take_queue(self, key: Key, snapshot: QueueSnapshot, at: float) -> None:
+    def _take_queue(
+        self, key: Key, snapshot: QueueSnapshot, at: float, places: Sequence[int]
+    ) -> None:
         self._seen_at[key] = at
         self._gone.pop(key, None)
         figures = self._queues.setdefault(key, {})
-        latencies = {} if snapshot.latency is None else snapshot.latency.figures
         named = {name: getattr(snapshot, name) for name in figures_of(snapshot)}
-        for name, value in (named | latencies).items():
+        if snapshot.latency is not None:
+            named |= snapshot.latency.figures
+        for name, value in named.items():
             if value is not None:
                 if name not in figures:
                     figures[name] = _Course(mean=name in _RATES)
-                figures[name].add(at, value)
+                figures[name].add(places, value)
 
     def _forget(self, missing: set[Key]) -> None:
         for key in sorted(missing - self._gone.keys()):

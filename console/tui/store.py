@@ -100,8 +100,13 @@ class _Row:
     findings: tuple[FindingView, ...] = ()
     since: tuple[tuple[float, bool], ...] = ()
     """Of each finding: since when by our clock, and whether perhaps for longer."""
-    examined_at: float | None = None
-    """When the doctor found these."""
+    examined: _Examined | None = None
+    """By which the doctor's were found."""
+
+    def stays(self, label: str, snapshot: QueueSnapshot, examined: _Examined | None) -> bool:
+        """Whether there is nothing new of it. What a finding says may count its seconds."""
+        same = self.examined is examined and self.label == label
+        return same and not self.findings and self.snapshot == snapshot
 
 
 @dataclass
@@ -235,10 +240,17 @@ class Store:
         names = Counter(snapshot.queue for snapshot in one.answer.queues)
         rows = []
         seen: dict[FindingKey, tuple[float, bool]] = {}
+        before = {row.key: row for row in one.rows}
         for snapshot in one.answer.queues:
             key = _key(one.name, snapshot)
-            thresholds = one.traits.thresholds(snapshot.queue)
             examined = one.examined.get(key)
+            twice = names[snapshot.queue] > 1
+            label = plain(f"{snapshot.schema}.{snapshot.queue}" if twice else snapshot.queue)
+            row = before.get(key)
+            if row is not None and row.stays(label, snapshot, examined):
+                rows.append(row)
+                continue
+            thresholds = one.traits.thresholds(snapshot.queue)
             judged = judge(snapshot, thresholds)
             found = of_queue(
                 key, snapshot, judged, None if examined is None else examined.diagnosis
@@ -248,12 +260,9 @@ class Store:
             found, since = _in_order(
                 (view, _since(view, examined, at, seen[view.key])) for view in found
             )
-            twice = names[snapshot.queue] > 1
-            label = f"{snapshot.schema}.{snapshot.queue}" if twice else snapshot.queue
             health = assess(snapshot, thresholds, judged)
             full_in = full_in_seconds(snapshot)
-            looked = None if examined is None else examined.at
-            rows.append(_Row(key, plain(label), snapshot, health, full_in, found, since, looked))
+            rows.append(_Row(key, label, snapshot, health, full_in, found, since, examined))
         one.rows, one.seen = tuple(rows), seen
 
     # What is known now.
@@ -318,7 +327,15 @@ class Store:
             view for one in self._connections.values() for view in self._queues_of(one, now)
         )
 
-    def _queues_of(self, one: _Connection, now: float) -> list[QueueView]:
+    def queue(self, key: QueueKey, now: float) -> QueueView | None:
+        """One of them; None: it is not there."""
+        one = self._connections.get(key[0])
+        found = [] if one is None else self._queues_of(one, now, key)
+        return found[0] if found else None
+
+    def _queues_of(
+        self, one: _Connection, now: float, only: QueueKey | None = None
+    ) -> list[QueueView]:
         if one.answer is None:
             return []
         link = self._link(one, now)
@@ -339,9 +356,10 @@ class Store:
                 diagnosis=examined.diagnosis if examined else None,
                 examined_seconds=max(0.0, now - examined.at) if examined else None,
                 examining=row.key in one.examining,
-                findings=_dated(row, place, stale, now),
+                findings=_dated(row, place, stale, now) if row.findings else (),
             )
             for row, examined in ((row, one.examined.get(row.key)) for row in one.rows)
+            if only is None or row.key == only
         ]
 
     def findings(self, now: float) -> tuple[FindingView, ...]:
@@ -452,8 +470,8 @@ def _dated(row: _Row, place: str, stale: float | None, now: float) -> tuple[Find
             place=place,
             stale_seconds=stale,
             told_seconds=None
-            if view.finding is None or view.live or row.examined_at is None
-            else max(0.0, now - row.examined_at),
+            if view.finding is None or view.live or row.examined is None
+            else max(0.0, now - row.examined.at),
         )
         for view, (since, longer) in zip(row.findings, row.since, strict=True)
     )

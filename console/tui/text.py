@@ -1,7 +1,7 @@
 """Text on a screen: made fit for a line, in tones by their meaning, drawn again when it changes."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, cast
 
 from rich.cells import cell_len, set_cell_size
 from rich.style import Style
@@ -14,6 +14,9 @@ from console.config.kinds import COLORS
 from console.errors import ConsoleError
 from console.monitor.limits import Severity
 from console.monitor.snapshot import QueueSnapshot
+
+if TYPE_CHECKING:
+    from console.tui.base_app import BaseApp
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -89,8 +92,6 @@ NAMES = (
     "group",
     *(f"mark-{color}" for color in COLORS),
 )
-TONE_CLASSES = {f"tone--{name}" for name in NAMES}
-"""The COMPONENT_CLASSES of a widget that styles text of its own."""
 
 SEVERITY_TONES = {Severity.WARNING: "warning", Severity.CRITICAL: "critical"}
 """What has no tone here is not grave."""
@@ -103,7 +104,7 @@ def tone(widget: Widget, name: str) -> Style:
     """The style of a tone; where the sheet gives it no background, the widget's own shows."""
     if not name:
         return Style.null()
-    return widget.get_component_rich_style(f"tone--{name}", partial=True)
+    return cast("BaseApp", widget.app).tone(name)
 
 
 def color_tone(color: str) -> str:
@@ -111,7 +112,7 @@ def color_tone(color: str) -> str:
     return f"mark-{color}" if color else ""
 
 
-class Lines(Static):
+class Words(Static):
     """Data, never markup. Only another number of lines lays the whole screen out again."""
 
     _said = Text()
@@ -126,12 +127,6 @@ class Lines(Static):
     def said(self) -> str:
         """What is shown, without its colours."""
         return self._said.plain
-
-
-class Words(Lines):
-    """Each tone costs a lookup in the style sheet at every restyling: not all lines have any."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = TONE_CLASSES
 
 
 class Paragraph(Words):

@@ -106,7 +106,7 @@ class QueueView:
     @property
     def unreachable(self) -> bool:
         """Whether its connection gives nothing but errors."""
-        return self.link in {Link.LOST, Link.FAILING}
+        return self.link is Link.LOST or self.link is Link.FAILING
 
     @property
     def why_stale(self) -> str:
@@ -136,22 +136,27 @@ class Trend:
     """The most that were ready, in buckets of time."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[int, int | None]] = deque(maxlen=TREND_CELLS)
+        self._seen: deque[int | None] = deque(maxlen=TREND_CELLS)
+        self._newest = 0
+        """The bucket of the last of them."""
 
     def add(self, at: float, ready: int | None) -> None:
         """Take in what was ready at a moment."""
         bucket = int(at // BUCKET_SECONDS)
-        if self._seen and self._seen[-1][0] == bucket:
-            before = self._seen.pop()[1]
+        if self._seen and bucket == self._newest:
+            before = self._seen.pop()
             known = [count for count in (before, ready) if count is not None]
             ready = max(known, default=None)
-        self._seen.append((bucket, ready))
+        elif self._seen:
+            self._seen.extend([None] * min(bucket - self._newest - 1, TREND_CELLS))
+        self._seen.append(ready)
+        self._newest = bucket
 
     def cells(self, now: float) -> tuple[int | None, ...]:
         """The last TREND_CELLS buckets, up to the one of now."""
-        last = int(now // BUCKET_SECONDS)
-        by_bucket = dict(self._seen)
-        return tuple(by_bucket.get(bucket) for bucket in range(last - TREND_CELLS + 1, last + 1))
+        passed = max(0, min(int(now // BUCKET_SECONDS) - self._newest, TREND_CELLS))
+        found = (*self._seen, *[None] * passed)[-TREND_CELLS:]
+        return (*[None] * (TREND_CELLS - len(found)), *found)
 
 
 # The filter of the queue table: free words and `field:value`, all of which must hold.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from console.bench.candidate import Load
+from console.bench.candidate import ROOM, Load
 from console.bench.message import SMALLEST
 from console.verbs.parameters import Parameter, WholeNumber
 from console.verbs.verb import Values, Verb, admin
@@ -75,7 +75,7 @@ BENCH = Verb(
         ),
         Parameter(
             "peers",
-            "All, none, or procrastinate,pgqueuer.",
+            "All, none, or some: pgmq,pgmq-read,procrastinate,pgqueuer.",
             default="none",
             metavar="all|none|P,P",
         ),
@@ -87,6 +87,12 @@ BENCH = Verb(
         Parameter("warmup", "Seconds before each.", Seconds(0.0), default="2"),
         Parameter("rounds", "Of each, in turn.", WholeNumber(1, 1000), default="3"),
         Parameter("ring-size", "Slots of a ring; several are compared.", NumberList()),
+        Parameter(
+            "subscribers",
+            "A ring with N subscribers beside N rings, pushed to in one transaction.",
+            WholeNumber(1, 32),
+            metavar="N",
+        ),
         Parameter(
             "held-xmin", "Keep one old transaction open: which designs slow down?", is_flag=True
         ),
@@ -130,10 +136,12 @@ def wanted(values: Values) -> tuple["BenchRequest", Load]:
         seconds=values["seconds"],
         warmup_seconds=values["warmup"],
         rounds=values["rounds"],
-        room=values.get("room", Load.room),
+        room=values.get("room", Load.room) or (ROOM if values["subscribers"] else 0),
         held_xmin=values["held_xmin"],
         with_console=values.get("with_console", False),
     )
     floor = values.get("floor", False) or values.get("against_pgbench", False)
     batches, sizes = values["batch"], values["ring_size"] or ()
-    return BenchRequest(values["designs"], values["peers"], batches, sizes, floor), load
+    subscribers = values["subscribers"] or 0
+    designs, peers = values["designs"], values["peers"]
+    return BenchRequest(designs, peers, batches, sizes, floor, subscribers), load

@@ -33,7 +33,7 @@ def planned(verb: Verb, database: Database, repair: ByVerb) -> Plan:
     # Whoever runs a repair has had it confirmed already.
     words = repair.words[: repair.words.index("--yes")] if "--yes" in repair.words else repair.words
     if any(one.placement is Placement.ARGUMENT for one in verb.parameters):
-        words = ("--", *words)  # a session's name may begin as an option does
+        words = (*words[:-1], "--", words[-1])  # a session's name may begin as an option does
     thresholds = replace(DEFAULTS, stuck_after_seconds=repair.stuck_after_seconds)
     target = Target(database, repair.queue, repair.rights, lambda _: thresholds)
     return verb.plan(target, values(verb, texts(verb, words)))

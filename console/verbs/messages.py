@@ -26,6 +26,7 @@ from console.verbs.parameters import (
     RATE,
     REASON,
     SELECTION,
+    SUBSCRIBER,
     Parameter,
     WholeNumber,
 )
@@ -107,6 +108,7 @@ def _plan_of(found: planning.Plan, run: Callable[[Control, OnProgress], Result])
 
 
 def _requeue(target: Target, values: Values) -> Mover:
+    target = target.for_subscriber(values)
     other, back = values["to"], values["back"]
     if other is None:
         return requeue.Requeue(target.source(), to_back=back)
@@ -125,6 +127,7 @@ def _plan_requeue(target: Target, values: Values, on_count: OnCount) -> Plan:
 
 
 def _release(target: Target, values: Values) -> Mover:
+    target = target.for_subscriber(values)
     return requeue.Release(
         target.source(),
         stuck_after_seconds=target.thresholds_of(target.queue.name).stuck_after_seconds,
@@ -145,7 +148,8 @@ def _purge(target: Target, values: Values) -> Mover:
 
 
 def _archive(target: Target, values: Values) -> Mover:
-    return archive.Archive(target.source(), reason=values["reason"] or "")
+    of = target.for_subscriber(values)
+    return archive.Archive(of.source(), reason=values["reason"] or "")
 
 
 def _restore(target: Target, values: Values) -> Mover:
@@ -202,7 +206,9 @@ def _purge_right(values: Values) -> Rights:
 
 
 def _of_messages(*parameters: Parameter) -> tuple[Parameter, ...]:
-    return tuple(replace(one, applies=_has_messages) for one in parameters)
+    return tuple(
+        one if one is SUBSCRIBER else replace(one, applies=_has_messages) for one in parameters
+    )
 
 
 RELEASE = Verb(
@@ -221,6 +227,7 @@ RELEASE = Verb(
     """,
     _of_messages(
         FILTER,
+        SUBSCRIBER,
         Parameter("unknown", "Also claims whose owner is unknown.", is_flag=True),
         Parameter("force", "Also claims whose owner is alive.", is_flag=True),
         BATCH,
@@ -247,6 +254,7 @@ REQUEUE = Verb(
     """,
     _of_messages(
         FILTER,
+        SUBSCRIBER,
         Parameter("back", "Behind all ready messages, not to their old place.", is_flag=True),
         Parameter("to", "Into another queue, as new messages.", metavar="OTHER"),
         BATCH,
@@ -272,6 +280,7 @@ ARCHIVE = Verb(
     """,
     (
         FILTER,
+        SUBSCRIBER,
         Parameter("older", "Short for --filter older=T: 1h, 7d.", DURATION, metavar="T"),
         REASON,
         Parameter(

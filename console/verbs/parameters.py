@@ -1,24 +1,27 @@
 """What can be said of a verb: parameters, and their types, which click and the forms both check."""
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
-from console import config
-from console.actions.execute import BATCH as BATCH_DEFAULT
-from console.actions.execute import MOST_BATCH
-from console.catalog import Queue
+from console.actions import BATCH as BATCH_DEFAULT
+from console.actions import MOST_BATCH
 from console.errors import ConsoleError, UsageError
 from console.formats import parse_duration, parse_moment
 from console.monitor import filters as filtering
 from console.monitor.filters import MARK, words_of
+
+if TYPE_CHECKING:
+    from console.catalog import Queue
 
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem] | list[str]]
 
@@ -213,6 +216,8 @@ class Parameter:
 
 def complete_filters(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
     """For the shell: the forms up to their values, and the saved ones."""
+    from console import config  # noqa: PLC0415  # a verb imports what it uses
+
     names = [re.split("(?<=[=~.])", form)[0] for form in filtering.FORMS]
     try:
         found = config.load()
@@ -231,6 +236,12 @@ FILTER = Parameter(
     multiple=True,
     metavar="F",
     complete=complete_filters,
+)
+SUBSCRIBER = Parameter(
+    "subscriber",
+    "Whose, where a ring has subscribers.",
+    metavar="S",
+    applies=lambda queue: bool(queue.subscribers),
 )
 BATCH = Parameter(
     "batch",

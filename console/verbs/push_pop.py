@@ -11,7 +11,7 @@ from console.audit import Ledger, Outcome
 from console.catalog import Queue
 from console.errors import UsageError
 from console.formats import numbered
-from console.verbs.parameters import WAIT, Parameter, Placement, WholeNumber
+from console.verbs.parameters import SUBSCRIBER, WAIT, Parameter, Placement, WholeNumber
 from console.verbs.verb import (
     OnCount,
     OnProgress,
@@ -66,6 +66,8 @@ def _plan_pop(target: Target, values: Values, on_count: OnCount) -> Plan:
     push.require_interface(target.queue)
     if not values["file"]:
         raise UsageError("pop needs a file to write the payloads to.")
+    target = target.for_subscriber(values)
+    pop.require_subscriber(target.queue)
     path = str(Path(values["file"]).expanduser())
     finish = finish_of(values)
     if finish is not pop.Finish.NOTHING and not target.queue.finishes:
@@ -168,13 +170,14 @@ def _plan_finish(how: pop.Finish, target: Target, values: Values, on_count: OnCo
     """complete and fail: what the consumer does that popped them, for single messages."""
     del on_count
     attempts: int | None = values["attempts"]
+    target = target.for_subscriber(values)
     claims = pop.claims(target.database, target.queue, values["id"], attempts)
     ids = [claim.id for claim in claims]
     stays = "they stay, as done" if "done" in target.queue.states else "they leave the queue"
     after = stays if how is pop.Finish.COMPLETE else "they wait as errors for an operator"
     by_that = "" if attempts is None else f" and their claim has the number {attempts}"
     lines = [
-        f"{how.value} {numbered(len(ids), 'message')} of {target.queue.label}",
+        f"{how.value} {numbered(len(ids), 'message')} of {target.queue.label}{target.queue.whose}",
         f"  {', '.join(ids[:_SHOWN_IDS])}{', ...' if len(ids) > _SHOWN_IDS else ''}",
         f"  those still claimed by then{by_that}: {after}",
         "  the consumer that popped them can no longer finish them",
@@ -195,7 +198,7 @@ def _finish(
     acted = pop.finish_claims(target.database, target.queue, claims, how, error)
     done, n = sum(acted), len(claims)
     left = [one.id for one, was in zip(claims, acted, strict=True) if not was]
-    lines = [f"{how.value} {target.queue.label}: {done:,} of {n:,}"]
+    lines = [f"{how.value} {target.queue.label}{target.queue.whose}: {done:,} of {n:,}"]
     lines += [f"  no longer claimed, left unchanged: {', '.join(left)}"] if left else []
     skipped = {"not claimed (any more)": len(left)} if left else {}
     return Result(Outcome.DONE, tuple(lines), Ledger(n, done, done, skipped=skipped), done=done)
@@ -251,6 +254,7 @@ POP = Verb(
         ),
         Parameter("count", "How many, at most.", WholeNumber(1), default="1", metavar="N"),
         WAIT,
+        SUBSCRIBER,
         Parameter(
             "complete",
             "Complete the claims once they are written.",
@@ -277,7 +281,7 @@ COMPLETE = Verb(
     "complete",
     "complete claimed messages: their work is done",
     partial(_plan_finish, pop.Finish.COMPLETE),
-    parameters=(_IDS, _ATTEMPTS),
+    parameters=(_IDS, SUBSCRIBER, _ATTEMPTS),
     confirmed=False,
 )
 
@@ -288,6 +292,7 @@ FAIL = Verb(
     parameters=(
         _IDS,
         Parameter("error", "What went wrong.", metavar="TEXT", required=True),
+        SUBSCRIBER,
         _ATTEMPTS,
     ),
     confirmed=False,

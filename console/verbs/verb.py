@@ -12,8 +12,9 @@ import click
 from click.core import ParameterSource
 
 from console import audit, catalog, decisions
+from console.actions import BATCH
 from console.actions.availability import unavailable
-from console.actions.execute import BATCH, CANARY_WAIT_SECONDS, Control, Pace
+from console.actions.execute import CANARY_WAIT_SECONDS, Control, Pace
 from console.audit import Ledger, Outcome, Subject
 from console.catalog import Queue
 from console.decisions import Decision
@@ -46,6 +47,11 @@ class Target:
     def find(self, name: str, schema: str | None = None) -> Queue:
         """Another queue of the database, in any schema where none is named. UsageError."""
         return catalog.look_up(self.database, name, schema)
+
+    def for_subscriber(self, values: Values) -> "Target":
+        """The same, of a ring as the subscriber that was said has it. UsageError."""
+        name = values["subscriber"]
+        return self if name is None else replace(self, queue=self.queue.of(name))
 
     def source(self, queue: Queue | None = None) -> MessageSource:
         """The queue (or another one), and what its ids and payloads are."""

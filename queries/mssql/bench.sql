@@ -13,6 +13,16 @@ INNER JOIN {beside} AS d ON m.id = d.id
 WHERE {is_unfinished}
 -- end
 
+-- define: for_whom
+-- when subscribed=yes
+ @subscriber = N'{subscriber}'
+-- end
+
+-- define: and_for_whom
+-- when subscribed=yes
+, @subscriber = N'{subscriber}'
+-- end
+
 -- name: push
 -- one row: the message's id, null where the queue is full
 DECLARE @payload nvarchar(max) = :payload;
@@ -26,22 +36,45 @@ DECLARE @payloads nvarchar(max) = :payloads;
 EXEC [{schema}].[{queue}_push_many] @payloads = @payloads
 WITH RESULT SETS ((id nvarchar(36)));
 
+-- name: push_each
+-- one row: the message's id in the first of the rings that are called so and 1, 2 ...; null: one was full
+DECLARE @payload nvarchar(max) = :payload;
+DECLARE @stored TABLE (id nvarchar(36));
+BEGIN TRANSACTION;
+-- each subscriber
+INSERT INTO @stored (id) EXEC [{schema}].[{queue}_{subscriber_number}_push] @payload = @payload;
+-- end
+COMMIT TRANSACTION;
+SELECT CASE WHEN COUNT(s.id) = COUNT(*) THEN MIN(s.id) END AS id FROM @stored AS s;
+
+-- name: push_many_each
+-- a row for each payload: its id in the first of those rings, null where it was not stored
+DECLARE @payloads nvarchar(max) = :payloads;
+DECLARE @stored TABLE (ring int DEFAULT 0, id nvarchar(36));
+BEGIN TRANSACTION;
+-- each subscriber
+INSERT INTO @stored (id) EXEC [{schema}].[{queue}_{subscriber_number}_push_many] @payloads = @payloads;
+UPDATE @stored SET ring = {subscriber_number} WHERE ring = 0;
+-- end
+COMMIT TRANSACTION;
+SELECT s.id AS id FROM @stored AS s WHERE s.ring = 1;
+
 -- name: pop
 -- the message that was taken, or nothing
-EXEC [{schema}].[{queue}_pop]
+EXEC [{schema}].[{queue}_pop]{for_whom}
 WITH RESULT SETS ((id nvarchar(36), payload nvarchar(max), pushed_at datetime2(7), attempts int));
 
 -- name: pop_many
 -- at most :n messages, in the design's order
 DECLARE @n int = :n;
-EXEC [{schema}].[{queue}_pop_many] @n = @n
+EXEC [{schema}].[{queue}_pop_many] @n = @n{and_for_whom}
 WITH RESULT SETS ((id nvarchar(36), payload nvarchar(max), pushed_at datetime2(7), attempts int));
 
 -- name: complete
 -- one row: how many of these claims were finished
 DECLARE @id nvarchar(36) = :id;
 DECLARE @attempts int = :attempts;
-EXEC [{schema}].[{queue}_complete] @id = @id, @attempts = @attempts
+EXEC [{schema}].[{queue}_complete] @id = @id, @attempts = @attempts{and_for_whom}
 WITH RESULT SETS ((finished int));
 
 -- name: held
@@ -142,6 +175,16 @@ FROM OPENJSON(@names) AS n
 INNER JOIN sys.tables AS t ON t.object_id = OBJECT_ID(CONCAT(QUOTENAME(@schema), N'.', QUOTENAME(n.[value])))
 CROSS APPLY sys.dm_db_index_operational_stats(DB_ID(), t.object_id, NULL, NULL) AS s
 WHERE s.index_id IN (0, 1);
+
+-- name: disk
+-- one row: bytes of the tables of these names, with their indexes; null where there is none
+-- :names is a JSON array.
+DECLARE @schema nvarchar(128) = :schema;
+DECLARE @names nvarchar(max) = :names;
+SELECT CAST(SUM(s.used_page_count) * 8192 AS bigint) AS bytes
+FROM OPENJSON(@names) AS n
+INNER JOIN sys.tables AS t ON t.object_id = OBJECT_ID(CONCAT(QUOTENAME(@schema), N'.', QUOTENAME(n.[value])))
+INNER JOIN sys.dm_db_partition_stats AS s ON t.object_id = s.object_id;
 
 -- name: waiting
 -- what the sessions whose names begin so are doing now, and how many of them

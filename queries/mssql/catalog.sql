@@ -486,6 +486,10 @@ UPDATE dbq.[queue] SET kind = N'archive' WHERE schema_name = N'{schema}' AND que
 -- script: the queue has what this console installs; the catalog says so
 UPDATE dbq.[queue] SET version = CAST(N'{version}' AS int) WHERE schema_name = N'{schema}' AND queue_name = N'{queue}';
 
+-- name: set_options
+-- script: what the queue's options have become
+UPDATE dbq.[queue] SET options = N'{options_json}' WHERE schema_name = N'{schema}' AND queue_name = N'{queue}';
+
 -- name: schema_exists
 -- one row: whether the schema is there (compared exactly; "=" alone does not see blanks at the end)
 DECLARE @schema nvarchar(max) = :schema;

@@ -274,6 +274,9 @@ DECLARE @consumer nvarchar(128) = :consumer;
 -- end
 EXEC [{schema}].[{queue}_pop_many]
     @n = @n
+    -- when subscribed=yes
+    , @subscriber = N'{subscriber}'
+    -- end
     -- when finishes=yes
     , @consumer = @consumer
     -- end
@@ -286,7 +289,11 @@ WITH RESULT SETS ((id nvarchar(36), payload {payload_type}, pushed_at datetime2(
 -- one row: whether the claim was still this one and is finished now
 DECLARE @id nvarchar(36) = :id;
 DECLARE @attempts int = :attempts;
-EXEC [{schema}].[{queue}_complete] @id = @id, @attempts = @attempts
+EXEC [{schema}].[{queue}_complete]
+    -- when subscribed=yes
+    @subscriber = N'{subscriber}',
+    -- end
+    @id = @id, @attempts = @attempts
 WITH RESULT SETS ((acted bit));
 
 -- name: fail
@@ -294,7 +301,11 @@ WITH RESULT SETS ((acted bit));
 DECLARE @id nvarchar(36) = :id;
 DECLARE @error nvarchar(max) = :error;
 DECLARE @attempts int = :attempts;
-EXEC [{schema}].[{queue}_fail] @id = @id, @error = @error, @attempts = @attempts
+EXEC [{schema}].[{queue}_fail]
+    -- when subscribed=yes
+    @subscriber = N'{subscriber}',
+    -- end
+    @id = @id, @error = @error, @attempts = @attempts
 WITH RESULT SETS ((acted bit));
 
 -- name: lock_all

@@ -23,6 +23,15 @@
 -- there: its number is parked, no pop stops at it, and the doctor finds it. No number is drawn twice, so no
 -- content has two slots.
 --
+-- subscribers=a,b: each gets every message once. A subscriber has its own pop sequence, parked numbers and claims,
+-- and for each slot a row of {queue}_popped, made with the ring: the last number that it popped there. A pop locks
+-- and writes that row and only reads the slot, so no subscriber ever meets another one's transaction. A slot is
+-- free when all its rows have reached its number; what all have popped stays until a push uses the slot again, or
+-- until a pop that finds nothing sweeps: either archives it and deletes its content, once a message. Who subscribes
+-- is read from a table, under the lock on the configuration that every call holds, and a subscriber's sequences are
+-- called by name, so procedures are the same whoever comes and goes. Turns (below) are drawn for each subscriber, so
+-- that the others draw none of the turns of its parked numbers.
+--
 -- Rules that every procedure here keeps, and why:
 --   * READ COMMITTED, whatever the caller's level: SET TRANSACTION ISOLATION LEVEL comes before the first read.
 --     It holds for the call (the level is the caller's again when a procedure returns) and may be set in any
@@ -94,8 +103,386 @@
 -- define: pop_number_due
 (
     SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
+    -- when subscribed=no
     WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]')
+    -- end
+    -- when subscribed=yes
+    WHERE s.object_id = OBJECT_ID(@pop_sequence)
+    -- end
 )
+
+-- define: next_pop_of_all
+-- of all who pop; below: the furthest. NULL where one of their sequences is not seen
+-- when subscribed=no
+{pop_number_due}
+-- end
+-- when subscribed=yes
+(
+    SELECT CASE WHEN COUNT(s.object_id) = COUNT(*) THEN MIN(CAST(s.current_value AS bigint)) + 1 END
+    FROM [{schema}].[{queue}_subscribers] AS b WITH (ROWLOCK, READCOMMITTEDLOCK)
+    LEFT JOIN sys.sequences AS s ON s.object_id = OBJECT_ID({pop_sequence_of})
+)
+-- end
+
+-- define: highest_next_pop
+-- when subscribed=no
+{pop_number_due}
+-- end
+-- when subscribed=yes
+(
+    SELECT CASE WHEN COUNT(s.object_id) = COUNT(*) THEN MAX(CAST(s.current_value AS bigint)) + 1 END
+    FROM [{schema}].[{queue}_subscribers] AS b WITH (ROWLOCK, READCOMMITTEDLOCK)
+    LEFT JOIN sys.sequences AS s ON s.object_id = OBJECT_ID({pop_sequence_of})
+)
+-- end
+
+-- define: pop_sequence_of
+-- of a subscriber b. By name, so that no procedure is made anew when one comes or goes
+CONCAT(N'[{schema}].', QUOTENAME(CONCAT(N'{queue}_pop_seq_', b.number)))
+
+-- define: turn_sequence_of
+CONCAT(N'[{schema}].', QUOTENAME(CONCAT(N'{queue}_turn_seq_', b.number)))
+
+-- define: subscriber_known
+-- sets @of, the number of @subscriber
+-- when subscribed=yes
+SELECT
+    @of = b.number,
+    @pop_sequence = {pop_sequence_of}
+FROM [{schema}].[{queue}_subscribers] AS b WITH (ROWLOCK, READCOMMITTEDLOCK)
+WHERE b.subscriber = @subscriber;
+IF @of IS NULL
+BEGIN
+    SET @message = CONCAT(
+        N'The ring {queue} has no subscriber ', COALESCE(N'"' + @subscriber + N'"', N'NULL'), N'.||',
+        N'They are listed in [{schema}].[{queue}_subscribers].'
+    );
+    THROW 51002, @message, 1;
+END;
+-- end
+
+-- define: subscriber_column
+-- when subscribed=yes
+, subscriber
+-- end
+
+-- define: subscriber_value
+-- when subscribed=yes
+, @of
+-- end
+
+-- define: subscriber_given
+-- when subscribed=yes
+, @subscriber = @subscriber
+-- end
+
+-- define: of_subscriber
+-- when subscribed=yes
+ AND subscriber = @of
+-- end
+
+-- define: p_of_subscriber
+-- when subscribed=yes
+ AND p.subscriber = @of
+-- end
+
+-- define: v_of_subscriber
+-- when subscribed=yes
+ AND v.subscriber = @of
+-- end
+
+-- define: h_of_subscriber
+-- when subscribed=yes
+ AND h.subscriber = @of
+-- end
+
+-- define: is_owed
+-- of a slot r: of some subscriber it is not seen that it has popped the message. A row that a pop has in its hands is
+-- passed over, and so counts as one that has not: to look for those that owe it would take it for one that has.
+-- when subscribed=yes
+EXISTS (
+    SELECT 1 FROM [{schema}].[{queue}_subscribers] AS b WITH (ROWLOCK, READCOMMITTEDLOCK)
+    WHERE NOT EXISTS (
+        SELECT 1 FROM [{schema}].[{queue}_popped] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+        WHERE d.subscriber = b.number AND d.slot = r.slot AND d.message_id >= r.message_id
+    )
+)
+-- end
+
+-- define: slot_is_free
+-- when subscribed=no
+r.reference_count = 0
+-- end
+-- when subscribed=yes
+(r.reference_count = 0 OR NOT {is_owed})
+-- end
+
+-- define: slot_is_live
+-- when subscribed=no
+r.reference_count > 0
+-- end
+-- when subscribed=yes
+r.reference_count > 0 AND {is_owed}
+-- end
+
+-- define: keeps_popped
+-- something is left where what all have popped is to be archived or deleted
+-- when subscribed=yes
+-- when content=apart
+yes
+-- end
+-- when content=slot
+-- when archive_at_pop=on
+yes
+-- end
+-- end
+-- end
+
+-- define: reused_declared
+-- what lay in slots that this call fills or empties, and that all have popped
+-- when defined keeps_popped
+DECLARE @reused TABLE (
+    id bigint NULL,
+    -- when content=slot
+    payload {slot_payload_type} NULL,
+    -- end
+    slot bigint NOT NULL,
+    pushed_at datetime2(7) NOT NULL,
+    done_at datetime2(7) NULL
+);
+-- end
+
+-- define: into_reused
+-- when defined keeps_popped
+-- when content=slot
+OUTPUT deleted.first_id, deleted.message, deleted.slot, deleted.time INTO @reused (id, payload, slot, pushed_at)
+-- end
+-- when content=apart
+OUTPUT deleted.first_id, deleted.slot, deleted.time INTO @reused (id, slot, pushed_at)
+-- end
+-- end
+
+-- define: let_go
+-- what is in @reused: archived, one row for all who popped it, and its content deleted
+-- when defined keeps_popped
+-- when archive_at_pop=on
+UPDATE o
+SET done_at = (
+    SELECT MAX(d.time)
+    FROM [{schema}].[{queue}_subscribers] AS b WITH (ROWLOCK, READCOMMITTEDLOCK)
+    INNER JOIN [{schema}].[{queue}_popped] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+        ON d.subscriber = b.number AND d.slot = o.slot
+)
+FROM @reused AS o
+WHERE o.id IS NOT NULL;
+-- end
+-- when content=slot
+INSERT INTO [{schema}].[{queue}_archive] (id, payload, pushed_at, done_at, state, attempts, reason)
+SELECT
+    o.id,
+    o.payload,
+    o.pushed_at,
+    o.done_at,
+    N'done',
+    1,
+    N'pop'
+FROM @reused AS o
+WHERE o.id IS NOT NULL
+ORDER BY o.id;
+-- end
+-- each partition
+DELETE k
+-- when archive_at_pop=on
+OUTPUT deleted.content_id, deleted.content, o.pushed_at, o.done_at, N'done', 1, N'pop'
+INTO [{schema}].[{queue}_archive] (id, payload, pushed_at, done_at, state, attempts, reason)
+-- end
+FROM @reused AS o
+INNER JOIN [{schema}].[{queue}_content_{partition}] AS k WITH (ROWLOCK, READCOMMITTEDLOCK) ON k.content_id = o.id
+WHERE o.id % CAST(N'{partitions}' AS bigint) = {partition}
+OPTION (LOOP JOIN, FORCE ORDER);
+-- end
+-- end
+
+-- define: slots_seen
+-- as the subscriber has them, or as all have: what nobody owes any more is free. A row that is locked is passed over.
+-- when subscribed=yes
+(
+    SELECT
+        k.slot,
+        CASE WHEN k.message_id > o.popped THEN k.message_id END AS message_id,
+        CASE WHEN k.message_id > o.popped THEN k.first_id END AS first_id,
+        -- when content=slot
+        CASE WHEN k.message_id > o.popped THEN k.message END AS message,
+        -- end
+        CASE WHEN k.message_id > o.popped OR k.reference_count = 0 THEN k.time ELSE o.popped_at END AS time,
+        CASE WHEN k.message_id > o.popped OR k.reference_count NOT IN (0, 1) THEN k.reference_count ELSE 0 END AS reference_count
+    FROM [{schema}].[{queue}] AS k WITH (READPAST, READCOMMITTEDLOCK)
+    CROSS APPLY (
+        SELECT
+            MIN(d.message_id) AS popped,
+            MAX(d.time) AS popped_at
+        -- when of=one
+        FROM [{schema}].[{queue}_popped] AS d WITH (READPAST, READCOMMITTEDLOCK)
+        WHERE d.subscriber = CAST(N'{subscriber_number}' AS smallint) AND d.slot = k.slot
+        -- end
+        -- when of=all
+        FROM [{schema}].[{queue}_subscribers] AS b WITH (READPAST, READCOMMITTEDLOCK)
+        INNER JOIN [{schema}].[{queue}_popped] AS d WITH (READPAST, READCOMMITTEDLOCK) ON d.subscriber = b.number AND d.slot = k.slot
+        -- end
+    ) AS o
+)
+-- end
+
+-- define: slots_seen_unlocked
+-- the same to the doctor's looks
+-- when subscribed=yes
+(
+    SELECT
+        k.slot,
+        CASE WHEN k.message_id > COALESCE(o.popped, -1) THEN k.message_id END AS message_id,
+        CASE WHEN k.message_id > COALESCE(o.popped, -1) THEN k.first_id END AS first_id,
+        -- when content=slot
+        CASE WHEN k.message_id > COALESCE(o.popped, -1) THEN k.message END AS message,
+        -- end
+        CASE WHEN k.message_id > COALESCE(o.popped, -1) OR k.reference_count = 0 THEN k.time ELSE o.popped_at END AS time,
+        CASE WHEN k.message_id > COALESCE(o.popped, -1) OR k.reference_count NOT IN (0, 1) THEN k.reference_count ELSE 0 END AS reference_count
+    FROM [{schema}].[{queue}] AS k WITH (NOLOCK)
+    CROSS APPLY (
+        SELECT
+            MIN(d.message_id) AS popped,
+            MAX(d.time) AS popped_at
+        -- when of=one
+        FROM [{schema}].[{queue}_popped] AS d WITH (NOLOCK)
+        WHERE d.subscriber = CAST(N'{subscriber_number}' AS smallint) AND d.slot = k.slot
+        -- end
+        -- when of=all
+        FROM [{schema}].[{queue}_subscribers] AS b WITH (NOLOCK)
+        INNER JOIN [{schema}].[{queue}_popped] AS d WITH (NOLOCK) ON d.subscriber = b.number AND d.slot = k.slot
+        -- end
+    ) AS o
+)
+-- end
+
+-- define: seen_ring_m
+-- when subscribed=no
+[{schema}].[{queue}] AS m WITH (READPAST, READCOMMITTEDLOCK)
+-- end
+-- when subscribed=yes
+{slots_seen} AS m
+-- end
+
+-- define: seen_table_m
+-- when subscribed=no
+[{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK)
+-- end
+-- when subscribed=yes
+{slots_seen} AS m
+-- end
+
+-- define: seen_ring_r
+-- when subscribed=no
+[{schema}].[{queue}] AS r WITH (READPAST, READCOMMITTEDLOCK)
+-- end
+-- when subscribed=yes
+{slots_seen} AS r
+-- end
+
+-- define: unlocked_ring_r
+-- when subscribed=no
+[{schema}].[{queue}] AS r WITH (NOLOCK)
+-- end
+-- when subscribed=yes
+{slots_seen_unlocked} AS r
+-- end
+
+-- define: rows_of_slots
+-- when subscribed=no
+[{schema}].[{queue}] AS r WITH (NOLOCK)
+-- end
+-- when subscribed=yes
+-- when of=all
+[{schema}].[{queue}] AS r WITH (NOLOCK)
+-- end
+-- when of=one
+(
+    SELECT d.slot FROM [{schema}].[{queue}_popped] AS d WITH (NOLOCK)
+    WHERE d.subscriber = CAST(N'{subscriber_number}' AS smallint)
+) AS r
+-- end
+-- end
+
+-- define: seen_next_pop
+-- when of=one
+(
+    SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
+    WHERE s.object_id = OBJECT_ID(N'[{schema}].[{pop_sequence}]')
+)
+-- end
+-- when of=all
+{next_pop_of_all}
+-- end
+
+-- define: l_seen
+-- when subscribed=yes
+-- when of=one
+ AND l.subscriber = CAST(N'{subscriber_number}' AS smallint)
+-- end
+-- end
+
+-- define: p_seen
+-- when subscribed=yes
+-- when of=one
+ AND p.subscriber = CAST(N'{subscriber_number}' AS smallint)
+-- end
+-- end
+
+-- define: v_seen
+-- when subscribed=yes
+-- when of=one
+ AND v.subscriber = CAST(N'{subscriber_number}' AS smallint)
+-- end
+-- end
+
+-- define: w_seen
+-- when subscribed=yes
+-- when of=one
+ AND w.subscriber = CAST(N'{subscriber_number}' AS smallint)
+-- end
+-- end
+
+-- define: seen_column
+-- when subscribed=yes
+, subscriber
+-- end
+
+-- define: seen_value
+-- when subscribed=yes
+, CAST(N'{subscriber_number}' AS smallint)
+-- end
+
+-- define: numbers_voided
+-- those in @unused, for each subscriber; one that waits for it already waits no longer
+DELETE p
+OUTPUT deleted.subscriber, deleted.number INTO @met (subscriber, number)
+FROM @unused AS u
+CROSS JOIN [{schema}].[{queue}_subscribers] AS b WITH (ROWLOCK, READCOMMITTEDLOCK)
+INNER JOIN [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    ON p.subscriber = b.number AND p.void = 0 AND p.number = u.number
+OPTION (LOOP JOIN, FORCE ORDER);
+INSERT INTO [{schema}].[{queue}_parked] (subscriber, number, void, parked_at)
+SELECT
+    b.number,
+    u.number,
+    1,
+    SYSUTCDATETIME()
+FROM @unused AS u
+CROSS JOIN [{schema}].[{queue}_subscribers] AS b WITH (ROWLOCK, READCOMMITTEDLOCK)
+WHERE NOT EXISTS (SELECT 1 FROM @met AS m WHERE m.subscriber = b.number AND m.number = u.number)
+AND NOT EXISTS (
+    SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    WHERE p.subscriber = b.number AND p.void = 1 AND p.number = u.number
+)
+OPTION (LOOP JOIN, FORCE ORDER);
 
 -- define: content
 -- content=apart: the message of a slot m, by its first_id; below: whether it is there
@@ -220,6 +607,13 @@ SELECT
     MAX(m.message_id)
 FROM [{schema}].[{queue}] AS m WITH (NOLOCK)
 WHERE m.reference_count > 0 AND m.message_id IS NOT NULL AND m.first_id IS NOT NULL AND {content_seen} IS NULL
+-- when subscribed=yes
+AND EXISTS (
+    SELECT 1 FROM [{schema}].[{queue}_popped] AS d WITH (NOLOCK)
+    INNER JOIN [{schema}].[{queue}_subscribers] AS b WITH (NOLOCK) ON b.number = d.subscriber
+    WHERE d.slot = m.slot AND d.message_id < m.message_id
+)
+-- end
 GROUP BY m.slot;
 INSERT INTO @bare (slot, number, first_id)
 SELECT
@@ -318,7 +712,20 @@ CAST(m.slot AS nvarchar(450))
 c.place = m.slot
 -- end
 -- when storage=in_hand
-c.place = m.[{id}]
+c.place = m.[{id}] {and_mine}
+-- end
+
+-- define: by_key
+c.id = m.[{id}] {and_mine}
+
+-- define: and_mine
+-- of in_hand: the ring is seen as its subscriber has it, whose claims share ids with those of others
+-- when storage=in_hand
+-- when subscribed=yes
+-- when of=one
+AND m.subscriber = CAST(N'{subscriber_number}' AS smallint)
+-- end
+-- end
 -- end
 
 -- define: push_order
@@ -342,6 +749,19 @@ CROSS JOIN @chosen AS c
 INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK, UPDLOCK)
     ON m.slot = c.id % s.size AND m.message_id = c.id
 WHERE m.reference_count > 0
+-- when subscribed=yes
+-- A subscriber that pops the message now has its row, and the message stays. Whoever holds all rows of a slot holds the slot.
+AND (
+    SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_subscribers] AS b WITH (ROWLOCK, READCOMMITTEDLOCK)
+    INNER JOIN [{schema}].[{queue}_popped] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK, UPDLOCK)
+        ON d.subscriber = b.number AND d.slot = m.slot
+) = (SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_subscribers] AS b WITH (ROWLOCK, READCOMMITTEDLOCK))
+AND EXISTS (
+    SELECT 1 FROM [{schema}].[{queue}_subscribers] AS b WITH (ROWLOCK, READCOMMITTEDLOCK)
+    INNER JOIN [{schema}].[{queue}_popped] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+        ON d.subscriber = b.number AND d.slot = m.slot AND d.message_id < m.message_id
+)
+-- end
 -- when content=apart
 AND {has_content}
 -- end
@@ -354,6 +774,25 @@ OPTION (LOOP JOIN, FORCE ORDER)
 -- define: taken_out
 -- A slot is emptied, never deleted. The pop that draws its number drops it: the number is void.
 -- when storage=slots
+-- when subscribed=yes
+INSERT INTO [{schema}].[{queue}_parked] (subscriber, number, void, parked_at)
+SELECT
+    b.number,
+    m.message_id,
+    1,
+    SYSUTCDATETIME()
+FROM @chosen AS c
+INNER JOIN [{schema}].[{table}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK) ON c.place = m.slot
+CROSS JOIN [{schema}].[{queue}_subscribers] AS b WITH (ROWLOCK, READCOMMITTEDLOCK)
+INNER JOIN [{schema}].[{queue}_popped] AS d WITH (ROWLOCK, READCOMMITTEDLOCK)
+    ON d.subscriber = b.number AND d.slot = m.slot AND d.message_id < m.message_id
+WHERE m.reference_count > 0 AND NOT EXISTS (
+    SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    WHERE p.subscriber = b.number AND p.void = 1 AND p.number = m.message_id
+)
+OPTION (LOOP JOIN, FORCE ORDER);
+-- end
+-- when subscribed=no
 INSERT INTO [{schema}].[{queue}_parked] (number, void, parked_at)
 SELECT
     m.message_id,
@@ -366,6 +805,7 @@ WHERE m.reference_count > 0 AND NOT EXISTS (
     WHERE p.void = 1 AND p.number = m.message_id
 )
 OPTION (LOOP JOIN, FORCE ORDER);
+-- end
 -- each partition
 DELETE k
 FROM @chosen AS c
@@ -425,6 +865,9 @@ FROM @wanted AS w;
 -- the configuration first, as its callers do
 SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_config] AS c WITH (TABLOCKX, HOLDLOCK);
 SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_parked] AS p WITH (TABLOCKX, HOLDLOCK);
+-- when subscribed=yes
+SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_popped] AS d WITH (TABLOCKX, HOLDLOCK);
+-- end
 -- when in_hand=on
 SELECT TOP (1) @held = 1 FROM [{schema}].[{queue}_in_hand] AS h WITH (TABLOCKX, HOLDLOCK);
 -- end
@@ -433,11 +876,27 @@ SELECT TOP (1) @held = 1 FROM [{schema}].[{table}] AS m WITH (TABLOCKX, HOLDLOCK
 -- define: last_pop
 -- the times of free slots, of a ring of up to 100,000
 IF CAST(N'{size}' AS bigint) <= 100000
+    -- when subscribed=yes
+    SELECT @last_pop = MAX(d.time)
+    FROM [{schema}].[{queue}_subscribers] AS b WITH (NOLOCK)
+    INNER JOIN [{schema}].[{queue}_popped] AS d WITH (NOLOCK) ON d.subscriber = b.number AND d.message_id >= b.since_number
+    -- when of=one
+    WHERE b.number = CAST(N'{subscriber_number}' AS smallint)
+    -- end
+    ;
+    -- end
+    -- when subscribed=no
     SELECT @last_pop = MAX(r.time) FROM [{schema}].[{queue}] AS r WITH (NOLOCK) WHERE r.reference_count = 0;
+    -- end
 
 -- define: next_pop
+-- when of=one
 SELECT @next = CAST(s.current_value AS nvarchar(450)) FROM sys.sequences AS s
 WHERE s.object_id = OBJECT_ID(N'[{schema}].[{pop_sequence}]');
+-- end
+-- when of=all
+SET @next = CAST({next_pop_of_all} - 1 AS nvarchar(450));
+-- end
 
 -- define: popped
 -- Its numbers tell.
@@ -446,7 +905,12 @@ WHERE s.object_id = OBJECT_ID(N'[{schema}].[{pop_sequence}]');
 CAST(NULL AS datetime2(7))
 
 -- define: unfinished_payloads
+-- when subscribed=no
 SELECT {payload} AS payload FROM [{schema}].[{table}] AS m WHERE m.reference_count > 0
+-- end
+-- when subscribed=yes
+SELECT {payload} AS payload FROM {seen_table_m} WHERE m.reference_count > 0
+-- end
 -- when in_hand=on
 UNION ALL
 SELECT h.payload AS payload FROM [{schema}].[{queue}_in_hand] AS h WHERE h.done_at IS NULL
@@ -459,6 +923,14 @@ GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{queue}_parked] TO dbq_opera
 -- Restore draws numbers by sp_sequence_get_range, which follows no ownership chain: it wants UPDATE on
 -- the sequence (Microsoft's manual, "sp_sequence_get_range", Security).
 GRANT UPDATE ON OBJECT::[{schema}].[{queue}_push_seq] TO dbq_operator;
+-- when subscribed=yes
+GRANT SELECT ON OBJECT::[{schema}].[{queue}_subscribers] TO dbq_reader;
+GRANT SELECT ON OBJECT::[{schema}].[{queue}_popped] TO dbq_reader;
+GRANT INSERT, UPDATE, DELETE ON OBJECT::[{schema}].[{queue}_popped] TO dbq_operator;
+-- end
+-- when defined keeps_popped
+GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_sweep] TO dbq_operator;
+-- end
 -- Relay moves the numbers of all callers: not for whoever works with messages.
 GRANT EXECUTE ON OBJECT::[{schema}].[{queue}_relay] TO dbq_admin;
 -- each partition
@@ -517,6 +989,9 @@ ALTER TABLE [{schema}].[{queue}_content_{partition}] SET (LOCK_ESCALATION = DISA
 CREATE TABLE [{schema}].[{queue}_config] (
     only_row bit NOT NULL,
     size bigint NOT NULL,
+    -- when subscribed=yes
+    subscribers smallint NOT NULL, -- the highest number that a subscriber has had
+    -- end
     base bigint NOT NULL, -- the lowest number that is still valid
     CONSTRAINT [{queue}_config_key] PRIMARY KEY CLUSTERED (only_row) WITH (ALLOW_PAGE_LOCKS = OFF),
     CONSTRAINT [{queue}_config_one] CHECK (only_row = 1)
@@ -525,13 +1000,58 @@ CREATE TABLE [{schema}].[{queue}_config] (
 -- The key begins with void, so that a pop and a push never wait for each other's row, and voids,
 -- however many, do not lie between the parked numbers.
 CREATE TABLE [{schema}].[{queue}_parked] (
+    -- when subscribed=yes
+    subscriber smallint NOT NULL,
+    -- end
     number bigint NOT NULL,
     void bit NOT NULL,
     parked_at datetime2(7) NOT NULL,
+    -- when subscribed=no
     CONSTRAINT [{queue}_parked_key] PRIMARY KEY CLUSTERED (void, number)
+    -- end
+    -- when subscribed=yes
+    CONSTRAINT [{queue}_parked_key] PRIMARY KEY CLUSTERED (subscriber, void, number)
+    -- end
     WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON)
 );
 
+-- when subscribed=yes
+-- Who gets each message once. What a subscriber has for itself is called by its number, which nobody gets again.
+CREATE TABLE [{schema}].[{queue}_subscribers] (
+    subscriber nvarchar(31) COLLATE Latin1_General_100_BIN2 NOT NULL,
+    number smallint NOT NULL,
+    since_number bigint NOT NULL, -- the first that it was to pop
+    since datetime2(7) NOT NULL,
+    CONSTRAINT [{queue}_subscribers_key] PRIMARY KEY CLUSTERED (subscriber) WITH (ALLOW_PAGE_LOCKS = OFF),
+    CONSTRAINT [{queue}_subscribers_number] UNIQUE (number) WITH (ALLOW_PAGE_LOCKS = OFF)
+);
+
+-- The last number that each has popped of each slot: as narrow as can be, and no row of it is ever in two hands but
+-- those of one subscriber's pops. By subscriber first, so that two of them write to no page in common.
+CREATE TABLE [{schema}].[{queue}_popped] (
+    subscriber smallint NOT NULL,
+    slot bigint NOT NULL,
+    message_id bigint NOT NULL,
+    time datetime2(7) NOT NULL,
+    CONSTRAINT [{queue}_popped_key] PRIMARY KEY CLUSTERED (subscriber, slot)
+    WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON)
+);
+
+ALTER TABLE [{schema}].[{queue}_subscribers] SET (LOCK_ESCALATION = DISABLE);
+ALTER TABLE [{schema}].[{queue}_popped] SET (LOCK_ESCALATION = DISABLE);
+
+-- when defined keeps_popped
+-- Up to this number no slot has a message that all have popped.
+CREATE TABLE [{schema}].[{queue}_swept] (
+    only_row bit NOT NULL,
+    number bigint NOT NULL,
+    CONSTRAINT [{queue}_swept_key] PRIMARY KEY CLUSTERED (only_row) WITH (ALLOW_PAGE_LOCKS = OFF),
+    CONSTRAINT [{queue}_swept_one] CHECK (only_row = 1)
+);
+ALTER TABLE [{schema}].[{queue}_swept] SET (LOCK_ESCALATION = DISABLE);
+
+-- end
+-- end
 ALTER TABLE [{schema}].[{queue}] SET (LOCK_ESCALATION = DISABLE);
 ALTER TABLE [{schema}].[{queue}_config] SET (LOCK_ESCALATION = DISABLE);
 ALTER TABLE [{schema}].[{queue}_parked] SET (LOCK_ESCALATION = DISABLE);
@@ -539,7 +1059,9 @@ ALTER TABLE [{schema}].[{queue}_parked] SET (LOCK_ESCALATION = DISABLE);
 -- Drawn once below, so that next = current_value + 1 always: current_value alone cannot tell "never
 -- used" from "used once".
 CREATE SEQUENCE [{schema}].[{queue}_push_seq] AS bigint START WITH 0 INCREMENT BY 1;
+-- when subscribed=no
 CREATE SEQUENCE [{schema}].[{queue}_pop_seq] AS bigint START WITH 0 INCREMENT BY 1;
+-- end
 GO
 -- CACHE takes a constant and nothing else, so these two have to be put together.
 DECLARE @drawn bigint, @alter nvarchar(max);
@@ -549,12 +1071,21 @@ DECLARE @cache bigint = COALESCE(
 );
 SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_push_seq] CACHE ', @cache);
 EXEC (@alter);
+-- when subscribed=no
 SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_pop_seq] CACHE ', @cache);
 EXEC (@alter);
+-- end
 SET @drawn = NEXT VALUE FOR [{schema}].[{queue}_push_seq];
+-- when subscribed=no
 SET @drawn = NEXT VALUE FOR [{schema}].[{queue}_pop_seq];
+-- end
 
+-- when subscribed=no
 INSERT INTO [{schema}].[{queue}_config] (only_row, size, base) VALUES (1, CAST(N'{size}' AS bigint), 1);
+-- end
+-- when subscribed=yes
+INSERT INTO [{schema}].[{queue}_config] (only_row, size, subscribers, base) VALUES (1, CAST(N'{size}' AS bigint), 0, 1);
+-- end
 
 WITH ten AS (
     SELECT d.n FROM (VALUES (0), (0), (0), (0), (0), (0), (0), (0), (0), (0)) AS d (n)
@@ -582,9 +1113,16 @@ ORDER BY many.n;
 UPDATE [{schema}].[{queue}] WITH (TABLOCKX) SET message = NULL;
 
 -- end
+-- when defined keeps_popped
+INSERT INTO [{schema}].[{queue}_swept] (only_row, number) VALUES (1, 1);
+
+-- end
 -- when in_hand=on
 -- What was popped and is not finished: claimed (claimed_at), ready again (neither), error (done_at).
 CREATE TABLE [{schema}].[{queue}_in_hand] (
+    -- when subscribed=yes
+    subscriber smallint NOT NULL,
+    -- end
     id bigint NOT NULL,
     -- when content=slot
     -- when payload=text|json
@@ -606,13 +1144,23 @@ CREATE TABLE [{schema}].[{queue}_in_hand] (
     -- when keeps_history=yes
     history nvarchar(max) NULL,
     -- end
+    -- when subscribed=no
     CONSTRAINT [{queue}_in_hand_key] PRIMARY KEY CLUSTERED (id) WITH (ALLOW_PAGE_LOCKS = OFF)
+    -- end
+    -- when subscribed=yes
+    CONSTRAINT [{queue}_in_hand_key] PRIMARY KEY CLUSTERED (subscriber, id) WITH (ALLOW_PAGE_LOCKS = OFF)
+    -- end
 );
 
 ALTER TABLE [{schema}].[{queue}_in_hand] SET (LOCK_ESCALATION = DISABLE);
 
 -- In the order in which pop takes what is ready again.
+-- when subscribed=no
 CREATE NONCLUSTERED INDEX [{queue}_in_hand_ready] ON [{schema}].[{queue}_in_hand] (id)
+-- end
+-- when subscribed=yes
+CREATE NONCLUSTERED INDEX [{queue}_in_hand_ready] ON [{schema}].[{queue}_in_hand] (subscriber, id)
+-- end
 WHERE claimed_at IS NULL AND done_at IS NULL WITH (ALLOW_PAGE_LOCKS = OFF);
 
 CREATE NONCLUSTERED INDEX [{queue}_in_hand_claimed] ON [{schema}].[{queue}_in_hand] (claimed_at)
@@ -642,12 +1190,55 @@ IF NOT EXISTS (
     SELECT 1 FROM sys.indexes AS i
     WHERE i.object_id = OBJECT_ID(N'[{schema}].[{queue}_parked]') AND i.name = N'{queue}_parked_order'
 )
+-- when subscribed=no
 CREATE NONCLUSTERED INDEX [{queue}_parked_order] ON [{schema}].[{queue}_parked] (void, parked_order)
+-- end
+-- when subscribed=yes
+CREATE NONCLUSTERED INDEX [{queue}_parked_order] ON [{schema}].[{queue}_parked] (subscriber, void, parked_order)
+-- end
 WITH (ALLOW_PAGE_LOCKS = OFF, STATISTICS_NORECOMPUTE = ON);
 
+-- when subscribed=no
 -- A sequence writes once for all that it caches: a pop that finds nothing writes nothing else.
 IF OBJECT_ID(N'[{schema}].[{queue}_turn_seq]') IS NULL
     CREATE SEQUENCE [{schema}].[{queue}_turn_seq] AS bigint START WITH 1 INCREMENT BY 1 CACHE 1000;
+-- end
+-- each subscriber
+GO
+-- The subscriber {subscriber}: its sequences, and what it has popped of each slot when it begins.
+DECLARE @since bigint = CAST(N'{since}' AS bigint), @range sql_variant, @alter nvarchar(max);
+DECLARE @cache bigint = COALESCE(TRY_CAST(N'{cache}' AS bigint), (
+    SELECT CASE WHEN c.size >= 4000 THEN 1000 ELSE c.size / 4 + 1 END FROM [{schema}].[{queue}_config] AS c
+));
+IF OBJECT_ID(N'[{schema}].[{queue}_turn_seq_{subscriber_number}]') IS NULL
+    CREATE SEQUENCE [{schema}].[{queue}_turn_seq_{subscriber_number}] AS bigint START WITH 1 INCREMENT BY 1 CACHE 1000;
+IF OBJECT_ID(N'[{schema}].[{queue}_pop_seq_{subscriber_number}]') IS NULL
+BEGIN
+    CREATE SEQUENCE [{schema}].[{queue}_pop_seq_{subscriber_number}] AS bigint START WITH 0 INCREMENT BY 1;
+    SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_pop_seq_{subscriber_number}] RESTART WITH ', @since - 1, N' CACHE ', @cache);
+    EXEC (@alter);
+    EXEC sys.sp_sequence_get_range
+        @sequence_name = N'[{schema}].[{queue}_pop_seq_{subscriber_number}]',
+        @range_size = 1, @range_first_value = @range OUTPUT;
+END;
+INSERT INTO [{schema}].[{queue}_subscribers] (subscriber, number, since_number, since)
+SELECT N'{subscriber}', {subscriber_number}, @since, SYSUTCDATETIME()
+WHERE NOT EXISTS (
+    SELECT 1 FROM [{schema}].[{queue}_subscribers] AS b WITH (READCOMMITTEDLOCK) WHERE b.number = {subscriber_number}
+);
+INSERT INTO [{schema}].[{queue}_popped] (subscriber, slot, message_id, time)
+SELECT
+    {subscriber_number},
+    r.slot,
+    @since - 1,
+    SYSUTCDATETIME()
+FROM [{schema}].[{queue}] AS r WITH (NOLOCK)
+WHERE NOT EXISTS (
+    SELECT 1 FROM [{schema}].[{queue}_popped] AS d WITH (NOLOCK) WHERE d.subscriber = {subscriber_number} AND d.slot = r.slot
+)
+ORDER BY r.slot;
+UPDATE [{schema}].[{queue}_config] SET subscribers = {subscriber_number} WHERE subscribers < {subscriber_number};
+-- end
 
 -- name: functions
 -- script: push, push_many, pop, pop_many, relay, and with in_hand complete and fail
@@ -663,7 +1254,13 @@ BEGIN
         GRANT IMPERSONATE ON USER::dbq_owner TO dbq_admin;
 END;
 GRANT ALTER, UPDATE, VIEW DEFINITION ON OBJECT::[{schema}].[{queue}_push_seq] TO dbq_owner;
+-- when subscribed=no
 GRANT ALTER, UPDATE, VIEW DEFINITION ON OBJECT::[{schema}].[{queue}_pop_seq] TO dbq_owner;
+-- end
+-- each subscriber
+GRANT ALTER, UPDATE, VIEW DEFINITION ON OBJECT::[{schema}].[{queue}_pop_seq_{subscriber_number}] TO dbq_owner;
+GRANT UPDATE ON OBJECT::[{schema}].[{queue}_turn_seq_{subscriber_number}] TO dbq_owner;
+-- end
 GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_push]
     -- when payload=text|json
@@ -680,6 +1277,11 @@ BEGIN
     SET ROWCOUNT 0;
 
     DECLARE @size bigint, @next_push bigint, @next_pop bigint, @drawn bigint, @id bigint, @try int = 0, @look int;
+    -- when subscribed=yes
+    DECLARE @unused TABLE (number bigint NOT NULL PRIMARY KEY);
+    DECLARE @met TABLE (subscriber smallint NOT NULL, number bigint NOT NULL, PRIMARY KEY (subscriber, number));
+    {reused_declared}
+    -- end
 
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
@@ -701,7 +1303,7 @@ BEGIN
     SELECT @size = c.size FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
     SELECT
         @next_push = {push_number_due},
-        @next_pop = {pop_number_due};
+        @next_pop = {next_pop_of_all};
 
     WHILE @id IS NULL AND @try < 8
     BEGIN
@@ -709,7 +1311,7 @@ BEGIN
         BEGIN
             -- Full by that, or another round: in the order that proves it.
             SET @next_push = {push_number_due};
-            SET @next_pop = {pop_number_due};
+            SET @next_pop = {next_pop_of_all};
         END;
         IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
             THROW 51004, N'The ring''s numbers or its size cannot be read.|Its owner does not see its sequences, or its configuration is empty.|Nothing was pushed. Look with: dbq-console doctor', 1;
@@ -723,19 +1325,39 @@ BEGIN
         WHILE @id IS NULL AND @look < 2
         BEGIN
             SET @look += 1;
+            -- when subscribed=no
             UPDATE [{schema}].[{queue}] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+            -- end
+            -- when subscribed=yes
+            UPDATE r
+            -- end
             SET message_id = @drawn,
                 first_id = @drawn,
                 time = SYSUTCDATETIME(),
                 -- when content=slot
                 message = @payload,
                 -- end
+                -- when subscribed=no
                 reference_count = reference_count + 1
             WHERE slot = @drawn % @size AND reference_count = 0;
+                -- end
+                -- when subscribed=yes
+                reference_count = 1
+            {into_reused}
+            FROM [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+            WHERE r.slot = @drawn % @size AND {slot_is_free}
+            OPTION (LOOP JOIN);
+                -- end
 
             IF @@ROWCOUNT = 1
                 SET @id = @drawn;
         END;
+        -- when defined keeps_popped
+        IF @id IS NOT NULL
+        BEGIN
+            {let_go}
+        END;
+        -- end
         -- each partition
         IF @id % CAST(N'{partitions}' AS bigint) = {partition}
             INSERT INTO [{schema}].[{queue}_content_{partition}] WITH (ROWLOCK) (content_id, content) VALUES (@id, @payload);
@@ -744,6 +1366,13 @@ BEGIN
         IF @id IS NULL
         BEGIN
             -- The slot is not free (a race at full, an orphan in it): this number carries nothing.
+            -- when subscribed=yes
+            DELETE FROM @unused;
+            DELETE FROM @met;
+            INSERT INTO @unused (number) VALUES (@drawn);
+            {numbers_voided}
+            -- end
+            -- when subscribed=no
             DELETE FROM [{schema}].[{queue}_parked] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
             WHERE void = 0 AND number = @drawn;
 
@@ -754,6 +1383,7 @@ BEGIN
                     SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                     WHERE p.void = 1 AND p.number = @drawn
                 );
+            -- end
         END;
     END;
 
@@ -782,7 +1412,13 @@ BEGIN
     DECLARE @free TABLE (number bigint NOT NULL PRIMARY KEY);
     DECLARE @filled TABLE (position bigint NOT NULL PRIMARY KEY, number bigint NOT NULL);
     DECLARE @unused TABLE (number bigint NOT NULL PRIMARY KEY);
+    -- when subscribed=no
     DECLARE @met TABLE (number bigint NOT NULL PRIMARY KEY);
+    -- end
+    -- when subscribed=yes
+    DECLARE @met TABLE (subscriber smallint NOT NULL, number bigint NOT NULL, PRIMARY KEY (subscriber, number));
+    {reused_declared}
+    -- end
 
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
@@ -823,12 +1459,12 @@ BEGIN
     SELECT @size = c.size FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
     SELECT
         @next_push = {push_number_due},
-        @next_pop = {pop_number_due};
+        @next_pop = {next_pop_of_all};
     IF @next_push - @next_pop > @size - @wanted
     BEGIN
         -- Not room for all by that: in the order that proves it.
         SET @next_push = {push_number_due};
-        SET @next_pop = {pop_number_due};
+        SET @next_pop = {next_pop_of_all};
     END;
     IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
         THROW 51004, N'The ring''s numbers or its size cannot be read.|Its owner does not see its sequences, or its configuration is empty.|Nothing was pushed. Look with: dbq-console doctor', 1;
@@ -860,7 +1496,13 @@ BEGIN
                 INSERT INTO @free (number)
                 SELECT @first + (r.slot - @first % @size + @size) % @size
                 FROM [{schema}].[{queue}] AS r WITH (UPDLOCK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
-                WHERE r.slot BETWEEN @from AND @to AND r.reference_count = 0;
+                -- when subscribed=no
+                WHERE r.slot BETWEEN @from AND @to AND {slot_is_free};
+                -- end
+                -- when subscribed=yes
+                WHERE r.slot BETWEEN @from AND @to AND {slot_is_free}
+                OPTION (LOOP JOIN);
+                -- end
 
                 SET @from = 0;
                 SET @to -= @size;
@@ -881,7 +1523,13 @@ BEGIN
             -- when content=slot
             message = g.payload,
             -- end
+            -- when subscribed=no
             reference_count = r.reference_count + 1
+            -- end
+            -- when subscribed=yes
+            reference_count = 1
+            -- end
+        {into_reused}
         FROM @filled AS f
         -- when content=slot
         INNER JOIN @given AS g ON f.position = g.position
@@ -893,6 +1541,7 @@ BEGIN
         IF @written <> (SELECT COUNT_BIG(*) FROM @filled)
             THROW 51004, N'A locked slot was not where it was locked.||Nothing was pushed. Look with: dbq-console doctor', 1;
 
+        {let_go}
         -- each partition
         INSERT INTO [{schema}].[{queue}_content_{partition}] WITH (ROWLOCK) (content_id, content)
         SELECT
@@ -910,6 +1559,10 @@ BEGIN
             FROM @given AS g
             WHERE g.position < @room AND NOT EXISTS (SELECT 1 FROM @filled AS f WHERE f.number = @first + g.position);
 
+            -- when subscribed=yes
+            {numbers_voided}
+            -- end
+            -- when subscribed=no
             DELETE p
             OUTPUT deleted.number INTO @met (number)
             FROM @unused AS u
@@ -928,6 +1581,7 @@ BEGIN
                 SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 WHERE p.void = 1 AND p.number = u.number
             );
+            -- end
         END;
     END;
 
@@ -941,6 +1595,9 @@ END;
 GO
 -- when in_hand=on
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
+    -- when subscribed=yes
+    @subscriber nvarchar(128),
+    -- end
     @consumer nvarchar(128) = NULL,
     @bound bit = 0
 WITH EXECUTE AS 'dbq_owner'
@@ -950,11 +1607,14 @@ BEGIN
     SET XACT_ABORT ON;
 
     -- One path for claims: what is in hand and ready again goes before the ring.
-    EXEC [{schema}].[{queue}_pop_many] @n = 1, @consumer = @consumer, @bound = @bound;
+    EXEC [{schema}].[{queue}_pop_many] @n = 1{subscriber_given}, @consumer = @consumer, @bound = @bound;
 END;
 -- end
 -- when in_hand=off
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop]
+    -- when subscribed=yes
+    @subscriber nvarchar(128)
+    -- end
 WITH EXECUTE AS 'dbq_owner'
 AS
 BEGIN
@@ -965,23 +1625,27 @@ BEGIN
     DECLARE @size bigint, @next_push bigint, @next_pop bigint, @drawn bigint;
     DECLARE @parked bit, @tries int = 0, @voids int = 0, @look int, @taken bit = 0, @dropped bit;
     DECLARE @id bigint, @payload {slot_payload_type}, @pushed_at datetime2(7);
+    -- when subscribed=yes
+    DECLARE @of smallint, @pop_sequence nvarchar(600), @range sql_variant, @message nvarchar(2048);
+    -- end
 
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
     BEGIN TRANSACTION;
     SELECT @size = c.size FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
+    {subscriber_known}
     SELECT
         @next_pop = {pop_number_due},
         @next_push = {push_number_due},
         @parked = CASE WHEN EXISTS (
-            SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE p.void = 0
+            SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE p.void = 0{p_of_subscriber}
         ) THEN 1 ELSE 0 END;
 
     IF @parked = 1
     BEGIN
         -- Parked numbers go first, in a batch of one.
         COMMIT TRANSACTION;
-        EXEC [{schema}].[{queue}_pop_many] @n = 1;
+        EXEC [{schema}].[{queue}_pop_many] @n = 1{subscriber_given};
         RETURN;
     END;
 
@@ -998,7 +1662,14 @@ BEGIN
         IF @next_pop >= @next_push
             BREAK;
 
+        -- when subscribed=no
         SET @drawn = NEXT VALUE FOR [{schema}].[{queue}_pop_seq];
+        -- end
+        -- when subscribed=yes
+        EXEC sys.sp_sequence_get_range
+            @sequence_name = @pop_sequence, @range_size = 1, @range_first_value = @range OUTPUT;
+        SET @drawn = CAST(@range AS bigint);
+        -- end
         SET @dropped = 0;
         SET @look = 0;
         WHILE @taken = 0 AND @dropped = 0 AND (@look - 1) * 5 < CAST(N'{commit_wait_ms}' AS int)
@@ -1014,6 +1685,22 @@ BEGIN
                 -- end
             )
             BEGIN
+                -- when subscribed=yes
+                -- Its row of popped is locked first: whoever takes the message out of the ring wants that too.
+                UPDATE d
+                SET message_id = @drawn,
+                    time = SYSUTCDATETIME(),
+                    @id = r.first_id,
+                    -- when content=slot
+                    @payload = r.message,
+                    -- end
+                    @pushed_at = r.time
+                FROM [{schema}].[{queue}_popped] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+                INNER JOIN [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON r.slot = d.slot
+                WHERE d.subscriber = @of AND d.slot = @drawn % @size AND d.message_id < @drawn AND r.message_id = @drawn
+                OPTION (LOOP JOIN, FORCE ORDER);
+                -- end
+                -- when subscribed=no
                 UPDATE [{schema}].[{queue}] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 SET @id = first_id,
                     -- when content=slot
@@ -1034,13 +1721,14 @@ BEGIN
                 -- end
                 -- end
                 WHERE slot = @drawn % @size AND message_id = @drawn;
+                -- end
 
                 SET @taken = @@ROWCOUNT;
             END;
             IF @taken = 0
             BEGIN
                 DELETE FROM [{schema}].[{queue}_parked] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-                WHERE void = 1 AND number = @drawn;
+                WHERE void = 1 AND number = @drawn{of_subscriber};
 
                 SET @dropped = @@ROWCOUNT;
             END;
@@ -1050,11 +1738,11 @@ BEGIN
             SET @voids += 1;
         ELSE IF @taken = 0
         BEGIN
-            INSERT INTO [{schema}].[{queue}_parked] (number, void, parked_at)
-            SELECT @drawn, 0, SYSUTCDATETIME()
+            INSERT INTO [{schema}].[{queue}_parked] (number, void, parked_at{subscriber_column})
+            SELECT @drawn, 0, SYSUTCDATETIME(){subscriber_value}
             WHERE NOT EXISTS (
                 SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-                WHERE p.void = 0 AND p.number = @drawn
+                WHERE p.void = 0 AND p.number = @drawn{p_of_subscriber}
             );
             SET @tries += 1;
         END;
@@ -1065,15 +1753,23 @@ BEGIN
     BEGIN
         SELECT @payload = k.content
         FROM [{schema}].[{queue}_content_{partition}] AS k WITH (ROWLOCK, READCOMMITTEDLOCK) WHERE k.content_id = @id;
+        -- when subscribed=no
         DELETE FROM [{schema}].[{queue}_content_{partition}] WITH (ROWLOCK, READCOMMITTEDLOCK) WHERE content_id = @id;
+        -- end
     END;
     -- end
     -- when content=apart
     -- when archive_at_pop=on
+    -- when subscribed=no
     INSERT INTO [{schema}].[{queue}_archive] (id, payload, pushed_at, done_at, state, attempts, reason)
     SELECT @id, @payload, @pushed_at, SYSUTCDATETIME(), N'done', 1, N'pop'
     WHERE @taken = 1;
     -- end
+    -- end
+    -- end
+    -- when defined keeps_popped
+    IF @taken = 0
+        EXEC [{schema}].[{queue}_sweep];
     -- end
     COMMIT TRANSACTION;
 
@@ -1089,11 +1785,20 @@ GO
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_pop_many]
     -- when in_hand=on
     @n int,
+    -- when subscribed=yes
+    @subscriber nvarchar(128),
+    -- end
     @consumer nvarchar(128) = NULL,
     @bound bit = 0
     -- end
     -- when in_hand=off
+    -- when subscribed=no
     @n int
+    -- end
+    -- when subscribed=yes
+    @n int,
+    @subscriber nvarchar(128)
+    -- end
     -- end
 WITH EXECUTE AS 'dbq_owner'
 AS
@@ -1109,6 +1814,9 @@ BEGIN
     DECLARE @session nvarchar(256);
     -- end
     DECLARE @turn bigint, @stretch bigint, @first_stretch bigint, @stretches bigint, @all_turns bigint = 1;
+    -- when subscribed=yes
+    DECLARE @of smallint, @pop_sequence nvarchar(600), @turn_sequence nvarchar(600), @message nvarchar(2048);
+    -- end
     DECLARE @parked TABLE (number bigint NOT NULL PRIMARY KEY);
     DECLARE @held TABLE (number bigint NOT NULL PRIMARY KEY);
     DECLARE @finished TABLE (number bigint NOT NULL PRIMARY KEY);
@@ -1129,7 +1837,9 @@ BEGIN
         PRIMARY KEY (lane, number)
     );
     -- when content=apart
+    -- when subscribed=no
     DECLARE @contents TABLE (content_id bigint NOT NULL PRIMARY KEY, content {payload_type} NOT NULL);
+    -- end
     -- end
 
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
@@ -1139,6 +1849,7 @@ BEGIN
 
     BEGIN TRANSACTION;
     SELECT @size = c.size FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
+    {subscriber_known}
 
     -- when in_hand=on
     -- Who claims: this session, by its number and its login time, which the server keeps in local time.
@@ -1160,7 +1871,7 @@ BEGIN
             h.claimed_by
         FROM [{schema}].[{queue}_in_hand] AS h
             WITH (INDEX ([{queue}_in_hand_ready]), ROWLOCK, READPAST, READCOMMITTEDLOCK)
-        WHERE h.claimed_at IS NULL AND h.done_at IS NULL
+        WHERE h.claimed_at IS NULL AND h.done_at IS NULL{h_of_subscriber}
         ORDER BY h.id
     )
 
@@ -1174,29 +1885,40 @@ BEGIN
 
     -- end
     IF @wanted > 0 AND EXISTS (
-        SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE p.void = 0
+        SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) WHERE p.void = 0{p_of_subscriber}
     )
     BEGIN
         INSERT INTO @parked (number)
         SELECT TOP (65) p.number
         FROM [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-        WHERE p.void = 0
+        WHERE p.void = 0{p_of_subscriber}
         ORDER BY p.number;
 
         IF @@ROWCOUNT > 64
         BEGIN
+            -- when subscribed=no
             SET @turn = NEXT VALUE FOR [{schema}].[{queue}_turn_seq];
+            -- end
+            -- when subscribed=yes
+            -- Its own: of turns that are shared one subscriber might get none but the even ones.
+            SELECT @turn_sequence = {turn_sequence_of}
+            FROM [{schema}].[{queue}_subscribers] AS b WITH (ROWLOCK, READCOMMITTEDLOCK)
+            WHERE b.subscriber = @subscriber;
+            EXEC sys.sp_sequence_get_range
+                @sequence_name = @turn_sequence, @range_size = 1, @range_first_value = @range OUTPUT;
+            SET @turn = CAST(@range AS bigint);
+            -- end
             -- One after the other: both in one SELECT would read all of them.
             SET @first_stretch = (
                 SELECT TOP (1) p.parked_order / 40
                 FROM [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-                WHERE p.void = 0
+                WHERE p.void = 0{p_of_subscriber}
                 ORDER BY p.parked_order
             );
             SET @stretches = 1 - @first_stretch + (
                 SELECT TOP (1) p.parked_order / 40
                 FROM [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-                WHERE p.void = 0
+                WHERE p.void = 0{p_of_subscriber}
                 ORDER BY p.parked_order DESC
             );
             WHILE @all_turns < @stretches SET @all_turns *= 2;
@@ -1209,7 +1931,7 @@ BEGIN
             FROM (
                 SELECT TOP (40) p.number
                 FROM [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-                WHERE p.void = 0 AND p.parked_order >= @stretch * 40
+                WHERE p.void = 0{p_of_subscriber} AND p.parked_order >= @stretch * 40
                 ORDER BY p.parked_order
             ) AS w
             WHERE w.number NOT IN (SELECT p.number FROM @parked AS p);
@@ -1229,11 +1951,31 @@ BEGIN
             ORDER BY w.number
         ) AS here
         INNER JOIN [{schema}].[{queue}_parked] AS p WITH (UPDLOCK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
-            ON p.void = 0 AND p.number = here.number
+            ON p.void = 0 AND p.number = here.number{p_of_subscriber}
         OPTION (LOOP JOIN, FORCE ORDER);
 
         IF @@ROWCOUNT > 0
         BEGIN
+            -- when subscribed=yes
+            UPDATE d
+            SET message_id = h.number,
+                time = SYSUTCDATETIME()
+            -- when content=slot
+            OUTPUT 1, h.number, r.first_id, r.message, r.time, 1
+            INTO @popped (lane, number, id, payload, pushed_at, attempts)
+            -- end
+            -- when content=apart
+            OUTPUT 1, h.number, r.first_id, r.time, 1
+            INTO @popped (lane, number, id, pushed_at, attempts)
+            -- end
+            FROM @held AS h
+            INNER JOIN [{schema}].[{queue}_popped] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+                ON d.subscriber = @of AND d.slot = h.number % @size AND d.message_id < h.number
+            INNER JOIN [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+                ON r.slot = d.slot AND r.message_id = h.number
+            OPTION (LOOP JOIN, FORCE ORDER);
+            -- end
+            -- when subscribed=no
             UPDATE r
             SET message_id = NULL,
                 first_id = NULL,
@@ -1254,15 +1996,23 @@ BEGIN
             INNER JOIN [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 ON r.slot = h.number % @size AND r.message_id = h.number
             OPTION (LOOP JOIN, FORCE ORDER);
+            -- end
             SET @found = @@ROWCOUNT;
             SET @wanted -= @found;
 
             DELETE p
             FROM @popped AS t
             INNER JOIN [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-                ON p.void = 0 AND p.number = t.number
+                ON p.void = 0 AND p.number = t.number{p_of_subscriber}
             WHERE t.lane = 1
             OPTION (LOOP JOIN, FORCE ORDER);
+            -- when defined keeps_popped
+            -- A sweep may have passed it by, when its push was in flight.
+            UPDATE s
+            SET number = (SELECT MIN(t.number) FROM @popped AS t WHERE t.lane = 1)
+            FROM [{schema}].[{queue}_swept] AS s WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+            WHERE s.number > (SELECT MIN(t.number) FROM @popped AS t WHERE t.lane = 1);
+            -- end
             DELETE FROM @held;
         END;
 
@@ -1273,9 +2023,9 @@ BEGIN
             SELECT p.number
             FROM @parked AS w
             INNER JOIN [{schema}].[{queue}_parked] AS v WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-                ON v.void = 1 AND v.number = w.number
+                ON v.void = 1 AND v.number = w.number{v_of_subscriber}
             INNER JOIN [{schema}].[{queue}_parked] AS p WITH (UPDLOCK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
-                ON p.void = 0 AND p.number = v.number
+                ON p.void = 0 AND p.number = v.number{p_of_subscriber}
             OPTION (LOOP JOIN, FORCE ORDER);
 
             IF @@ROWCOUNT > 0
@@ -1284,13 +2034,13 @@ BEGIN
                 OUTPUT deleted.number INTO @finished (number)
                 FROM @held AS h
                 INNER JOIN [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-                    ON p.void = 1 AND p.number = h.number
+                    ON p.void = 1 AND p.number = h.number{p_of_subscriber}
                 OPTION (LOOP JOIN, FORCE ORDER);
 
                 DELETE p
                 FROM @finished AS f
                 INNER JOIN [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-                    ON p.void = 0 AND p.number = f.number
+                    ON p.void = 0 AND p.number = f.number{p_of_subscriber}
                 OPTION (LOOP JOIN, FORCE ORDER);
             END;
         END;
@@ -1322,7 +2072,12 @@ BEGIN
             BREAK;
 
         EXEC sys.sp_sequence_get_range
+            -- when subscribed=no
             @sequence_name = N'[{schema}].[{queue}_pop_seq]', @range_size = @room, @range_first_value = @range OUTPUT;
+            -- end
+            -- when subscribed=yes
+            @sequence_name = @pop_sequence, @range_size = @room, @range_first_value = @range OUTPUT;
+            -- end
         SET @first = CAST(@range AS bigint);
 
         SET @found = 0;
@@ -1347,6 +2102,28 @@ BEGIN
                     FROM [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                     WHERE r.slot BETWEEN @from AND @to AND r.message_id BETWEEN @first AND @first + @room - 1;
 
+                -- when subscribed=yes
+                UPDATE d
+                SET message_id = r.message_id,
+                    time = SYSUTCDATETIME()
+                -- when content=slot
+                OUTPUT 1, r.message_id, r.first_id, r.message, r.time, 1
+                INTO @popped (lane, number, id, payload, pushed_at, attempts)
+                -- end
+                -- when content=apart
+                OUTPUT 1, r.message_id, r.first_id, r.time, 1
+                INTO @popped (lane, number, id, pushed_at, attempts)
+                -- end
+                FROM [{schema}].[{queue}_popped] AS d WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+                INNER JOIN [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK) ON r.slot = d.slot
+                WHERE d.subscriber = @of AND d.slot BETWEEN @low AND @high AND d.message_id < r.message_id
+                AND r.message_id BETWEEN @first AND @first + @room - 1
+                -- when content=apart
+                AND {slot_has_content}
+                -- end
+                OPTION (LOOP JOIN, FORCE ORDER);
+                -- end
+                -- when subscribed=no
                 -- when content=slot
                 UPDATE [{schema}].[{queue}] WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 SET message_id = NULL,
@@ -1369,6 +2146,7 @@ BEGIN
                 FROM [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
                 WHERE r.slot BETWEEN @low AND @high AND r.message_id BETWEEN @first AND @first + @room - 1
                 AND {slot_has_content};
+                -- end
                 -- end
 
                 SET @found += @@ROWCOUNT;
@@ -1399,20 +2177,20 @@ BEGIN
         OUTPUT deleted.number INTO @finished (number)
         FROM @missing AS m
         INNER JOIN [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-            ON p.void = 1 AND p.number = m.number
+            ON p.void = 1 AND p.number = m.number{p_of_subscriber}
         OPTION (LOOP JOIN, FORCE ORDER);
         SET @voids += @@ROWCOUNT;
 
-        INSERT INTO [{schema}].[{queue}_parked] (number, void, parked_at)
+        INSERT INTO [{schema}].[{queue}_parked] (number, void, parked_at{subscriber_column})
         SELECT
             m.number,
             0,
-            SYSUTCDATETIME()
+            SYSUTCDATETIME(){subscriber_value}
         FROM @missing AS m
         WHERE NOT EXISTS (SELECT 1 FROM @finished AS f WHERE f.number = m.number)
         AND NOT EXISTS (
             SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-            WHERE p.void = 0 AND p.number = m.number
+            WHERE p.void = 0 AND p.number = m.number{p_of_subscriber}
         );
         SET @parked_now = @@ROWCOUNT;
 
@@ -1423,6 +2201,21 @@ BEGIN
     END;
 
     -- when content=apart
+    -- when subscribed=yes
+    UPDATE t
+    SET payload = CASE t.id % CAST(N'{partitions}' AS bigint)
+        -- each partition
+        WHEN {partition} THEN (
+            SELECT k.content FROM [{schema}].[{queue}_content_{partition}] AS k WITH (ROWLOCK, READCOMMITTEDLOCK)
+            WHERE k.content_id = t.id
+        )
+        -- end
+    END
+    FROM @popped AS t
+    WHERE t.lane = 1;
+
+    -- end
+    -- when subscribed=no
     -- each partition
     DELETE k
     OUTPUT deleted.content_id, deleted.content INTO @contents (content_id, content)
@@ -1439,7 +2232,9 @@ BEGIN
     WHERE t.lane = 1;
 
     -- end
+    -- end
     -- when archive_at_pop=on
+    -- when subscribed=no
     -- In the same transaction: the rows went to the table variable, and one statement has but one INTO.
     INSERT INTO [{schema}].[{queue}_archive] (id, payload, pushed_at, done_at, state, attempts, reason)
     SELECT
@@ -1454,17 +2249,23 @@ BEGIN
     ORDER BY t.number;
 
     -- end
+    -- end
     -- when in_hand=on
-    INSERT INTO [{schema}].[{queue}_in_hand] (id, payload, pushed_at, attempts, claimed_at, claimed_by)
+    INSERT INTO [{schema}].[{queue}_in_hand] (id, payload, pushed_at, attempts, claimed_at, claimed_by{subscriber_column})
     SELECT
         t.id,
         t.payload,
         t.pushed_at,
         1,
         SYSUTCDATETIME(),
-        @session
+        @session{subscriber_value}
     FROM @popped AS t
     WHERE t.lane = 1;
+
+    -- end
+    -- when defined keeps_popped
+    IF NOT EXISTS (SELECT 1 FROM @popped AS t)
+        EXEC [{schema}].[{queue}_sweep];
 
     -- end
     COMMIT TRANSACTION;
@@ -1481,6 +2282,9 @@ GO
 -- when in_hand=on
 -- complete and fail wait for the row's lock (the one exception): what they answer must be true.
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_complete]
+    -- when subscribed=yes
+    @subscriber nvarchar(128),
+    -- end
     @id bigint,
     @attempts int = NULL
 WITH EXECUTE AS 'dbq_owner'
@@ -1491,8 +2295,13 @@ BEGIN
 
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
+    -- when subscribed=yes
+    DECLARE @of smallint, @pop_sequence nvarchar(600), @message nvarchar(2048);
+    {subscriber_known}
+
+    -- end
     DELETE FROM [{schema}].[{queue}_in_hand] WITH (ROWLOCK, READCOMMITTEDLOCK)
-    WHERE id = @id AND claimed_at IS NOT NULL AND done_at IS NULL
+    WHERE id = @id AND claimed_at IS NOT NULL AND done_at IS NULL{of_subscriber}
     AND (@attempts IS NULL OR attempts = @attempts);
 
     SELECT CAST(@@ROWCOUNT AS bit) AS acted;
@@ -1501,6 +2310,9 @@ END;
 GO
 -- when in_hand=on
 CREATE OR ALTER PROCEDURE [{schema}].[{queue}_fail]
+    -- when subscribed=yes
+    @subscriber nvarchar(128),
+    -- end
     @id bigint,
     @error nvarchar(max),
     @attempts int = NULL
@@ -1512,19 +2324,109 @@ BEGIN
 
     SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
 
+    -- when subscribed=yes
+    DECLARE @of smallint, @pop_sequence nvarchar(600), @message nvarchar(2048);
+    {subscriber_known}
+
+    -- end
     UPDATE [{schema}].[{queue}_in_hand] WITH (ROWLOCK, READCOMMITTEDLOCK)
     SET errors = COALESCE(@error, N''),
         done_at = SYSUTCDATETIME()
     -- when keeps_history=yes
     , history = {this_error_kept}
     -- end
-    WHERE id = @id AND claimed_at IS NOT NULL AND done_at IS NULL
+    WHERE id = @id AND claimed_at IS NOT NULL AND done_at IS NULL{of_subscriber}
     AND (@attempts IS NULL OR attempts = @attempts);
 
     SELECT CAST(@@ROWCOUNT AS bit) AS acted;
 END;
 -- end
 GO
+-- when defined keeps_popped
+-- Sweep: what all have popped goes into the archive, and its content goes, though no push comes that would reuse the
+-- slot. Up to 100 slots a call, from where the last one stopped; it stops for good at what somebody still owes. An idle
+-- ring is only asked how far that is. One at a time: who comes second leaves it to the first.
+CREATE OR ALTER PROCEDURE [{schema}].[{queue}_sweep]
+    @freed bigint = NULL OUTPUT
+WITH EXECUTE AS 'dbq_owner'
+AS
+BEGIN
+    SET NOCOUNT ON;
+    SET XACT_ABORT ON;
+    SET ROWCOUNT 0;
+
+    DECLARE @size bigint, @next_pop bigint, @first bigint, @last bigint, @swept bigint, @from bigint, @to bigint, @parked bigint;
+    {reused_declared}
+
+    SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+    SET @freed = 0;
+
+    BEGIN TRANSACTION;
+    SELECT @size = c.size FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
+    SET @next_pop = {next_pop_of_all};
+    SELECT @first = s.number FROM [{schema}].[{queue}_swept] AS s WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK);
+    -- What somebody has parked may come yet.
+    SELECT @parked = MIN(l.number)
+    FROM [{schema}].[{queue}_subscribers] AS b WITH (ROWLOCK, READCOMMITTEDLOCK)
+    CROSS APPLY (
+        SELECT TOP (1) p.number
+        FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK)
+        WHERE p.subscriber = b.number AND p.void = 0
+        ORDER BY p.number
+    ) AS l;
+    IF @parked < @next_pop
+        SET @next_pop = @parked;
+    IF @first < @next_pop
+    BEGIN
+        SET @first = NULL;
+        SELECT @first = s.number
+        FROM [{schema}].[{queue}_swept] AS s WITH (UPDLOCK, ROWLOCK, READPAST, READCOMMITTEDLOCK);
+    END;
+
+    IF @first < @next_pop
+    BEGIN
+        -- A lap at most; a slot that a push passed over has an older message, and is met with the number it was for.
+        IF @first < @next_pop - @size
+            SET @first = @next_pop - @size;
+        SET @last = @first + CASE WHEN @size < 400 THEN @size / 4 ELSE 99 END;
+        IF @last >= @next_pop
+            SET @last = @next_pop - 1;
+        SET @swept = @last;
+        SET @from = @first % @size;
+        SET @to = @from + @last - @first;
+        WHILE @from <= @to
+        BEGIN
+            UPDATE r
+            SET message_id = NULL,
+                first_id = NULL,
+                time = SYSUTCDATETIME(),
+                -- when content=slot
+                message = NULL,
+                -- end
+                reference_count = 0
+            {into_reused}
+            FROM [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+            WHERE r.slot BETWEEN @from AND @to AND r.message_id <= @last AND NOT {is_owed}
+            OPTION (LOOP JOIN);
+            SET @freed += @@ROWCOUNT;
+
+            SELECT @swept = COALESCE(MIN(CASE WHEN r.message_id <= @swept THEN r.message_id - 1 END), @swept)
+            FROM [{schema}].[{queue}] AS r WITH (NOLOCK)
+            WHERE r.slot BETWEEN @from AND @to AND r.message_id <= @last;
+            SET @from = 0;
+            SET @to -= @size;
+        END;
+        {let_go}
+        UPDATE s
+        SET number = @swept + 1
+        FROM [{schema}].[{queue}_swept] AS s WITH (ROWLOCK, READCOMMITTEDLOCK)
+        WHERE s.number <= @swept;
+    END;
+
+    COMMIT TRANSACTION;
+END;
+GO
+-- end
 -- Relay: one transaction; a crash in it leaves the ring as it was. It waits at most 200 ms, and only
 -- for the configuration, on which every caller keeps a shared lock to the end of his transaction;
 -- while it waits it holds nothing. Then nobody is left but readers without it (a sample, a DBA's
@@ -1544,6 +2446,12 @@ BEGIN
 
     DECLARE @old_size bigint, @size bigint, @base bigint, @next_push bigint, @next_pop bigint;
     DECLARE @live bigint, @drawn bigint, @held bigint, @cache bigint, @alter nvarchar(max), @message nvarchar(2048);
+    -- when subscribed=yes
+    DECLARE @of smallint, @pop_sequence nvarchar(600), @start bigint, @range sql_variant;
+    DECLARE @moved TABLE (slot bigint NOT NULL PRIMARY KEY, old_number bigint NOT NULL, number bigint NOT NULL);
+    DECLARE @owed TABLE (subscriber smallint NOT NULL, number bigint NOT NULL, PRIMARY KEY (subscriber, number));
+    {reused_declared}
+    -- end
 
     IF (SELECT s.transaction_isolation_level FROM sys.dm_exec_sessions AS s WHERE s.session_id = @@SPID) > 2
         THROW 51002, N'A ring works at READ COMMITTED only.|This transaction is at a higher isolation level.|Relay outside that transaction, or begin it at READ COMMITTED.', 1;
@@ -1555,11 +2463,14 @@ BEGIN
     SELECT @old_size = c.size FROM [{schema}].[{queue}_config] AS c WITH (TABLOCKX, HOLDLOCK);
     SET LOCK_TIMEOUT 10;
     SELECT @held = COUNT_BIG(*) FROM [{schema}].[{queue}_parked] AS p WITH (TABLOCKX, HOLDLOCK);
-    SELECT @live = COUNT_BIG(*) FROM [{schema}].[{queue}] AS r WITH (TABLOCKX, HOLDLOCK) WHERE r.reference_count > 0;
+    -- when subscribed=yes
+    SELECT @held = COUNT_BIG(*) FROM [{schema}].[{queue}_popped] AS d WITH (TABLOCKX, HOLDLOCK);
+    -- end
+    SELECT @live = COUNT_BIG(*) FROM [{schema}].[{queue}] AS r WITH (TABLOCKX, HOLDLOCK) WHERE {slot_is_live};
 
     SET @size = COALESCE(@new_size, @old_size);
     SET @next_push = {push_number_due};
-    SET @next_pop = {pop_number_due};
+    SET @next_pop = {highest_next_pop};
     IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
         THROW 51004, N'The ring''s numbers or its size cannot be read.|Its owner does not see its sequences, or its configuration is empty.|Nothing was changed. Look with: dbq-console doctor', 1;
     IF @size < 1
@@ -1599,6 +2510,47 @@ BEGIN
         ORDER BY many.n;
     END;
 
+    -- when subscribed=yes
+    -- Who still owes which message; what nobody owes has been popped by all.
+    INSERT INTO @moved (slot, old_number, number)
+    SELECT
+        r.slot,
+        r.message_id,
+        @base + ROW_NUMBER() OVER (ORDER BY r.message_id) - 1
+    FROM [{schema}].[{queue}] AS r
+    WHERE {slot_is_live};
+    INSERT INTO @owed (subscriber, number)
+    SELECT
+        b.number,
+        m.number
+    FROM @moved AS m
+    CROSS JOIN [{schema}].[{queue}_subscribers] AS b
+    WHERE NOT EXISTS (
+        SELECT 1 FROM [{schema}].[{queue}_popped] AS d
+        WHERE d.subscriber = b.number AND d.slot = m.slot AND d.message_id >= m.old_number
+    );
+    -- when defined keeps_popped
+    -- when content=slot
+    INSERT INTO @reused (id, payload, slot, pushed_at)
+    SELECT
+        r.first_id,
+        r.message,
+        r.slot,
+        r.time
+    -- end
+    -- when content=apart
+    INSERT INTO @reused (id, slot, pushed_at)
+    SELECT
+        r.first_id,
+        r.slot,
+        r.time
+    -- end
+    FROM [{schema}].[{queue}] AS r
+    WHERE r.reference_count > 0 AND NOT EXISTS (SELECT 1 FROM @moved AS m WHERE m.slot = r.slot);
+    {let_go}
+    -- end
+
+    -- end
     -- One statement: every message is read from its old slot before any is written to its new one.
     WITH live AS (
         SELECT
@@ -1610,7 +2562,7 @@ BEGIN
             r.reference_count,
             @base + ROW_NUMBER() OVER (ORDER BY r.message_id) - 1 AS number
         FROM [{schema}].[{queue}] AS r
-        WHERE r.reference_count > 0
+        WHERE {slot_is_live}
     )
 
     UPDATE r
@@ -1632,6 +2584,43 @@ BEGIN
 
     DELETE FROM [{schema}].[{queue}] WITH (TABLOCKX) WHERE slot >= @size OR slot < 0;
     DELETE FROM [{schema}].[{queue}_parked] WITH (TABLOCKX);
+    -- when subscribed=yes
+    DELETE d
+    FROM [{schema}].[{queue}_popped] AS d WITH (TABLOCKX)
+    WHERE d.slot >= @size OR d.slot < 0
+    OR NOT EXISTS (SELECT 1 FROM [{schema}].[{queue}_subscribers] AS b WHERE b.number = d.subscriber);
+    INSERT INTO [{schema}].[{queue}_popped] WITH (TABLOCKX) (subscriber, slot, message_id, time)
+    SELECT
+        b.number,
+        r.slot,
+        0,
+        SYSUTCDATETIME()
+    FROM [{schema}].[{queue}_subscribers] AS b
+    CROSS JOIN [{schema}].[{queue}] AS r
+    WHERE NOT EXISTS (
+        SELECT 1 FROM [{schema}].[{queue}_popped] AS d WHERE d.subscriber = b.number AND d.slot = r.slot
+    );
+    UPDATE d
+    SET message_id = COALESCE(r.message_id, @base - 1)
+    FROM [{schema}].[{queue}_popped] AS d WITH (TABLOCKX)
+    LEFT JOIN [{schema}].[{queue}] AS r
+        ON d.slot = r.slot AND r.reference_count > 0
+        AND NOT EXISTS (SELECT 1 FROM @owed AS o WHERE o.subscriber = d.subscriber AND o.number = r.message_id);
+    -- Each begins at the first that it owes; what it has popped behind that it will drop.
+    INSERT INTO [{schema}].[{queue}_parked] WITH (TABLOCKX) (subscriber, number, void, parked_at)
+    SELECT
+        b.number,
+        m.number,
+        1,
+        SYSUTCDATETIME()
+    FROM [{schema}].[{queue}_subscribers] AS b
+    CROSS JOIN @moved AS m
+    WHERE m.number > (SELECT MIN(o.number) FROM @owed AS o WHERE o.subscriber = b.number)
+    AND NOT EXISTS (SELECT 1 FROM @owed AS o WHERE o.subscriber = b.number AND o.number = m.number);
+    -- when defined keeps_popped
+    UPDATE [{schema}].[{queue}_swept] SET number = @base;
+    -- end
+    -- end
     UPDATE [{schema}].[{queue}_config] SET size = @size, base = @base;
 
     -- RESTART WITH and CACHE take constants and nothing else, so these two have to be put together.
@@ -1642,11 +2631,28 @@ BEGIN
     IF @drawn <> @base + @live - 1
         THROW 51004, N'The push sequence did not restart where it should.||Nothing was changed. Look with: dbq-console doctor', 1;
 
+    -- when subscribed=yes
+    SET @of = (SELECT MIN(b.number) FROM [{schema}].[{queue}_subscribers] AS b);
+    WHILE @of IS NOT NULL
+    BEGIN
+        SELECT @pop_sequence = {pop_sequence_of} FROM [{schema}].[{queue}_subscribers] AS b WHERE b.number = @of;
+        SET @start = COALESCE((SELECT MIN(o.number) FROM @owed AS o WHERE o.subscriber = @of), @base + @live);
+        SET @alter = CONCAT(N'ALTER SEQUENCE ', @pop_sequence, N' RESTART WITH ', @start - 1, N' CACHE ', @cache);
+        EXEC (@alter);
+        EXEC sys.sp_sequence_get_range
+            @sequence_name = @pop_sequence, @range_size = 1, @range_first_value = @range OUTPUT;
+        IF CAST(@range AS bigint) <> @start - 1
+            THROW 51004, N'A pop sequence did not restart where it should.||Nothing was changed. Look with: dbq-console doctor', 1;
+        SET @of = (SELECT MIN(b.number) FROM [{schema}].[{queue}_subscribers] AS b WHERE b.number > @of);
+    END;
+    -- end
+    -- when subscribed=no
     SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_pop_seq] RESTART WITH ', @base - 1, N' CACHE ', @cache);
     EXEC (@alter);
     SET @drawn = NEXT VALUE FOR [{schema}].[{queue}_pop_seq];
     IF @drawn <> @base - 1
         THROW 51004, N'The pop sequence did not restart where it should.||Nothing was changed. Look with: dbq-console doctor', 1;
+    -- end
     COMMIT TRANSACTION;
 
     SELECT
@@ -1663,6 +2669,10 @@ GO
 DROP PROCEDURE
     [{schema}].[{queue}_push], [{schema}].[{queue}_push_many], [{schema}].[{queue}_pop],
     [{schema}].[{queue}_pop_many], [{schema}].[{queue}_relay];
+-- when defined keeps_popped
+DROP PROCEDURE [{schema}].[{queue}_sweep];
+DROP TABLE [{schema}].[{queue}_swept];
+-- end
 -- when in_hand=on
 DROP PROCEDURE [{schema}].[{queue}_complete], [{schema}].[{queue}_fail];
 DROP TABLE [{schema}].[{queue}_in_hand];
@@ -1671,8 +2681,17 @@ DROP TABLE [{schema}].[{queue}_in_hand];
 DROP TABLE [{schema}].[{queue}_content_{partition}];
 -- end
 DROP TABLE [{schema}].[{queue}_parked], [{schema}].[{queue}], [{schema}].[{queue}_config];
+-- when subscribed=no
 DROP SEQUENCE [{schema}].[{queue}_push_seq], [{schema}].[{queue}_pop_seq];
 DROP SEQUENCE IF EXISTS [{schema}].[{queue}_turn_seq]; -- of an older version there is none
+-- end
+-- when subscribed=yes
+DROP TABLE [{schema}].[{queue}_popped], [{schema}].[{queue}_subscribers];
+DROP SEQUENCE [{schema}].[{queue}_push_seq];
+-- end
+-- each subscriber
+DROP SEQUENCE [{schema}].[{queue}_pop_seq_{subscriber_number}], [{schema}].[{queue}_turn_seq_{subscriber_number}];
+-- end
 
 -- name: gate
 -- one row: read before anything else of the ring; it waits while a relay runs, and a relay waits until its transaction ends
@@ -1800,10 +2819,7 @@ FROM (
             SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
             WHERE s.object_id = OBJECT_ID(N'[{schema}].[{push_sequence}]')
         ) AS next_push,
-        (
-            SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
-            WHERE s.object_id = OBJECT_ID(N'[{schema}].[{pop_sequence}]')
-        ) AS next_pop,
+        {seen_next_pop} AS next_pop,
         c.size AS size,
         c.base AS base
     FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
@@ -1846,7 +2862,7 @@ CROSS APPLY (
         FROM [{schema}].[{queue}_parked] AS l WITH (READPAST, READCOMMITTEDLOCK)
         LEFT JOIN [{schema}].[{queue}] AS m WITH (READPAST, READCOMMITTEDLOCK)
             ON m.[{slot}] = l.number % n.size AND m.[{id}] = l.number AND m.[{reference_count}] > 0
-        WHERE l.void = 0 AND l.number < n.next_pop
+        WHERE l.void = 0 AND l.number < n.next_pop{l_seen}
     ) AS w
     -- end
     -- when installed=no
@@ -1855,6 +2871,100 @@ CROSS APPLY (
         CAST(0 AS bigint) AS found
     -- end
 ) AS late
+
+-- name: subscriber_status
+-- a row for each subscriber: the two next numbers, what it can pop (null: too many to count), its parked pops, its oldest age
+-- What is counted of all together is as much as `status` counts. No row of popped is read: a message of its next
+-- numbers or of a parked one is not popped by it.
+SELECT
+    CAST(N'{schema}' AS nvarchar(128)) AS [schema],
+    CAST(N'{queue}' AS nvarchar(128)) AS queue,
+    n.subscriber AS subscriber,
+    CAST(n.number AS int) AS number,
+    n.next_push AS next_push,
+    n.next_pop AS next_pop,
+    CASE WHEN p.gap <= p.counted AND late.parked <= 10000 THEN (
+        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}] AS m WITH (READPAST, READCOMMITTEDLOCK)
+        WHERE m.slot >= p.head AND m.slot < CASE WHEN p.head + p.gap < n.size THEN p.head + p.gap ELSE n.size END
+        AND m.reference_count > 0 AND m.message_id >= n.next_pop
+    ) + (
+        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}] AS m WITH (READPAST, READCOMMITTEDLOCK)
+        WHERE m.slot < p.head + p.gap - n.size
+        AND m.reference_count > 0 AND m.message_id >= n.next_pop
+    )
+    -- when in_hand=on
+    + (
+        SELECT COUNT_BIG(*) FROM (
+            SELECT TOP (10001) 1 AS one
+            FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
+            WHERE h.subscriber = n.number AND h.claimed_at IS NULL AND h.done_at IS NULL
+        ) AS bounded
+    )
+    -- end
+    + late.found END AS ready,
+    CASE WHEN n.next_pop IS NOT NULL THEN late.parked END AS parked,
+    (
+        SELECT CAST(DATEDIFF_BIG(microsecond, MIN(heads.pushed_at), SYSUTCDATETIME()) / 1e6 AS float)
+        FROM (
+            SELECT m.time AS pushed_at
+            FROM (VALUES (0), (8), (16), (24), (32), (40), (48), (56)) AS eights (n)
+            CROSS JOIN (VALUES (0), (1), (2), (3), (4), (5), (6), (7)) AS ones (n)
+            INNER JOIN [{schema}].[{queue}] AS m WITH (READPAST, READCOMMITTEDLOCK)
+                ON m.slot = (n.next_pop + eights.n + ones.n) % n.size
+            WHERE n.next_pop + eights.n + ones.n < n.next_push
+            AND m.reference_count > 0 AND m.message_id >= n.next_pop
+            UNION ALL
+            SELECT late.oldest WHERE late.oldest IS NOT NULL
+            -- when in_hand=on
+            UNION ALL
+            SELECT again.pushed_at
+            FROM (
+                SELECT TOP (1) h.pushed_at AS pushed_at
+                FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
+                WHERE h.subscriber = n.number AND h.claimed_at IS NULL AND h.done_at IS NULL
+                ORDER BY h.id
+            ) AS again
+            -- end
+        ) AS heads
+    ) AS age_seconds
+FROM (
+    SELECT
+        b.subscriber AS subscriber,
+        b.number AS number,
+        (
+            SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
+            WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]')
+        ) AS next_push,
+        (
+            SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
+            WHERE s.object_id = OBJECT_ID({pop_sequence_of})
+        ) AS next_pop,
+        c.size AS size,
+        10000 / COUNT(*) OVER () AS counted
+    FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
+    CROSS JOIN [{schema}].[{queue}_subscribers] AS b WITH (ROWLOCK, READCOMMITTEDLOCK)
+) AS n
+CROSS APPLY (
+    SELECT
+        n.next_pop % n.size AS head,
+        CASE WHEN n.next_push > n.next_pop THEN n.next_push - n.next_pop ELSE n.next_pop - n.next_pop END AS gap,
+        n.counted AS counted
+) AS p
+CROSS APPLY (
+    SELECT
+        COUNT_BIG(*) AS parked,
+        COALESCE(SUM(w.found), 0) AS found,
+        MIN(w.pushed_at) AS oldest
+    FROM (
+        SELECT TOP (10001)
+            CASE WHEN m.message_id IS NULL THEN CAST(0 AS bigint) ELSE 1 END AS found,
+            m.time AS pushed_at
+        FROM [{schema}].[{queue}_parked] AS l WITH (READPAST, READCOMMITTEDLOCK)
+        LEFT JOIN [{schema}].[{queue}] AS m WITH (READPAST, READCOMMITTEDLOCK)
+            ON m.slot = l.number % n.size AND m.message_id = l.number AND m.reference_count > 0
+        WHERE l.subscriber = n.number AND l.void = 0 AND l.number < n.next_pop
+    ) AS w
+) AS late;
 
 -- name: claims
 -- the oldest ten claims: since when, and whose
@@ -1920,6 +3030,28 @@ FROM (
         ORDER BY h.done_at DESC
     ) AS failed
 ) AS l
+
+-- name: consumers_at_work
+-- one row: whether an open transaction holds a row of the subscriber, or a claim of it is younger than :stuck_after seconds
+-- What READPAST does not see is held.
+SELECT CAST(CASE
+    WHEN EXISTS (
+        SELECT 1 FROM [{schema}].[{queue}_popped] AS d WITH (NOLOCK)
+        WHERE d.subscriber = CAST(N'{subscriber_number}' AS smallint) AND NOT EXISTS (
+            SELECT 1 FROM [{schema}].[{queue}_popped] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+            WHERE p.subscriber = d.subscriber AND p.slot = d.slot
+        )
+    ) THEN 1
+    -- when in_hand=on
+    WHEN EXISTS (
+        SELECT 1 FROM [{schema}].[{queue}_in_hand] AS h WITH (NOLOCK)
+        WHERE
+            h.subscriber = CAST(N'{subscriber_number}' AS smallint) AND h.claimed_at IS NOT NULL AND h.done_at IS NULL
+            AND h.claimed_at > DATEADD(second, 0 - CAST(:stuck_after AS int), SYSUTCDATETIME())
+    ) THEN 1
+    -- end
+    ELSE 0
+END AS bit) AS at_work;
 
 -- name: consumers
 -- a row for each name that the newest 1,000 claims carry, and the newest 1,000 that failed in a minute; see monitor.sql
@@ -2008,6 +3140,42 @@ FROM (
     CAST(NULL AS float) AS done
 -- end
 
+-- name: unswept
+-- one row: how many numbers all subscribers have drawn, and no sweep has come to; see sweep
+-- when defined keeps_popped
+SET NOCOUNT ON;
+DECLARE @next_pop bigint = {next_pop_of_all}, @parked bigint, @swept bigint, @next_push bigint, @size bigint;
+SELECT @parked = MIN(p.number)
+FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK)
+INNER JOIN [{schema}].[{queue}_subscribers] AS b WITH (NOLOCK) ON b.number = p.subscriber
+WHERE p.void = 0;
+IF @parked < @next_pop
+    SET @next_pop = @parked;
+SELECT @swept = w.number FROM [{schema}].[{queue}_swept] AS w WITH (NOLOCK);
+SELECT @size = c.size FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK);
+SELECT @next_push = CAST(s.current_value AS bigint) + 1
+FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
+IF @swept < @next_push - @size
+    SET @swept = @next_push - @size;
+SELECT CASE WHEN @swept < @next_pop THEN @next_pop - @swept ELSE 0 END AS numbers;
+-- end
+-- when not defined keeps_popped
+SELECT CAST(0 AS bigint) AS numbers;
+-- end
+
+-- name: sweep
+-- script: sweeps up to what somebody owes, 100 numbers a transaction
+-- when defined keeps_popped
+DECLARE @swept bigint = -1, @number bigint;
+SELECT @number = w.number FROM [{schema}].[{queue}_swept] AS w WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK);
+WHILE @swept < @number
+BEGIN
+    SET @swept = @number;
+    EXEC [{schema}].[{queue}_sweep];
+    SELECT @number = w.number FROM [{schema}].[{queue}_swept] AS w WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK);
+END;
+-- end
+
 -- name: standing
 -- one row: how many messages are ready, counted to 10,001, how many more it takes, and how many after a relay
 -- A login that does not see the sequences is told how many slots are full, and of the rest nothing.
@@ -2015,7 +3183,13 @@ SELECT
     CASE
         WHEN n.gap IS NULL THEN (
             SELECT COUNT_BIG(*) FROM (
-                SELECT TOP (10001) 1 AS one FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+                SELECT TOP (10001) 1 AS one
+                -- when subscribed=no
+                FROM [{schema}].[{queue}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+                -- end
+                -- when subscribed=yes
+                FROM {seen_ring_m}
+                -- end
                 WHERE m.reference_count > 0
             ) AS bounded
         )
@@ -2031,7 +3205,7 @@ SELECT
     CASE WHEN n.gap IS NOT NULL THEN (
         SELECT COUNT_BIG(*) FROM (
             SELECT TOP (10001) 1 AS one FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK)
-            WHERE p.void = 1 AND p.number >= n.next_pop
+            WHERE p.void = 1 AND p.number >= n.next_pop{p_seen}
         ) AS bounded
     ) END AS voids
 FROM (
@@ -2046,10 +3220,7 @@ FROM (
                 SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
                 WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]')
             ) AS next_push,
-            (
-                SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
-                WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]')
-            ) AS next_pop
+            {seen_next_pop} AS next_pop
         FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
     ) AS r
 ) AS n;
@@ -2059,7 +3230,7 @@ FROM (
 -- What another transaction holds is skipped, not waited for; after lock_all there is no other.
 SELECT
     (
-        SELECT COUNT_BIG(*) FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK)
+        SELECT COUNT_BIG(*) FROM {seen_table_m}
         WHERE m.reference_count > 0
     )
     -- each partition
@@ -2105,17 +3276,17 @@ SET NOCOUNT ON;
 DECLARE @ids nvarchar(max) = :ids;
 DECLARE @base bigint = :base;
 
-INSERT INTO [{schema}].[{queue}_parked] (number, void, parked_at)
+INSERT INTO [{schema}].[{queue}_parked] (number, void, parked_at{seen_column})
 SELECT
     r.message_id,
     0,
-    SYSUTCDATETIME()
+    SYSUTCDATETIME(){seen_value}
 FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK)
-INNER JOIN [{schema}].[{queue}] AS r WITH (READPAST, READCOMMITTEDLOCK) ON c.base = @base
+INNER JOIN {seen_ring_r} ON c.base = @base
 WHERE r.first_id IN (SELECT CAST(given.[value] AS bigint) FROM OPENJSON(@ids) AS given) AND r.reference_count > 0
 AND NOT EXISTS (
     SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK)
-    WHERE p.void = 0 AND p.number = r.message_id
+    WHERE p.void = 0 AND p.number = r.message_id{p_seen}
 );
 
 SELECT CAST(@@ROWCOUNT AS bigint) AS given_back;
@@ -2132,21 +3303,18 @@ SELECT
     c.size AS size,
     c.base AS base,
     (
-        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}] AS m WITH (READPAST, READCOMMITTEDLOCK) WHERE m.reference_count > 0
+        SELECT COUNT_BIG(*) FROM {seen_ring_m} WHERE m.reference_count > 0
     ) AS live,
     (
         SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
         WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]')
     ) AS next_push,
+    {seen_next_pop} AS next_pop,
     (
-        SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
-        WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]')
-    ) AS next_pop,
-    (
-        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK) WHERE p.void = 0
+        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK) WHERE p.void = 0{p_seen}
     ) AS parked,
     (
-        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK) WHERE p.void = 1
+        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK) WHERE p.void = 1{p_seen}
     ) AS voids
 FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK);
 
@@ -2180,7 +3348,16 @@ IF COALESCE(HAS_PERMS_BY_NAME(NULL, NULL, N'VIEW SERVER STATE'), 0) = 1
         AND l.resource_associated_entity_id IN (
             OBJECT_ID(N'[{schema}].[{queue}_config]'), OBJECT_ID(N'[{schema}].[{queue}_parked]'),
             OBJECT_ID(N'[{schema}].[{queue}]'),
-            OBJECT_ID(N'[{schema}].[{queue}_push_seq]'), OBJECT_ID(N'[{schema}].[{queue}_pop_seq]')
+            -- when subscribed=yes
+            OBJECT_ID(N'[{schema}].[{queue}_popped]'), OBJECT_ID(N'[{schema}].[{queue}_subscribers]'),
+            -- end
+            -- each subscriber
+            OBJECT_ID(N'[{schema}].[{queue}_pop_seq_{subscriber_number}]'),
+            -- end
+            -- when subscribed=no
+            OBJECT_ID(N'[{schema}].[{queue}_pop_seq]'),
+            -- end
+            OBJECT_ID(N'[{schema}].[{queue}_push_seq]')
         )
     ) AS b
     LEFT JOIN sys.dm_exec_sessions AS s ON b.pid = s.session_id
@@ -2200,10 +3377,7 @@ ELSE
 -- one row: the first and the last number that a pop will ask for (unknown to a login that does not see the sequences), and the slots
 SELECT
     -- when installed=yes
-    (
-        SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
-        WHERE s.object_id = OBJECT_ID(N'[{schema}].[{pop_sequence}]')
-    ) AS first,
+    {seen_next_pop} AS first,
     (
         SELECT CAST(s.current_value AS bigint) FROM sys.sequences AS s
         WHERE s.object_id = OBJECT_ID(N'[{schema}].[{push_sequence}]')
@@ -2243,7 +3417,7 @@ SELECT
     m.[{slot}] AS slot,
     m.[{id}] AS number,
     {payload} AS payload
-FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK)
+FROM {seen_table_m}
 WHERE
     m.[{slot}] BETWEEN CAST(:first_slot AS bigint) AND CAST(:last_slot AS bigint)
     AND m.[{id}] BETWEEN CAST(:first AS bigint) AND CAST(:last AS bigint)
@@ -2274,10 +3448,18 @@ OUTER APPLY (
         r.message,
         -- end
         r.reference_count
-    FROM [{schema}].[{queue}] AS r WITH (READPAST, READCOMMITTEDLOCK)
+    FROM {seen_ring_r}
     WHERE r.slot = p.number % c.size AND r.message_id = p.number
 ) AS m
-WHERE p.void = 0
+WHERE p.void = 0{p_seen}
+-- when of=all
+-- Another one's number, of which no scan of the numbers that are still to be drawn knows; once.
+AND p.number < {seen_next_pop}
+AND NOT EXISTS (
+    SELECT 1 FROM [{schema}].[{queue}_parked] AS o WITH (READPAST, READCOMMITTEDLOCK)
+    WHERE o.void = 0 AND o.number = p.number AND o.subscriber < p.subscriber
+)
+-- end
 
 -- name: in_hand_messages
 -- in_hand=on: what was popped and is not finished, or is ready again (scan), for `looked` of common.sql
@@ -2314,6 +3496,16 @@ WHERE h.claimed_at IS NOT NULL AND h.done_at IS NULL
 -- when scan=error
 WHERE h.done_at IS NOT NULL
 -- end
+-- when subscribed=yes
+-- when of=one
+-- when scan=any
+WHERE h.subscriber = CAST(N'{subscriber_number}' AS smallint)
+-- end
+-- when scan=in_hand|claimed|error
+AND h.subscriber = CAST(N'{subscriber_number}' AS smallint)
+-- end
+-- end
+-- end
 
 -- From here on: what the doctor asks of the ring, and what it mends. Its looks are under NOLOCK: they wait
 -- for nobody, and no caller meets a lock of theirs and skips a row for it. So they see what is not committed
@@ -2326,8 +3518,7 @@ WHERE h.done_at IS NOT NULL
 DECLARE @next_push bigint, @next_pop bigint;
 SELECT @next_push = CAST(s.current_value AS bigint) + 1
 FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
-SELECT @next_pop = CAST(s.current_value AS bigint) + 1
-FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]');
+SET @next_pop = {seen_next_pop};
 IF @next_push IS NULL OR @next_pop IS NULL
     THROW 51004, N'The ring''s numbers cannot be read.|This login does not see its sequences, or they are gone.|Grant VIEW DEFINITION on them.', 1;
 SELECT
@@ -2362,14 +3553,14 @@ FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
 
 -- GROUP BY: where its pages split, a look under NOLOCK may meet a row twice.
 INSERT INTO @before (number)
-SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0 GROUP BY p.number;
+SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0{p_seen} GROUP BY p.number;
 
 INSERT INTO @voids (number, parked_at)
 SELECT
     p.number,
     MIN(p.parked_at)
 FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK)
-WHERE p.void = 1
+WHERE p.void = 1{p_seen}
 GROUP BY p.number;
 
 INSERT INTO @slots (slot, number, time)
@@ -2377,7 +3568,7 @@ SELECT
     r.slot,
     r.message_id,
     r.time
-FROM [{schema}].[{queue}] AS r WITH (NOLOCK);
+FROM {unlocked_ring_r};
 
 INSERT INTO @live (number)
 SELECT DISTINCT s.number FROM @slots AS s WHERE s.number IS NOT NULL;
@@ -2387,13 +3578,12 @@ SELECT
     p.number,
     MIN(p.parked_at)
 FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK)
-WHERE p.void = 0
+WHERE p.void = 0{p_seen}
 GROUP BY p.number;
 
 SELECT @next_push = CAST(s.current_value AS bigint) + 1
 FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
-SELECT @next_pop = CAST(s.current_value AS bigint) + 1
-FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]');
+SET @next_pop = {seen_next_pop};
 IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
     THROW 51004, N'The ring''s numbers or its size cannot be read.|This login does not see its sequences, or its configuration is empty.|Grant VIEW DEFINITION on them.', 1;
 
@@ -2522,19 +3712,21 @@ SELECT TOP (1000)
     r.first_id AS id,
     r.time AS pushed_at,
     CAST(DATEDIFF_BIG(microsecond, r.time, SYSUTCDATETIME()) / 1e6 AS float) AS age_seconds,
-    (
-        SELECT CAST(s.current_value AS bigint) + 1
-        FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]')
-    ) AS next_pop,
+    {seen_next_pop} AS next_pop,
     (
         SELECT CAST(s.current_value AS bigint)
+        -- when subscribed=no
         FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_turn_seq]')
+        -- end
+        -- when subscribed=yes
+        FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_turn_seq_{subscriber_number}]')
+        -- end
     ) AS turn
 FROM [{schema}].[{queue}_parked] AS p WITH (READPAST, READCOMMITTEDLOCK)
 CROSS JOIN [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
-INNER JOIN [{schema}].[{queue}] AS r WITH (READPAST, READCOMMITTEDLOCK)
+INNER JOIN {seen_ring_r}
     ON r.slot = p.number % c.size AND r.message_id = p.number
-WHERE p.void = 0 AND r.reference_count > 0
+WHERE p.void = 0{p_seen} AND r.reference_count > 0
 -- when content=apart
 AND {slot_has_content}
 -- end
@@ -2553,8 +3745,7 @@ SELECT
     @size = c.size,
     @base = c.base
 FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
-SELECT @pops = CAST(s.current_value AS bigint) + 1
-FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]');
+SET @pops = {seen_next_pop};
 
 SELECT
     @slots = COUNT_BIG(*),
@@ -2574,7 +3765,7 @@ SELECT
     END),
     @below_base = COUNT_BIG(CASE WHEN r.message_id < @base THEN 1 END),
     @highest = COALESCE(MAX(CASE WHEN r.first_id > r.message_id OR r.message_id IS NULL THEN r.first_id ELSE r.message_id END), 0)
-FROM [{schema}].[{queue}] AS r WITH (NOLOCK);
+FROM {unlocked_ring_r};
 
 SELECT
     @parked = COUNT_BIG(CASE WHEN p.void = 0 THEN 1 END),
@@ -2585,12 +3776,17 @@ SELECT
     @parked_seconds = CAST(
         DATEDIFF_BIG(microsecond, MIN(CASE WHEN p.void = 0 THEN p.parked_at END), SYSUTCDATETIME()) / 1e6 AS float
     )
-FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK);
+FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK)
+-- when subscribed=yes
+-- when of=one
+WHERE p.subscriber = CAST(N'{subscriber_number}' AS smallint)
+-- end
+-- end
+;
 
 SELECT @next_push = CAST(s.current_value AS bigint) + 1
 FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
-SELECT @next_pop = CAST(s.current_value AS bigint) + 1
-FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]');
+SET @next_pop = {seen_next_pop};
 IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
     THROW 51004, N'The ring''s numbers or its size cannot be read.|This login does not see its sequences, or its configuration is empty.|Grant VIEW DEFINITION on them.', 1;
 
@@ -2649,7 +3845,7 @@ WHERE b.wrong IS NOT NULL
 ORDER BY b.slot;
 
 -- name: missing_slots
--- a row for each run of the ring's slots that have no row
+-- a row for each run of the ring's slots that have no row, or that the subscriber has no row for
 SELECT
     g.slot + 1 AS first,
     g.following - 1 AS last
@@ -2658,7 +3854,7 @@ FROM (
         s.slot,
         LEAD(s.slot) OVER (ORDER BY s.slot) AS following
     FROM (
-        SELECT r.slot FROM [{schema}].[{queue}] AS r WITH (NOLOCK)
+        SELECT r.slot FROM {rows_of_slots}
         CROSS JOIN [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
         WHERE r.slot >= 0 AND r.slot < c.size
         UNION
@@ -2725,7 +3921,7 @@ SELECT
     COALESCE((
         SELECT MAX(CAST(CASE WHEN s.is_cached = 1 THEN COALESCE(s.cache_size, 50) ELSE 1 END AS bigint))
         FROM sys.sequences AS s
-        WHERE s.object_id IN (OBJECT_ID(N'[{schema}].[{queue}_push_seq]'), OBJECT_ID(N'[{schema}].[{queue}_pop_seq]'))
+        WHERE s.object_id IN (OBJECT_ID(N'[{schema}].[{queue}_push_seq]'), OBJECT_ID(N'[{schema}].[{pop_sequence}]'))
     ), 1) AS ahead
 FROM sys.databases AS d WHERE d.database_id = DB_ID();
 
@@ -2746,11 +3942,11 @@ FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
 
 INSERT INTO @orphan (number)
 SELECT r.message_id
-FROM [{schema}].[{queue}] AS r WITH (NOLOCK)
+FROM {unlocked_ring_r}
 WHERE
     r.message_id < @drawn_pop AND r.message_id >= @base AND r.slot = r.message_id % @size
     AND NOT EXISTS (
-        SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0 AND p.number = r.message_id
+        SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0 AND p.number = r.message_id{p_seen}
     )
 GROUP BY r.message_id;
 SET @selected = @@ROWCOUNT;
@@ -2758,18 +3954,26 @@ SET @selected = @@ROWCOUNT;
 INSERT INTO @held (number)
 SELECT o.number
 FROM @orphan AS o
+-- when subscribed=no
 INNER JOIN [{schema}].[{queue}] AS r WITH (UPDLOCK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
     ON r.slot = o.number % @size AND r.message_id = o.number
+-- end
+-- when subscribed=yes
+INNER JOIN [{schema}].[{queue}_popped] AS d WITH (UPDLOCK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    ON d.subscriber = CAST(N'{subscriber_number}' AS smallint) AND d.slot = o.number % @size AND d.message_id < o.number
+INNER JOIN [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    ON r.slot = d.slot AND r.message_id = o.number
+-- end
 OPTION (LOOP JOIN, FORCE ORDER);
 
-INSERT INTO [{schema}].[{queue}_parked] (number, void, parked_at)
+INSERT INTO [{schema}].[{queue}_parked] (number, void, parked_at{seen_column})
 SELECT
     h.number,
     0,
-    SYSUTCDATETIME()
+    SYSUTCDATETIME(){seen_value}
 FROM @held AS h
 WHERE NOT EXISTS (
-    SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0 AND p.number = h.number
+    SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0 AND p.number = h.number{p_seen}
 );
 SELECT
     @selected AS selected,
@@ -2790,9 +3994,9 @@ INSERT INTO @hole (number)
 SELECT w.number
 FROM [{schema}].[{queue}_parked] AS w WITH (NOLOCK)
 WHERE
-    w.void = 0 AND w.number < @drawn_push
+    w.void = 0 AND w.number < @drawn_push{w_seen}
     AND NOT EXISTS (
-        SELECT 1 FROM [{schema}].[{queue}_parked] AS v WITH (NOLOCK) WHERE v.void = 1 AND v.number = w.number
+        SELECT 1 FROM [{schema}].[{queue}_parked] AS v WITH (NOLOCK) WHERE v.void = 1 AND v.number = w.number{v_seen}
     )
     AND NOT EXISTS (
         SELECT 1 FROM [{schema}].[{queue}] AS r WITH (NOLOCK) WHERE r.slot = w.number % @size AND r.message_id = w.number
@@ -2804,18 +4008,18 @@ INSERT INTO @held (number)
 SELECT p.number
 FROM @hole AS h
 INNER JOIN [{schema}].[{queue}_parked] AS p WITH (UPDLOCK, ROWLOCK, READPAST, READCOMMITTEDLOCK)
-    ON p.void = 0 AND p.number = h.number
+    ON p.void = 0 AND p.number = h.number{p_seen}
 OPTION (LOOP JOIN, FORCE ORDER);
 
 DELETE p
 FROM @held AS h
 INNER JOIN [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-    ON p.void = 0 AND p.number = h.number
+    ON p.void = 0 AND p.number = h.number{p_seen}
 WHERE NOT EXISTS (
     SELECT 1 FROM [{schema}].[{queue}] AS r WITH (NOLOCK) WHERE r.slot = p.number % @size AND r.message_id = p.number
 )
 AND NOT EXISTS (
-    SELECT 1 FROM [{schema}].[{queue}_parked] AS v WITH (NOLOCK) WHERE v.void = 1 AND v.number = p.number
+    SELECT 1 FROM [{schema}].[{queue}_parked] AS v WITH (NOLOCK) WHERE v.void = 1 AND v.number = p.number{v_seen}
 )
 OPTION (LOOP JOIN, FORCE ORDER);
 SELECT
@@ -2837,10 +4041,9 @@ SELECT t.number
 FROM (
     SELECT r.message_id AS number FROM [{schema}].[{queue}] AS r WITH (NOLOCK) WHERE r.message_id < @drawn_push
     UNION
-    SELECT v.number FROM [{schema}].[{queue}_parked] AS v WITH (NOLOCK) WHERE v.void = 1
+    SELECT v.number FROM [{schema}].[{queue}_parked] AS v WITH (NOLOCK) WHERE v.void = 1{v_seen}
 ) AS t;
-SELECT @next_pop = CAST(s.current_value AS bigint) + 1
-FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]');
+SET @next_pop = {seen_next_pop};
 IF @next_pop IS NULL OR @base IS NULL
     THROW 51004, N'The ring''s numbers cannot be read.|This login does not see its sequences, or its configuration is empty.|Grant VIEW DEFINITION on them.', 1;
 SET @first = CASE WHEN @next_pop > @base THEN @next_pop ELSE @base END;
@@ -2862,11 +4065,11 @@ INSERT INTO @hole (number)
 SELECT d.number FROM drawn AS d WHERE NOT EXISTS (SELECT 1 FROM @there AS t WHERE t.number = d.number);
 SET @selected = @@ROWCOUNT;
 
-INSERT INTO [{schema}].[{queue}_parked] (number, void, parked_at)
+INSERT INTO [{schema}].[{queue}_parked] (number, void, parked_at{seen_column})
 SELECT
     h.number,
     1,
-    SYSUTCDATETIME()
+    SYSUTCDATETIME(){seen_value}
 FROM @hole AS h;
 SELECT
     @selected AS selected,
@@ -2883,7 +4086,7 @@ DECLARE @spent TABLE (number bigint NOT NULL PRIMARY KEY);
 
 SELECT @base = c.base FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
 INSERT INTO @there (number)
-SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0 GROUP BY p.number;
+SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0{p_seen} GROUP BY p.number;
 SELECT @next_push = CAST(s.current_value AS bigint) + 1
 FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
 IF @next_push IS NULL OR @base IS NULL
@@ -2907,11 +4110,11 @@ INSERT INTO @spent (number)
 SELECT d.number FROM drawn AS d WHERE NOT EXISTS (SELECT 1 FROM @there AS t WHERE t.number = d.number);
 SET @selected = @@ROWCOUNT;
 
-INSERT INTO [{schema}].[{queue}_parked] (number, void, parked_at)
+INSERT INTO [{schema}].[{queue}_parked] (number, void, parked_at{seen_column})
 SELECT
     s.number,
     0,
-    SYSUTCDATETIME()
+    SYSUTCDATETIME(){seen_value}
 FROM @spent AS s;
 SELECT
     @selected AS selected,
@@ -2928,9 +4131,9 @@ INSERT INTO @stale (number)
 SELECT v.number
 FROM [{schema}].[{queue}_parked] AS v WITH (NOLOCK)
 WHERE
-    v.void = 1 AND v.number < @drawn_pop
+    v.void = 1 AND v.number < @drawn_pop{v_seen}
     AND NOT EXISTS (
-        SELECT 1 FROM [{schema}].[{queue}_parked] AS w WITH (NOLOCK) WHERE w.void = 0 AND w.number = v.number
+        SELECT 1 FROM [{schema}].[{queue}_parked] AS w WITH (NOLOCK) WHERE w.void = 0 AND w.number = v.number{w_seen}
     )
 GROUP BY v.number;
 SET @selected = @@ROWCOUNT;
@@ -2938,7 +4141,7 @@ SET @selected = @@ROWCOUNT;
 DELETE p
 FROM @stale AS s
 INNER JOIN [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-    ON p.void = 1 AND p.number = s.number
+    ON p.void = 1 AND p.number = s.number{p_seen}
 OPTION (LOOP JOIN, FORCE ORDER);
 SELECT
     @selected AS selected,
@@ -3017,6 +4220,7 @@ SELECT
 SET NOCOUNT ON;
 DECLARE @done bigint;
 {slots_without_content}
+-- when subscribed=no
 INSERT INTO [{schema}].[{queue}_parked] (number, void, parked_at)
 SELECT
     b.number,
@@ -3027,6 +4231,22 @@ WHERE NOT EXISTS (
     SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
     WHERE p.void = 1 AND p.number = b.number
 );
+-- end
+-- when subscribed=yes
+-- NOLOCK: no pop takes what has no content, so the number of a row that one holds is as it was.
+INSERT INTO [{schema}].[{queue}_parked] (subscriber, number, void, parked_at)
+SELECT
+    d.subscriber,
+    b.number,
+    1,
+    SYSUTCDATETIME()
+FROM @bare AS b
+INNER JOIN [{schema}].[{queue}_popped] AS d WITH (NOLOCK) ON d.slot = b.slot AND d.message_id < b.number
+WHERE NOT EXISTS (
+    SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
+    WHERE p.subscriber = d.subscriber AND p.void = 1 AND p.number = b.number
+);
+-- end
 UPDATE m
 SET message_id = NULL, first_id = NULL, time = SYSUTCDATETIME(), reference_count = 0
 FROM @bare AS b
@@ -3085,11 +4305,196 @@ INNER JOIN [{schema}].[{queue}] AS r WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
     ON r.slot = CAST(given.[value] AS bigint) AND r.reference_count = 0 AND r.message_id IS NULL
 OPTION (LOOP JOIN, FORCE ORDER);
 
+-- name: add_popped
+-- one row: how many rows of popped the subscriber lacked, and how many it has now: what lies there it owes
+SET NOCOUNT ON;
+INSERT INTO [{schema}].[{queue}_popped] (subscriber, slot, message_id, time)
+SELECT
+    b.number,
+    m.slot,
+    b.since_number - 1,
+    SYSUTCDATETIME()
+FROM [{schema}].[{queue}_subscribers] AS b WITH (ROWLOCK, READCOMMITTEDLOCK)
+CROSS JOIN (SELECT DISTINCT s.slot FROM [{schema}].[{queue}] AS s WITH (NOLOCK)) AS m
+WHERE
+    b.number = CAST(N'{subscriber_number}' AS smallint)
+    AND NOT EXISTS (
+        SELECT 1 FROM [{schema}].[{queue}_popped] AS d WITH (NOLOCK) WHERE d.subscriber = b.number AND d.slot = m.slot
+    );
+DECLARE @done bigint = @@ROWCOUNT;
+SELECT
+    @done AS selected,
+    @done AS done;
+
 -- name: alone
 -- script: nobody else uses the ring until the end of the transaction: see relay, which locks as this does
 DECLARE @found bigint;
 SELECT @found = COUNT_BIG(*) FROM [{schema}].[{queue}_config] AS c WITH (TABLOCKX, HOLDLOCK);
 SELECT @found = COUNT_BIG(*) FROM [{schema}].[{queue}_parked] AS p WITH (TABLOCKX, HOLDLOCK);
+
+-- name: beginnings
+-- one row: the number that the next subscriber has; the next push, and the oldest message that lies in a slot
+-- Exact and past every push only where nobody else uses the ring: see alone.
+SELECT
+    c.subscribers + 1 AS number,
+    n.next_push AS next_push,
+    COALESCE((
+        SELECT MIN(m.message_id) FROM [{schema}].[{queue}] AS m WITH (READPAST, READCOMMITTEDLOCK)
+        WHERE
+            m.reference_count > 0 AND m.message_id >= n.next_push - c.size
+            -- when content=apart
+            AND {has_content}
+            -- end
+    ), n.next_push) AS oldest
+FROM [{schema}].[{queue}_config] AS c WITH (READCOMMITTEDLOCK)
+CROSS JOIN (SELECT {push_number_due} AS next_push) AS n;
+
+-- name: void_for_subscriber
+-- one row: how many numbers from its first on have no message in a slot: they are void to this subscriber
+SET NOCOUNT ON;
+DECLARE @since bigint = :since;
+DECLARE @next_push bigint = {push_number_due};
+
+WITH ten AS (
+    SELECT d.n FROM (VALUES (0), (0), (0), (0), (0), (0), (0), (0), (0), (0)) AS d (n)
+), many AS (
+    SELECT ROW_NUMBER() OVER (ORDER BY (SELECT NULL)) AS n
+    FROM ten AS a CROSS JOIN ten AS b CROSS JOIN ten AS c CROSS JOIN ten AS d
+    CROSS JOIN ten AS e CROSS JOIN ten AS f CROSS JOIN ten AS g CROSS JOIN ten AS h
+)
+
+INSERT INTO [{schema}].[{queue}_parked] (subscriber, number, void, parked_at)
+SELECT
+    CAST(N'{subscriber_number}' AS smallint),
+    drawn.number,
+    1,
+    SYSUTCDATETIME()
+FROM (
+    SELECT TOP (CASE WHEN @next_push > @since THEN @next_push - @since ELSE 0 END)
+        @since + many.n - 1 AS number
+    FROM many
+    ORDER BY many.n
+) AS drawn
+WHERE NOT EXISTS (
+    SELECT 1 FROM [{schema}].[{queue}] AS m WITH (READCOMMITTEDLOCK)
+    WHERE
+        m.message_id = drawn.number AND m.reference_count > 0
+        -- when content=apart
+        AND {has_content}
+        -- end
+)
+AND NOT EXISTS (
+    SELECT 1 FROM [{schema}].[{queue}_parked] AS p WITH (READCOMMITTEDLOCK)
+    WHERE p.subscriber = CAST(N'{subscriber_number}' AS smallint) AND p.void = 1 AND p.number = drawn.number
+);
+SELECT CAST(@@ROWCOUNT AS bigint) AS voids;
+
+-- name: owed
+-- one row: the messages that the subscriber has not popped, those below :number, and its claims
+DECLARE @number bigint = :number;
+SELECT
+    COUNT_BIG(*) AS owed,
+    COUNT_BIG(CASE WHEN m.message_id < @number THEN 1 END) AS below,
+    -- when in_hand=on
+    (
+        SELECT COUNT_BIG(*) FROM [{schema}].[{queue}_in_hand] AS h WITH (READPAST, READCOMMITTEDLOCK)
+        WHERE h.subscriber = CAST(N'{subscriber_number}' AS smallint)
+    ) AS in_hand
+    -- end
+    -- when in_hand=off
+    CAST(0 AS bigint) AS in_hand
+    -- end
+FROM [{schema}].[{queue}_popped] AS d WITH (READPAST, READCOMMITTEDLOCK)
+INNER JOIN [{schema}].[{queue}] AS m WITH (READPAST, READCOMMITTEDLOCK) ON d.slot = m.slot AND m.message_id > d.message_id
+WHERE d.subscriber = CAST(N'{subscriber_number}' AS smallint) AND m.reference_count > 0;
+
+-- name: number_older
+-- one row: the lowest number that the subscriber owes and whose message is younger than :seconds, else the next push
+DECLARE @seconds float = :seconds;
+SELECT COALESCE(MIN(m.message_id), {push_number_due}) AS number
+FROM [{schema}].[{queue}] AS m WITH (READPAST, READCOMMITTEDLOCK)
+WHERE m.reference_count > 0
+AND m.time > DATEADD(
+    millisecond, -CAST((@seconds - FLOOR(@seconds / 86400) * 86400) * 1000 AS int),
+    DATEADD(day, -CAST(FLOOR(@seconds / 86400) AS int), SYSUTCDATETIME())
+);
+
+-- name: unsubscribe
+-- script: nothing waits for the subscriber any more; a call of its that waits for this transaction is told that it is gone
+DELETE FROM [{schema}].[{queue}_subscribers] WHERE number = CAST(N'{subscriber_number}' AS smallint);
+DELETE FROM [{schema}].[{queue}_popped] WHERE subscriber = CAST(N'{subscriber_number}' AS smallint);
+DELETE FROM [{schema}].[{queue}_parked] WHERE subscriber = CAST(N'{subscriber_number}' AS smallint);
+-- when in_hand=on
+DELETE FROM [{schema}].[{queue}_in_hand] WHERE subscriber = CAST(N'{subscriber_number}' AS smallint);
+-- end
+DROP SEQUENCE
+    [{schema}].[{queue}_pop_seq_{subscriber_number}], [{schema}].[{queue}_turn_seq_{subscriber_number}];
+
+-- name: skip
+-- one row: how many messages below :number the subscriber has not popped, and how many are in the archive now
+SET NOCOUNT ON;
+DECLARE @number bigint = :number;
+DECLARE @action_id bigint = :action_id;
+DECLARE @skipped bigint, @archived bigint;
+
+SELECT @skipped = COUNT_BIG(*)
+FROM [{schema}].[{queue}_popped] AS d WITH (ROWLOCK, READCOMMITTEDLOCK)
+INNER JOIN [{schema}].[{queue}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK)
+    ON d.slot = m.slot AND m.message_id > d.message_id AND m.message_id < @number
+WHERE d.subscriber = CAST(N'{subscriber_number}' AS smallint) AND m.reference_count > 0;
+
+INSERT INTO [{schema}].[{queue}_archive] (id, payload, pushed_at, state, attempts, reason, action_id)
+SELECT
+    k.first_id,
+    k.payload,
+    k.time,
+    N'ready',
+    0,
+    CONCAT(N'skipped by ', N'{subscriber}'),
+    @action_id
+FROM (
+    SELECT
+        m.message_id,
+        m.first_id,
+        m.time,
+        {payload} AS payload
+    FROM [{schema}].[{queue}_popped] AS d WITH (ROWLOCK, READCOMMITTEDLOCK)
+    INNER JOIN [{schema}].[{queue}] AS m WITH (ROWLOCK, READCOMMITTEDLOCK)
+        ON d.slot = m.slot AND m.message_id > d.message_id AND m.message_id < @number
+    WHERE d.subscriber = CAST(N'{subscriber_number}' AS smallint) AND m.reference_count > 0
+) AS k
+WHERE k.payload IS NOT NULL
+ORDER BY k.message_id;
+SET @archived = @@ROWCOUNT;
+
+UPDATE [{schema}].[{queue}_popped]
+SET message_id = @number - 1,
+    time = SYSUTCDATETIME()
+WHERE subscriber = CAST(N'{subscriber_number}' AS smallint) AND message_id < @number - 1;
+DELETE FROM [{schema}].[{queue}_parked]
+WHERE subscriber = CAST(N'{subscriber_number}' AS smallint) AND number < @number;
+SELECT
+    @skipped AS skipped,
+    @archived AS archived;
+
+-- name: skip_numbers
+-- script: the subscriber's next number is '{since}' at least
+DECLARE @next bigint = (
+    SELECT CAST(s.current_value AS bigint) + 1 FROM sys.sequences AS s
+    WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq_{subscriber_number}]')
+);
+DECLARE @number bigint = CAST(N'{since}' AS bigint);
+DECLARE @range sql_variant, @alter nvarchar(max);
+IF @next IS NULL
+    THROW 51004, N'The ring''s numbers cannot be read.|This login does not see its sequences, or they are gone.|Grant VIEW DEFINITION on them.', 1;
+IF @next < @number
+BEGIN
+    SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_pop_seq_{subscriber_number}] RESTART WITH ', @number - 1);
+    EXEC (@alter);
+    EXEC sys.sp_sequence_get_range
+        @sequence_name = N'[{schema}].[{queue}_pop_seq_{subscriber_number}]',
+        @range_size = 1, @range_first_value = @range OUTPUT;
+END;
 
 -- name: uncache
 -- script: both sequences hand out one number after the other, and are cached as the option cache says
@@ -3100,8 +4505,14 @@ DECLARE @cache bigint = COALESCE(
 );
 SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_push_seq] INCREMENT BY 1 NO CYCLE CACHE ', @cache);
 EXEC (@alter);
+-- when subscribed=no
 SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_pop_seq] INCREMENT BY 1 NO CYCLE CACHE ', @cache);
 EXEC (@alter);
+-- end
+-- each subscriber
+SET @alter = CONCAT(N'ALTER SEQUENCE [{schema}].[{queue}_pop_seq_{subscriber_number}] INCREMENT BY 1 NO CYCLE CACHE ', @cache);
+EXEC (@alter);
+-- end
 
 -- name: lift
 -- one row: the next push number, which is above every number that the ring knows now
@@ -3110,8 +4521,7 @@ SET NOCOUNT ON;
 DECLARE @next_push bigint, @next_pop bigint, @last bigint, @drawn bigint, @alter nvarchar(max);
 SELECT @next_push = CAST(s.current_value AS bigint) + 1
 FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
-SELECT @next_pop = CAST(s.current_value AS bigint) + 1
-FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]');
+SET @next_pop = {highest_next_pop};
 IF @next_push IS NULL OR @next_pop IS NULL
     THROW 51004, N'The ring''s numbers cannot be read.|This login does not see its sequences, or they are gone.|Grant VIEW DEFINITION on them.', 1;
 SELECT @last = MAX(known.number)
@@ -3215,9 +4625,9 @@ DECLARE @voids TABLE (number bigint NOT NULL PRIMARY KEY);
 
 SELECT @size = c.size FROM [{schema}].[{queue}_config] AS c WITH (REPEATABLEREAD, ROWLOCK);
 INSERT INTO @parked (number)
-SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0 GROUP BY p.number;
+SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 0{p_seen} GROUP BY p.number;
 INSERT INTO @voids (number)
-SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 1 GROUP BY p.number;
+SELECT p.number FROM [{schema}].[{queue}_parked] AS p WITH (NOLOCK) WHERE p.void = 1{p_seen} GROUP BY p.number;
 INSERT INTO @waiting (slot, number)
 SELECT
     p.number % @size,
@@ -3229,11 +4639,10 @@ SELECT
     r.slot,
     r.message_id,
     r.reference_count
-FROM [{schema}].[{queue}] AS r WITH (NOLOCK);
+FROM {unlocked_ring_r};
 SELECT @next_push = CAST(s.current_value AS bigint) + 1
 FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_push_seq]');
-SELECT @next_pop = CAST(s.current_value AS bigint) + 1
-FROM sys.sequences AS s WHERE s.object_id = OBJECT_ID(N'[{schema}].[{queue}_pop_seq]');
+SET @next_pop = {seen_next_pop};
 IF @next_push IS NULL OR @next_pop IS NULL OR @size IS NULL
     THROW 51004, N'The ring''s numbers or its size cannot be read.|This login does not see its sequences, or its configuration is empty.|Grant VIEW DEFINITION on them.', 1;
 

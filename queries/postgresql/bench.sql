@@ -12,6 +12,21 @@ FROM "{schema}"."{table}" AS m
 -- end
 WHERE {is_unfinished}
 
+-- define: for_whom
+-- when subscribed=yes
+'{subscriber}'
+-- end
+
+-- define: and_for_whom
+-- when subscribed=yes
+, '{subscriber}'
+-- end
+
+-- define: for_whom_first
+-- when subscribed=yes
+'{subscriber}',
+-- end
+
 -- name: push
 -- one row: the message's id, null where the queue is full
 SELECT "{schema}"."{queue}_push"(CAST(:payload AS text)) AS id;
@@ -21,37 +36,66 @@ SELECT "{schema}"."{queue}_push"(CAST(:payload AS text)) AS id;
 SELECT pushed.id AS id
 FROM "{schema}"."{queue}_push_many"(CAST(:payloads AS text[])) AS pushed (id);
 
+-- name: push_each
+-- one row: the message's id in the first of the rings that are called so and 1, 2 ...; null: one was full
+SELECT CASE WHEN count(e.id) = count(*) THEN min(e.id) END AS id
+FROM (
+    SELECT CAST(NULL AS bigint) AS id WHERE false
+    -- each subscriber
+    UNION ALL
+    SELECT "{schema}"."{queue}_{subscriber_number}_push"(CAST(:payload AS text)) AS id
+    -- end
+) AS e;
+
+-- name: push_many_each
+-- a row for each payload: its id in the first of those rings, null where it was not stored
+WITH each AS MATERIALIZED (
+    SELECT
+        0 AS ring,
+        CAST(NULL AS bigint) AS id
+    WHERE false
+    -- each subscriber
+    UNION ALL
+    SELECT
+        {subscriber_number} AS ring,
+        p.id AS id
+    FROM "{schema}"."{queue}_{subscriber_number}_push_many"(CAST(:payloads AS text[])) AS p (id)
+    -- end
+)
+
+SELECT e.id AS id FROM each AS e WHERE e.ring = 1;
+
 -- name: pop
 -- the message that was taken, or nothing
 -- when finishes=yes
 SELECT popped.payload AS payload, popped.id AS id, popped.attempts AS attempts
-FROM "{schema}"."{queue}_pop"() AS popped;
+FROM "{schema}"."{queue}_pop"({for_whom}) AS popped;
 -- end
 -- when finishes=no
 SELECT popped.payload AS payload
-FROM "{schema}"."{queue}_pop"() AS popped;
+FROM "{schema}"."{queue}_pop"({for_whom}) AS popped;
 -- end
 
 -- name: pop_many
 -- at most :n messages, in the design's order
 -- when finishes=yes
 SELECT popped.payload AS payload, popped.id AS id, popped.attempts AS attempts
-FROM "{schema}"."{queue}_pop_many"(CAST(:n AS integer)) AS popped;
+FROM "{schema}"."{queue}_pop_many"(CAST(:n AS integer){and_for_whom}) AS popped;
 -- end
 -- when finishes=no
 SELECT popped.payload AS payload
-FROM "{schema}"."{queue}_pop_many"(CAST(:n AS integer)) AS popped;
+FROM "{schema}"."{queue}_pop_many"(CAST(:n AS integer){and_for_whom}) AS popped;
 -- end
 
 -- name: complete
 -- one row: how many of these claims were finished
-SELECT CAST("{schema}"."{queue}_complete"(CAST(:id AS "{id_type}"), CAST(:attempts AS integer)) AS integer) AS finished;
+SELECT CAST("{schema}"."{queue}_complete"({for_whom_first}CAST(:id AS "{id_type}"), CAST(:attempts AS integer)) AS integer) AS finished;
 
 -- name: complete_many
 -- one row: how many of these claims were finished, in one transaction
 SELECT count(*) AS finished
 FROM unnest(CAST(:ids AS "{id_type}"[]), CAST(:attempts AS integer[])) AS claimed (id, attempts)
-WHERE "{schema}"."{queue}_complete"(claimed.id, claimed.attempts);
+WHERE "{schema}"."{queue}_complete"({for_whom_first}claimed.id, claimed.attempts);
 
 -- name: held
 -- the payloads of all messages that are not finished, for `left` and `left_codes`
@@ -147,6 +191,14 @@ SELECT
         WHERE u.schemaname = CAST(:schema AS text) AND u.relname = ANY(CAST(:names AS text[]))
     ) AS bigint) AS hot_updates;
 
+-- name: disk
+-- one row: bytes of the tables of these names, with their indexes; null where there is none
+SELECT CAST(sum(pg_total_relation_size(c.oid)) AS bigint) AS bytes
+FROM pg_class AS c INNER JOIN pg_namespace AS s ON c.relnamespace = s.oid
+WHERE
+    s.nspname = CAST(:schema AS text) AND c.relname = ANY(CAST(:names AS text[]))
+    AND c.relkind = 'r';
+
 -- name: waiting
 -- what the sessions whose names begin so are doing now, and how many of them
 SELECT
@@ -194,9 +246,10 @@ ANALYZE "{schema}"."rows";
 UPDATE "{schema}"."rows" SET message = CAST(:message AS text) WHERE slot = CAST(:slot AS bigint);
 
 -- name: pgmq_there
--- one row: whether pgmq and its schema are in this database, and whether this login could create the extension
+-- one row: whether pgmq and its schema are in this database, whether its pop takes a quantity, and whether this login could create the extension
 SELECT
     to_regclass('pgmq.meta') IS NOT NULL AS installed,
+    to_regprocedure('pgmq.pop(text, integer)') IS NOT NULL AS pops_many,
     to_regnamespace('pgmq') IS NOT NULL AS has_schema,
     EXISTS(
         SELECT 1
@@ -254,9 +307,21 @@ FROM pgmq.send_batch(
 
 -- name: pgmq_pop
 -- the message that was taken and deleted, or nothing
-SELECT popped.message ->> 'p' AS payload FROM pgmq.pop('{queue}') AS popped;
+SELECT popped.message ->> 'p' AS payload FROM pgmq.pop('{queue}', 1) AS popped;
+
+-- name: pgmq_pop_many
+-- at most :n messages that were taken and deleted
+SELECT popped.message ->> 'p' AS payload FROM pgmq.pop('{queue}', CAST(:n AS integer)) AS popped;
 
 -- name: pgmq_read
+-- the message that is hidden from others for 30 seconds, or nothing
+SELECT
+    taken.message ->> 'p' AS payload,
+    taken.msg_id AS id,
+    taken.read_ct AS attempts
+FROM pgmq.read('{queue}', 30, 1) AS taken;
+
+-- name: pgmq_read_many
 -- at most :n messages, hidden from others for 30 seconds
 SELECT
     taken.message ->> 'p' AS payload,
@@ -265,6 +330,10 @@ SELECT
 FROM pgmq.read('{queue}', 30, CAST(:n AS integer)) AS taken;
 
 -- name: pgmq_delete
+-- one row: whether it was deleted
+SELECT CAST(pgmq.delete('{queue}', CAST(:id AS bigint)) AS integer) AS finished;
+
+-- name: pgmq_delete_many
 -- one row: how many of these were deleted, in one transaction
 SELECT count(gone.id) AS finished FROM pgmq.delete('{queue}', CAST(:ids AS bigint[])) AS gone (id);
 

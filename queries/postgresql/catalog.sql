@@ -406,6 +406,10 @@ UPDATE dbq.queue SET kind = 'archive' WHERE schema_name = '{schema}' AND queue_n
 -- script: the queue has what this console installs; the catalog says so
 UPDATE dbq.queue SET version = CAST('{version}' AS integer) WHERE schema_name = '{schema}' AND queue_name = '{queue}';
 
+-- name: set_options
+-- script: what the queue's options have become
+UPDATE dbq.queue SET options = '{options_json}' WHERE schema_name = '{schema}' AND queue_name = '{queue}';
+
 -- name: schema_exists
 -- one row: whether the schema is there (compared as text: a longer name is not cut off to fit)
 SELECT EXISTS(SELECT FROM pg_namespace AS n WHERE n.nspname = CAST(:schema AS text)) AS present;

@@ -99,6 +99,15 @@ jsonb_path_query_array(
     '$[0 to $last]', jsonb_build_object('last', CAST('{history}' AS integer) - 1)
 )
 
+-- define: popped_at
+-- of a row l that archive_at_pop wrote; where a ring has subscribers, of their last pop
+-- when subscribed=yes
+l.done_at
+-- end
+-- when subscribed=no
+l.archived_at
+-- end
+
 -- name: archive
 -- script: the table that takes purged and archived messages, and popped ones with archive_at_pop=on
 CREATE TABLE "{schema}"."{queue}_archive" (
@@ -196,22 +205,31 @@ SELECT
     -- end
     popped.pushed_at AS pushed_at,
     popped.attempts AS attempts
--- when finishes=yes
-FROM "{schema}"."{queue}_pop_many"(CAST(:n AS integer), consumer => CAST(:consumer AS text)) AS popped;
--- end
--- when finishes=no
-FROM "{schema}"."{queue}_pop_many"(CAST(:n AS integer)) AS popped;
--- end
+FROM "{schema}"."{queue}_pop_many"(
+    CAST(:n AS integer)
+    -- when subscribed=yes
+    , subscriber => '{subscriber}'
+    -- end
+    -- when finishes=yes
+    , consumer => CAST(:consumer AS text)
+    -- end
+) AS popped;
 
 -- name: complete
 -- one row: whether the claim was still this one and is finished now
 SELECT "{schema}"."{queue}_complete"(
+    -- when subscribed=yes
+    '{subscriber}',
+    -- end
     CAST(CAST(:id AS text) AS "{id_type}"), CAST(:attempts AS integer)
 ) AS acted;
 
 -- name: fail
 -- one row: whether the claim was still this one and is an error now
 SELECT "{schema}"."{queue}_fail"(
+    -- when subscribed=yes
+    '{subscriber}',
+    -- end
     CAST(CAST(:id AS text) AS "{id_type}"), CAST(:error AS text), CAST(:attempts AS integer)
 ) AS acted;
 
@@ -255,16 +273,16 @@ SELECT
     CAST('{queue}' AS text) AS queue,
     CAST(l.archive_id AS text) AS id,
     -- when role due_at
-    CAST(EXTRACT(EPOCH FROM l.archived_at - greatest(l.pushed_at, l.due_at)) AS double precision) AS waiting_seconds,
+    CAST(EXTRACT(EPOCH FROM {popped_at} - greatest(l.pushed_at, l.due_at)) AS double precision) AS waiting_seconds,
     -- end
     -- when no role due_at
-    CAST(EXTRACT(EPOCH FROM l.archived_at - l.pushed_at) AS double precision) AS waiting_seconds,
+    CAST(EXTRACT(EPOCH FROM {popped_at} - l.pushed_at) AS double precision) AS waiting_seconds,
     -- end
-    CAST(EXTRACT(EPOCH FROM statement_timestamp() - l.archived_at) AS double precision) AS popped_seconds_ago,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp() - {popped_at}) AS double precision) AS popped_seconds_ago,
     CAST(NULL AS double precision) AS processing_seconds,
     CAST(NULL AS double precision) AS ended_seconds_ago
 FROM (SELECT a.* FROM "{schema}"."{queue}_archive" AS a ORDER BY a.archive_id DESC LIMIT 100) AS l
-WHERE l.reason = 'pop' AND l.archived_at > statement_timestamp() - interval '5 minutes'
+WHERE l.reason = 'pop' AND {popped_at} > statement_timestamp() - interval '5 minutes'
 
 -- name: archived
 -- one row: how many messages the archive holds, exactly

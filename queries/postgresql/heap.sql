@@ -12,7 +12,7 @@ true
 'ready'
 
 -- define: pages
-128
+64
 
 -- define: keys
 -- none: nothing keeps its rows apart

@@ -186,13 +186,23 @@ SELECT
 FROM (SELECT CAST(CAST('"{schema}"."{table}"' AS regclass) AS oid) AS oid) AS r
 LEFT JOIN LATERAL pg_partition_tree(r.oid) AS p ON p.isleaf
 
+-- define: counted
+-- a bounded count; no number where this login does not see the rows
+count(*)
+
+-- define: claimed_from
+"{schema}"."{table}"
+
+-- define: oldest_claims
+{claimed_at}
+
 -- name: status
 -- one row: counts of at most 10,001 by state, the age of the oldest ready message, the table's counters
 SELECT
     CAST('{schema}' AS text) AS schema,
     CAST('{queue}' AS text) AS queue,
     (
-        SELECT count(*) FROM (
+        SELECT {counted} FROM (
             SELECT FROM "{schema}"."{table}" AS m
             WHERE {is_ready}
             LIMIT CAST('{ready_limit}' AS bigint)
@@ -200,7 +210,7 @@ SELECT
     ) AS ready,
     -- when defined is_scheduled
     (
-        SELECT count(*) FROM (
+        SELECT {counted} FROM (
             SELECT FROM "{schema}"."{table}" AS m
             WHERE {is_scheduled}
             LIMIT CAST('{scheduled_limit}' AS bigint)
@@ -212,7 +222,7 @@ SELECT
     -- end
     -- when defined is_claimed
     (
-        SELECT count(*) FROM (
+        SELECT {counted} FROM (
             SELECT FROM "{schema}"."{table}" AS m
             WHERE {is_claimed}
             LIMIT CAST('{claimed_limit}' AS bigint)
@@ -224,7 +234,7 @@ SELECT
     -- end
     -- when defined is_stuck
     (
-        SELECT count(*) FROM (
+        SELECT {counted} FROM (
             SELECT FROM "{schema}"."{table}" AS m
             WHERE {is_stuck}
             LIMIT CAST('{stuck_limit}' AS bigint)
@@ -236,7 +246,7 @@ SELECT
     -- end
     -- when defined is_error
     (
-        SELECT count(*) FROM (
+        SELECT {counted} FROM (
             SELECT FROM "{schema}"."{table}" AS m
             WHERE {is_error}
             LIMIT CAST('{errors_limit}' AS bigint)
@@ -248,7 +258,7 @@ SELECT
     -- end
     -- when defined is_done
     (
-        SELECT count(*) FROM (
+        SELECT {counted} FROM (
             SELECT FROM "{schema}"."{table}" AS m
             WHERE {is_done}
             LIMIT CAST('{done_limit}' AS bigint)
@@ -380,10 +390,10 @@ SELECT
     -- when not defined attempts
     CAST(NULL AS integer) AS attempts
     -- end
-FROM "{schema}"."{table}" AS m
+FROM {claimed_from} AS m
 WHERE {is_claimed}
 -- when defined claimed_at
-ORDER BY {claimed_at}
+ORDER BY {oldest_claims}
 -- end
 LIMIT 10
 
@@ -514,17 +524,32 @@ CROSS JOIN LATERAL (
 ) AS popped
 GROUP BY popped.claimed_by
 
+-- define: sampled_pages
+-- no page where ids tell all that is asked
+-- when defined first_ready_id
+-- when over=scheduled|claimed|errors|done
+{pages}
+-- end
+-- end
+-- when not defined first_ready_id
+{pages}
+-- end
+
 -- name: estimate
--- one row: about how many rows there are of each state, whatever vacuum and analyze last thought
+-- one row: about how many rows there are of each state that was not counted to its end (over), whatever vacuum and analyze last thought
 -- By pages: from so many (pages) of the table, evenly over it, or all that it has. Vacuum would not do: it takes
 -- the pages that it skips to be as full as the mean.
 -- By ids (first_ready_id), where these rise with the order, and the full pages are the ones that vacuum skips or
--- ready rows are few among done ones: from the last id backwards, in places that each are a fifth longer than the
--- one before, 32 rows tell how dense the ids lie. Powers are those of double precision: numeric's took half of the
--- statement's time.
+-- ready rows are few among done ones: from the last id backwards, of the last 255 ids and then of places that each
+-- are a fifth longer than the one before, 32 rows tell how dense the ids lie. Powers are those of double precision:
+-- numeric's took half of the statement's time.
 SELECT
     CAST('{schema}' AS text) AS schema,
     CAST('{queue}' AS text) AS queue,
+    -- when not over=ready
+    CAST(NULL AS double precision) AS ready,
+    -- end
+    -- when over=ready
     -- when defined first_ready_id
     (
         SELECT
@@ -545,8 +570,8 @@ SELECT
         CROSS JOIN LATERAL (
             SELECT
                 greatest(ends.last_id + 2 - CAST(power(CAST(2 AS double precision), i / 4.0) AS bigint), ends.first_id) AS from_id,
-                ends.last_id + 2 - CAST(power(CAST(2 AS double precision), (i - 1) / 4.0) AS bigint) AS until_id
-            FROM generate_series(1, CAST(ceil(log(2, ends.last_id - ends.first_id + 2) * 4) AS integer)) AS i
+                ends.last_id + 2 - CASE WHEN i > 32 THEN CAST(power(CAST(2 AS double precision), (i - 1) / 4.0) AS bigint) ELSE 1 END AS until_id
+            FROM generate_series(32, greatest(32, CAST(ceil(log(2, ends.last_id - ends.first_id + 2) * 4) AS integer))) AS i
         ) AS stretch
         CROSS JOIN LATERAL (
             SELECT
@@ -567,31 +592,32 @@ SELECT
     -- when not defined first_ready_id
     CAST(sum(found.ready) * nullif(max(t.total), 0) / count(*) AS double precision) AS ready,
     -- end
-    -- when defined is_scheduled
+    -- end
+    -- when over=scheduled
     CAST(sum(found.scheduled) * nullif(max(t.total), 0) / count(*) AS double precision) AS scheduled,
     -- end
-    -- when not defined is_scheduled
+    -- when not over=scheduled
     CAST(NULL AS double precision) AS scheduled,
     -- end
-    -- when defined is_claimed
+    -- when over=claimed
     CAST(sum(found.claimed) * nullif(max(t.total), 0) / count(*) AS double precision) AS claimed,
     -- end
-    -- when not defined is_claimed
+    -- when not over=claimed
     CAST(NULL AS double precision) AS claimed,
     -- end
-    -- when defined is_error
+    -- when over=errors
     CAST(sum(found.errors) * nullif(max(t.total), 0) / count(*) AS double precision) AS errors,
     -- end
-    -- when not defined is_error
+    -- when not over=errors
     CAST(NULL AS double precision) AS errors,
     -- end
-    -- when defined is_done
+    -- when over=done
     CAST(sum(found.done) * nullif(max(t.total), 0) / count(*) AS double precision) AS done
     -- end
-    -- when not defined is_done
+    -- when not over=done
     CAST(NULL AS double precision) AS done
     -- end
--- when defined pages
+-- when defined sampled_pages
 FROM (
     -- The pages of all partitions, one partition after the other; or those of the table.
     SELECT
@@ -608,21 +634,21 @@ FROM (
     ) AS s
 ) AS t
 CROSS JOIN LATERAL (
-    SELECT DISTINCT (2 * i + 1) * t.total / (2 * {pages}) - t.before AS page FROM generate_series(0, {pages} - 1) AS i
-    WHERE (2 * i + 1) * t.total / (2 * {pages}) >= t.before AND (2 * i + 1) * t.total / (2 * {pages}) < t.before + t.pages
+    SELECT DISTINCT (2 * i + 1) * t.total / (2 * {sampled_pages}) - t.before AS page FROM generate_series(0, {sampled_pages} - 1) AS i
+    WHERE (2 * i + 1) * t.total / (2 * {sampled_pages}) >= t.before AND (2 * i + 1) * t.total / (2 * {sampled_pages}) < t.before + t.pages
 ) AS place
 CROSS JOIN LATERAL (
     SELECT
-        -- when defined is_scheduled
+        -- when over=scheduled
         count(*) FILTER (WHERE {is_scheduled}) AS scheduled,
         -- end
-        -- when defined is_claimed
+        -- when over=claimed
         count(*) FILTER (WHERE {is_claimed}) AS claimed,
         -- end
-        -- when defined is_error
+        -- when over=errors
         count(*) FILTER (WHERE {is_error}) AS errors,
         -- end
-        -- when defined is_done
+        -- when over=done
         count(*) FILTER (WHERE {is_done}) AS done,
         -- end
         count(*) FILTER (WHERE {is_ready}) AS ready

@@ -22,7 +22,7 @@ m."{due_at}"
 -- end
 
 -- define: pages
-128
+64
 
 -- define: is_live
 true

@@ -1,4 +1,22 @@
--- pgmq on PostgreSQL: the table q_NAME that it keeps for each queue, looked at, and acted on by its own functions.
+-- preset: pgmq 1
+-- like: preset
+-- summary: A table for each queue; what was read is invisible until its time is over.
+-- advice: pgmq's own table q_NAME: a message that was read stays, invisible until its visibility time-out, and comes
+--   back by itself; what is done is deleted or goes into a_NAME. Adopt it to see what is visible, what is in flight,
+--   how often messages were read, and what was archived.
+-- schema: pgmq
+-- table: q_*
+-- columns: msg_id read_ct enqueued_at vt message
+-- roles: id=msg_id pushed_at=enqueued_at due_at=vt claimed_at=last_read_at status=vt attempts=read_ct payload=message
+--   done_at=archived_at
+-- verbs: release
+-- claims: expire
+-- no purge: pgmq empties a queue by its own functions: pgmq.archive, pgmq.delete, pgmq.purge_queue
+-- no archive: pgmq archives by its own function: SELECT pgmq.archive(queue, id)
+-- no requeue: pgmq has no failed messages: what was read and not deleted is visible again when its time-out is over
+--   (release ends that time-out now)
+-- requeued: as pgmq's own function pgmq.set_vt does it with a time-out of 0: visible now, its reads stay counted
+-- stays: pgmq.set_vt found no such message
 --
 -- Read from the published sources of pgmq 1.13 (pgmq.sql in its Python package): a message is visible, and so ready, once
 -- its vt is over; pgmq.read and pgmq.set_vt put vt into the future. One whose vt is in the future and that was
@@ -19,59 +37,25 @@ m.vt > statement_timestamp() AND m.read_ct > 0
 -- However long its reader has been at it: once vt is over it is ready, by itself.
 false
 
--- define: state
-CASE
-    WHEN {is_ready} THEN 'ready'
-    WHEN {is_scheduled} THEN 'scheduled'
-    ELSE 'claimed'
-END
-
--- define: state_held
-{state}
-
--- define: pushed_at
-m.enqueued_at
-
--- define: due_at
-m.vt
-
 -- define: done_at
 -- What is done lies in another table, with a time of its own.
 CAST(NULL AS timestamptz)
-
--- define: attempts
-m.read_ct
 
 -- define: ready_since
 -- The delay that it may have been sent with is gone: vt is when it comes back.
 m.enqueued_at
 
--- define: oldest_first
-m.msg_id
+-- define: found_beside
+(
+    SELECT CAST(a.relname AS text) FROM pg_class AS a
+    WHERE a.relnamespace = c.relnamespace AND a.relname = 'a_' || substr(c.relname, 3) AND a.relkind IN ('r', 'p')
+)
 
--- define: pages
-64
+-- define: found_queue
+CAST(substr(c.relname, 3) AS text)
 
--- name: find
--- the queues of pgmq that this login may read: a table each
-SELECT
-    n.nspname AS schema,
-    c.relname AS "table",
-    (
-        SELECT CAST(a.relname AS text) FROM pg_class AS a
-        WHERE a.relnamespace = c.relnamespace AND a.relname = 'a_' || substr(c.relname, 3) AND a.relkind IN ('r', 'p')
-    ) AS beside,
-    CAST(substr(c.relname, 3) AS text) AS queue
-FROM pg_class AS c
-INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
-WHERE n.nspname = 'pgmq' AND starts_with(c.relname, 'q_') AND c.relkind IN ('r', 'p') AND NOT c.relispartition
-AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
-AND (
-    SELECT count(*) FROM pg_attribute AS a
-    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-    AND a.attname IN ('msg_id', 'read_ct', 'enqueued_at', 'vt', 'message')
-) = 5
-ORDER BY c.relname;
+-- define: own_function
+'"{schema}".set_vt(text, bigint, integer)'
 
 -- name: archived_messages
 -- the messages that were archived, without order, each with its key, for `looked` of common.sql
@@ -122,14 +106,6 @@ FROM (
     LEFT JOIN LATERAL pg_partition_tree(r.oid) AS p ON p.isleaf
     INNER JOIN pg_class AS c ON coalesce(p.relid, r.oid) = c.oid
 ) AS t
-
--- name: rule
--- one row: why its own function to end a time-out cannot be called; null: it can
-SELECT
-    CASE
-        WHEN to_regprocedure('"{schema}".set_vt(text, bigint, integer)') IS NULL
-            THEN 'this version of pgmq has no function pgmq.set_vt(text, bigint, integer)'
-    END AS problem;
 
 -- name: make_ready
 -- one row: how many messages its own function has made visible; their reads stay counted

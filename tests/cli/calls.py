@@ -18,6 +18,7 @@ from sqlalchemy import make_url
 from console.cli import main
 from console.cli.verbs import DeferredVerb, cli
 from tests.servers import PATIENCE_SECONDS, value, wait_until
+from tests.warm import Forked
 
 COMMAND = [sys.executable, "-m", "console.cli"]
 
@@ -154,7 +155,7 @@ class Console:
 _numbers = itertools.count(1)
 
 
-class Process(subprocess.Popen[bytes]):
+class Process(Forked):
     """A call that runs by itself, known to the server by a name of its own."""
 
     def __init__(
@@ -169,15 +170,8 @@ class Process(subprocess.Popen[bytes]):
         self.name = f"call {next(_numbers)}"
         self.url = url
         named = make_url(url).update_query_dict({"application_name": self.name})
-        super().__init__(
-            [*COMMAND, *arguments],
-            env=os.environ
-            | {"DBQ_URL": named.render_as_string(hide_password=False)}
-            | dict(environment),
-            stdin=stdin,
-            stdout=stdout,
-            stderr=subprocess.PIPE,
-        )
+        surroundings = {"DBQ_URL": named.render_as_string(hide_password=False), **environment}
+        super().__init__(arguments, os.environ | surroundings, stdin=stdin, stdout=stdout)
 
     def sessions(self) -> int:
         """How many sessions it has on the server now."""

@@ -83,6 +83,7 @@ def test_errors_and_stuck_claims_are_a_warning_unless_a_limit_is_said(
         "critical": None,
         "estimated": False,
         "silenced": None,
+        "subscriber": None,
     }
     console.done("check", name, "--max-errors", "10", "--max-stuck", "1")
     assert console("check", name, "--max-stuck", "0", "--plugin").status == 2

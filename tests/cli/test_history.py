@@ -26,25 +26,27 @@ from console.monitor.recording.segments import (
     RecordKind,
     TimeRange,
 )
-from tests.cli.calls import COMMAND, Console, call
+from tests.cli.calls import Console, call
 from tests.cli.conftest import Install
 from tests.servers import PATIENCE_SECONDS, connect, wait_until
 from tests.tui.feeds import queue
 from tests.tui.recorded import BEGIN, Taken
+from tests.warm import Forked
 
 _POINT = [
     *("at", "looks", "ready", "scheduled", "claimed", "stuck", "errors", "done", "age_seconds"),
     *("gap", "push_per_second", "pop_per_second", "latency_seconds", "pause_seconds"),
     *LATENCIES,
+    "subscribers",
 ]
 
 
 @contextmanager
-def recording(console: Console, folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
+def recording(console: Console, folder: Path) -> Iterator[Forked]:
     """`dbq-console record` while it runs; then it is asked to end, if it has not."""
-    command = [*COMMAND, "record", "--url", console.url, "--recordings", str(folder)]
+    words = ["record", "--url", console.url, "--recordings", str(folder)]
     environment = {**os.environ, "DBQ_INTERVAL": "0.2s"}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, env=environment) as process:
+    with Forked(words, environment, stdout=subprocess.DEVNULL) as process:
         try:
             yield process
         finally:

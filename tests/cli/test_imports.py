@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -42,11 +43,14 @@ for words in calls:
 
 
 def imported(
-    *calls: tuple[str, ...], environment: dict[str, str] | None = None, status: int = 0
+    *calls: tuple[str, ...],
+    environment: dict[str, str] | None = None,
+    status: int = 0,
+    heavy: Collection[str] = HEAVY,
 ) -> list[set[str]]:
     """Which of the heavy modules each call, one after the other in one process, has imported."""
     done = subprocess.run(
-        [sys.executable, "-c", CALLS, json.dumps([sorted(HEAVY), calls])],
+        [sys.executable, "-c", CALLS, json.dumps([sorted(heavy), calls])],
         capture_output=True,
         text=True,
         check=True,
@@ -64,6 +68,11 @@ def test_what_connects_to_nothing_imports_no_driver() -> None:
         *[(verb, "--help") for verb in cli.commands],
     ]
     assert dict(zip(calls, imported(*calls), strict=True)) == {words: set() for words in calls}
+
+
+def test_the_list_of_verbs_imports_nothing_that_a_verb_uses() -> None:
+    used = {"console.catalog", "console.config", "console.designs", "console.actions.execute"}
+    assert imported(("--help",), heavy=used | HEAVY) == [set()]
 
 
 def test_the_version_imports_what_knows_the_version_of_libpq() -> None:

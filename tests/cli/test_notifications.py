@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url
 
-from tests.cli.calls import COMMAND, Answer, Console, call
+from tests.cli.calls import Answer, Console, call
 from tests.cli.conftest import Install
 from tests.receivers import Receiver, receiving
 from tests.servers import PATIENCE_SECONDS, connect, value, wait_until
+from tests.warm import Forked
 
 SECRET = "hunter2-of-the-receiver"
 PASSWORD = "hunter2-of-the-database"
@@ -64,13 +65,14 @@ def hook(receiver: Receiver, name: str = "hook") -> str:
 
 
 @contextmanager
-def recording(folder: Path, environment: dict[str, str]) -> Iterator["subprocess.Popen[bytes]"]:
+def recording(folder: Path, environment: dict[str, str]) -> Iterator[Forked]:
     """`dbq-console record` while it runs; what it says is in FOLDER/said."""
     folder.mkdir()
-    command = [*COMMAND, "--log-level", "info", "record", "--recordings", str(folder)]
+    words = ["--log-level", "info", "record", "--recordings", str(folder)]
+    environment = {**os.environ, **environment}
     with (
         (folder / "said").open("wb") as said,
-        subprocess.Popen(command, stderr=said, env={**os.environ, **environment}) as process,
+        Forked(words, environment, stdout=subprocess.DEVNULL, stderr=said.fileno()) as process,
     ):
         try:
             yield process
@@ -138,7 +140,7 @@ def test_of_two_recorders_one_is_killed_and_nothing_is_lost_or_doubled(
             sending = [it for it, path in said.items() if "it sends" in path.read_text()]
             wait_until(lambda: told(receiver, claimed) == ["begun"], "it has come")
             assert len(sending) == 1
-            kept = "SELECT count(*) FROM dbq.notification WHERE sent_at IS NOT NULL"
+            kept = f"SELECT count(sent_at) FROM dbq.notification WHERE queue_name = '{claimed}'"
             wait_until(lambda: value(console.url, kept) == 1, "that is kept")
             (first if sending == ["a"] else second).kill()
             claim(console, claimed, "0 s")

@@ -43,6 +43,7 @@ def test_the_stable_object(console: Console, install: Install) -> None:
         "messages": 340,
         **dict.fromkeys(("lost", "doubled", "damaged", "out_of_order", "unfinished"), 0),
         "errors": [],
+        "subscribers": [],
         "ok": True,
     }
     assert answer.err == ""

@@ -21,7 +21,7 @@ FIELDS = [
     *("schema", "connection", "estimated", "unknown"),
     *("problem", "slow", "claims", "holders", "held_seconds", "held_by"),
     *("full_in_seconds", "full_in_soonest_seconds", "full_in_latest_seconds"),
-    *("doubling_buys_seconds", "limits", "acting", "decisions", "latency"),
+    *("doubling_buys_seconds", "limits", "acting", "decisions", "latency", "subscribers"),
 ]
 RATES = ["push_per_second", "pop_per_second"]
 HAS = {

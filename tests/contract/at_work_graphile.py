@@ -15,7 +15,7 @@ from sqlalchemy import make_url
 from tests.servers import connect
 from tests.template import FOLDER, alone_in
 
-PACKAGES = ("graphile-worker@~0.18.0", "node@22")
+PACKAGES = ("graphile-worker@~0.18.0", "pg-boss@~12.38.0", "node@22")
 PLACE = "DBQ_TEST_NODE"
 """Where these are installed already: the folder that node_modules lies in."""
 
@@ -33,21 +33,23 @@ await runOnce({
 """
 
 
-def installed(cache: Path) -> Path:
-    """The folder with both in its node_modules; skips, with the reason, where there are none."""
+def installed(cache: Path, library: str = "graphile-worker") -> Path:
+    """The folder with all in its node_modules; skips, with the reason, where there are none."""
     if given := os.environ.get(PLACE):
+        if not (Path(given) / "node_modules" / library).is_dir():
+            pytest.skip(f"{PLACE} names a folder without {library}")
         return Path(given)
     npm = shutil.which("npm")
     if npm is None:
-        pytest.skip(f"graphile-worker wants Node: npm is not here, and {PLACE} names no folder")
+        pytest.skip(f"{library} wants Node: npm is not here, and {PLACE} names no folder")
     # One of the run's processes asks npm, once: what it was told is for all of them.
     told = Path(os.environ[FOLDER]) / "npm"
     with alone_in(told):
         why = told / "why"
-        if not (cache / "done").exists() and not why.exists():
+        if not _done(cache).exists() and not why.exists():
             why.write_text(_install(npm, cache))
-    if not (cache / "done").exists():
-        pytest.skip(f"npm cannot install graphile-worker: {why.read_text()}")
+    if not _done(cache).exists():
+        pytest.skip(f"npm cannot install {library}: {why.read_text()}")
     return cache
 
 
@@ -60,8 +62,13 @@ def _install(npm: str, cache: Path) -> str:
         return "it had not ended after two minutes"
     except subprocess.CalledProcessError as error:
         return str(error.stderr).strip()[-300:]
-    (cache / "done").touch()
+    _done(cache).touch()
     return ""
+
+
+def _done(cache: Path) -> Path:
+    """Is there once these very packages are."""
+    return cache / " ".join(PACKAGES)
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ def call(client: Client, function: str, **arguments: object) -> list[tuple[Any, 
 def call_in(
     connection: psycopg.Connection, client: Client, function: str, **arguments: object
 ) -> list[tuple[Any, ...]]:
+    if client.queue.subscriber and not function.startswith("push"):
+        arguments["subscriber"] = client.queue.subscriber
     name = Identifier(client.queue.schema, f"{client.queue.name}_{function}")
     named = SQL(", ").join(SQL("{} => %s").format(Identifier(key)) for key in arguments)
     query = SQL("SELECT * FROM {}({})").format(name, named)

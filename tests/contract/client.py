@@ -60,12 +60,24 @@ class Client:
 
     def pop_many(self, n: int, consumer: str | None = None) -> list[PoppedMessage]:
         with self.database.transaction("pop") as connection:
-            return pop.pop_many(connection, self.queue, n, consumer)
+            popped = pop.pop_many(connection, self.queue, n, consumer)
+            for other in self._others:
+                assert pop.pop_many(connection, other, n, consumer) == popped
+            return popped
 
     def pop(self) -> PoppedMessage | None:
         """By the queue's own `pop`, as any other program calls it."""
         with self.database.transaction("pop") as connection:
-            return call_pop(connection, self.queue)
+            popped = call_pop(connection, self.queue)
+            for other in self._others:
+                assert call_pop(connection, other) == popped
+            return popped
+
+    @property
+    def _others(self) -> list[Queue]:
+        """As the other subscribers have it: each is given what the first one is given."""
+        mine = self.queue.subscriber
+        return [view for view in self.queue.views if mine and view.subscriber != mine]
 
     def drain(self, batch: int = 1000) -> list[PoppedMessage]:
         """Everything that can be popped now."""
@@ -112,6 +124,8 @@ def call_pop(connection: Connection, queue: Queue) -> PoppedMessage | None:
     )
     payload = "payload" if queue.options["payload"] == "bytes" else "CAST(payload AS text)"
     call = _POP[dialect.name].format(pop=pop, payload=payload).replace(":", "\\:")
+    if queue.subscriber:  # a name that needs no quoting
+        call = call.removesuffix("()") + f"('{queue.subscriber}')"
     row = connection.execute(text(call)).one_or_none()
     if row is None:
         return None

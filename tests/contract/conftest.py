@@ -112,7 +112,7 @@ def use_of(database: Database) -> Iterator[Use]:
         name = f"queue {next(_numbers)}"
         queue = variant.queue(product.default_schema, name, product.name)
         install(database, queue)
-        used.append(Client(database, queue))
+        used.append(Client(database, queue.views[0]))
         return used[-1]
 
     yield installed

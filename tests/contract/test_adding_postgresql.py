@@ -114,32 +114,16 @@ def test_a_screen(copy: Copy) -> None:
     assert copy.touched == ["console/tui/screens/names.py", "console/tui/commands.py"]
 
 
-MINE = """
-MINE = replace(
-    PGMQ, name="mine", title="queue of mine", source="mine", library="mine 1"
-)
-
-ALL = (MINE, """
-
-
 def test_a_preset(copy: Copy, database_url: str) -> None:
-    libraries = "console/designs/libraries.py"
-    copy.edit(
-        libraries,
-        (
-            "from functools import partial\n",
-            "from dataclasses import replace\nfrom functools import partial\n",
-        ),
-        ("\nALL = (", MINE),
-    )
     copy.add(
         copy.folder / QUERIES / "pgmq.sql",
         f"{QUERIES}/mine.sql",
-        ("'pgmq'", "'mine'"),
+        ("preset: pgmq", "preset: mine"),
+        ("schema: pgmq", "schema: mine"),
         ("pgmq.", "mine."),
     )
     sql = at_work_pgmq.SQL.read_text().replace("pgmq", "mine")
     at_work_pgmq.run(database_url, sql)
     at_work_pgmq.run(database_url, "SELECT mine.create('orders'); SELECT mine.send('orders', '{}')")
     copy.use("use_mine", database_url)
-    assert copy.touched == [libraries, f"{QUERIES}/mine.sql"]
+    assert copy.touched == [f"{QUERIES}/mine.sql"]

@@ -140,7 +140,8 @@ def test_options_are_checked_before_anything_is_asked_of_a_database(of: Design) 
         of.complete_options({"colour": "red"})
     for option in of.options:
         assert option.name in caught.value.next_step
-        for wrong in ("", "0", "-1", "maybe", "1e3", " on", "ON", str(option.maximum + 1)):
+        wrongs = ["", "0", "-1", "1e3", " on", "ON", str(option.maximum + 1)]
+        for wrong in (*wrongs, "a,a" if option.names else "maybe"):
             with pytest.raises(UsageError, match=f"option {option.name} "):
                 of.complete_options({option.name: wrong})
 

@@ -6,14 +6,24 @@ from console.actions import push
 from console.errors import UsageError
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.variants import ALL, CORE, SMALL_NUMBER, TELLING, Variant, mostly
+from tests.contract.variants import (
+    ALL,
+    CORE,
+    SMALL_NUMBER,
+    SUBSCRIBED,
+    TELLING,
+    Variant,
+    and_subscribed,
+)
 
 pytestmark = pytest.mark.thinned(3)
 
-LIMITED = [v for v in TELLING if "size" in v.options and int(v.options["size"]) < 1000]
+LIMITED = [
+    v for v in [*TELLING, *SUBSCRIBED] if "size" in v.options and int(v.options["size"]) < 1000
+]
 
 
-@pytest.mark.parametrize("variant", mostly(TELLING), ids=str)
+@pytest.mark.parametrize("variant", and_subscribed(TELLING, TELLING), ids=str)
 def test_a_pop_of_an_empty_queue_gives_no_row(use: Use, variant: Variant) -> None:
     client = use(variant)
     before = client.status()
@@ -27,7 +37,7 @@ def test_a_pop_of_an_empty_queue_gives_no_row(use: Use, variant: Variant) -> Non
     assert after.ready == 0
 
 
-@pytest.mark.parametrize("variant", mostly(CORE), ids=str)
+@pytest.mark.parametrize("variant", and_subscribed(CORE), ids=str)
 def test_a_queue_that_became_empty_gives_no_row(use: Use, variant: Variant) -> None:
     client = use(variant)
     client.push(client.payload(0))
@@ -36,7 +46,7 @@ def test_a_queue_that_became_empty_gives_no_row(use: Use, variant: Variant) -> N
     assert client.pop() is None
 
 
-@pytest.mark.parametrize("variant", mostly(CORE), ids=str)
+@pytest.mark.parametrize("variant", and_subscribed(CORE), ids=str)
 def test_nothing_to_push_and_nothing_to_pop(use: Use, variant: Variant) -> None:
     client = use(variant)
     assert client.push_many([]) == []

@@ -37,7 +37,7 @@ def figures(console: Console, name: str) -> dict[str, Any]:
 
 
 def findings(console: Console, name: str) -> dict[str, dict[str, Any]]:
-    (examined,) = console("doctor", name, "--json").json["queues"]
+    (examined,) = console("doctor", name, "--idle-for", "0s", "--json").json["queues"]
     return {one["code"]: one for one in examined["findings"]}
 
 
@@ -160,7 +160,7 @@ def test_rows_that_row_security_hides_are_not_told_as_none(
             answer = theirs(*words, "--rights", "operator")
             assert (answer.status, answer.out) == (4, b""), answer
             assert "Row security hides the jobs" in answer.err
-        (examined,) = theirs("doctor", "jobs", "--json").json["queues"]
+        (examined,) = theirs("doctor", "jobs", "--idle-for", "0s", "--json").json["queues"]
         assert [one for one in examined["unseen"] if "ow security hides" in one]
     finally:
         graphile.run(f"DROP OWNED BY {role}; DROP ROLE {role};")

@@ -14,7 +14,7 @@ from console.designs import DESIGNS, Order, designs_on
 from tests.contract.calls_postgresql import call, call_in
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.variants import BEHAVIOURS, CORE, TELLING, Variant, mostly
+from tests.contract.variants import BEHAVIOURS, CORE, TELLING, Variant, and_subscribed
 from tests.servers import connect
 
 pytestmark = pytest.mark.thinned(3)
@@ -40,7 +40,7 @@ def payloads(rows: Sequence[tuple[Any, ...]]) -> list[str]:
     return [row[1] for row in rows]
 
 
-@pytest.mark.parametrize("variant", mostly(TELLING), ids=str)
+@pytest.mark.parametrize("variant", and_subscribed(TELLING, TELLING), ids=str)
 def test_the_functions_that_a_queue_has(use_postgresql: Use, variant: Variant) -> None:
     client = use_postgresql(variant)
     expected = set(EVERYONE_HAS)
@@ -50,6 +50,8 @@ def test_the_functions_that_a_queue_has(use_postgresql: Use, variant: Variant) -
         expected |= {"relay"}
     if variant.options["notify"] == "on":
         expected |= {"wait", "wait_end"}
+    if client.queue.subscribers and variant.options["archive_at_pop"] == "on":
+        expected |= {"sweep"}
     start = f"{client.queue.name}_"
     with closing(connect(client.url)) as connection:
         rows = connection.execute(
@@ -58,7 +60,7 @@ def test_the_functions_that_a_queue_has(use_postgresql: Use, variant: Variant) -
     assert {name.removeprefix(start) for (name,) in rows} == expected
 
 
-@pytest.mark.parametrize("variant", mostly(CORE, BEHAVIOURS), ids=str)
+@pytest.mark.parametrize("variant", and_subscribed(CORE, BEHAVIOURS), ids=str)
 def test_a_life_through_named_arguments(use_postgresql: Use, variant: Variant) -> None:
     client = use_postgresql(variant)
     ((first,),) = call(client, "push", payload="a")
@@ -82,20 +84,18 @@ def test_a_life_through_named_arguments(use_postgresql: Use, variant: Variant) -
 
 
 @pytest.mark.parametrize("n", [None, 0, -1])
-@pytest.mark.parametrize("variant", mostly(CORE, BEHAVIOURS), ids=str)
+@pytest.mark.parametrize("variant", and_subscribed(CORE, BEHAVIOURS), ids=str)
 def test_a_batch_of_nothing(use_postgresql: Use, variant: Variant, n: int | None) -> None:
     client = use_postgresql(variant)
     assert call(client, "push_many", payloads=None) == []
     assert call(client, "push_many", payloads=[]) == []
     client.push("a")
     with closing(connect(client.url)) as connection:
-        name = Identifier(client.queue.schema, f"{client.queue.name}_pop_many")
-        query = SQL("SELECT * FROM {}(n => %s::integer)").format(name)
-        assert connection.execute(query, [n]).fetchall() == []
+        assert call_in(connection, client, "pop_many", n=n) == []
     assert len(client.drain()) == 1
 
 
-@pytest.mark.parametrize("variant", mostly(CORE, BEHAVIOURS), ids=str)
+@pytest.mark.parametrize("variant", and_subscribed(CORE, BEHAVIOURS), ids=str)
 def test_several_calls_in_one_statement_keep_their_order(
     use_postgresql: Use, variant: Variant
 ) -> None:
@@ -120,7 +120,7 @@ def test_several_calls_in_one_statement_keep_their_order(
     assert came == list("1234567")
 
 
-@pytest.mark.parametrize("variant", mostly(CORE, BEHAVIOURS), ids=str)
+@pytest.mark.parametrize("variant", and_subscribed(CORE, BEHAVIOURS), ids=str)
 def test_a_session_pops_its_own_uncommitted_pushes(use_postgresql: Use, variant: Variant) -> None:
     client = use_postgresql(variant)
     with closing(connect(client.url)) as connection, connection.transaction():

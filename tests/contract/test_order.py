@@ -14,10 +14,11 @@ from console.engines import Database, Timeouts, open_database
 from console.errors import BusyError
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.variants import BEHAVIOURS, CORE, Variant, mostly
+from tests.contract.variants import BEHAVIOURS, CORE, SUBSCRIBED, Variant, and_subscribed, mostly
 
 pytestmark = pytest.mark.thinned(3)
 
+ALONE = next(v for v in SUBSCRIBED if v.given["subscribers"] == "a")
 STRICT = [v for v in BEHAVIOURS if v.order is Order.STRICT]
 OVERTAKEN = [v for v in BEHAVIOURS if v.order not in {Order.STRICT, Order.NUMBERS}]
 LONG = pytest.mark.long
@@ -53,7 +54,7 @@ def payloads_of(messages: list[PoppedMessage]) -> list[Payload]:
 @pytest.mark.parametrize(
     "batch", [0, 7, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 1000))]
 )
-@pytest.mark.parametrize("variant", mostly(CORE, BEHAVIOURS), ids=str)
+@pytest.mark.parametrize("variant", and_subscribed(CORE, BEHAVIOURS), ids=str)
 def test_a_filled_queue_is_emptied_in_its_order(
     use: Use, single: Database, variant: Variant, batch: int
 ) -> None:
@@ -79,7 +80,7 @@ def test_a_filled_queue_is_emptied_in_its_order(
     assert client.pop() is None
 
 
-@pytest.mark.parametrize("variant", mostly(CORE, BEHAVIOURS), ids=str)
+@pytest.mark.parametrize("variant", and_subscribed(CORE, BEHAVIOURS), ids=str)
 def test_pushes_and_pops_by_turns(use: Use, single: Database, variant: Variant) -> None:
     """A model of the queue says what each pop has to give."""
     client = beside(use(variant), single)
@@ -101,7 +102,7 @@ def test_pushes_and_pops_by_turns(use: Use, single: Database, variant: Variant) 
             assert payloads_of(came) == expected
 
 
-@pytest.mark.parametrize("variant", mostly(CORE, BEHAVIOURS), ids=str)
+@pytest.mark.parametrize("variant", mostly([*CORE, ALONE], [*BEHAVIOURS, ALONE]), ids=str)
 def test_a_pop_beside_an_open_pop_skips_or_waits_and_never_doubles(
     use: Use, impatient: Database, variant: Variant
 ) -> None:

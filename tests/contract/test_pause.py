@@ -1,8 +1,8 @@
 """A paused queue: its pops find nothing, nobody meets an error, and resume puts back what was."""
 
 import itertools
+import os
 import random
-import subprocess
 import time
 from collections.abc import Iterator
 
@@ -18,11 +18,12 @@ from console.errors import RefusedError, UsageError
 from console.rights import Rights
 from console.verbs import named
 from console.verbs.verb import Target
-from tests.cli.calls import COMMAND, call
+from tests.cli.calls import call
 from tests.contract.client import Client
 from tests.contract.traffic import at_work
 from tests.contract.variants import Variant
 from tests.servers import connect, value, wait_until
+from tests.warm import Forked
 
 HOW = ("ring", "fifo", "claim")
 """By number, by deletion, by claim: how a pop takes a message."""
@@ -218,7 +219,7 @@ def _killed_somewhere(client: Client, dice: random.Random) -> None:
     words = ("pause", "q", "--yes", "q", "--url", client.url)
     there = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'dbq-console%'"
     had = value(client.url, there)
-    with subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE) as child:
+    with Forked(words, os.environ) as child:
         wait_until(
             lambda: value(client.url, there) != had or child.poll() is not None, "it has connected"
         )
@@ -239,7 +240,7 @@ def test_a_console_killed_in_the_midst_has_paused_nothing(virgin: Database) -> N
     with connect(client.url) as holder, holder.transaction():
         holder.execute("LOCK TABLE dbq.pause IN EXCLUSIVE MODE")  # its row comes after the exchange
         words = ("pause", "q", "--yes", "q", "--url", client.url)
-        with subprocess.Popen([*COMMAND, *words], stderr=subprocess.PIPE) as child:
+        with Forked(words, os.environ) as child:
             wait_until(lambda: value(client.url, waiting) != 0, "the pause waits")
             child.kill()
     wait_until(lambda: value(client.url, waiting) == 0, "its session is gone")

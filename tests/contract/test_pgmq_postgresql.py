@@ -10,6 +10,7 @@ from sqlalchemy import make_url
 from console.catalog import find
 from console.engines import open_database
 from console.monitor.figures import RateWindow
+from console.monitor.memory import Memory
 from console.monitor.sample import estimates, take_sample
 from tests.cli.calls import Console
 from tests.contract import at_work_pgmq as pgmq
@@ -153,7 +154,7 @@ def test_a_partitioned_queue_is_counted_estimated_and_maintained_by_its_partitio
         assert (rates.push, rates.pop) == (1900.0, 200.0)
         assert seen.row.rows_estimated == 17_000
         with database.transaction("estimate", read_only=True) as connection:
-            (found,) = estimates(connection, [(queue, seen.row)]).values()
+            (found,) = estimates(connection, [(queue, seen.row)], Memory()).values()
         assert found["ready"] == pytest.approx(17_000, rel=0.1)
     finally:
         database.close()

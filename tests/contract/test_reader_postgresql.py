@@ -71,6 +71,9 @@ REFUSED = {
     "reschedule": "reschedule timers --in 1h --yes timers",
     "resize": "resize orders 60 --yes orders",
     "relay": "relay orders --yes orders",
+    "subscribe": "subscribe events c --yes events",
+    "unsubscribe": "unsubscribe events b --yes events",
+    "skip": "skip events b --to now --yes events",
     "maintain": "maintain bloated --yes bloated",
     "pause": "pause mail --yes mail",
     "resume": "resume decided --yes",
@@ -140,6 +143,7 @@ def conn(
         make(database, "jobs", "status", {})
         make(database, "timers", "pending", {})
         make(database, "orders", "ring", {"size": "50", "in_hand": "on"})
+        make(database, "events", "ring", {"size": "50", "subscribers": "a,b"})
         for name in ("held", "bloated", "broken", "empty", "decided"):
             make(database, name, "fifo", {})
     assert len(owner.drained("empty")) == 7
@@ -231,7 +235,8 @@ def test_every_verb_is_here() -> None:
         for name, verb in verbs()
         if any("--yes" in parameter.opts for parameter in verb.params)
     }
-    assert asking - {"pipeline replay"} <= written
+    # discover --adopt asks what adopt asks, of each table that it found.
+    assert asking - {"pipeline replay", "discover"} <= written
 
 
 @pytest.mark.thinned(3)

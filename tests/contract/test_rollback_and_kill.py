@@ -10,13 +10,21 @@ from console.designs import Flow, Order
 from console.errors import UsageError
 from tests.contract.client import Client
 from tests.contract.conftest import Use
-from tests.contract.variants import BEHAVIOURS, CORE, DEFAULTS, Variant, mostly
+from tests.contract.variants import (
+    BEHAVIOURS,
+    CORE,
+    DEFAULTS,
+    SUBSCRIBED,
+    Variant,
+    and_subscribed,
+    mostly,
+)
 from tests.contract.workers import killed
 from tests.servers import wait_until
 
 pytestmark = pytest.mark.thinned(3)
 
-DELETING = [v for v in BEHAVIOURS if not v.finishes]
+DELETING = [v for v in [*BEHAVIOURS, *SUBSCRIBED] if not v.finishes]
 KEEPING = [v for v in BEHAVIOURS if v.finishes]
 KILLED = DEFAULTS + [v for v in KEEPING if v not in DEFAULTS]
 
@@ -40,7 +48,7 @@ def same(variant: Variant, messages: Sequence[PoppedMessage], expected: Sequence
 
 
 @pytest.mark.parametrize("n", [1, 3])
-@pytest.mark.parametrize("variant", mostly(CORE, BEHAVIOURS), ids=str)
+@pytest.mark.parametrize("variant", and_subscribed(CORE, BEHAVIOURS), ids=str)
 def test_a_pop_that_is_rolled_back(use: Use, variant: Variant, n: int) -> None:
     client = use(variant)
     ids = client.push_many(client.payloads(*range(5)))
@@ -61,7 +69,7 @@ def test_a_pop_that_is_rolled_back(use: Use, variant: Variant, n: int) -> None:
     assert {message.attempts for message in came} == {1}
 
 
-@pytest.mark.parametrize("variant", mostly(CORE, BEHAVIOURS), ids=str)
+@pytest.mark.parametrize("variant", and_subscribed(CORE, BEHAVIOURS), ids=str)
 def test_a_push_that_is_rolled_back(use: Use, variant: Variant) -> None:
     client = use(variant)
     client.push(client.payload(0))
@@ -111,7 +119,7 @@ def test_what_the_reader_could_not_keep_stays_claimed(use: Use, variant: Variant
     assert all(client.complete(message) for message in seen)
 
 
-@pytest.mark.parametrize("variant", mostly(CORE, BEHAVIOURS), ids=str)
+@pytest.mark.parametrize("variant", and_subscribed(CORE, BEHAVIOURS), ids=str)
 def test_the_console_pops_until_it_has_enough_or_nothing_is_left(
     use: Use, variant: Variant
 ) -> None:

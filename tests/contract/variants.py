@@ -107,7 +107,7 @@ def variants_of(design: Design) -> Iterator[Variant]:
 
 def other_values(option: Option) -> list[str]:
     """The values beside the default: every choice, or one number."""
-    values = option.choices or (SMALL_NUMBER,)
+    values = option.choices or (() if option.names else (SMALL_NUMBER,))
     return [value for value in values if value != option.default]
 
 
@@ -141,7 +141,7 @@ def _everything(design: Design, engine: str) -> dict[str, str]:
     chosen: dict[str, str] = {}
     # The last first: those are the design's own.
     for option in reversed(design.options_on(engine)):
-        if option.name in {"payload", *_ALONE_NOTHING}:
+        if option.names or option.name in {"payload", *_ALONE_NOTHING}:
             continue
         value = (other_values(option) or [option.default])[-1]
         tried = chosen | _GIVEN_WITH.get(option.name, {}) | {option.name: value}
@@ -185,7 +185,24 @@ CORE = DEFAULTS + [
 """Each design, and those of its ways that lock or keep rows otherwise."""
 
 
+SUBSCRIBED = [
+    Variant(DESIGNS["ring"], _small(DESIGNS["ring"]) | {"subscribers": names} | more, "postgresql")
+    for names, more in (
+        ("a,b", {"content": "apart", "partitions": "3", "archive_at_pop": "on"}),
+        ("a", {}),
+        ("a,b,c,d,e", {}),
+        ("a,b", {"in_hand": "on"}),
+    )
+]
+"""Rings with subscribers; the first in the short tier. Client pops for all of them."""
+
+
 def mostly(short: Iterable[Variant], everything: Iterable[Variant] = ALL) -> list[object]:
     """For parametrize: all of them with `--long`, these in the short tier."""
     kept = list(short)
     return [v if v in kept else pytest.param(v, marks=pytest.mark.long) for v in everything]
+
+
+def and_subscribed(short: Iterable[Variant], everything: Iterable[Variant] = ALL) -> list[object]:
+    """The same, and rings with subscribers."""
+    return mostly([*short, *SUBSCRIBED[:1]], [*everything, *SUBSCRIBED])

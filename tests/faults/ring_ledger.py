@@ -39,6 +39,8 @@ class Ledger:
     """Pushes whose commit was not answered; more than once where they were retried."""
     tries: Counter[str] = field(default_factory=Counter)
     """Commits that were asked for, of each pushed message."""
+    numbers: dict[str, int] = field(default_factory=dict)
+    """What their push returned last, where that is a number."""
     popped: Counter[str] = field(default_factory=Counter)
     kept: Counter[str] = field(default_factory=Counter)
     """Popped where a row of it stays."""
@@ -64,6 +66,9 @@ class Ledger:
                 elif event["kind"] == DONE:
                     before = None
                     ledger.acknowledged.update(event["pushed"])
+                    ledger.numbers.update(
+                        zip(event["pushed"], event.get("numbers", ()), strict=False)
+                    )
                     ledger.popped.update(event["popped"])
                     ledger.kept.update(event["kept"])
                 elif event["kind"] == ERROR:

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import psycopg
 from psycopg.sql import SQL, Composable, Composed, Identifier, Literal
@@ -10,7 +10,7 @@ from psycopg.sql import SQL, Composable, Composed, Identifier, Literal
 from console import sql
 from console.actions.install import install
 from console.actions.relay import Measure, Relaid, relay
-from console.catalog import Queue, installed_queue
+from console.catalog import Queue, find, installed_queue
 from console.designs import DESIGNS
 from console.engines import Database, open_database
 from tests.faults.ring_model import most_turns
@@ -35,6 +35,23 @@ class Ring:
     database: Database
     queue: Queue
 
+    def of(self, subscriber: str) -> "Ring":
+        """As one of its subscribers has it."""
+        with self.database.transaction("read the catalog") as connection:
+            now = find(connection, self.queue.name, self.queue.schema)
+        return replace(self, queue=now.of(subscriber))
+
+    @property
+    def _mine(self) -> list[str]:
+        """What its pops take besides."""
+        return [self.queue.subscriber] if self.queue.subscriber else []
+
+    @property
+    def number(self) -> int:
+        """The subscriber's; 0: it has none."""
+        known = self.queue.subscribers
+        return next((one.number for one in known if one.name == self.queue.subscriber), 0)
+
     def connect(self, *settings: str) -> psycopg.Connection:
         """A session of its own, autocommit, with these settings."""
         connection = connect(self.url)
@@ -56,6 +73,11 @@ class Ring:
             names[f"{side}_name"] = Literal(names[f"{side}_seq"].as_string())
         names["parked_name"] = Literal(names["parked"].as_string())
         names["contents"] = self._contents
+        if self.number:
+            names["pop_seq"] = Identifier(schema, self.queue.roles["pop_sequence"])
+            names["pop_name"] = Literal(names["pop_seq"].as_string())
+        for word in ("subscribers", "popped"):
+            names[word] = Identifier(schema, f"{name}_{word}")
         return SQL(text).format(ring=Identifier(schema, name), **names)
 
     @property
@@ -94,13 +116,18 @@ class Ring:
 
     def pop(self, connection: psycopg.Connection) -> Popped | None:
         """One message."""
-        rows = connection.execute(self.sql("SELECT * FROM {pop}()")).fetchall()
+        marks = ", ".join("%s" for _ in self._mine)
+        rows = connection.execute(
+            self.sql(f"SELECT * FROM {{pop}}({marks})"), self._mine
+        ).fetchall()
         assert len(rows) <= 1
         return Popped(*rows[0]) if rows else None
 
     def pop_many(self, connection: psycopg.Connection, n: int) -> list[Popped]:
         """At most n messages."""
-        rows = connection.execute(self.sql("SELECT * FROM {pop_many}(%s)"), [n])
+        values = [n, *self._mine]
+        marks = ", ".join("%s" for _ in values)
+        rows = connection.execute(self.sql(f"SELECT * FROM {{pop_many}}({marks})"), values)
         return [Popped(*row) for row in rows]
 
     def relay(self, new_size: int | None = None) -> Relaid:
@@ -150,7 +177,7 @@ class Ring:
         waiting = """
             SELECT count(*) FROM {parked} AS p
             INNER JOIN {ring} AS r ON r.message_id = p.number WHERE NOT p.void
-        """
+        """ + (f" AND p.subscriber = {self.number}" if self.number else "")
         row = connection.execute(self.sql(waiting)).fetchone()
         return self.measure().gap <= 0 and row == (0,)
 

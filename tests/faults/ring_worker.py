@@ -54,6 +54,8 @@ class Orders:
     """Queues whose pops are claims: a message counts as popped when it is complete."""
     kept: list[str] = field(default_factory=list)
     """Queues in which, or in whose archive, what was popped can still be seen."""
+    subscriber: str = ""
+    """For whom it pops, where the ring has subscribers."""
     endured: list[str] = field(default_factory=list)
     """SQLSTATEs of errors that undo a transaction and are nobody's fault: noted as undone."""
 
@@ -63,6 +65,8 @@ class Work:
     """What one transaction did, or may have done."""
 
     pushed: list[str] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    """What push returned for each of them, once that is known."""
     popped: list[str] = field(default_factory=list)
     kept: list[str] = field(default_factory=list)
     """Popped too, but a row of it stays."""
@@ -133,6 +137,10 @@ class Client:
         if not done:
             time.sleep(0.002)  # full or empty: the waiting is the caller's
 
+    @property
+    def _mine(self) -> list[object]:
+        return [self._orders.subscriber] if self._orders.subscriber else []
+
     def _must_know(self) -> bool:
         return self._orders.known and _pops(self._orders.calls)
 
@@ -196,6 +204,7 @@ class Client:
                 connection.execute("ROLLBACK TO here")
                 continue
             work.pushed += done.pushed
+            work.numbers += done.numbers
             work.popped += done.popped
             work.kept += done.kept
         if self._random.random() < self._orders.rolled_back:
@@ -226,16 +235,21 @@ class Client:
         argument: dict[str, list[object]] = {
             "push": [*call.payloads],
             "push_many": [call.payloads],
-            "pop": [],
-            "pop_many": [call.n],
+            "pop": [*self._mine],
+            "pop_many": [call.n, *self._mine],
         }
         values = argument[call.kind]
         rows = connection.execute(_statement(call.ring, call.kind, values), values).fetchall()
         if not call.payloads:
             texts = [row[1] for row in rows]
             return Work(kept=texts) if call.ring in self._orders.kept else Work(popped=texts)
-        stored = zip(call.payloads, rows, strict=True)
-        return Work(pushed=[text for text, (number,) in stored if number is not None])
+        stored = [
+            (text, number)
+            for text, (number,) in zip(call.payloads, rows, strict=True)
+            if number is not None
+        ]
+        numbers = [number for _, number in stored if isinstance(number, int)]
+        return Work(pushed=[text for text, _ in stored], numbers=numbers)
 
     def _write(self, kind: str, **values: object) -> None:
         self._log.write(json.dumps({"kind": kind, **values}).encode() + b"\n")

@@ -3,7 +3,6 @@
 import random
 import signal
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from console.monitor import owners
 from tests.contract.client import Client
 from tests.contract.filled import seen
 from tests.servers import PATIENCE_SECONDS, Server, fresh_database
+from tests.warm import Forked
 
 MESSAGES = 400
 _DEADLINE_SECONDS = PATIENCE_SECONDS
@@ -48,7 +48,11 @@ def database(server: Server) -> Iterator[Database]:
 
 
 @pytest.mark.thinned(3)
-@pytest.mark.parametrize(("name", "options", "verb"), [*CASES, *MORE], ids=str)
+@pytest.mark.parametrize(
+    ("name", "options", "verb"),
+    [*CASES, *(pytest.param(*more, marks=pytest.mark.long) for more in MORE)],
+    ids=str,
+)
 def test_killed_and_run_again(
     database: Database,
     name: str,
@@ -57,8 +61,6 @@ def test_killed_and_run_again(
     long: bool,
     tmp_path: Path,
 ) -> None:
-    if not long and (name, options, verb) in MORE:
-        pytest.skip("with --long only")
     for seed in range(20 if long else 1):
         dice = random.Random(f"{name} {verb} {seed}")
         of = design(name)
@@ -95,18 +97,17 @@ def prepare(client: Client, verb: str) -> None:
         assert client.fail(message, "boom") if verb == "requeue" else client.complete(message)
 
 
-def run(client: Client, verb: str, state: Path) -> "subprocess.Popen[bytes]":
+def run(client: Client, verb: str, state: Path) -> Forked:
     """The verb as an operator calls it, in small batches."""
     more = ["--force"] if verb == "release" else []
     if verb == "release":
         more += ["--filter", "older=0s"]
-    return subprocess.Popen(
+    return Forked(
         [
-            *(sys.executable, "-c", "from console.cli import main; raise SystemExit(main())"),
             *(verb, client.queue.name, "--url", client.url, "--batch", "4"),
             *("--yes", client.queue.name, *more),
         ],
-        env={"XDG_STATE_HOME": str(state), "PATH": "/usr/bin:/bin", "HOME": str(state)},
+        {"XDG_STATE_HOME": str(state), "PATH": "/usr/bin:/bin", "HOME": str(state)},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

@@ -14,17 +14,19 @@ from types import SimpleNamespace
 import pytest
 from psycopg.sql import SQL, Identifier
 
+from console.actions import pop
 from console.designs import DESIGNS
 from console.doctor import consumption
 from console.doctor import examination as look_module
 from console.doctor.consumption import Consumption, Position
 from console.doctor.examine import examine
-from console.doctor.finding import Diagnosis
+from console.doctor.finding import Diagnosis, Finding
 from console.engines import Database
-from console.monitor.limits import DEFAULTS, Limits, Thresholds
+from console.monitor.limits import DEFAULTS, Limits, Severity, Thresholds, ThresholdsOf
 from console.monitor.sample import QueueSample
 from tests.contract.client import Client
 from tests.contract.conftest import Use
+from tests.contract.test_subscribers_seen import made, popped
 from tests.contract.variants import SMALL_RING, Variant
 from tests.servers import connect, wait_until
 
@@ -45,18 +47,18 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> None:
     positions, numbers = consumption._positions, itertools.count(1)
 
     def later(
-        database: Database, queues: list[QueueSample]
-    ) -> dict[tuple[str, str], Position | str]:
+        database: Database, queues: list[QueueSample], thresholds_of: ThresholdsOf
+    ) -> dict[tuple[tuple[str, str], str], Position | str | None]:
         ahead = 31.0 * next(numbers)
         return {
             key: one
-            if isinstance(one, str)
+            if one is None or isinstance(one, str)
             else replace(
                 one,
                 moment=one.moment + ahead,
                 popped_seconds=None if one.popped_seconds is None else one.popped_seconds + ahead,
             )
-            for key, one in positions(database, queues).items()
+            for key, one in positions(database, queues, thresholds_of).items()
         }
 
     monkeypatch.setattr(consumption, "_positions", later)
@@ -262,3 +264,61 @@ def test_looks_that_wait_overlap(use: Use, monkeypatch: pytest.MonkeyPatch) -> N
         for other in others:
             other.close()
     assert all("may be held by" in "; ".join(one.unseen) for one in found)
+
+
+def stopped(client: Client, seen: Consumption) -> list[Finding]:
+    (found,) = examine(
+        client.database,
+        [client.queue],
+        thresholds_of=lambda _: AT_ONCE,
+        patience_seconds=0.1,
+        consumption=seen,
+    )
+    told = [one for one in found.findings if one.code.name.endswith("_stopped")]
+    assert _unknown(found) or "subscriber_stopped" not in found.unproven
+    return told
+
+
+@pytest.mark.usefixtures("steps")
+def test_a_subscriber_that_stopped_is_named_while_the_other_pops(use: Use) -> None:
+    client = made(use)
+    seen = Consumption(waits=False)
+    client.push_many(client.payloads(*range(5)))
+    assert stopped(client, seen) == []
+    assert len(popped(client, "billing")) == 5
+    client.push_many(client.payloads(*range(5)))
+    assert len(popped(client, "billing", 2)) == 2
+    (one,) = stopped(client, seen)
+    assert (one.code.name, one.subscriber, one.which) == ("subscriber_stopped", "search", "search")
+    assert one.code.severity is Severity.CRITICAL, "it fills the ring in 37 s"
+    assert one.summary.startswith("search: 10 ready")
+    assert "unsubscribe" in one.consequence
+    assert one.repair is not None
+    assert not one.repair.unattended
+    assert one.command == f"dbq-console skip '{client.queue.name}' --to now search"
+    assert one.repair.plan(client.database)
+    assert "10 messages" in " ".join(one.repair.run(client.database))
+    assert popped(client, "search") == []
+    assert len(popped(client, "billing")) == 3
+    assert stopped(client, seen) == []
+
+
+@pytest.mark.usefixtures("steps")
+@pytest.mark.parametrize("in_hand", ["off", "on"])
+def test_a_subscriber_whose_consumer_is_at_work_has_not_stopped(use: Use, in_hand: str) -> None:
+    """In an open transaction, or on a claim; the other one's work is no sign of it."""
+    client = made(use, in_hand=in_hand)
+    client.push_many(client.payloads(*range(8)))
+    seen = Consumption(waits=False)
+    with client.database.transaction("work") as connection:
+        pop.pop_many(connection, client.queue.of("search"), 1, "worker")
+        assert stopped(client, seen) == []
+        (one,) = stopped(client, seen)
+        assert one.subscriber == "billing"
+        assert one.code.severity is Severity.WARNING, "nothing was pushed"
+    seen = Consumption(waits=False)
+    assert stopped(client, seen) == []
+    assert [one.subscriber for one in stopped(client, seen)] == [
+        *["billing"],
+        *(["search"] if in_hand == "off" else []),
+    ]

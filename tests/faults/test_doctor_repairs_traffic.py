@@ -494,10 +494,9 @@ def test_a_repair_beside_traffic(use: Use, case: Case, long: bool) -> None:
         prove(use(case.of), case, seed)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", MORE, ids=str)
-def test_more_of_the_same(use: Use, case: Case, long: bool) -> None:
-    if not long:
-        pytest.skip("with --long only")
+def test_more_of_the_same(use: Use, case: Case) -> None:
     prove(use(case.of), case)
 
 

@@ -828,7 +828,11 @@ def test_every_statement_of_the_doctor_runs_and_fills_its_row_type(
 ) -> None:
     """Those of ring.sql from the first that only the doctor asks."""
     names = list(sql.statements("postgresql", "ring"))
-    wanted = {f"ring.{name}" for name in names[names.index("next_numbers") :]}
+    verbs = {"beginnings", "void_for_subscriber", "owed", "number_older", "unsubscribe"}
+    verbs |= {"skip", "skip_numbers", "add_popped"}  # of rings with subscribers
+    wanted = {f"ring.{name}" for name in names[names.index("next_numbers") :]} - {
+        f"ring.{name}" for name in verbs
+    }
     ring = make(size=20)
     with ring.connect() as connection:
         left = fill(ring, connection, 12, 4)

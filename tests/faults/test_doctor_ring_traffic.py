@@ -14,7 +14,7 @@ import pytest
 from console.engines.embedded import EmbeddedServer
 from console.errors import BusyError
 from tests.contract.traffic import at_work
-from tests.faults.doctor_tools import found_at, look_at, mend
+from tests.faults.doctor_tools import found_at, look_at, mend, mend_now
 from tests.faults.ring_campaign import (
     CONSUMER,
     PRODUCER,
@@ -138,7 +138,7 @@ def _campaign(server: EmbeddedServer, seed: int, seconds: float) -> None:
         until = time.monotonic() + seconds
         next_kill = time.monotonic() + seconds / 3
         while time.monotonic() < until:
-            mended += _mend_now(ring)
+            mended += mend_now(ring)
             if time.monotonic() > next_kill:
                 kills += kill_backend(ring, chance)
                 wait_for_server(url)
@@ -155,17 +155,3 @@ def _campaign(server: EmbeddedServer, seed: int, seconds: float) -> None:
     assert counts.acknowledged > 0
     assert not ledger.errors, ledger.errors[:5]
     ring.close()
-
-
-def _mend_now(ring: Ring) -> int:
-    """How many repairs did anything; one that meets an open transaction comes next time."""
-    done = 0
-    found, _ = look_at(ring, patience_seconds=2.0)
-    for finding in found:
-        assert finding.code.name not in {"slot_mismatch", "slot_count", "sequence_behind"}, finding
-        if finding.repair is not None and finding.repair.unattended:
-            try:
-                done += bool(finding.repair.run(ring.database))
-            except BusyError:
-                continue
-    return done

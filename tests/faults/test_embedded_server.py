@@ -23,6 +23,7 @@ from console.engines.embedded import EmbeddedServer, cluster, guard
 from console.engines.embedded import server as server_module
 from console.errors import ConnectionFailedError, RefusedError, UsageError
 from tests.servers import connect, value, wait_until
+from tests.template import CopiedServer
 
 REPOSITORY = Path(__file__).parents[2]
 LINUX = sys.platform == "linux"
@@ -283,7 +284,7 @@ def test_taken_port_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
         taken = taker.getsockname()[1]
         free = server_module._free_ports()
         monkeypatch.setattr(server_module, "_free_ports", lambda: iter([taken, *free]))
-        with EmbeddedServer.start() as server:
+        with CopiedServer.start() as server:
             assert server.port != taken
             assert value(server.url, "SELECT 1") == 1
 
@@ -302,7 +303,7 @@ def test_bad_setting_is_an_error_and_leaves_nothing(
     ours = f"instance-{os.getpid()}-*"
     earlier = set(cluster.private_folder().glob(ours))
     with pytest.raises(error, match=words):
-        EmbeddedServer.start(settings=settings)
+        CopiedServer.start(settings=settings)
     assert set(cluster.private_folder().glob(ours)) == earlier
 
 
@@ -351,7 +352,7 @@ def test_next_start_cleans_up_after_owner_and_watchdog() -> None:
         it.owner.kill()
         it.owner.wait()
         wait_until(lambda: not lives(it.watchdog), "the watchdog is gone")
-        with EmbeddedServer.start():
+        with CopiedServer.start():
             assert it.is_gone()
         assert value(bystander.url, "SELECT 1") == 1
 

@@ -71,7 +71,7 @@ def test_a_relay_killed_at_any_moment_leaves_the_ring_before_or_after(
             ring.pop(connection)
         before = state(ring, connection)
     cut_off = 0
-    for _ in range(60 if long else 15):
+    for _ in range(60 if long else 8):
         how = chance.choice(["terminate", "terminate", "backend", "server"])
         cut_off += _relay_and_cut(own_server, ring, chance, how)
         wait_for_server(ring.url)

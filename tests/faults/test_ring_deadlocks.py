@@ -16,6 +16,7 @@ from tests.faults.ring_campaign import (
     wait_for_progress,
 )
 from tests.faults.ring_tools import Ring, make_ring
+from tests.servers import wait_until
 
 ROW_WAIT = re.compile(r"waiting for \w+ on (?:transaction|tuple)")
 
@@ -41,7 +42,8 @@ def test_no_deadlock_and_no_wait_for_a_row(
         relayers = [_Relayer(ring, random.Random(22), stop) for ring in rings if relays]
         for relayer in relayers:
             relayer.start()
-        wait_for_progress(of, 6_000_000 if long else 500_000)
+        wait_for_progress(of, 6_000_000 if long else 150_000)
+        wait_until(lambda: all(relayer.relays or relayer.error for relayer in relayers), "relays")
         stop.set()
         for relayer in relayers:
             relayer.join()

@@ -34,7 +34,7 @@ def test_resized_many_times_under_load(ring: Ring, long: bool) -> None:
         sizes = {ring.measure().size}
         relays = 0
         deadline = time.monotonic() + 300
-        while relays < (100 if long else 12):
+        while relays < (100 if long else 8):
             relaid = try_relay(ring, chance)
             if relaid is not None:
                 assert relaid.size_before in sizes
@@ -48,11 +48,11 @@ def test_resized_many_times_under_load(ring: Ring, long: bool) -> None:
     assert len(sizes) > 3
 
 
-def test_orphans_of_rolled_back_pops_are_mended_by_parking_them(ring: Ring) -> None:
+def test_orphans_of_rolled_back_pops_are_mended_by_parking_them(ring: Ring, long: bool) -> None:
     """The online repair: no relay and no lock, and everything comes out once."""
     chance = random.Random(12)
     with clients(ring.url) as of:
-        _many_rollbacks(of, ring, chance)
+        _many_rollbacks(of, ring, chance, 300_000 if long else 100_000)
         of.finish()
         with ring.connect() as connection:
             drained = [message.payload for message in ring.drain()]
@@ -67,11 +67,11 @@ def test_orphans_of_rolled_back_pops_are_mended_by_parking_them(ring: Ring) -> N
     assert (counts.in_doubt, counts.lost, counts.doubled) == (0, 0, 0)
 
 
-def _many_rollbacks(of: Clients, ring: Ring, chance: random.Random) -> None:
+def _many_rollbacks(of: Clients, ring: Ring, chance: random.Random, logged_bytes: int) -> None:
     for calls in (["push", "push_many"], ["pop", "pop_many"]) * 3:
         seed = chance.randrange(2**32)
         of.start(calls, rings=[ring.queue.name], seed=seed, rolled_back=0.05)
-    wait_for_progress(of, 300_000)
+    wait_for_progress(of, logged_bytes)
 
 
 def test_a_late_commit_is_popped_late_exactly_so(ring: Ring) -> None:

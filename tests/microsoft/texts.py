@@ -18,7 +18,7 @@ from console.doctor.claims import IN_HAND, scope_of
 from console.engines.mssql import PRODUCT
 from console.monitor.scan_query import query
 from console.monitor.scans import ScanRequest
-from tests.contract.variants import ALL, DEFAULTS, Variant, on
+from tests.contract.variants import ALL, DEFAULTS, SUBSCRIBED, Variant, on
 from tests.moves import moves
 from tests.pipeline.statements import asked
 from tests.sample_statements import _others, asks, sources
@@ -44,7 +44,12 @@ _MORE = {
     "pushes": "no",
     **dict.fromkeys(("rows", "width"), "10"),
 }
-VARIANTS = on("mssql", ALL)
+_ARCHIVING = Variant(DESIGNS["ring"], {"size": "300", "subscribers": "a,b", "archive_at_pop": "on"})
+VARIANTS = [
+    *on("mssql", ALL),
+    *(dataclasses.replace(variant, only_on="mssql") for variant in SUBSCRIBED),
+    _ARCHIVING,
+]
 _ADOPTED = {"status", "claims", "estimate"}
 """Statements that are also asked of tables that somebody else made."""
 _STEPS = {
@@ -53,6 +58,17 @@ _STEPS = {
     *("held", "codes", "left", "left_codes"),
 }
 """Statements that are sent as parts of another one only."""
+_OF_SUBSCRIBER = {
+    *("void_for_subscriber", "owed", "number_older", "skip", "skip_numbers", "unsubscribe"),
+    *("pop", "complete", "fail", "give_back", "stranded"),
+    *("park_orphans", "drop_holes", "void_holes", "park_spent", "drop_voids"),
+}
+"""Statements that, where a ring has subscribers, are about one of them."""
+_OF_SUBSCRIBED = {
+    *("void_for_subscriber", "owed", "number_older", "skip", "skip_numbers", "unsubscribe"),
+    *("subscribers", "beginnings"),
+}
+"""Statements that only a ring with subscribers is asked."""
 _OF_FINISHING = {"claims", "complete", "consumers", "fail", "times"}
 """Statements for queues that finish what they popped."""
 
@@ -119,6 +135,13 @@ def _statements(queue: Queue) -> Iterator[sql.Statement]:
             yield sql.statement("mssql", f"{queue.design.name if own else file}.{name}")
 
 
+def _views(queue: Queue, name: str) -> list[Queue]:
+    """As all of its subscribers have a ring, and as one of them; or the queue itself."""
+    if not queue.subscribers:
+        return [queue]
+    return [queue.views[-1]] if name in _OF_SUBSCRIBER else [queue, queue.views[-1]]
+
+
 def _of_queue(queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
     """Every statement that is about an installed queue, with every scope that it may get."""
     for statement in _statements(queue):
@@ -126,11 +149,14 @@ def _of_queue(queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
             statement.name in _STEPS
             or (statement.name in _OF_FINISHING and not queue.finishes)
             or (statement.name == "history" and not queue.keeps_history)
+            or (statement.name in _OF_SUBSCRIBED and not queue.subscribers)
         )
         if not unasked:
-            for scope in _scopes(queue):
-                yield statement, scope
-    yield from moves(PRODUCT, queue)
+            for view in _views(queue, statement.name):
+                for scope in _scopes(view):
+                    yield statement, scope
+    for view in (queue, *queue.views[-1:]):
+        yield from moves(PRODUCT, view)
     for statement in sql.statements("mssql", "doctor").values():
         in_hand = statement.name in IN_HAND and queue.finishes
         yield statement, scope_of(PRODUCT, queue) if in_hand else queue.scope(PRODUCT)

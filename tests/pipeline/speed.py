@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import psycopg
@@ -30,12 +30,9 @@ from console.pipeline.archive import export, files, job
 from console.pipeline.archive.files import Writer, pq
 from console.pipeline.archive.plan import ArchiveRequest
 from console.pipeline.lake import Lake
-from console.pipeline.session import Item, OnSpark, Plain, Tasks, session
+from console.pipeline.session import Item, Plain, Tasks, tasks
 from tests.pipeline import speed_tables
 from tests.servers import connect, fresh_database
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 SETTINGS = {"max_wal_size": "8GB", "shared_buffers": "512MB"}
 PATIENT = Timeouts(statement_seconds=86400.0, lock_seconds=60.0)
@@ -67,17 +64,17 @@ def measure(database: Database, folder: Path, count: int, size: int, master: str
         told("binary COPY to nowhere", count, lambda: copied(url, queue), peak)
         told("ADBC to Arrow batches", count, lambda: read(url, queue), peak)
         told("ADBC + pyarrow to Parquet", count, lambda: written(url, queue, folder / "p"), peak)
-        told("  the same, with checksums", count, lambda: summed(url, queue, folder / "s"), peak)
+        told("  the same, with digests", count, lambda: summed(url, queue, folder / "s"), peak)
     with watched() as peak:
         began = time.monotonic()
         offered = job.offer(database, queue, Lake(folder / "lake"), ArchiveRequest(retention=0.0))
         line("plan", count, time.monotonic() - began, peak)
         began = time.monotonic()
-        with session("speed", master) as spark:
+        with tasks("speed", master) as spreading:
             line("start of Spark", 0, time.monotonic() - began, peak)
-            told("first tasks of Spark", 0, lambda: warm(spark), peak)
-            archive(database, offered, Lake(folder / "lake"), OnSpark(spark), peak)
-    again = filled(database, min(count, 200_000), size)
+            told("first tasks of Spark", 0, lambda: warm(spreading), peak)
+            archive(database, offered, Lake(folder / "lake"), spreading, peak)
+    again = filled(database, min(count // 2, 200_000), size)
     with watched() as peak:
         print("the same tasks without Spark, in one process", flush=True)
         offered = job.offer(database, again, Lake(folder / "lake"), ArchiveRequest(retention=0.0))
@@ -89,9 +86,9 @@ def nothing(item: Item) -> dict[str, Any]:
     return dict(item)
 
 
-def warm(spark: "SparkSession") -> None:
+def warm(spreading: Tasks) -> None:
     """What the first job of a session costs whatever it does: classes, plans, workers."""
-    OnSpark(spark).run(nothing, [{} for _ in range(4)])
+    spreading.run(nothing, [{} for _ in range(4)])
 
 
 def archive(
@@ -170,7 +167,7 @@ def written(url: str, queue: Queue, path: Path) -> None:
 
 
 def summed(url: str, queue: Queue, path: Path) -> None:
-    """As a task does it: with the checksum of every row."""
+    """As a task does it: with the digest of every column."""
     with (
         export.reader("postgresql", url) as source,
         path.open("wb") as file,

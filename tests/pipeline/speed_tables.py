@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import time
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 
@@ -47,6 +47,10 @@ def rollup(samples: int = 2_000_000) -> None:
         last = (BEGIN + timedelta(days=6)).date()
         with session.session("speed", "local[2]", SETTINGS) as spark:
             spark.range(10).count()
+
+            def tasks() -> AbstractContextManager[session.Tasks]:
+                return nullcontext(session.OnSpark(spark))
+
             for name, days in (
                 ("first", None),
                 ("again", job.Days(BEGIN.date(), last)),
@@ -54,7 +58,7 @@ def rollup(samples: int = 2_000_000) -> None:
             ):
                 lake = Lake(root / "lake")
                 places = [str(root / "recordings")]
-                done = job.rollup(lambda: nullcontext(spark), lake, places, days)
+                done = job.rollup(tasks, lake, places, days)
                 rows = sum(done.rows.values())
                 say(
                     run=name,

@@ -24,9 +24,10 @@ from console.errors import ConsoleError, RefusedError, UsageError
 from console.monitor.filters import parse
 from console.monitor.scan_query import MessageSource
 from console.pipeline import guard
-from console.pipeline.archive import export, files, job
+from console.pipeline.archive import delete, export, files, job
 from console.pipeline.archive.files import pq
 from console.pipeline.archive.plan import ArchiveRequest
+from console.pipeline.archive.row_sums import RowSums
 from console.pipeline.lake import DamagedError, Lake
 from console.pipeline.session import Item, Plain, StageProgress, Work, no_progress
 from tests.contract.client import Client
@@ -62,6 +63,11 @@ def run(
 ) -> list[job.ArchiveResult]:
     offered = job.offer(client.database, client.queue, lake, wanted, range_rows=range_rows)
     return job.archive(client.database, offered, lake, tasks or Plain(), batch=7)
+
+
+def range_manifests(lake: Lake) -> list[str]:
+    paths = lake.files("_manifests/archive")
+    return [path for path in paths if path.rsplit("/", 1)[-1].startswith("range-")]
 
 
 def lie(lake: Lake) -> list[dict[str, Any]]:
@@ -310,11 +316,9 @@ def test_what_is_restored_meanwhile_stays_in_the_database(filled: Client, lake: 
     assert sum(back.values()) == 4
     assert not back.keys() & payloads(lake).keys()
     assert sum(payloads(lake).values()) == 26
-    total = files.Sum()
-    for path in lake.files("_manifests/archive"):
-        if path.rsplit("/", 1)[-1].startswith("range-"):
-            total += files.Sum.of_json(lake.read_json(path))
-    assert total.rows == 26, "the manifests say what is there"
+    told = [lake.read_json(path) for path in range_manifests(lake)]
+    assert sum(manifest["rows"] for manifest in told) == 26, "the manifests say what is there"
+    assert not any(files.verify(one)["wrong"] for one in files.items(lake, told))
     (more,) = run(filled, lake)
     assert more.deleted == 4, "popped again, they are new in the archive"
 
@@ -435,8 +439,9 @@ def damage(lake: Lake, part: str, change: Callable[[bytes], bytes]) -> None:
 
 
 def flip(data: bytes) -> bytes:
-    """One bit in the middle of the first page."""
-    return data[:40] + bytes([data[40] ^ 1]) + data[41:]
+    """One bit of the first keys."""
+    at = data.index(b"\x28\xb5\x2f\xfd") + 12  # in the first frame of zstd
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
 
 
 def another_kind(data: bytes) -> bytes:
@@ -447,15 +452,26 @@ def another_kind(data: bytes) -> bytes:
     return bytes(written.getvalue())
 
 
+def another_value(data: bytes, name: str = "attempts") -> bytes:
+    """The same rows, a value of the first one another."""
+    table = pq.read_table(pa.BufferReader(data))
+    at, values = table.schema.names.index(name), table.column(name).to_pylist()
+    other = pa.array([values[0] + 1_000, *values[1:]], table.schema.field(name).type)
+    written = pa.BufferOutputStream()
+    pq.write_table(table.set_column(at, table.schema.field(name), other), written)
+    return bytes(written.getvalue())
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
+        (another_value, "other values in attempts"),
         (lambda data: data[: len(data) // 2], ""),
         pytest.param(lambda _: b"", "", marks=pytest.mark.long),
         (another_kind, "its kind of payload is not"),
         (flip, ""),
     ],
-    ids=["half-written", "empty", "another kind", "a bit"],
+    ids=["a value", "half-written", "empty", "another kind", "a bit"],
 )
 def test_a_file_that_is_not_as_written_stops_before_anything_is_deleted(
     filled: Client, lake: Lake, change: Callable[[bytes], bytes], why: str
@@ -511,6 +527,84 @@ def test_one_that_is_damaged_after_rows_were_deleted_stops(filled: Client, lake:
         with pytest.raises(DamagedError, match=r"range-000001\.json is damaged"):
             run(filled, lake)
     assert len(archived(filled)) == 23
+
+
+def as_an_earlier_version(lake: Lake) -> None:
+    """The manifests of ranges as they were before there were digests of columns."""
+    for path in range_manifests(lake):
+        manifest = lake.read_json(path)
+        whole = RowSums()
+        for file in manifest["files"]:
+            del file["sha256"]
+            file.update(files.read(lake, file["path"], "text", RowSums()).as_json())
+            files.read(lake, file["path"], "text", whole)
+        lake.write_json(path, manifest | whole.as_json())
+
+
+@pytest.mark.parametrize("phase", ["verify", "delete", "withdraw"])
+def test_what_an_earlier_version_began_is_finished(
+    filled: Client, lake: Lake, phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if phase == "withdraw":
+        monkeypatch.setattr(delete, "withdraw", lambda *_: 1 / 0)
+        act(filled, lambda source: Restore(source, popped=True), "limit=4")
+        with pytest.raises(ZeroDivisionError):
+            run(filled, lake, range_rows=10)
+        monkeypatch.undo()
+    else:
+        stop_at(filled, lake, phase)
+    as_an_earlier_version(lake)
+    if phase == "verify":
+        damage(lake, "-000001.parquet", another_value)
+        with pytest.raises(DamagedError, match=r"1 of 3 ranges(.|\n)*other values"):
+            run(filled, lake)
+    act(filled, lambda source: Restore(source, popped=True), "limit=2")
+    run(filled, lake)
+    there = len(filled.drain())
+    assert len(lie(lake)) + there == 30, "nothing is lost, nothing is there twice"
+    manifests = [lake.read_json(path) for path in range_manifests(lake)]
+    assert sum(manifest["rows"] for manifest in manifests) == len(lie(lake))
+    assert not any(files.verify(one)["wrong"] for one in files.items(lake, manifests))
+
+
+def test_only_keys_that_were_verified_are_deleted(filled: Client, lake: Lake) -> None:
+    stop_at(filled, lake, "delete")
+    damage(lake, "-000001.parquet", lambda data: another_value(data, "archive_id"))
+    with pytest.raises(DamagedError, match="Its keys are not those that were written"):
+        run(filled, lake)
+    assert len(archived(filled)) == 20, "the range before it went"
+
+
+@pytest.mark.parametrize("where", ["read", "written"])
+def test_a_file_is_rewritten_only_as_it_was_verified(
+    filled: Client, lake: Lake, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Rows that are withdrawn leave it; those that stay are nowhere else any more."""
+    read, write = files.batches, files.Writer.write
+
+    def dropping(file: Any, columns: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+        for batch in read(file, columns):
+            yield batch if columns else batch.slice(1)
+
+    def doubling(writer: files.Writer, batch: pa.RecordBatch) -> None:
+        write(writer, batch)
+        writer._waiting.append(batch)
+
+    def restore() -> None:
+        act(filled, lambda source: Restore(source, popped=True), "limit=4")
+        before.update({path: lake.size(path) for path in lake.data_files("archive")})
+        if where == "read":
+            monkeypatch.setattr(delete, "batches", dropping)
+        else:
+            monkeypatch.setattr(files.Writer, "write", doubling)
+
+    before: dict[str, int] = {}
+    with pytest.raises(DamagedError, match="were written"):
+        run(filled, lake, tasks=Between(_verify(), restore))
+    assert {path: lake.size(path) for path in lake.data_files("archive")} == before
+    monkeypatch.undo()
+    (done,) = run(filled, lake)
+    assert (done.deleted, done.withdrawn) == (26, 4)
 
 
 @pytest.mark.parametrize("part", ["plan.json", "/deletes/"])

@@ -15,13 +15,8 @@ from console.pipeline.lake import DamagedError, Lake
 from console.pipeline.session import Item, OnSpark
 from tests.cli.calls import call
 from tests.pipeline.conftest import Use
-from tests.pipeline.rollups_on_spark import (  # noqa: F401  # one JVM: see above
-    test_findings_and_waits_are_counted_once,
-    test_minutes_hours_and_days_of_samples,
-    test_rates_weigh_as_long_as_they_lasted,
-    test_run_twice_late_segments_one_day_again,
-)
 from tests.pipeline.test_archive import AT_ONCE, _verify, archived, lie, popped
+from tests.pipeline.test_rollups import late_segments
 from tests.pipeline.verify_on_spark import (  # noqa: F401  # one JVM: see above
     test_a_clean_log_is_as_promised,
     test_a_replay_means_what_its_filters_say,
@@ -118,6 +113,10 @@ def test_what_is_not_as_written_stops_on_spark_too(
     assert len(archived(client)) == 30
     (done,) = job.archive(client.database, offered, lake, OnSpark(spark))
     assert (done.rows["export"], done.deleted) == (10, 30)
+
+
+def test_a_rollup_is_the_same_on_spark(spark: "SparkSession", tmp_path: Path) -> None:
+    late_segments(OnSpark(spark), tmp_path, long=True)
 
 
 def test_the_session_is_quiet_and_of_this_python(spark: "SparkSession") -> None:

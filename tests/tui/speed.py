@@ -1,7 +1,9 @@
 """How quick the console is, on a pseudo-terminal: `python -m tests.tui.speed [--seconds 20]`.
 
 Fake feeds: what is measured is the console, no database. For 20, 100 and 500 queues at 1 Hz: from
-the start of the process to the first figures; from a key to its paint; CPU and memory meanwhile.
+the start of the process to the first figures; from a key to its paint; from Enter on a queue to its
+whole screen; CPU and memory while nobody is at the keys and every figure changes, on the overview
+(`idle`) and on a queue's screen (`queue`); and while no figure does (`still`).
 
 `python -m tests.tui.speed --beside-pg-activity PROGRAM --seconds 60` starts the demo's server and
 traffic, and on it this console and pg_activity side by side, both once a second: CPU and memory of
@@ -18,9 +20,10 @@ import statistics
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import pexpect  # type: ignore[import-untyped]
 from sqlalchemy import make_url
@@ -32,15 +35,17 @@ from tests.tui.feeds import nine
 COLUMNS, LINES = 160, 48
 _TICKS = os.sysconf("SC_CLK_TCK")
 _WARM_UP_SECONDS = 10.0
+_OPENINGS = 8
 
 
 class Tide:
-    """A feed whose figures all change at every reading."""
+    """A feed whose figures all change at every reading; `still`: none of them ever."""
 
     interval_seconds = 1.0
     name = "speed"
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, count: int, *, still: bool = False) -> None:
+        self._still = still
         models = nine()
         self._queues = [
             replace(models[n % len(models)], queue=f"q{n:03}", errors=None, stuck=None, gap=None)
@@ -58,6 +63,8 @@ class Tide:
             self._stop.wait(self.interval_seconds)
 
     def _moved(self, chance: random.Random) -> list[QueueSnapshot]:
+        if self._still:
+            chance = random.Random(1)
         return [
             replace(
                 one,
@@ -75,59 +82,146 @@ class Tide:
         self._stop.set()
 
 
+class Took(NamedTuple):
+    """From a key to its paint."""
+
+    seconds: float
+    cpu_seconds: float
+    """Of the thread that paints: what is left of `seconds` where other programs wait for none."""
+
+    @property
+    def words(self) -> str:
+        return f"{self.seconds * 1000:5.0f} ({self.cpu_seconds * 1000:3.0f}) ms"
+
+
 @dataclass(frozen=True)
 class Speed:
-    """What was measured with so many queues."""
+    """What was measured with so many queues. Shares are of one core."""
 
     queues: int
     first_seconds: float
-    keys: Sequence[float]
-    cpu_share: float
+    first_cpu_seconds: float
+    keys: Sequence["Took"]
+    opened: Sequence["Took"]
+    """From Enter to a queue's screen: of the first, then of the others."""
+    idle_share: float
+    queue_share: float
+    still_share: float
     memory_mb: float
-    """After two seconds..."""
+    """Before any key..."""
     memory_end_mb: float
     """... and at the end."""
 
     @property
+    def key_p95(self) -> "Took":
+        """By themselves: not of one key."""
+        at = int(len(self.keys) * 0.95)
+        seconds, cpu = (sorted(of)[at] for of in zip(*self.keys, strict=True))
+        return Took(seconds, cpu)
+
+    @property
+    def opening(self) -> "Took":
+        """The medians of all but the first."""
+        seconds, cpu = map(statistics.median, zip(*self.opened[1:], strict=True))
+        return Took(seconds, cpu)
+
+    @property
     def line(self) -> str:
-        ranked = sorted(self.keys)
-        p50, p95 = statistics.median(ranked) * 1000, ranked[int(len(ranked) * 0.95)] * 1000
-        memory = f"{self.memory_mb:4.0f} to {self.memory_end_mb:.0f} MB"
         return (
-            f"{self.queues:6}  {self.first_seconds:12.2f} s  {p50:7.0f} ms  {p95:7.0f} ms"
-            f"  {self.cpu_share:6.1%}  {memory}  {len(ranked):5}"
+            f"{self.queues:6}  {self.first_seconds:6.2f} s ({self.first_cpu_seconds:.2f})"
+            f"  {self.key_p95.words}  {self.opened[0].words} {self.opening.words}"
+            f"  {self.idle_share:6.1%}  {self.queue_share:6.1%}  {self.still_share:6.1%}"
+            f"  {self.memory_mb:4.0f} to {self.memory_end_mb:.0f} MB"
         )
 
 
+HEAD = (
+    f"{COLUMNS}x{LINES}, 1 Hz; in brackets the CPU that it took\n"
+    "queues  first figures         key p95     first queue    later ones    idle   queue   still"
+    "  memory"
+)
+
+
 def measure(queues: int, seconds: float) -> Speed:
-    """A console of its own, in a process of its own."""
+    """A console of its own, in a process of its own; and one more, whose figures are still."""
     began = time.perf_counter()
+    console = _console(queues)
+    console.expect("q000")
+    first, first_cpu = time.perf_counter() - began, cpu_seconds(console.pid)
+    console.expect(re.escape("public.q000"))
+    idle, before = _share(console, seconds), _memory_mb(console.pid)
+    keys = list(_keys(console, queues, seconds))
+    opened = list(_opened(console))
+    console.send("\r")
+    in_queue = _share(console, seconds)
+    memory = _memory_mb(console.pid)
+    quit_console(console)
+    console = _console(queues, "--still")
+    console.expect(re.escape("public.q000"))
+    still = _share(console, seconds)
+    quit_console(console)
+    return Speed(queues, first, first_cpu, keys, opened, idle, in_queue, still, before, memory)
+
+
+def _console(queues: int, *options: str) -> "pexpect.spawn[str]":
+    return spawned([sys.executable, "-m", "tests.tui.speed", "--child", str(queues), *options])
+
+
+def spawned(command: Sequence[str]) -> "pexpect.spawn[str]":
+    """A console on a pseudo-terminal."""
     console = pexpect.spawn(
-        sys.executable,
-        ["-m", "tests.tui.speed", "--child", str(queues)],
+        command[0],
+        [*command[1:]],
         dimensions=(LINES, COLUMNS),
         env={**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor"},
         encoding="utf-8",
         timeout=60,
+        maxread=65_536,
     )
     console.delaybeforesend = None
-    console.expect("q000")
-    first = time.perf_counter() - began
-    console.expect(re.escape("public.q000"))
-    time.sleep(2)
-    spent, at, before = _cpu_seconds(console.pid), time.perf_counter(), _memory_mb(console.pid)
-    keys = list(_keys(console, queues, seconds))
-    share = (_cpu_seconds(console.pid) - spent) / (time.perf_counter() - at)
-    memory = _memory_mb(console.pid)
+    return console
+
+
+def quit_console(console: "pexpect.spawn[str]") -> None:
     console.send("\x11")
     console.expect(pexpect.EOF)
-    return Speed(queues, first, keys, share, before, memory)
 
 
-def _keys(console: "pexpect.spawn[str]", queues: int, seconds: float) -> list[float]:
+def _share(console: "pexpect.spawn[str]", seconds: float) -> float:
+    """Of a core, while all that it draws is read; what it did just now is over by then."""
+    _drain(console, 3.0)
+    spent, at = cpu_seconds(console.pid), time.perf_counter()
+    _drain(console, seconds)
+    return (cpu_seconds(console.pid) - spent) / (time.perf_counter() - at)
+
+
+def _drain(console: "pexpect.spawn[str]", seconds: float) -> None:
+    """By itself, for `expect` would search all of it again at each piece."""
+    ends = time.perf_counter() + seconds
+    while (left := ends - time.perf_counter()) > 0:
+        with contextlib.suppress(pexpect.TIMEOUT):
+            console.read_nonblocking(65_536, timeout=left)
+    console.buffer = ""
+
+
+def _opened(console: "pexpect.spawn[str]") -> Iterator[Took]:
+    """Enter on the queue under the cursor, until its first tab has its words; and back."""
+    for _ in range(_OPENINGS):
+        with _took(console) as took:
+            console.send("\r")
+            console.expect("has not examined this queue")
+        yield took[0]
+        time.sleep(0.3)
+        console.send("\x1b")
+        console.expect("last [0-9]+ min")
+        time.sleep(0.3)
+
+
+def _keys(console: "pexpect.spawn[str]", queues: int, seconds: float) -> list[Took]:
     """Down and up through the table; a key is painted when the line below names its queue."""
     chance = random.Random(2)
-    found, at, step = [], 0, 1
+    found: list[Took] = []
+    at, step = 0, 1
     ends = time.perf_counter() + seconds
     while time.perf_counter() < ends:
         # At any moment between two refreshes, and as quick as a hand is.
@@ -136,11 +230,20 @@ def _keys(console: "pexpect.spawn[str]", queues: int, seconds: float) -> list[fl
         key = "j" if step > 0 else "k"
         if at in {0, min(queues, 60) - 1}:
             step = -step
-        pressed = time.perf_counter()
-        console.send(key)
-        console.expect(re.escape(f"public.q{at:03}"))
-        found.append(time.perf_counter() - pressed)
+        with _took(console) as took:
+            console.send(key)
+            console.expect(re.escape(f"public.q{at:03}"))
+        found += took
     return found
+
+
+@contextlib.contextmanager
+def _took(console: "pexpect.spawn[str]") -> Iterator[list[Took]]:
+    took: list[Took] = []
+    before, cpu_before = time.perf_counter(), thread_cpu_seconds(console.pid)
+    yield took
+    after, cpu_after = time.perf_counter(), thread_cpu_seconds(console.pid)
+    took.append(Took(after - before, cpu_after - cpu_before))
 
 
 def beside(program: str, seconds: float) -> None:
@@ -189,12 +292,17 @@ class _Watched:
 
     @property
     def cpu_seconds(self) -> float:
-        return _cpu_seconds(self.console.pid)
+        return cpu_seconds(self.console.pid)
 
 
-def _cpu_seconds(pid: int) -> float:
+def cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def thread_cpu_seconds(pid: int) -> float:
+    """Of the first thread, finer than in ticks."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
 def _memory_mb(pid: int) -> float:
@@ -205,9 +313,12 @@ def _memory_mb(pid: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=20.0, help="of keys, for each number")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="of each measure, for each number"
+    )
     parser.add_argument("--queues", type=int, nargs="*", default=[20, 100, 500])
     parser.add_argument("--child", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--still", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--beside-pg-activity", metavar="PROGRAM", help="on a live demo instead")
     parser.add_argument("--watch", metavar="URL", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -223,10 +334,9 @@ def main() -> None:
     if given.child:
         from console.tui import ConsoleApp  # noqa: PLC0415  # its loading is measured
 
-        ConsoleApp([Tide(given.child)]).run()
+        ConsoleApp([Tide(given.child, still=given.still)]).run()
         return
-    print(f"{COLUMNS}x{LINES}, every figure changes once a second")
-    print("queues  first figures     key p50     key p95     CPU  memory           keys")
+    print(HEAD)
     for queues in given.queues:
         print(measure(queues, given.seconds).line, flush=True)
 

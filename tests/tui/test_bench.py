@@ -26,7 +26,7 @@ from console.tui.jobs import Running
 from console.tui.open_connection import OpenConnection, url_words
 from console.tui.screens.bench import BenchScreen, report, what_it_does
 from console.tui.screens.form import Stage
-from console.tui.text import Lines
+from console.tui.text import Words
 from tests.servers import value
 from tests.tui.alone import alone, conn, is_at, until
 from tests.tui.opened import Opened
@@ -170,7 +170,7 @@ async def test_what_cannot_be_is_said_in_the_form(database_url: str) -> None:
         at = await bench_at(console, designs="rign")
         await until(console, lambda: at.stage is Stage.FORM)
         await console.press("enter")
-        await until(console, lambda: "rign" in at.query_one("#problem", Lines).said)
+        await until(console, lambda: "rign" in at.query_one("#problem", Words).said)
         assert at.stage is Stage.FORM
         at.form.fields[4].value = "1,x"
         await console.press("enter")

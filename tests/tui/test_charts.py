@@ -20,7 +20,7 @@ from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
 from console.tui.screens.queue import QueueScreen
 from console.tui.series import SPANS, Series
-from console.tui.widgets.charts import Charts, ChartTime, Drawing, drawings, extent
+from console.tui.widgets.charts import Chart, Charts, ChartTime, Drawing, drawings, extent
 from console.tui.widgets.queue_detail import FiguresPanel
 from tests.tui.feeds import nine, queue
 from tests.tui.opened import Opened, invisible, opened
@@ -168,9 +168,13 @@ async def open_orders(console: Opened, tab: str = "findings") -> QueueScreen:
     return screen
 
 
+def text_of(chart: Chart) -> str:
+    return "\n".join(chart.render_line(y).text for y in range(chart.size.height))
+
+
 def shown(screen: QueueScreen) -> list[str]:
     """How the charts in sight begin."""
-    return [chart.render().plain.split()[0] for chart in screen.query_one(Charts).shown]
+    return [text_of(chart).split()[0] for chart in screen.query_one(Charts).shown]
 
 
 async def test_what_was_not_seen_is_blank_between_what_was() -> None:
@@ -178,7 +182,7 @@ async def test_what_was_not_seen_is_blank_between_what_was() -> None:
         history(console, *[5] * 60, *[None] * 120, *[5] * 60)
         screen = await open_orders(console)
         (chart,) = screen.query_one(Charts).shown
-        lowest = chart.render().plain.splitlines()[-3]
+        lowest = text_of(chart).splitlines()[-3]
         bars = lowest.partition("┤")[2]
         assert bars.strip("█▌▐▙▟▄▖▗ ") == ""
         filled = [place for place, cell in enumerate(bars) if cell != " "]
@@ -238,6 +242,6 @@ async def test_before_anything_was_seen_it_says_so() -> None:
     async with opened(size=(160, 48)) as console:
         history(console, 1, push_per_second=None, pop_per_second=None)
         screen = await open_orders(console)
-        rates = screen.query_one(Charts).shown[1].render().plain
+        rates = text_of(screen.query_one(Charts).shown[1])
         assert "nothing sampled yet" in rates
         assert "┤" not in rates

@@ -44,9 +44,13 @@ THRESHOLDS: Mapping[Severity, Any] = {
 }
 
 
+EVIDENCE = ("steps: rows 12,345  since ?  stops no", "who: none")
+
+
 def diagnosis(code: Code) -> Diagnosis:
     """A finding of that code: what says of a figure, says it of the errors."""
-    evidence = {"figure": "errors"} if code.name in {"limit_reached", "limit_critical"} else {}
+    figure = {"figure": "errors"} if code.name in {"limit_reached", "limit_critical"} else {}
+    evidence = {**figure, "steps": [{"rows": 12345, "since": None, "stops": False}], "who": []}
     return Diagnosis(QUEUE, (Finding(code, SUMMARY, evidence),), figures=FIGURES)
 
 
@@ -54,7 +58,8 @@ def on_the_command_line(of: Diagnosis) -> bool:
     call: Any = SimpleNamespace(zone=None)
     (finding,) = of.findings
     text = "\n".join(command_line._lines(call, [of]))
-    return all(words in text for words in (SUMMARY, f"[{finding.code.name}]", finding.needs))
+    wanted = (SUMMARY, f"[{finding.code.name}]", finding.needs, *EVIDENCE)
+    return all(words in text for words in wanted) and "None" not in text
 
 
 def on_the_screen(of: Diagnosis) -> bool:

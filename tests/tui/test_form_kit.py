@@ -1,8 +1,9 @@
 """The one kit of fields, and what has to be typed to confirm."""
 
 import pytest
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 
+from console.tui.base_app import BaseApp
 from console.tui.widgets.field import Field, Form
 from console.tui.widgets.plan_pane import Confirmation
 from console.verbs.parameters import BATCH, CANARY, FILTER
@@ -10,7 +11,7 @@ from console.verbs.parameters import BATCH, CANARY, FILTER
 CHOICES = [("a", "the first"), ("b", "the second")]
 
 
-class Forms(App[None]):
+class Forms(BaseApp):
     def __init__(self) -> None:
         super().__init__()
         self.changed: list[str] = []

@@ -4,17 +4,19 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from unittest import mock
 from zoneinfo import ZoneInfo
 
 import pytest
 from textual.widgets import Input
-from textual.widgets._footer import FooterKey
 
 from console.catalog import Acting
 from console.errors import ConnectionFailedError
 from console.monitor.latency import Latency, Percentiles
 from console.monitor.limits import Limits, Thresholds, ThresholdsOf
+from console.monitor.subscribers import SubscriberSnapshot
 from console.rights import ConnectionRights, Login, Rights
+from console.tui.widgets.key_footer import KeyFooter
 from tests.tui.feeds import broken, nine, queue
 from tests.tui.opened import opened
 
@@ -62,15 +64,27 @@ async def test_all_nine_queues_are_in_sight_at_80_by_24() -> None:
         assert "? help" in console.picture
 
 
-async def test_the_keys_at_the_bottom_are_made_again_only_where_others_work() -> None:
+async def test_the_keys_at_the_bottom_are_drawn_again_only_where_others_work() -> None:
     async with opened(rights="admin") as console:
         await console.give(*nine())
-        keys = list(console.overview.query(FooterKey))
-        assert keys
+        keys = console.overview.query_one(KeyFooter)
+        with mock.patch.object(keys, "refresh", wraps=keys.refresh) as drawn:
+            await console.give(*nine())
+            assert not drawn.called
+            await console.press("slash")
+            assert drawn.called
+
+
+async def test_a_click_on_a_key_at_the_bottom_presses_it() -> None:
+    async with opened(rights="admin") as console:
         await console.give(*nine())
-        assert list(console.overview.query(FooterKey)) == keys
-        await console.press("slash")
-        assert list(console.overview.query(FooterKey)) != keys
+        keys = console.overview.query_one(KeyFooter)
+        at = keys.render_line(0).text.index("pause")
+        await console.pilot.hover(KeyFooter, offset=(at, 0))
+        assert keys.tooltip == "freeze the screen; sampling goes on"
+        await console.pilot.click(KeyFooter, offset=(at, 0))
+        await console.pilot.pause()
+        assert console.overview.paused_at is not None
 
 
 async def test_a_wide_screen_shows_everything() -> None:
@@ -551,3 +565,21 @@ async def test_rows_that_sessions_hold_and_who_acts_on_a_queue() -> None:
         await console.pilot.resize_terminal(80, 24)
         await console.pilot.pause()
         assert "mail » requeue" in console.picture
+
+
+async def test_the_slowest_subscriber_is_named_where_it_stands_out() -> None:
+    billing = SubscriberSnapshot("billing", 3, 3, 1.5, 40.0, 0, None)
+    search = SubscriberSnapshot("search", 95, 90, 7.25, 0.0, 0, 12.5)
+    seen = queue("events", "ring", gap=95, capacity=1000, subscribers=(billing, search))
+    async with opened() as console:
+        await console.give(seen)
+        assert "events » search" in console.picture
+        assert "95 of 1,000 slots  search is slowest" in console.picture
+        # About as far as the other one: now this one is behind and now that one.
+        close = replace(seen, gap=4, subscribers=(billing, replace(search, gap=4)))
+        await console.give(close)
+        assert "»" not in console.picture
+        await console.press("enter")
+        words = [line.split() for line in console.picture.split("\n") if "parked" not in line]
+        assert ["search", "gap", "4"] in [line[:3] for line in words]
+        assert ["billing", "gap", "3"] in [line[:3] for line in words]

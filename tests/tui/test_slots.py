@@ -5,13 +5,14 @@ from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 
 from console.catalog import installed_queue
 from console.designs import design
 from console.doctor.ring_map import SlotMap, SlotRange
 from console.errors import ConnectionFailedError
 from console.monitor.scans import read_key, scans_of
+from console.tui.base_app import BaseApp
 from console.tui.screens.queue import QueueScreen
 from console.tui.tabs.slots import QueueSlotMap, SlotsTab, message_key
 from console.tui.widgets.slot_map import SlotMapView
@@ -45,7 +46,7 @@ MAP = SlotMap(
 )
 
 
-class Alone(App[None]):
+class Alone(BaseApp):
     """The map and nothing else."""
 
     def compose(self) -> ComposeResult:
@@ -138,6 +139,25 @@ async def test_from_the_whole_ring_down_to_one_orphan_and_back() -> None:
         assert isinstance(console.app.screen, QueueScreen)
         await console.press("escape")
         assert not isinstance(console.app.screen, QueueScreen)
+
+
+async def test_each_subscriber_has_a_row_of_marks_the_slowest_first() -> None:
+    billing = SlotMap((run("free", 0, 9_999),), 10_000, 5856, 5856, "billing")
+    search = replace(MAP, subscriber="search")
+    async with opened() as console:
+        tab = await open_slots(console, replace(search, subscribers=(billing, search)))
+        lines = console.picture.split("\n")
+        places = [
+            at for name in ("search ", "billing ") for at in range(len(lines)) if name in lines[at]
+        ]
+        first, second = (lines[place].split() for place in places[-2:])
+        assert (first[0], second[0], places[-1]) == ("search", "billing", places[-2] + 1)
+        assert set(second[1]) == {"□", "↑"}
+        assert {"■", "✖", "◇", "□", "↑"} == set(first[1])
+        assert "search  ■ 4,812 ready" in console.picture
+        tab.show_found(QueueSlotMap(QUEUE, MAP))
+        await console.pilot.pause()
+        assert "billing" not in console.picture
 
 
 async def test_enter_on_a_slot_with_a_message_opens_it_and_on_others_nothing() -> None:

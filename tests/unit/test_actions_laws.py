@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from console.actions.execute import CANARY, MOST_BATCH, Control, Pace
+from console.actions import MOST_BATCH
+from console.actions.execute import CANARY, Control, Pace
 from console.actions.plan import MANY_MESSAGES, Plan, _Count
 from console.audit import ImbalanceError, Ledger
 from console.catalog import installed_queue

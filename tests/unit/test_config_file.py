@@ -229,7 +229,7 @@ def test_the_example_is_right_with_and_without_what_is_commented_out(file: Path)
     example = resources.files("console.config").joinpath("example.toml").read_text("utf-8")
     right(file, example)
     shown = load({"DBQ_CONFIG": str(file)})
-    assert shown.names == ["orders", "billing"]
+    assert shown.names == ["orders", "billing", "shops/db1", "shops/db2:5433"]
     # One password at most; the rest stands as it is.
     ways = re.findall(r"^#(password = .*)$", example, re.MULTILINE)
     everything = re.sub(r"^#(?!password)(\w+ = )", r"\1", example, flags=re.MULTILINE)

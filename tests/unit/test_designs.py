@@ -74,6 +74,8 @@ def test_an_option_that_an_engine_lacks_says_where_it_is() -> None:
 @EACH_OPTION
 def test_every_value_of_an_option_is_taken_and_no_other(of: Design, option: Option) -> None:
     edges = [] if option.choices else [str(option.minimum), str(option.maximum)]
+    if option.names:
+        edges = ["billing", "billing,search:3", "a" * 31]
     for value in (*option.choices, *option.words, *edges, option.default):
         apart = {"content": "apart"} if option.name == "partitions" else {}
         held = {"in_hand": "on"} if one_in_hand(of, option) else {}
@@ -81,7 +83,12 @@ def test_every_value_of_an_option_is_taken_and_no_other(of: Design, option: Opti
         # Where messages lie in the slots, nothing is said of it: as before there was another way.
         assert complete.get(option.name, option.default) == value
     outside = [] if option.choices else [str(option.minimum - 1), str(option.maximum + 1)]
-    for value in ("", " ", "nope", "-1", "1.0", "1e3", "٣", "ON", *outside):
+    if option.names:
+        names = ",".join(f"s{n}" for n in range(option.maximum + 1))
+        outside = ["a,,b", "a,a", "a:2,b", "a,none", "a b", "a;drop", "a:0", "a" * 32, names]
+    else:
+        outside.append("nope")
+    for value in ("", " ", "-1", "1.0", "1e3", "٣", "ON", *outside):
         with pytest.raises(UsageError, match=option.name) as refused:
             option.check(value)
         assert refused.value.next_step
@@ -89,7 +96,7 @@ def test_every_value_of_an_option_is_taken_and_no_other(of: Design, option: Opti
 
 @EACH_OPTION
 def test_a_number_has_one_form(of: Design, option: Option) -> None:
-    if not option.choices:
+    if not option.choices and not option.names:
         assert option.check(f"000{option.minimum}") == str(option.minimum)
 
 
@@ -112,7 +119,7 @@ def test_all_values_of_all_options_go_together_but_two(of: Design) -> None:
         else:
             complete = of.complete_options(given_options)
             apart = given_options.get("content") == "apart"
-            unsaid = set() if apart else {"content", "partitions"}
+            unsaid = {"subscribers"} if apart else {"content", "partitions", "subscribers"}
             assert list(complete) == [o.name for o in of.options if o.name not in unsaid]
             assert of.complete_options(complete) == complete
 

@@ -10,6 +10,8 @@ from console.actions.install import parts
 from console.engines import PRODUCTS
 from tests.contract.variants import ALL, Variant
 
+pytestmark = pytest.mark.thinned(3)
+
 EACH = pytest.mark.parametrize(
     ("engine", "variant"),
     [(engine, variant) for variant in ALL for engine in variant.engines],

@@ -145,6 +145,20 @@ y"""
     assert sql.script(statement(template), DIALECT, scope).split("\n") == ["x", *each, "y"]
 
 
+def test_lines_for_each_subscriber() -> None:
+    template = """x
+-- each subscriber
+"{queue}_pop_seq_{subscriber_number}" '{subscriber}'
+-- end
+y"""
+    for subscribers, each in (
+        ("", []),
+        ("a:1,b:3", ["\"q_pop_seq_1\" 'a'", "\"q_pop_seq_3\" 'b'"]),
+    ):
+        scope = sql.Scope({"queue": "q", "subscribers": subscribers})
+        assert sql.script(statement(template), DIALECT, scope).split("\n") == ["x", *each, "y"]
+
+
 def test_a_condition_without_end_fails() -> None:
     with pytest.raises(ValueError, match="has no '-- end'"):
         rendered("-- when a=1\nx")
@@ -211,7 +225,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for file, text in FILES.items():
         (tmp_path / "postgresql" / f"{file}.sql").write_text(text)
     monkeypatch.setattr(sql, "queries_folder", lambda: tmp_path)
-    caches = (sql._file, sql._line, sql._shared, sql._defined)
+    caches = (sql._file, sql._line, sql._shared, sql._defined, sql._chosen)
     for cache in caches:
         cache.cache_clear()
     yield tmp_path
@@ -290,11 +304,12 @@ def test_no_placeholder_is_left_anywhere(engine: str) -> None:
 def test_every_condition_asks_for_something_that_can_be(engine: str) -> None:
     """A misspelt option would silently leave its lines out for ever."""
     product = PRODUCTS[engine]
-    flags = ("installed", "limited", "finishes", "counters", "keeps_history")
+    flags = ("installed", "limited", "finishes", "counters", "keeps_history", "subscribed")
     known: dict[str, set[str]] = {name: {"yes", "no"} for name in flags}
     for option in (option for design in DESIGNS.values() for option in design.options):
         known[option.name] = set(option.choices)
     known |= {name: set(values) for name, values in {**CONDITIONS, **MOVES}.items()}
+    known |= {"of": {"one", "all"}}
     for design in designs_on(engine).values():
         scope = installed_queue("s", "q", design, design.complete_options({})).scope(product)
         for file in (design.name, "common", "actions"):
@@ -320,7 +335,7 @@ def test_every_file_is_listed_by_engine() -> None:
         house = {"actions", "activity", "bench", "catalog", "common", "maintenance"}
         house |= {"doctor", "pipeline", "prove", "replay", "roles", "server", "sessions", "upgrade"}
         house |= {"monitor", "notify", "pause"}
-        house |= {"partitions"} if engine == "postgresql" else set()
+        house |= {"partitions", "preset"} if engine == "postgresql" else set()
         libraries = {name for name, made in LIBRARIES.items() if engine in made.engines}
         assert files == set(designs_on(engine)) | libraries | house
 

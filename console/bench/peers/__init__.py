@@ -2,7 +2,7 @@
 
 procrastinate.py  through its public interface, set as its documentation advises (see there)
 pgqueuer.py       the same
-pgmq.py           an extension of the server: where it is there, or can be created
+pgmq.py           an extension of the server: where it is there, or can be created; two peers
 
 The first two are packages of the extra [bench], each in a schema of its own, that goes whole. Each
 gets as many connections for its work as the designs do, and what it made goes after the round."""
@@ -16,7 +16,7 @@ from typing import Protocol
 
 from console import sql
 from console.bench.candidate import PREFIX, Candidate, Scratch, load_name, schema_of_its_own
-from console.bench.peers.pgmq import Pgmq
+from console.bench.peers.pgmq import POPS, READS, Pgmq
 from console.bench.peers.shared import ScratchPeer, url_in_schema
 from console.designs import LIBRARIES, Order
 from console.engines import Database, product
@@ -36,6 +36,11 @@ class Library:
     """Those that its calls write."""
 
     @property
+    def library(self) -> str:
+        """As `LIBRARIES` names it."""
+        return self.name
+
+    @property
     def _module(self) -> str:
         return f"{__package__}.{self.name}"
 
@@ -51,7 +56,7 @@ class Library:
         return Candidate(self.name, self.name, batch, driver, order=self.order, peer=True)
 
     @contextmanager
-    def scratch(self, database: Database, token: str, batch: int) -> Iterator[Scratch]:  # noqa: ARG002
+    def scratch(self, database: Database, token: str) -> Iterator[Scratch]:
         """Its tables, for one round."""
         schema = f"{PREFIX}{token}_{self.name}"
         with schema_of_its_own(database, schema):
@@ -81,16 +86,17 @@ class _Peer(Protocol):
     @property
     def name(self) -> str: ...
 
+    @property
+    def library(self) -> str: ...
+
     def lacking(self, database: Database) -> str: ...
 
     def candidate(self, batch: int) -> Candidate: ...
 
-    def scratch(
-        self, database: Database, token: str, batch: int
-    ) -> AbstractContextManager[Scratch]: ...
+    def scratch(self, database: Database, token: str) -> AbstractContextManager[Scratch]: ...
 
 
-_ALL: tuple[_Peer, ...] = (PROCRASTINATE, PGQUEUER, Pgmq())
+_ALL: tuple[_Peer, ...] = (PROCRASTINATE, PGQUEUER, Pgmq("pgmq", POPS), Pgmq("pgmq-read", READS))
 _PEERS: Mapping[str, _Peer] = {peer.name: peer for peer in _ALL}
 
 NAMES: Sequence[str] = tuple(_PEERS)
@@ -99,7 +105,7 @@ NAMES: Sequence[str] = tuple(_PEERS)
 
 def lacking(name: str, database: Database) -> str:
     """Why it cannot take part here; empty where it can."""
-    engines = LIBRARIES[name].engines
+    engines = LIBRARIES[_PEERS[name].library].engines
     if database.product.name not in engines:
         return f"It is for {', '.join(product(engine).title for engine in engines)}."
     return _PEERS[name].lacking(database)
@@ -121,4 +127,4 @@ class Peers:
 
     def scratch(self, candidate: Candidate, payload: int) -> AbstractContextManager[Scratch]:  # noqa: ARG002
         """One queue, for one round."""
-        return _PEERS[candidate.design].scratch(self._database, self._token, candidate.batch)
+        return _PEERS[candidate.design].scratch(self._database, self._token)

@@ -1,11 +1,12 @@
 """pgmq, where its extension (or its plain SQL) is on the server, or this login may create it.
 
-Single messages by `pgmq.send` and `pgmq.pop`, which deletes what it returns, as most designs do.
-In batches by `send_batch`, `read` (unseen by others for 30 seconds) and `delete`. The calls go
-through the same driver as the designs' functions, prepared. Tables are logged (`pgmq.create`).
+Two peers: `pgmq` takes by `pgmq.pop`, which deletes what it returns, as most designs do;
+`pgmq-read` by `pgmq.read` (unseen by others for 30 seconds) and `pgmq.delete`, in two transactions,
+as `claim` does. The calls go through the same driver as the designs' functions, prepared. Tables
+are logged (`pgmq.create`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
@@ -16,40 +17,54 @@ from console.bench.queues import LIBPQ, call_text
 from console.designs import Order
 from console.engines import Database
 
-NAME = "pgmq"
+_LIBRARY = "pgmq"
 _SCHEMA = "pgmq"
 _DRIVER = f"{LIBPQ}:run_queue"
-_SINGLE = {"push": "pgmq_send", "pop": "pgmq_pop"}
-_BATCH = {"push_many": "pgmq_send_batch", "pop_many": "pgmq_read", "complete_many": "pgmq_delete"}
+_PUSHES = {"push": "pgmq_send", "push_many": "pgmq_send_batch"}
+POPS: Mapping[str, str] = {"pop": "pgmq_pop", "pop_many": "pgmq_pop_many"}
+READS: Mapping[str, str] = {
+    "pop": "pgmq_read",
+    "pop_many": "pgmq_read_many",
+    "complete": "pgmq_delete",
+    "complete_many": "pgmq_delete_many",
+}
 
 
 @dataclass(frozen=True)
 class _There:
     installed: bool
+    pops_many: bool
+    """Where it is installed: whether its `pop` takes more than one message."""
     has_schema: bool
     creatable: bool
 
 
+@dataclass(frozen=True)
 class Pgmq:
-    """The peer."""
+    """One of the two."""
 
-    name = NAME
+    name: str
+    takes: Mapping[str, str]
+    """The statements that take messages, by call: POPS or READS."""
+    library: str = _LIBRARY
 
     def lacking(self, database: Database) -> str:
         """Why it cannot take part; empty where it can."""
         there = _there(database)
+        if there.installed and not there.pops_many:
+            return "Its pgmq.pop takes one message a call: update the extension (1.13 takes more)."
         if there.installed or there.creatable:
             return ""
         return "Its extension is not on this server, or this login may not create it."
 
     def candidate(self, batch: int) -> Candidate:
         """As one that takes part. Its documentation promises no order but with its FIFO groups."""
-        return Candidate(NAME, NAME, batch, _DRIVER, order=Order.NONE, peer=True)
+        return Candidate(self.name, self.name, batch, _DRIVER, order=Order.NONE, peer=True)
 
     @contextmanager
-    def scratch(self, database: Database, token: str, batch: int) -> Iterator[Scratch]:
+    def scratch(self, database: Database, token: str) -> Iterator[Scratch]:
         """A queue of its own, for one round; also the extension, where it is not there yet."""
-        queue = f"{PREFIX}{token}_{NAME}"
+        queue = f"{PREFIX}{token}_{_LIBRARY}"
         with ExitStack() as at_the_end:
             there = _there(database)
             if not there.installed:
@@ -67,8 +82,8 @@ class Pgmq:
                 _SCHEMA,
                 [f"q_{queue}"],
                 {
-                    "calls": _calls(database, queue, batch),
-                    "finishes": batch > 1,
+                    "calls": _calls(database, queue, {**_PUSHES, **self.takes}),
+                    "finishes": "complete" in self.takes,
                     "id_type": "bigint",
                 },
             )
@@ -79,9 +94,8 @@ def _there(database: Database) -> _There:
         return sql.row(connection, _There, "bench.pgmq_there")
 
 
-def _calls(database: Database, queue: str, batch: int) -> dict[str, str]:
+def _calls(database: Database, queue: str, names: Mapping[str, str]) -> dict[str, str]:
     dialect = database.product.dialect
-    names = _SINGLE if batch == 1 else _BATCH
     return {
         call: call_text(sql.query(f"bench.{name}", dialect, _scope(queue)), _DRIVER)
         for call, name in names.items()

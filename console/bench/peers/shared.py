@@ -25,6 +25,11 @@ class ScratchPeer:
     tables: Sequence[str]
     settings: Mapping[str, object]
 
+    @property
+    def readers(self) -> "Sequence[ScratchPeer]":
+        """Itself."""
+        return [self]
+
     def left(self, filler: bytes) -> list[LeftRow]:
         """Counted and checked in the database."""
         with self.database.transaction("count what is left", read_only=True) as connection:

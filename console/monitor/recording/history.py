@@ -4,7 +4,7 @@ A point is a period. Nothing is made up: where nothing was seen there is no poin
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from console.monitor.latency import FIGURES as LATENCIES
 from console.monitor.recording import reader
 from console.monitor.recording.reader import RecordReader, Rollups, Sources
 from console.monitor.recording.segments import ACTIONS, FINDINGS, SAMPLES, RecordKind, TimeRange
+from console.monitor.subscribers import of_text
 
 STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400)
 """How long a point may be, in seconds."""
@@ -66,6 +67,13 @@ class Point:
     processing_p50_seconds: float | None = None
     processing_p95_seconds: float | None = None
     processing_p99_seconds: float | None = None
+    subscribers: Mapping[str, int] = field(default_factory=dict)
+    """The gap of each subscriber of a ring; empty too where a rollup tells only the slowest's."""
+
+    @property
+    def slowest(self) -> str | None:
+        """The subscriber that was furthest behind."""
+        return max(self.subscribers, key=lambda name: self.subscribers[name], default=None)
 
     def as_json(self) -> dict[str, object]:
         """The stable object of `history --json`."""
@@ -250,7 +258,7 @@ def thinned(rows: Iterable[dict[str, Any]], step_seconds: int) -> list[dict[str,
         key = (row["schema"], row["queue"], chunk, known)
         one = chunks.get(key)
         if one is None:
-            chunks[key] = {**row, "looks": _looks(row)}
+            chunks[key] = {**row, "looks": _looks(row), "subscribers": _gaps([row])}
             continue
         looks = _looks(row)
         for name in _MEAN:
@@ -259,6 +267,7 @@ def thinned(rows: Iterable[dict[str, Any]], step_seconds: int) -> list[dict[str,
         for name in (*_HIGHEST, "next_seconds"):
             both = [value for value in (one.get(name), row.get(name)) if value is not None]
             one[name] = max(both, default=None)
+        one["subscribers"] = _gaps([one, row])
         one["looks"] += looks
     return list(chunks.values())
 
@@ -282,7 +291,20 @@ def _point(begin: int, seen: Sequence[Mapping[str, Any]]) -> Point:
     looks = sum(_looks(row) for row in seen)
     pause = max((row["next_seconds"] for row in seen if row.get("next_seconds")), default=None)
     at = datetime.fromtimestamp(begin, UTC)
-    return Point(at=at, looks=looks, pause_seconds=pause, **values)
+    return Point(at=at, looks=looks, pause_seconds=pause, subscribers=_gaps(seen), **values)
+
+
+def _gaps(rows: Iterable[Mapping[str, Any]]) -> Mapping[str, int]:
+    """The highest of each subscriber, as samples have recorded it or as they were put together."""
+    highest: dict[str, int] = {}
+    for row in rows:
+        told = row.get("subscribers")
+        if not isinstance(told, Mapping):
+            told = {one.subscriber: one.gap for one in of_text(told) or ()}
+        for name, gap in told.items():
+            if gap is not None:
+                highest[name] = max(gap, highest.get(name, gap))
+    return highest
 
 
 def _looks(row: Mapping[str, Any]) -> int:

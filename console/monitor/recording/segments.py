@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 from urllib.parse import quote, unquote
 
+from console.monitor import subscribers
 from console.monitor.latency import FIGURES as LATENCIES
 from console.monitor.latency import Latency
 from console.monitor.sampler import Reading
@@ -73,12 +74,13 @@ SAMPLES = RecordKind(
         "problem": TEXT,
         "next_seconds": NUMBER,
         **dict.fromkeys(LATENCIES, NUMBER),
+        "subscribers": TEXT,
     },
 )
 """A queue at one sample. `estimated` and `unknown` name figures, with commas between them.
 
-`next_seconds`: the pause that was meant to follow. Older recordings tell neither it nor how long
-messages waited and work on them took.
+`next_seconds`: the pause that was meant to follow; `subscribers`: what each had, as JSON. Older
+recordings tell neither, nor how long messages waited and work on them took.
 """
 LINKS = RecordKind(
     "links",
@@ -157,6 +159,7 @@ def samples(reading: Reading, at: datetime) -> Iterator[Row]:
             "problem": one.problem,
             "next_seconds": reading.next_seconds,
             **({} if one.latency is None else one.latency.figures),
+            "subscribers": subscribers.as_text(one.subscribers),
         }
 
 
@@ -184,6 +187,7 @@ def snapshot_of(row: Row, connection: str) -> QueueSnapshot:
         unknown=_names(row.get("unknown")),
         problem=str(row.get("problem") or ""),
         latency=Latency.recorded(row),
+        subscribers=subscribers.of_text(row.get("subscribers")),
         **figures,  # type: ignore[arg-type]  # by name, as `samples` has written them
     )
 

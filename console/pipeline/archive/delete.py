@@ -20,8 +20,10 @@ from console.audit import Ledger
 from console.catalog import Queue
 from console.engines import Session, product_of, retry_transient
 from console.errors import ConsoleError
+from console.pipeline.archive import contents, files
+from console.pipeline.archive.contents import Contents, Tally
 from console.pipeline.archive.export import range_manifest
-from console.pipeline.archive.files import SCHEMA, Sum, Writer, batches, pc, pq, read_sum
+from console.pipeline.archive.files import SCHEMA, Writer, batches, pc, pq
 from console.pipeline.archive.plan import ARCHIVE, ArchivePlan, Range, scope
 from console.pipeline.lake import DamagedError, Lake
 
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 
-BATCH = 1_000
+BATCH = 4_000
+"""Each batch is made durable in the lake and in the database, whatever its size. With 5,000 locks
+SQL Server would lock the whole table."""
 _PASSES_SECONDS = (0.1, 0.5, 2.0)
 """Rows that others hold are tried again after such pauses; then they stay, and leave the lake."""
 _NAME = re.compile(r"(?P<range>\d{6,})-(?P<action>\d+)-(?P<batch>\d+)\.json")
@@ -50,29 +54,47 @@ def keys_of(told: Iterable[Sequence[int]]) -> set[int]:
     return {key for first, count in told for key in range(first, first + count)}
 
 
-def exported(lake: Lake, manifest: Mapping[str, Any]) -> dict[int, int]:
-    """Key -> attempts of all that a range's files have now. DamagedError."""
+def exported(lake: Lake, manifest: Mapping[str, Any], deleted: set[int]) -> dict[int, int]:
+    """Key -> attempts of all that a range's files have now. DamagedError.
+
+    Keys that are to be deleted are those that were verified. A file that a run rewrote before it
+    was killed is not as its manifest says, and has only rows that are deleted already.
+    """
     found: dict[int, int] = {}
     for file in manifest["files"]:
-        found |= file_keys(lake, file["path"], manifest["source"])
+        keys, as_written = file_keys(lake, file, manifest["source"])
+        if not as_written and keys.keys() - deleted:
+            raise _unusable(lake, file["path"], "Its keys are not those that were written.")
+        found |= keys
     return found
 
 
-def file_keys(lake: Lake, path: str, source: str) -> dict[int, int]:
-    """Key -> attempts of one file. DamagedError where it cannot be read."""
-    key = "archive_id" if source == ARCHIVE else "id"
+def file_keys(lake: Lake, told: Mapping[str, Any], source: str) -> tuple[dict[int, int], bool]:
+    """Key -> attempts of one file, and whether they are as its manifest tells. DamagedError."""
+    names = ["archive_id" if source == ARCHIVE else "id", "attempts"]
+    found: dict[int, int] = {}
+    tally = Contents()
     try:
-        with lake.reading(path) as opened:
-            table = pq.read_table(opened, columns=[key, "attempts"])
-    except (OSError, ValueError) as error:
-        raise DamagedError(
-            f"{lake.path(path)} cannot be read.",
-            why=str(error).splitlines()[0],
-            next_step="Nothing more is deleted. The manifests next to its plan say which of its "
-            "rows are deleted; restore the file.",
-        ) from error
-    keys = table.column(key).to_pylist()
-    return dict(zip(map(int, keys), table.column("attempts").to_pylist(), strict=True))
+        with lake.reading(told["path"]) as opened, pq.ParquetFile(opened) as file:
+            for batch in batches(file, names):
+                tally.add(batch)
+                keys, attempts = (batch.column(name).to_pylist() for name in names)
+                found |= zip(map(int, keys), attempts, strict=True)
+    except (OSError, ValueError, TypeError) as error:
+        raise _unusable(lake, told["path"], str(error).splitlines()[0]) from error
+    digests = told.get(contents.DIGESTS)
+    # A manifest of an earlier version does not tell it of single columns.
+    as_written = digests is None or tally.digests.items() <= digests.items()
+    return found, as_written and len(found) == told["rows"]
+
+
+def _unusable(lake: Lake, path: str, why: str) -> DamagedError:
+    return DamagedError(
+        f"{lake.path(path)} cannot be used.",
+        why=why,
+        next_step="Nothing more is deleted. The manifests next to its plan say which of its "
+        "rows are deleted; restore the file.",
+    )
 
 
 class Intents:
@@ -296,37 +318,60 @@ def withdraw(
     """
     if manifest["rows"] == len(deleted):
         return manifest
-    files: list[dict[str, Any]] = []
-    for file in manifest["files"]:
-        path = file["path"]
-        keys = file_keys(lake, path, part.source)
+    left: list[dict[str, Any]] = []
+    for told in manifest["files"]:
+        path = told["path"]
+        keys, _ = file_keys(lake, told, part.source)
+        if not keys.keys() & deleted:
+            continue
         if keys.keys() - deleted:
             require()
-            sums = _rewrite(lake, path, part.source, deleted, plan.payload_kind)
-        elif len(keys) == file["rows"]:
-            sums = Sum.of_json(file)
+            now: Tally = _rewrite(lake, told, part.source, deleted, plan.payload_kind)
+        elif len(keys) == told["rows"]:
+            left.append(told)
+            continue
         else:
-            # A run was killed when it had been rewritten.
-            sums = read_sum(lake, path, plan.payload_kind)
-        if sums.rows:
-            files.append({"path": path, "size": lake.size(path), **sums.as_json()})
-    told = range_manifest(plan, part, files)
+            # A run was killed when it had rewritten it.
+            now = files.read(lake, path, plan.payload_kind, Contents())
+        left.append({"path": path, "size": lake.size(path), **now.as_json()})
+    if sum(file["rows"] for file in left) != len(deleted):
+        raise _unusable(
+            lake, plan.range_path(part.number), "The files do not hold each deleted row once."
+        )
+    new = range_manifest(plan, part, left)
     require()
-    lake.write_json(plan.range_path(part.number), told)
-    return told
+    lake.write_json(plan.range_path(part.number), new)
+    return new
 
 
-def _rewrite(lake: Lake, path: str, source: str, deleted: set[int], kind: str) -> Sum:
-    """The file with those rows only, in place of it."""
-    key = "archive_id" if source == ARCHIVE else "id"
+def _rewrite(
+    lake: Lake, told: Mapping[str, Any], source: str, deleted: set[int], kind: str
+) -> Contents:
+    """The file with those rows only, in place of it: read as it was verified, and read back
+    before it takes that place, for its rows are nowhere else."""
+    path, key = told["path"], "archive_id" if source == ARCHIVE else "id"
     type_of = SCHEMA.field(key).type
     wanted = pa.array([str(k) if source != ARCHIVE else k for k in sorted(deleted)], type_of)
+    before = contents.tally_like(told)
+
+    def check(beside: str) -> None:
+        _require_same(lake, path, told, before)
+        _require_same(
+            lake, beside, writer.contents.as_json(), files.read(lake, beside, kind, Contents())
+        )
+
     with (
         lake.reading(path) as opened,
         pq.ParquetFile(opened) as file,
-        lake.writing(path) as written,
+        lake.writing(path, check=check) as written,
         Writer(written, kind) as writer,
     ):
         for batch in batches(file):
+            before.add(batch)
             writer.write(batch.filter(pc.is_in(batch.column(key), value_set=wanted)))
-    return writer.sum
+    return writer.contents
+
+
+def _require_same(lake: Lake, path: str, told: Mapping[str, Any], found: Tally) -> None:
+    if not contents.same(told, found):
+        raise _unusable(lake, path, f"It has {files.difference(told, found)}.")

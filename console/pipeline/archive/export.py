@@ -1,6 +1,6 @@
 """One range into the lake: read under the predicate, written a file a day, told in its manifest."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ from console.engines.bounded_connection import SOCKET
 from console.engines.database import Database
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError, UsageError
 from console.pipeline import guard
-from console.pipeline.archive.files import SCHEMA, Sum, Writer, conform, dates, pc
+from console.pipeline.archive.files import SCHEMA, Writer, conform, dates, pc
 from console.pipeline.archive.plan import ArchivePlan, Range, scope
 from console.pipeline.lake import Lake
 from console.pipeline.session import INSTALL, Item
@@ -295,20 +295,18 @@ class _Export:
         files = []
         for date, writer in sorted(self._writers.items()):
             path = self._plan.data_path(date, self._part.number)
-            files.append({"path": path, "size": self._lake.size(path), **writer.sum.as_json()})
+            files.append({"path": path, "size": self._lake.size(path), **writer.contents.as_json()})
         return range_manifest(self._plan, self._part, files)
 
 
 def range_manifest(plan: ArchivePlan, part: Range, files: list[dict[str, Any]]) -> dict[str, Any]:
     """What a range's manifest says: of each file, and of all of them."""
-    sums = sum((Sum.of_json(file) for file in files), Sum())
     return {
         "plan": plan.id,
         "range": part.number,
         "source": part.source,
         "payload_kind": plan.payload_kind,
-        **sums.as_json(),
-        "size": sum(file["size"] for file in files),
+        **{name: sum(file[name] for file in files) for name in ("rows", "bytes", "size")},
         "files": files,
     }
 
@@ -320,7 +318,3 @@ def by_date(batch: pa.RecordBatch) -> list[tuple[str, pa.RecordBatch]]:
     if len(found) == 1:
         return [(str(found[0]), batch)]
     return [(str(day), batch.filter(pc.equal(days, pa.scalar(day, days.type)))) for day in found]
-
-
-def sums_of(manifest: Mapping[str, Any]) -> Sum:
-    return Sum.of_json(manifest)

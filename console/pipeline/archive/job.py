@@ -14,7 +14,7 @@ from console.engines import Database, Session
 from console.errors import ConsoleError
 from console.formats import duration, numbered, plain
 from console.pipeline import PhaseProgress, guard, no_progress
-from console.pipeline.archive import delete, export
+from console.pipeline.archive import contents, delete, export
 from console.pipeline.archive import files as verify
 from console.pipeline.archive import plan as planning
 from console.pipeline.archive.export import url_for_tasks
@@ -374,7 +374,8 @@ class _Carrying:
         parts = self._plan.ranges
         with self._phase("delete"):
             for at, part in enumerate(parts):
-                keys = delete.exported(self._lake, manifests[part.number])
+                deleted = intents.deleted(part.number)
+                keys = delete.exported(self._lake, manifests[part.number], deleted)
                 for _ in deleter.range(part, keys):
                     self._told("delete", done=at, of=len(parts), rows=deleter.done, size=0)
         intents.counted(action_id, deleter.done)
@@ -426,13 +427,15 @@ def _lacking(path: str, why: str) -> DamagedError:
 
 def _is_manifest(manifest: Mapping[str, Any], plan: ArchivePlan, part: Range) -> bool:
     try:
-        export.sums_of(manifest)
-        files = [str(file["path"]) for file in manifest["files"]]
-        for file in manifest["files"]:
-            export.sums_of(file)
+        files = [dict(file) for file in manifest["files"]]
+        paths = [str(file["path"]) for file in files]
     except (KeyError, TypeError, ValueError):
         return False
+    counts = (manifest.get("rows"), manifest.get("bytes"), manifest.get("size"))
     told = (manifest.get("plan"), manifest.get("range"), manifest.get("source"))
-    return told == (plan.id, part.number, part.source) and all(
-        path.startswith(plan.folder) for path in files
+    return (
+        told == (plan.id, part.number, part.source)
+        and all(isinstance(count, int) for count in counts)
+        and all(contents.is_told(file, verify.SCHEMA.names) for file in files)
+        and all(path.startswith(plan.folder) for path in paths)
     )

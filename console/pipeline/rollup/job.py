@@ -10,21 +10,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from console import rollup_files
 from console.errors import RefusedError
 from console.pipeline import PhaseProgress, no_progress
 from console.pipeline.lake import DamagedError, Lake
-from console.pipeline.rollup import segment_files
 from console.pipeline.rollup import segment_files as finding
 from console.pipeline.rollup.segment_files import ClosedSegment, Day, Names, SkippedFiles
-from console.pipeline.session import polled
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-_ROWS_A_TASK = 250_000
+from console.pipeline.session import Tasks
 
 
 @dataclass(frozen=True)
@@ -104,39 +98,52 @@ def _by_connection(days: Iterable[Day]) -> dict[str, list[str]]:
 
 
 def rollup(
-    started: "Callable[[], AbstractContextManager[SparkSession]]",
+    started: Callable[[], AbstractContextManager[Tasks]],
     lake: Lake,
     folders: Sequence[str],
     days: Days | None = None,
     told: PhaseProgress = no_progress,
 ) -> RollupResult:
-    """Bring the lake's tables up to date. Spark is `started` only where anything is to be done.
+    """Bring the lake's tables up to date. Tasks are `started` only where anything is to be done.
 
     RefusedError where another rollup is at work in the same folder: both would write the same days.
     """
     with lake.alone("rollup"):
-        return _rollup(started, lake, folders, days, told)
+        began = time.monotonic()
+        made = choose(lake, finding.names(folders), days)
+        result = RollupResult(lake.place, made)
+        if made.due:
+            with started() as tasks, _remembered(lake, made.due):
+                _roll_up(tasks, lake, result, told)
+        result.seconds = time.monotonic() - began
+        return result
 
 
-def _rollup(
-    started: "Callable[[], AbstractContextManager[SparkSession]]",
-    lake: Lake,
-    folders: Sequence[str],
-    days: Days | None,
-    told: PhaseProgress,
-) -> RollupResult:
-    began = time.monotonic()
-    made = choose(lake, finding.names(folders), days)
-    result = RollupResult(lake.place, made)
-    if made.due:
-        with started() as spark:
-            for connection in sorted({due.day[0] for due in made.due}):
-                due = [one for one in made.due if one.day[0] == connection]
-                with _remembered(lake, due):
-                    for kind in rollup_files.KINDS:
-                        _Connection(spark, lake, connection, result, told).write(kind, due)
-    result.seconds = time.monotonic() - began
-    return result
+def _roll_up(tasks: Tasks, lake: Lake, result: RollupResult, told: PhaseProgress) -> None:
+    """A task a day and kind; what each says of its segments is what is remembered of them."""
+    from console.pipeline.rollup.day import item, roll_up  # noqa: PLC0415  # verbs start at once
+
+    def progress(*, done: int, of: int, rows: int, size: int) -> None:
+        told("tables", done=done, of=of, rows=rows, size=size)
+
+    work = [
+        (due, kind, segments)
+        for due in result.choice.due
+        for kind, segments in due.segments.items()
+        if segments
+    ]
+    # The longest first: else one of them alone keeps the last core busy.
+    work.sort(key=lambda one: -sum(segment.rows for segment in one[2]))
+    items = [item(lake, *due.day, kind, segments) for due, kind, segments in work]
+    done = tasks.run(roll_up, items, progress)
+    for (due, kind, segments), said in zip(work, done, strict=True):
+        bad = set(said["damaged"])
+        result.choice.skipped.damaged |= bad
+        due.segments[kind] = [one for one in segments if one.place.path not in bad]
+        result.rows[kind] = result.rows.get(kind, 0) + said["rows"]
+        for width, rows in said["tables"].items():
+            of_width = result.tables.setdefault(width, {})
+            of_width[kind] = of_width.get(kind, 0) + rows
 
 
 def choose(lake: Lake, names: dict[Day, Names], days: Days | None = None) -> DaySelection:
@@ -201,137 +208,3 @@ def _remembered(lake: Lake, due: Sequence[Due]) -> Iterator[None]:
         lake.write_json(
             rollup_files.manifest(*one.day), {"state": "done", "at": at} | one.manifest()
         )
-
-
-@dataclass
-class _Connection:
-    _spark: "SparkSession"
-    _lake: Lake
-    _connection: str
-    _result: RollupResult
-    _told: PhaseProgress
-    _said: int = 0
-
-    def write(self, kind: str, due: Sequence[Due]) -> None:
-        """Minutes of a kind from its segments, hours from these, days from the hours."""
-        from console.pipeline.rollup import tables  # noqa: PLC0415  # it imports Spark
-
-        segments = [s for one in due for s in one.segments.get(kind, [])]
-        if not segments:
-            return
-        damaged = _Damaged(self._spark)
-        seen = read(self._spark, kind, segments, damaged)
-        table = tables.minutes(kind, seen).persist()
-        try:
-            for width in rollup_files.WIDTHS:
-                if width != "minute":
-                    table = tables.wider(kind, table, width)
-                with polled(lambda: self._tell(kind, damaged, len(segments))):
-                    rows = self._put(table, width, kind)
-                self._result.tables.setdefault(width, {})[kind] = (
-                    self._result.tables.get(width, {}).get(kind, 0) + rows
-                )
-        finally:
-            self._spark.catalog.clearCache()
-        bad = damaged.paths
-        self._result.choice.skipped.damaged |= bad
-        for one in due:
-            if kind in one.segments:
-                one.segments[kind] = [s for s in one.segments[kind] if s.place.path not in bad]
-        good = sum(s.rows for s in segments if s.place.path not in bad)
-        self._result.rows[kind] = self._result.rows.get(kind, 0) + good
-
-    def _tell(self, kind: str, damaged: "_Damaged", of: int) -> None:
-        done, rows, size = damaged.progress
-        if done != self._said:
-            self._said = done
-            phase = f"{self._connection} {kind}"
-            self._told(phase, done=min(done, of), of=of, rows=rows, size=size)
-
-    def _put(self, table: "DataFrame", width: str, kind: str) -> int:
-        from pyspark.sql import Observation  # noqa: PLC0415
-        from pyspark.sql import functions as F  # noqa: N812, PLC0415
-
-        counted = Observation()
-        dated = table.withColumn("date", F.to_date("begin"))
-        ordered = dated.repartition("date").sortWithinPartitions("date", *table.columns[:3])
-        (
-            ordered.observe(counted, F.count(F.lit(1)).alias("rows"))
-            .write.mode("overwrite")
-            .option("partitionOverwriteMode", "dynamic")
-            .partitionBy("date")
-            .parquet(self._place(rollup_files.folder(width, kind, self._connection)))
-        )
-        return int(counted.get["rows"])
-
-    def _place(self, path: str) -> str:
-        # A local path has to say so: on a cluster Spark would look for it elsewhere.
-        place = self._lake.place
-        root = place if "://" in place else f"file://{place}"
-        return f"{root.rstrip('/')}/{path}"
-
-
-class _Damaged:
-    """What the tasks report, whatever is run twice: damaged files, and how far they are."""
-
-    def __init__(self, spark: "SparkSession") -> None:
-        from pyspark import accumulators  # noqa: PLC0415  # the extra's
-
-        class Names(accumulators.AccumulatorParam[frozenset[str]]):
-            def zero(self, value: frozenset[str]) -> frozenset[str]:  # noqa: ARG002
-                return frozenset()
-
-            def addInPlace(  # noqa: N802  # Spark's name
-                self, value1: frozenset[str], value2: frozenset[str]
-            ) -> frozenset[str]:
-                return value1 | value2
-
-        context = spark.sparkContext
-        self.names = context.accumulator(frozenset[str](), Names())
-        self.counts = tuple(context.accumulator(0) for _ in range(3))
-
-    @property
-    def paths(self) -> frozenset[str]:
-        return self.names.value
-
-    @property
-    def progress(self) -> tuple[int, int, int]:
-        done, rows, size = (int(one.value) for one in self.counts)
-        return done, rows, size
-
-
-def read(
-    spark: "SparkSession", kind: str, segments: Sequence[ClosedSegment], damaged: "_Damaged"
-) -> "DataFrame":
-    """The rows of segments, read in the tasks."""
-    parts = _parts(segments)
-    names, (done, rows, size) = damaged.names, damaged.counts
-
-    def each(numbers: Iterator[Any]) -> Iterator[Any]:
-        for batch in numbers:
-            for number in batch.column(0).to_pylist():
-                for one in parts[number]:
-                    found = segment_files.batches(
-                        kind, [one], lambda path: names.add(frozenset([path]))
-                    )
-                    yield from found
-                    done.add(1)
-                    rows.add(one.rows)
-                    size.add(one.size)
-
-    return spark.range(0, len(parts), 1, numPartitions=len(parts)).mapInArrow(
-        each, segment_files.ddl(kind)
-    )
-
-
-def _parts(segments: Sequence[ClosedSegment]) -> list[list[ClosedSegment]]:
-    """Segments in parts of about as many rows, a task each."""
-    parts: list[list[ClosedSegment]] = [[]]
-    rows = 0
-    for one in segments:
-        if rows >= _ROWS_A_TASK:
-            parts.append([])
-            rows = 0
-        parts[-1].append(one)
-        rows += one.rows
-    return parts

@@ -1,16 +1,19 @@
-"""Rollup tables as pure functions from DataFrame to DataFrame.
+"""Rollup tables as pure functions from Arrow table to Arrow table.
 
 Several consoles may have sampled one queue at once. Each is a source: what one source saw in a
 minute is put together first. Of the sources of a minute then the one that looked most often speaks
 for it, so that nobody's look is counted twice; only the highest is taken of all.
 
-Every sum is one of whole numbers, so the order of rows changes nothing.
+Every sum is one of whole numbers, so the order of rows changes nothing. Texts are sorted and
+grouped by their ranks.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
-from pyspark.sql import Column, DataFrame, GroupedData, Window
-from pyspark.sql import functions as F  # noqa: N812  # as everybody has it
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
 
 from console.rollup_files import (
     ERROR_WORDS,
@@ -24,270 +27,369 @@ from console.rollup_files import (
     SCALES,
     WIDTHS,
     ZERO,
+    value_of,
 )
 
-LONGEST_LOOK_SECONDS = 300
-"""A rate speaks for the time since the sample before, but for no more: then nobody looked."""
+pc: Any = pyarrow.compute
+Numbers = np.ndarray[Any, Any]
 
-_QUEUE = ("schema", "queue")
-_SAMPLES = ("begin", *_QUEUE)
-_DATE = "_date"
-_FINDINGS = (*_SAMPLES, "code", "severity")
-_WAITS = (*_SAMPLES, "kind", "wait")
-
+QUEUE = ("schema", "queue")
+_OF_KIND = {
+    "samples": QUEUE,
+    "findings": (*QUEUE, "code", "severity"),
+    "waits": (*QUEUE, "kind", "wait"),
+}
+"""By what the rows of a period are told apart."""
+_TIME = pa.timestamp("us", tz="UTC")
 _SUMS = tuple(f"{name}_{of}" for name in MEANS for of in ("weight", "total"))
 _ADDED = ("looks", "problems", "estimates", *_SUMS)
 _HIGHEST = tuple(f"{name}_max" for name in MEANS)
+_LAST = pc.ScalarAggregateOptions(skip_nulls=False, min_count=0)
 
 
-def minutes(kind: str, seen: DataFrame) -> DataFrame:
-    """The minute table of rows of a kind, which have the columns of its records and `source`."""
-    return {"samples": _sample_minutes, "findings": _finding_minutes, "waits": _wait_minutes}[kind](
-        seen
+def minutes(kind: str, seen: pa.Table, microseconds: Numbers | None = None) -> pa.Table:
+    """The minute table of rows of a kind, which have the columns of its records and `source`.
+
+    Of samples `microseconds` says for how long each of them speaks.
+    """
+    if kind == "samples":
+        return _sample_minutes(seen, microseconds)
+    known = seen.filter(pc.is_valid(seen.column("at")))
+    return {"findings": _finding_minutes, "waits": _wait_minutes}[kind](known)
+
+
+def wider(kind: str, table: pa.Table, width: str) -> pa.Table:
+    """The hour table of a minute table, the day table of that."""
+    return {"samples": _wider_samples, "findings": _wider_findings, "waits": _wider_waits}[kind](
+        table, WIDTHS[width]
     )
 
 
-def wider(kind: str, table: DataFrame, width: str) -> DataFrame:
-    """The hour table of a minute table, the day table of either."""
-    seconds = WIDTHS[width]
-    if kind == "findings":
-        return _wider_findings(table, seconds)
-    shifted = _shifted(table, seconds)
-    if kind == "waits":
-        return _wait_columns(_waits_added_up(shifted))
-    return _told(_added_up(_together(_taken_apart(shifted)), _SAMPLES))
+# -- groups
 
 
-def _shifted(table: DataFrame, seconds: int) -> DataFrame:
-    return table.withColumn("begin", _floor("begin", seconds))
+def ranks(table: pa.Table, names: Sequence[str]) -> tuple[Numbers, pa.Table]:
+    """Of each row the rank of its texts among all that there are, and these, in that order."""
+    combined = np.zeros(table.num_rows, np.int64)
+    sizes, texts = [], []
+    for name in names:
+        filled = pc.fill_null(table.column(name), "").combine_chunks()
+        coded = filled.dictionary_encode()
+        order = pc.sort_indices(coded.dictionary).to_numpy()
+        rank = np.empty(len(order), np.int64)
+        rank[order] = np.arange(len(order))
+        texts.append(coded.dictionary.take(pa.array(order)))
+        sizes.append(max(len(order), 1))
+        combined = combined * sizes[-1] + rank[coded.indices.to_numpy()]
+    found, place = np.unique(combined, return_inverse=True)
+    columns = []
+    for size, of in zip(reversed(sizes), reversed(texts), strict=True):
+        found, at = np.divmod(found, size)
+        columns.append(of.take(pa.array(at)))
+    return place, pa.table(dict(zip(names, reversed(columns), strict=True)))
+
+
+def _floor(column: pa.ChunkedArray, seconds: int) -> Numbers:
+    """The moments at which the periods of so many seconds began, in microseconds."""
+    micros = numbers(column)
+    return micros - np.mod(micros, seconds * 1_000_000)
+
+
+def numbers(column: pa.ChunkedArray) -> Numbers:
+    """Of a column of moments or whole numbers without nulls."""
+    found: Numbers = column.cast(pa.int64()).to_numpy()
+    return found
+
+
+def _grouped(rows: pa.Table, keys: Sequence[str], *how: tuple[Any, ...]) -> pa.Table:
+    """Aggregates, each under the name of its column, in the order of the keys."""
+    found = rows.group_by(list(keys), use_threads=False).aggregate(list(how))
+    columns = {key: found.column(key) for key in keys}
+    columns |= {one[0]: found.column(f"{one[0]}_{one[1]}") for one in how}
+    return _sorted(pa.table(columns), *keys)
+
+
+def _sorted(rows: pa.Table, *keys: str) -> pa.Table:
+    """Nulls before all else, as the least."""
+    order = [
+        (key.removeprefix("-"), "descending" if key[0] == "-" else "ascending") for key in keys
+    ]
+    return rows.take(pc.sort_indices(rows, order, null_placement="at_start"))
+
+
+def _with(rows: pa.Table, **columns: Any) -> pa.Table:
+    """Columns added, or in place of those of that name."""
+    found = {name: rows.column(name) for name in rows.column_names}
+    return pa.table(found | columns)
+
+
+def _told(rows: pa.Table, names: pa.Table, *rest: str) -> pa.Table:
+    """`begin`, the texts of the ranks in `name`, and these columns."""
+    texts = names.take(rows.column("name"))
+    begin = rows.column("begin").cast(pa.timestamp("us")).cast(_TIME)
+    columns = {name: texts.column(name) for name in texts.column_names}
+    return pa.table({"begin": begin, **columns, **{name: rows.column(name) for name in rest}})
 
 
 # -- samples
 
 
-def _sample_minutes(seen: DataFrame) -> DataFrame:
-    by_source = _added_up(_looks(seen), (*_SAMPLES, "source"))
-    return _told(_spoken_for(by_source))
+def _sample_minutes(seen: pa.Table, microseconds: Numbers | None) -> pa.Table:
+    name, names = ranks(seen, QUEUE)
+    count = seen.num_rows
+    columns: dict[str, Any] = {
+        "begin": pa.array(_floor(seen.column("at"), WIDTHS["minute"])),
+        "name": pa.array(name),
+        "source": seen.column("source"),
+        "design": seen.column("design"),
+        "looks": pa.array(np.ones(count, np.int64)),
+        "problems": _any(seen.column("problem")),
+        "estimates": _any(seen.column("estimated")),
+    }
+    for of in MEANS:
+        value = _sane(seen.column(of), of)
+        weight = microseconds if of in RATES else np.ones(count, np.int64)
+        by = weight if of in RATES else SCALES[of]
+        total = pc.round(
+            pc.multiply(value.cast(pa.float64()), by), round_mode="half_towards_infinity"
+        )
+        columns[f"{of}_weight"] = pc.if_else(pc.is_valid(value), pa.array(weight), None)
+        columns[f"{of}_total"] = total.cast(pa.int64())
+        columns[f"{of}_max"] = value
+    rows = pa.table(columns)
+    bucket = _bucket(_sane(seen.column("latency_seconds"), "latency_seconds"))
+    by_source = ("begin", "name", "source")
+    buckets = _with(rows.select(by_source), bucket=bucket, number=columns["looks"])
+    return _samples_told(*_spoken_for(*_added_up(rows, buckets, by_source)), names)
 
 
-def _looks(seen: DataFrame) -> DataFrame:
-    """Each sample as a row of what is added up."""
-    at = F.unix_micros("at")
-    known = seen.where(F.col("at").isNotNull() & F.col("queue").isNotNull()).withColumns(
-        {
-            "schema": F.coalesce("schema", F.lit("")),
-            "begin": _floor("at", WIDTHS["minute"]),
-        }
-    )
-    one = Window.partitionBy("source", *_QUEUE, _DATE).orderBy("at")
-    since = F.coalesce(at - F.lag(at).over(one), F.lead(at).over(one) - at, F.lit(1_000_000))
-    longest = F.lit(LONGEST_LOOK_SECONDS * 1_000_000)
-    timed = _together(known).withColumn("_us", F.least(since, longest))
-    columns: list[Column] = [
-        *(F.col(name) for name in (*_SAMPLES, "source", _DATE)),
-        F.col("design"),
-        F.lit(1).cast("bigint").alias("looks"),
-        F.when(F.coalesce("problem", F.lit("")) != "", 1).otherwise(0).alias("problems"),
-        F.when(F.coalesce("estimated", F.lit("")) != "", 1).otherwise(0).alias("estimates"),
-        F.lit(1).cast("int").alias("sources"),
-        _bucket(_sane("latency_seconds")).alias("bucket"),
-        F.lit(1).cast("bigint").alias("number"),
-    ]
-    for name in MEANS:
-        value, rate = _sane(name), name in RATES
-        weight = F.col("_us") if rate else F.lit(1).cast("bigint")
-        total = value * (weight if rate else F.lit(SCALES[name]))
-        columns += [
-            F.when(value.isNotNull(), weight).alias(f"{name}_weight"),
-            F.round(total).cast("bigint").alias(f"{name}_total"),
-            value.alias(f"{name}_max"),
-        ]
-    return timed.select(*columns)
+def _any(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.not_equal(pc.fill_null(texts, ""), "").cast(pa.int64())
 
 
-def _sane(name: str) -> Column:
-    """A figure that can be added up: no infinity, no NaN, nothing that cannot be."""
-    value = F.col(name)
-    # NaN is above everything.
-    return F.when(F.abs(value) <= F.lit(MOST[name]), value)
+def _sane(values: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+    """Figures that can be added up: no infinity, no NaN, nothing that cannot be."""
+    known = pc.less_equal(pc.abs(values.cast(pa.float64())), MOST[name])
+    return pc.if_else(known, values, None)
 
 
-def _bucket(value: Column) -> Column:
-    place = F.ceil(F.log(value) / F.log(F.lit(GAMMA))).cast("int")
-    return F.when(value <= LEAST, F.lit(ZERO)).when(value > LEAST, place)
+def _bucket(values: pa.ChunkedArray) -> pa.Array:
+    found = values.to_numpy()
+    known = ~np.isnan(found)
+    some = known & (found > LEAST)
+    places = np.full(len(found), ZERO, np.int64)
+    places[some] = np.ceil(np.log(found[some]) / np.log(GAMMA)).astype(np.int64)
+    return pa.array(places, mask=~known)
 
 
-def _added_up(parts: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Parts of rows, each with at most one bucket of a sketch, as whole rows."""
-    by_bucket = _sums(parts.groupBy(_DATE, *keys, "bucket"), F.sum("number").alias("number"))
-    entry = F.when(F.col("bucket").isNotNull(), F.struct("bucket", "number"))
-    return _sums(
-        by_bucket.groupBy(_DATE, *keys), F.sort_array(F.collect_list(entry)).alias("entries")
-    )
+def _added_up(
+    rows: pa.Table, buckets: pa.Table, keys: Sequence[str]
+) -> tuple[pa.Table, pa.MapArray]:
+    """Rows of the same keys as one; likewise their buckets, of which each key has one or null."""
+    sums = [(name, "sum") for name in _ADDED]
+    highest = [(name, "max") for name in (*_HIGHEST, "design")]
+    if "sources" in rows.column_names:
+        highest.append(("sources", "max"))
+    added = _grouped(rows, keys, *sums, *highest)
+    entries = _grouped(buckets, (*keys, "bucket"), ("number", "sum"))
+    known = pc.is_valid(entries.column("bucket")).to_numpy()
+    changes = np.zeros(entries.num_rows, bool)
+    changes[:1] = True
+    for key in keys:
+        of = entries.column(key).to_numpy()
+        changes[1:] |= of[1:] != of[:-1]
+    starts = np.flatnonzero(changes)
+    counts = np.add.reduceat(known.astype(np.int64), starts) if len(starts) else starts
+    return added, _sketches(counts, entries.filter(pa.array(known)))
 
 
-def _sums(grouped: GroupedData, *more: Column) -> DataFrame:
-    added = [F.sum(name).alias(name) for name in _ADDED]
-    highest = [F.max(name).alias(name) for name in (*_HIGHEST, "sources", "design")]
-    return grouped.agg(*added, *highest, *more)
+def _sketches(counts: Numbers, entries: pa.Table) -> pa.MapArray:
+    """A map a row: of so many of the entries each."""
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    places = entries.column("bucket").combine_chunks().cast(pa.int32())
+    number = entries.column("number").combine_chunks()
+    return pa.MapArray.from_arrays(pa.array(offsets), places, number)
 
 
-def _together(rows: DataFrame) -> DataFrame:
-    """A queue's day in one place: then nothing that follows has to move rows again."""
-    return rows.withColumn(_DATE, F.to_date("begin")).repartition(_DATE, *_QUEUE)
-
-
-def _taken_apart(table: DataFrame) -> DataFrame:
-    """A table's rows as parts: each with its sums but no bucket, and beside it its buckets."""
-    whole = table.select(*_SAMPLES, *_ADDED, *_HIGHEST, "sources", "design")
-    buckets = table.select(*_SAMPLES, F.explode("latency_sketch").alias("bucket", "number"))
-    return whole.unionByName(buckets, allowMissingColumns=True)
-
-
-def _spoken_for(by_source: DataFrame) -> DataFrame:
+def _spoken_for(by_source: pa.Table, sketches: pa.MapArray) -> tuple[pa.Table, pa.MapArray]:
     """Of each minute what the source that looked most often says, and the highest of all."""
-    said = F.struct(*_ADDED, "entries", "design")
-    spoken = by_source.groupBy(_DATE, *_SAMPLES).agg(
-        F.max_by(said, F.struct("looks", -F.col("source"))).alias("said"),
-        F.count_distinct("source").cast("int").alias("sources"),
-        *[F.max(name).alias(name) for name in _HIGHEST],
+    placed = _with(
+        by_source, place=pa.array(np.arange(by_source.num_rows)), sources=by_source.column("source")
     )
-    return spoken.select(*_SAMPLES, "said.*", "sources", *_HIGHEST)
+    ordered = _sorted(placed, "begin", "name", "-looks", "source")
+    ordered = _with(ordered, first=ordered.column("place"))
+    highest = [(name, "max") for name in _HIGHEST]
+    spoken = _grouped(
+        ordered, ("begin", "name"), ("first", "first"), ("sources", "count_distinct"), *highest
+    )
+    first = spoken.column("first")
+    said = by_source.take(first)
+    of_all = {name: spoken.column(name) for name in _HIGHEST}
+    sources = spoken.column("sources").cast(pa.int32())
+    return _with(said, sources=sources, **of_all), sketches.take(first.combine_chunks())
 
 
-def _told(rows: DataFrame) -> DataFrame:
+def _wider_samples(table: pa.Table, seconds: int) -> pa.Table:
+    name, names = ranks(table, QUEUE)
+    rows = _with(table, begin=pa.array(_floor(table.column("begin"), seconds)), name=pa.array(name))
+    keys = ("begin", "name")
+    sketches = table.column("latency_sketch").combine_chunks()
+    parent = np.repeat(np.arange(table.num_rows), np.diff(sketches.offsets.to_numpy()))
+    mine = rows.select(keys)
+    nothing = pa.nulls(table.num_rows, pa.int32())
+    buckets = pa.concat_tables(
+        [
+            _with(mine, bucket=nothing, number=nothing.cast(pa.int64())),
+            _with(mine.take(pa.array(parent)), bucket=sketches.keys, number=sketches.items),
+        ]
+    )
+    return _samples_told(*_added_up(rows, buckets, keys), names)
+
+
+def _samples_told(rows: pa.Table, sketches: pa.MapArray, names: pa.Table) -> pa.Table:
     """The columns of a table of samples, in their order."""
-    means: list[Column] = []
+    columns: dict[str, Any] = {}
     for name in MEANS:
-        total, weight = F.col(f"{name}_total"), F.col(f"{name}_weight")
-        mean = F.when(weight > 0, total.cast("double") / weight / F.lit(float(SCALES[name])))
-        means += [F.col(f"{name}_max"), mean.alias(f"{name}_avg"), weight, total]
-    error = {"relative_error": RELATIVE_ERROR, "gamma": GAMMA, "comment": ERROR_WORDS}
-    sketch = F.map_from_entries("entries").cast("map<int,bigint>")
-    return rows.select(
-        *_SAMPLES,
-        "design",
-        "looks",
-        "sources",
-        "problems",
-        "estimates",
-        *means,
-        *[
-            _at_rank(percent).alias(f"latency_seconds_p{percent}", metadata=error)
-            for percent in PERCENTILES
-        ],
-        sketch.alias("latency_sketch", metadata=error),
+        total, weight = rows.column(f"{name}_total"), rows.column(f"{name}_weight")
+        some = pc.if_else(pc.greater(weight, 0), weight, None).cast(pa.float64())
+        mean = pc.divide(pc.divide(total.cast(pa.float64()), some), float(SCALES[name]))
+        columns |= {f"{name}_max": rows.column(f"{name}_max"), f"{name}_avg": mean}
+        columns |= {f"{name}_weight": weight, f"{name}_total": total}
+    for percent in PERCENTILES:
+        columns[f"latency_seconds_p{percent}"] = _at_rank(sketches, percent)
+    columns["latency_sketch"] = sketches
+    told = _told(rows, names, "design", "looks", "sources", "problems", "estimates")
+    error = {"relative_error": f"{RELATIVE_ERROR}", "gamma": f"{GAMMA}", "comment": ERROR_WORDS}
+    estimated = {"latency_sketch", *(f"latency_seconds_p{percent}" for percent in PERCENTILES)}
+    told = _with(told, **columns)
+    return told.cast(
+        pa.schema(
+            field.with_metadata(error) if field.name in estimated else field
+            for field in told.schema
+        )
     )
 
 
-def _at_rank(percent: int) -> Column:
-    """The value of the bucket that holds the rank, from `entries` in order of their buckets."""
-    entries = F.col("entries")
-    total = F.aggregate(entries, F.lit(0).cast("bigint"), lambda n, entry: n + entry["number"])
-    rank = F.greatest(F.ceil(total * percent / 100), F.lit(1))
-    start = F.struct(F.lit(0).cast("bigint").alias("below"), F.lit(None).cast("int").alias("place"))
-
-    def step(so_far: Column, entry: Column) -> Column:
-        below = so_far["below"] + entry["number"]
-        found = F.when(so_far["place"].isNull() & (below >= rank), entry["bucket"])
-        return F.struct(below.alias("below"), F.coalesce(so_far["place"], found).alias("place"))
-
-    place = F.aggregate(entries, start, step)["place"]
-    return F.when(place == ZERO, F.lit(0.0)).otherwise(
-        F.pow(F.lit(GAMMA), place) * (2 / (GAMMA + 1))
-    )
+def _at_rank(sketches: pa.MapArray, percent: int) -> pa.Array:
+    """The value of the bucket that holds the rank; null of nothing."""
+    offsets = sketches.offsets.to_numpy()
+    upto = np.concatenate([[0], np.cumsum(sketches.items.to_numpy())])
+    below, total = upto[offsets[:-1]], upto[offsets[1:]] - upto[offsets[:-1]]
+    rank = np.maximum(np.ceil(total * percent / 100), 1).astype(np.int64)
+    at = np.searchsorted(upto, below + rank) - 1
+    places = np.append(sketches.keys.to_numpy(), ZERO)[np.minimum(at, len(sketches.keys))]
+    found, place = np.unique(places, return_inverse=True)
+    values = np.array([value_of(int(one)) for one in found])[place]
+    return pa.array(values, mask=total == 0)
 
 
 # -- findings
 
 
-def _finding_minutes(seen: DataFrame) -> DataFrame:
-    known = seen.where(F.col("at").isNotNull()).select(
-        _floor("at", WIDTHS["minute"]).alias("begin"),
-        *[F.coalesce(name, F.lit("")).alias(name) for name in (*_QUEUE, "code", "severity")],
-        *("source", "at", "summary"),
+_FOUND = ("first_at", "last_at", "summary")
+
+
+def _finding_minutes(seen: pa.Table) -> pa.Table:
+    name, names = ranks(seen, _OF_KIND["findings"])
+    at = seen.column("at")
+    rows = _with(
+        seen.select(["source", "summary"]),
+        begin=pa.array(_floor(at, WIDTHS["minute"])),
+        name=pa.array(name),
+        queue=pa.array(ranks(seen, QUEUE)[0]),
+        looks=at,
+        first_at=at,
+        last_at=at,
     )
-    one = ("source", *_SAMPLES)
-    looked = known.groupBy(*one).agg(F.count_distinct("at").alias("looked"))
-    by_source = known.groupBy("source", *_FINDINGS).agg(
-        F.count_distinct("at").alias("looks"),
-        F.min("at").alias("first_at"),
-        F.max("at").alias("last_at"),
-        F.max(F.struct("at", "summary"))["summary"].alias("summary"),
+    looked = _grouped(
+        _with(rows, looked=at), ("begin", "queue", "source"), ("looked", "count_distinct")
     )
-    said = F.struct("looks", "looked")
-    spoken = (
-        by_source.join(looked, list(one))
-        .groupBy(*_FINDINGS)
-        .agg(
-            F.max_by(said, F.struct("looked", "looks", -F.col("source"))).alias("said"),
-            *_latest(),
-        )
+    by_source = _grouped(
+        _sorted(rows, "last_at", "summary"),
+        ("begin", "name", "source"),
+        ("queue", "first"),
+        ("looks", "count_distinct"),
+        *_latest(),
     )
-    return _finding_columns(spoken.select("*", "said.*"))
-
-
-def _wider_findings(table: DataFrame, seconds: int) -> DataFrame:
-    # Of every minute, also of those in which this one was not found.
-    looked = _shifted(
-        table.groupBy(*_SAMPLES).agg(F.max("looked").alias("looked")), seconds
-    ).groupBy(*_SAMPLES)
-    found = _shifted(table, seconds).groupBy(*_FINDINGS)
-    return _finding_columns(
-        found.agg(F.sum("looks").alias("looks"), *_latest()).join(
-            looked.agg(F.sum("looked").alias("looked")), list(_SAMPLES)
-        )
+    both = by_source.join(looked, ["begin", "queue", "source"])
+    spoken = _grouped(
+        _with(
+            _sorted(both, "looked", "looks", "-source"),
+        ),
+        ("begin", "name"),
+        ("looks", "last"),
+        ("looked", "last"),
     )
+    latest = _grouped(_sorted(both, "last_at", "summary"), ("begin", "name"), *_latest())
+    return _findings_told(_with(spoken, **{n: latest.column(n) for n in _FOUND}), names)
 
 
-def _latest() -> list[Column]:
-    return [
-        F.max_by("summary", F.struct("last_at", "summary")).alias("summary"),
-        F.min("first_at").alias("first_at"),
-        F.max("last_at").alias("last_at"),
-    ]
+def _wider_findings(table: pa.Table, seconds: int) -> pa.Table:
+    name, names = ranks(table, _OF_KIND["findings"])
+    queue = pa.array(ranks(table, QUEUE)[0])
+    rows = _with(table, name=pa.array(name), of=queue)
+    # Of every period, also of those in which this one was not found.
+    looked = _grouped(rows, ("begin", "of"), ("looked", "max"))
+    begins = [pa.array(_floor(one.column("begin"), seconds)) for one in (rows, looked)]
+    looked = _grouped(_with(looked, begin=begins[1]), ("begin", "of"), ("looked", "sum"))
+    found = _grouped(
+        _sorted(_with(rows, begin=begins[0]), "last_at", "summary"),
+        ("begin", "name"),
+        ("of", "first"),
+        ("looks", "sum"),
+        *_latest(),
+    )
+    return _findings_told(_sorted(found.join(looked, ["begin", "of"]), "begin", "name"), names)
 
 
-def _finding_columns(rows: DataFrame) -> DataFrame:
-    return rows.select(*_FINDINGS, "looks", "looked", "first_at", "last_at", "summary")
+def _latest() -> list[tuple[Any, ...]]:
+    """Of rows in order of `last_at` and `summary`."""
+    return [("first_at", "min"), ("last_at", "max"), ("summary", "last", _LAST)]
+
+
+def _findings_told(rows: pa.Table, names: pa.Table) -> pa.Table:
+    return _told(rows, names, "looks", "looked", *_FOUND)
 
 
 # -- waits
 
 
-def _wait_minutes(seen: DataFrame) -> DataFrame:
-    known = seen.where(F.col("at").isNotNull()).select(
-        _floor("at", WIDTHS["minute"]).alias("begin"),
-        *[F.coalesce(name, F.lit("")).alias(name) for name in (*_QUEUE, "kind", "wait")],
-        *("source", "at"),
-        F.coalesce("sessions", F.lit(0)).alias("sessions"),
+def _wait_minutes(seen: pa.Table) -> pa.Table:
+    name, names = ranks(seen, _OF_KIND["waits"])
+    sessions = pc.fill_null(seen.column("sessions"), 0)
+    rows = pa.table(
+        {
+            "begin": pa.array(_floor(seen.column("at"), WIDTHS["minute"])),
+            "name": pa.array(name),
+            "source": seen.column("source"),
+            "looks": seen.column("at"),
+            "sessions_total": sessions,
+            "sessions_max": sessions,
+        }
     )
-    by_source = known.groupBy("source", *_WAITS).agg(
-        F.count_distinct("at").alias("looks"),
-        F.sum("sessions").alias("sessions_total"),
-        F.max("sessions").alias("sessions_max"),
+    by_source = _grouped(
+        rows,
+        ("begin", "name", "source"),
+        ("looks", "count_distinct"),
+        ("sessions_total", "sum"),
+        ("sessions_max", "max"),
     )
-    said = F.struct("looks", "sessions_total")
-    spoken = by_source.groupBy(*_WAITS).agg(
-        F.max_by(said, F.struct("looks", -F.col("source"))).alias("said"),
-        F.max("sessions_max").alias("sessions_max"),
+    spoken = _grouped(
+        _sorted(by_source, "looks", "-source"),
+        ("begin", "name"),
+        ("looks", "last"),
+        ("sessions_total", "last"),
+        ("sessions_max", "max"),
     )
-    return _wait_columns(spoken.select(*_WAITS, "said.*", "sessions_max"))
+    return _waits_told(spoken, names)
 
 
-def _waits_added_up(rows: DataFrame) -> DataFrame:
-    return rows.groupBy(*_WAITS).agg(
-        F.sum("looks").alias("looks"),
-        F.sum("sessions_total").alias("sessions_total"),
-        F.max("sessions_max").alias("sessions_max"),
-    )
+def _wider_waits(table: pa.Table, seconds: int) -> pa.Table:
+    name, names = ranks(table, _OF_KIND["waits"])
+    rows = _with(table, begin=pa.array(_floor(table.column("begin"), seconds)), name=pa.array(name))
+    added = [("looks", "sum"), ("sessions_total", "sum"), ("sessions_max", "max")]
+    return _waits_told(_grouped(rows, ("begin", "name"), *added), names)
 
 
-def _wait_columns(rows: DataFrame) -> DataFrame:
-    return rows.select(*_WAITS, "looks", "sessions_total", "sessions_max")
-
-
-def _floor(name: str, seconds: int) -> Column:
-    """The moment at which the period of so many seconds began."""
-    micros = F.unix_micros(name)
-    return F.timestamp_micros(micros - F.pmod(micros, F.lit(seconds * 1_000_000)))
+def _waits_told(rows: pa.Table, names: pa.Table) -> pa.Table:
+    return _told(rows, names, "looks", "sessions_total", "sessions_max")

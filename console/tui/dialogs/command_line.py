@@ -119,8 +119,8 @@ def _of_the_queue(site: CommandContext) -> Iterator[Entry]:
 def _verbs(site: CommandContext) -> list[str]:
     """Those that its design has, with any option; the form says why one cannot be for it."""
     now = site.context.clock.monotonic()
-    found = [view for view in site.context.store.queues(now) if view.key == site.key]
-    of = DESIGNS.get(found[0].snapshot.design) if found else None
+    found = None if site.key is None else site.context.store.queue(site.key, now)
+    of = None if found is None else DESIGNS.get(found.snapshot.design)
     if of is None:
         return []
     known = {*of.verbs, *(v for verbs in of.option_verbs.values() for v in verbs), *ANY_QUEUE_VERBS}

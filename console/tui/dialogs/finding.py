@@ -305,8 +305,8 @@ class FindingDialog(Dialog[None]):
         ask.say(line.append(f"\n{self._keys()}", tone(ask, "quiet")))
 
     def _queue(self, now: float) -> QueueView | None:
-        views = self.context.store.queues(now)
-        return next((view for view in views if view.key == self.finding.queue_key), None)
+        key = self.finding.queue_key
+        return None if key is None else self.context.store.queue(key, now)
 
     # Keys.
 

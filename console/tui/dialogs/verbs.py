@@ -20,7 +20,7 @@ from console.tui.context import Context
 from console.tui.dialogs.dialog import Choices, Dialog
 from console.tui.jobs import look_up
 from console.tui.store import QueueKey, QueueView
-from console.tui.text import Lines, plain, said
+from console.tui.text import Words, plain, said
 from console.verbs import MODULES, all_verbs
 from console.verbs import pipeline as jobs
 
@@ -82,8 +82,7 @@ def suggested(stuck: int | None, errors: int | None, state: str = "") -> str:
 
 def view_of(context: Context, key: QueueKey) -> QueueView | None:
     """The queue's figures as the store has them now."""
-    queues = context.store.queues(context.clock.monotonic())
-    return next((view for view in queues if view.key == key), None)
+    return context.store.queue(key, context.clock.monotonic())
 
 
 def acting_lines(view: QueueView | None) -> list[str]:
@@ -117,7 +116,7 @@ class VerbsDialog(Dialog[None]):
         with Vertical(id="verbs") as panel:
             panel.border_title = Text(f"Actions on {plain(self._key[1])}.{plain(self._key[2])}")
             panel.border_subtitle = "Enter opens the form   Escape closes"
-            yield Lines(id="acting")
+            yield Words(id="acting")
             yield Choices(id="choices")
 
     def on_mount(self) -> None:
@@ -158,7 +157,7 @@ class VerbsDialog(Dialog[None]):
         self._say(said(error).splitlines())
 
     def _say(self, lines: Sequence[str]) -> None:
-        words = self.query_one("#acting", Lines)
+        words = self.query_one("#acting", Words)
         words.display = bool(lines)
         words.say(Text("\n".join(plain(line) for line in lines)))
 

@@ -18,7 +18,7 @@ from console.tui.dialogs.verbs import acting_lines, view_of
 from console.tui.jobs import Running, Work, start
 from console.tui.screens.live import LiveScreen
 from console.tui.store import QueueKey
-from console.tui.text import Lines, Words, plain, said
+from console.tui.text import Words, plain, said
 from console.tui.widgets.field import Form
 from console.tui.widgets.plan_pane import Confirmation, PlanPane
 from console.verbs.parameters import Parameter
@@ -89,12 +89,12 @@ class FormScreen(LiveScreen):
     def body(self) -> ComposeResult:
         """One part for each stage; one of them is in sight."""
         yield Words(id="action-head")
-        yield Lines(id="nothing")
+        yield Words(id="nothing")
         yield from self.form_part()
-        yield Lines(id="planning")
+        yield Words(id="planning")
         yield PlanPane(id="plan")
         yield from self.live()
-        yield Lines(id="problem")
+        yield Words(id="problem")
 
     def form_part(self) -> ComposeResult:
         """The form, and what stands beside it: all of it in `#form`."""
@@ -140,13 +140,13 @@ class FormScreen(LiveScreen):
 
     def say(self, error: ConsoleError | None = None) -> None:
         """What went wrong: what, why, what next. None: nothing did."""
-        problem = self.query_one("#problem", Lines)
+        problem = self.query_one("#problem", Words)
         problem.display = error is not None
         problem.say(Text("" if error is None else f"✖ {said(error)}"))
 
     def close_form(self, words: str, error: ConsoleError | None = None) -> None:
         """There is no form, for this reason."""
-        self.query_one("#nothing", Lines).say(Text(words))
+        self.query_one("#nothing", Words).say(Text(words))
         self.say(error)
         self.turn(Stage.NOTHING)
 
@@ -205,7 +205,7 @@ class FormScreen(LiveScreen):
         """In a thread, until `show` has it; Escape leads back."""
         self.say()
         self.ask_anew()
-        self.query_one("#planning", Lines).say(Text(f"{words} ... Escape: back to the form."))
+        self.query_one("#planning", Words).say(Text(f"{words} ... Escape: back to the form."))
         start(self, work, self.still_asked(show), self.still_asked(self.fail))
         self.turn(Stage.PLANNING)
 

@@ -24,7 +24,7 @@ from console.tui.jobs import Running
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.form import Stage
 from console.tui.screens.planned import PlannedScreen
-from console.tui.text import Lines, Paragraph, Words, plain, tone
+from console.tui.text import Paragraph, Words, plain, tone
 from console.tui.widgets.field import Field, Form
 from console.tui.widgets.keyed_table import Column, KeyedTable
 from console.tui.widgets.plan_pane import Confirmation, PlanPane
@@ -36,7 +36,7 @@ _COLUMNS: tuple[Column[Design], ...] = (
     Column("title", "", lambda of: of.title, "quiet", 20, 36),
 )
 _OPTIONS = (
-    *("order", "dequeue", "size", "in_hand", "content", "partitions", "history"),
+    *("order", "dequeue", "size", "in_hand", "content", "partitions", "subscribers", "history"),
     *("conversation", "activation"),
     *("payload", "max_bytes", "archive_at_pop", "notify"),
 )
@@ -362,7 +362,7 @@ class InstallScreen(PlannedScreen):
             done = Text(f"Installed {plain('.'.join(running.key[1:]))}. ")
             done.append("Enter smoke-tests it: on a scratch queue of the same design and options.")
             done.append(f"\n\n{self.AGAIN}Escape: back", "dim")
-            self.query_one("#result-words", Lines).say(done)
+            self.query_one("#result-words", Words).say(done)
 
     def action_smoke(self) -> None:
         key, navigator = self.key, self.navigator

@@ -1,39 +1,21 @@
 """What all screens have in common: they draw when something came, and only while they are seen."""
 
-from collections.abc import Sequence
+import math
+import time
 from typing import ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen, Screen
-from textual.widgets import Footer
 
 from console.tui.context import Context, Navigator
 from console.tui.text import Paragraph, tone
+from console.tui.widgets.key_footer import KeyFooter
 from console.tui.widgets.summary import BackgroundLine, ConnectionLines
 
-
-class KeyFooter(Footer):
-    """Textual's footer, but composed again only where other keys work than before.
-
-    A screen that follows a database asks for it at every sample.
-    """
-
-    _shown: Sequence[object] = ()
-
-    def __init__(self) -> None:
-        super().__init__(show_command_palette=False)
-
-    def bindings_changed(self, screen: Screen[object]) -> None:
-        """Bindings, or what of them is enabled, may have changed."""
-        if screen.app.app_focus and screen is self.screen:
-            active = screen.active_bindings.values()
-            shown = [found[1:] for found in active if found.binding.show]
-            if shown == self._shown:
-                return
-            self._shown = shown
-        super().bindings_changed(screen)
+_OFTEN_SECONDS = 1.25
+"""Readings that come within this time of each other keep what is counted in seconds true."""
 
 
 class ScreenHead(Paragraph):
@@ -80,6 +62,8 @@ class LiveScreen(Screen[None]):
         self.context = context
         self.paused_at: float | None = None
         self._scheduled = False
+        self.came_at = -math.inf
+        """When there was a reading last, by `time.monotonic()`."""
 
     @property
     def navigator(self) -> Navigator:
@@ -96,15 +80,20 @@ class LiveScreen(Screen[None]):
         yield from ()
 
     def on_mount(self) -> None:
-        """Times on the screen run on without any reading."""
         self.draw()
-        self.set_interval(1.0, self.draw)
+        self.set_interval(1.0, self.draw_times)
 
     def readings_came(self) -> None:
         """Draw once for all that has come together."""
-        if not self._scheduled:
+        self.came_at = time.monotonic()
+        if not self._scheduled and self.is_seen:
             self._scheduled = True
             self.call_later(self.draw)
+
+    def draw_times(self) -> None:
+        """They run on without any reading; one that comes every second brings them."""
+        if time.monotonic() - self.came_at > _OFTEN_SECONDS:
+            self.draw()
 
     def draw(self) -> None:
         """Everything, from the store as it is now; a screen that nobody sees costs nothing."""

@@ -18,7 +18,7 @@ from console.tui.jobs import start
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.form import FormScreen
 from console.tui.store import QueueKey
-from console.tui.text import Lines, sentence
+from console.tui.text import Words, sentence
 from console.tui.widgets.plan_pane import Confirmation, PlanPane
 from console.verbs.parameters import Parameter
 from console.verbs.pipeline import ABOUT_A_QUEUE, BY_NAME
@@ -176,7 +176,7 @@ class PipelineScreen(FormScreen):
         del now, paused
         head = self.head(f"pipeline {self.verb}")
         head.append(f"   {self._verb.summary}", "not bold dim")
-        self.query_one("#action-head", Lines).say(head)
+        self.query_one("#action-head", Words).say(head)
 
     # The plan.
 

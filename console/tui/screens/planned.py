@@ -20,7 +20,7 @@ from console.tui.jobs import Running, look_up
 from console.tui.open_connection import OpenConnection
 from console.tui.screens.form import FormScreen, Stage
 from console.tui.store import QueueKey
-from console.tui.text import Lines, plain
+from console.tui.text import Words, plain
 from console.tui.widgets.plan_pane import Confirmation, PlanPane, ProgressView
 from console.verbs import named
 from console.verbs.verb import Plan, Target, Verb, equivalent_command, values
@@ -52,7 +52,7 @@ class PlannedScreen(FormScreen):
         """A bar and the ledger; then the same to the end."""
         yield ProgressView(id="progress")
         with VerticalScroll(id="result"):
-            yield Lines(id="result-words")
+            yield Words(id="result-words")
 
     def opened(self) -> None:
         if self.running is None:
@@ -145,7 +145,7 @@ class PlannedScreen(FormScreen):
         for line in lines:
             text.append(f"{plain(line)}\n")
         text.append(f"\n{'' if self._gone else self.AGAIN}Escape: back", "dim")
-        self.query_one("#result-words", Lines).say(text)
+        self.query_one("#result-words", Words).say(text)
         self.turn(Stage.RESULT)
 
     def action_again(self) -> None:
@@ -163,7 +163,7 @@ class PlannedScreen(FormScreen):
         return ended is not None and ended.gone
 
     def action_copy(self) -> None:
-        self.app.copy_to_clipboard(self.query_one("#result-words", Lines).said)
+        self.app.copy_to_clipboard(self.query_one("#result-words", Words).said)
         self.notify("copied", timeout=2)
 
     def check_action(self, action: str, parameters: object) -> bool | None:
@@ -218,7 +218,7 @@ class ActionScreen(PlannedScreen):
 
     def draw_body(self, now: float, *, paused: bool) -> None:
         """Who else is at the queue, and how far this is."""
-        self.query_one("#action-head", Lines).say(self.head(self.verb.name))
+        self.query_one("#action-head", Words).say(self.head(self.verb.name))
         super().draw_body(now, paused=paused)
 
     def follow(self) -> None:
@@ -226,7 +226,7 @@ class ActionScreen(PlannedScreen):
         if self.stage is Stage.PLANNING:
             counted = f", {self._counted:,} counted" if self._counted else ""
             words = f"Making the plan{counted} ... Escape: back to the form."
-            self.query_one("#planning", Lines).say(Text(words))
+            self.query_one("#planning", Words).say(Text(words))
         super().follow()
 
     # The form.

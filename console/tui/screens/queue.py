@@ -126,7 +126,13 @@ class QueueScreen(LiveScreen):
         yield FiguresPanel(id="figures")
         yield Charts()
         yield TabLine()
-        yield Container(id="tabs")
+        # Where the queue is known already its tab is made with the screen, and painted with it.
+        self._see(self.context.clock.monotonic())
+        with Container(id="tabs"):
+            if self.view is not None:
+                self._chosen = self._tabs_made(self.view)
+                self._chosen.display = True
+                yield self._chosen
 
     # What is drawn.
 
@@ -141,12 +147,12 @@ class QueueScreen(LiveScreen):
         if not paused:
             self._draw_charts(now)
         if not self._tabs:
-            self._make_tabs(view)
+            first = self._tabs_made(view)
+            self.call_after_refresh(self.action_tab, self._tabs.index(first))
         self._draw_tab(now, paused=paused)
 
     def _see(self, now: float) -> None:
-        views = self.context.store.queues(now)
-        seen = next((view for view in views if view.key == self.key), None)
+        seen = self.context.store.queue(self.key, now)
         self.gone = seen is None and self.view is not None
         if seen is not None:
             self.view, self._drawn_at = seen, now
@@ -199,12 +205,12 @@ class QueueScreen(LiveScreen):
         if (conn := next(named, None)) is not None:
             self.call_later(self.action_tab, conn)
 
-    def _make_tabs(self, view: QueueView) -> None:
+    def _tabs_made(self, view: QueueView) -> QueueTab:
+        """Makes them; the one that is to be in sight."""
         self._tabs = tuple(self._made(each, view) for each in TABS)
         for one in self._tabs:
             one.display = False
-        named = (conn for conn, one in enumerate(self._tabs) if self._wanted == one.NAME)
-        self.call_after_refresh(self.action_tab, next(named, 0))
+        return next((one for one in self._tabs if self._wanted == one.NAME), self._tabs[0])
 
     def _made(self, kind: type[QueueTab], view: QueueView) -> QueueTab:
         why = kind.absent(view)

@@ -256,9 +256,10 @@ def _append_progress(text: Text, words: Words, trial: Trial, room: int) -> None:
 
 def _append_result(text: Text, words: Words, result: smoke.SmokeResult) -> None:
     good = result.ok
+    each = f", each to {', '.join(result.subscribers)}" if result.subscribers else ""
     text.append("ok" if good else "✖ NOT OK", tone(words, "good" if good else "critical"))
     text.append(
-        f"   {result.design}, {formats.numbered(result.messages, 'message')}, order "
+        f"   {result.design}, {formats.numbered(result.messages, 'message')}{each}, order "
         f"{result.order}\n\n"
     )
     figures = {

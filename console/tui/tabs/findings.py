@@ -1,6 +1,6 @@
 """What the doctor says of a queue: each finding with its evidence, and what was not examined."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from typing import ClassVar
 
@@ -17,7 +17,6 @@ from console.tui.findings import FindingView
 from console.tui.store import QueueKey, QueueView
 from console.tui.tabs.tab import QueueTab
 from console.tui.text import (
-    TONE_CLASSES,
     Words,
     first_line,
     plain,
@@ -26,14 +25,9 @@ from console.tui.text import (
 )
 from console.tui.widgets.keyed_table import PADDING, Column, KeyedTable, LaidOut
 
-_MOST = 20
-"""Lines of one piece of evidence; the doctor keeps it short itself."""
-
 
 class FindingLines(Static):
     """As many lines as it takes; it scrolls with what is around it."""
-
-    COMPONENT_CLASSES: ClassVar[set[str]] = TONE_CLASSES
 
     def draw(
         self,
@@ -81,11 +75,9 @@ class FindingLines(Static):
 
     def _evidence(self, view: FindingView) -> Iterator[tuple[str, Text]]:
         head = "evidence"
-        evidence = {} if view.finding is None else view.finding.shown
-        for name, value in evidence.items():
-            for line in evidence_lines(name, value):
-                yield head, Text(line, tone(self, "quiet"))
-                head = ""
+        for line in () if view.finding is None else view.finding.evidence_lines:
+            yield head, Text(plain(line), tone(self, "quiet"))
+            head = ""
 
 
 def since_words(view: FindingView, moment: Callable[[datetime], str]) -> str:
@@ -96,31 +88,6 @@ def since_words(view: FindingView, moment: Callable[[datetime], str]) -> str:
     if view.finding is not None and view.finding.since is not None:
         return f"{moment(view.finding.since)}, {told}"
     return told or "not known"
-
-
-def evidence_lines(name: str, value: object) -> list[str]:
-    """One line a value; several for a list of things. Safe to show."""
-    if isinstance(value, Mapping):
-        return [plain(f"{name}: {_flat(value)}")]
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        if any(isinstance(one, Mapping) for one in value):
-            lines = [plain(f"{name}: {_flat(one)}") for one in value[:_MOST]]
-            left = len(value) - len(lines)
-            return [*lines, f"and {left} more"] if left else lines
-        return [plain(f"{name}: " + (", ".join(map(_flat, value)) or "none"))]
-    return [plain(line) for line in f"{name}: {_flat(value)}".splitlines()[:_MOST]]
-
-
-def _flat(value: object) -> str:
-    if value is None or isinstance(value, bool):
-        return {None: "?", True: "yes", False: "no"}[value]
-    if isinstance(value, (int, float)):
-        return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
-    if isinstance(value, Mapping):
-        return "  ".join(f"{name} {_flat(one)}" for name, one in value.items())
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return ", ".join(map(_flat, value)) or "none"
-    return str(value)
 
 
 _LONGEST_LABEL = 24

@@ -17,6 +17,7 @@ from console.tui.store import QueueView
 from console.tui.tabs.tab import ReadingTab
 from console.tui.text import Words, said, tone
 from console.tui.widgets.slot_map import POP_HEAD, PUSH_HEAD, Slot, SlotMapView, slot_of
+from console.tui.widgets.subscribers import SubscriberSlots
 
 _ALWAYS = ("ready", "free", "orphan", "hole", "missing")
 """Said even where there are none."""
@@ -75,6 +76,7 @@ class SlotsTab(ReadingTab[QueueSlotMap]):
     def compose(self) -> ComposeResult:
         yield Words(id="slot-counts")
         yield SlotMapView()
+        yield SubscriberSlots(id="slot-subscribers")
         yield Words(id="slot-detail")
 
     @property
@@ -101,14 +103,19 @@ class SlotsTab(ReadingTab[QueueSlotMap]):
             words = "Reading the slots ..." if self.error is None else said(self.error)
             head.say(Text(words, tone(head, "quiet" if self.error is None else "critical")))
             foot.say(Text())
+            self.query_one(SubscriberSlots).draw((), 0, 0)
             return
         head.say(self._counts(head, self.found.map))
         foot.say(self._detail(foot, self.found.map))
+        size, rows = self.app.size, self.query_one(SubscriberSlots)
+        rows.draw(self.found.map.subscribers, max(20, size.width - 2), max(2, size.height // 4))
 
     def _counts(self, head: Words, found: SlotMap) -> Text:
         line = Text()
         if self.error is not None:
             line.append(f"{self.old}{said(self.error)}\n", tone(head, "critical"))
+        if found.subscribers:
+            line.append(f"{found.subscriber}  ", tone(head, "strong"))
         size = found.capacity
         counts = self.view.counts((0, max([size - 1, *(one.last_slot for one in found.ranges)])))
         for state in _STATES:

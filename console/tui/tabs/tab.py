@@ -18,7 +18,7 @@ from console.tui.context import Context, Navigator
 from console.tui.jobs import Question
 from console.tui.open_connection import OpenConnection
 from console.tui.store import QueueKey, QueueView
-from console.tui.text import TONE_CLASSES, Paragraph, Words, plain, tone, whole_seconds
+from console.tui.text import Paragraph, Words, plain, tone, whole_seconds
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 class TabLine(Words, can_focus=True):
     """One line, whatever the width: titles are lost before digits are."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = TONE_CLASSES | {"tab-line--chosen"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"tab-line--chosen"}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "step(-1)", "previous tab", show=False),
         Binding("right,l", "step(1)", "next tab", show=False),

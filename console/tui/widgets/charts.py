@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
-from typing import ClassVar
 
 from rich.segment import Segment
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Container
+from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 from textual_plotext.plot import Plot
@@ -33,7 +33,7 @@ from console.monitor.latency import KINDS, PERCENTILES, Percentiles
 from console.monitor.snapshot import QueueSnapshot
 from console.monitor.waits import Wait
 from console.tui.series import SPANS, ChartSpan, Key, Run, Series, figures_of
-from console.tui.text import TONE_CLASSES, figure, tone
+from console.tui.text import figure, tone
 
 LOOKS = 60
 """So many samples are remembered."""
@@ -56,8 +56,6 @@ _FILLS = (("█", "critical"), ("▓", "warning"), ("▒", "trend"), ("░", "qu
 
 class WaitsChart(Widget):
     """Sessions at a time, stacked by what they waited for, a column a sample. Fills and colours."""
-
-    COMPONENT_CLASSES = TONE_CLASSES
 
     def __init__(self) -> None:
         super().__init__(id="waits-chart")
@@ -203,52 +201,57 @@ class Drawing:
 class Chart(Widget):
     """One chart under one line of words."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = TONE_CLASSES
-
     def __init__(self, phase: float = 0.0) -> None:
         """`phase`, from 0 to 1: so that several charts are not drawn anew at one moment."""
         super().__init__(classes="chart")
         self._phase = phase
-        self._made_of: tuple[object, ...] = ()
-        self._plot = Text()
         self._drawing: Drawing | None = None
         self._corner = ""
+        self._look: tuple[object, ...] = ()
+        self._made_of: tuple[object, ...] = ()
+        self._plot: list[Text] = []
 
     def show(self, drawing: Drawing, corner: str) -> None:
         """Show this from now on; `corner` stands at the end of its words."""
-        if (drawing, corner) != (self._drawing, self._corner):
-            self._drawing, self._corner = drawing, corner
+        before = (self._look, self._drawing and self._drawing.words, self._corner)
+        self._drawing, self._corner, self._look = drawing, corner, self._look_of(drawing)
+        if self._look != before[0]:
             self.refresh()
+        elif (drawing.words, corner) != before[1:]:
+            self.refresh(Region(0, 0, self.size.width, 1))
 
     @property
     def drawing(self) -> Drawing | None:
         return self._drawing
 
-    def render(self) -> Text:
-        drawing = self._drawing
-        width, height = self.size
-        if drawing is None or width < 2 or height < 1:
-            return Text()
-        shown = self._words(drawing, width)
-        rest = height - 1
-        if rest > _LINES_OF_AXIS and width > 3 * _CELLS_OF_LABEL:
-            shown.append("\n")
-            if any(curve.runs for curve in drawing.curves):
-                shown.append_text(self._plotted(drawing, width, rest))
-            else:
-                shown.append("  nothing sampled yet", tone(self, "quiet"))
-        return shown
-
-    def _plotted(self, drawing: Drawing, width: int, height: int) -> Text:
-        """Built anew when it would look otherwise: a figure takes 10 ms, in which nothing moves."""
-        dot = drawing.span.seconds / (width * _DOTS)
+    def _look_of(self, drawing: Drawing) -> tuple[object, ...]:
+        """While this stays the same so does all below the words: until it moves by a cell."""
+        cell = drawing.span.seconds / max(1, self.size.width)
         runs = tuple(len(curve.runs) for curve in drawing.curves)
-        moment = math.floor(drawing.moment.now / min(dot, _LONGEST_SECONDS) + self._phase)
+        moment = math.floor(drawing.moment.now / min(cell, _LONGEST_SECONDS) + self._phase)
         look = (drawing.span, drawing.moment.zone, self.app.theme, drawing.marked, drawing.noted)
-        made_of = (width, height, *look, runs, moment)
-        if made_of != self._made_of:
-            self._made_of = made_of
-            self._plot = Text.from_ansi(self._built(drawing, width, height))
+        return (self.size, *look, runs, moment)
+
+    def render_line(self, y: int) -> Strip:
+        width, height = self.size
+        line = Text()
+        if self._drawing is not None and width > 1:
+            rest = height - 1 if height - 1 > _LINES_OF_AXIS and width > 3 * _CELLS_OF_LABEL else 0
+            below = self._plotted(self._drawing, width, rest) if y and rest else []
+            line = below[y - 1] if y and y <= len(below) else line
+            line = line if y else self._words(self._drawing, width)
+        strip = Strip(line.render(self.app.console, end="")).apply_style(self.rich_style)
+        return strip.adjust_cell_length(width, self.rich_style)
+
+    def _plotted(self, drawing: Drawing, width: int, height: int) -> list[Text]:
+        """Built anew when it would look otherwise: a figure takes 10 ms, in which nothing moves."""
+        if not any(curve.runs for curve in drawing.curves):
+            return [Text("  nothing sampled yet", tone(self, "quiet"))]
+        # In another size or theme it is painted before it is shown anything again.
+        if (look := self._look_of(drawing)) != self._made_of:
+            self._look = self._made_of = look
+            built = Text.from_ansi(self._built(drawing, width, height))
+            self._plot = [*built.split("\n", allow_blank=True)]
         return self._plot
 
     def _words(self, drawing: Drawing, width: int) -> Text:

@@ -16,7 +16,7 @@ from textual.widget import Widget
 from textual.widgets import Checkbox, Input, Static
 
 from console.errors import UsageError
-from console.tui.text import TONE_CLASSES, Paragraph, Words, plain, shorten, tone
+from console.tui.text import Paragraph, Words, plain, shorten, tone
 from console.verbs.parameters import Parameter
 
 Choices = Sequence[tuple[str, str]]
@@ -26,7 +26,6 @@ Choices = Sequence[tuple[str, str]]
 class Chooser(Widget, can_focus=True):
     """One of a few, on one line; those that have no room are reached by moving on."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = TONE_CLASSES
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "step(-1)", "previous", show=False),
         Binding("right,l,space", "step(1)", "next", show=False),

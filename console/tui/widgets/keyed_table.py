@@ -19,7 +19,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from console.formats import UNKNOWN
-from console.tui.text import TONE_CLASSES, shorten, tone
+from console.tui.text import shorten, tone
 
 Row = TypeVar("Row")
 Value = TypeVar("Value")
@@ -126,7 +126,7 @@ Cells = tuple[Cell, ...]
 class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=False):
     """Rows by key, in columns that fit, under one line of titles."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = TONE_CLASSES | {
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
         "keyed-table--header",
         "keyed-table--cursor",
     }
@@ -182,6 +182,7 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
         self._places: dict[str, int] = {}
         self._cursor: str | None = None
         self._in_sight: dict[str, Cells] = {}
+        self._base = Style.null()
 
     @property
     def cursor_key(self) -> str | None:
@@ -211,7 +212,7 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
         The cursor stays on its key. If that is gone, it stays at its line, on what is there now;
         or, with `keep`, what the operator is at stays too, as it was seen last.
         """
-        order = keys_with([*rows], self.keys, self.held if keep else ())
+        order = keys_with([*rows], self.keys, self.held) if keep else [*rows]
         self.left = frozenset(order) - rows.keys()
         self.rows = {key: rows[key] if key in rows else self.rows[key] for key in order}
         self.draw()
@@ -287,11 +288,16 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
 
     # How it is drawn.
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """What is behind them is found in the style sheet once, not for each line."""
+        self._base = self.rich_style
+        return super().render_lines(crop)
+
     def render_line(self, y: int) -> Strip:
         """The titles on the first line, whatever is scrolled; then the rows."""
         left, top = self.scroll_offset
         width = self.scrollable_content_region.width
-        base = self.rich_style
+        base = self._base
         if y < self.HEAD:
             base += self.get_component_rich_style("keyed-table--header", partial=True)
             cells = tuple(Cell(one.title, "sorted" if one.sorted else "") for one in self.laid_out)
@@ -310,6 +316,9 @@ class KeyedTable(Generic[Row], ScrollView, can_focus=True, inherit_bindings=Fals
             text = shorten(cell.text, one.width)
             space = " " * (one.width - cell_len(text))
             before, after = (space, "") if one.column.right else ("", space)
+            if not cell.mark and not cell.tone:
+                segments.append(Segment(f" {before}{text}{after} ", base))
+                continue
             segments.append(Segment(" " + before, base))
             if cell.mark:
                 segments.append(Segment(text[:1], base + tone(self, cell.mark)))

@@ -20,7 +20,7 @@ from console.tui.context import Context
 from console.tui.jobs import Question
 from console.tui.payloads import PayloadForm, PayloadRow, Shown, form_of, shown
 from console.tui.store import QueueKey
-from console.tui.text import TONE_CLASSES, Words, plain, say_lines, tone
+from console.tui.text import Words, plain, say_lines, tone
 
 _WIDE = 100
 """From so many columns on the times stand on one line."""
@@ -99,7 +99,7 @@ class MessageHead(Words):
 class PayloadView(ScrollView, can_focus=True, inherit_bindings=False):
     """Give it a payload; it is laid out in a thread, and again for another width."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = TONE_CLASSES | {"payload-view--cursor"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"payload-view--cursor"}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "one row up", show=False),
         Binding("down,j", "move(1)", "one row down", show=False),

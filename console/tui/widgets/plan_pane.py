@@ -23,7 +23,7 @@ from console import formats
 from console.engines import Product, product
 from console.monitor.message import Masks, Message, masked
 from console.tui.jobs import Running
-from console.tui.text import TONE_CLASSES, Lines, Words, first_line, plain, shorten, tone
+from console.tui.text import Words, first_line, plain, shorten, tone
 
 _TONES = (
     (Comment, "quiet"),
@@ -93,7 +93,6 @@ class Block:
 class CodeView(ScrollableContainer, can_focus=True):
     """Give it texts by `show`. It scrolls by the arrows and by the vi keys."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = TONE_CLASSES
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("j", "scroll_down", "down", show=False),
         Binding("k", "scroll_up", "up", show=False),
@@ -196,7 +195,6 @@ def aligned(installed: str, shipped: str) -> list[Block]:
 class PlanView(Static):
     """Everything in it is data, never markup. Payloads are not in it."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = TONE_CLASSES
     said = ""
     """What is shown but the SQL, without its colours."""
 
@@ -349,7 +347,7 @@ class PlanPane(Vertical):
         with VerticalScroll(id="plan-scroll", classes="plan-part", can_focus=False):
             yield PlanView(id="plan-view")
         yield SqlView(id="plan-script", classes="plan-part")
-        yield Lines(id="ask")
+        yield Words(id="ask")
         yield Input(id="confirm", placeholder="type it here", compact=True)
 
     def draw(
@@ -372,7 +370,7 @@ class PlanPane(Vertical):
         """What has to be typed; `wrong`: why what was typed will not do."""
         self.query_one("#confirm").display = not wanted.closed
         why = f"✖ {plain(wrong)}\n" if wrong else ""
-        self.query_one("#ask", Lines).say(Text(f"{why}{wanted.words}"))
+        self.query_one("#ask", Words).say(Text(f"{why}{wanted.words}"))
 
     def enter(self) -> None:
         confirm = self.query_one("#confirm", Input)

@@ -13,7 +13,7 @@ from console import formats
 from console.catalog import Queue
 from console.errors import ConsoleError
 from console.monitor.latency import KINDS, Percentiles
-from console.monitor.limits import Exceeded, Limits, N, Severity, Thresholds, judge
+from console.monitor.limits import Exceeded, Limits, N, Severity, Thresholds, judge, slowest_name
 from console.monitor.snapshot import QueueSnapshot
 from console.tui import jobs
 from console.tui.context import Context
@@ -21,6 +21,7 @@ from console.tui.store import QueueKey, QueueView
 from console.tui.tabs.tab import RefreshPace
 from console.tui.text import SEVERITY_TONES, Words, figure, first_line, plain, tone, whole_seconds
 from console.tui.widgets.slot_map import SlotStrip
+from console.tui.widgets.subscribers import subscriber_lines
 
 if TYPE_CHECKING:
     from console.doctor.ring_map import SlotMap
@@ -65,6 +66,8 @@ class FiguresPanel(Words):
             self._at_size, self._most = size, 0
         width = max(20, size.width - 2)
         lines = [self._verdict(view, gone), *self._figures(view, thresholds, width)]
+        stale, most = view.stale_seconds is not None, max(2, size.height // 8)
+        lines += subscriber_lines(self, view.snapshot, most, stale=stale)
         # Once it has taken a line more it keeps that: what is below shall not jump.
         self._most = max(self._most, len(lines) + (2 if size.height >= _TALL_PANEL else 1))
         rest = [
@@ -304,7 +307,9 @@ class RingSlots(SlotStrip):
     def _show(self, view: QueueView) -> None:
         label = f"slots of {view.label}  "
         if view.snapshot.capacity is not None:
-            label = f"slots of {view.label} ({view.snapshot.capacity:,})  "
+            size = f"{view.snapshot.capacity:,}"
+            by = "" if self._map is None else self._map.subscriber
+            label = f"slots of {view.label} ({', '.join(filter(None, (size, by)))})  "
         if self._map is None or self._why:
             words = self._why and f"cannot be mapped now: {plain(self._why)}"
             self.say(Text(label + words + "\n", tone(self, "quiet"), no_wrap=True))
@@ -407,6 +412,8 @@ class QueueDetail(Words):
         if snapshot.capacity is not None:
             used = figure(snapshot, "gap")
             line.append(f"{used} of {snapshot.capacity:,} slots  ", tone(self, "quiet"))
+        if name := slowest_name(snapshot):
+            line.append(f"{name} is slowest  ", tone(self, ""))
         if view.examined_seconds is not None:
             ago = whole_seconds(view.examined_seconds)
             line.append(f"the doctor ran {ago} ago", tone(self, "quiet"))

@@ -1,5 +1,6 @@
 """One table of all queues: which are shown, in which order, in as many columns as there is room."""
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -19,6 +20,7 @@ from console.tui.text import (
 )
 from console.tui.views import Filter
 from console.tui.widgets.keyed_table import Cell, Cells, Column, KeyedTable, LaidOut, total
+from console.tui.widgets.subscribers import stands_out
 
 _INSIDE = " › "  # noqa: RUF001  # not a greater-than sign: it stands between two names
 _FAR_SECONDS = 30 * 86400.0
@@ -118,8 +120,8 @@ def _in_words(view: QueueView, width: int) -> str:
 
 
 def _marked(view: QueueView, width: int) -> str:
-    """What was decided of it, else who does what to it, in as many words as there is room for
-    behind its name; of two decisions the first, which is the pause."""
+    """What was decided of it, else who does what to it, else which subscriber is behind, in as many
+    words as there is room for behind its name; of two decisions the first, which is the pause."""
     snapshot, forms = view.snapshot, []
     if snapshot.decisions:
         told = snapshot.marks[0]
@@ -128,6 +130,8 @@ def _marked(view: QueueView, width: int) -> str:
         one = snapshot.acting[0]
         since = whole_seconds(one.since_seconds)
         forms = [f"{one.verb} by {one.operator}, {since}", f"{one.verb} {since}", one.verb]
+    elif name := stands_out(snapshot):
+        forms = [f"{name} is slowest", name]
     name = f"{view.place}{_INSIDE}{view.label}" if view.place else view.label
     for words in forms:
         told = plain(f" » {words}")
@@ -288,14 +292,13 @@ def ordered(
     views: Sequence[QueueView], column: QueueColumn, *, descending: bool
 ) -> list[QueueView]:
     """The views by a column; equals keep their order, and what has no value comes last."""
-    with_value = [view for view in views if column.key(view) is not None]
-    without = [view for view in views if column.key(view) is None]
-
-    def key(view: QueueView) -> float | str:
-        found = column.key(view)
-        return 0.0 if found is None else found
-
-    return sorted(with_value, key=key, reverse=descending) + without
+    keys = [(column.key(view), view) for view in views]
+    known = sorted(
+        ((key, view) for key, view in keys if key is not None),
+        key=operator.itemgetter(0),
+        reverse=descending,
+    )
+    return [view for _, view in known] + [view for key, view in keys if key is None]
 
 
 _INDENT = "  "
@@ -322,7 +325,9 @@ class QueueTable(KeyedTable[QueueView]):
     @property
     def shown(self) -> list[QueueView]:
         """The queues that the filter lets through, in the order of the table."""
-        found = [view for view in self.views if self.filter.matches(view)]
+        found: Sequence[QueueView] = self.views
+        if self.filter:
+            found = [view for view in found if self.filter.matches(view)]
         found = ordered(found, self.sort_column, descending=self.descending)
         return (
             [view for group in _groups(found).values() for view in group] if self.grouped else found

@@ -27,7 +27,6 @@ from textual.message import Message
 from textual.widget import Widget
 
 from console.doctor.ring_map import SlotMap, SlotRange
-from console.tui.text import TONE_CLASSES
 
 # A ring's slots as one strip of cells, or as several lines of it, with the two heads under it.
 #
@@ -55,7 +54,7 @@ class Slot(IntEnum):
         return " □■▣◇✖"[self]
 
 
-_STRIP_TONES = {
+STRIP_TONES = {
     Slot.FREE: "quiet",
     Slot.LIVE: "trend",
     Slot.MOVING: "strong",
@@ -127,8 +126,8 @@ class SlotStrip(Words):
         drawn = Text(no_wrap=True)
         for start in range(0, len(cells), room):
             drawn.append(label if not start else "\n" + " " * len(label), tone(self, "quiet"))
-            for text, slot in _runs(cells[start : start + room]):
-                drawn.append(text, tone(self, _STRIP_TONES.get(slot, "")))
+            for text, slot in runs(cells[start : start + room]):
+                drawn.append(text, tone(self, STRIP_TONES.get(slot, "")))
             here = sorted(
                 (place - start, name, f"{numbers[name]:,}")
                 for name, place in heads.items()
@@ -142,12 +141,12 @@ class SlotStrip(Words):
         """What the marks mean, for a line of its own."""
         line = Text(no_wrap=True)
         for slot, words in _LEGEND:
-            line.append(slot.mark, tone(self, _STRIP_TONES[slot]))
+            line.append(slot.mark, tone(self, STRIP_TONES[slot]))
             line.append(f" {words}   ", tone(self, "quiet"))
         return line
 
 
-def _runs(cells: Sequence[Slot]) -> Iterator[tuple[str, Slot]]:
+def runs(cells: Sequence[Slot]) -> Iterator[tuple[str, Slot]]:
     start = 0
     for place in range(1, len(cells) + 1):
         if place == len(cells) or cells[place] != cells[start]:
@@ -188,13 +187,6 @@ def _write(line: list[str], text: str, places: Sequence[int]) -> bool:
 
 
 POP_HEAD, PUSH_HEAD, BOTH_HEADS = "↑↓↕"
-_TONES = {
-    Slot.FREE: "quiet",
-    Slot.LIVE: "trend",
-    Slot.MOVING: "strong",
-    Slot.LOST: "warning",
-    Slot.STRANDED: "critical",
-}
 _CLOSER = 10
 """By how much one step of the zoom comes closer where it can."""
 Window = tuple[int, int]
@@ -204,7 +196,7 @@ Window = tuple[int, int]
 class SlotMapView(Widget, can_focus=True):
     """Give it a map by `show`. The cursor is a slot: it stays there, whatever comes."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = TONE_CLASSES | {"slot-map--cursor", "slot-map--head"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"slot-map--cursor", "slot-map--head"}
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "move(-1)", "one cell left", show=False),
         Binding("right,l", "move(1)", "one cell right", show=False),
@@ -321,7 +313,7 @@ class SlotMapView(Widget, can_focus=True):
         if heads:
             return heads[0] if len(heads) == 1 else BOTH_HEADS, "head"
         slot = max((slot_of(one.state) for one in self.parts(window)), default=Slot.UNSEEN)
-        return slot.mark, _TONES.get(slot, "")
+        return slot.mark, STRIP_TONES.get(slot, "")
 
     def _styles(self) -> dict[str, Style]:
         """By name; once for all cells."""
@@ -329,7 +321,7 @@ class SlotMapView(Widget, can_focus=True):
             name: self.get_component_rich_style(f"slot-map--{name}", partial=True)
             for name in ("cursor", "head")
         }
-        return own | {name: tone(self, name) for name in ("", *_TONES.values())}
+        return own | {name: tone(self, name) for name in ("", *STRIP_TONES.values())}
 
     # How it is moved about.
 

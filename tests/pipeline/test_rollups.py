@@ -1,40 +1,48 @@
-"""The rollup's tables on Spark; `test_on_spark.py` imports these tests."""
+"""The rollup's tables, its tasks in this process."""
 
 import json
 import math
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import nullcontext
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from console import rollup_files
 from console.monitor.recording.history import history
 from console.monitor.recording.segments import FINDINGS, SAMPLES, WAITS, TimeRange
 from console.pipeline.lake import Lake
-from console.pipeline.rollup import job, segment_files
+from console.pipeline.rollup import day, job, segment_files, tables
+from console.pipeline.session import Plain, Tasks
 from tests.pipeline.recorded import BEGIN, sample, write
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 Row = dict[str, Any]
 
 
-def frame(spark: "SparkSession", kind: str, rows: Sequence[Row]) -> "DataFrame":
+def table_of(kind: str, rows: Sequence[Row]) -> pa.Table:
     """Rows of records as the tables' functions take them."""
-    names = ["source", *segment_files.COLUMNS[kind]]
-    values = [[row.get(name, 0 if name == "source" else None) for name in names] for row in rows]
-    return spark.createDataFrame(values, segment_files.ddl(kind))
+    whole = [{"source": 0, **row} for row in rows]
+    return pa.Table.from_pylist(whole, segment_files.schema(kind))
 
 
-def collected(table: "DataFrame") -> list[Row]:
-    """In a fixed order."""
-    rows = [row.asDict(recursive=True) for row in table.collect()]
-    return sorted(rows, key=lambda row: json.dumps(row, default=str))
+def minutes_of(kind: str, rows: Sequence[Row]) -> pa.Table:
+    seen = table_of(kind, rows)
+    times = day._Speaking([]).microseconds(seen) if kind == "samples" else None
+    return tables.minutes(kind, seen, times)
+
+
+def collected(table: pa.Table) -> list[Row]:
+    """In their order."""
+    rows: list[Row] = table.to_pylist()
+    return [
+        {**row, "latency_sketch": dict(row["latency_sketch"])} if "latency_sketch" in row else row
+        for row in rows
+    ]
 
 
 def latency(number: int) -> float:
@@ -42,9 +50,7 @@ def latency(number: int) -> float:
     return float(10 ** ((number * 7919 % 1000) / 250 - 3))
 
 
-def test_minutes_hours_and_days_of_samples(spark: "SparkSession") -> None:
-    from console.pipeline.rollup import tables  # noqa: PLC0415
-
+def test_minutes_hours_and_days_of_samples() -> None:
     rows: list[Row] = []
     for number in range(400):  # 10 s apart, so an hour and a bit
         figures = {"ready": number % 50, "push_per_second": float(number % 7)}
@@ -56,9 +62,9 @@ def test_minutes_hours_and_days_of_samples(spark: "SparkSession") -> None:
         other = sample(number * 10 + 3, ready=999 if number == 200 else 1, latency_seconds=1e3)
         rows.append({**other, "source": 1, "push_per_second": 1e6})
 
-    minute = tables.minutes("samples", frame(spark, "samples", rows)).cache()
+    minute = minutes_of("samples", rows)
     seen = {row["begin"]: row for row in collected(minute)}
-    first = seen[BEGIN.replace(tzinfo=None)]
+    first = seen[BEGIN]
     assert (first["looks"], first["sources"], first["problems"]) == (6, 2, 1)
     assert (first["ready_weight"], first["ready_total"], first["ready_max"]) == (5, 10, 4)
     assert (first["push_per_second_weight"], first["push_per_second_avg"]) == (50_000_000, 2.0)
@@ -70,20 +76,15 @@ def test_minutes_hours_and_days_of_samples(spark: "SparkSession") -> None:
         table = tables.wider("samples", minute, width)
         for row in collected(table):
             length = timedelta(seconds=rollup_files.WIDTHS[width])
-            _check_wide(row, [r for r in mine if row["begin"] <= _at(r) < row["begin"] + length])
+            _check_wide(row, [r for r in mine if row["begin"] <= r["at"] < row["begin"] + length])
         if width == "day":
             hours = tables.wider("samples", minute, "hour")
             assert collected(tables.wider("samples", hours, "day")) == collected(table)
 
 
-def _at(row: Row) -> datetime:
-    at: datetime = row["at"]
-    return at.replace(tzinfo=None)
-
-
 def _check_wide(row: Row, looks: Sequence[Row]) -> None:
     """A row against the looks themselves; minutes that only the other console saw are its own."""
-    minutes = {_at(look).replace(second=0) for look in looks}
+    minutes = {look["at"].replace(second=0) for look in looks}
     alone = row["looks"] - len(looks)
     assert 0 <= alone <= 4, (alone, len(minutes))
     ready = [look["ready"] for look in looks if look["ready"] is not None]
@@ -98,29 +99,51 @@ def _check_wide(row: Row, looks: Sequence[Row]) -> None:
         assert math.isclose(found, rollup_files.percentile(row["latency_sketch"], percent) or 0)
 
 
-def test_rates_weigh_as_long_as_they_lasted(spark: "SparkSession") -> None:
-    from console.pipeline.rollup import tables  # noqa: PLC0415
-
+def test_rates_weigh_as_long_as_they_lasted() -> None:
     # 100/s over 30 s, then 10/s over 10 s; the first look speaks for as long as the next one.
     rows = [(0, 100.0), (30, 100.0), (40, 10.0), (40 + 3600, 7.0)]
-    seen = [sample(at, pop_per_second=rate) for at, rate in rows]
-    minute = tables.minutes("samples", frame(spark, "samples", seen))
-    one, other = collected(minute)
+    one, other = collected(
+        minutes_of("samples", [sample(at, pop_per_second=rate) for at, rate in rows])
+    )
     assert one["pop_per_second_avg"] == (100 * 60 + 10 * 10) / 70
     # Nobody looked for an hour: its rate is not that of the hour.
-    assert other["pop_per_second_weight"] == tables_longest()
+    assert other["pop_per_second_weight"] == day.LONGEST_LOOK_SECONDS * 1_000_000
 
 
-def tables_longest() -> int:
-    """In microseconds."""
-    from console.pipeline.rollup import tables  # noqa: PLC0415
+def recorded(root: Path) -> None:
+    """Two consoles' looks of over an hour, a segment each 3 minutes."""
+    rare = {"queue": "rare", "push_per_second": 3.0, "latency_seconds": 0.5}
+    for source in (0, 1):
+        for begin in range(2880, 4320, 180):
+            looks = range(begin + source, begin + 180, 30)
+            rows = [sample(at, push_per_second=float(at % 7)) for at in looks]
+            # Its first look is the last of a segment, and the next one in another.
+            rows += [sample(looks[-1], **rare)] * (begin >= 3060)
+            write(root, SAMPLES, *rows)
+            if begin % 360 == 0:
+                one = {"schema": "public", "queue": "orders"}
+                seen = [{**one, "at": row["at"], "summary": f"{begin}"} for row in rows]
+                write(root, FINDINGS, *seen[:2], *({**row, "code": "hole"} for row in seen[2:]))
+                write(root, WAITS, *({**row, "wait": "read", "sessions": 1} for row in seen))
 
-    return tables.LONGEST_LOOK_SECONDS * 1_000_000
+
+def test_how_many_rows_are_rolled_up_at_a_time_makes_no_difference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded(tmp_path / "recordings")
+    found = []
+    for rows in (1, 100_000):
+        monkeypatch.setattr(day, "_ROWS", rows)
+        lake = tmp_path / f"lake {rows}"
+        job.rollup(lambda: nullcontext(Plain()), Lake(lake), [str(tmp_path / "recordings")])
+        found.append(everything(lake))
+    assert found[0] == found[1]
+    folder = rollup_files.folder("minute", "samples", "prod")
+    first = next(row for row in found[0][f"{folder}/date={BEGIN.date()}"] if row["queue"] == "rare")
+    assert (first["sources"], first["push_per_second_weight"]) == (2, 180_000_000)
 
 
-def test_findings_and_waits_are_counted_once(spark: "SparkSession") -> None:
-    from console.pipeline.rollup import tables  # noqa: PLC0415
-
+def test_findings_and_waits_are_counted_once() -> None:
     found: list[Row] = []
     waits: list[Row] = []
     for source in (0, 1):  # the same, seen by two
@@ -130,14 +153,14 @@ def test_findings_and_waits_are_counted_once(spark: "SparkSession") -> None:
             found.append({**one, "code": "hole" if look in (1, 2) else None, "summary": f"{look}"})
             waits.append({**one, "kind": "Lock", "wait": "tuple", "sessions": look})
             waits.append({"at": at, "source": source, "kind": "IO", "wait": "read", "sessions": 2})
-    minute = tables.minutes("findings", frame(spark, "findings", found))
+    minute = minutes_of("findings", found)
     hour = collected(tables.wider("findings", minute, "hour"))
     assert [(r["code"], r["looks"], r["looked"]) for r in hour] == [("", 2, 4), ("hole", 2, 4)]
     hole = hour[1]
     times = (BEGIN + timedelta(seconds=at) for at in (60, 121))
-    assert (hole["first_at"], hole["last_at"]) == tuple(t.replace(tzinfo=None) for t in times)
+    assert (hole["first_at"], hole["last_at"]) == tuple(times)
     assert hole["summary"] == "2"
-    table = tables.wider("waits", tables.minutes("waits", frame(spark, "waits", waits)), "day")
+    table = tables.wider("waits", minutes_of("waits", waits), "day")
     told = {
         r["wait"]: (r["queue"], r["looks"], r["sessions_total"], r["sessions_max"])
         for r in collected(table)
@@ -154,9 +177,12 @@ def everything(lake: Path) -> dict[str, list[Row]]:
     return dict(found)
 
 
-def test_run_twice_late_segments_one_day_again(
-    spark: "SparkSession", tmp_path: Path, long: bool
-) -> None:
+def test_run_twice_late_segments_one_day_again(tmp_path: Path, long: bool) -> None:
+    late_segments(Plain(), tmp_path, long=long)
+
+
+def late_segments(tasks: Tasks, tmp_path: Path, *, long: bool) -> None:
+    """On Spark as well: see `test_on_spark.py`."""
     one, other, lake = tmp_path / "one", tmp_path / "o t%her", Lake(tmp_path / "the lake")
     connection = "prod/eu 1%"
 
@@ -166,7 +192,7 @@ def test_run_twice_late_segments_one_day_again(
 
     def run(days: job.Days | None = None, *folders: Path) -> Row:
         places = [str(folder) for folder in folders or (one,)]
-        result = job.rollup(lambda: nullcontext(spark), lake, places, days)
+        result = job.rollup(lambda: nullcontext(tasks), lake, places, days)
         told: Row = json.loads(json.dumps(result.as_json()))
         return told
 
@@ -200,6 +226,11 @@ def test_run_twice_late_segments_one_day_again(
         assert everything(tmp_path / "the lake") == before
         assert second == {p: p.stat().st_mtime_ns for p in second}
 
+    # What an earlier version wrote of the day goes.
+    hour = rollup_files.folder("hour", "samples", connection) + "/date=2026-03-29"
+    older = tmp_path / "the lake" / hour / "part-00000.snappy.parquet"
+    older.write_bytes((older.parent / "rollup.parquet").read_bytes())
+
     # A late segment of another console, in the same minutes and after: only its day is done.
     write(other, SAMPLES, *rows(25, 12), connection=connection)
     (bad,) = list(other.rglob("*.parquet"))
@@ -208,7 +239,6 @@ def test_run_twice_late_segments_one_day_again(
     assert told["days"] == {connection: ["2026-03-29"]}
     assert told["skipped"] == {"damaged": 1, "newer": 0}
     after = everything(tmp_path / "the lake")
-    hour = rollup_files.folder("hour", "samples", connection) + "/date=2026-03-29"
     (was,), (now,) = before.pop(hour), after.pop(hour)
     assert (was["looks"], now["looks"], now["ready_max"]) == (9, 12, 11)
     assert {k: v for k, v in after.items() if "03-28" in k} == {
@@ -231,11 +261,10 @@ def test_run_twice_late_segments_one_day_again(
 def _check_error_is_told(folder: Path) -> None:
     """What percentiles are worth stands in their columns."""
     (path, *_) = folder.glob("*.parquet")
-    about = pq.read_schema(path).metadata  # type: ignore[no-untyped-call]
-    fields = json.loads(about[b"org.apache.spark.sql.parquet.row.metadata"])["fields"]
-    told = {field["name"]: field["metadata"] for field in fields if field["metadata"]}
+    fields = pq.read_schema(path)  # type: ignore[no-untyped-call]
+    told = {field.name: field.metadata for field in fields if b"gamma" in (field.metadata or {})}
     assert set(told) == {
         "latency_sketch",
         *(f"latency_seconds_p{n}" for n in rollup_files.PERCENTILES),
     }
-    assert all(one["relative_error"] == rollup_files.RELATIVE_ERROR for one in told.values())
+    assert {one[b"relative_error"] for one in told.values()} == {b"0.01"}

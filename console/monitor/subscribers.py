@@ -1,0 +1,200 @@
+"""What each subscriber of a ring has: its next number, what it can pop, how fast it pops."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+
+from console.designs import Flow
+from console.formats import ESTIMATE, NOT_APPLICABLE, UNKNOWN, count, duration, rate
+from console.monitor.figures import Key, Rates, RateWindow, StatusRow
+
+
+@dataclass(frozen=True)
+class SubscriberRow:
+    """What `subscriber_status` returns, a row each. None: not known, or too many to count."""
+
+    schema: str
+    queue: str
+    subscriber: str
+    number: int
+    next_push: int | None
+    next_pop: int | None
+    ready: int | None
+    parked: int | None
+    age_seconds: float | None
+
+    @property
+    def gap(self) -> int | None:
+        """The numbers that it has not drawn yet."""
+        if self.next_push is None or self.next_pop is None:
+            return None
+        return self.next_push - self.next_pop
+
+
+@dataclass(frozen=True)
+class SubscriberRows:
+    """Those of one queue, by their numbers, and when they were seen, by `clock.elapsed()`."""
+
+    rows: tuple[SubscriberRow, ...]
+    at: float
+
+    @classmethod
+    def by_queue(cls, rows: Sequence[SubscriberRow], at: float) -> Mapping[Key, SubscriberRows]:
+        """Of every queue that has some."""
+        found: dict[Key, list[SubscriberRow]] = {}
+        for row in sorted(rows, key=lambda one: one.number):
+            found.setdefault((row.schema, row.queue), []).append(row)
+        return {key: cls(tuple(own), at) for key, own in found.items()}
+
+
+@dataclass(frozen=True)
+class SubscriberSnapshot:
+    """One subscriber at one moment, in the units of the queue's snapshot. None: not known."""
+
+    subscriber: str
+    gap: int | None
+    ready: int | None
+    age_seconds: float | None
+    """None too where nothing is ready."""
+    pop_per_second: float | None
+    parked: int | None
+    """Pops that wait for the message of their number."""
+    full_in_seconds: float | None
+    """When it alone would fill the ring if all goes on as it does; None: not, or not known."""
+    estimated: bool = False
+    """Whether `ready` is."""
+    popped: float | None = field(default=None, compare=False)
+    """Messages since somebody began to look, as in `Rates`."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether each value is of the kind that it should be: whoever wrote the record."""
+        counts, seconds = (self.gap, self.ready, self.parked), (self.age_seconds,)
+        figures = (*counts, *seconds, self.pop_per_second, self.full_in_seconds)
+        numbers = [one for one in figures if one is not None]
+        return isinstance(self.subscriber, str) and all(
+            isinstance(one, int | float) and math.isfinite(one) for one in numbers
+        )
+
+    @property
+    def figures(self) -> Iterator[tuple[str, str]]:
+        """Each figure in words, by its name: `("age", "3 s")`."""
+        for name, value in (("gap", self.gap), ("ready", self.ready)):
+            estimated = self.estimated and name == "ready"
+            yield name, UNKNOWN if value is None else count(value, estimated=estimated)
+        age = NOT_APPLICABLE if self.ready == 0 else UNKNOWN
+        yield "age", age if self.age_seconds is None else duration(self.age_seconds)
+        yield "pop/s", UNKNOWN if self.pop_per_second is None else rate(self.pop_per_second)
+        yield "parked", UNKNOWN if self.parked is None else count(self.parked)
+        never = UNKNOWN if None in (self.gap, self.pop_per_second) else NOT_APPLICABLE
+        seconds = self.full_in_seconds
+        told = never if seconds is None else ESTIMATE + duration(seconds) if seconds else "full"
+        yield "full in", told
+
+    @property
+    def words(self) -> str:
+        """All of it on one line: `billing, gap 12, ready 12, age 3 s, pop/s 40, parked 0`."""
+        known = [f"{name} {value}" for name, value in self.figures if value != NOT_APPLICABLE]
+        return ", ".join([self.subscriber, *known])
+
+    def as_json(self) -> dict[str, object]:
+        """The stable object of `status --json`: keys are added at the end, and never go."""
+        return {
+            "subscriber": self.subscriber,
+            "gap": self.gap,
+            "ready": self.ready,
+            "age_seconds": self.age_seconds,
+            "pop_per_second": self.pop_per_second,
+            "parked": self.parked,
+            "full_in_seconds": self.full_in_seconds,
+            "estimated": self.estimated,
+        }
+
+
+def as_text(found: Sequence[SubscriberSnapshot] | None) -> str:
+    """As it is recorded; `of_text` reads it."""
+    return "" if not found else json.dumps([one.as_json() for one in found])
+
+
+def of_text(text: object) -> tuple[SubscriberSnapshot, ...] | None:
+    """As it was recorded; None: it was not, or what stands there is no such record."""
+    try:
+        told = json.loads(str(text or "null"))
+        names = {one.name for one in fields(SubscriberSnapshot)}
+        found = tuple(
+            SubscriberSnapshot(**{name: value for name, value in one.items() if name in names})
+            for one in told
+        )
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return None
+    return found if all(one.is_sound for one in found) else None
+
+
+def subscribers(
+    seen: SubscriberRows | None, capacity: int | None, rates: Mapping[str, Rates]
+) -> tuple[SubscriberSnapshot, ...] | None:
+    """The figures of each; of one without rates (a single look) those are unknown."""
+    if seen is None:
+        return None
+    return tuple(_one(row, capacity, rates.get(row.subscriber) or Rates()) for row in seen.rows)
+
+
+def _one(row: SubscriberRow, capacity: int | None, rates: Rates) -> SubscriberSnapshot:
+    estimated = row.ready is None and row.gap is not None
+    return SubscriberSnapshot(
+        subscriber=row.subscriber,
+        gap=row.gap,
+        ready=max(0, row.gap or 0) if estimated else row.ready,
+        age_seconds=row.age_seconds,
+        pop_per_second=rates.pop,
+        parked=row.parked,
+        full_in_seconds=full_in(row.gap, capacity, rates.net),
+        estimated=estimated,
+        popped=rates.popped,
+    )
+
+
+def slowest(of: Sequence[SubscriberSnapshot] | None) -> SubscriberSnapshot | None:
+    """The one that fills the ring; None: there is none, or it is not known which."""
+    if not of or any(one.gap is None for one in of):
+        return None
+    return max(of, key=lambda one: one.gap or 0)
+
+
+def full_in(gap: int | None, capacity: int | None, per_second: float | None) -> float | None:
+    """In how many seconds a gap that grows so fast fills a ring; None: not, or not known."""
+    if gap is None or capacity is None:
+        return None
+    if gap >= capacity:
+        return 0.0
+    if per_second is None or per_second <= 0:
+        return None
+    return (capacity - gap) / per_second
+
+
+class SubscriberWindows:
+    """The rates of each subscriber of one queue, as `RateWindow` has the queue's."""
+
+    def __init__(self) -> None:
+        self._windows: dict[str, RateWindow] = {}
+
+    def add(self, seen: SubscriberRows | None, row: StatusRow | None) -> Mapping[str, Rates]:
+        """Take one sample in: of each that is there, the rates up to now."""
+        if seen is None or row is None:
+            self._windows.clear()
+            return {}
+        self._windows = {
+            one.subscriber: self._windows.get(one.subscriber) or RateWindow(Flow.NUMBERS)
+            for one in seen.rows
+        }
+        return {
+            one.subscriber: self._windows[one.subscriber].add(
+                seen.at,
+                replace(row, next_push=one.next_push, next_pop=one.next_pop),
+                counts_rows=False,
+            )
+            for one in seen.rows
+        }

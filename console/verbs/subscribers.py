@@ -1,0 +1,217 @@
+"""Verbs on who gets a ring's messages: subscribe, unsubscribe, skip."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+import click
+
+from console.actions import subscribe as subscribing
+from console.actions.execute import Control
+from console.audit import Ledger, Outcome
+from console.catalog import Queue
+from console.formats import numbered
+from console.verbs.parameters import Parameter, Placement
+from console.verbs.verb import (
+    OnCount,
+    OnProgress,
+    Plan,
+    Progress,
+    Result,
+    Target,
+    Values,
+    Verb,
+    admin,
+    whole_queue_plan,
+)
+
+_WAITS = "  its callers wait for a moment; it begins once none of them has a transaction open"
+
+
+def _plan_subscribe(target: Target, values: Values, on_count: OnCount) -> Plan:
+    del on_count
+    queue, name, since = target.queue, values["subscriber"], values["from"]
+    subscribing.require_subscribers(queue)
+    subscribing.new_subscriber(queue, name)
+    begins = "what is pushed from now on" if since == "now" else "the oldest message that it holds"
+    lines = (
+        f"subscribe {name} to {queue.label}, beside {_names(queue)}",
+        f"  it gets {begins}, and all that comes after that",
+        "  from then on a slot is free only when it has popped it too: without a consumer the ring "
+        "gets full",
+        _WAITS,
+    )
+    told = {"subscriber": name, "from": since}
+    return _planned(target, "subscribe", lines, partial(_subscribe, target, name, since), told)
+
+
+def _subscribe(
+    target: Target, name: str, since: str, control: Control, on_progress: OnProgress
+) -> Result:
+    del control
+    _waiting(on_progress)
+    first = subscribing.subscribe(target.database, target.queue, name, since)
+    line = f"subscribed {name} to {target.queue.label}: its first number is {first:,}"
+    return Result(Outcome.DONE, (line,), done=1, data={"subscriber": name, "first": first})
+
+
+def _plan_unsubscribe(target: Target, values: Values, on_count: OnCount) -> Plan:
+    del on_count
+    queue, name = target.queue, values["subscriber"]
+    found, _ = subscribing.owed(target.database, queue.of(name))
+    left = [one.name for one in queue.subscribers if one.name != name]
+    lines = [
+        f"unsubscribe {name} from {queue.label}",
+        f"  {numbered(found.owed, 'message')} that it has not popped are let go, not archived",
+        _WAITS,
+    ]
+    if queue.finishes:
+        lines.insert(2, f"  {numbered(found.in_hand, 'message')} that it has in hand are gone")
+    obstacles = () if left else ("It is the last one, and a ring with subscribers has one.",)
+    run = partial(_unsubscribe, target, name)
+    return _planned(
+        target,
+        "unsubscribe",
+        lines,
+        run,
+        {"subscriber": name, "owed": found.owed, "in_hand": found.in_hand},
+        count=found.owed,
+        obstacles=obstacles,
+        next_step="Subscribe another one first, or uninstall the queue.",
+    )
+
+
+def _unsubscribe(target: Target, name: str, control: Control, on_progress: OnProgress) -> Result:
+    del control
+    _waiting(on_progress)
+    gone = subscribing.unsubscribe(target.database, target.queue, name)
+    lines = [
+        f"unsubscribed {name} from {target.queue.label}",
+        f"  {numbered(gone.owed, 'message')} it had not popped, {gone.in_hand:,} in hand: let go",
+    ]
+    data = {"subscriber": name, "owed": gone.owed, "in_hand": gone.in_hand}
+    return Result(Outcome.DONE, tuple(lines), done=1, data=data)
+
+
+def _plan_skip(target: Target, values: Values, on_count: OnCount) -> Plan:
+    del on_count
+    queue, name, to = target.queue, values["subscriber"], values["to"]
+    found, number = subscribing.owed(target.database, queue.of(name), to)
+    lines = (
+        f"skip what {name} has not popped of {queue.label}, up to number {number:,} ({to})",
+        f"  {numbered(found.below, 'message')} of {found.owed:,} as things stand, which it will "
+        "never pop",
+        "  each goes into the archive; the other subscribers pop them as before",
+        _WAITS,
+    )
+    run = partial(_skip, target, name, to)
+    told = {"subscriber": name, "number": number, "skipped": found.below, "owed": found.owed}
+    return _planned(target, "skip", lines, run, told, count=found.below)
+
+
+def _skip(target: Target, name: str, to: str, control: Control, on_progress: OnProgress) -> Result:
+    del control
+    _waiting(on_progress)
+    done = subscribing.skip(target.database, target.queue, name, to)
+    line = (
+        f"{name} skipped {numbered(done.skipped, 'message')} of {target.queue.label}; "
+        f"{done.archived:,} are in the archive"
+    )
+    ledger = Ledger(done.skipped, done.skipped, done.skipped)
+    data = {"subscriber": name, **asdict(done)}
+    return Result(Outcome.DONE, (line,), ledger, done=done.skipped, data=data)
+
+
+def _planned(
+    target: Target,
+    verb: str,
+    lines: Sequence[str],
+    run: Callable[[Control, OnProgress], Result],
+    told: Mapping[str, object],
+    **more: Any,
+) -> Plan:
+    data = {"queue": target.queue.name, "schema": target.queue.schema, **told}
+    return whole_queue_plan(
+        target, verb, lines, run, by_name=True, stoppable=False, data=data, **more
+    )
+
+
+def _names(queue: Queue) -> str:
+    return ", ".join(one.name for one in queue.subscribers)
+
+
+def _waiting(on_progress: OnProgress) -> None:
+    on_progress(Progress(0, None, "waiting for open transactions of its callers"))
+
+
+_SUBSCRIBER = Parameter("subscriber", "Its name.", placement=Placement.ARGUMENT, required=True)
+
+SUBSCRIBE = Verb(
+    "subscribe",
+    "add a subscriber to a ring",
+    _plan_subscribe,
+    """Add a subscriber to a ring that has some: it gets every message once, beside the others.
+
+    It begins at a number that is proven to be past every push in flight, or at the oldest message
+    that the ring still holds.
+
+    \b
+    Examples:
+      dbq-console subscribe events audit --dry-run
+      dbq-console subscribe events audit --from oldest --yes events
+    """,
+    (
+        _SUBSCRIBER,
+        Parameter(
+            "from",
+            "Where it begins: now, or the oldest message there is.",
+            click.Choice(subscribing.FROM),
+            default="now",
+        ),
+    ),
+    admin,
+)
+
+UNSUBSCRIBE = Verb(
+    "unsubscribe",
+    "remove a subscriber of a ring",
+    _plan_unsubscribe,
+    """Remove a subscriber of a ring: nothing waits for it any more.
+
+    What it has not popped is counted and let go; to keep that in the archive, skip first.
+
+    \b
+    Examples:
+      dbq-console unsubscribe events audit --dry-run
+      dbq-console unsubscribe events audit --yes events
+    """,
+    (_SUBSCRIBER,),
+    admin,
+)
+
+SKIP = Verb(
+    "skip",
+    "let go what a subscriber has not popped",
+    _plan_skip,
+    """Let go what a subscriber of a ring has not popped: it goes into the archive, and slots free.
+
+    For one whose consumers are gone and that fills the ring. The others pop the same messages as
+    before.
+
+    \b
+    Examples:
+      dbq-console skip events audit --to older=1h --dry-run
+      dbq-console skip events audit --to now --yes events
+    """,
+    (
+        _SUBSCRIBER,
+        Parameter(
+            "to",
+            "Up to where: now, a message number, or older=1h.",
+            required=True,
+            metavar="WHERE",
+        ),
+    ),
+    admin,
+)

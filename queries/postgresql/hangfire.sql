@@ -1,0 +1,99 @@
+-- preset: Hangfire.PostgreSql 1.20 and later
+-- like: preset
+-- summary: One table of jobs of all queues, one of what became of each; what succeeded stays for a day.
+-- advice: Hangfire's own tables: jobs of all queues, each with its state, and the server that processes it. Adopt it to
+--   see what is enqueued, what a dead server left in processing, and what failed; only Hangfire itself changes states.
+-- table: job
+-- columns: id stateid statename invocationdata arguments createdat expireat
+-- beside: state
+-- roles: id=id pushed_at=createdat due_at=createdat claimed_at=createdat claimed_by=jobid status=statename error=data
+--   payload=arguments done_at=createdat
+-- no requeue: Hangfire changes states in .NET, where filters take part: its dashboard, or BackgroundJob.Requeue(id)
+-- no release: Hangfire takes a job back itself, InvisibilityTimeout (30 minutes unless set) after it was fetched, and
+--   changes states in .NET only: its dashboard, or BackgroundJob.Requeue(id)
+-- no purge: Hangfire deletes jobs itself: its dashboard, or BackgroundJob.Delete(id)
+-- no archive: Hangfire deletes what succeeded itself, when its expireat is there
+-- left claims: Hangfire's servers take them InvisibilityTimeout (30 minutes unless set) after they were fetched
+--
+-- Read from Hangfire.PostgreSql 1.21 (Scripts/Install.v3.sql to v23.sql, PostgreSqlMonitoringApi.cs, PostgreSqlJobQueue.cs)
+-- and Hangfire 1.8 (Hangfire.Core/States): statename Enqueued is ready; Scheduled, and Awaiting another job, scheduled;
+-- Processing is claimed by a server, whose heartbeat stands in server; Failed is an error; Succeeded is done. Deleted is
+-- in no state. The row of `state` that stateid names has the time, the server, the error. A job is of the queue that it
+-- was enqueued in last; one that never was is of none.
+
+-- define: entered
+-- the state that the job is in now
+(SELECT CAST(s.data AS jsonb) FROM "{schema}"."{beside}" AS s WHERE s.id = m.stateid)
+
+-- define: entered_at
+(SELECT CAST(s.createdat AS timestamptz) FROM "{schema}"."{beside}" AS s WHERE s.id = m.stateid)
+
+-- define: part
+(
+    SELECT CAST(s.data AS jsonb) ->> 'Queue' FROM "{schema}"."{beside}" AS s
+    WHERE s.jobid = m.id AND s.name = 'Enqueued'
+    ORDER BY s.id DESC LIMIT 1
+) = '{only}'
+
+-- define: is_ready
+m.statename = 'Enqueued' AND {in_part}
+
+-- define: is_scheduled
+m.statename IN ('Scheduled', 'Awaiting') AND {in_part}
+
+-- define: is_claimed
+m.statename = 'Processing' AND {in_part}
+
+-- define: is_stuck
+-- Its server is gone, or had no heartbeat for ServerTimeout (5 minutes unless set; a lower threshold is not gone by).
+{is_claimed} AND coalesce(
+    (SELECT CAST(v.lastheartbeat AS timestamptz) FROM "{schema}".server AS v WHERE v.id = {entered} ->> 'ServerId')
+    < statement_timestamp() - make_interval(secs => greatest(300, CAST('{stuck_after_seconds}' AS double precision))), true
+)
+
+-- define: is_error
+m.statename = 'Failed' AND {in_part}
+
+-- define: is_done
+m.statename = 'Succeeded' AND {in_part}
+
+-- define: due_at
+CASE WHEN m.statename = 'Scheduled' THEN CAST({entered} ->> 'EnqueueAt' AS timestamptz) END
+
+-- define: claimed_at
+CASE WHEN m.statename = 'Processing' THEN {entered_at} END
+
+-- define: claimed_by
+CASE WHEN m.statename = 'Processing' THEN {entered} ->> 'ServerId' END
+
+-- define: done_at
+CASE WHEN m.statename IN ('Failed', 'Succeeded') THEN {entered_at} END
+
+-- define: error
+CASE WHEN m.statename = 'Failed' THEN concat_ws(': ', {entered} ->> 'ExceptionType', {entered} ->> 'ExceptionMessage') END
+
+-- define: title
+substring(CAST(m.invocationdata AS text) FROM '"(?:m|Method)": ?"([^"]+)"')
+
+-- define: ready_since
+{entered_at}
+
+-- name: queues
+-- the names of at most 100 queues, of the first 100,000 jobs that wait or are fetched
+SELECT DISTINCT CAST(j.queue AS text) AS name
+FROM (SELECT q.queue FROM "{schema}".jobqueue AS q LIMIT 100000) AS j
+ORDER BY name LIMIT 100;
+
+-- name: owners
+-- a row for each of the servers, as claimed_by names them: gone, alive or unknown, by its heartbeat
+-- It beats every 30 seconds; after ServerTimeout (5 minutes unless set) the others strike it off.
+SELECT
+    asked.session AS session,
+    CASE
+        WHEN v.id IS NULL THEN 'gone'
+        WHEN CAST(v.lastheartbeat AS timestamptz) >= statement_timestamp() - interval '5 minutes' THEN 'alive'
+        WHEN CAST(v.lastheartbeat AS timestamptz) < statement_timestamp() - make_interval(secs => greatest(300, CAST('{stuck_after_seconds}' AS double precision))) THEN 'gone'
+        ELSE 'unknown'
+    END AS owner
+FROM unnest(CAST(:sessions AS text[])) AS asked (session)
+LEFT JOIN "{schema}".server AS v ON asked.session = v.id;

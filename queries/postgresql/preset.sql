@@ -1,0 +1,153 @@
+-- What all presets have. A preset is one file: its head tells what the library is and by what its tables are
+-- known, then an expression for each role that is no column, a predicate for each state, and its own rules.
+-- Keys of the head, each in a line `-- key: text` (`--   ` goes on), up to a line `--`:
+--
+-- preset: the library and its version, the first line; like: preset; summary, advice: what is said of it
+-- table, schema: what its tables are called (q_*), and where; without: of any name, in any schema
+-- columns: what a table has to have to be the library's; beside: another table that it cannot be without
+-- roles: role=column, of its newest version
+-- verbs: requeue, release, both or, without the line, none; no VERB: why there is no other; claims: expire, where they end by themselves
+-- left claims, requeued, stays: what the library does with a dead worker's claims, what becomes of a message that is
+--   made ready, and why a chosen one may stay
+--
+-- Definitions: is_ready, is_scheduled, is_claimed, is_error, is_done (those that there are); part: which rows are the
+-- queue's of a table with several, used by `AND {in_part}` in each predicate; is_waiting, was_tried, failing_since:
+-- what is tried again; own_function: what make_ready calls.
+-- Statements: queues (none: a table each, and found_queue), make_ready, rule, owners, kept_back, gate, hidden.
+
+-- define: in_part
+-- which of the queues that the library keeps in the table
+-- when defined part
+-- when part=one
+{part}
+-- end
+-- when part=all
+true
+-- end
+-- end
+
+-- define: state
+CASE
+    WHEN {is_ready} THEN 'ready'
+    -- when defined is_scheduled
+    WHEN {is_scheduled} THEN 'scheduled'
+    -- end
+    -- when defined is_claimed
+    WHEN {is_claimed} THEN 'claimed'
+    -- end
+    -- when defined is_error
+    WHEN {is_error} THEN 'error'
+    -- end
+    -- when defined is_done
+    WHEN {is_done} THEN 'done'
+    -- end
+    ELSE CAST(m."{status}" AS text)
+END
+
+-- define: state_held
+{state}
+
+-- define: chosen_rows
+{rows_by_id}
+-- when defined in_part
+AND {in_part}
+-- end
+
+-- define: oldest_first
+-- when defined pushed_at
+m."{id}"
+-- end
+
+-- define: pages
+64
+
+-- define: found_beside
+(
+    SELECT CAST(b.relname AS text) FROM pg_class AS b
+    WHERE b.relnamespace = c.relnamespace AND b.relname = CAST(:beside AS text)
+)
+
+-- define: found_queue
+CAST(NULL AS text)
+
+-- name: recognised
+-- the names of those presets of which there is a table here, by one pass over the columns of all tables
+SELECT DISTINCT p.name AS name
+FROM (
+    SELECT
+        a.attrelid,
+        array_agg(CAST(a.attname AS text)) AS columns
+    FROM pg_attribute AS a
+    WHERE a.attnum > 0 AND NOT a.attisdropped AND a.attname = ANY(CAST(:columns AS text[]))
+    GROUP BY a.attrelid
+) AS t
+INNER JOIN pg_class AS c ON t.attrelid = c.oid
+INNER JOIN jsonb_to_recordset(CAST(:presets AS jsonb)) AS p (name text, "table" text, columns text[])
+    ON t.columns @> p.columns AND c.relname LIKE replace(replace(p."table", '_', '\_'), '*', '%')
+WHERE c.relkind IN ('r', 'p');
+
+-- name: find
+-- the tables of the library that this login may read, each with the table beside it, and its queue where it has one only
+SELECT
+    f.schema,
+    f."table",
+    f.beside,
+    f.queue
+FROM (
+    SELECT
+        n.nspname AS schema,
+        c.relname AS "table",
+        {found_beside} AS beside,
+        {found_queue} AS queue
+    FROM pg_class AS c
+    INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
+    WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition
+    AND n.nspname = coalesce(CAST(:schema AS text), n.nspname)
+    AND c.relname LIKE replace(replace(CAST(:table AS text), '_', '\_'), '*', '%')
+    AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
+    AND (
+        SELECT count(*) FROM pg_attribute AS a
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attname = ANY(CAST(:columns AS text[]))
+    ) = cardinality(CAST(:columns AS text[]))
+) AS f
+WHERE CAST(:beside AS text) IS NULL OR f.beside IS NOT NULL
+ORDER BY f.schema, f."table";
+
+-- name: retrying
+-- one row: of the first 100,000 jobs to do, how many are tried again for longer than :seconds, and the one that failed first
+SELECT
+    count(*) AS jobs,
+    CAST(EXTRACT(EPOCH FROM statement_timestamp() - min(j.failing_since)) AS double precision) AS oldest_seconds,
+    CAST(max(j.attempts) AS integer) AS attempts,
+    CAST((array_agg(j.id ORDER BY j.failing_since, j.id))[1] AS text) AS id
+FROM (
+    SELECT
+        m."{id}" AS id,
+        -- when defined attempts
+        {attempts} AS attempts,
+        -- end
+        -- when not defined attempts
+        CAST(NULL AS integer) AS attempts,
+        -- end
+        {failing_since} AS failing_since
+    FROM (
+        SELECT m.* FROM "{schema}"."{table}" AS m
+        WHERE {is_waiting}
+        LIMIT 100000
+    ) AS m
+    WHERE {was_tried}
+) AS j
+WHERE j.failing_since < statement_timestamp() - make_interval(secs => CAST(:seconds AS double precision));
+
+-- name: rule
+-- one row: why its own function cannot be called; null: it can, or what it runs itself is no function
+SELECT
+    -- when defined own_function
+    CASE
+        WHEN to_regprocedure({own_function}) IS NULL
+            THEN concat('this version of {design} has no function ', {own_function})
+    END AS problem;
+    -- end
+    -- when not defined own_function
+    CAST(NULL AS text) AS problem;
+    -- end

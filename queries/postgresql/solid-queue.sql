@@ -1,0 +1,185 @@
+-- preset: Solid Queue 1
+-- like: preset
+-- summary: One table of jobs, and one of executions for each state but done.
+-- advice: Solid Queue's own tables: jobs of all queues, and which are ready, scheduled, blocked, claimed by which
+--   process, failed. Adopt it to see what waits, what a dead process left and what failed; both can be made ready as
+--   Solid Queue does it.
+-- table: solid_queue_jobs
+-- columns: id queue_name class_name arguments priority scheduled_at finished_at concurrency_key created_at
+-- beside: solid_queue_failed_executions
+-- roles: id=id pushed_at=created_at due_at=scheduled_at claimed_at=created_at claimed_by=job_id status=finished_at
+--   error=error payload=arguments done_at=finished_at
+-- verbs: requeue release
+-- no purge: Solid Queue deletes jobs by its own SolidQueue::Queue#clear and discard
+-- no archive: Solid Queue deletes finished jobs itself: SolidQueue::Job.clear_finished_in_batches
+-- left claims: Solid Queue's supervisors fail them once their process had no heartbeat for process_alive_threshold (5
+--   minutes unless set)
+-- requeued: as Solid Queue's own FailedExecution#retry (its executions counted anew) and ClaimedExecution#release do
+--   it
+-- stays: it was neither failed nor claimed any more, or has a concurrency_key
+--
+-- Read from Solid Queue 1.5 (app/models/solid_queue/*.rb, the generator's db/queue_schema.rb): each job has one row in
+-- solid_queue_jobs and, until it is finished, one among the executions: ready is ready; scheduled, and blocked by its
+-- concurrency_key, are scheduled; claimed by a process, whose heartbeat stands in solid_queue_processes; failed is an
+-- error. One with finished_at is done. Times have no zone, and are UTC. It has no functions to call: its Ruby does it.
+
+-- define: part
+m.queue_name = '{only}'
+
+-- define: is_ready
+EXISTS (SELECT FROM "{schema}".solid_queue_ready_executions AS r WHERE r.job_id = m.id) AND {in_part}
+
+-- define: is_scheduled
+(
+    EXISTS (SELECT FROM "{schema}".solid_queue_scheduled_executions AS s WHERE s.job_id = m.id)
+    OR EXISTS (SELECT FROM "{schema}".solid_queue_blocked_executions AS b WHERE b.job_id = m.id)
+) AND m.finished_at IS NULL AND {in_part}
+
+-- define: is_claimed
+EXISTS (SELECT FROM "{schema}".solid_queue_claimed_executions AS c WHERE c.job_id = m.id) AND {in_part}
+
+-- define: is_stuck
+-- As its own orphaned and prunable say: the process is gone, or had no heartbeat for process_alive_threshold (5 minutes
+-- unless set; a lower threshold than that is not gone by).
+EXISTS (
+    SELECT FROM "{schema}".solid_queue_claimed_executions AS c
+    LEFT JOIN "{schema}".solid_queue_processes AS p ON c.process_id = p.id
+    WHERE c.job_id = m.id AND coalesce(
+        p.last_heartbeat_at < timezone('UTC', now()) - make_interval(secs => greatest(300, CAST('{stuck_after_seconds}' AS double precision))), true
+    )
+) AND {in_part}
+
+-- define: is_error
+EXISTS (SELECT FROM "{schema}"."{beside}" AS f WHERE f.job_id = m.id) AND {in_part}
+
+-- define: is_done
+m.finished_at IS NOT NULL AND {in_part}
+
+-- define: state
+CASE
+    WHEN m.finished_at IS NOT NULL THEN 'done'
+    WHEN EXISTS (SELECT FROM "{schema}"."{beside}" AS f WHERE f.job_id = m.id) THEN 'error'
+    WHEN EXISTS (SELECT FROM "{schema}".solid_queue_claimed_executions AS c WHERE c.job_id = m.id) THEN 'claimed'
+    WHEN EXISTS (SELECT FROM "{schema}".solid_queue_ready_executions AS r WHERE r.job_id = m.id) THEN 'ready'
+    WHEN {is_scheduled} THEN 'scheduled'
+    ELSE 'without an execution'
+END
+
+-- define: pushed_at
+timezone('UTC', m.created_at)
+
+-- define: due_at
+timezone('UTC', m.scheduled_at)
+
+-- define: claimed_at
+timezone('UTC', (SELECT c.created_at FROM "{schema}".solid_queue_claimed_executions AS c WHERE c.job_id = m.id))
+
+-- define: claimed_by
+(SELECT coalesce('process ' || c.process_id, 'no process') FROM "{schema}".solid_queue_claimed_executions AS c WHERE c.job_id = m.id)
+
+-- define: done_at
+timezone('UTC', coalesce(m.finished_at, (SELECT f.created_at FROM "{schema}"."{beside}" AS f WHERE f.job_id = m.id)))
+
+-- define: error
+(
+    SELECT concat_ws(': ', CAST(f.error AS jsonb) ->> 'exception_class', CAST(f.error AS jsonb) ->> 'message')
+    FROM "{schema}"."{beside}" AS f WHERE f.job_id = m.id
+)
+
+-- define: title
+m.class_name
+
+-- name: queues
+-- the names of at most 100 queues that have jobs in the table, each found by one step in the index on them
+WITH RECURSIVE met AS (
+    (SELECT j.queue_name AS name FROM "{schema}"."{table}" AS j ORDER BY j.queue_name LIMIT 1)
+    UNION ALL
+    SELECT (SELECT j.queue_name FROM "{schema}"."{table}" AS j WHERE j.queue_name > m.name ORDER BY j.queue_name LIMIT 1) AS name
+    FROM met AS m WHERE m.name IS NOT NULL
+)
+
+SELECT CAST(m.name AS text) AS name FROM met AS m WHERE m.name IS NOT NULL LIMIT 100;
+
+-- name: owners
+-- a row for each of the processes, as claimed_by names them: gone, alive or unknown, by its heartbeat
+-- It beats every minute; after process_alive_threshold (5 minutes unless set) its supervisor prunes it.
+SELECT
+    asked.session AS session,
+    CASE
+        WHEN p.id IS NULL THEN 'gone'
+        WHEN p.last_heartbeat_at >= timezone('UTC', now()) - interval '5 minutes' THEN 'alive'
+        WHEN p.last_heartbeat_at < timezone('UTC', now()) - make_interval(secs => greatest(300, CAST('{stuck_after_seconds}' AS double precision))) THEN 'gone'
+        ELSE 'unknown'
+    END AS owner
+FROM unnest(CAST(:sessions AS text[])) AS asked (session)
+LEFT JOIN "{schema}".solid_queue_processes AS p ON substring(asked.session FROM '^process ([0-9]+)$') = CAST(p.id AS text);
+
+-- name: kept_back
+-- a row for each of the chosen that is not requeued: its id, and why
+-- Job#dispatch asks the semaphore of its concurrency_key, whose limit only the job's class in Ruby knows.
+SELECT
+    CAST(m.id AS text) AS id,
+    'they have a concurrency_key, whose limit only Ruby knows: SolidQueue::FailedExecution.find_by(job_id: ID).retry' AS why
+FROM "{schema}"."{table}" AS m
+WHERE m.id = ANY(CAST(:keys AS bigint[])) AND m.concurrency_key IS NOT NULL;
+
+-- name: rule
+-- one row: why jobs cannot be made ready as it does it; null: they can
+SELECT
+    CASE
+        WHEN NOT has_table_privilege(CAST('"{schema}".solid_queue_ready_executions' AS regclass), 'INSERT')
+            THEN 'this login may not write into solid_queue_ready_executions'
+    END AS problem;
+
+-- name: make_ready
+-- one row: how many jobs, failed or claimed, have a ready execution again; the others stay
+-- Failed ones by FailedExecution#retry, claimed ones by ClaimedExecution#release, which asks no semaphore: its place in
+-- that is still its own. What is taken out is what nobody else has taken out meanwhile.
+WITH chosen AS MATERIALIZED (
+    SELECT
+        m.id,
+        m.queue_name,
+        m.priority,
+        m.concurrency_key
+    FROM "{schema}"."{table}" AS m
+    WHERE {at_places}
+),
+
+released AS (
+    DELETE FROM "{schema}".solid_queue_claimed_executions AS e USING chosen AS c
+    WHERE e.job_id = c.id
+    RETURNING e.job_id
+),
+
+retried AS (
+    DELETE FROM "{schema}"."{beside}" AS e USING chosen AS c
+    WHERE e.job_id = c.id AND c.concurrency_key IS NULL
+    RETURNING e.job_id
+),
+
+reset AS (
+    UPDATE "{schema}"."{table}" AS m
+    SET
+        arguments = CAST(
+            CAST(m.arguments AS jsonb) || jsonb_build_object('executions', 0, 'exception_executions', jsonb_build_object()) AS text
+        ),
+        updated_at = timezone('UTC', now())
+    FROM retried AS r
+    WHERE m.id = r.job_id
+),
+
+readied AS (
+    INSERT INTO "{schema}".solid_queue_ready_executions (job_id, queue_name, priority, created_at)
+    SELECT
+        c.id,
+        c.queue_name,
+        c.priority,
+        timezone('UTC', now())
+    FROM chosen AS c
+    WHERE c.id IN (SELECT r.job_id FROM released AS r UNION ALL SELECT t.job_id FROM retried AS t)
+    RETURNING 1 AS one
+)
+
+SELECT
+    (SELECT count(*) FROM released) + (SELECT count(*) FROM retried) AS taken_out,
+    (SELECT count(*) FROM readied) AS put_in;

@@ -1,0 +1,67 @@
+-- preset: Symfony Messenger 5 and later
+-- like: preset
+-- summary: One table for all queues; what was delivered comes back after redeliver_timeout.
+-- advice: Symfony Messenger's own table: messages of all queues lie in it until they are handled; what failed for
+--   good lies under the queue name of the failure transport. Adopt it, or one queue, to see what waits and what was
+--   delivered and since when.
+-- columns: id body headers queue_name created_at available_at delivered_at
+-- roles: id=id pushed_at=created_at due_at=available_at claimed_at=delivered_at status=delivered_at payload=body
+-- claims: expire
+-- no purge: Symfony Messenger deletes messages itself: bin/console messenger:failed:remove
+-- no release: Symfony Messenger delivers it again itself, redeliver_timeout (an hour unless set) after it was
+--   delivered, and has no other rule for it
+-- no requeue: Symfony Messenger keeps what failed under the queue name of its failure transport, and only its PHP can
+--   send it again: bin/console messenger:failed:retry
+--
+-- Read from Symfony 7.0 (Messenger/Bridge/Doctrine/Transport/Connection.php): available_at is there: ready, else
+-- scheduled (what failed waits so for its next try); delivered_at says that a worker has it, and nothing tells which, for
+-- redeliver_timeout (an hour unless set): then it is ready again, by itself. What ended is deleted; the failure
+-- transport is one more queue_name. Times have no zone, and are UTC (before Symfony 6 PHP's own zone).
+
+-- define: part
+m.queue_name = '{only}'
+
+-- define: is_left
+-- nobody has it, or for longer than redeliver_timeout
+(m.delivered_at IS NULL OR m.delivered_at < timezone('UTC', now()) - interval '1 hour')
+
+-- define: is_ready
+-- As its own getMessageCount counts.
+{is_left} AND m.available_at <= timezone('UTC', now()) AND {in_part}
+
+-- define: is_scheduled
+{is_left} AND m.available_at > timezone('UTC', now()) AND {in_part}
+
+-- define: is_claimed
+m.delivered_at >= timezone('UTC', now()) - interval '1 hour' AND {in_part}
+
+-- define: is_stuck
+-- However long its worker has been at it: it comes back by itself.
+false
+
+-- define: pushed_at
+timezone('UTC', m.created_at)
+
+-- define: due_at
+timezone('UTC', m.available_at)
+
+-- define: claimed_at
+timezone('UTC', m.delivered_at)
+
+-- define: title
+replace(substring(m.headers FROM '"type":"([^"]+)"'), E'\\\\', E'\\')
+
+-- define: found_beside
+-- There is no other table.
+CAST(c.relname AS text)
+
+-- name: queues
+-- the names of at most 100 queues that have messages in the table, each found by one step in the index on them
+WITH RECURSIVE met AS (
+    (SELECT j.queue_name AS name FROM "{schema}"."{table}" AS j ORDER BY j.queue_name LIMIT 1)
+    UNION ALL
+    SELECT (SELECT j.queue_name FROM "{schema}"."{table}" AS j WHERE j.queue_name > m.name ORDER BY j.queue_name LIMIT 1) AS name
+    FROM met AS m WHERE m.name IS NOT NULL
+)
+
+SELECT CAST(m.name AS text) AS name FROM met AS m WHERE m.name IS NOT NULL LIMIT 100;

@@ -1,0 +1,77 @@
+"""Verbs over a fleet: an answer for each connection, whatever becomes of the others."""
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+
+from tests.cli.calls import Console, call
+from tests.cli.conftest import Install
+
+
+@pytest.fixture
+def fleet(console: Console, tmp_path: Path) -> dict[str, str]:
+    """The configuration of one: twice the same server, and a host where nobody listens."""
+    at = make_url(console.url)
+    url = f"postgresql+psycopg://{at.username}@{{host}}/{at.database}"
+    hosts = [f"127.0.0.1:{at.port}", f"localhost:{at.port}", "127.0.0.1:1"]
+    file = tmp_path / "config.toml"
+    file.write_text(f'[fleets.shops]\nurl = "{url}"\npassword = "${{env:PW}}"\nhosts = {hosts}\n')
+    return {"DBQ_CONFIG": str(file), "PW": str(at.password)}
+
+
+def test_each_connection_is_answered_for(
+    console: Console, install: Install, fleet: dict[str, str]
+) -> None:
+    queue = install("claim")
+    console.done("push", queue, "one")
+    words = ("status", queue, "--fleet", "shops", "--json")
+    answer = call(*words, environment=fleet)
+    assert answer.status == 3
+    first, second, dead = answer.json["connections"]
+    for one in (first, second):
+        assert one["exit"] == 0
+        assert [(row["queue"], row["ready"]) for row in one["queues"]] == [(queue, 1)]
+    assert [one["profile"].partition("/")[0] for one in (first, second, dead)] == ["shops"] * 3
+    assert dead["exit"] == 3
+    assert "refused" in dead["error"]["why"]
+    text = call(*words[:-1], environment=fleet)
+    assert text.text.count(f"  {queue} ") == 2
+    assert "shops/127.0.0.1:1:\n  " in text.text
+
+
+@pytest.mark.parametrize(
+    ("words", "statuses"),
+    [
+        (("check", "--max-depth", "0"), [1, 1, 3]),
+        (("doctor", "--idle-for", "0s"), [0, 0, 3]),
+    ],
+)
+def test_exit_statuses_of_each(
+    console: Console,
+    install: Install,
+    fleet: dict[str, str],
+    words: tuple[str, ...],
+    statuses: list[int],
+) -> None:
+    queue = install("claim")
+    console.done("push", queue, "one")
+    answer = call(words[0], queue, *words[1:], "--group", "shops", "--json", environment=fleet)
+    assert [one["exit"] for one in answer.json["connections"]] == statuses
+    assert answer.status == 3
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("status", "--watch", "--fleet", "shops"),
+        ("check", "--plugin", "--group", "shops"),
+        ("doctor", "x", "--fix", "--fleet", "shops"),
+        ("status", "--fleet", "shops", "--group", "shops"),
+        ("status", "--fleet", "shops", "--profile", "a"),
+        ("status", "--fleet", "none"),
+    ],
+)
+def test_wrong_use(words: tuple[str, ...], fleet: dict[str, str]) -> None:
+    answer = call(*words, environment=fleet)
+    assert (answer.status, answer.out) == (2, b"")

@@ -1,0 +1,176 @@
+"""Tables like those of libraries that no registry at hand has: written here after their migrations.
+
+What is proven on them is what the console reads and writes, not what the libraries do there.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tests.servers import connect
+
+RIVER = """
+CREATE TYPE river_job_state AS ENUM (
+    'available', 'cancelled', 'completed', 'discarded', 'pending', 'retryable', 'running',
+        'scheduled'
+);
+CREATE TABLE river_queue (name text PRIMARY KEY, metadata jsonb, paused_at timestamptz,
+    updated_at timestamptz);
+CREATE TABLE river_job (
+    id bigserial PRIMARY KEY,
+    state river_job_state NOT NULL DEFAULT 'available',
+    attempt smallint NOT NULL DEFAULT 0, max_attempts smallint NOT NULL DEFAULT 1,
+    attempted_at timestamptz, created_at timestamptz NOT NULL DEFAULT now(),
+    finalized_at timestamptz, scheduled_at timestamptz NOT NULL DEFAULT now(),
+    priority smallint NOT NULL DEFAULT 1, args jsonb NOT NULL DEFAULT '{}',
+    attempted_by text[], errors jsonb[], kind text NOT NULL DEFAULT 'send',
+        metadata jsonb NOT NULL DEFAULT '{}',
+    queue text NOT NULL DEFAULT 'default', tags varchar(255)[] NOT NULL DEFAULT '{}',
+    unique_key bytea, unique_states bit(8),
+    CHECK ((finalized_at IS NOT NULL) = (state IN ('cancelled', 'completed', 'discarded')))
+);
+CREATE INDEX ON river_job (state, queue, priority, scheduled_at, id);
+CREATE FUNCTION river_job_state_in_bitmask(bitmask bit(8),
+    state river_job_state) RETURNS boolean IMMUTABLE LANGUAGE sql AS $$
+    SELECT get_bit(bitmask, array_position(
+        '{scheduled,running,retryable,pending,discarded,completed,cancelled,available}'::text[],
+            state::text
+    ) - 1) = 1
+$$;
+CREATE UNIQUE INDEX ON river_job (unique_key)
+    WHERE unique_key IS NOT NULL AND unique_states IS NOT NULL AND
+        river_job_state_in_bitmask(unique_states, state);
+"""
+"""Its migrations 002 to 006."""
+RIVER_TAKES = """
+UPDATE river_job SET state = 'running', attempt = attempt + 1, attempted_at = now(),
+    attempted_by = array_append(attempted_by, 'client')
+WHERE id = ANY(ARRAY(
+    SELECT id FROM river_job WHERE state = 'available' AND scheduled_at <= now()
+    ORDER BY priority, scheduled_at, id LIMIT 5 FOR UPDATE SKIP LOCKED
+)) RETURNING id
+"""
+RIVER_ENDS = """
+UPDATE river_job SET state = 'completed', finalized_at = now()
+WHERE id = ANY(%s) AND state = 'running'
+"""
+SOLID_QUEUE = """
+CREATE TABLE solid_queue_jobs (
+    id bigserial PRIMARY KEY, queue_name varchar NOT NULL DEFAULT 'mail',
+        class_name varchar NOT NULL DEFAULT 'SendJob',
+    arguments text, priority integer NOT NULL DEFAULT 0, active_job_id varchar,
+        scheduled_at timestamp(6),
+    finished_at timestamp(6), concurrency_key varchar,
+    created_at timestamp(6) NOT NULL DEFAULT timezone('UTC', now()),
+        updated_at timestamp(6) NOT NULL DEFAULT now()
+);
+CREATE INDEX ON solid_queue_jobs (queue_name, finished_at);
+CREATE INDEX ON solid_queue_jobs (finished_at);
+CREATE TABLE solid_queue_processes (
+    id bigserial PRIMARY KEY, kind varchar NOT NULL DEFAULT 'Worker',
+        last_heartbeat_at timestamp(6) NOT NULL
+);
+CREATE TABLE solid_queue_ready_executions (
+    id bigserial PRIMARY KEY,
+        job_id bigint NOT NULL UNIQUE REFERENCES solid_queue_jobs ON DELETE CASCADE,
+    created_at timestamp(6) NOT NULL, queue_name varchar NOT NULL,
+        priority integer NOT NULL DEFAULT 0
+);
+CREATE TABLE solid_queue_scheduled_executions (LIKE solid_queue_ready_executions INCLUDING ALL,
+    scheduled_at timestamp(6));
+CREATE TABLE solid_queue_blocked_executions (LIKE solid_queue_ready_executions INCLUDING ALL,
+    concurrency_key varchar);
+CREATE TABLE solid_queue_claimed_executions (
+    id bigserial PRIMARY KEY,
+        job_id bigint NOT NULL UNIQUE REFERENCES solid_queue_jobs ON DELETE CASCADE,
+    process_id bigint, created_at timestamp(6) NOT NULL
+);
+CREATE TABLE solid_queue_failed_executions (
+    id bigserial PRIMARY KEY,
+        job_id bigint NOT NULL UNIQUE REFERENCES solid_queue_jobs ON DELETE CASCADE,
+    error text, created_at timestamp(6) NOT NULL
+);
+"""
+"""Its queue_schema.rb."""
+SOLID_QUEUE_TAKES = """
+WITH taken AS (
+    DELETE FROM solid_queue_ready_executions WHERE id = ANY(ARRAY(
+        SELECT id FROM solid_queue_ready_executions ORDER BY priority,
+            job_id LIMIT 5 FOR UPDATE SKIP LOCKED
+    )) RETURNING job_id
+)
+INSERT INTO solid_queue_claimed_executions (job_id, process_id, created_at)
+SELECT job_id, 1, timezone('UTC', now()) FROM taken RETURNING job_id
+"""
+SOLID_QUEUE_ENDS = """
+WITH ended AS (DELETE FROM solid_queue_claimed_executions WHERE job_id = ANY(%s) RETURNING job_id)
+UPDATE solid_queue_jobs SET finished_at = timezone('UTC',
+    now()) WHERE id IN (SELECT job_id FROM ended)
+"""
+HANGFIRE = """
+CREATE TABLE job (
+    id bigserial PRIMARY KEY, stateid bigint, statename text,
+        invocationdata jsonb NOT NULL DEFAULT '{"Method": "Send"}',
+    arguments jsonb NOT NULL DEFAULT '[]', createdat timestamptz NOT NULL DEFAULT now(),
+        expireat timestamptz, updatecount integer
+);
+CREATE INDEX ON job (statename) INCLUDE (id) WHERE statename IS NOT NULL;
+CREATE TABLE state (
+    id bigserial PRIMARY KEY, jobid bigint NOT NULL REFERENCES job ON DELETE CASCADE,
+        name text NOT NULL, reason text,
+    createdat timestamptz NOT NULL DEFAULT now(), data jsonb, updatecount integer
+);
+CREATE INDEX ON state (jobid);
+CREATE TABLE jobqueue (id bigserial PRIMARY KEY, jobid bigint NOT NULL, queue text NOT NULL,
+    fetchedat timestamptz);
+CREATE TABLE server (id text PRIMARY KEY, data jsonb, lastheartbeat timestamptz NOT NULL);
+"""
+"""Hangfire.PostgreSql's Install.v3.sql to v23.sql."""
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """A library's tables in one schema."""
+
+    url: str
+    schema: str
+
+    def install(self, tables: str) -> None:
+        with connect(self.url) as connection:
+            connection.execute(f'CREATE SCHEMA "{self.schema}"'.encode())
+        self.run(tables)
+
+    def run(self, script: str) -> None:
+        """SQL, with its schema first on the path."""
+        with connect(self.url) as connection:
+            connection.execute(f'SET search_path = "{self.schema}", public'.encode())
+            connection.execute(script.encode())
+
+    def rows(self, query: str) -> list[Any]:
+        with connect(self.url) as connection:
+            connection.execute(f'SET search_path = "{self.schema}", public'.encode())
+            return connection.execute(query.encode()).fetchall()
+
+    @contextmanager
+    def working(self, takes: str, ends: str, ran: Callable[[int], None]) -> Iterator[None]:
+        """A worker takes and ends what is there, by statements like its library's own."""
+        over = threading.Event()
+
+        def loop() -> None:
+            with connect(self.url) as connection:
+                connection.execute(f'SET search_path = "{self.schema}", public'.encode())
+                while not over.wait(0.02):
+                    taken = [row[0] for row in connection.execute(takes.encode()).fetchall()]
+                    for job in taken:
+                        ran(job)
+                    connection.execute(ends.encode(), [taken])
+
+        thread = threading.Thread(target=loop)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join(60)

@@ -1,0 +1,162 @@
+"""Queues of libraries that Debian has: their own code makes and ends jobs,
+the console tells the same."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.cli.calls import Console
+from tests.contract.at_work_debian import delayed_job, laravel, symfony
+from tests.servers import Server, fresh_database, value, wait_until
+
+STATES = ("ready", "scheduled", "claimed", "stuck", "errors", "done")
+
+
+@pytest.fixture
+def console(server: Server) -> Iterator[Console]:
+    """The command line on a database of this test."""
+    with fresh_database(server.url) as url:
+        yield Console(url)
+
+
+def figures(console: Console, name: str) -> dict[str, Any]:
+    (found,) = console.done("status", name, "--json").json["queues"]
+    assert not found["problem"]
+    return {one: found[one] for one in STATES}
+
+
+def counts(*figures_: int | None) -> dict[str, int | None]:
+    return dict(zip(STATES, figures_, strict=True))
+
+
+def discovered(console: Console, preset: str) -> list[str]:
+    (found,) = console.done("discover", "--json").json["found"]
+    assert found["preset"] == preset
+    queues: list[str] = found["queues"]
+    return queues
+
+
+def test_delayed_job(console: Console) -> None:
+    theirs = delayed_job(console.url)
+    theirs.need()
+    theirs.run("CREATE TABLE public.ran (n integer)")
+    own = theirs.do(
+        """
+        migrate
+        2.times { |n| Delayed::Job.enqueue Send.new(n, true), queue: "mail" }
+        Delayed::Worker.new(quiet: true).work_off
+        4.times { |n| Delayed::Job.enqueue Send.new(n, false), queue: "mail" }
+        Delayed::Job.enqueue Send.new(9, false), queue: "report", run_at: Time.now + 3600
+        Delayed::Job.reserve(Delayed::Worker.new)
+        tell Delayed::Job.ready_to_run("nobody", Delayed::Worker.max_run_time).count
+        """
+    )
+    assert discovered(console, "delayed-job") == ["mail", "report"]
+    console.done("adopt", "jobs", "--preset", "delayed-job")
+    console.done("adopt", "mail", "--preset", "delayed-job", "--queue", "mail")
+    assert figures(console, "jobs") == counts(own, 1, 1, 0, 2, None)
+    assert figures(console, "mail") == counts(own, 0, 1, 0, 2, None)
+    (group,) = console.done("errors", "jobs", "--json").json["groups"]
+    assert (group["count"], group["sample"].startswith("no host")) == (2, True)
+    answer = console("requeue", "jobs", "--yes")
+    assert (answer.status, "failed_at" in answer.err) == (4, True)
+    (claim,) = console.done("messages", "jobs", "--state", "claimed", "--json").json["messages"]
+    assert claim["claimed_by"].startswith("host:")
+    console.done("release", "jobs", "--force", "--yes")
+    theirs.do("Delayed::Worker.new(quiet: true).work_off")
+    assert value(console.url, "SELECT string_agg(n::text, ' ' ORDER BY n) FROM ran") == "0 1 2 3"
+
+
+def test_what_a_killed_worker_of_delayed_job_left_is_run_once_under_others(
+    console: Console,
+) -> None:
+    theirs = delayed_job(console.url)
+    theirs.need()
+    theirs.run("CREATE TABLE public.ran (n integer)")
+    theirs.do("migrate; 40.times { |n| Delayed::Job.enqueue Send.new(n, false) }")
+    theirs.leave(
+        """
+        30.times { |n| worker = Delayed::Worker.new; worker.name = "thread #{n}";
+            Delayed::Job.reserve(worker) }
+        tell 1; sleep 100
+        """
+    )
+    theirs.run(
+        "UPDATE delayed_jobs SET locked_at = locked_at - interval '1 h' WHERE locked_at IS NOT NULL"
+    )
+    console.done("adopt", "jobs", "--preset", "delayed-job")
+    assert figures(console, "jobs") == counts(10, 0, 30, 30, 0, None)
+    worker = "Delayed::Worker.sleep_delay = 0.1; tell 1; Delayed::Worker.new(quiet: true).start"
+    with theirs.process(worker), theirs.process(worker):
+        console.done("release", "jobs", "--unknown", "--yes")
+        left = "SELECT count(*) FROM their_ruby.delayed_jobs"
+        wait_until(lambda: value(console.url, left) == 0, "its workers ran what was released")
+    assert value(console.url, "SELECT count(*) || ' ' || count(DISTINCT n) FROM ran") == "40 40"
+
+
+def test_laravel(console: Console) -> None:
+    theirs = laravel(console.url)
+    theirs.need()
+    ready, scheduled, claimed = theirs.do(
+        """
+        migrate();
+        for ($n = 0; $n < 5; $n++) $queue->push("Send", ["n" => $n], "mail");
+        $queue->later(3600, "Send", ["n" => 7], "mail"); $queue->push("Report", [], "report");
+        for ($n = 0; $n < 2; $n++) $queue->pop("mail");
+        $of = fn () => $capsule->getConnection()->table("jobs")->where("queue", "mail");
+        tell([$queue->size("mail") - 3, $of()->where("available_at", ">", time())->count(),
+            $of()->whereNotNull("reserved_at")->count()]);
+        """
+    )
+    assert discovered(console, "laravel") == ["mail", "report"]
+    console.done("adopt", "jobs", "--preset", "laravel")
+    console.done("adopt", "mail", "--preset", "laravel", "--queue", "mail")
+    assert figures(console, "mail") == counts(ready, scheduled, claimed, 0, None, None)
+    assert figures(console, "jobs") == counts(4, 1, 2, 0, None, None)
+    answer = console("requeue", "jobs", "--yes")
+    assert (answer.status, "queue:retry" in answer.err) == (4, True)
+    theirs.run("UPDATE jobs SET reserved_at = reserved_at - 3600 WHERE reserved_at IS NOT NULL")
+    assert figures(console, "mail")["stuck"] == 2
+    console.done("release", "mail", "--unknown", "--yes")
+    taken = theirs.do(
+        """
+        $taken = [];
+        while ($job = $queue->pop("mail")) $taken[] = [$job->payload()["data"]["n"],
+            $job->attempts()];
+        tell($taken);
+        """
+    )
+    assert sorted(taken) == [[0, 2], [1, 2], [2, 1], [3, 1], [4, 1]]
+
+
+def test_symfony(console: Console) -> None:
+    theirs = symfony(console.url)
+    theirs.need()
+    own = theirs.do(
+        r"""
+        $mail = transport("mail"); $mail->setup();
+        for ($n = 0; $n < 5; $n++) $mail->send("{\"n\": $n}", ["type" => "App\Send"]);
+        $mail->send("{}", ["type" => "App\Send"], 3600000); transport("failed")->send("{}",
+            ["type" => "App\Send"]);
+        $mail->get(); $mail->ack($mail->get()["id"]);
+        tell($mail->getMessageCount());
+        """
+    )
+    assert discovered(console, "symfony") == ["failed", "mail"]
+    console.done("adopt", "mail", "--preset", "symfony", "--queue", "mail")
+    console.done("adopt", "all", "--preset", "symfony")
+    assert figures(console, "mail") == counts(own, 1, 1, 0, None, None)
+    assert figures(console, "all")["ready"] == own + 1
+    (claim,) = console.done("messages", "mail", "--state", "claimed", "--json").json["messages"]
+    assert claim["title"] == "App\\Send"
+    for verb, words in {
+        "release": "redeliver_timeout",
+        "requeue": "messenger:failed:retry",
+    }.items():
+        answer = console(verb, "mail", "--yes")
+        assert (answer.status, words in answer.err) == (4, True)
+    theirs.run("UPDATE messenger_messages SET delivered_at = delivered_at - interval '2 h'")
+    assert figures(console, "mail")["ready"] == theirs.do(
+        'tell(transport("mail")->getMessageCount());'
+    )

@@ -1,0 +1,150 @@
+"""Oban's own jobs: its statements make and end them, and the console tells the same."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.cli.calls import Console
+from tests.contract.at_work_oban import ObanAtWork, installed
+from tests.servers import Server, fresh_database, value, wait_until
+
+STATES = ("ready", "scheduled", "claimed", "stuck", "errors", "done")
+JOBS = "their_oban.oban_jobs"
+
+
+@pytest.fixture
+def console(server: Server) -> Iterator[Console]:
+    """The command line on a database of this test."""
+    with fresh_database(server.url) as url:
+        yield Console(url)
+
+
+@pytest.fixture
+def oban(console: Console, pytestconfig: pytest.Config) -> ObanAtWork:
+    return ObanAtWork(console.url, installed(pytestconfig.cache.mkdir("oban")))
+
+
+def figures(console: Console, name: str) -> dict[str, Any]:
+    (found,) = console.done("status", name, "--json").json["queues"]
+    assert not found["problem"]
+    return {one: found[one] for one in STATES}
+
+
+def filled(oban: ObanAtWork) -> None:
+    oban.insert("mail", 7)
+    oban.insert("mail", 2, later=True)
+    oban.insert("report", 3)
+    producer = oban.begin("mail")
+    first, second, third = producer.fetch(3)
+    producer.end(first, "completed")
+    producer.end(second, "discarded", "no host 8")
+    oban.ask("cancel_many_jobs", ids=[producer.fetch(1)[0][0]])
+    oban.ask("cancel_many_jobs", ids=oban.insert("mail", 1))
+    assert third[1] == "executing"
+
+
+def test_its_jobs_are_told_as_it_counts_them(console: Console, oban: ObanAtWork) -> None:
+    oban.install()
+    filled(oban)
+    (found,) = console.done("discover", "--json").json["found"]
+    assert (found["preset"], found["queues"]) == ("oban", ["mail", "report"])
+    for name, words in (
+        ("jobs", []),
+        ("mail", ["--queue", "mail"]),
+        ("report", ["--queue", "report"]),
+    ):
+        console.done("adopt", name, "--preset", "oban", *words)
+    theirs: Counter[tuple[str, str]] = Counter()
+    every = ["available", "scheduled", "retryable", "executing", "discarded", "completed"]
+    for state, queue, number in oban.ask("count_jobs", states=every):
+        theirs[queue, state] += number
+        theirs["jobs", state] += number
+    for name in ("jobs", "mail", "report"):
+        assert figures(console, name) == {
+            "ready": theirs[name, "available"],
+            "scheduled": theirs[name, "scheduled"] + theirs[name, "retryable"],
+            "claimed": theirs[name, "executing"],
+            "stuck": 0,
+            "errors": theirs[name, "discarded"],
+            "done": theirs[name, "completed"],
+        }
+    assert theirs["jobs", "executing"] == 2
+    (group,) = console.done("errors", "mail", "--json").json["groups"]
+    assert (group["count"], group["sample"]) == (1, "no host 8")
+
+
+def test_what_was_discarded_is_retried_once_each_under_its_workers(
+    console: Console, oban: ObanAtWork
+) -> None:
+    oban.install()
+    jobs = oban.insert("mail", 60)
+    producer = oban.begin("mail")
+    for job in producer.fetch(60):
+        producer.end(job, "discarded", "no host")
+    console.done("adopt", "jobs", "--preset", "oban")
+    ran: Counter[int] = Counter()
+    guard = threading.Lock()
+
+    def work(job: int) -> None:
+        with guard:
+            ran[job] += 1
+
+    left = f"SELECT count(*) FROM {JOBS} WHERE state <> 'completed'"
+    with oban.working("mail", work), oban.working("mail", work):
+        console.done("requeue", "jobs", "--yes")
+        wait_until(lambda: value(console.url, left) == 0, "its workers ran what was retried")
+    assert ran == Counter(jobs)
+    assert value(console.url, f"SELECT max(attempt) FROM {JOBS}") == 2
+
+
+def test_what_a_dead_producer_left_is_rescued_and_no_other(
+    console: Console, oban: ObanAtWork
+) -> None:
+    oban.install()
+    oban.insert("mail", 6)
+    oban.run("UPDATE oban_jobs SET max_attempts = 5 WHERE id % 3 > 0")
+    dead, alive = oban.begin("mail"), oban.begin("mail")
+    left = [job[0] for job in dead.fetch(3)]
+    alive.fetch(3)
+    oban.run("UPDATE oban_jobs SET attempted_at = attempted_at - interval '1 h'")
+    oban.ask("delete_producer", uuid=dead.uuid)
+    console.done("adopt", "jobs", "--preset", "oban")
+    assert figures(console, "jobs")["stuck"] == 6
+    (examined,) = console("doctor", "jobs", "--json").json["queues"]
+    assert "claims_gone" in {one["code"] for one in examined["findings"]}
+    plan = console.done("release", "jobs", "--dry-run").text
+    assert "skipped: 3 their owner is alive" in plan
+    console.done("release", "jobs", "--yes")
+    told = f"SELECT string_agg(id || ' ' || state, ', ' ORDER BY id) FROM {JOBS} WHERE id < 4"
+    assert value(console.url, told) == "1 available, 2 available, 3 discarded"
+    assert left == [1, 2, 3]
+    assert value(console.url, f"SELECT meta ->> 'rescued' FROM {JOBS} WHERE id = 1") == "1"
+
+
+def test_elixirs_tables_are_told_and_acted_on_too(console: Console, oban: ObanAtWork) -> None:
+    oban.install(elixir=True)
+    oban.insert("mail", 3)
+    oban.run(
+        """
+        UPDATE oban_jobs SET state = 'executing', attempt = 1, attempted_at = timezone('UTC',
+            now() - interval '1 h'),
+            attempted_by = '{node@host,uuid}' WHERE id = 1;
+        UPDATE oban_jobs SET state = 'discarded', attempt = 1, discarded_at = timezone('UTC',
+            now()),
+            errors = ARRAY['{"attempt": 1, "at": "2026-01-01T00:00:00Z",
+                "error": "no host 9"}']::jsonb[] WHERE id = 2;
+        """
+    )
+    console.done("adopt", "jobs", "--preset", "oban")
+    counts = {"ready": 1, "scheduled": 0, "claimed": 1, "stuck": 1, "errors": 1, "done": 0}
+    assert figures(console, "jobs") == counts
+    (error,) = console.done("messages", "jobs", "--state", "error", "--json").json["messages"]
+    assert error["error"] == "no host 9"
+    console.done("requeue", "jobs", "--yes")
+    assert value(console.url, f"SELECT meta FROM {JOBS} WHERE id = 2") == {}
+    assert console("release", "jobs", "--dry-run", "--json").json["plan"]["count"] == 0
+    console.done("release", "jobs", "--unknown", "--yes")
+    assert figures(console, "jobs") == counts | {"ready": 2, "claimed": 0, "stuck": 0}

@@ -1,0 +1,142 @@
+"""pg-boss's own jobs: its workers make and end them, and the console tells the same."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.cli.calls import Console
+from tests.contract.at_work_graphile import installed
+from tests.contract.at_work_pg_boss import PgBossAtWork
+from tests.servers import Server, fresh_database, value, wait_until
+
+STATES = ("ready", "scheduled", "claimed", "stuck", "errors", "done")
+JOB = '"their_boss".job'
+_MADE = """
+for (const name of ["mail", "report"]) await boss.createQueue(name, { retryLimit: 0,
+    partition: name === "mail" });
+for (let n = 0; n < 4; n++) await boss.send("mail", { n });
+for (const job of await boss.fetch("mail", { batchSize: 2 })) await boss.fail("mail", job.id,
+    new Error("no host " + job.data.n));
+for (const job of await boss.fetch("mail", { batchSize: 1 })) await boss.complete("mail", job.id);
+await boss.send("mail", { n: 5 }, { startAfter: 3600 });
+await boss.cancel("mail", await boss.send("mail", { n: 6 }));
+for (let n = 0; n < 5; n++) await boss.send("report", { n });
+"""
+
+
+@pytest.fixture
+def console(server: Server) -> Iterator[Console]:
+    """The command line on a database of this test."""
+    with fresh_database(server.url) as url:
+        yield Console(url)
+
+
+@pytest.fixture
+def boss(console: Console, pytestconfig: pytest.Config) -> PgBossAtWork:
+    return PgBossAtWork(
+        console.url, installed(pytestconfig.cache.mkdir("graphile-worker"), "pg-boss")
+    )
+
+
+def figures(console: Console, name: str) -> dict[str, Any]:
+    (found,) = console.done("status", name, "--json").json["queues"]
+    assert not found["problem"]
+    return {one: found[one] for one in STATES}
+
+
+def theirs(boss: PgBossAtWork, queue: str) -> dict[str, int]:
+    """Its own count."""
+    told = boss.do(f"return (await boss.getQueueStats('{queue}'))[0]")
+    names = {
+        "ready": "readyCount",
+        "scheduled": "deferredCount",
+        "claimed": "activeCount",
+        "errors": "failedCount",
+    }
+    return {ours: told[name] for ours, name in names.items()}
+
+
+def test_its_jobs_are_found_told_as_they_are_and_a_killed_workers_released(
+    console: Console, boss: PgBossAtWork
+) -> None:
+    boss.do(_MADE)
+    left = boss.leave("report")
+    (found,) = console.done("discover", "--json").json["found"]
+    assert (found["preset"], found["table"], found["queues"]) == (
+        "pg-boss",
+        "job",
+        ["mail", "report"],
+    )
+    console.done("adopt", "jobs", "--preset", "pg-boss")
+    console.done("adopt", "mail", "--preset", "pg-boss", "--queue", "mail")
+    console.done("adopt", "report", "--preset", "pg-boss", "--queue", "report")
+    for name in ("mail", "report"):
+        own = theirs(boss, name)
+        assert {one: figures(console, name)[one] for one in own} == own
+    assert figures(console, "jobs") == {
+        "ready": 3,
+        "scheduled": 1,
+        "claimed": 3,
+        "stuck": 0,
+        "errors": 2,
+        "done": 1,
+    }
+    (group,) = console.done("errors", "mail", "--json").json["groups"]
+    assert (group["count"], group["sample"].startswith("no host")) == (2, True)
+    assert console("release", "report", "--dry-run", "--json").json["plan"]["count"] == 0
+    boss.run(
+        """
+        UPDATE job SET heartbeat_on = now() - interval '1 h', started_on = now() - interval '1 h'
+        WHERE state = 'active'
+        """
+    )
+    assert figures(console, "report")["stuck"] == 3
+    console.done("release", "report", "--unknown", "--yes")
+    assert figures(console, "report") == {
+        "ready": 5,
+        "scheduled": 0,
+        "claimed": 0,
+        "stuck": 0,
+        "errors": 0,
+        "done": 0,
+    }
+    again = boss.do(
+        """
+        const jobs = await boss.fetch("report", { batchSize: 9 });
+        return jobs.map((job) => [job.id, job.retryCount]);
+        """
+    )
+    assert {job for job, _ in again} >= set(left)
+    assert {count for _, count in again} == {0}
+
+
+def test_what_failed_is_retried_once_each_under_its_workers(
+    console: Console, boss: PgBossAtWork
+) -> None:
+    boss.do(
+        """
+        await boss.createQueue("mail", { retryLimit: 0 });
+        await boss.createQueue("other", { retryLimit: 0, policy: "exclusive" });
+        for (let n = 0; n < 60; n++) await boss.send("mail", { n });
+        for (const job of await boss.fetch("mail", { batchSize: 60 })) await boss.fail("mail",
+            job.id, "no host");
+        for (let n = 0; n < 3; n++) {
+            await boss.send("other", { n }, { singletonKey: "one" });
+            for (const job of await boss.fetch("other")) if (n < 2) await boss.fail("other",
+                job.id, "no host");
+        }
+        """
+    )
+    boss.run("CREATE TABLE public.ran (id uuid, pid integer); GRANT ALL ON ran TO PUBLIC")
+    console.done("adopt", "jobs", "--preset", "pg-boss")
+    with boss.working("mail"), boss.working("mail"):
+        done = console.done("requeue", "jobs", "--yes").text
+        assert "policy lets only one job" in done
+        left = f"SELECT count(*) FROM {JOB} WHERE name = 'mail' AND state <> 'completed'"
+        wait_until(lambda: value(console.url, left) == 0, "its workers ran what was retried")
+    assert value(console.url, "SELECT count(*) FROM ran") == 60
+    assert value(console.url, "SELECT count(DISTINCT id) FROM ran") == 60
+    assert figures(console, "jobs")["errors"] == 2
+    console.done("release", "jobs", "--force", "--yes")
+    assert figures(console, "jobs")["ready"] == 1

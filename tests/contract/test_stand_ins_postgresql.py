@@ -1,0 +1,230 @@
+"""Queues of libraries that cannot be run here: read and acted on, on tables like theirs."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.cli.calls import Console
+from tests.contract import stand_in
+from tests.contract.stand_in import HANGFIRE, RIVER, SOLID_QUEUE, StandIn
+from tests.servers import Server, fresh_database, wait_until
+
+STATES = ("ready", "scheduled", "claimed", "stuck", "errors", "done")
+
+
+@pytest.fixture
+def console(server: Server) -> Iterator[Console]:
+    """The command line on a database of this test."""
+    with fresh_database(server.url) as url:
+        yield Console(url)
+
+
+@pytest.fixture
+def theirs(console: Console) -> StandIn:
+    return StandIn(console.url, "Theirs")
+
+
+def figures(console: Console, name: str) -> dict[str, Any]:
+    (found,) = console.done("status", name, "--json").json["queues"]
+    assert not found["problem"]
+    return {one: found[one] for one in STATES}
+
+
+def counts(*figures_: int | None) -> dict[str, int | None]:
+    return dict(zip(STATES, figures_, strict=True))
+
+
+def error_of(console: Console, name: str) -> str:
+    (group,) = console.done("errors", name, "--json").json["groups"]
+    return str(group["sample"])
+
+
+def test_river(console: Console, theirs: StandIn) -> None:
+    theirs.install(RIVER)
+    theirs.run(
+        """
+        INSERT INTO river_queue (name) VALUES ('mail'), ('report');
+        INSERT INTO river_job (queue) SELECT 'mail' FROM generate_series(1, 4);
+        INSERT INTO river_job (queue, state, scheduled_at) VALUES ('mail', 'scheduled',
+            now() + interval '1 h');
+        INSERT INTO river_job (queue, state, attempt, errors, finalized_at, unique_key,
+            unique_states)
+        SELECT 'report', 'discarded', 1, ARRAY['{"error": "no host 7"}'::jsonb], now(), 'one',
+            B'11110101'
+        FROM generate_series(1, 2);
+        INSERT INTO river_job (queue, state, attempted_at, attempted_by)
+        VALUES ('report', 'running', now() - interval '1 h', '{old,new}');
+        INSERT INTO river_job (queue, state, finalized_at) VALUES ('mail', 'completed', now()),
+            ('mail', 'cancelled', now());
+        """
+    )
+    (found,) = console.done("discover", "--json").json["found"]
+    assert (found["preset"], found["queues"]) == ("river", ["mail", "report"])
+    console.done("adopt", "jobs", "--preset", "river")
+    console.done("adopt", "mail", "--preset", "river", "--queue", "mail")
+    assert figures(console, "jobs") == counts(4, 1, 1, 1, 2, 1)
+    assert figures(console, "mail") == counts(4, 1, 0, 0, 0, 1)
+    (claim,) = console.done("messages", "jobs", "--state", "claimed", "--json").json["messages"]
+    assert claim["claimed_by"] == "new"
+    assert error_of(console, "jobs") == "no host 7"
+    refused = console("release", "jobs", "--yes")
+    assert (refused.status, "JobRescuer" in refused.err) == (4, True)
+    done = console.done("requeue", "jobs", "--yes").text
+    assert "unique_key" in done
+    assert figures(console, "jobs") == counts(5, 1, 1, 1, 1, 1)
+
+
+def test_solid_queue(console: Console, theirs: StandIn) -> None:
+    theirs.install(SOLID_QUEUE)
+    theirs.run(
+        """
+        INSERT INTO solid_queue_jobs (arguments) SELECT '{"executions": 3,
+            "arguments": [7]}' FROM generate_series(1, 10);
+        UPDATE solid_queue_jobs SET queue_name = 'report' WHERE id > 8;
+        UPDATE solid_queue_jobs SET concurrency_key = 'one' WHERE id IN (5, 8);
+        INSERT INTO solid_queue_ready_executions (job_id, queue_name, created_at) SELECT id,
+            queue_name, created_at FROM solid_queue_jobs WHERE id IN (1, 2, 9);
+        INSERT INTO solid_queue_scheduled_executions (job_id, queue_name, created_at) VALUES (3,
+            'mail', now());
+        INSERT INTO solid_queue_blocked_executions (job_id, queue_name, created_at) VALUES (8,
+            'mail', now());
+        INSERT INTO solid_queue_failed_executions (job_id, error, created_at) SELECT id,
+            '{"exception_class": "IOError", "message": "no host 7"}', now()
+        FROM solid_queue_jobs WHERE id IN (4, 5);
+        INSERT INTO solid_queue_processes (last_heartbeat_at) VALUES (timezone('UTC', now())),
+            (timezone('UTC', now()) - interval '1 h');
+        INSERT INTO solid_queue_claimed_executions (job_id, process_id, created_at)
+        VALUES (6, 1, timezone('UTC', now() - interval '1 h')), (7, 2, timezone('UTC',
+            now() - interval '1 h'));
+        UPDATE solid_queue_jobs SET finished_at = timezone('UTC', now()) WHERE id = 10;
+        """
+    )
+    (found,) = console.done("discover", "--json").json["found"]
+    assert (found["preset"], found["queues"]) == ("solid-queue", ["mail", "report"])
+    console.done("adopt", "jobs", "--preset", "solid-queue")
+    console.done("adopt", "mail", "--preset", "solid-queue", "--queue", "mail")
+    assert figures(console, "jobs") == counts(3, 2, 2, 1, 2, 1)
+    assert figures(console, "mail") == counts(2, 2, 2, 1, 2, 0)
+    assert error_of(console, "jobs") == "IOError: no host 7"
+    plan = console.done("requeue", "jobs", "--dry-run", "--json").json["plan"]
+    assert (plan["count"], ["concurrency_key" in why for why in plan["left_alone"]]) == (1, [True])
+    console.done("requeue", "jobs", "--yes")
+    assert theirs.rows(
+        """
+        SELECT arguments::jsonb ->> 'executions', arguments::jsonb -> 'arguments'
+        FROM solid_queue_jobs WHERE id = 4
+        """
+    ) == [("0", [7])]
+    assert "skipped: 1 their owner is alive" in console.done("release", "jobs", "--dry-run").text
+    console.done("release", "jobs", "--yes")
+    assert figures(console, "jobs") == counts(5, 2, 1, 0, 1, 1)
+    assert theirs.rows("SELECT job_id FROM solid_queue_ready_executions ORDER BY 1") == [
+        (1,),
+        (2,),
+        (4,),
+        (7,),
+        (9,),
+    ]
+
+
+def test_hangfire(console: Console, theirs: StandIn) -> None:
+    theirs.install(HANGFIRE)
+    theirs.run(
+        """
+        INSERT INTO job (statename)
+            SELECT unnest('{Enqueued,Enqueued,Enqueued,Scheduled,Awaiting}'::text[]
+                || '{Processing,Processing,Failed,Succeeded,Deleted}'::text[]);
+        INSERT INTO state (jobid, name, data) SELECT id, 'Enqueued', jsonb_build_object('Queue',
+            CASE WHEN id = 3 THEN 'report' ELSE 'mail' END) FROM job WHERE id <> 4;
+        INSERT INTO state (jobid, name, data) SELECT id, statename, CASE statename
+            WHEN 'Processing' THEN jsonb_build_object('ServerId', 'server:' || id)
+            WHEN 'Failed' THEN '{"ExceptionType": "IOException", "ExceptionMessage": "no host 7"}'
+            WHEN 'Scheduled' THEN '{"EnqueueAt": "2100-01-01T00:00:00Z"}' END
+        FROM job WHERE statename <> 'Enqueued';
+        UPDATE job SET stateid = (SELECT max(id) FROM state WHERE jobid = job.id);
+        INSERT INTO jobqueue (jobid, queue) SELECT id,
+            CASE WHEN id = 3 THEN 'report' ELSE 'mail' END FROM job WHERE id < 4 OR id IN (6, 7);
+        INSERT INTO server (id, lastheartbeat) VALUES ('server:6', now()), ('server:7',
+            now() - interval '1 h');
+        """
+    )
+    (found,) = console.done("discover", "--json").json["found"]
+    assert (found["preset"], found["queues"]) == ("hangfire", ["mail", "report"])
+    console.done("adopt", "jobs", "--preset", "hangfire")
+    console.done("adopt", "mail", "--preset", "hangfire", "--queue", "mail")
+    own = dict(
+        theirs.rows(
+            "SELECT statename, count(*) FROM job WHERE statename IS NOT NULL GROUP BY statename"
+        )
+    )
+    assert figures(console, "jobs") == counts(
+        own["Enqueued"], 2, own["Processing"], 1, own["Failed"], own["Succeeded"]
+    )
+    assert figures(console, "mail") == counts(2, 1, 2, 1, 1, 1)
+    assert error_of(console, "jobs") == "IOException: no host 7"
+    (examined,) = console("doctor", "jobs", "--json").json["queues"]
+    assert "claims_gone" in {one["code"] for one in examined["findings"]}
+    for verb in ("requeue", "release"):
+        answer = console(verb, "jobs", "--yes")
+        assert (answer.status, "BackgroundJob.Requeue" in answer.err) == (4, True)
+
+
+def test_all_that_is_found_is_adopted_after_the_plan(console: Console, theirs: StandIn) -> None:
+    theirs.install(RIVER + SOLID_QUEUE + HANGFIRE)
+    planned = console("discover", "--adopt")
+    assert planned.status == 4
+    assert "adopt Theirs.river_job as river_job" in planned.out.decode()
+    assert console.done("discover", "--adopt", "--dry-run", "--json").json["adopts"] == [
+        *("job", "river_job", "solid_queue_jobs"),
+    ]
+    assert console.done("status", "--json").json["queues"] == []
+    console.done("discover", "--adopt", "--yes")
+    found = console.done("status", "--json").json["queues"]
+    assert {one["queue"] for one in found} == {"job", "river_job", "solid_queue_jobs"}
+    assert "adopted already" in console.done("discover", "--adopt", "--yes").text
+    assert console("discover", "--yes").status == 2
+
+
+_FAILED = {
+    "river": (
+        RIVER,
+        "INSERT INTO river_job (state, attempt, finalized_at) "
+        "SELECT 'discarded', 1, now() FROM generate_series(1, 60)",
+        stand_in.RIVER_TAKES,
+        stand_in.RIVER_ENDS,
+        "SELECT FROM river_job WHERE state <> 'completed'",
+    ),
+    "solid-queue": (
+        SOLID_QUEUE,
+        "INSERT INTO solid_queue_jobs (arguments) SELECT '{}' FROM generate_series(1, 60);"
+        "INSERT INTO solid_queue_failed_executions (job_id, created_at) "
+        "SELECT id, now() FROM solid_queue_jobs",
+        stand_in.SOLID_QUEUE_TAKES,
+        stand_in.SOLID_QUEUE_ENDS,
+        "SELECT FROM solid_queue_jobs WHERE finished_at IS NULL",
+    ),
+}
+
+
+@pytest.mark.parametrize("preset", _FAILED)
+def test_what_failed_is_retried_once_each_under_workers(
+    console: Console, theirs: StandIn, preset: str
+) -> None:
+    tables, fails, takes, ends, left = _FAILED[preset]
+    theirs.install(tables)
+    theirs.run(fails)
+    console.done("adopt", "jobs", "--preset", preset)
+    ran: Counter[int] = Counter()
+    guard = threading.Lock()
+
+    def note(job: int) -> None:
+        with guard:
+            ran[job] += 1
+
+    with theirs.working(takes, ends, note), theirs.working(takes, ends, note):
+        console.done("requeue", "jobs", "--yes")
+        wait_until(lambda: not theirs.rows(left), "workers ran what was retried")
+    assert ran == Counter(range(1, 61))

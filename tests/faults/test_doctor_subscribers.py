@@ -1,0 +1,253 @@
+"""The doctor on a ring with subscribers: a fault is one subscriber's, and mended for it alone."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import psycopg
+import pytest
+from psycopg.sql import SQL
+
+from console.doctor import claims
+from console.doctor.examination import open_examination
+from console.doctor.finding import Finding
+from console.engines.embedded import EmbeddedServer
+from tests.faults.doctor_tools import look_at, mend_now, numbers
+from tests.faults.ring_campaign import CONSUMER, PRODUCER, clients, wait_for_progress
+from tests.faults.ring_tools import Popped, Ring, make_ring
+from tests.faults.subscriber_campaign import campaign
+from tests.servers import wait_until
+
+Make = Callable[..., Ring]
+Found = dict[tuple[str, str], Finding]
+
+
+@pytest.fixture
+def make(database_url: str) -> Iterator[Make]:
+    """Makes a ring of 20 slots with the subscribers a and b."""
+    made: list[Ring] = []
+
+    def ring(**options: object) -> Ring:
+        given: dict[str, object] = {"size": 20, "max_bytes": 100, "subscribers": "a,b", **options}
+        made.append(make_ring(database_url, f"ring {len(made)}", **given))
+        return made[-1]
+
+    yield ring
+    for one in made:
+        one.close()
+
+
+def found_at(ring: Ring) -> Found:
+    """By code and subscriber; a summary and a repair name whose it is."""
+    found, unseen = look_at(ring)
+    assert unseen == []
+    for one in found:
+        assert not one.subscriber or one.summary.startswith(f"{one.subscriber}: ")
+    by = {(one.code.name, one.subscriber): one for one in found}
+    assert len(by) == len(found)
+    return by
+
+
+def fill(ring: Ring, count: int) -> list[str]:
+    texts = [f"message {number}" for number in range(count)]
+    with ring.connect() as connection:
+        assert None not in ring.push_many(connection, texts)
+    return texts
+
+
+def mend(ring: Ring, found: Found) -> None:
+    for one in found.values():
+        assert one.repair is not None
+        assert one.repair.plan(ring.database)
+        assert one.repair.run(ring.database)
+
+
+def payloads(ring: Ring, subscriber: str) -> list[str]:
+    return [message.payload for message in ring.of(subscriber).drain()]
+
+
+@pytest.mark.parametrize("dies", [False, True])
+@pytest.mark.parametrize("content", ["slot", "apart"])
+def test_a_pop_that_did_not_commit_is_an_orphan_of_its_subscriber(
+    make: Make, content: str, *, dies: bool
+) -> None:
+    ring = make(content=content)
+    texts = fill(ring, 10)
+    with ring.connect() as connection, suppress(psycopg.OperationalError), ring.connect() as caller:
+        caller.execute("BEGIN")
+        assert len(ring.of("b").pop_many(caller, 3)) == 3
+        if dies:
+            pid = caller.info.backend_pid
+            connection.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
+        else:
+            caller.execute("ROLLBACK")
+    found = found_at(ring)
+    assert list(found) == [("orphan", "b")]
+    orphans = found["orphan", "b"]
+    assert numbers(orphans) == [1, 2, 3]
+    assert orphans.repair is not None
+    assert orphans.repair.summary == "park 3 orphans of b"
+    assert payloads(ring, "a") == texts
+    mend(ring, found)
+    assert found_at(ring) == {}
+    assert payloads(ring, "b") == texts
+    assert payloads(ring, "a") == []
+    assert found_at(ring) == {}
+
+
+def test_a_hole_is_one_of_each_subscriber(make: Make) -> None:
+    """One has come to it and parked it, the other has not."""
+    ring = make()
+    texts = fill(ring, 5)
+    with ring.connect() as connection:
+        with ring.connect() as caller:
+            caller.execute("BEGIN")
+            assert ring.push(caller, "never") == 6
+            caller.execute("ROLLBACK")
+        assert ring.push(connection, "behind") == 7
+        assert payloads(ring, "a") == [*texts, "behind"]
+        found = found_at(ring)
+        assert list(found) == [("hole", "a"), ("hole", "b")]
+        assert [numbers(one) for one in found.values()] == [[6], [6]]
+        parked = [one.evidence["parked"] for one in found.values()]
+        assert parked == [1, 0]
+        # The repair of one leaves the other's to it.
+        mend(ring, {("hole", "a"): found["hole", "a"]})
+        assert list(found_at(ring)) == [("hole", "b")]
+        mend(ring, found_at(ring))
+    assert found_at(ring) == {}
+    assert payloads(ring, "b") == [*texts, "behind"]
+    assert found_at(ring) == {}
+
+
+def test_consumed_numbers_voids_and_laps_are_of_one(make: Make) -> None:
+    ring = make(size=10)
+    texts = fill(ring, 5)
+    assert payloads(ring, "a") == payloads(ring, "b") == texts
+    with ring.connect() as connection:
+        a, b = ring.of("a"), ring.of("b")
+        draw = "SELECT nextval({pop_name}) FROM generate_series(1, %s)"
+        connection.execute(a.sql(draw), [4])
+        connection.execute(b.sql(draw), [20])
+        connection.execute(b.sql("INSERT INTO {parked} VALUES (2, 3, true, now())"))
+        found = found_at(ring)
+    assert list(found) == [("spent_beyond_ring", "b"), ("spent", "a"), ("stale_void", "b")]
+    mend(ring, {key: one for key, one in found.items() if key[1] == "a"})
+    mend(ring, {("stale_void", "b"): found["stale_void", "b"]})
+    assert list(found_at(ring)) == [("spent_beyond_ring", "b")]
+    mend(ring, found_at(ring))
+    assert found_at(ring) == {}
+    texts = fill(ring, 8)
+    assert payloads(ring, "a") == payloads(ring, "b") == texts
+
+
+def test_a_full_ring_names_who_fills_it(make: Make) -> None:
+    ring = make(size=10)
+    texts = fill(ring, 10)
+    assert payloads(ring, "a") == texts
+    assert list(found_at(ring)) == [("full", "b")]
+
+
+def test_rows_of_popped_that_were_deleted_come_back_owed(make: Make) -> None:
+    ring = make(size=10)
+    texts = fill(ring, 10)
+    assert payloads(ring, "a") == texts
+    assert [m.payload for m in _first(ring.of("b"), 4)] == texts[:4]
+    with ring.connect() as connection:
+        gone = "DELETE FROM {popped} WHERE subscriber = 2 AND slot IN (7, 8)"
+        connection.execute(ring.sql(gone))
+    found = {key: one for key, one in found_at(ring).items() if key[0] == "slot_count"}
+    assert list(found) == [("slot_count", "b")]
+    (one,) = found.values()
+    assert one.evidence["missing"] == [[7, 8]]
+    assert one.repair is not None
+    assert not one.repair.unattended
+    mend(ring, found)
+    assert payloads(ring, "b") == texts[4:]
+    assert found_at(ring) == {}
+
+
+def _first(ring: Ring, n: int) -> list[Popped]:
+    with ring.connect() as connection:
+        return [*ring.pop_many(connection, n)]
+
+
+def test_a_slot_without_its_content_is_freed_for_who_owes_it(make: Make) -> None:
+    ring = make(content="apart", partitions=1)
+    texts = fill(ring, 4)
+    assert payloads(ring, "a") == texts
+    assert len(_first(ring.of("b"), 2)) == 2
+    with ring.connect() as connection:
+        for number in (1, 3):  # what both have popped is no loss
+            (table,) = ring.content_tables
+            gone = SQL("DELETE FROM {} WHERE content_id = %s").format(table)
+            connection.execute(gone, [number])
+        found = found_at(ring)
+        assert list(found) == [("slot_without_content", "")]
+        assert found["slot_without_content", ""].evidence["ids"] == [3]
+        mend(ring, found)
+        assert ring.parked(connection) == {(3, True)}
+    assert payloads(ring, "b") == texts[3:]
+    assert found_at(ring) == {}
+
+
+def test_silence_under_traffic_of_two(database_url: str, make: Make, *, long: bool) -> None:
+    """Late commits of one among them."""
+    ring = make(size=2_000, max_bytes=300)
+    with ring.connect() as connection, clients(database_url) as of:
+        of.start(PRODUCER, rings=[ring.queue.name], seed=1)
+        for who in ("a", "b", "b"):
+            of.start(CONSUMER, rings=[ring.queue.name], seed=2, subscriber=who)
+        wait_for_progress(of, 1_000)
+        for _ in range(200 if long else 3):
+            connection.execute("BEGIN")
+            ring.of("b").pop_many(connection, 3)
+            wait_for_progress(of, 500)
+            held, _ = look_at(ring, patience_seconds=0.1)
+            connection.execute("COMMIT")
+            found, unseen = look_at(ring)
+            told = [one.summary for one in (*held, *found) if one.code.name != "filling"]
+            assert told == []
+            assert unseen == []
+        of.finish()
+        assert not of.ledger().errors
+
+
+def test_repairs_in_the_midst_of_traffic_lose_and_double_nothing(
+    own_server: EmbeddedServer, *, long: bool
+) -> None:
+    """Instead of relays the doctor, while callers roll back and everything is killed."""
+    mended: Counter[str] = Counter()
+
+    def repair(ring: Ring) -> None:
+        mended["repairs"] += mend_now(ring)
+
+    for seed in range(9 if long else 1):
+        told = campaign(own_server, seed, 6 if long else 2, 2, repair)
+        assert len(told) == 3
+        assert all(counts.acknowledged > 0 for counts in told.values())
+        assert all(counts.doubled == 0 for counts in told.values()), told
+    assert mended["repairs"]
+
+
+def test_claims_are_released_of_the_one_whose_owner_is_gone(make: Make) -> None:
+    ring = make(in_hand="on")
+    fill(ring, 1)
+    call = ring.sql("SELECT payload FROM {pop}(%s, NULL, true)")
+    with ring.connect() as alive:
+        assert alive.execute(call, ["a"]).fetchone() is not None
+        with ring.connect() as dead:
+            assert dead.execute(call, ["b"]).fetchone() is not None
+        wait_until(lambda: len(claims_at(ring)) == 1, "the server has noticed")
+        (found,) = claims_at(ring)
+        assert (found.code.name, found.subscriber) == ("claims_gone", "b")
+        assert found.repair is not None
+        assert found.repair.run(ring.database)
+        assert claims_at(ring) == []
+        assert alive.execute(call, ["a"]).fetchone() is None
+        assert alive.execute(call, ["b"]).fetchone() == ("message 0",)
+
+
+def claims_at(ring: Ring) -> list[Finding]:
+    with open_examination(ring.database, ring.queue, patience_seconds=10.0) as look:
+        return list(claims.FAMILY.examine(look))

@@ -1,0 +1,280 @@
+"""Procedures run as they are written: their syntax trees, on the sessions of `server`.
+
+A call is a generator: where it stops, between two statements, before each look at a table and
+between a row's lock and the conditions on it, another session may go on. Tables are joined in the
+order of the text, each sought by the conditions on its key, as LOOP JOIN and FORCE ORDER say.
+"""
+# ruff: noqa: N802 - methods are named as ScriptDom's classes
+
+import re
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any
+
+from tests.microsoft.server import Row, Session
+from tests.microsoft.trees import Node
+from tests.microsoft.values import (
+    ARITHMETIC,
+    FUNCTIONS,
+    Rows,
+    Steps,
+    Stored,
+    Values,
+    alias_of,
+    column_of,
+    conjuncts,
+    last,
+    named_as,
+    tables_in,
+)
+
+_NOTHING = {
+    *("PredicateSetStatement", "SetRowCountStatement", "SetCommandStatement"),
+    *("SetTransactionIsolationLevelStatement", "IdentifierLiteral"),
+}
+_RESTART = re.compile(r"ALTER SEQUENCE .*\[(\w+)\] RESTART WITH (-?\d+) CACHE \d+")
+
+
+class ThrownError(Exception):
+    """THROW; everything is rolled back."""
+
+
+class Call(Values):
+    """One call of a procedure."""
+
+    def __init__(
+        self, procedures: Mapping[str, Node], name: str, session: Session, **given: Any
+    ) -> None:
+        (self._procedure,) = procedures[name]["Batches"][0]["Statements"]
+        super().__init__(session)
+        self._procedures = procedures
+        self._columns: dict[str, list[str]] = {}
+        self._depth = session.depth
+        self._given = {f"@{one}": value for one, value in given.items()}
+        self.answer: list[Row] = []
+
+    def run(self) -> Steps:
+        """Every statement that is reached; the rows that the caller gets."""
+        for one in self._procedure["Parameters"]:
+            name = one["VariableName"]["Value"]
+            default = (yield from self._value(one["Value"])) if "Value" in one else None
+            self._values[name] = self._given.get(name, default)
+        yield from self._statement(self._procedure)
+        return self.answer
+
+    # Statements: how they were left, by break, by continue, by return, or at the end.
+
+    def _statement(self, node: Node) -> Generator[None, None, str]:
+        kind = node["$type"]
+        if kind in _NOTHING:
+            return ""
+        if kind in {"BreakStatement", "ContinueStatement", "ReturnStatement"}:
+            return str(kind)
+        yield
+        self._named = {}
+        for one in node.get("WithCtesAndXmlNamespaces", {}).get("CommonTableExpressions", []):
+            yield from self._common_table(one)
+        left: str = (yield from getattr(self, f"_{kind}")(node)) or ""
+        return left
+
+    def _common_table(self, node: Node) -> Steps:
+        name = node["ExpressionName"]["Value"]
+        wide = name in {"ten", "many"}  # counts to 100,000,000 on a server
+        self._named[name] = (
+            [{"n": n} for n in range(1, 33)]
+            if wide
+            else (yield from self._derived(node["QueryExpression"], {}))
+        )
+
+    def _CreateOrAlterProcedureStatement(self, node: Node) -> Steps:
+        return (yield from self._block(node["StatementList"]["Statements"]))
+
+    def _BeginEndBlockStatement(self, node: Node) -> Steps:
+        return (yield from self._block(node["StatementList"]["Statements"]))
+
+    def _block(self, statements: Sequence[Node]) -> Steps:
+        for one in statements:
+            if left := (yield from self._statement(one)):
+                return left
+        return ""
+
+    def _IfStatement(self, node: Node) -> Steps:
+        holds = yield from self._value(node["Predicate"])
+        then = node["ThenStatement"] if holds else node.get("ElseStatement")
+        return (yield from self._statement(then)) if then else ""
+
+    def _WhileStatement(self, node: Node) -> Steps:
+        while (yield from self._value(node["Predicate"])):
+            left = yield from self._statement(node["Statement"])
+            if left == "ReturnStatement":
+                return left
+            if left == "BreakStatement":
+                break
+        return ""
+
+    def _DeclareVariableStatement(self, node: Node) -> Steps:
+        for one in node["Declarations"]:
+            value = (yield from self._value(one["Value"])) if "Value" in one else None
+            self._values[one["VariableName"]["Value"]] = value
+
+    def _DeclareTableVariableStatement(self, node: Node) -> Steps:
+        yield from ()
+        name = node["Body"]["VariableName"]["Value"]
+        columns = node["Body"]["Definition"]["ColumnDefinitions"]
+        self._columns[name] = [one["ColumnIdentifier"]["Value"] for one in columns]
+        self._tables[name] = []
+
+    def _SetVariableStatement(self, node: Node) -> Steps:
+        value = yield from self._value(node["Expression"])
+        name = node["Variable"]["Name"]
+        kind = node["AssignmentKind"].removesuffix("Equals") or "Equals"
+        self._values[name] = ARITHMETIC[kind](self._values[name], value)
+
+    def _BeginTransactionStatement(self, _: Node) -> Steps:
+        yield from ()
+        self._session.begin()
+
+    def _CommitTransactionStatement(self, _: Node) -> Steps:
+        yield from ()
+        self._session.commit()
+
+    def _ThrowStatement(self, node: Node) -> Steps:
+        message = yield from self._value(node["Message"])
+        self._session.roll_back()
+        raise ThrownError(message)
+
+    def _WaitForStatement(self, _: Node) -> Steps:
+        yield
+
+    def _ExecuteStatement(self, node: Node) -> Steps:
+        called = node["ExecuteSpecification"]["ExecutableEntity"]
+        if called["$type"] == "ExecutableStringList":
+            (text,) = called["Strings"]
+            sequence, value = _found(_RESTART, (yield from self._value(text)))
+            # The next one that is drawn is this.
+            self._session.server.sequences[sequence] = int(value) - 1
+            return
+        given = {}
+        for one in called["Parameters"]:
+            given[one["Variable"]["Name"]] = yield from self._value(one["ParameterValue"])
+        name = last(called["ProcedureReference"]["ProcedureReference"]["Name"])
+        if name == "sp_sequence_get_range":
+            self._held("a number is drawn")
+            sequence = FUNCTIONS["OBJECT_ID"](given["@sequence_name"])
+            first = self._session.draw(sequence, given["@range_size"])
+            (out,) = (one for one in called["Parameters"] if one["IsOutput"])
+            self._values[out["ParameterValue"]["Name"]] = first
+            return
+        other = Call(self._procedures, name.removeprefix("orders_"), self._session)
+        other._given = given
+        self.answer += yield from other.run()
+
+    def _SelectStatement(self, node: Node) -> Steps:
+        query = node["QueryExpression"]
+        found = yield from self._query(query, {})
+        elements = query["SelectElements"]
+        if elements[0]["$type"] == "SelectSetVariable":
+            for rows in found:
+                for one in self._session.server.chance.sample(elements, len(elements)):
+                    value = yield from self._value(one["Expression"], rows)
+                    self._values[one["Variable"]["Name"]] = value
+            return
+        assert self._session.depth == self._depth, "an answer leaves before the commit"
+        for rows in found:
+            values = yield from self._each(elements, rows)
+            self.answer.append(dict(zip(map(named_as, elements), values, strict=True)))
+
+    def _UpdateStatement(self, node: Node) -> Steps:
+        node = node["UpdateSpecification"]
+        changed = 0
+        for rows, alias, table, key in (yield from self._targets(node)):
+            new = dict(rows[alias])
+            for one in node["SetClauses"]:
+                value = yield from self._value(one["NewValue"], rows)
+                if "Variable" in one:
+                    self._values[one["Variable"]["Name"]] = value
+                else:
+                    new[column_of(one["Column"])] = value
+            yield from self._output(node, {**rows, "deleted": rows[alias], "inserted": new})
+            if key is None:
+                rows[alias].update(new)
+            else:
+                self._session.write(table, key, new)
+            changed += 1
+        self._rowcount = changed
+
+    def _DeleteStatement(self, node: Node) -> Steps:
+        node = node["DeleteSpecification"]
+        changed = 0
+        for rows, alias, table, key in (yield from self._targets(node)):
+            yield from self._output(node, {**rows, "deleted": rows[alias]})
+            if key is None:
+                self._tables[table].remove(rows[alias])
+            else:
+                self._session.write(table, key, None)
+            changed += 1
+        self._rowcount = changed
+
+    def _targets(self, node: Node) -> Steps:
+        """The rows that are written: all that are looked at, the alias, the table and the key."""
+        target = node["Target"]
+        sources = node["FromClause"]["TableReferences"] if "FromClause" in node else [target]
+        self._locked = {}
+        self._written = alias_of(target)
+        found = yield from self._joined(sources, conjuncts(node.get("WhereClause")), {})
+        self._written = ""
+        kept: dict[Any, tuple[Rows, str, str, Any]] = {}
+        for rows in found:
+            row = rows[alias_of(target)]
+            if isinstance(row, Stored):
+                key = self._session.server.key(row.table, row)
+                kept.setdefault(key, (rows, alias_of(target), row.table, key))
+            else:
+                source = next(
+                    one for one in tables_in(sources) if alias_of(one) == alias_of(target)
+                )
+                name = source["Variable"]["Name"]
+                kept.setdefault(id(row), (rows, alias_of(target), name, None))
+        # What was locked and does not meet the conditions is given back.
+        for key, give_back in self._locked.items():
+            if key not in kept:
+                give_back()
+        return list(kept.values())
+
+    def _output(self, node: Node, rows: Rows) -> Steps:
+        if "OutputIntoClause" in node:
+            into = node["OutputIntoClause"]
+            values = yield from self._each(into["SelectColumns"], rows)
+            columns = [column_of(one) for one in into["IntoTableColumns"]]
+            self._put(into["IntoTable"], columns, values)
+
+    def _put(self, into: Node, columns: Sequence[str], values: Sequence[Any]) -> None:
+        row = dict(zip(columns, values, strict=True))
+        if into["$type"] == "VariableTableReference":
+            name = into["Variable"]["Name"]
+            self._tables[name].append(dict.fromkeys(self._columns[name]) | row)
+            return
+        name = last(into["SchemaObject"])
+        self._session.insert(name, row)
+
+    def _InsertStatement(self, node: Node) -> Steps:
+        node = node["InsertSpecification"]
+        columns = [column_of(one) for one in node["Columns"]]
+        source = node["InsertSource"]
+        if source["$type"] == "ValuesInsertSource":
+            given = []
+            for row in source["RowValues"]:
+                given.append((yield from self._each(row["ColumnValues"], {})))  # noqa: PERF401
+        else:
+            given = [
+                list(row.values())
+                for row in (yield from self._derived(source["Select"], {}, places=True))
+            ]
+        for values in given:
+            self._put(node["Target"], columns, values)
+        self._rowcount = len(given)
+
+
+def _found(pattern: re.Pattern[str], text: str) -> tuple[str, ...]:
+    match = pattern.fullmatch(text)
+    assert match, text
+    return match.groups()

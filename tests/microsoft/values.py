@@ -1,0 +1,439 @@
+"""Queries, conditions and values of T-SQL, read from syntax trees: see `interpreter`."""
+# ruff: noqa: N802 - methods are named as ScriptDom's classes
+
+import json
+import math
+import operator
+import re
+from collections.abc import Callable, Generator, Mapping, Sequence
+from typing import Any
+
+from tests.microsoft.server import Row, Session
+from tests.microsoft.trees import Node
+
+Rows = Mapping[str, Row]
+"""Of each table in a query, by its alias, the row that is looked at."""
+Steps = Generator[None, None, Any]
+
+ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
+    "Add": operator.add,
+    "Subtract": operator.sub,
+    "Multiply": operator.mul,
+    "Modulo": lambda a, b: int(math.fmod(a, b)),
+    "Divide": lambda a, b: int(a / b),
+    "Equals": lambda _, b: b,
+}
+_COMPARED: Mapping[str, Callable[[Any, Any], bool]] = {
+    "Equals": operator.eq,
+    "NotEqualToBrackets": operator.ne,
+    "GreaterThan": operator.gt,
+    "GreaterThanOrEqualTo": operator.ge,
+    "LessThan": operator.lt,
+    "LessThanOrEqualTo": operator.le,
+}
+_SUBQUERIES = {"ScalarSubquery", "ExistsPredicate", "InPredicate"}
+_AGGREGATES: Mapping[str, Callable[[list[Any]], Any]] = {
+    "COUNT": len,
+    "COUNT_BIG": len,
+    "MIN": lambda values: min(values, default=None),
+    "MAX": lambda values: max(values, default=None),
+}
+FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    "CONCAT": lambda *values: "".join("" if v is None else str(v) for v in values),
+    "QUOTENAME": lambda name: f"[{name}]",
+    "OBJECT_ID": lambda name: re.findall(r"\[(\w+)\]", name)[-1],
+    "SYSUTCDATETIME": lambda: 0,
+    "DATALENGTH": lambda text: 2 * len(text),
+    "ISJSON": lambda _: 1,
+    "REPLICATE": lambda text, _: text,
+}
+
+
+class Values:
+    """What a call's variables and the tables are asked."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._values: dict[str, Any] = {}
+        self._tables: dict[str, list[Row]] = {}
+        """Variables that are tables."""
+        self._named: dict[str, list[Row]] = {}
+        """Common table expressions."""
+        self._locked: dict[Any, Callable[[], None]] = {}
+        """How to give back what the statement has locked."""
+        self._written = ""
+        """The alias of the table that the statement writes to."""
+        self._rowcount = 0
+        self.read: list[str] = []
+        """The tables that were looked at, in their order."""
+
+    def _held(self, what: str) -> None:
+        """The configuration is the first that is read, and its lock lasts."""
+        assert "orders_config" in self.read, f"{what} before the configuration is held"
+
+    def _derived(self, query: Node, outer: Rows, *, places: bool = False) -> Steps:
+        """The rows of a query, by the names of its columns or by their places."""
+        found = []
+        for rows in (yield from self._query(query, outer)):
+            values = yield from self._each(query["SelectElements"], rows)
+            names = range(len(values)) if places else map(named_as, query["SelectElements"])
+            found.append(dict(zip(names, values, strict=True)))
+        return found
+
+    def _query(self, query: Node, outer: Rows) -> Steps:
+        """What stands in FROM, as WHERE, ORDER BY and TOP leave it."""
+        sources = query.get("FromClause", {}).get("TableReferences", [])
+        found = yield from self._joined(sources, conjuncts(query.get("WhereClause")), outer)
+        if _is_aggregated(query["SelectElements"]):
+            return [{**outer, "": {"group": found}}]
+        found = [{**rows, "": {"group": found}} for rows in found]
+        if "OrderByClause" in query:
+            found = yield from self._sorted(found, query["OrderByClause"])
+        if "TopRowFilter" in query:
+            found = found[: (yield from self._value(query["TopRowFilter"]["Expression"], outer))]
+        return found
+
+    def _sorted(self, found: list[Rows], by: Node) -> Steps:
+        keyed = []
+        for place, rows in enumerate(found):
+            key = []
+            for one in by["OrderByElements"]:
+                value = (yield from self._value(one["Expression"], rows)) or 0
+                key.append(-value if one["SortOrder"] == "Descending" else value)
+            keyed.append((key, place))
+        return [found[place] for _, place in sorted(keyed)]
+
+    def _joined(self, sources: Sequence[Node], conditions: list[Node], outer: Rows) -> Steps:
+        found: list[Rows] = [outer]
+        for source in sources:
+            wider = []
+            for rows in found:
+                wider += yield from self._source(source, rows, conditions)
+            found = wider
+        kept = []
+        for rows in found:
+            if (yield from self._all(conditions, rows)):
+                kept.append(rows)  # noqa: PERF401 - it stops on its way
+        return kept
+
+    def _all(self, conditions: Sequence[Node], rows: Rows) -> Steps:
+        for one in conditions:
+            if not (yield from self._value(one, rows)):
+                return False
+        return True
+
+    def _source(self, node: Node, rows: Rows, conditions: list[Node]) -> Steps:
+        """The rows with those of this table beside them."""
+        kind = node["$type"]
+        if kind in {"QualifiedJoin", "UnqualifiedJoin"}:
+            on = conjuncts(node)
+            found = []
+            outer = node.get("QualifiedJoinType") == "LeftOuter"
+            for first in (yield from self._source(node["FirstTableReference"], rows, conditions)):
+                second = node["SecondTableReference"]
+                met = []
+                for both in (
+                    yield from self._source(second, first, on if outer else [*conditions, *on])
+                ):
+                    if (yield from self._all(on, both)):
+                        met.append(both)  # noqa: PERF401
+                found += met or ([{**first, alias_of(second): _Row()}] if outer else [])
+            return found
+        alias = alias_of(node)
+        if kind == "QueryDerivedTable":
+            own = yield from self._derived(node["QueryExpression"], rows)
+        elif kind == "VariableTableReference":
+            own = self._tables[node["Variable"]["Name"]]
+        elif kind == "OpenJsonTableReference":
+            given = json.loads(self._values[node["Variable"]["Name"]])
+            own = [{"key": key, "value": value} for key, value in enumerate(given)]
+        elif last(node["SchemaObject"]) in self._named:
+            own = self._named[last(node["SchemaObject"])]
+        else:
+            own = yield from self._stored(node, rows, conditions)
+        return [{**rows, alias: row} for row in own]
+
+    def _stored(  # noqa: C901
+        self, node: Node, rows: Rows, conditions: list[Node]
+    ) -> Steps:
+        """The rows of a table that are sought and not passed over, locked where they have to be."""
+        name, alias, session = last(node["SchemaObject"]), alias_of(node), self._session
+        if name == "sequences":
+            found = []
+            for one in session.server.sequences:
+                yield
+                row = {"object_id": one, "current_value": session.server.sequences[one]}
+                found.append(row)
+            return found
+        if name == "dm_exec_sessions":
+            return [{"session_id": 1, "transaction_isolation_level": 2}]
+        hints = {one["HintKind"] for one in node["TableHints"]}
+        if "RepeatableRead" in hints:
+            session.hold(name)
+        if "TabLockX" in hints:
+            session.lock_table(name)
+        self.read.append(name)
+        columns = set(session.server.keys[name])
+        sought = [one for one in conditions if _is_about(one, alias, columns, rows)]
+        written = alias == self._written or "UpdLock" in hints
+        found = []
+        for key in session.seen(name):
+            place = dict(zip(session.server.keys[name], key, strict=True))
+            if not (yield from self._all(sought, {**rows, alias: place})):
+                continue
+            if written:
+                give_back = session.lock(name, key, skips="ReadPast" in hints)
+                if give_back is None:
+                    continue
+                self._locked[key] = give_back
+            yield
+            there = session.read(name, key, skips="ReadPast" in hints, dirty="NoLock" in hints)
+            if there is not None:
+                found.append(Stored(name, there))
+        return found
+
+    def _each(self, nodes: Sequence[Node], rows: Rows) -> Steps:
+        """Their values, one after the other."""
+        values = []
+        for one in nodes:
+            selected = one["$type"] == "SelectScalarExpression"
+            values.append((yield from self._value(one["Expression"] if selected else one, rows)))
+        return values
+
+    # Values and conditions: None is NULL, and unknown.
+
+    def _value(self, node: Node, rows: Rows | None = None) -> Steps:
+        kind = node["$type"]
+        if kind == "IntegerLiteral":
+            return int(node["Value"])
+        if kind == "StringLiteral":
+            return node["Value"]
+        if kind == "NullLiteral":
+            return None
+        if kind == "VariableReference":
+            return self._values[node["Name"]]
+        return (yield from getattr(self, f"_{kind}")(node, rows or {}))
+
+    def _ColumnReferenceExpression(self, node: Node, rows: Rows) -> Steps:
+        yield from ()
+        *alias, column = (one["Value"] for one in node["MultiPartIdentifier"]["Identifiers"])
+        if alias:
+            return rows[alias[0]][column]
+        return next(row[column] for row in reversed(list(rows.values())) if column in row)
+
+    def _GlobalVariableExpression(self, node: Node, _: Rows) -> Steps:
+        yield from ()
+        return {"@@ROWCOUNT": self._rowcount, "@@SPID": 1}[node["Name"]]
+
+    def _ParenthesisExpression(self, node: Node, rows: Rows) -> Steps:
+        return (yield from self._value(node["Expression"], rows))
+
+    _BooleanParenthesisExpression = _ParenthesisExpression
+
+    def _BinaryExpression(self, node: Node, rows: Rows) -> Steps:
+        first = yield from self._value(node["FirstExpression"], rows)
+        second = yield from self._value(node["SecondExpression"], rows)
+        if None in (first, second):
+            return None
+        return ARITHMETIC[node["BinaryExpressionType"]](first, second)
+
+    def _BooleanComparisonExpression(self, node: Node, rows: Rows) -> Steps:
+        first = yield from self._value(node["FirstExpression"], rows)
+        second = yield from self._value(node["SecondExpression"], rows)
+        return None if None in (first, second) else _COMPARED[node["ComparisonType"]](first, second)
+
+    def _BooleanTernaryExpression(self, node: Node, rows: Rows) -> Steps:
+        value = yield from self._value(node["FirstExpression"], rows)
+        low = yield from self._value(node["SecondExpression"], rows)
+        high = yield from self._value(node["ThirdExpression"], rows)
+        return None if None in (value, low, high) else low <= value <= high
+
+    def _BooleanBinaryExpression(self, node: Node, rows: Rows) -> Steps:
+        decides = node["BinaryExpressionType"] == "Or"
+        first = yield from self._value(node["FirstExpression"], rows)
+        second = yield from self._value(node["SecondExpression"], rows)
+        if decides in (first, second):
+            return decides
+        return None if None in (first, second) else not decides
+
+    def _BooleanNotExpression(self, node: Node, rows: Rows) -> Steps:
+        found = yield from self._value(node["Expression"], rows)
+        return None if found is None else not found
+
+    def _BooleanIsNullExpression(self, node: Node, rows: Rows) -> Steps:
+        return ((yield from self._value(node["Expression"], rows)) is None) != node["IsNot"]
+
+    def _ExistsPredicate(self, node: Node, rows: Rows) -> Steps:
+        return bool((yield from self._query(node["Subquery"]["QueryExpression"], rows)))
+
+    def _InPredicate(self, node: Node, rows: Rows) -> Steps:
+        value = yield from self._value(node["Expression"], rows)
+        found = yield from self._derived(node["Subquery"]["QueryExpression"], rows, places=True)
+        return (value in [row[0] for row in found]) != node["NotDefined"]
+
+    def _ScalarSubquery(self, node: Node, rows: Rows) -> Steps:
+        yield
+        found = yield from self._derived(node["QueryExpression"], rows, places=True)
+        assert len(found) <= 1, "a subquery of more than one value (512)"
+        return found[0][0] if found else None
+
+    def _CastCall(self, node: Node, rows: Rows) -> Steps:
+        value = yield from self._value(node["Parameter"], rows)
+        return int(value) if isinstance(value, str) and value.lstrip("-").isdigit() else value
+
+    def _TryCastCall(self, node: Node, rows: Rows) -> Steps:
+        value = yield from self._value(node["Parameter"], rows)
+        return int(value) if str(value).isdigit() else None
+
+    def _CoalesceExpression(self, node: Node, rows: Rows) -> Steps:
+        for one in node["Expressions"]:
+            if (value := (yield from self._value(one, rows))) is not None:
+                return value
+        return None
+
+    def _SearchedCaseExpression(self, node: Node, rows: Rows) -> Steps:
+        for one in node["WhenClauses"]:
+            if (yield from self._value(one["WhenExpression"], rows)):
+                return (yield from self._value(one["ThenExpression"], rows))
+        return (yield from self._else(node, rows))
+
+    def _SimpleCaseExpression(self, node: Node, rows: Rows) -> Steps:
+        asked = yield from self._value(node["InputExpression"], rows)
+        for one in node["WhenClauses"]:
+            if asked == (yield from self._value(one["WhenExpression"], rows)):
+                return (yield from self._value(one["ThenExpression"], rows))
+        return (yield from self._else(node, rows))
+
+    def _else(self, node: Node, rows: Rows) -> Steps:
+        return (
+            (yield from self._value(node["ElseExpression"], rows))
+            if "ElseExpression" in node
+            else None
+        )
+
+    def _NextValueForExpression(self, node: Node, _: Rows) -> Steps:
+        self._held("a number is drawn")
+        yield
+        return self._session.draw(last(node["SequenceName"]))
+
+    def _FunctionCall(self, node: Node, rows: Rows) -> Steps:
+        name = node["FunctionName"]["Value"].upper()
+        if name == "ROW_NUMBER":
+            by = node["OverClause"]["OrderByClause"]
+            in_order = yield from self._sorted(rows[""]["group"], by)
+            own = {alias: row for alias, row in rows.items() if alias}
+            return 1 + next(
+                place
+                for place, other in enumerate(in_order)
+                if {alias: row for alias, row in other.items() if alias} == own
+            )
+        if name in _AGGREGATES:
+            (what,) = node["Parameters"]
+            values: list[Any] = []
+            for other in rows[""]["group"]:
+                is_row = what.get("ColumnType") == "Wildcard"
+                values.append(1 if is_row else (yield from self._value(what, other)))
+            return _AGGREGATES[name]([value for value in values if value is not None])
+        return FUNCTIONS[name](*(yield from self._each(node["Parameters"], rows)))
+
+
+class _Row(dict[str, Any]):
+    """What nobody has given a value is NULL: that a column is there, the binder says."""
+
+    def __missing__(self, _: str) -> None:
+        return None
+
+
+class Stored(_Row):
+    """A row of a table, and of which."""
+
+    def __init__(self, table: str, row: Row) -> None:
+        super().__init__(row)
+        self.table = table
+
+
+def last(name: Node) -> str:
+    last: str = name["Identifiers"][-1]["Value"]
+    return last
+
+
+def column_of(node: Node) -> str:
+    return last(node["MultiPartIdentifier"])
+
+
+def alias_of(node: Node) -> str:
+    if "Alias" in node:
+        alias: str = node["Alias"]["Value"]
+        return alias
+    return node["Variable"]["Name"] if "Variable" in node else last(node["SchemaObject"])
+
+
+def tables_in(sources: Sequence[Node]) -> list[Node]:
+    """The tables in FROM."""
+    found = []
+    for one in sources:
+        joined = [
+            one[name] for name in ("FirstTableReference", "SecondTableReference") if name in one
+        ]
+        found += tables_in(joined) if joined else [one]
+    return found
+
+
+def named_as(element: Node) -> str:
+    if "ColumnName" in element:
+        name: str = element["ColumnName"]["Value"]
+        return name
+    return column_of(element["Expression"])
+
+
+def conjuncts(node: Node | None) -> list[Node]:
+    """The conditions that AND joins."""
+    condition = (node or {}).get("SearchCondition")
+    parts, found = [condition] if condition else [], []
+    while parts:
+        part = parts.pop(0)
+        if part.get("BinaryExpressionType") == "And":
+            parts = [part["FirstExpression"], part["SecondExpression"], *parts]
+        else:
+            found.append(part)
+    return found
+
+
+def _inside(node: Any) -> Generator[Node, None, None]:
+    if isinstance(node, dict):
+        if "$type" in node:
+            yield node
+        for one in node.values():
+            yield from _inside(one)
+    elif isinstance(node, list):
+        for one in node:
+            yield from _inside(one)
+
+
+def _is_about(condition: Node, alias: str, columns: set[str], rows: Rows) -> bool:
+    """Whether it says of this table no more than its key, and can be asked by now."""
+    is_one = False
+    for one in _inside(condition):
+        if one["$type"] in _SUBQUERIES:
+            return False
+        if one["$type"] == "ColumnReferenceExpression":
+            *named, column = (n["Value"] for n in one["MultiPartIdentifier"]["Identifiers"])
+            own = named[0] == alias if named else column in columns
+            if (own and column not in columns) or (not own and (not named or named[0] not in rows)):
+                return False
+            is_one |= own
+    return is_one
+
+
+def _is_aggregated(elements: Sequence[Node]) -> bool:
+    def found(node: Any) -> bool:
+        if isinstance(node, list):
+            return any(found(one) for one in node)
+        if not isinstance(node, dict) or node.get("$type") in _SUBQUERIES:
+            return False
+        called = node["FunctionName"]["Value"] if node.get("$type") == "FunctionCall" else ""
+        if called.upper() in _AGGREGATES and "OverClause" not in node:
+            return True
+        return any(found(one) for one in node.values())
+
+    return found(list(elements))

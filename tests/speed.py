@@ -1,0 +1,357 @@
+"""How quick everything is, beside what was aimed at and what others take, in one table.
+
+    python -m tests.speed [ROW ...] [--write]
+    python -m tests.speed start status screens --seconds 5 --queues 20     a trial of a minute
+    python -m tests.speed sample --rows 200000; ... archive rollup --rows 200000
+
+Each row is measured by what measures it alone too (`tests.tui.speed`, `tests.cost`,
+`tests.pipeline.speed`). Where other programs are at work a time says little: then the CPU that it
+took stands beside it, and what is judged is that. `--write` puts the table into
+`tests/bench/README.md`.
+"""
+
+import argparse
+import json
+import os
+import re
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+from psycopg.sql import SQL, Identifier
+from sqlalchemy import make_url
+
+from console.actions.install import install
+from console.catalog import installed_queue
+from console.designs import design
+from console.engines import Timeouts, open_database
+from console.engines.embedded import EmbeddedServer
+from tests.servers import connect, fresh_database
+from tests.tui import speed as screens
+
+if TYPE_CHECKING:
+    import psycopg
+
+README = Path(__file__).parent / "bench" / "README.md"
+BEGIN, END = "<!-- tests.speed writes from here -->", "<!-- to here -->"
+CONSOLE = (sys.executable, "-m", "console.cli")
+TIMES = 5
+_FEWEST_SAMPLES = 200_000
+"""With fewer a week's are so far apart that they are gaps."""
+_BUSY = 1.0
+"""Processors that others want, from which on times say little."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One line of the table. `others`: what it is compared with, in words."""
+
+    what: str
+    value: float
+    unit: str
+    aim: float | None = None
+    cpu: float | None = None
+    """The CPU of it, in the same unit, where `value` is a time."""
+    at_least: bool = False
+    others: str = ""
+    busy: bool = field(default_factory=lambda: waiting() > _BUSY)
+
+    @property
+    def verdict(self) -> str:
+        if self.aim is None:
+            return ""
+        by_cpu = self.busy and self.cpu is not None
+        judged = self.cpu if by_cpu and self.cpu is not None else self.value
+        met = judged >= self.aim if self.at_least else judged <= self.aim
+        return ("met" if met else "missed") + (", by its CPU" if by_cpu else "")
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        cpu = "" if self.cpu is None else f" (CPU {number(self.cpu)})"
+        aim = "" if self.aim is None else f"{number(self.aim)} {self.unit}"
+        value = f"{number(self.value)} {self.unit}{cpu}"
+        return self.what, aim, value, self.others, self.verdict
+
+
+def number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def waiting() -> float:
+    """How many processes of others want a processor, by the load of the last minute."""
+    return os.getloadavg()[0] - 1
+
+
+def printed(*words: str) -> str:
+    """What another measuring prints, which is shown as it comes."""
+    with subprocess.Popen(
+        [sys.executable, "-m", *words], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        lines = []
+        for line in process.stdout:
+            print(f"  {line}", end="", file=sys.stderr, flush=True)
+            lines.append(line)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(words)} failed")
+    return "".join(lines)
+
+
+# What starts, answers and ends.
+
+
+def cpu_of(*command: str) -> float:
+    """The median CPU of some calls, after one that fills caches."""
+    took = []
+    for _ in range(TIMES + 1):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(command, check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took.append(sum(after[:2]) - sum(before[:2]))
+    return statistics.median(took[1:])
+
+
+def start(_: argparse.Namespace) -> Iterator[Measured]:
+    psql = shutil.which("psql")
+    beside = f"`psql --help` {number(cpu_of(psql, '--help'))} s" if psql else ""
+    for words in (("--help",), ("--version",), ("completion", "bash")):
+        cpu = cpu_of(*CONSOLE, *words)
+        yield Measured(f"`{' '.join(words)}`, CPU", cpu, "s", 0.20, others=beside)
+
+
+@contextmanager
+def with_queues(*names: str) -> Iterator[str]:
+    """The URL of a database with a queue of each of these designs."""
+    with EmbeddedServer.start() as server, fresh_database(server.url) as url:
+        with closing(open_database(url, timeouts=Timeouts(statement_seconds=600.0))) as database:
+            for name in names:
+                of = design(name)
+                given = {"size": "100000"} if name == "ring" else {}
+                install(database, installed_queue("public", name, of, of.complete_options(given)))
+        yield url
+
+
+def plain(url: str) -> str:
+    return make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+
+
+def status(_: argparse.Namespace) -> Iterator[Measured]:
+    with with_queues("fifo", "ring", "status") as url:
+        psql, beside = shutil.which("psql"), ""
+        if psql:
+            beside = f"`psql -c` {number(cpu_of(psql, plain(url), '-c', 'SELECT 1'))} s"
+        cpu = cpu_of(*CONSOLE, "status", "--url", url)
+        yield Measured("`status` of three queues, CPU", cpu, "s", 0.45, others=beside)
+
+
+def first(_: argparse.Namespace) -> Iterator[Measured]:
+    """From Enter to figures of a database."""
+    names = ("naive", "ring", "heap", "fifo", "stack", "pending", "claim", "status", "split")
+    with with_queues(*names) as url:
+        took = []
+        for _again in range(TIMES):
+            began = time.perf_counter()
+            console = screens.spawned([*CONSOLE, "--url", url])
+            console.expect("public.")
+            took.append((time.perf_counter() - began, screens.cpu_seconds(console.pid)))
+            screens.quit_console(console)
+    seconds, cpu = (statistics.median(one) for one in zip(*took[1:], strict=True))
+    yield Measured("first figures of nine queues", seconds, "s", 1.0, cpu)
+
+
+# The screens.
+
+
+def on_screens(asked: argparse.Namespace) -> Iterator[Measured]:
+    for queues in asked.queues:
+        found = screens.measure(queues, asked.seconds)
+        print(f"  {found.line}", file=sys.stderr, flush=True)
+        of, ms = f"{queues} queues", 1000.0
+        key, opening, once = found.key_p95, found.opening, found.opened[0]
+        key_aim = 30.0 if queues <= 20 else 50.0
+        idle_aim = 2.0 if queues <= 20 else 6.0
+        yield Measured(
+            f"key to paint p95, {of}", key.seconds * ms, "ms", key_aim, key.cpu_seconds * ms
+        )
+        yield Measured(
+            f"opening a queue, {of}", opening.seconds * ms, "ms", 150.0, opening.cpu_seconds * ms
+        )
+        yield Measured(f"the first one, {of}", once.seconds * ms, "ms", None, once.cpu_seconds * ms)
+        yield Measured(f"idle, all figures change, {of}", found.idle_share * 100, "%", idle_aim)
+        yield Measured(f"idle, none changes, {of}", found.still_share * 100, "%", idle_aim)
+        yield Measured(f"idle on a queue's screen, {of}", found.queue_share * 100, "%", idle_aim)
+        yield Measured(
+            f"memory, {of}",
+            found.memory_mb,
+            "MB",
+            75.0 if queues <= 20 else None,
+            others=f"{number(found.memory_end_mb)} MB after queues were opened",
+        )
+
+
+def beside_pg_activity(asked: argparse.Namespace) -> Iterator[Measured]:
+    """On the demo, which has traffic."""
+    program = asked.pg_activity or shutil.which("pg_activity")
+    if program is None:
+        print("  pg_activity is not installed: --pg-activity PROGRAM", file=sys.stderr)
+        return
+    words = ("--beside-pg-activity", program, "--seconds", str(asked.seconds))
+    text = printed("tests.tui.speed", *words)
+    found = dict(re.findall(r"^(\S+) +([\d.]+)% +\d+ MB", text, re.M))
+    memory = dict(re.findall(r"^(\S+) +[\d.]+% +(\d+) MB", text, re.M))
+    name, other = "dbq-console", "pg_activity"
+    for what, unit, aim, of in (("CPU", "%", 2.0, found), ("memory", "MB", 75.0, memory)):
+        yield Measured(
+            f"demo, {what}", float(of[name]), unit, aim, others=f"{other} {of[other]} {unit}"
+        )
+
+
+# The database.
+
+
+def samples(asked: argparse.Namespace) -> Iterator[Measured]:
+    designs = [word for one in asked.design for word in ("--design", one)]
+    text = printed("tests.cost", "--rows", "10000", "--rows", str(asked.rows), *designs)
+    found: dict[str, list[tuple[int, float]]] = {}
+    for name, pages, at_last in re.findall(r"^([a-z]+) .* (\d+) +([\d.]+)$", text, re.M):
+        found.setdefault(name, []).append((int(pages), float(at_last)))
+    for name, ((few_pages, few), (many_pages, many)) in found.items():
+        others = f"{many} and {few} ms, {many_pages} and {few_pages} pages"
+        what = f"sample at {asked.rows:,} / at 10,000, {name}"
+        yield Measured(what, many / few, "", 1.5, others=others)
+
+
+def popping(asked: argparse.Namespace) -> Iterator[Measured]:
+    """CPU of the server's session for each message that is popped in hundreds."""
+    count = min(asked.rows, 90_000)
+    with with_queues("fifo", "ring") as url, connect(url) as connection:
+        took = {name: popped(connection, name, count) for name in ("fifo", "ring")}
+    per = {name: seconds / count * 1e6 for name, seconds in took.items()}
+    others = f"fifo {number(per['fifo'])} µs"
+    yield Measured("`pop_many(100)` of a ring, CPU a message", per["ring"], "µs", others=others)
+    yield Measured("the same / fifo's", per["ring"] / per["fifo"], "")
+
+
+def popped(connection: "psycopg.Connection", name: str, count: int) -> float:
+    push, pop = Identifier(f"{name}_push_many"), Identifier(f"{name}_pop_many")
+    for _ in range(count // 1000):
+        connection.execute(
+            SQL("SELECT count(*) FROM {}(array_fill(repeat('x', 300), ARRAY[1000]))").format(push)
+        )
+    (pid,) = connection.execute("SELECT pg_backend_pid()").fetchone() or (0,)
+    before = screens.thread_cpu_seconds(pid)
+    got = 0
+    while got < count // 1000 * 1000:
+        rows = connection.execute(SQL("SELECT id FROM {}(100)").format(pop), prepare=True)
+        got += len(rows.fetchall())
+    return screens.thread_cpu_seconds(pid) - before
+
+
+# The pipeline.
+
+
+def archiving(asked: argparse.Namespace) -> Iterator[Measured]:
+    rows = min(asked.rows, 2_000_000)
+    text = printed("tests.pipeline.speed", "--rows", str(rows)).partition("without Spark")[0]
+    line = re.compile(r"^(.*?) +([\d.]+) s +(?:([\d,]+) rows/s)?", re.M)
+    found = {what.strip(): (float(s), rate) for what, s, rate in line.findall(text)}
+    rates = {what: float(rate.replace(",", "")) for what, (_, rate) in found.items() if rate}
+    plain_rate, export = rates["ADBC + pyarrow to Parquet"], rates["archive: export"]
+    others = f"{export:,.0f} and {plain_rate:,.0f} rows/s"
+    what = "archive: export with checksums / plain ADBC + pyarrow"
+    yield Measured(what, export / plain_rate, "", 0.9, at_least=True, others=others)
+    whole = rows == 2_000_000
+    seconds, spark = found["archive: all of it"][0], found["start of Spark"][0]
+    yield Measured(f"archive of {rows:,} rows", seconds, "s", 25.0 if whole else None)
+    spark += found["first tasks of Spark"][0]
+    yield Measured("until Spark works", spark, "s", 8.0)
+
+
+def rolling(asked: argparse.Namespace) -> Iterator[Measured]:
+    count = min(max(asked.rows, _FEWEST_SAMPLES), 2_000_000)
+    lines = printed("tests.pipeline.speed", "rollup", str(count)).splitlines()
+    found = {one["run"]: one for one in map(json.loads, lines)}["first"]
+    if not found["read"]:
+        raise SystemExit("no sample was rolled up")
+    aim = 120.0 if count == 2_000_000 else None
+    what = f"rollup of {found['samples']:,} samples"
+    others = f"{found['samples_per_second']:,} samples/s"
+    yield Measured(what, found["seconds"], "s", aim, others=others)
+
+
+ROWS: dict[str, Callable[[argparse.Namespace], Iterator[Measured]]] = {
+    "start": start,
+    "status": status,
+    "first": first,
+    "screens": on_screens,
+    "pg_activity": beside_pg_activity,
+    "sample": samples,
+    "pop": popping,
+    "archive": archiving,
+    "rollup": rolling,
+}
+
+
+def machine() -> str:
+    """When and on what; and who else wanted it, by their CPU."""
+    mine = {os.getpid(), *(one.pid for one in psutil.Process().children(recursive=True))}
+    others = [
+        f"{one.info['name']} {one.info['cpu_percent']:.0f} %"
+        for one in psutil.process_iter(["pid", "name", "cpu_percent"])
+        if one.info["pid"] not in mine and (one.info["cpu_percent"] or 0.0) > 10.0
+    ]
+    at = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {psutil.cpu_count()} processors"
+    load = ", ".join(f"{one:.1f}" for one in os.getloadavg())
+    beside = "; beside it " + ", ".join(others[:8]) if others else ""
+    return f"{at}, load {load}{beside}"
+
+
+def written(lines: Sequence[str]) -> None:
+    text = README.read_text(encoding="utf-8")
+    head, _, rest = text.partition(BEGIN)
+    _, _, tail = rest.partition(END)
+    README.write_text("\n".join((head + BEGIN, *lines, END)) + tail, encoding="utf-8")
+
+
+def main() -> None:
+    """Measure what the command line asks for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("row", nargs="*", metavar="ROW", help=f"{', '.join(ROWS)}; else all")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of each measure on a screen")
+    parser.add_argument("--queues", type=int, nargs="+", default=[20, 100, 500])
+    parser.add_argument("--rows", type=int, default=10_000_000, help="at most so many messages")
+    parser.add_argument("--design", action="append", default=[], help="for `sample`; else all")
+    parser.add_argument("--pg-activity", metavar="PROGRAM")
+    parser.add_argument("--write", action="store_true", help=f"into {README.name} of the bench")
+    asked = parser.parse_args()
+    if unknown := [name for name in asked.row if name not in ROWS]:
+        parser.error(f"no such row: {', '.join(unknown)}")
+    psutil.cpu_percent()
+    machine()  # the first look at others has nothing to compare with
+    lines = ["| | aim | measured | beside it | |", "| --- | --- | --- | --- | --- |"]
+    for name in asked.row or ROWS:
+        for one in ROWS[name](asked):
+            lines.append(f"| {' | '.join(one.cells)} |")
+            print(lines[-1], flush=True)
+    sizes = f"--rows {asked.rows} --seconds {asked.seconds:g}"
+    words = " ".join(["python -m tests.speed", *asked.row, sizes])
+    lines = [f"`{words}`: {machine()}.", "", *lines]
+    print(lines[0])
+    if asked.write:
+        written(lines)
+
+
+if __name__ == "__main__":
+    main()

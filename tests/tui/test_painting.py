@@ -1,0 +1,134 @@
+"""What is painted, and what is not: nothing where nothing differs, nothing that is covered."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+from textual._compositor import Compositor
+from textual.css.stylesheet import Stylesheet
+from textual.dom import DOMNode
+from textual.geometry import Region
+from textual.widget import Widget
+
+from console.tui.screens.overview import OverviewScreen
+from console.tui.screens.queue import QueueScreen
+from console.tui.widgets.charts import Chart, Charts
+from console.tui.widgets.queue_table import QueueTable
+from tests.tui.feeds import nine
+from tests.tui.opened import Opened, opened
+
+LARGE = (160, 48)
+
+
+@contextmanager
+def refreshed() -> Iterator[list[tuple[Widget, tuple[Region, ...]]]]:
+    """Which widgets want to be painted again, and which parts of them: () is the whole."""
+    found: list[tuple[Widget, tuple[Region, ...]]] = []
+    refresh = Widget.refresh
+
+    def noted(self: Widget, *regions: Region, **options: Any) -> Widget:
+        found.append((self, regions))
+        return refresh(self, *regions, **options)
+
+    with mock.patch.object(Widget, "refresh", noted):
+        yield found
+
+
+async def open_queue(console: Opened) -> QueueScreen:
+    await console.press("enter")
+    screen = console.app.screen
+    assert isinstance(screen, QueueScreen)
+    return screen
+
+
+async def test_the_same_figures_again_paint_nothing() -> None:
+    async with opened(size=LARGE) as console:
+        await console.give(*nine())
+        with refreshed() as found:
+            await console.give(*nine())
+        assert found == []
+
+
+async def test_a_row_that_differs_is_painted_and_no_other() -> None:
+    async with opened(size=LARGE) as console:
+        await console.give(*nine())
+        table, (first, *others) = console.table, nine()
+        (place,) = (n for n, key in enumerate(table.keys) if table.rows[key].label == first.queue)
+        assert first.push_per_second is not None
+        with refreshed() as found:
+            await console.give(replace(first, push_per_second=first.push_per_second + 1), *others)
+        regions = [region for one, of in found if isinstance(one, QueueTable) for region in of]
+        assert [(region.y, region.height) for region in regions] == [(place + table.HEAD, 1)]
+
+
+async def test_what_is_covered_is_not_drawn_and_has_nothing_painted() -> None:
+    async with opened(size=LARGE) as console:
+        await console.give(*nine())
+        await open_queue(console)
+        await console.give(*nine())
+        with (
+            mock.patch.object(OverviewScreen, "draw_body") as drawn,
+            mock.patch.object(Compositor, "render_full_update") as painted,
+        ):
+            await console.give(*(replace(one, ready=7) for one in nine()))
+            # Any message that comes to it had all of both screens painted.
+            came = asyncio.Event()
+            console.overview.call_later(came.set)
+            await came.wait()
+            await console.pilot.pause()
+        assert not drawn.called
+        assert not painted.called
+
+
+async def test_a_chart_is_built_again_only_where_it_moves_by_a_cell() -> None:
+    async with opened(size=LARGE) as console:
+        await console.give(*nine())
+        screen = await open_queue(console)
+        await console.give(*nine())
+        chart = screen.query_one(Charts).shown[0]
+        cell = screen.query_one(Charts).span.seconds / chart.size.width
+        with mock.patch.object(Chart, "_built", return_value="") as built, refreshed() as found:
+            console.clock.now += cell / 100
+            await console.give(*(replace(one, ready=7) for one in nine()))
+            assert not built.called
+            # Its words are newer, on the line above it.
+            words = Region(0, 0, chart.size.width, 1)
+            assert [of for one, of in found if one is chart] == [(words,)]
+            console.clock.now += cell
+            await console.give(*(replace(one, ready=7) for one in nine()))
+        assert built.call_count == len(screen.query_one(Charts).shown)
+
+
+async def test_times_run_on_where_no_reading_brings_them() -> None:
+    async with opened() as console:
+        await console.give(*nine())
+        with mock.patch.object(OverviewScreen, "draw_body") as drawn:
+            console.overview.draw_times()
+            assert not drawn.called
+            console.overview.came_at -= 2
+            console.overview.draw_times()
+            assert drawn.called
+
+
+async def test_a_queue_opens_with_its_tab_and_asks_the_style_sheet_for_no_tones() -> None:
+    async with opened(size=LARGE) as console:
+        await console.give(*nine())
+        apply, styled = Stylesheet.apply, list[DOMNode]()
+
+        def noted(self: Stylesheet, node: DOMNode, **options: Any) -> None:
+            styled.append(node)
+            apply(self, node, **options)
+
+        with (
+            mock.patch.object(Stylesheet, "apply", noted),
+            mock.patch.object(QueueScreen, "action_tab") as mounted,
+        ):
+            screen = await open_queue(console)
+        assert screen.tab is not None
+        assert screen.tab.is_mounted
+        assert not mounted.called
+        assert styled
+        assert not [one for one in styled if any(c.startswith("tone--") for c in one.classes)]

@@ -1,0 +1,117 @@
+"""Fleets in the configuration: a profile a host."""
+
+from pathlib import Path
+
+import pytest
+
+from console.config import CommandLineValues, ConfigurationError, load
+from console.config.fleets import read_hosts
+from console.config.kinds import WrongValueError
+from console.errors import UsageError
+from console.rights import Rights
+
+FLEET = """\
+[profiles.a]
+url = "postgresql://u@h/a"
+
+[fleets.shops]
+url = "postgresql://u@{host}/orders"
+production = true
+depth = { warning = 7 }
+hosts = %s
+
+[groups.shops]
+color = "red"
+"""
+
+
+def fleet(tmp_path: Path, hosts: str) -> dict[str, str]:
+    file = tmp_path / "config.toml"
+    file.write_text(FLEET % hosts)
+    return {"DBQ_CONFIG": str(file), "PATH": "/usr/bin:/bin"}
+
+
+@pytest.mark.parametrize(
+    "hosts", ['["db1", "[::1]:5433"]', '"file:hosts"', "\"command:printf 'db1\\n[::1]:5433\\n'\""]
+)
+def test_each_host_has_a_profile_with_all_that_the_fleet_says(tmp_path: Path, hosts: str) -> None:
+    (tmp_path / "hosts").write_text("# shops\ndb1\n\n[::1]:5433  # by tunnel\n")
+    found = load(fleet(tmp_path, hosts))
+    assert found.names == ["a", "shops/db1", "shops/[::1]:5433"]
+    first, second = found.in_fleet("shops")
+    assert [one.label for one in found.in_group("shops")] == [first.label, second.label]
+    assert first.shown_url == "postgresql://u@db1/orders"
+    assert second.shown_url == "postgresql://u@[::1]:5433/orders"
+    for one in (first, second):
+        assert (one.production, one.color, one.thresholds().depth.warning) == (True, "red", 7)
+
+
+def test_hosts_are_looked_up_only_where_they_are_wanted(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    found = load(fleet(tmp_path, f'"command:touch {ran}"'))
+    chosen = found.chosen(CommandLineValues(profile="a"), url_rights=Rights.ADMIN)
+    assert chosen is not None
+    assert not ran.exists()
+    with pytest.raises(UsageError, match="names no host"):
+        found.in_fleet("shops")
+    assert ran.exists()
+
+
+def test_hosts_of_the_one_fleet_that_is_wanted_are_looked_up_once(tmp_path: Path) -> None:
+    ran = tmp_path / "ran"
+    program = tmp_path / "hosts.sh"
+    program.write_text(f"echo $1 >> {ran}; echo db1")
+    environment = fleet(tmp_path, f'"command:sh {program} shops"')
+    with (tmp_path / "config.toml").open("a") as file:
+        url = "postgresql://u@{host}/mail"
+        file.write(f'[fleets.mail]\nurl = "{url}"\nhosts = "command:sh {program} mail"\n')
+    found = load(environment)
+    assert [one.label for one in found.in_fleet("shops")] == ["shops/db1"]
+    named = CommandLineValues(profile="shops/db1")
+    assert found.chosen(named, url_rights=Rights.ADMIN) is not None
+    assert ran.read_text().split() == ["shops"]
+    assert found.names == ["a", "shops/db1", "mail/db1"]
+    assert ran.read_text().split() == ["shops", "mail"]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "why"),
+    [
+        ('"file:none"', "No such file"),
+        ('"command:false"', "exit status 1"),
+        ('"command:echo a b"', "is not a host"),
+        ("\"command:printf 'a\\na\\n'\"", "twice"),
+    ],
+)
+def test_hosts_that_are_not_to_be_had_are_told(tmp_path: Path, hosts: str, why: str) -> None:
+    found = load(fleet(tmp_path, hosts))
+    with pytest.raises(UsageError) as refused:
+        found.in_fleet("shops")
+    assert why in str(refused.value)
+    with pytest.raises(UsageError, match="no fleet 'other'"):
+        found.in_fleet("other")
+
+
+@pytest.mark.parametrize(
+    "hosts", [7, [], ["a", 1], ["a/b"], ["a", "a"], "db1", "file:", "command:", "command:'"]
+)
+def test_wrong_hosts(hosts: object) -> None:
+    with pytest.raises(WrongValueError):
+        read_hosts(hosts)
+
+
+def test_mistakes_are_told_with_their_lines(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(
+        '[fleets."a/b"]\nurl = "postgresql://u@{host}/d"\nhosts = ["x"]\n'
+        '[fleets.b]\nurl = "postgresql://u@h/d"\n'
+        '[fleets.c]\nhosts = "x"\ncolour = "red"\n'
+    )
+    with pytest.raises(ConfigurationError) as refused:
+        load({"DBQ_CONFIG": str(file)})
+    told = refused.value.why.replace(f"{file}:", "").split("\n")
+    assert [line.partition(":")[0] for line in told] == ["1", "4", "5", "6", "7", "8"]
+    assert "without /" in told[0]
+    assert "has no hosts" in told[1]
+    assert "needs {host}" in told[2]
+    assert "has no url" in told[3]

@@ -1,0 +1,91 @@
+"""What is made of subscribers' figures: who is slowest, in words, in recordings, in metrics."""
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from console.cli.monitoring import Most, check
+from console.metrics.exporter import ConnectionState, families
+from console.monitor.limits import DEFAULTS, judge
+from console.monitor.recording import segments
+from console.monitor.recording.history import history, points, since, thinned
+from console.monitor.sampler import Reading
+from console.monitor.subscribers import SubscriberSnapshot, as_text, of_text
+from tests.tui.feeds import queue
+
+AT = datetime(2026, 3, 29, 1, 0, tzinfo=UTC)
+BILLING = SubscriberSnapshot("billing", 3, 3, 1.5, 40.0, 0, None, popped=70.0)
+SEARCH = SubscriberSnapshot("search", 95, 90, 7.25, 0.0, 2, 12.5, popped=0.0)
+SEEN = queue("events", "ring", gap=95, capacity=100, subscribers=(BILLING, SEARCH))
+
+
+def test_the_limit_of_a_ring_names_the_slowest() -> None:
+    (found,) = judge(SEEN, DEFAULTS)
+    assert found.words == "95 % full, search is slowest"
+    checked = check(SEEN, DEFAULTS, Most())
+    assert "95 % full, search is slowest" in checked.words
+    assert checked.as_json()["figures"]["gap_share"]["subscriber"] == "search"  # type: ignore[index]
+    alone = replace(SEEN, subscribers=None)
+    assert [one.words for one in judge(alone, DEFAULTS)] == ["95 % full"]
+
+
+def test_where_one_is_not_known_nobody_is_slowest() -> None:
+    assert replace(SEEN, subscribers=(BILLING, replace(SEARCH, gap=None))).slowest is None
+
+
+def test_metrics_have_a_series_for_each_that_is_known() -> None:
+    idle = replace(BILLING, age_seconds=None, ready=0)
+    seen = replace(SEEN, subscribers=(idle, SEARCH))
+    state = ConnectionState(Reading("prod", (seen,)), looked_at=1.0)
+    found = {
+        (sample.name, sample.labels["subscriber"]): sample.value
+        for family in families([state])
+        for sample in family.samples
+        if "subscriber" in sample.labels
+    }
+    assert found == {
+        ("dbq_subscriber_gap_messages", "billing"): 3,
+        ("dbq_subscriber_gap_messages", "search"): 95,
+        ("dbq_subscriber_ready_messages", "billing"): 0,
+        ("dbq_subscriber_ready_messages", "search"): 90,
+        ("dbq_subscriber_parked_pops", "billing"): 0,
+        ("dbq_subscriber_parked_pops", "search"): 2,
+        ("dbq_subscriber_age_seconds", "search"): 7.25,
+        ("dbq_subscriber_popped_messages_total", "billing"): 70,
+        ("dbq_subscriber_popped_messages_total", "search"): 0,
+    }
+
+
+def test_a_recording_has_them_again_and_an_older_one_none(tmp_path: Path) -> None:
+    reading = Reading("prod", (SEEN,), latency_seconds=0.1, next_seconds=1.0)
+    slower = replace(SEEN, subscribers=(BILLING, replace(SEARCH, gap=7)))
+    segment = segments.Segment(tmp_path, "prod", AT)
+    for seen in (reading, replace(reading, queues=(slower,))):
+        segment.write(segments.SAMPLES, segments.samples(seen, AT))
+    segment.close()
+    found = history(tmp_path, "prod", "events", since(AT, 60.0))
+    (point,) = found.points
+    assert point.subscribers == {"billing": 3, "search": 95}
+    assert point.slowest == "search"
+    (row,) = segments.samples(reading, AT)
+    assert segments.snapshot_of(row, "prod").subscribers == SEEN.subscribers
+    older = {name: value for name, value in row.items() if name != "subscribers"}
+    assert segments.snapshot_of(older, "prod").subscribers is None
+    rows = [{**dict.fromkeys(segments.SAMPLES.columns), **one} for one in (dict(row), older)]
+    assert points(rows, 60) == points(thinned(rows, 60), 60)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("{", "3", "[3]", "[{}]", '[{"subscriber": "a"}]', "[" * 9999),
+        json.dumps([{**BILLING.as_json(), "subscriber": 3}]),
+        json.dumps([{**BILLING.as_json(), "gap": "many"}]),
+        as_text([BILLING]).replace("40.0", "NaN"),
+    ],
+)
+def test_what_is_no_record_of_subscribers_is_none(text: str) -> None:
+    assert of_text(text) is None
