@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from console.engines.product import Capabilities, Product, Timeouts
 from console.errors import ConnectionFailedError, InDoubtError, RefusedError, TransientError
@@ -178,6 +178,12 @@ def _again(error: Exception) -> Exception:
     return same
 
 
+def _dated_when_made(_raw: object, record: Any) -> None:
+    """The pool dates a connection before it waits its turn to connect: whatever another found dead
+    meanwhile would make this one, which the server has just answered, count as dead too."""
+    record.starttime = time.time()
+
+
 class Session:
     """A connection held by one thread."""
 
@@ -263,9 +269,13 @@ class Database:
     @cached_property
     def _engine(self) -> Engine:
         """Made at the first use: a missing driver is an error of connecting, like any other."""
-        return self.product.create_engine(
+        from sqlalchemy import event  # noqa: PLC0415  # a verb imports what it uses
+
+        engine = self.product.create_engine(
             self.complete_url(), self.timeouts, self._application_name
         )
+        event.listen(engine, "connect", _dated_when_made)
+        return engine
 
     def complete_url(self) -> URL:
         """The URL with its secrets: for drivers of other processes, never to be shown or kept."""
