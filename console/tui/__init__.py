@@ -11,6 +11,10 @@ from dataclasses import replace
 from datetime import UTC, tzinfo
 from pathlib import Path
 
+# A key is painted in two frames, the row under the cursor and what is told of it: at Textual's 60
+# a second the other one comes 17 ms later. Read when Textual is imported.
+os.environ["TEXTUAL_FPS"] = os.environ.get("TEXTUAL_FPS", "120")
+
 from console.catalog import STUCK_AFTER_SECONDS
 from console.config import Profile
 from console.engines import Database
