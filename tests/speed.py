@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -64,6 +64,8 @@ class Measured:
     """The CPU of it, in the same unit, where `value` is a time."""
     at_least: bool = False
     others: str = ""
+    values: tuple[float, ...] = ()
+    """Of each run, where there were several: `value` is their median."""
     busy: bool = field(default_factory=lambda: waiting() > _BUSY)
 
     @property
@@ -79,8 +81,17 @@ class Measured:
     def cells(self) -> tuple[str, ...]:
         cpu = "" if self.cpu is None else f" (CPU {number(self.cpu)})"
         aim = "" if self.aim is None else f"{number(self.aim)} {self.unit}"
-        value = f"{number(self.value)} {self.unit}{cpu}"
+        several = f", {number(min(self.values))} to {number(max(self.values))}" * bool(self.values)
+        value = f"{number(self.value)} {self.unit}{cpu}{several}"
         return self.what, aim, value, self.others, self.verdict
+
+
+def median(runs: Sequence[Measured]) -> Measured:
+    """Of one line in several runs; what it was compared with is that of the last."""
+    values = tuple(one.value for one in runs)
+    cpu = statistics.median(one.cpu for one in runs if one.cpu is not None) if runs[0].cpu else None
+    busy = any(one.busy for one in runs)
+    return replace(runs[-1], value=statistics.median(values), cpu=cpu, values=values, busy=busy)
 
 
 def number(value: float) -> str:
@@ -331,6 +342,7 @@ def main() -> None:
     parser.add_argument("row", nargs="*", metavar="ROW", help=f"{', '.join(ROWS)}; else all")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each measure on a screen")
     parser.add_argument("--queues", type=int, nargs="+", default=[20, 100, 500])
+    parser.add_argument("--runs", type=int, default=1, help="of each row: medians and range")
     parser.add_argument("--rows", type=int, default=10_000_000, help="at most so many messages")
     parser.add_argument("--design", action="append", default=[], help="for `sample`; else all")
     parser.add_argument("--pg-activity", metavar="PROGRAM")
@@ -342,10 +354,12 @@ def main() -> None:
     machine()  # the first look at others has nothing to compare with
     lines = ["| | aim | measured | beside it | |", "| --- | --- | --- | --- | --- |"]
     for name in asked.row or ROWS:
-        for one in ROWS[name](asked):
+        runs = [list(ROWS[name](asked)) for _ in range(asked.runs)]
+        for several in zip(*runs, strict=True):
+            one = median(several) if asked.runs > 1 else several[0]
             lines.append(f"| {' | '.join(one.cells)} |")
             print(lines[-1], flush=True)
-    sizes = f"--rows {asked.rows} --seconds {asked.seconds:g}"
+    sizes = f"--rows {asked.rows} --seconds {asked.seconds:g} --runs {asked.runs}"
     words = " ".join(["python -m tests.speed", *asked.row, sizes])
     lines = [f"`{words}`: {machine()}.", "", *lines]
     print(lines[0])
