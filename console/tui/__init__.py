@@ -17,9 +17,10 @@ from console.engines import Database
 from console.errors import ConsoleError, UsageError
 from console.monitor.limits import DEFAULTS, ThresholdsOf
 from console.monitor.sampler import Sampler
+from console.monitor.turns import Turns
 from console.rights import Rights
 from console.tui.app import ConsoleApp
-from console.tui.context import Clock, Feed, Setup
+from console.tui.context import FEW_CONNECTIONS, Clock, Feed, Setup
 from console.tui.open_connection import OpenConnection, Opening, free_name, open_profile, url_words
 from console.tui.terminal import DEFAULT_APPEARANCE, Appearance
 
@@ -36,6 +37,10 @@ __all__ = [
 
 
 _LOG = logging.getLogger(__name__)
+_AT_ONCE = 8
+"""Connections that are opened or sampled at the same time..."""
+_TURN_SECONDS = 0.4
+"""... where each of them takes no longer; one that does keeps nobody waiting."""
 
 
 def require_terminal() -> None:
@@ -102,6 +107,7 @@ def run_profiles(
     zone: tzinfo | None = UTC,
     recordings: Path | None = None,
     appearance: Appearance = DEFAULT_APPEARANCE,
+    by_group: bool = False,
 ) -> None:
     """Open the console on these connections and return when the operator quits.
 
@@ -111,8 +117,9 @@ def run_profiles(
     """
     require_terminal()
     opened: list[Opening] = []
+    turns = Turns(_AT_ONCE, _TURN_SECONDS)
     for profile in profiles:
-        opened.append(open_profile(profile, [one.conn.name for one in opened]))
+        opened.append(open_profile(profile, [one.conn.name for one in opened], turns))
     zones = {profile.display_zone for profile in profiles}
     setup = Setup(
         [one.conn for one in opened],
@@ -123,6 +130,7 @@ def run_profiles(
         config_path=config_path,
         recordings=recordings,
         appearance=appearance,
+        by_group=by_group or len(opened) > FEW_CONNECTIONS,
     )
     _run(ConsoleApp([one.feed for one in opened], setup))
 

@@ -16,11 +16,12 @@ from textual.widgets import Input
 
 from console.catalog import Queue
 from console.config.file_reader import FILTERS, QUEUE_FILTERS
-from console.doctor.watcher import Doctor, Examined, Watcher
+from console.doctor.watcher import REST, Doctor, Examined, Watcher
 from console.monitor.sampler import Reading
+from console.monitor.turns import Turns
 from console.tui.base_app import BaseApp
 from console.tui.bell import Bell
-from console.tui.context import Context, DiagnosesCame, Feed, ReadingCame, Setup
+from console.tui.context import FEW_CONNECTIONS, Context, DiagnosesCame, Feed, ReadingCame, Setup
 from console.tui.dialogs.dialog import PasswordDialog, RunningDialog
 from console.tui.findings import FindingView
 from console.tui.jobs import JobEnded, Running
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 
 HARMLESS = Harmless()
+_EXAMINED_SECONDS = 5.0
+"""For so long others wait for the doctor of a connection, who may wait for a silent server."""
 
 
 def _palette() -> type[Provider]:
@@ -102,7 +105,10 @@ class ConsoleApp(BaseApp):
             recordings=None if setup.recordings is None else Recordings(setup.recordings),
             saved=setup.appearance.saved,
         )
-        self._overview = OverviewScreen(self.context, banner=setup.banner)
+        self._overview = OverviewScreen(self.context, setup.banner, by_group=setup.by_group)
+        many = len(feeds) > FEW_CONNECTIONS
+        self._turns = Turns(1, _EXAMINED_SECONDS, rest=REST) if many else None
+        """Of the doctors of many connections."""
         self._watchers: dict[str, Watcher] = {}
         self._bell = Bell()
         for name, conn in self.context.connections.items():
@@ -131,7 +137,7 @@ class ConsoleApp(BaseApp):
         first = not context.feeds
         context.connections = {**context.connections, conn.name: conn}
         context.feeds = (*context.feeds, feed)
-        traits = Traits(opening.rights, conn.production, conn.thresholds_of, conn.color)
+        traits = Traits(opening.rights, conn.production, conn.thresholds_of, conn.color, conn.group)
         now = context.clock.monotonic()
         context.store.add(conn.name, feed.interval_seconds, now, self._seen(traits))
         context.store.expect_doctor(conn.name)
@@ -164,7 +170,7 @@ class ConsoleApp(BaseApp):
             return
         doctor = Doctor(conn.database, conn.thresholds_of, conn.masks, rights=conn.rights)
         hear = self._hearer(feed.name)
-        watcher = Watcher(feed, doctor, on_reading=receive, on_examined=hear)
+        watcher = Watcher(feed, doctor, on_reading=receive, on_examined=hear, turns=self._turns)
         self._watchers[feed.name] = watcher
         watcher.start()
 

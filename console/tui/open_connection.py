@@ -30,6 +30,7 @@ from console.monitor.filters import Words
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks
 from console.monitor.sampler import Sampler
+from console.monitor.turns import Turns
 from console.rights import ConnectionRights, Login, Rights
 from console.tui.store import RightsWords
 
@@ -73,6 +74,8 @@ class OpenConnection:
     """What the saved filters of its messages stand for."""
     bell: bool = False
     """Whether the terminal's bell rings at a new critical finding."""
+    group: str = ""
+    """Which connections it stands with."""
 
     def find(self, schema: str, name: str, *, any_design: bool = False) -> Queue:
         """The queue of that name, as the catalog has it now. Waits; ConsoleError."""
@@ -106,6 +109,7 @@ def open_connection(
         profile.color or "",
         profile.saved_words,
         profile.bell,
+        profile.group or "",
     )
 
 
@@ -125,9 +129,12 @@ class Opening:
     rights: RightsWords
 
 
-def open_profile(profile: Profile, taken: Collection[str] = ()) -> Opening:
+def open_profile(
+    profile: Profile, taken: Collection[str] = (), turns: Turns | None = None
+) -> Opening:
     """Nothing is connected and no secret looked up yet; a password that a person must type is
-    typed into the console. `taken`: the names that others have. ConnectionFailedError, UsageError.
+    typed into the console. `taken`: the names that others have; `turns`: theirs. UsageError,
+    ConnectionFailedError.
     """
     credentials = profile.credentials()
     credentials.await_typing()
@@ -138,6 +145,7 @@ def open_profile(profile: Profile, taken: Collection[str] = ()) -> Opening:
         interval_seconds=profile.interval_seconds,
         stuck_after_seconds=profile.stuck_after_seconds,
         name=name,
+        turns=turns,
     )
     conn = open_connection(profile, database, name, credentials)
     return Opening(conn, feed, rights_words(profile, database))

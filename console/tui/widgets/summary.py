@@ -23,6 +23,7 @@ from console.tui.text import (
     tone,
     whole_seconds,
 )
+from console.tui.views import link_words
 from console.tui.widgets.queue_table import QueueTable
 
 # One line at the bottom of every screen: what runs here, and how far it is; else what is not
@@ -115,29 +116,12 @@ class ConnectionLines(Words):
         if view.production:
             line.append("  ")
             line.append(" PRODUCTION ", tone(self, "production"))
-        line.append("  " + _state(view), "" if mood == "good" else tone(self, mood))
+        alive = view.link is Link.ALIVE
+        state = formats.duration(view.latency_seconds or 0.0) if alive else link_words(view)
+        line.append("  " + state, "" if mood == "good" else tone(self, mood))
         if rights:
             line.append("  " + rights, tone(self, "quiet"))
         return line
-
-
-def _state(view: ConnectionView) -> str:
-    if view.link is Link.ALIVE:
-        return formats.duration(view.latency_seconds or 0.0)
-    since = whole_seconds(view.since_seconds)
-    if view.link is Link.OPENING:
-        return "connecting" if view.since_seconds < 1 else f"connecting {since}"
-    if view.link is Link.SILENT:
-        return f"no answer for {since}"
-    if view.link is Link.UNRECORDED:
-        return f"not recorded for {since}" if view.ever_answered else "not recorded yet"
-    words = view.link.value if view.ever_answered else "no connection"
-    if view.link is Link.FAILING:
-        words = view.link.value
-    again = "now"
-    if view.retry_in_seconds:
-        again = f"in {whole_seconds(view.retry_in_seconds)}"
-    return f"{words} {since}, again {again}"
 
 
 @dataclass(frozen=True)
