@@ -37,9 +37,9 @@ __all__ = [
 
 
 _LOG = logging.getLogger(__name__)
-_AT_ONCE = 8
+_AT_ONCE = 12
 """Connections that are opened or sampled at the same time..."""
-_TURN_SECONDS = 0.4
+_TURN_SECONDS = 1.0
 """... where each of them takes no longer; one that does keeps nobody waiting."""
 
 

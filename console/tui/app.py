@@ -213,7 +213,7 @@ class ConsoleApp(BaseApp):
         watcher = self._watchers.get(message.name)
         if watcher and (keys := store.unexplained(message.name, message.at)):
             watcher.explain([(schema, queue) for _, schema, queue in keys])
-        self._draw()
+        self._draw(message.name)
         self.call_after_refresh(self.prepare)
 
     def on_diagnoses_came(self, message: DiagnosesCame) -> None:
@@ -226,13 +226,14 @@ class ConsoleApp(BaseApp):
             next_seconds=examined.next_seconds,
             error=examined.error,
         )
-        self._draw()
+        self._draw(message.name)
 
-    def _draw(self) -> None:
+    def _draw(self, name: str = "") -> None:
+        """All that is in sight. `name`: the connection of which there is something new."""
         for screen in self.screen_stack:
             if isinstance(screen, LiveScreen):
                 screen.readings_came()
-        if self._bell.rings(self.context):
+        if self._bell.rings(self.context, name):
             self.bell()
 
     def on_job_ended(self, message: JobEnded) -> None:

@@ -39,13 +39,16 @@ class Fleet:
         return f"{NAME}/127.0.0.1:{self.proxies[place].port}"
 
     def push(self, place: int) -> None:
-        """A message into each queue of a host."""
-        calls = SQL(", ").join(
-            SQL("{}({})").format(Identifier("public", f"{one.name}_push"), "x")
-            for one in self.queues
-        )
+        """A message into each queue of a host; its rings lose one."""
         with connect(self.urls[place]) as connection:
-            connection.execute(SQL("SELECT ") + calls)
+            for one in self.queues:
+                if one.design.name == "ring":
+                    pop = SQL("SELECT FROM {}()").format(Identifier("public", f"{one.name}_pop"))
+                    connection.execute(pop)
+                push = SQL("SELECT {}({})").format(
+                    Identifier("public", f"{one.name}_push"), Literal("x")
+                )
+                connection.execute(push)
 
 
 @contextmanager

@@ -123,11 +123,17 @@ class Group:
         if column.name == "state":
             return Cell(self.level.mark, SEVERITY_TONES.get(self.level, ""))
         if column.name != "queue":
-            return Cell(self.total(column.sum_of) if column.sum_of else "", tone)
+            return Cell(self.text(column, width), tone)
         mark, color = _FOLDED if folded else _OPEN, self.connections[0].color
         if not self.connection or not color:
             return Cell(self.name(width, mark), tone)
         return Cell(MARK + self.name(width - len(MARK), mark), tone, color_tone(color))
+
+    def text(self, column: "QueueColumn", width: int) -> str:
+        """The same as a text."""
+        if column.name == "queue":
+            return self.name(width, _OPEN)
+        return self.total(column.sum_of) if column.sum_of else ""
 
     def sorts_by(self, column: "QueueColumn") -> float | str | None:
         """As what it stands among others of its kind."""

@@ -19,6 +19,8 @@ from console.tui.widgets.queue_groups import (
 )
 
 _INDENT = "  "
+_WIDEST_NAME = 60
+"""Why a connection does not answer may be long."""
 
 
 class QueueTable(KeyedTable[QueueView | Group]):
@@ -167,7 +169,7 @@ class QueueTable(KeyedTable[QueueView | Group]):
         for column in COLUMNS:
             if column.name not in {"state", "trend"}:
                 texts = [column.value(view) for view in views]
-                texts += [one.total(column.sum_of) for one in groups if column.sum_of]
+                texts += [one.text(column, _WIDEST_NAME) for one in groups]
                 widest = max(map(cell_len, texts), default=0)
                 self._widest[column.name] = max(self._widest.get(column.name, 0), widest)
         return self._widest

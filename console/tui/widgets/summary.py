@@ -78,15 +78,23 @@ class ConnectionLines(Words):
         for view in shown:
             room = width - (0 if lines else cell_len(corner.plain))
             lines += self._lines(view, room)
-        if left := len(views) - len(shown):
-            bad = sum(view.level > Severity.NOTE for view in worst_first[most - 1 :])
-            rest = f"{bad} of them do not answer" if bad else "all of them answer"
-            lines.append(Text(f"+ {left} more connections, {rest}", tone(self, "quiet")))
+        if len(views) > len(shown):
+            lines.append(self._rest(worst_first[most - 1 :]))
         lines[0].truncate(width - cell_len(corner.plain), overflow="ellipsis", pad=True)
         lines[0].append_text(corner)
         for line in lines[1:]:
             line.truncate(width, overflow="ellipsis")
         self.say(Text("\n").join(lines))
+
+    def _rest(self, views: Sequence[ConnectionView]) -> Text:
+        """How the others are, in one line."""
+        bad = sum(view.level > Severity.NOTE for view in views)
+        opening = sum(view.link is Link.OPENING for view in views)
+        told = [f"{bad} of them do not answer"] * bool(bad)
+        told += [f"{opening} of them still connecting"] * bool(opening)
+        told += ["all of them answer"] * (not told)
+        told += ["PRODUCTION among them"] * any(view.production for view in views)
+        return Text(f"+ {len(views)} more connections, {', '.join(told)}", tone(self, "quiet"))
 
     def _lines(self, view: ConnectionView, room: int) -> list[Text]:
         """What went wrong stands behind the rest if there is room, else on a line of its own.
