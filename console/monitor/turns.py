@@ -16,10 +16,13 @@ class Turns:
 
     Whoever works for longer than `lease_seconds`, as one does who waits for a silent server, goes
     on, but is no longer counted: that keeps nobody else waiting. After each turn there is none for
-    `rest` times as long as this process worked in it, but for what an operator asks.
+    `rest` times as long as this process worked in it, but for what an operator asks; nor is there
+    in the first `begins_after` seconds.
     """
 
-    def __init__(self, most: int, lease_seconds: float, *, rest: float = 0.0) -> None:
+    def __init__(
+        self, most: int, lease_seconds: float, *, rest: float = 0.0, begins_after: float = 0.0
+    ) -> None:
         self._most = most
         self._lease_seconds = lease_seconds
         self._rest = rest
@@ -27,7 +30,7 @@ class Turns:
         self._ends: dict[object, float] = {}
         """Those at work -> when they count no longer."""
         self._waiting: Counter[int] = Counter()
-        self._rested_at = 0.0
+        self._rested_at = time.monotonic() + begins_after
 
     @contextmanager
     def turn(self, why: int, given_up: Callable[[], bool]) -> Iterator[None]:

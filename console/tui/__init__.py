@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, tzinfo
 from pathlib import Path
+from typing import Any
 
 from console.catalog import STUCK_AFTER_SECONDS
 from console.config import Profile
@@ -29,6 +30,7 @@ __all__ = [
     "Clock",
     "ConsoleApp",
     "Feed",
+    "app_on",
     "require_terminal",
     "run",
     "run_profiles",
@@ -100,7 +102,16 @@ def run(
     _run(ConsoleApp(feeds, setup))
 
 
-def run_profiles(
+def run_profiles(profiles: Sequence[Profile], **how: Any) -> None:
+    """Open the console on these connections, as `app_on` says, and return when the operator quits.
+
+    UsageError without a terminal, and what `app_on` raises.
+    """
+    require_terminal()
+    _run(app_on(profiles, **how))
+
+
+def app_on(
     profiles: Sequence[Profile],
     *,
     config_path: Path | None,
@@ -108,14 +119,13 @@ def run_profiles(
     recordings: Path | None = None,
     appearance: Appearance = DEFAULT_APPEARANCE,
     by_group: bool = False,
-) -> None:
-    """Open the console on these connections and return when the operator quits.
+) -> ConsoleApp:
+    """The console on these connections; without any it shows how to get some, and the
+    configuration's path.
 
-    Without any it shows how to get some, and the configuration's path. `zone` is the clock's where
-    the profiles have several. UsageError without a terminal; ConnectionFailedError where a profile
-    does not even tell its engine.
+    `zone` is the clock's where the profiles have several; `by_group`: it begins with a line for
+    each connection. UsageError; ConnectionFailedError where a profile does not tell its engine.
     """
-    require_terminal()
     opened: list[Opening] = []
     turns = Turns(_AT_ONCE, _TURN_SECONDS)
     for profile in profiles:
@@ -132,7 +142,7 @@ def run_profiles(
         appearance=appearance,
         by_group=by_group or len(opened) > FEW_CONNECTIONS,
     )
-    _run(ConsoleApp([one.feed for one in opened], setup))
+    return ConsoleApp([one.feed for one in opened], setup)
 
 
 def run_replay(

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 
 HARMLESS = Harmless()
+_OPENED_SECONDS = 10.0
 _EXAMINED_SECONDS = 5.0
 """For so long others wait for the doctor of a connection, who may wait for a silent server."""
 
@@ -94,6 +95,8 @@ class ConsoleApp(BaseApp):
             raise ValueError("two feeds of one name")
         traits = {name: self._seen(setup.traits(name)) for name in intervals}
         store = Store(intervals, setup.clock.monotonic(), traits)
+        root, many = setup.recordings, len(feeds) > FEW_CONNECTIONS
+        slower = max(1.0, len(feeds) / FEW_CONNECTIONS)
         self.context = Context(
             store,
             setup.clock,
@@ -102,13 +105,14 @@ class ConsoleApp(BaseApp):
             {conn.name: conn for conn in setup.connections},
             setup.zone,
             setup.config_path,
-            recordings=None if setup.recordings is None else Recordings(setup.recordings),
+            recordings=None if root is None else Recordings(root, slower=slower),
             saved=setup.appearance.saved,
         )
         self._overview = OverviewScreen(self.context, setup.banner, by_group=setup.by_group)
-        many = len(feeds) > FEW_CONNECTIONS
-        self._turns = Turns(1, _EXAMINED_SECONDS, rest=REST) if many else None
-        """Of the doctors of many connections."""
+        self._turns: Turns | None = None
+        """Of the doctors of many connections; before those all of them have their first figures."""
+        if many:
+            self._turns = Turns(1, _EXAMINED_SECONDS, rest=REST, begins_after=_OPENED_SECONDS)
         self._watchers: dict[str, Watcher] = {}
         self._bell = Bell()
         for name, conn in self.context.connections.items():

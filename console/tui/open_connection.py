@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from console.doctor.finding import Diagnosis
 from console.errors import ConsoleError, RefusedError
 from console.monitor.recording import Recorder
+from console.monitor.recording.recorder import SEGMENT_SECONDS, Bounds
 from console.monitor.recording.segments import CONSUMERS, FINDINGS
 from console.monitor.sampler import Reading, probe
 from console.tui.text import first_line
@@ -179,10 +180,17 @@ class PlaceRecording:
     """The recording of one connection, begun with its first reading."""
 
     def __init__(
-        self, root: Path, conn: OpenConnection, monotonic: Callable[[], float] = time.monotonic
+        self,
+        root: Path,
+        conn: OpenConnection,
+        monotonic: Callable[[], float] = time.monotonic,
+        *,
+        slower: float = 1.0,
     ) -> None:
+        """`slower`: what is dearer than samples is done so many times more seldom."""
         self._root = root
         self._conn = conn
+        self._slower = slower
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._ended = False
@@ -220,7 +228,8 @@ class PlaceRecording:
         self._retry_at = self._monotonic() + RETRY_SECONDS
         conn = self._conn
         try:
-            recorder = Recorder(self._root, conn.name, apart=True)
+            bounds = Bounds(segment_seconds=SEGMENT_SECONDS * self._slower)
+            recorder = Recorder(self._root, conn.name, bounds, apart=True)
         except RefusedError:
             self._elsewhere, self._why_not = True, ""
             return
@@ -231,7 +240,7 @@ class PlaceRecording:
             return
         self._elsewhere, self._why_not = False, ""
         # The readings, and what the doctor finds, come from the console's watcher.
-        beside = WaitsAndActions(conn.database, recorder)
+        beside = WaitsAndActions(conn.database, recorder, slower=self._slower)
         beside.start()
         self._recorder, self._beside = recorder, beside
         if self._ended:
@@ -274,15 +283,17 @@ class PlaceRecording:
 class Recordings:
     """All that a console keeps, under one folder."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, slower: float = 1.0) -> None:
+        """`slower`: as of each of them."""
         self.root = root
+        self._slower = slower
         self._of: dict[str, PlaceRecording] = {}
 
     def add(self, conn: OpenConnection) -> PlaceRecording | None:
         """One more connection; None: it is configured not to be recorded."""
         if not conn.record:
             return None
-        self._of[conn.name] = PlaceRecording(self.root, conn)
+        self._of[conn.name] = PlaceRecording(self.root, conn, slower=self._slower)
         return self._of[conn.name]
 
     def of(self, name: str) -> PlaceRecording | None:

@@ -1,5 +1,7 @@
 """A fleet: databases of the same queues, each behind a proxy of its own, which is its host."""
 
+import itertools
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -34,9 +36,28 @@ class Fleet:
     environment: dict[str, str]
     """With which a console knows it, as the fleet NAME."""
 
-    def label(self, place: int) -> str:
-        """How the host's connection is called."""
-        return f"{NAME}/127.0.0.1:{self.proxies[place].port}"
+    def title(self, place: int) -> str:
+        """How the host stands under its group."""
+        return f"127.0.0.1:{self.proxies[place].port}"
+
+    @contextmanager
+    def traffic(self) -> Iterator[None]:
+        """A push every 5 s into each queue, all the while."""
+        stop = threading.Event()
+
+        def run() -> None:
+            for place in itertools.cycle(range(len(self.urls))):
+                if stop.wait(5.0 / len(self.urls)):
+                    return
+                self.push(place)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
 
     def push(self, place: int) -> None:
         """A message into each queue of a host; its rings lose one."""

@@ -108,8 +108,10 @@ class LiveScreen(Screen[None]):
             return
         now = self.context.clock.monotonic()
         views = self.context.store.connections(now)
-        most = 2 if len(views) > FEW_CONNECTIONS else max(2, self.app.size.height // 8)
-        self.query_one(ConnectionLines).draw(views, self.context.corner, most)
+        many = len(views) > FEW_CONNECTIONS
+        most = 2 if many else max(2, self.app.size.height // 8)
+        lines = self.query_one(ConnectionLines)
+        lines.draw(views, self.context.corner, most, brief=many)
         self.draw_body(now, paused=self.paused_at is not None)
         runs = [one for one in self.context.running.all if one.number != self.followed]
         self.query_one(BackgroundLine).draw(runs, self._not_recorded, self._played)

@@ -96,26 +96,28 @@ class Group:
     @property
     def words(self) -> tuple[str, ...]:
         """How it is, in less and less room."""
-        queues = formats.numbered(len(self.queues), "queue")
+        queues = formats.numbered(len(self.counted), "queue")
         if self.connection:
             (one,) = self.connections
             if one.link is Link.ALIVE:
-                return (queues,)
+                return queues, ""
             told = link_words(one, again=False)
-            return (f"{link_words(one)}: {one.why}" if one.why else link_words(one), told)
+            why = f": {one.why}" if one.why else ""
+            return link_words(one) + why, told + why, told
         of = len(self.connections)
-        told = f"{self.answering} of {of}" if self.answering < of else f"{of}"
-        return f"{told} connections, {queues}", f"{told} connections", told
+        some = f"{self.answering} of " if self.answering < of else ""
+        whole = some + formats.numbered(of, "connection")
+        return f"{whole}, {queues}", whole, f"{some}{of}"
 
     def name(self, width: int, mark: str) -> str:
         """What its line is called; how it is is never cut off for its title."""
         begin = _STEP * bool(self.under) + mark
         for words in self.words:
-            name = f"{begin}{self.title}: {words}"
-            if cell_len(name) <= width:
-                return name
-        room = width - cell_len(begin) - cell_len(words) - len(": ")
-        return f"{begin}{shorten(self.title, max(4, room))}: {words}"
+            end = f": {words}" if words else ""
+            room = width - cell_len(begin + end)
+            if cell_len(self.title) <= room:
+                break
+        return begin + shorten(self.title, max(4, room)) + end
 
     def cell(self, column: "QueueColumn", width: int, *, folded: bool) -> Cell:
         """What it shows in a column."""

@@ -65,8 +65,11 @@ _LONGEST_NAME = 32
 class ConnectionLines(Words):
     """At most `most` lines; if there are more connections, the last line counts the others."""
 
-    def draw(self, views: Sequence[ConnectionView], right: str, most: int) -> None:
-        """`right` is written at the end of the first line: the interval and the time."""
+    def draw(
+        self, views: Sequence[ConnectionView], right: str, most: int, *, brief: bool = False
+    ) -> None:
+        """`right` is written at the end of the first line: the interval and the time. `brief`: of
+        each no more than a line, where findings tell the rest."""
         if not views:
             self.say(Text())
             return
@@ -77,7 +80,7 @@ class ConnectionLines(Words):
         lines: list[Text] = []
         for view in shown:
             room = width - (0 if lines else cell_len(corner.plain))
-            lines += self._lines(view, room)
+            lines += self._lines(view, room)[: 1 if brief else None]
         if len(views) > len(shown):
             lines.append(self._rest(worst_first[most - 1 :]))
         lines[0].truncate(width - cell_len(corner.plain), overflow="ellipsis", pad=True)
