@@ -2,7 +2,7 @@
 and which of them do not answer. A connection that does not adds nothing to its group."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,8 @@ class Group:
     """The only one that it is of; empty: it is a group of them."""
     under: str = ""
     """The key of the line that it stands under."""
+    _totals: dict[str, str] = field(default_factory=dict, compare=False)
+    """What was added up already."""
 
     @property
     def key(self) -> str:
@@ -80,6 +82,11 @@ class Group:
     def total(self, name: str) -> str:
         """The same in words; where it is not known of all queues that have it, as what it is at
         least."""
+        if name not in self._totals:
+            self._totals[name] = self._total(name)
+        return self._totals[name]
+
+    def _total(self, name: str) -> str:
         number = self.number(name)
         unknown = any(name in view.snapshot.unknown for view in self.counted)
         if number is None or (unknown and name == _MAY_BE_NEGATIVE):
