@@ -10,6 +10,7 @@ from console.errors import UsageError
 NOT_APPLICABLE = "·"
 UNKNOWN = "?"
 ESTIMATE = "≈"
+AT_LEAST = "≥"
 
 _HIDDEN = {"Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp"}
 """Unicode categories that a terminal would obey or hide instead of showing."""

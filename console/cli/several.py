@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -71,6 +70,8 @@ class _OneOfSeveral(Call):
 
 
 def _over(call: Call, group: str | None, fleet: str | None, verb: Callable[[Call], object]) -> None:
+    from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415  # 5 ms, for these only
+
     profiles = call.several(group, call.said, fleet)
     context = click.get_current_context()
     whole = call.configuration

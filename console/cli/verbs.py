@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from console.cli.context import SAID, place, rights_option
+from console.cli.context import SAID, Call, place, rights_option
+from console.cli.several import several_options
 from console.cli.streams import (
     Answers,
     Stopped,
@@ -237,6 +238,7 @@ def _tell_version(context: click.Context, _: click.Parameter, wanted: bool) -> N
     help="Replay a folder of recordings instead of connecting.",
 )
 @click.option("--at", metavar="T", help="Where --replay starts: 03:00, or an ISO time.")
+@several_options
 @click.pass_context
 def cli(
     context: click.Context,
@@ -246,13 +248,15 @@ def cli(
     replay: Path | None,
     at: str | None,
     log_level: str | None,
+    fleet: str | None,
+    group: str | None,
     **before: Any,
 ) -> None:
     """The console for message queues kept in relational tables.
 
     Without a verb it opens the terminal user interface: on the database of --url or --profile
-    (DBQ_URL, DBQ_PROFILE), else on all that are configured (dbq-console config show --example).
-    What they see is recorded, for history and --replay.
+    (DBQ_URL, DBQ_PROFILE), on those of a --fleet or a --group, else on all that are configured
+    (dbq-console config show --example). What they see is recorded, for history and --replay.
 
     \b
     Exit status: 0 done; 1 the answer is no: nothing there, full, not healthy;
@@ -263,6 +267,7 @@ def cli(
       dbq-console demo
       dbq-console --url postgresql://me@host:5432/database --rights operator
       dbq-console --profile orders status
+      dbq-console --fleet shops
       dbq-console --replay ~/.local/state/dbq-console/recordings --at 03:00
     """
     from console.config import CommandLineValues  # noqa: PLC0415  # --help needs none of it
@@ -270,15 +275,23 @@ def cli(
     context.meta[SAID] = said = CommandLineValues(**before)
     del log_level  # whoever invoked this has seen to it
     _LOG.info("%s begins", _verb(context))
+    several = fleet is not None or group is not None
     if context.invoked_subcommand is None:
         if replay is not None:
-            if said.rights is not None:
-                raise UsageError("--rights does not go with --replay: a recording is only viewed.")
+            if said.rights is not None or several:
+                raise UsageError(
+                    "--rights, --fleet and --group do not go with --replay: a recording is only "
+                    "viewed."
+                )
             _replay(replay, at, said)
         elif at is not None:
             raise UsageError("--at goes with --replay PATH.")
         else:
-            _open_screens(said, record=not no_record)
+            _open_screens(said, fleet, group, record=not no_record)
+    elif several:
+        raise UsageError(
+            "--fleet and --group before a verb are for the screens; type them after it."
+        )
     elif no_record or replay is not None or at is not None:
         raise UsageError("--no-record, --replay and --at are for the screens, not for verbs.")
 
@@ -297,22 +310,33 @@ def _replay(root: Path, at: str | None, said: "CommandLineValues") -> None:
     tui.run_replay(root, at, zone=zone, thresholds=known, appearance=appearance)
 
 
-def _open_screens(said: "CommandLineValues", *, record: bool) -> None:
-    """The terminal user interface on the connection that is named, else on all of them."""
+def _open_screens(
+    said: "CommandLineValues", fleet: str | None, group: str | None, *, record: bool
+) -> None:
+    """The terminal user interface on the connections that are named, else on all of them."""
     from console import tui  # noqa: PLC0415  # verbs shall not wait for Textual
-    from console.config import DISPLAY_ZONE, THEME, load  # noqa: PLC0415
+    from console.config import DISPLAY_ZONE, THEME  # noqa: PLC0415
     from console.monitor.recording.recorder import folder  # noqa: PLC0415
 
     tui.require_terminal()
-    configuration = load()
-    named = configuration.chosen(said, url_rights=Rights.READ_ONLY)
-    profiles = configuration.profiles(said) if named is None else [named]
+    call = Call(said, None, json=False)
+    configuration = call.configuration
+    if fleet is not None or group is not None:
+        profiles = call.several(group, said, fleet)
+    else:
+        named = configuration.chosen(said, url_rights=Rights.READ_ONLY)
+        profiles = configuration.profiles(said) if named is None else [named]
     zone = configuration.defaults[DISPLAY_ZONE]
     recordings = folder() if record else None
     appearance = tui.Appearance(configuration.defaults[THEME], saved=configuration.saved)
     path = configuration.path
     tui.run_profiles(
-        profiles, config_path=path, zone=zone, recordings=recordings, appearance=appearance
+        profiles,
+        config_path=path,
+        zone=zone,
+        recordings=recordings,
+        appearance=appearance,
+        by_group=fleet is not None or group is not None,
     )
 
 

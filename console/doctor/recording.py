@@ -53,9 +53,11 @@ class WaitsAndActions:
     connection is there.
     """
 
-    def __init__(self, database: Database, recorder: Recorder) -> None:
+    def __init__(self, database: Database, recorder: Recorder, *, slower: float = 1.0) -> None:
+        """`slower`: the steps are so many times as long."""
         self._database = database
         self._recorder = recorder
+        self._slower = slower
         self._last: Reading | None = None
         self._seen_actions: dict[int, str] = {}
         self._stop = threading.Event()
@@ -75,7 +77,8 @@ class WaitsAndActions:
         self._recorder.reading(reading)
 
     def _run(self) -> None:
-        due = [_Due(WAITS_SECONDS, self._waits), _Due(ACTIONS_SECONDS, self._actions)]
+        steps = ((WAITS_SECONDS, self._waits), (ACTIONS_SECONDS, self._actions))
+        due = [_Due(seconds * self._slower, record) for seconds, record in steps]
         while not self._stop.wait(1.0):
             if self._last is None or self._last.error is not None:
                 continue  # the sampler is the one that tries to connect again

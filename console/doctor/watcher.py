@@ -10,6 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,6 +23,7 @@ from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
+from console.monitor.turns import ASKED, ROUND, SOON, Turns
 from console.rights import Rights
 
 if TYPE_CHECKING:
@@ -124,6 +126,7 @@ class _Wanted:
 
     all: bool = False
     pairs: set[Pair] = field(default_factory=set)
+    why: int = ROUND
 
     def __bool__(self) -> bool:
         return self.all or bool(self.pairs)
@@ -141,14 +144,17 @@ class Watcher:
         on_examined: Callable[[Examined], None],
         every_seconds: float = EVERY_SECONDS,
         rest: float = REST,
+        turns: Turns | None = None,
     ) -> None:
-        """`on_reading` is called in the sampler's thread, `on_examined` in the doctor's."""
+        """`on_reading` is called in the sampler's thread, `on_examined` in the doctor's. `turns`:
+        those of all watchers, where there are many."""
         self._sampler = sampler
         self._doctor = doctor
         self._on_reading = on_reading
         self._on_examined = on_examined
         self._every_seconds = every_seconds
         self._rest = rest
+        self._turns = turns
         self._changed = threading.Condition()
         self._thread = threading.Thread(
             target=self._run, name=f"doctor {doctor.database.label}", daemon=True
@@ -174,8 +180,10 @@ class Watcher:
                 self._wanted.all = True
             else:
                 self._wanted.pairs.add(pair)
+            self._wanted.why = ASKED
             self._not_before = 0.0
             self._changed.notify()
+        self._wake_turns()
 
     def explain(self, pairs: Collection[Pair]) -> None:
         """Figures say that something is wrong there: examine it before the next round."""
@@ -192,6 +200,7 @@ class Watcher:
         with self._changed:
             self._stopped = True
             self._changed.notify()
+        self._wake_turns()
         self._sampler.stop(timeout_seconds)
         if timeout_seconds > 0 and self._thread.is_alive():
             self._thread.join(timeout_seconds)
@@ -208,6 +217,7 @@ class Watcher:
             if was_lost and not self._lost:
                 # What the loss cut short saw nothing, and a crash leaves traces.
                 self._wanted.all = True
+                self._wanted.why = min(self._wanted.why, SOON)
                 self._not_before = 0.0
             if reading.error is None:
                 self._snapshots = reading.queues
@@ -222,9 +232,9 @@ class Watcher:
             began = time.monotonic()
             try:
                 if wanted.all:
-                    self._round()
+                    self._round(wanted.why)
                 else:
-                    self._examine(self._named(wanted.pairs))
+                    self._examine(self._named(wanted.pairs), wanted.why)
             except Exception as error:  # noqa: BLE001  # a thread that dies says nothing any more
                 self._failed(error, time.monotonic() - began)
             else:
@@ -241,7 +251,7 @@ class Watcher:
                         wanted.all = wanted.all or not wanted
                         return wanted
                     if self._soon and now >= self._soon_from:
-                        wanted, self._soon = _Wanted(pairs=self._soon), set()
+                        wanted, self._soon = _Wanted(pairs=self._soon, why=SOON), set()
                         return wanted
                 self._changed.wait(self._pause(now))
             return None
@@ -253,27 +263,27 @@ class Watcher:
         due = min(self._due, self._soon_from) if self._soon else self._due
         return max(0.0, max(due, self._not_before) - now) + 0.01
 
-    def _round(self) -> None:
+    def _round(self, why: int) -> None:
         """All queues, those first that look worst; what is asked for meanwhile goes before."""
-        took = 0.0
+        took, round_began = 0.0, time.monotonic()
         with self._changed:
             snapshots = self._snapshots
         left = _worst_first(self._doctor.queues(), snapshots)
         while left and not self._stopped:
             chunk, left = left[:CHUNK], left[CHUNK:]
-            began = time.monotonic()
-            self._examine(chunk)
-            lasted = time.monotonic() - began
+            lasted = self._examine(chunk, why)
             took += lasted
             if pairs := self._rested(min(1.0, lasted) if left else 0.0):
-                self._examine(self._named(pairs))
+                self._examine(self._named(pairs), ASKED)
+        waited = time.monotonic() - round_began - took
         # Never less: the second sample that proves that nobody pops comes with the next round.
         # Two watchers do not examine in step for long.
         pause = max(self._every_seconds, self._rest * took)
         pause *= random.uniform(1.0, 1.2)  # noqa: S311  # no secret
         with self._changed:
             self._due = time.monotonic() + pause
-        self._tell(Examined(next_seconds=pause, whole_round=True))
+        # Others will have their turns before it again.
+        self._tell(Examined(next_seconds=pause + waited, whole_round=True))
 
     def _rested(self, seconds: float) -> set[Pair]:
         """A breath between two chunks, for the server and for the screen; what is asked for."""
@@ -287,15 +297,28 @@ class Watcher:
         wanted = set(pairs)
         return [one for one in self._doctor.queues() if (one.schema, one.name) in wanted]
 
-    def _examine(self, queues: Sequence[Queue]) -> None:
+    def _examine(self, queues: Sequence[Queue], why: int) -> float:
+        """How long it took, without the wait for its turn."""
         if not queues:
-            return
-        began = time.monotonic()
-        with patience(CHUNK_SECONDS, lambda: self._stopped):
-            found = self._doctor.examine(queues, self._snapshots)
-        now = time.monotonic()
+            return 0.0
+        with self._turn(why):
+            began = time.monotonic()
+            with patience(CHUNK_SECONDS, lambda: self._stopped):
+                found = self._doctor.examine(queues, self._snapshots)
+            now = time.monotonic()
         self._soon_from = now + max(1.0, SOON_REST * (now - began))
         self._tell(Examined(tuple(found), self._until_due()))
+        return now - began
+
+    def _turn(self, why: int) -> AbstractContextManager[None]:
+        if self._turns is None:
+            return nullcontext()
+        # What is asked for meanwhile shall not wait for a turn that is not urgent.
+        return self._turns.turn(why, lambda: self._stopped or self._wanted.why == ASKED)
+
+    def _wake_turns(self) -> None:
+        if self._turns is not None:
+            self._turns.wake()
 
     def _until_due(self) -> float | None:
         left = self._due - time.monotonic()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from console.monitor.sample import SAMPLING_TIMEOUTS, DatabaseSample, QueueSampl
 from console.monitor.sample_queries import StuckAfter
 from console.monitor.snapshot import QueueSnapshot, snapshot
 from console.monitor.subscribers import SubscriberWindows
+from console.monitor.turns import ROUND, Turns
 from console.rights import Login
 
 if TYPE_CHECKING:
@@ -106,8 +108,10 @@ class Sampler:
         stuck_after_seconds: StuckAfter = STUCK_AFTER_SECONDS,
         timeouts: Timeouts = SAMPLING_TIMEOUTS,
         only: Sequence[Queue] | None = None,
+        turns: Turns | None = None,
     ) -> None:
-        """`name`: the connection's on a screen. `only`: these queues and no others."""
+        """`name`: the connection's on a screen. `only`: these queues and no others. `turns`: those
+        of all samplers, where there are many."""
         self.name = name or database.label
         self._database = database
         self._deliver: Callable[[Reading], None] = lambda _: None
@@ -115,6 +119,7 @@ class Sampler:
         self._stuck_after_seconds = stuck_after_seconds
         self._timeouts = timeouts
         self._only = only
+        self._turns = turns
         self._memory = Memory()
         self._life = ""
         self._probed: object = None
@@ -166,13 +171,17 @@ class Sampler:
     def _run(self) -> None:
         while not self._stop.is_set():
             self._wake.clear()
-            reading = self.look()
+            with self._turn():
+                reading = self.look()
             if not self._stop.is_set():
                 self._deliver(reading)
             if self._wake.wait(reading.next_seconds):
                 # Somebody wants to know now, and then soon again.
                 self._idle.end()
                 self._retry_seconds = _FIRST_RETRY_SECONDS
+
+    def _turn(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._turns is None else self._turns.turn(ROUND, self._stop.is_set)
 
     def look(self) -> Reading:
         """Look once, in the caller's thread; for a sampler that was not started."""

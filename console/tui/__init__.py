@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, tzinfo
 from pathlib import Path
+from typing import Any
 
 # A key is painted in two frames, the row under the cursor and what is told of it: at Textual's 60
 # a second the other one comes 17 ms later. Read when Textual is imported.
@@ -21,9 +22,10 @@ from console.engines import Database
 from console.errors import ConsoleError, UsageError
 from console.monitor.limits import DEFAULTS, ThresholdsOf
 from console.monitor.sampler import Sampler
+from console.monitor.turns import Turns
 from console.rights import Rights
 from console.tui.app import ConsoleApp
-from console.tui.context import Clock, Feed, Setup
+from console.tui.context import FEW_CONNECTIONS, Clock, Feed, Setup
 from console.tui.open_connection import OpenConnection, Opening, free_name, open_profile, url_words
 from console.tui.terminal import DEFAULT_APPEARANCE, Appearance
 
@@ -32,6 +34,7 @@ __all__ = [
     "Clock",
     "ConsoleApp",
     "Feed",
+    "app_on",
     "require_terminal",
     "run",
     "run_profiles",
@@ -40,6 +43,10 @@ __all__ = [
 
 
 _LOG = logging.getLogger(__name__)
+_AT_ONCE = 12
+"""Connections that are opened or sampled at the same time..."""
+_TURN_SECONDS = 1.0
+"""... where each of them takes no longer; one that does keeps nobody waiting."""
 
 
 def require_terminal() -> None:
@@ -99,24 +106,34 @@ def run(
     _run(ConsoleApp(feeds, setup))
 
 
-def run_profiles(
+def run_profiles(profiles: Sequence[Profile], **how: Any) -> None:
+    """Open the console on these connections, as `app_on` says, and return when the operator quits.
+
+    UsageError without a terminal, and what `app_on` raises.
+    """
+    require_terminal()
+    _run(app_on(profiles, **how))
+
+
+def app_on(
     profiles: Sequence[Profile],
     *,
     config_path: Path | None,
     zone: tzinfo | None = UTC,
     recordings: Path | None = None,
     appearance: Appearance = DEFAULT_APPEARANCE,
-) -> None:
-    """Open the console on these connections and return when the operator quits.
+    by_group: bool = False,
+) -> ConsoleApp:
+    """The console on these connections; without any it shows how to get some, and the
+    configuration's path.
 
-    Without any it shows how to get some, and the configuration's path. `zone` is the clock's where
-    the profiles have several. UsageError without a terminal; ConnectionFailedError where a profile
-    does not even tell its engine.
+    `zone` is the clock's where the profiles have several; `by_group`: it begins with a line for
+    each connection. UsageError; ConnectionFailedError where a profile does not tell its engine.
     """
-    require_terminal()
     opened: list[Opening] = []
+    turns = Turns(_AT_ONCE, _TURN_SECONDS)
     for profile in profiles:
-        opened.append(open_profile(profile, [one.conn.name for one in opened]))
+        opened.append(open_profile(profile, [one.conn.name for one in opened], turns))
     zones = {profile.display_zone for profile in profiles}
     setup = Setup(
         [one.conn for one in opened],
@@ -127,8 +144,9 @@ def run_profiles(
         config_path=config_path,
         recordings=recordings,
         appearance=appearance,
+        by_group=by_group or len(opened) > FEW_CONNECTIONS,
     )
-    _run(ConsoleApp([one.feed for one in opened], setup))
+    return ConsoleApp([one.feed for one in opened], setup)
 
 
 def run_replay(

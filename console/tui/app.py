@@ -16,11 +16,12 @@ from textual.widgets import Input
 
 from console.catalog import Queue
 from console.config.file_reader import FILTERS, QUEUE_FILTERS
-from console.doctor.watcher import Doctor, Examined, Watcher
+from console.doctor.watcher import REST, Doctor, Examined, Watcher
 from console.monitor.sampler import Reading
+from console.monitor.turns import Turns
 from console.tui.base_app import BaseApp
 from console.tui.bell import Bell
-from console.tui.context import Context, DiagnosesCame, Feed, ReadingCame, Setup
+from console.tui.context import FEW_CONNECTIONS, Context, DiagnosesCame, Feed, ReadingCame, Setup
 from console.tui.dialogs.dialog import PasswordDialog, RunningDialog
 from console.tui.findings import FindingView
 from console.tui.jobs import JobEnded, Running
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
 
 
 HARMLESS = Harmless()
+_OPENED_SECONDS = 10.0
+_EXAMINED_SECONDS = 5.0
+"""For so long others wait for the doctor of a connection, who may wait for a silent server."""
 
 
 def _palette() -> type[Provider]:
@@ -91,6 +95,8 @@ class ConsoleApp(BaseApp):
             raise ValueError("two feeds of one name")
         traits = {name: self._seen(setup.traits(name)) for name in intervals}
         store = Store(intervals, setup.clock.monotonic(), traits)
+        root, many = setup.recordings, len(feeds) > FEW_CONNECTIONS
+        slower = max(1.0, len(feeds) / FEW_CONNECTIONS)
         self.context = Context(
             store,
             setup.clock,
@@ -99,10 +105,14 @@ class ConsoleApp(BaseApp):
             {conn.name: conn for conn in setup.connections},
             setup.zone,
             setup.config_path,
-            recordings=None if setup.recordings is None else Recordings(setup.recordings),
+            recordings=None if root is None else Recordings(root, slower=slower),
             saved=setup.appearance.saved,
         )
-        self._overview = OverviewScreen(self.context, banner=setup.banner)
+        self._overview = OverviewScreen(self.context, setup.banner, by_group=setup.by_group)
+        self._turns: Turns | None = None
+        """Of the doctors of many connections; before those all of them have their first figures."""
+        if many:
+            self._turns = Turns(1, _EXAMINED_SECONDS, rest=REST, begins_after=_OPENED_SECONDS)
         self._watchers: dict[str, Watcher] = {}
         self._bell = Bell()
         for name, conn in self.context.connections.items():
@@ -131,7 +141,7 @@ class ConsoleApp(BaseApp):
         first = not context.feeds
         context.connections = {**context.connections, conn.name: conn}
         context.feeds = (*context.feeds, feed)
-        traits = Traits(opening.rights, conn.production, conn.thresholds_of, conn.color)
+        traits = Traits(opening.rights, conn.production, conn.thresholds_of, conn.color, conn.group)
         now = context.clock.monotonic()
         context.store.add(conn.name, feed.interval_seconds, now, self._seen(traits))
         context.store.expect_doctor(conn.name)
@@ -164,7 +174,7 @@ class ConsoleApp(BaseApp):
             return
         doctor = Doctor(conn.database, conn.thresholds_of, conn.masks, rights=conn.rights)
         hear = self._hearer(feed.name)
-        watcher = Watcher(feed, doctor, on_reading=receive, on_examined=hear)
+        watcher = Watcher(feed, doctor, on_reading=receive, on_examined=hear, turns=self._turns)
         self._watchers[feed.name] = watcher
         watcher.start()
 
@@ -207,7 +217,7 @@ class ConsoleApp(BaseApp):
         watcher = self._watchers.get(message.name)
         if watcher and (keys := store.unexplained(message.name, message.at)):
             watcher.explain([(schema, queue) for _, schema, queue in keys])
-        self._draw()
+        self._draw(message.name)
         self.call_after_refresh(self.prepare)
 
     def on_diagnoses_came(self, message: DiagnosesCame) -> None:
@@ -220,13 +230,14 @@ class ConsoleApp(BaseApp):
             next_seconds=examined.next_seconds,
             error=examined.error,
         )
-        self._draw()
+        self._draw(message.name)
 
-    def _draw(self) -> None:
+    def _draw(self, name: str = "") -> None:
+        """All that is in sight. `name`: the connection of which there is something new."""
         for screen in self.screen_stack:
             if isinstance(screen, LiveScreen):
                 screen.readings_came()
-        if self._bell.rings(self.context):
+        if self._bell.rings(self.context, name):
             self.bell()
 
     def on_job_ended(self, message: JobEnded) -> None:

@@ -8,8 +8,11 @@ Critical = dict[QueueKey, tuple[bool, frozenset[FindingKey]]]
 """Of each queue: whether the doctor has examined it, and its critical findings."""
 
 
-def critical(context: Context) -> Critical:
-    """What nobody has silenced, at the connections where the bell is wanted."""
+def critical(context: Context, name: str) -> Critical:
+    """What nobody has silenced at the connection, where the bell is wanted."""
+    conn = context.connections.get(name)
+    if conn is None or not conn.bell:
+        return {}
     return {
         row.key: (
             row.examined is not None,
@@ -19,8 +22,6 @@ def critical(context: Context) -> Critical:
                 if one.level is Severity.CRITICAL and one.silenced is None
             ),
         )
-        for name, conn in context.connections.items()
-        if conn.bell
         for row in context.store.rows(name)
     }
 
@@ -31,11 +32,11 @@ class Bell:
     def __init__(self) -> None:
         self._known: Critical = {}
 
-    def rings(self, context: Context) -> bool:
-        """Whether there is something new. What a first look finds stands on the screen already,
-        and so does what the doctor finds at its first."""
+    def rings(self, context: Context, name: str) -> bool:
+        """Whether there is something new at the connection. What a first look finds
+        stands on the screen already, and so does what the doctor finds at its first."""
         new = False
-        for key, (examined, findings) in critical(context).items():
+        for key, (examined, findings) in critical(context, name).items():
             before = self._known.get(key)
             if before is not None and before[0] == examined:
                 new = new or bool(findings - before[1])

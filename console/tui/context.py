@@ -98,18 +98,24 @@ class Setup:
     recordings: Path | None = None
     """The folder to which what is seen is recorded; None: nothing is."""
     appearance: Appearance = DEFAULT_APPEARANCE
+    by_group: bool = False
+    """Whether it begins with a line for each connection, and no queue in sight."""
 
     def traits(self, name: str) -> Traits:
         """Of the connection of that name."""
         colors = {one.name: one.color for one in self.connections if one.color}
+        groups = {one.name: one.group for one in self.connections}
         return Traits(
             self.rights if isinstance(self.rights, str) else self.rights.get(name, ""),
             name in self.production,
             self.thresholds.get(name, defaults_of),
             colors.get(name) or self.appearance.colors.get(name, ""),
+            groups.get(name, ""),
         )
 
 
+FEW_CONNECTIONS = 8
+"""Of more than so many each costs less: what one may do at any time they do in turns."""
 INTERVALS = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 
 

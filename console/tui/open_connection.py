@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from console.doctor.finding import Diagnosis
 from console.errors import ConsoleError, RefusedError
 from console.monitor.recording import Recorder
+from console.monitor.recording.recorder import SEGMENT_SECONDS, Bounds
 from console.monitor.recording.segments import CONSUMERS, FINDINGS
 from console.monitor.sampler import Reading, probe
 from console.tui.text import first_line
@@ -30,6 +31,7 @@ from console.monitor.filters import Words
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks
 from console.monitor.sampler import Sampler
+from console.monitor.turns import Turns
 from console.rights import ConnectionRights, Login, Rights
 from console.tui.store import RightsWords
 
@@ -73,6 +75,8 @@ class OpenConnection:
     """What the saved filters of its messages stand for."""
     bell: bool = False
     """Whether the terminal's bell rings at a new critical finding."""
+    group: str = ""
+    """Which connections it stands with."""
 
     def find(self, schema: str, name: str, *, any_design: bool = False) -> Queue:
         """The queue of that name, as the catalog has it now. Waits; ConsoleError."""
@@ -106,6 +110,7 @@ def open_connection(
         profile.color or "",
         profile.saved_words,
         profile.bell,
+        profile.group or "",
     )
 
 
@@ -125,9 +130,12 @@ class Opening:
     rights: RightsWords
 
 
-def open_profile(profile: Profile, taken: Collection[str] = ()) -> Opening:
+def open_profile(
+    profile: Profile, taken: Collection[str] = (), turns: Turns | None = None
+) -> Opening:
     """Nothing is connected and no secret looked up yet; a password that a person must type is
-    typed into the console. `taken`: the names that others have. ConnectionFailedError, UsageError.
+    typed into the console. `taken`: the names that others have; `turns`: theirs. UsageError,
+    ConnectionFailedError.
     """
     credentials = profile.credentials()
     credentials.await_typing()
@@ -138,6 +146,7 @@ def open_profile(profile: Profile, taken: Collection[str] = ()) -> Opening:
         interval_seconds=profile.interval_seconds,
         stuck_after_seconds=profile.stuck_after_seconds,
         name=name,
+        turns=turns,
     )
     conn = open_connection(profile, database, name, credentials)
     return Opening(conn, feed, rights_words(profile, database))
@@ -171,10 +180,17 @@ class PlaceRecording:
     """The recording of one connection, begun with its first reading."""
 
     def __init__(
-        self, root: Path, conn: OpenConnection, monotonic: Callable[[], float] = time.monotonic
+        self,
+        root: Path,
+        conn: OpenConnection,
+        monotonic: Callable[[], float] = time.monotonic,
+        *,
+        slower: float = 1.0,
     ) -> None:
+        """`slower`: what is dearer than samples is done so many times more seldom."""
         self._root = root
         self._conn = conn
+        self._slower = slower
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._ended = False
@@ -212,7 +228,8 @@ class PlaceRecording:
         self._retry_at = self._monotonic() + RETRY_SECONDS
         conn = self._conn
         try:
-            recorder = Recorder(self._root, conn.name, apart=True)
+            bounds = Bounds(segment_seconds=SEGMENT_SECONDS * self._slower)
+            recorder = Recorder(self._root, conn.name, bounds, apart=True)
         except RefusedError:
             self._elsewhere, self._why_not = True, ""
             return
@@ -223,7 +240,7 @@ class PlaceRecording:
             return
         self._elsewhere, self._why_not = False, ""
         # The readings, and what the doctor finds, come from the console's watcher.
-        beside = WaitsAndActions(conn.database, recorder)
+        beside = WaitsAndActions(conn.database, recorder, slower=self._slower)
         beside.start()
         self._recorder, self._beside = recorder, beside
         if self._ended:
@@ -266,15 +283,17 @@ class PlaceRecording:
 class Recordings:
     """All that a console keeps, under one folder."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, slower: float = 1.0) -> None:
+        """`slower`: as of each of them."""
         self.root = root
+        self._slower = slower
         self._of: dict[str, PlaceRecording] = {}
 
     def add(self, conn: OpenConnection) -> PlaceRecording | None:
         """One more connection; None: it is configured not to be recorded."""
         if not conn.record:
             return None
-        self._of[conn.name] = PlaceRecording(self.root, conn)
+        self._of[conn.name] = PlaceRecording(self.root, conn, slower=self._slower)
         return self._of[conn.name]
 
     def of(self, name: str) -> PlaceRecording | None:

@@ -76,6 +76,8 @@ class Traits:
     thresholds: ThresholdsOf = defaults_of
     color: str = ""
     """Of the mark beside its name; empty: none."""
+    group: str = ""
+    """Which connections it stands with; empty: it stands alone."""
 
 
 @dataclass(frozen=True)
@@ -305,6 +307,7 @@ class Store:
             rights=rights if isinstance(rights, str) else rights(login),
             why=first_line(one.error.why or one.error.what) if one.error is not None else "",
             color=one.traits.color,
+            group=one.traits.group,
         )
 
     def _link(self, one: _Connection, now: float) -> Link:

@@ -48,6 +48,8 @@ class ConnectionView:
     why: str = ""
     color: str = ""
     """The mark beside its name; empty: none."""
+    group: str = ""
+    """Which connections it stands with; empty: it stands alone."""
 
     @property
     def level(self) -> Severity:
@@ -55,6 +57,24 @@ class ConnectionView:
         if self.link in {Link.ALIVE, Link.OPENING, Link.UNRECORDED}:
             return Severity.OK
         return Severity.WARNING if self.link is Link.SILENT else Severity.CRITICAL
+
+
+def link_words(view: ConnectionView, *, again: bool = True) -> str:
+    """Since when a connection gives no answer; `again`: and when it is tried again."""
+    since = whole_seconds(view.since_seconds)
+    if view.link is Link.OPENING:
+        return "connecting" if view.since_seconds < 1 else f"connecting {since}"
+    if view.link is Link.SILENT:
+        return f"no answer for {since}"
+    if view.link is Link.UNRECORDED:
+        return f"not recorded for {since}" if view.ever_answered else "not recorded yet"
+    words = view.link.value if view.ever_answered else "no connection"
+    if view.link is Link.FAILING:
+        words = view.link.value
+    if not again:
+        return f"{words} {since}"
+    retry = f"in {whole_seconds(view.retry_in_seconds)}" if view.retry_in_seconds else "now"
+    return f"{words} {since}, again {retry}"
 
 
 def finding_of(name: str, view: ConnectionView) -> FindingView:
@@ -215,6 +235,10 @@ class Filter:
     def matches(self, view: QueueView) -> bool:
         """Whether a queue is shown."""
         return all(test(view) for test in self.tests)
+
+    def names(self, connection: str) -> bool:
+        """Whether a connection is shown whatever its queues are."""
+        return self.text.removeprefix("connection:").casefold() in connection.casefold()
 
 
 def parse(text: str, saved: Mapping[str, str] | None = None) -> Filter:

@@ -103,7 +103,8 @@ def test_every_verb_takes_the_common_options() -> None:
     }
     common = {"--url", "--profile", "--schema", "--rights", "--json"}
     assert {name for name, found in options.items() if not common <= found} <= {"demo"}
-    assert {"--url", "--profile", "--rights", "--version", "--replay", "--at", "--no-record"} | {
+    screens = {"--version", "--fleet", "--group", "--replay", "--at", "--no-record"}
+    assert {"--url", "--profile", "--rights"} | screens | {
         "--log-level"
     } == {option for parameter in cli.params for option in parameter.opts}
 

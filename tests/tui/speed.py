@@ -5,6 +5,10 @@ the start of the process to the first figures; from a key to its paint; from Ent
 whole screen; CPU and memory while nobody is at the keys and every figure changes, on the overview
 (`idle`) and on a queue's screen (`queue`); and while no figure does (`still`).
 
+`python -m tests.tui.speed --fleet 60 20` starts three servers, on them 60 databases with 20 queues
+each, every database behind a proxy, and one console on all of them, every 5 s. After the figures of
+all it freezes a third of the hosts, and lets them go on.
+
 `python -m tests.tui.speed --beside-pg-activity PROGRAM --seconds 60` starts the demo's server and
 traffic, and on it this console and pg_activity side by side, both once a second: CPU and memory of
 each. PROGRAM is pg_activity, which `pip install pg_activity psycopg[binary]` puts into an
@@ -94,6 +98,12 @@ class Took(NamedTuple):
         return f"{self.seconds * 1000:5.0f} ({self.cpu_seconds * 1000:3.0f}) ms"
 
 
+def p95(keys: Sequence[Took]) -> Took:
+    """Of both by themselves: not of one key."""
+    at = int(len(keys) * 0.95)
+    return Took(*(sorted(of)[at] for of in zip(*keys, strict=True)))
+
+
 @dataclass(frozen=True)
 class Speed:
     """What was measured with so many queues. Shares are of one core."""
@@ -114,10 +124,7 @@ class Speed:
 
     @property
     def key_p95(self) -> "Took":
-        """By themselves: not of one key."""
-        at = int(len(self.keys) * 0.95)
-        seconds, cpu = (sorted(of)[at] for of in zip(*self.keys, strict=True))
-        return Took(seconds, cpu)
+        return p95(self.keys)
 
     @property
     def opening(self) -> "Took":
@@ -149,16 +156,16 @@ def measure(queues: int, seconds: float) -> Speed:
     console.expect("q000")
     first, first_cpu = time.perf_counter() - began, cpu_seconds(console.pid)
     console.expect(re.escape("public.q000"))
-    idle, before = _share(console, seconds), _memory_mb(console.pid)
-    keys = list(_keys(console, queues, seconds))
+    idle, before = share(console, seconds), memory_mb(console.pid)
+    keys = press_keys(console, [f"public.q{at:03}" for at in range(min(queues, 60))], seconds)
     opened = list(_opened(console))
     console.send("\r")
-    in_queue = _share(console, seconds)
-    memory = _memory_mb(console.pid)
+    in_queue = share(console, seconds)
+    memory = memory_mb(console.pid)
     quit_console(console)
     console = _console(queues, "--still")
     console.expect(re.escape("public.q000"))
-    still = _share(console, seconds)
+    still = share(console, seconds)
     quit_console(console)
     return Speed(queues, first, first_cpu, keys, opened, idle, in_queue, still, before, memory)
 
@@ -187,7 +194,7 @@ def quit_console(console: "pexpect.spawn[str]") -> None:
     console.expect(pexpect.EOF)
 
 
-def _share(console: "pexpect.spawn[str]", seconds: float) -> float:
+def share(console: "pexpect.spawn[str]", seconds: float) -> float:
     """Of a core, while all that it draws is read; what it did just now is over by then."""
     _drain(console, 3.0)
     spent, at = cpu_seconds(console.pid), time.perf_counter()
@@ -217,8 +224,9 @@ def _opened(console: "pexpect.spawn[str]") -> Iterator[Took]:
         time.sleep(0.3)
 
 
-def _keys(console: "pexpect.spawn[str]", queues: int, seconds: float) -> list[Took]:
-    """Down and up through the table; a key is painted when the line below names its queue."""
+def press_keys(console: "pexpect.spawn[str]", rows: Sequence[str], seconds: float) -> list[Took]:
+    """Down and up through the table, from its first row; a key is painted when the line below says
+    the words of its row."""
     chance = random.Random(2)
     found: list[Took] = []
     at, step = 0, 1
@@ -228,11 +236,11 @@ def _keys(console: "pexpect.spawn[str]", queues: int, seconds: float) -> list[To
         time.sleep(chance.uniform(0.05, 0.35))
         at += step
         key = "j" if step > 0 else "k"
-        if at in {0, min(queues, 60) - 1}:
+        if at in {0, len(rows) - 1}:
             step = -step
         with _took(console) as took:
             console.send(key)
-            console.expect(re.escape(f"public.q{at:03}"))
+            console.expect(re.escape(rows[at]))
         found += took
     return found
 
@@ -266,7 +274,7 @@ def beside(program: str, seconds: float) -> None:
         for name, one in watched.items():
             if not one.console.isalive():
                 raise SystemExit(f"{name} ended before its time")
-            share, memory = (one.cpu_seconds - before[name]) / took, _memory_mb(one.console.pid)
+            share, memory = (one.cpu_seconds - before[name]) / took, memory_mb(one.console.pid)
             print(f"{name:12}  {share:6.1%}  {memory:4.0f} MB  {one.drawn / 1000:8,.0f} kB drawn")
             one.console.close(force=True)
 
@@ -305,7 +313,7 @@ def thread_cpu_seconds(pid: int) -> float:
     return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
 
 
-def _memory_mb(pid: int) -> float:
+def memory_mb(pid: int) -> float:
     status = Path(f"/proc/{pid}/status").read_text()
     found = re.search(r"VmRSS:\s+(\d+) kB", status)
     return int(found[1]) / 1024 if found else 0.0
@@ -317,6 +325,9 @@ def main() -> None:
         "--seconds", type=float, default=20.0, help="of each measure, for each number"
     )
     parser.add_argument("--queues", type=int, nargs="*", default=[20, 100, 500])
+    parser.add_argument(
+        "--fleet", type=int, nargs=2, metavar=("HOSTS", "QUEUES"), help="real servers instead"
+    )
     parser.add_argument("--child", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--still", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--beside-pg-activity", metavar="PROGRAM", help="on a live demo instead")
@@ -327,6 +338,13 @@ def main() -> None:
         from console.engines import open_database  # noqa: PLC0415
 
         tui.run([open_database(given.watch, label="demo")])
+        return
+    if given.fleet:
+        from tests.tui.fleet_speed import measure_fleet  # noqa: PLC0415  # as below
+
+        hosts, queues = given.fleet
+        for line in measure_fleet(hosts, queues, given.seconds):
+            print(line, flush=True)
         return
     if given.beside_pg_activity:
         beside(given.beside_pg_activity, given.seconds)

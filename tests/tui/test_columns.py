@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from console.monitor.sampler import Reading
 from console.tui.store import QueueView, Store
-from console.tui.widgets.queue_table import COLUMNS, LOST_FIRST, SORTABLE, layout, ordered
+from console.tui.widgets.queue_columns import COLUMNS, LOST_FIRST, SORTABLE, layout, ordered
 from tests.tui.feeds import nine, queue
 
 EVER = ["state", "queue", "design", "ready", "age", "gap", "stuck", "errors"]
@@ -52,7 +52,7 @@ def test_a_layout_uses_the_width_and_keeps_the_columns_that_are_never_lost(
 
 
 def test_the_worst_comes_first_and_equals_keep_their_order() -> None:
-    by_state = ordered(views(), SORTABLE[0], descending=True)
+    by_state = ordered(views(), SORTABLE[0].key, descending=True)
     assert [view.label for view in by_state][:5] == [
         "mail",
         "orders",
@@ -65,9 +65,9 @@ def test_the_worst_comes_first_and_equals_keep_their_order() -> None:
 def test_what_is_unknown_comes_last_whichever_way() -> None:
     age = next(column for column in SORTABLE if column.name == "age")
     for descending in (True, False):
-        names = [view.label for view in ordered(views(), age, descending=descending)]
+        names = [view.label for view in ordered(views(), age.key, descending=descending)]
         assert set(names[-3:]) == {"billing", "imports", "reports"}
-    oldest_first = ordered(views(), age, descending=True)
+    oldest_first = ordered(views(), age.key, descending=True)
     assert oldest_first[0].label == "undo"
 
 

@@ -125,7 +125,9 @@ def _agrees(console: Opened) -> None:
     shown = [repr(view.key) for view in table.shown]
     assert shown == [key for key in table.keys if key in shown]
     heads = [key for key in table.keys if key not in shown]
-    assert len(heads) == (len({view.connection for view in table.shown}) if table.grouped else 0)
+    with_queues = {view.connection for view in table.shown}
+    named = {name for name in table.connections if table.filter.names(name)}
+    assert len(heads) == (len(with_queues | named) if table.grouped else 0)
     if table.view is not None:
         assert repr(table.view.key) == table.cursor_key
         line = table.cursor_row - table.scroll_offset.y + 1

@@ -544,10 +544,10 @@ async def test_queues_of_a_connection_stand_together_under_what_adds_up() -> Non
         await console.pilot.pause()
         await console.press("s", "j", "v")
         assert console.cursor == "b"
-        assert console.order == ["prod: 2 queues", "  a", "  b", "stage: 1 queue", "  c"]
-        assert console.row("prod: 2 queues")["ready"] == "5"
-        assert console.row("prod: 2 queues")["push"] == "8.0"
-        assert console.row("stage: 1 queue")["ready"] == "?"
+        assert console.order == ["▾ prod: 2 queues", "  a", "  b", "▾ stage: 1 queue", "  c"]
+        assert console.row("▾ prod: 2 queues")["ready"] == "5"
+        assert console.row("▾ prod: 2 queues")["push"] == "8.0"
+        assert console.row("▾ stage: 1 queue")["ready"] == "?"
         await console.press("k", "k")
         assert console.cursor == ""
         await console.press("a")

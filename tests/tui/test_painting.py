@@ -56,7 +56,7 @@ async def test_a_row_that_differs_is_painted_and_no_other() -> None:
     async with opened(size=LARGE) as console:
         await console.give(*nine())
         table, (first, *others) = console.table, nine()
-        (place,) = (n for n, key in enumerate(table.keys) if table.rows[key].label == first.queue)
+        place = table.keys.index(repr((console.feed.name, first.schema, first.queue)))
         assert first.push_per_second is not None
         with refreshed() as found:
             await console.give(replace(first, push_per_second=first.push_per_second + 1), *others)

@@ -83,6 +83,8 @@ SEGMENT_BYTES = 32 * 2**20
 KEEP_SECONDS = 30 * 86_400.0
 MOST_BYTES = 2 * 2**30
 _RETRY_SECONDS = 5.0
+_SEALING = threading.BoundedSemaphore(2)
+"""So many segments are closed at the same time, of however many connections."""
 _WAITING = 1_000
 """So many batches may wait for a slow disk; what comes then is dropped, and told."""
 
@@ -248,8 +250,9 @@ class Recorder:
         """How many lines of it were torn. OSError."""
         if not self._apart:
             return segments.seal(self._root, self.connection, path).torn
-        # It holds the lock too: whoever comes next does not find it at work.
-        return outcome(start(self._root, self.connection, path, self._lock))
+        with _SEALING:
+            # It holds the lock too: whoever comes next does not find it at work.
+            return outcome(start(self._root, self.connection, path, self._lock))
 
     def _make_room(self) -> None:
         """Let go of what is too old, then of the oldest, until the rest is within its bytes."""

@@ -20,6 +20,7 @@ _LEGEND = (
     ("·", "does not apply to this design"),
     ("?", "not known"),
     ("≈", "an estimate"),
+    ("≥", "of several queues: at least that, for it is not known of all of them"),
 )
 
 

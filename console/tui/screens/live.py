@@ -9,13 +9,16 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen, Screen
 
-from console.tui.context import Context, Navigator
+from console.tui.context import FEW_CONNECTIONS, Context, Navigator
 from console.tui.text import Paragraph, tone
 from console.tui.widgets.key_footer import KeyFooter
 from console.tui.widgets.summary import BackgroundLine, ConnectionLines
 
 _OFTEN_SECONDS = 1.25
 """Readings that come within this time of each other keep what is counted in seconds true."""
+
+_TOGETHER_SECONDS = 0.5
+"""What many connections bring within this time is drawn at once."""
 
 
 class ScreenHead(Paragraph):
@@ -84,11 +87,14 @@ class LiveScreen(Screen[None]):
         self.set_interval(1.0, self.draw_times)
 
     def readings_came(self) -> None:
-        """Draw once for all that has come together."""
+        """Draw once for all that has come together; of many connections something always comes."""
         self.came_at = time.monotonic()
         if not self._scheduled and self.is_seen:
             self._scheduled = True
-            self.call_later(self.draw)
+            if len(self.context.feeds) > FEW_CONNECTIONS:
+                self.set_timer(_TOGETHER_SECONDS, self.draw)
+            else:
+                self.call_later(self.draw)
 
     def draw_times(self) -> None:
         """They run on without any reading; one that comes every second brings them."""
@@ -101,9 +107,11 @@ class LiveScreen(Screen[None]):
         if not self.is_seen:
             return
         now = self.context.clock.monotonic()
-        most = max(2, self.app.size.height // 8)
+        views = self.context.store.connections(now)
+        many = len(views) > FEW_CONNECTIONS
+        most = 2 if many else max(2, self.app.size.height // 8)
         lines = self.query_one(ConnectionLines)
-        lines.draw(self.context.store.connections(now), self.context.corner, most)
+        lines.draw(views, self.context.corner, most, brief=many)
         self.draw_body(now, paused=self.paused_at is not None)
         runs = [one for one in self.context.running.all if one.number != self.followed]
         self.query_one(BackgroundLine).draw(runs, self._not_recorded, self._played)

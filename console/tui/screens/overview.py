@@ -26,7 +26,7 @@ from console.tui.widgets.summary import Summary, SummaryFacts
 
 _PRIORITY = {"filter", "keep_filter", "clear_filter"}
 _NOT_WHILE_TYPING = {
-    *("open", "actions", "examine", "examine_all", "waits", "sort", "reverse", "group"),
+    *("open", "actions", "examine", "examine_all", "waits", "sort", "reverse", "group", "fold"),
     *("audit", "twin", "install", "connections", "pause", "look_now", "interval", "zone", "out"),
 }
 _HINT_SECONDS = 3.0
@@ -45,7 +45,7 @@ class OverviewScreen(LiveScreen):
         Binding("enter", "keep_filter", "keep it", priority=True),
         Binding("escape", "clear_filter", "all", priority=True),
         Binding("escape,q", "out", "back", show=False, tooltip="one level back; never quits"),
-        Binding("enter", "open", "open", tooltip="open the queue, or the finding"),
+        Binding("enter", "open", "open", tooltip="open the queue, the finding; fold a connection"),
         Binding("a", "actions", "actions", tooltip="what can be done with the queue"),
         Binding("d", "examine", "doctor", tooltip="let the doctor examine the queue now"),
         Binding(
@@ -59,6 +59,9 @@ class OverviewScreen(LiveScreen):
         Binding("s", "sort", "sort", show=False, tooltip="sort by the next column"),
         Binding("S", "reverse", "reverse", show=False, tooltip="reverse sort"),
         Binding("v", "group", "group", show=False, tooltip="group queues by connection"),
+        Binding(
+            "z", "fold", "fold", show=False, tooltip="fold all groups and connections, or open them"
+        ),
         Binding("A", "audit", "audit", show=False, tooltip="who did what on the connection"),
         Binding("P", "runs", "runs", show=False, tooltip="the runs of the pipeline"),
         Binding(
@@ -69,9 +72,10 @@ class OverviewScreen(LiveScreen):
         Binding("c", "connections", "connections", show=False, tooltip="the connections"),
     ]
 
-    def __init__(self, context: Context, *, banner: str = "") -> None:
+    def __init__(self, context: Context, banner: str = "", *, by_group: bool = False) -> None:
         super().__init__(context)
         self._banner = banner
+        self._by_group = by_group
         self._hint = ""
         self._hint_until = 0.0
         self._findings: Sequence[FindingView] = ()
@@ -83,7 +87,7 @@ class OverviewScreen(LiveScreen):
             yield Static(Text(plain(self._banner)), id="banner")
         yield Summary(id="summary")
         yield FindingsTable(id="findings")
-        yield QueueTable()
+        yield QueueTable(grouped=self._by_group)
         yield Words(id="empty")
         yield RingSlots(self.context)
         yield QueueDetail(id="detail")
@@ -100,8 +104,10 @@ class OverviewScreen(LiveScreen):
 
     def draw_body(self, now: float, *, paused: bool) -> None:
         if not paused:
-            self.query_one(QueueTable).show_queues(self.context.store.queues(now))
-            self._findings = self.context.store.findings(now)
+            store = self.context.store
+            connections = dict(zip(store.intervals, store.connections(now), strict=True))
+            self.query_one(QueueTable).show_queues(store.queues(now), connections)
+            self._findings = store.findings(now)
         self._draw_findings(now)
         self._draw_words(now)
 
@@ -126,7 +132,7 @@ class OverviewScreen(LiveScreen):
         """
         height = self.app.size.height
         queues = self.query_one(QueueTable)
-        empty = queues.size.height - queues.HEAD - len(queues.views)
+        empty = queues.size.height - queues.HEAD - len(queues.keys)
         most = _FEWEST_FINDINGS if height < _FEW_LINES else height // 5
         most = min(most, max(1, height // 6))  # a tiny terminal has queues too
         most = max(most, self._finding_lines + empty)
@@ -153,7 +159,6 @@ class OverviewScreen(LiveScreen):
         )
         self.query_one(Summary).draw(table, table.count, said)
         self._draw_detail()
-        self.query_one(RingSlots).follow(table.view, table.views)
         empty = self.query_one("#empty", Words)
         empty.say(Text("" if shown else self._why_empty(table.views, now)))
         if empty.display == bool(shown):
@@ -161,13 +166,17 @@ class OverviewScreen(LiveScreen):
             table.set_class(not shown, "-empty")
 
     def _draw_detail(self) -> None:
-        detail = self.query_one(QueueDetail)
+        detail, table = self.query_one(QueueDetail), self.query_one(QueueTable)
         detail.set_class(self.app.size.height >= _MANY_LINES, "-tall")
         findings = self.query_one(FindingsTable)
         if findings.has_focus and findings.row is not None:
             detail.draw_finding(findings.row)
+        elif table.group is not None:
+            detail.draw_group(table.group)
         else:
-            detail.draw(self.query_one(QueueTable).view)
+            detail.draw(table.view)
+        # Of a connection's own line no ring is shown: which one would be chance.
+        self.query_one(RingSlots).follow(table.view, table.views if table.group is None else ())
 
     def _why_empty(self, views: Sequence[QueueView], now: float) -> str:
         table = self.query_one(QueueTable)
@@ -196,8 +205,6 @@ class OverviewScreen(LiveScreen):
 
     def on_keyed_table_cursor_moved(self) -> None:
         self._draw_detail()
-        table = self.query_one(QueueTable)
-        self.query_one(RingSlots).follow(table.view, table.views)
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         """What is told below is of the table that has the keys."""
@@ -232,14 +239,24 @@ class OverviewScreen(LiveScreen):
         finding = self.finding
         if finding is not None:
             return finding.connection
-        first = next(iter(self.context.store.intervals), None)
-        return self.query_one(QueueTable).connection or first
+        table = self.query_one(QueueTable)
+        if table.row is None:
+            return next(iter(self.context.store.intervals), None)
+        return table.row.connection
+
+    def _chosen(self) -> str | None:
+        """The same, for what needs one."""
+        if self.connection == "":
+            self.hint("choose a connection first")
+        return self.connection or None
 
     def action_open(self) -> None:
         if (finding := self.finding) is not None:
             self.navigator.open_finding(finding)
         elif (key := self.queue_key) is not None:
             self.navigator.open_queue(key)
+        else:
+            self.query_one(QueueTable).turn()
 
     def action_actions(self) -> None:
         if (key := self.queue_key) is not None:
@@ -249,6 +266,9 @@ class OverviewScreen(LiveScreen):
 
     def action_examine(self) -> None:
         key = self.queue_key
+        if key is None and self.query_one(QueueTable).group is not None:
+            self.hint("choose a queue first; D: all queues of all connections")
+            return
         self.navigator.examine(key)
         self.hint("the doctor examines " + ("all queues" if key is None else key[2]))
 
@@ -257,7 +277,7 @@ class OverviewScreen(LiveScreen):
         self.hint("the doctor is examining all queues")
 
     def action_waits(self) -> None:
-        if (connection := self.connection) is not None:
+        if (connection := self._chosen()) is not None:
             self.navigator.open_waits(connection)
 
     def action_audit(self) -> None:
@@ -267,14 +287,15 @@ class OverviewScreen(LiveScreen):
         self.navigator.open_runs()
 
     def action_bench(self) -> None:
-        if (connection := self.connection) is not None:
+        if (connection := self._chosen()) is not None:
             self.navigator.open_bench(connection)
 
     def action_twin(self) -> None:
-        show_equivalent_command(self, self.context.connections.get(self.connection or ""), "status")
+        if (connection := self._chosen()) is not None:
+            show_equivalent_command(self, self.context.connections.get(connection), "status")
 
     def action_install(self) -> None:
-        if (connection := self.connection) is not None:
+        if (connection := self._chosen()) is not None:
             self.navigator.open_install(connection)
 
     def action_connections(self) -> None:
@@ -290,7 +311,11 @@ class OverviewScreen(LiveScreen):
 
     def action_group(self) -> None:
         """The queues of each connection together, or all in one order."""
-        self.query_one(QueueTable).group()
+        self.query_one(QueueTable).bring_together()
+        self._draw_words(self.context.clock.monotonic())
+
+    def action_fold(self) -> None:
+        self.query_one(QueueTable).fold()
         self._draw_words(self.context.clock.monotonic())
 
     def check_action(self, action: str, _parameters: object) -> bool | None:

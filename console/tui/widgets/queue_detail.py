@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ from console.tui.context import Context
 from console.tui.store import QueueKey, QueueView
 from console.tui.tabs.tab import RefreshPace
 from console.tui.text import SEVERITY_TONES, Words, figure, first_line, plain, tone, whole_seconds
+from console.tui.widgets.queue_groups import Group
 from console.tui.widgets.slot_map import SlotStrip
 from console.tui.widgets.subscribers import subscriber_lines
 
@@ -341,6 +343,21 @@ class QueueDetail(Words):
         if self.app.size.height >= _MANY_LINES:
             gravest = next((one for one in view.findings if one.finding is not None), None)
             lines += [self._why(gravest), self._more_of(gravest)]
+        for line in lines:
+            line.truncate(width, overflow="ellipsis")
+        self.say(Text("\n").join(lines))
+
+    def draw_group(self, group: Group) -> None:
+        """Say it of a connection or a group of them: how many answer, and why one does not."""
+        mood = SEVERITY_TONES.get(group.level, "quiet")
+        head = Text(no_wrap=True)
+        head.append(group.title, tone(self, "strong")).append(
+            f"  {group.words[0]}", tone(self, mood)
+        )
+        grave = Counter(view.level.word for view in group.queues if view.level > Severity.NOTE)
+        told = ", ".join(f"{count} {word}" for word, count in sorted(grave.items()))
+        lines = [head, Text(f"queues: {told}" if told else "", tone(self, "quiet"), no_wrap=True)]
+        width = max(20, self.app.size.width - 2)
         for line in lines:
             line.truncate(width, overflow="ellipsis")
         self.say(Text("\n").join(lines))

@@ -23,6 +23,7 @@ from console.tui.text import (
     tone,
     whole_seconds,
 )
+from console.tui.views import link_words
 from console.tui.widgets.queue_table import QueueTable
 
 # One line at the bottom of every screen: what runs here, and how far it is; else what is not
@@ -64,8 +65,11 @@ _LONGEST_NAME = 32
 class ConnectionLines(Words):
     """At most `most` lines; if there are more connections, the last line counts the others."""
 
-    def draw(self, views: Sequence[ConnectionView], right: str, most: int) -> None:
-        """`right` is written at the end of the first line: the interval and the time."""
+    def draw(
+        self, views: Sequence[ConnectionView], right: str, most: int, *, brief: bool = False
+    ) -> None:
+        """`right` is written at the end of the first line: the interval and the time. `brief`: of
+        each no more than a line, where findings tell the rest."""
         if not views:
             self.say(Text())
             return
@@ -76,16 +80,24 @@ class ConnectionLines(Words):
         lines: list[Text] = []
         for view in shown:
             room = width - (0 if lines else cell_len(corner.plain))
-            lines += self._lines(view, room)
-        if left := len(views) - len(shown):
-            bad = sum(view.level > Severity.NOTE for view in worst_first[most - 1 :])
-            rest = f"{bad} of them do not answer" if bad else "all of them answer"
-            lines.append(Text(f"+ {left} more connections, {rest}", tone(self, "quiet")))
+            lines += self._lines(view, room)[: 1 if brief else None]
+        if len(views) > len(shown):
+            lines.append(self._rest(worst_first[most - 1 :]))
         lines[0].truncate(width - cell_len(corner.plain), overflow="ellipsis", pad=True)
         lines[0].append_text(corner)
         for line in lines[1:]:
             line.truncate(width, overflow="ellipsis")
         self.say(Text("\n").join(lines))
+
+    def _rest(self, views: Sequence[ConnectionView]) -> Text:
+        """How the others are, in one line."""
+        bad = sum(view.level > Severity.NOTE for view in views)
+        opening = sum(view.link is Link.OPENING for view in views)
+        told = [f"{bad} of them do not answer"] * bool(bad)
+        told += [f"{opening} of them still connecting"] * bool(opening)
+        told += ["all of them answer"] * (not told)
+        told += ["PRODUCTION among them"] * any(view.production for view in views)
+        return Text(f"+ {len(views)} more connections, {', '.join(told)}", tone(self, "quiet"))
 
     def _lines(self, view: ConnectionView, room: int) -> list[Text]:
         """What went wrong stands behind the rest if there is room, else on a line of its own.
@@ -115,29 +127,12 @@ class ConnectionLines(Words):
         if view.production:
             line.append("  ")
             line.append(" PRODUCTION ", tone(self, "production"))
-        line.append("  " + _state(view), "" if mood == "good" else tone(self, mood))
+        alive = view.link is Link.ALIVE
+        state = formats.duration(view.latency_seconds or 0.0) if alive else link_words(view)
+        line.append("  " + state, "" if mood == "good" else tone(self, mood))
         if rights:
             line.append("  " + rights, tone(self, "quiet"))
         return line
-
-
-def _state(view: ConnectionView) -> str:
-    if view.link is Link.ALIVE:
-        return formats.duration(view.latency_seconds or 0.0)
-    since = whole_seconds(view.since_seconds)
-    if view.link is Link.OPENING:
-        return "connecting" if view.since_seconds < 1 else f"connecting {since}"
-    if view.link is Link.SILENT:
-        return f"no answer for {since}"
-    if view.link is Link.UNRECORDED:
-        return f"not recorded for {since}" if view.ever_answered else "not recorded yet"
-    words = view.link.value if view.ever_answered else "no connection"
-    if view.link is Link.FAILING:
-        words = view.link.value
-    again = "now"
-    if view.retry_in_seconds:
-        again = f"in {whole_seconds(view.retry_in_seconds)}"
-    return f"{words} {since}, again {again}"
 
 
 @dataclass(frozen=True)

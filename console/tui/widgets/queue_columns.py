@@ -1,0 +1,277 @@
+"""The columns of the table of queues: as many as there is room for; what they sort by."""
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rich.cells import cell_len
+
+from console import formats
+from console.tui.store import BUCKET_SECONDS, TREND_CELLS, QueueView
+from console.tui.text import (
+    MARK,
+    SEVERITY_TONES,
+    color_tone,
+    figure,
+    plain,
+    shorten,
+    sparkline,
+    whole_seconds,
+)
+from console.tui.widgets.keyed_table import Column, LaidOut, Row, total
+from console.tui.widgets.subscribers import stands_out
+
+_INSIDE = " › "  # noqa: RUF001  # not a greater-than sign: it stands between two names
+_FAR_SECONDS = 30 * 86400.0
+_TREND_STEP = 12
+"""Trends are whole minutes wide."""
+_UNBOUNDED = 1000
+
+Value = float | str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueueColumn(Column[QueueView]):
+    """One column. `key` is sorted by; None (not there, not known) always comes last."""
+
+    key: Callable[[QueueView], Value] = field(compare=False)
+    words: str
+    """How the line above the table names the order by it."""
+    descending: bool = True
+    """Which way is the more telling one."""
+    sum_of: str = ""
+    """The figure that adds up over the queues of a connection; of the age it is the oldest."""
+
+
+def _stale(view: QueueView) -> str:
+    return "stale" if view.stale_seconds is not None else ""
+
+
+def _figure(
+    name: str,
+    title: str,
+    least: int,
+    of: str = "",
+    *,
+    alarm: str = "",
+    value: Callable[[QueueView], str] | None = None,
+    key: Callable[[QueueView], Value] | None = None,
+) -> QueueColumn:
+    """A figure of the queue; with `alarm`, its tone as soon as it is not zero.
+
+    `of`: its name in the snapshot, where the column has another.
+    """
+    of = of or name
+
+    def number(view: QueueView) -> float | None:
+        found: float | None = getattr(view.snapshot, of)
+        return found
+
+    text = value or (lambda view: figure(view.snapshot, of))
+
+    def tone(view: QueueView) -> str:
+        if view.stale_seconds is not None:
+            return "stale"
+        if alarm and number(view):
+            return alarm
+        return "quiet" if text(view) in {formats.NOT_APPLICABLE, "0", "0.0"} else ""
+
+    return QueueColumn(
+        name, title, text, tone, least, right=True,
+        key=key or number, words=name, sum_of=of if of in _ADD_UP else "",
+    )  # fmt: skip
+
+
+_ADD_UP = {
+    *("ready", "age_seconds", "gap", "claimed", "stuck", "errors"),
+    *("push_per_second", "pop_per_second"),
+}
+
+
+def _claimed(view: QueueView) -> str:
+    """Where a pop deletes, what is worked on is held by an open transaction: `3 held`."""
+    snapshot = view.snapshot
+    if snapshot.claimed is None and "claimed" not in snapshot.unknown and snapshot.holders:
+        return f"{formats.count(snapshot.holders)} held"
+    return figure(snapshot, "claimed")
+
+
+def _claims(view: QueueView) -> Value:
+    found = view.snapshot.claimed
+    return found if found is not None else view.snapshot.holders or None
+
+
+def _name(view: QueueView, width: int) -> str:
+    """The queue's name, after its connection's, with the mark of that, where there are several."""
+    if view.place and view.color:
+        return MARK + _in_words(view, width - len(MARK))
+    return _in_words(view, width)
+
+
+def _name_tone(view: QueueView) -> str:
+    snapshot = view.snapshot
+    return _stale(view) or ("strong" if snapshot.acting or snapshot.decisions else "")
+
+
+def _in_words(view: QueueView, width: int) -> str:
+    """What is stale says here how old it is, for this column is never lost."""
+    if view.stale_seconds is None:
+        return _marked(view, width)
+    age = f" · {whole_seconds(view.stale_seconds)}" + (" old" if width >= 24 else "")
+    return _in_place(view, max(4, width - cell_len(age))) + age
+
+
+def _marked(view: QueueView, width: int) -> str:
+    """What was decided of it, else who does what to it, else which subscriber is behind, in as many
+    words as there is room for behind its name; of two decisions the first, which is the pause."""
+    snapshot, forms = view.snapshot, []
+    if snapshot.decisions:
+        told = snapshot.marks[0]
+        forms = [told, told.split(",")[0], told.split()[0]]
+    elif snapshot.acting:
+        one = snapshot.acting[0]
+        since = whole_seconds(one.since_seconds)
+        forms = [f"{one.verb} by {one.operator}, {since}", f"{one.verb} {since}", one.verb]
+    elif name := stands_out(snapshot):
+        forms = [f"{name} is slowest", name]
+    name = f"{view.place}{_INSIDE}{view.label}" if view.place else view.label
+    for words in forms:
+        told = plain(f" » {words}")
+        if cell_len(name) + cell_len(told) <= width:
+            return name + told
+    return _in_place(view, width - 2) + " »" if forms else _in_place(view, width)
+
+
+def _in_place(view: QueueView, width: int) -> str:
+    """The name, after its connection where there are several: neither crowds the other out."""
+    if not view.place or width < 12:
+        return shorten(view.label, width)
+    room = width - cell_len(_INSIDE)
+    least = min(cell_len(view.place), room // 3)
+    name = shorten(view.label, room - least)
+    return shorten(view.place, room - cell_len(name)) + _INSIDE + name
+
+
+def _full_in(view: QueueView) -> str:
+    if view.snapshot.capacity is None:
+        unknown = "capacity" in view.snapshot.unknown
+        return formats.UNKNOWN if unknown else formats.NOT_APPLICABLE
+    if view.full_in_seconds is None:
+        rates = (view.snapshot.push_per_second, view.snapshot.pop_per_second)
+        known = view.snapshot.gap is not None and None not in rates
+        return "not filling" if known else formats.UNKNOWN
+    if view.full_in_seconds == 0:
+        return "full"
+    if view.full_in_seconds > _FAR_SECONDS:
+        return "> 30 d"
+    return formats.ESTIMATE + formats.duration(view.full_in_seconds)
+
+
+def _full_in_tone(view: QueueView) -> str:
+    if view.stale_seconds is not None:
+        return "stale"
+    seconds = view.full_in_seconds
+    if view.snapshot.capacity is None or seconds is None:
+        return "quiet"
+    return "critical" if seconds == 0 else "warning" if seconds < 600 else ""
+
+
+def _trend(view: QueueView, width: int) -> str:
+    return sparkline(view.trend[-width:])
+
+
+_STATE = QueueColumn(
+    "state", "", lambda v: v.level.mark, lambda v: SEVERITY_TONES.get(v.level, ""),
+    key=lambda v: float(v.level), words="state",
+)  # fmt: skip
+_QUEUE = QueueColumn(
+    "queue", "queue", lambda v: _name(v, _UNBOUNDED), _name_tone, 16, within=_name,
+    mark=lambda v: color_tone(v.color) if v.place else "",
+    key=lambda v: v.label.casefold(), words="name", descending=False,
+)  # fmt: skip
+_DESIGN = QueueColumn(
+    "design", "design", lambda v: v.snapshot.design, lambda v: _stale(v) or "quiet", 7,
+    key=lambda v: v.snapshot.design, words="design", descending=False,
+)  # fmt: skip
+_TREND = QueueColumn(
+    "trend", "last 2 min", lambda v: _trend(v, TREND_CELLS), lambda v: _stale(v) or "trend", 24,
+    within=_trend, key=lambda _: None, words="",
+)  # fmt: skip
+_FULL_IN = QueueColumn(
+    "full_in", "full in", _full_in, _full_in_tone, 12, right=True,
+    key=lambda v: v.full_in_seconds, words="time to full", descending=False,
+)  # fmt: skip
+
+COLUMNS: tuple[QueueColumn, ...] = (
+    _STATE,
+    _QUEUE,
+    _DESIGN,
+    _figure("ready", "ready", 7),
+    _figure("age", "age", 11, "age_seconds"),
+    _figure("push", "push/s", 8, "push_per_second"),
+    _figure("pop", "pop/s", 8, "pop_per_second"),
+    _figure("gap", "gap", 7),
+    _figure("claimed", "claimed", 7, value=_claimed, key=_claims),
+    _figure("stuck", "stuck", 5, alarm="critical"),
+    _figure("errors", "errors", 6, alarm="warning"),
+    _TREND,
+    _FULL_IN,
+)
+LOST_FIRST = ("trend", "full_in", "claimed", "pop", "push")
+"""What a narrow screen does without, the least needed first."""
+SORTABLE = tuple(column for column in COLUMNS if column is not _TREND)
+
+
+def layout(
+    width: int, widest: Mapping[str, int], sorted_by: str, *, descending: bool
+) -> list[LaidOut[QueueView]]:
+    """Which columns fit into so many cells, and how wide each is.
+
+    `widest` says how much room each column's longest text of now would take.
+    """
+    needed = {column.name: max(column.least, widest.get(column.name, 0)) for column in COLUMNS}
+    needed["trend"] = _TREND.least
+    natural, needed["queue"] = needed["queue"], min(needed["queue"], 20)
+    shown = [*COLUMNS]
+    for lost in LOST_FIRST:
+        if total(shown, needed) <= width:
+            break
+        shown = [column for column in shown if column.name != lost]
+    spare = width - total(shown, needed)
+    if _TREND in shown and spare < natural - needed["queue"]:
+        needed["trend"] -= _TREND_STEP
+        spare += _TREND_STEP
+    needed["queue"] = max(16, needed["queue"] + min(spare, natural - needed["queue"]))
+    spare = width - total(shown, needed)
+    if _TREND in shown:
+        steps = min(max(spare, 0), TREND_CELLS - needed["trend"]) // _TREND_STEP
+        needed["trend"] += steps * _TREND_STEP
+        spare = width - total(shown, needed)
+    needed["queue"] += max(0, spare)
+    return [
+        _laid_out(column, needed[column.name], sorted_by, descending=descending) for column in shown
+    ]
+
+
+def _laid_out(
+    column: QueueColumn, width: int, sorted_by: str, *, descending: bool
+) -> LaidOut[QueueView]:
+    title = column.title
+    if column is _TREND:
+        title = f"last {width * BUCKET_SECONDS / 60:.0f} min"
+    is_sorted = column.name == sorted_by
+    arrow = "▼" if descending else "▲"
+    if is_sorted and title and len(title) < width:
+        title = f"{title} {arrow}" if len(title) + 1 < width else f"{title}{arrow}"
+    return LaidOut(column, width, title, is_sorted)
+
+
+def ordered(rows: Sequence[Row], key_of: Callable[[Row], Value], *, descending: bool) -> list[Row]:
+    """The rows by a key; equals keep their order, and what has no value comes last."""
+    keys = [(key_of(row), row) for row in rows]
+    known = sorted(
+        ((key, row) for key, row in keys if key is not None),
+        key=operator.itemgetter(0),
+        reverse=descending,
+    )
+    return [row for _, row in known] + [row for key, row in keys if key is None]

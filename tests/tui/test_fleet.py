@@ -1,0 +1,194 @@
+"""Many connections: groups with totals, folded and open, and hosts that fall silent."""
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from console.config import load
+from console.engines import open_database
+from console.engines.embedded import EmbeddedServer
+from console.errors import ConnectionFailedError
+from console.tui import app_on
+from console.tui.open_connection import OpenConnection
+from console.tui.store import Link
+from tests.template import CopiedServer
+from tests.tui.feeds import queue
+from tests.tui.fleet import NAME, Fleet, fleet_on
+from tests.tui.one_tab import jobs_ended, until
+from tests.tui.opened import Opened, ended, opened
+
+NOBODY = "postgresql+psycopg://u@127.0.0.1:1/d"
+
+
+def connections(*names: str) -> list[OpenConnection]:
+    """`shops/a` is of the group `shops`, `a` of none."""
+    return [
+        OpenConnection(name, open_database(NOBODY, label=name), group=name.rpartition("/")[0])
+        for name in names
+    ]
+
+
+@asynccontextmanager
+async def grouped(*names: str, size: tuple[int, int] = (160, 48)) -> AsyncIterator[Opened]:
+    """A console that begins by group, on feeds of these names."""
+    async with opened(*names, size=size, connections=connections(*names), by_group=True) as console:
+        yield console
+
+
+async def test_a_group_adds_up_what_answers_and_says_how_many_do() -> None:
+    async with grouped("shops/a", "shops/b", "shops/c") as console:
+        assert console.order[0] == "▾ shops: 0 of 3 connections, 0 queues"
+        assert console.row(console.order[0])["ready"] == "?"
+        ring = queue("r", "ring", ready=1, gap=4, capacity=9, age_seconds=30.0)
+        await console.give(queue("q", "claim", ready=2, stuck=1, errors=3, age_seconds=9.0), ring)
+        console.feeds[1].give(queue("q", ready=5, age_seconds=90.0))
+        await console.pilot.pause()
+        assert console.order == [
+            "▾ shops: 2 of 3 connections, 3 queues",
+            "  ▸ a: 2 queues",
+            "  ▸ b: 1 queue",
+            "  ▸ c: connecting",
+        ]
+        row = console.row(console.order[0])
+        assert (row["ready"], row["age"], row["gap"]) == ("8", "1 min 30 s", "4")
+        assert (row["stuck"], row["errors"]) == ("1", "3")
+        console.feeds[1].fail(ConnectionFailedError("Could not sample.", why="it is silent"))
+        await console.pilot.pause()
+        console.clock.now += 7
+        await console.give(queue("q", "claim", ready=2), ring)
+        # The worst first; what does not answer adds nothing, and is shown as it was.
+        assert console.order[:2] == [
+            "▾ shops: 1 of 3 connections, 2 queues",
+            "  ▸ b: lost 7 s: it is silent",
+        ]
+        assert console.row(console.order[0])["ready"] == "3"
+        assert console.row(console.order[1])["ready"] == "5"
+        assert "2 of 3 connections" not in console.picture
+
+
+async def test_what_is_not_known_of_all_is_at_least_that() -> None:
+    async with grouped("shops/a") as console:
+        unknown = queue("h", "heap", ready=2, gap=None, unknown=("age_seconds", "gap"))
+        ring = queue("r", "ring", ready=None, gap=4, capacity=9, unknown=("ready",))
+        await console.give(unknown, queue("q", ready=3, age_seconds=60.0), ring)
+        row = console.row(console.order[1])
+        assert (row["ready"], row["age"], row["gap"]) == ("≥5", "≥1 min", "?")
+
+
+async def test_folding_keeps_the_cursor_on_its_key() -> None:
+    names = ("mail/x", "shops/a", "shops/b")
+    async with grouped(*names) as console:
+        for feed in console.feeds:
+            feed.give(queue("p"), queue("q"))
+        await console.pilot.pause()
+        await console.press("j", "j", "j", "enter")
+        assert console.order[3:6] == ["  ▾ a: 2 queues", "    p", "    q"]
+        await console.press("j", "j")
+        assert console.table.queue_key == ("shops/a", "public", "q")
+        await console.press("z")  # all open
+        assert console.table.queue_key == ("shops/a", "public", "q")
+        await console.press("z")  # the groups alone
+        assert console.order == [
+            "▸ mail: 1 connection, 2 queues",
+            "▸ shops: 2 connections, 4 queues",
+        ]
+        assert console.table.group is not None
+        assert console.table.group.title == "shops"
+        await console.press("z")
+        assert len(console.order) == 5
+        assert console.table.group.title == "shops"
+        await console.press("v")
+        assert len(console.order) == 6
+
+
+async def test_what_is_filtered_is_in_sight_though_all_is_folded() -> None:
+    async with grouped("shops/a", "shops/b", "shops/c") as console:
+        await console.give(queue("mail"), queue("bills", errors=2))
+        console.feeds[1].give(queue("mail"))
+        await console.pilot.pause()
+        await console.press("slash", *"bills", "enter")
+        assert console.order == [
+            "▾ shops: 2 of 3 connections, 1 queue",
+            "  ▾ a: 1 queue",
+            "    bills",
+        ]
+        assert "1 of 3 match bills" in console.words("#summary")
+        await console.press("escape", "slash", *"/c", "enter")
+        assert console.order[1:] == ["  ▾ c: connecting"]
+        await console.press("escape")
+        assert len(console.order) == 4
+
+
+async def test_nothing_is_done_to_whatever_stands_first() -> None:
+    async with grouped("shops/a", "shops/b") as console:
+        await console.give(queue("mail"))
+        depth = len(console.app.screen_stack)
+        for key in "adwBio":
+            await console.press(key)
+            assert "first" in console.words("#summary"), key
+            assert len(console.app.screen_stack) == depth
+        await console.press("j", "w")
+        assert console.app.screen.connection == "shops/a"  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Sequence[EmbeddedServer]]:
+    with CopiedServer.start(settings={"max_connections": "400"}) as one:
+        yield [one]
+
+
+@asynccontextmanager
+async def on_fleet(fleet: Fleet) -> AsyncIterator[Opened]:
+    """A console on all its hosts, which it samples often."""
+    profiles = load({**fleet.environment, "DBQ_INTERVAL": "0.5s"}).in_fleet(NAME)
+    app = app_on(profiles, config_path=None, by_group=True)
+    async with app.run_test(size=(160, 48)) as pilot:
+        yield Opened(pilot, (), None)  # type: ignore[arg-type]
+    ended()
+    jobs_ended()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "queues", "silent"),
+    [(6, 3, 2), pytest.param(60, 20, 20, marks=pytest.mark.long)],
+)
+async def test_hosts_that_fall_silent_cost_nobody_else(
+    servers: Sequence[EmbeddedServer], tmp_path: Path, hosts: int, queues: int, silent: int
+) -> None:
+    with fleet_on([one.url for one in servers], tmp_path, hosts, queues) as fleet:
+        async with on_fleet(fleet) as console:
+            await until(console.pilot, lambda: head(console).startswith(f"▾ {NAME}: {hosts} conn"))
+            for proxy in fleet.proxies[-silent:]:
+                proxy.freeze()
+            dead = {f"{NAME}/{fleet.title(place)}" for place in range(hosts - silent, hosts)}
+            await until(console.pilot, lambda: not_answering(console) == dead)
+            left = f"{hosts - silent} of {hosts} connections, {(hosts - silent) * queues:,} queues"
+            assert left in head(console)
+            # What does not answer stands first, and says since when.
+            for words in console.order[1 : 1 + silent]:
+                assert "no answer" in words or "lost" in words
+            await console.press("g", "j", "j")
+            assert console.table.cursor_row == 2
+            # The others are sampled as before.
+            before = console.row(head(console))["ready"]
+            fleet.push(0)
+            await until(console.pilot, lambda: console.row(head(console))["ready"] != before)
+            await until(console.pilot, lambda: not_answering(console) == dead)
+            for proxy in fleet.proxies[-silent:]:
+                proxy.thaw()
+            await console.press("r")
+            await until(console.pilot, lambda: not not_answering(console))
+            await until(console.pilot, lambda: head(console).startswith(f"▾ {NAME}: {hosts} conn"))
+
+
+def head(console: Opened) -> str:
+    """How the group's line is called."""
+    return console.order[0]
+
+
+def not_answering(console: Opened) -> set[str]:
+    store = console.app.context.store
+    views = store.connections(console.app.context.clock.monotonic())
+    return {one.name for one in views if one.link is not Link.ALIVE}
