@@ -41,7 +41,7 @@ from console.monitor.recording.recorder import (
 )
 from console.monitor.recording.segments import connections
 from console.monitor.sampler import Reading
-from console.pipeline.lake import default_place
+from console.rollup_files import own_lake
 from console.verbs import decisions
 from console.verbs.parameters import DURATION
 
@@ -347,7 +347,7 @@ def show_history(
     if sum((as_csv, plot, call.json)) > 1:
         raise UsageError("--json, --csv and --plot exclude each other.")
     root = recordings or folder()
-    lake = lake or _own_lake()
+    lake = lake or own_lake()
     connection = _connection(call, root, lake)
     most = {"most_points": _ROWS} if not (as_csv or plot or call.json) else {}
     if plot:
@@ -363,12 +363,6 @@ def show_history(
         put("".join(f"{line}\n" for line in lines))
     else:
         call.answer(found.as_json(), _table(call, found))
-
-
-def _own_lake() -> str | None:
-    """Where the pipeline puts what it is not told a lake for; None where it never has."""
-    place = default_place()
-    return str(place) if Path(place).is_dir() else None
 
 
 def _connection(call: Call, root: Path, lake: str | None) -> str:

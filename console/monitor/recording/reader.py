@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from console import rollup_files
+from console import forecast_files, rollup_files
 from console.errors import ConsoleError, UsageError
 from console.monitor.recording import segments
 from console.monitor.recording.segments import ALWAYS, KINDS, RecordKind, TimeRange
@@ -242,6 +242,37 @@ class Rollups:
         except (OSError, KeyError, ValueError, OverflowError, pa.ArrowException):
             self.skipped.files += 1
             return []
+
+    def manifest(self, path: str) -> dict[str, Any]:
+        """One of them; nothing where it is not there, or damaged."""
+        try:
+            with self._files.open_input_stream(f"{self._root.rstrip('/')}/{path}") as file:
+                told = json.loads(file.read())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError):
+            self.skipped.files += 1
+            return {}
+        return told if isinstance(told, dict) else {}
+
+    def table(self, path: str) -> list[dict[str, Any]]:
+        """The rows of a file that a manifest names."""
+        import pyarrow as pa  # noqa: PLC0415
+        import pyarrow.parquet as pq  # noqa: PLC0415
+
+        figures = dict.fromkeys(forecast_files.COLUMNS, pa.float64())
+        types = {"schema": pa.string(), "queue": pa.string(), "hour": pa.int64(), **figures}
+        try:
+            table = pq.read_table(  # type: ignore[no-untyped-call]
+                f"{self._root.rstrip('/')}/{path}", filesystem=self._files, partitioning=None
+            )
+            rows: list[dict[str, Any]] = sound(table.select(list(types)), types).to_pylist()
+        except FileNotFoundError:
+            return []
+        except (OSError, KeyError, ValueError, OverflowError, pa.ArrowException):
+            self.skipped.files += 1
+            return []
+        return rows
 
     def names(self, folder: str) -> list[str]:
         """The paths in a folder of the lake, sorted."""

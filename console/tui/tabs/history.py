@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import ClassVar
 
 from rich.text import Text
@@ -15,6 +14,7 @@ from console import formats
 from console.errors import ConsoleError
 from console.monitor.latency import KINDS, PERCENTILES
 from console.monitor.recording.history import History, Mark, Point, history, since
+from console.rollup_files import own_lake
 from console.tui.context import Context
 from console.tui.jobs import Question
 from console.tui.series import ChartSpan, Run
@@ -129,7 +129,7 @@ class HistoryTab(QueueTab):
             return
         self._asked_at = now
         span = since(self.context.clock.utc(), self.span.seconds)
-        lake = None if self.context.replay is not None else _own_lake()
+        lake = None if self.context.replay is not None else own_lake()
 
         def work() -> History:
             return history(
@@ -303,11 +303,3 @@ def _runs(found: History, name: str) -> tuple[Run, ...]:
 
 def _middle(at: datetime, found: History) -> float:
     return min(at.timestamp() + found.step_seconds / 2, found.span.end.timestamp())
-
-
-def _own_lake() -> str | None:
-    """Where this user's pipeline puts its rollups; None where it never has."""
-    from console.pipeline.lake import default_place  # noqa: PLC0415  # for this tab only
-
-    conn = default_place()
-    return str(conn) if Path(conn).is_dir() else None
