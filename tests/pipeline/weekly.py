@@ -2,12 +2,15 @@
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from console import forecast_files, rollup_files
+from console.monitor.recording.segments import SAMPLES
+from tests.pipeline.recorded import write
 
 BEGIN = datetime(2026, 1, 26, tzinfo=UTC)
 """A Monday. Eight weeks later it is 2026-03-23, and summer time begins in Europe that Sunday."""
@@ -71,3 +74,18 @@ def hours(
     sums = [f"{rate}_{of}" for rate in rollup_files.RATES for of in ("weight", "total")]
     schema = pa.schema([*((n, kinds[n]) for n in names), *((n, pa.int64()) for n in sums)])
     return pa.Table.from_pylist(rows, schema)
+
+
+def record(root: Path, pushes: Numbers, pops: Numbers, begin: datetime = BEGIN) -> None:
+    """The same as a recorder would have sampled it, every 10 minutes: a segment a day."""
+    for day, (pushed, popped) in enumerate(zip(pushes, pops, strict=True)):
+        rows = []
+        for number in range(24 * 6):
+            hour, at = number // 6, begin + timedelta(days=day, minutes=10 * number)
+            rates = {
+                "push_per_second": pushed[hour] / 3600,
+                "pop_per_second": popped[hour] / 3600,
+            }
+            one = {"at": at, "schema": "public", "queue": "orders", "design": "fifo"}
+            rows.append({**one, **rates, "next_seconds": 600.0})
+        write(root, SAMPLES, *rows)

@@ -7,7 +7,7 @@ seen too seldom has none, and `why` tells it.
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import Any
 
@@ -15,6 +15,7 @@ from console import forecast_files
 from console.forecast_files import BOUNDS, HOUR_SECONDS, HOURS, LEAST_DAYS, MEASURES
 from console.formats import numbered
 from console.monitor.recording.reader import Rollups
+from console.monitor.snapshot import QueueSnapshot
 
 LEAST_GROWTH = 0.01
 """Of what is pushed in an hour: a queue that grows by less is as one that does not. The two rates
@@ -112,19 +113,23 @@ class Forecast:
                 yield moment, found
             moment += timedelta(hours=1)
 
-    def filling(
-        self, gap: int | None, capacity: int | None, present_seconds: float | None, now: datetime
-    ) -> Filling | None:
-        """When a ring is full; None where the present rate, by which it is full in
-        `present_seconds`, knows as much: in the hour to come, and where no week would fill it."""
+    def filling(self, seen: QueueSnapshot, now: datetime) -> Filling | None:
+        """When a ring is full; None where its present rate knows as much: of the hour to come, and
+        where the usual rates do not fill it in a week."""
+        gap, capacity, present = seen.gap, seen.capacity, seen.full_in_seconds
         if not self.hours or gap is None or capacity is None or gap >= capacity:
             return None
-        if present_seconds is not None and present_seconds <= HOUR_SECONDS:
+        if present is not None and present <= HOUR_SECONDS:
             return None
         seconds = full_after(capacity, gap, self._growths(now))
         if seconds is None:
             return None
         return Filling(seconds, f"{(now + timedelta(seconds=seconds)).astimezone(self.zone):%A}")
+
+    def told(self, seen: QueueSnapshot, now: datetime) -> QueueSnapshot:
+        """The same, with when it is full."""
+        found = self.filling(seen, now)
+        return seen if found is None else replace(seen, filling=found)
 
     def _growths(self, now: datetime) -> Iterator[tuple[float, float | None]]:
         """A week from now: how long each hour lasts, the present one's rest, and its growth."""
@@ -133,6 +138,11 @@ class Forecast:
             after = hour_of(moment) + timedelta(hours=1)
             yield (after - moment).total_seconds(), self.at(moment).growth
             moment = after
+
+    def bands(self, measure: str, begin: datetime, end: datetime) -> list[tuple[datetime, Band]]:
+        """Those of a time, by the beginnings of their hours."""
+        found = ((at, getattr(one, measure)) for at, one in self.between(begin, end))
+        return [(at, band) for at, band in found if band is not None]
 
     def as_json(self, begin: datetime, end: datetime) -> dict[str, object]:
         """The stable object of `history --forecast --json`."""
@@ -146,6 +156,42 @@ class Forecast:
                 {"at": at.isoformat(), **found.as_json()} for at, found in self.between(begin, end)
             ],
         }
+
+
+SHADES = ("░", "▒")
+"""The marks of a band in a chart: its area, and the line of the medians."""
+Cells = tuple[list[float], list[float]]
+"""Where marks of a chart stand: times as `timestamp()` has them, and messages a second."""
+
+
+def cells(
+    bands: Iterable[tuple[datetime, Band]],
+    begin: float,
+    end: float,
+    top: float,
+    size: tuple[int, int],
+) -> tuple[Cells, Cells]:
+    """The area of bands and the line of their medians, as marks in the cells of a chart that goes
+    from `begin` to `end` and from 0 to `top`; `size`: its columns and rows."""
+    columns, rows = size
+    across, up = (end - begin) / columns, top / rows
+    by_column: defaultdict[int, list[Band]] = defaultdict(list)
+    for at, band in bands:
+        first, last = (int((at.timestamp() + s - begin) // across) for s in (0, HOUR_SECONDS - 1))
+        for column in range(max(0, first), min(columns - 1, last) + 1):
+            by_column[column].append(band)
+    area: Cells = ([], [])
+    line: Cells = ([], [])
+    for column, found in sorted(by_column.items()):
+        x = begin + (column + 0.5) * across
+        ends = (min(one.low for one in found), max(one.high for one in found))
+        low, high = (int(one / HOUR_SECONDS // up) for one in ends)
+        for row in range(low, min(high, rows - 1) + 1):
+            area[0].append(x)
+            area[1].append((row + 0.5) * up)
+        line[0].append(x)
+        line[1].append(sum(one.median for one in found) / len(found) / HOUR_SECONDS)
+    return area, line
 
 
 def hour_of(moment: datetime) -> datetime:
