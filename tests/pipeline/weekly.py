@@ -68,11 +68,13 @@ def hours(
         for rate, messages in counts.items():
             row[f"{rate}_weight"] = 3_600_000_000
             row[f"{rate}_total"] = round(messages * 1_000_000)
+            row[f"{rate}_avg"] = messages / 3600
         rows.append(row)
     kinds = {"begin": pa.timestamp("us", "UTC"), "schema": pa.string(), "queue": pa.string()}
     names = ("begin", "schema", "queue")
-    sums = [f"{rate}_{of}" for rate in rollup_files.RATES for of in ("weight", "total")]
-    schema = pa.schema([*((n, kinds[n]) for n in names), *((n, pa.int64()) for n in sums)])
+    sums = [(f"{r}_{of}", pa.int64()) for r in rollup_files.RATES for of in ("weight", "total")]
+    means = [(f"{rate}_avg", pa.float64()) for rate in rollup_files.RATES]
+    schema = pa.schema([*((name, kinds[name]) for name in names), *sums, *means])
     return pa.Table.from_pylist(rows, schema)
 
 
