@@ -76,7 +76,7 @@ class Filling:
     @property
     def words(self) -> str:
         """Hours and minutes: `at Monday's rate: 03:40`."""
-        minutes = math.ceil(self.seconds / 60)
+        minutes = math.ceil(round(self.seconds, 3) / 60)
         days, rest = divmod(minutes, 24 * 60)
         told = f"{days} d " if days else ""
         return f"at {self.day}'s rate: {told}{rest // 60:02}:{rest % 60:02}"

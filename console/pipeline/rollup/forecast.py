@@ -128,7 +128,7 @@ def table_of(hours: pa.Table, zone_name: str) -> tuple[pa.Table, list[dict[str, 
             continue
         at = which[mine]
         found = expected(weeks[at], of_week[at], {n: v[mine] for n, v in counts.items()})
-        told[-1]["weeks"] = len(np.unique(weeks[which[known]]))
+        told[-1]["weeks"] = len(seen) // 7
         made.append(_rows(queue, found))
     return pa.concat_tables(made) if made else _schema().empty_table(), told
 
