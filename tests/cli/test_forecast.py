@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from console import forecast_files, rollup_files
+from console import clock, forecast_files, rollup_files
 from console.designs import Flow
 from console.engines import open_database
 from console.monitor.figures import RateWindow, StatusRow
@@ -28,7 +28,9 @@ HOURS = forecast_files.HOURS
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A state folder of the test's own."""
+    """A state folder of the test's own, and an hour that does not end meanwhile."""
+    now = datetime.now(UTC)
+    monkeypatch.setattr(clock, "utc", lambda: now)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     return tmp_path
 
@@ -42,7 +44,7 @@ def label(console: Console) -> str:
 def expect(console: Console, queue: str, pushes: float, pops: float) -> Lake:
     """Four weeks of that, up to the last hour, and their forecast."""
     lake, connection = Lake(rollup_files.default_place()), label(console)
-    begin = hour_of(datetime.now(UTC)) - timedelta(hours=4 * HOURS + 1)
+    begin = hour_of(clock.utc()) - timedelta(hours=4 * HOURS + 1)
     counts = (np.full(4 * HOURS, one) for one in (pushes, pops))
     table = weekly.hours(*counts, begin=begin, queue=queue)
     with lake.writing(f"{rollup_files.folder('hour', 'samples', connection)}/all.parquet") as file:
@@ -58,7 +60,7 @@ def expect(console: Console, queue: str, pushes: float, pops: float) -> Lake:
 
 def recorded(console: Console, queue: str, pushes: float, minutes: int = 60) -> None:
     """The last whole hour, or as much of it, at so many pushes an hour and as many pops."""
-    at = (hour_of(datetime.now(UTC)) - timedelta(hours=1) - sample(0)["at"]).total_seconds()
+    at = (hour_of(clock.utc()) - timedelta(hours=1) - sample(0)["at"]).total_seconds()
     rates = {"push_per_second": pushes / 3600, "pop_per_second": pushes / 3600}
     looks = [{**sample(at + 60 * n, **rates), "queue": queue} for n in range(minutes)]
     write(recorder.folder(), SAMPLES, *looks, connection=label(console))
@@ -78,7 +80,7 @@ def test_the_doctor_notes_an_hour_that_is_not_as_usual(console: Console, install
     assert evidence["pushes_seen"] == pytest.approx(50_000, rel=0.02)
     assert (evidence["pushes_low"], evidence["pushes_high"]) == (1_000, 1_000)
     assert evidence["weeks"] == 4
-    began = hour_of(datetime.now(UTC)) - timedelta(hours=1)
+    began = hour_of(clock.utc()) - timedelta(hours=1)
     assert evidence["hour_of_week"] == f"{began:%A %H:%M} UTC"
     text = console("doctor", name).text
     assert "[unusual]" in text

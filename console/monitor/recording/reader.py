@@ -66,7 +66,7 @@ class RecordReader:
         names = list(columns or kind.columns)
         # The open ones first: one that is closed meanwhile is then found among the others.
         found, read = self._open(kind, span, names, equal)
-        for day, path in segments.closed(self.root, kind, self.connection):
+        for day, path in _near(list(segments.closed(self.root, kind, self.connection)), span):
             if span.begin.date() <= day <= span.end.date() and path.stem not in read:
                 rows = self._closed(kind, path, span, names, equal)
                 found += rows if thin is None else thin(rows)
@@ -139,6 +139,24 @@ class RecordReader:
             self.skipped.files += 1
             return []
         return [{name: row.get(name) for name in names} for row in rows]
+
+
+_OVERLAP = timedelta(minutes=10)
+"""So long two segments may overlap where recordings of several consoles lie in one folder."""
+
+
+def _near(files: Sequence[tuple[date, Path]], span: TimeRange) -> Iterator[tuple[date, Path]]:
+    """Without those that were over before a span, or began after: an hour of a day is read often.
+
+    A segment's name says when it began, and that is when the one before it had ended.
+    """
+    least = max(span.begin, datetime(1970, 1, 2, tzinfo=UTC)) - _OVERLAP
+    first, last = (f"{at:%Y%m%dT%H%M%S}" for at in (least, span.end))
+    for number, (day, path) in enumerate(files):
+        after = files[number + 1][1].name if number + 1 < len(files) else "9"
+        stranger = not path.name[:8].isdigit()  # who has named it otherwise has not said when
+        if stranger or (after >= first and path.name[: len(last)] <= last):
+            yield day, path
 
 
 def sound(table: "pa.Table", types: Mapping[str, "pa.DataType"]) -> "pa.Table":

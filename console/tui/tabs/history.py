@@ -70,7 +70,9 @@ _FIGURES_APART = (
 )
 """Where there is something to expect of each rate."""
 _AHEAD = 4
-"""A chart with a forecast goes on for so small a part of its span."""
+"""A chart with a forecast goes on for so small a part of its span..."""
+_WEEK_SECONDS = 7 * 86_400.0
+"""... and for no more: then the forecast begins anew."""
 _Found = tuple[History, Forecast]
 _TONES = ("trend", "warning", "critical")
 _HOW = (
@@ -118,7 +120,14 @@ class HistoryTab(QueueTab):
 
     @property
     def equivalent(self) -> tuple[str, Sequence[str]]:
-        return "history", ["--since", self.span.title.replace(" ", ""), "--plot"]
+        words = ["--since", self.span.title.replace(" ", ""), "--plot"]
+        ahead = ["--forecast", f"{self._ahead_seconds / 60:.0f}m"] if self.forecast.hours else []
+        return "history", [*words, *ahead]
+
+    @property
+    def _ahead_seconds(self) -> float:
+        """How far charts with a forecast go on."""
+        return min(self.span.seconds / _AHEAD, _WEEK_SECONDS)
 
     def compose(self) -> ComposeResult:
         """From the top: what is shown, the charts, what happened, and the one under the cursor."""
@@ -263,7 +272,7 @@ class HistoryTab(QueueTab):
             if (shown := [name for name in names if _is_known(found.points, name)])
         ]
         for title, kind, names in there:
-            ahead = self._found_span.seconds / _AHEAD
+            ahead = self._ahead_seconds
             bands = self._bands(found, names, ahead)
             curves = tuple(
                 Curve(_runs(found, name), mood, area=mood == "trend" and not bands)
