@@ -10,7 +10,10 @@ whatever their order; `<name>_avg`, which is their quotient; and `<name>_max`.
 
 import math
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from urllib.parse import quote
+
+from console import state
 
 WIDTHS = {"minute": 60, "hour": 3600, "day": 86_400}
 """The seconds of a row, the narrowest first."""
@@ -47,6 +50,9 @@ MOST = {
     **dict.fromkeys(LATENCIES, 1e7),
 }
 """What is beyond is no figure but a fault, and unknown: so the totals of a day fit a bigint."""
+
+LONGEST_LOOK_SECONDS = 300
+"""A rate speaks for the time since the sample before, but for no more: then nobody looked."""
 
 RELATIVE_ERROR = 0.01
 """So far at most a percentile is from the value at its rank."""
@@ -94,6 +100,17 @@ def percentile(sketch: Mapping[int, int], percent: float) -> float | None:
 def mean(name: str, total: int, weight: int) -> float | None:
     """The mean of a quantity in its own unit; None where it was never known."""
     return total / weight / SCALES[name] if weight else None
+
+
+def default_place() -> str:
+    """Where a lake is that nobody names: in the state of this user."""
+    return str(state.folder() / "lake")
+
+
+def own_lake() -> str | None:
+    """Where this user's pipeline puts what it is not told a lake for; None where it never has."""
+    place = default_place()
+    return place if Path(place).is_dir() else None
 
 
 def folder(width: str, kind: str, connection: str) -> str:

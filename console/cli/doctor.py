@@ -176,6 +176,7 @@ def _examining(
     from console.doctor.consumers import ConsumerMemory  # noqa: PLC0415
     from console.doctor.consumption import Consumption  # noqa: PLC0415
     from console.doctor.examine import examine  # noqa: PLC0415
+    from console.doctor.unusual import Usual  # noqa: PLC0415
     from console.monitor.recording.consumers import recorded  # noqa: PLC0415
     from console.monitor.recording.recorder import folder  # noqa: PLC0415
 
@@ -184,7 +185,7 @@ def _examining(
         return recorded(folder(), database.label, queue.schema, queue.name, now)
 
     consumption = Consumption(idle_for_seconds or 30.0, waits=idle_for_seconds > 0)
-    memory = ConsumerMemory(database, recall)
+    memory, usual = ConsumerMemory(database, recall), Usual(database.label)
     return lambda: examine(
         database,
         queues,
@@ -192,6 +193,7 @@ def _examining(
         masks=call.masks,
         consumption=consumption,
         memory=memory,
+        usual=usual,
     )
 
 

@@ -3,18 +3,16 @@
 import csv
 import io
 import logging
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import fields
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import click
 
 from console import audit as auditing
-from console import clock
 from console.cli.context import (
     Call,
     Rights,
@@ -23,13 +21,22 @@ from console.cli.context import (
     queue_name,
     verb_options,
 )
+from console.cli.history_plot import aligned, expected_lines, plot_of
 from console.cli.several import several_options
 from console.cli.streams import asked_to_end, narrate, put
 from console.config import Profile
 from console.errors import UsageError
-from console.formats import NOT_APPLICABLE, bare_moment, count, duration, moment, plain, rate
+from console.formats import (
+    NOT_APPLICABLE,
+    bare_moment,
+    count,
+    duration,
+    moment,
+    plain,
+    rate,
+)
 from console.monitor import owners
-from console.monitor.latency import KINDS, PERCENTILES
+from console.monitor.recording.forecast import read as read_forecast
 from console.monitor.recording.history import History, Point, history, since
 from console.monitor.recording.reader import connections as rolled_up
 from console.monitor.recording.recorder import (
@@ -41,7 +48,7 @@ from console.monitor.recording.recorder import (
 )
 from console.monitor.recording.segments import connections
 from console.monitor.sampler import Reading
-from console.pipeline.lake import default_place
+from console.rollup_files import own_lake
 from console.verbs import decisions
 from console.verbs.parameters import DURATION
 
@@ -110,88 +117,13 @@ def _line(call: Call, entry: auditing.Entry, alive: bool | None) -> str:
     return "  ".join(plain(part) for part in parts if part)
 
 
-_LINES = 14
-_CHARTS: Sequence[tuple[str, tuple[str, ...]]] = (
-    ("depth", ("ready", "claimed", "errors")),
-    ("messages a second", ("push_per_second", "pop_per_second")),
-    ("age of the oldest", ("age_seconds",)),
-    ("push/pop sequence gap", ("gap",)),
-    *((kind, tuple(f"{kind}_p{at}_seconds" for at in PERCENTILES)) for kind in KINDS),
-)
-
-
-def plot_of(found: History, zone: tzinfo | None) -> str:
-    """Charts of what the queue has, under one another, as wide as the terminal."""
-    import plotext  # type: ignore[import-untyped]  # noqa: PLC0415  # verbs shall start at once
-
-    width = shutil.get_terminal_size((100, 24)).columns
-    shown = []
-    for title, names in _CHARTS:
-        there = [name for name in names if any(getattr(p, name) is not None for p in found.points)]
-        if not there:
-            continue
-        plotext.clear_figure()
-        plotext.theme("clear")
-        plotext.plotsize(width, _LINES)
-        plotext.title(title)
-        for name in there:
-            for number, (xs, ys) in enumerate(_stretches(found, name)):
-                label = (
-                    None if number else name.replace("_per_second", "/s").removesuffix("_seconds")
-                )
-                plotext.plot(xs, ys, label=label, marker="braille")
-        for mark in found.marks:
-            if mark.kind == "note":
-                plotext.vline(mark.at.timestamp())
-        plotext.xticks(*_ticks(found, zone, width))
-        # Room above the highest, where the names of the lines stand.
-        highest = 1.2 * max(getattr(p, name) or 0 for p in found.points for name in there)
-        top, words = _scale(there[0], highest)
-        plotext.ylim(0, top)
-        plotext.yticks([0, top / 2, top], [words(0), words(top / 2), words(top)])
-        shown.append(plotext.uncolorize(plotext.build()))
-    return "\n".join(shown)
-
-
-def _stretches(found: History, name: str) -> Iterator[tuple[list[float], list[float]]]:
-    """Points in a row: where one is missing the line is broken."""
-    for run in found.runs:
-        xs: list[float] = []
-        ys: list[float] = []
-        for point in run:
-            value = getattr(point, name)
-            if value is not None:
-                xs.append(point.at.timestamp())
-                ys.append(float(value))
-            elif xs:
-                yield xs, ys
-                xs, ys = [], []
-        if xs:
-            yield xs, ys
-
-
-def _scale(name: str, highest: float) -> tuple[float, Callable[[float], str]]:
-    """Where the axis of what that is ends, and how it is written."""
-    if name.endswith("_seconds"):
-        return clock.scale_seconds(highest), clock.short_seconds
-    if name.endswith("_per_second"):
-        return clock.scale(highest), clock.short_count
-    return clock.scale_count(highest), clock.short_count
-
-
-def _ticks(found: History, zone: tzinfo | None, width: int) -> tuple[list[float], list[str]]:
-    """Round times of day."""
-    first, last = found.points[0].at, found.points[-1].at
-    backs, words = clock.ticks((last - first).total_seconds(), width, last, zone)
-    return [last.timestamp() + back for back in backs], words
-
-
 _LOG = logging.getLogger(__name__)
 _STOP_SECONDS = 15.0
 _ROWS = 40
 """So many points has a table on a terminal."""
 _PLOTTED = 100
 _MIB = 2**20
+_WEEK_SECONDS = 7 * 86_400.0
 
 _recordings = click.option(
     "--recordings",
@@ -317,6 +249,13 @@ class _Narrator:
 @click.option("--csv", "as_csv", is_flag=True, help="Every point as comma-separated values.")
 @click.option("--plot", is_flag=True, help="Charts of depth, rates, age, gap, latencies.")
 @click.option(
+    "--forecast",
+    "ahead",
+    type=DURATION,
+    metavar="T",
+    help="Also what to expect of the coming hours, of a week at most: pushes and pops.",
+)
+@click.option(
     "--lake",
     metavar="PATH",
     help="Whose rollups have what the recordings no longer have. By default this user's lake, if "
@@ -330,6 +269,7 @@ def show_history(
     seconds: float,
     as_csv: bool,
     plot: bool,
+    ahead: float | None,
     lake: str | None,
     recordings: Path | None,
 ) -> None:
@@ -339,36 +279,49 @@ def show_history(
     that was seen in it, rates the mean. Where nothing was seen there is no point. What lies long
     back comes from the minutes, hours or days of `pipeline rollup`.
 
+    What is expected of an hour is what its hour of the week had in the last weeks: the median, and
+    the band in which 90 % of such hours are. It takes 3 weeks of recordings, rolled up.
+
     \b
     Examples:
       dbq-console history orders --since 24h --plot
+      dbq-console history orders --forecast 24h --plot
       dbq-console history orders --since 7d --csv > orders.csv
     """
     if sum((as_csv, plot, call.json)) > 1:
         raise UsageError("--json, --csv and --plot exclude each other.")
     root = recordings or folder()
-    lake = lake or _own_lake()
+    lake = lake or own_lake()
     connection = _connection(call, root, lake)
     most = {"most_points": _ROWS} if not (as_csv or plot or call.json) else {}
     if plot:
         most = {"most_points": _PLOTTED}
     span = since(datetime.now(UTC), seconds)
+    end = span.end + _ahead(ahead, as_csv=as_csv)
     found = history(root, connection, name, span, schema=call.schema, lake=lake, **most)
+    known = None if ahead is None else read_forecast(lake, connection, found.schema, name)
     if found.skipped:
         narrate(found.skipped)
     if as_csv:
         put(_csv(found.points))
     elif plot:
-        lines = [plot_of(found, call.zone), *map(plain, _marks(call, found))]
+        lines = [plot_of(found, call.zone, known, end), *map(plain, _marks(call, found))]
         put("".join(f"{line}\n" for line in lines))
+        if known is not None and known.why:
+            narrate(known.why)
     else:
-        call.answer(found.as_json(), _table(call, found))
+        told = None if known is None else known.as_json(span.begin, end)
+        more = [] if known is None else ["", *expected_lines(known, call.zone, span.end, end)]
+        call.answer({**found.as_json(), "forecast": told}, [*_table(call, found), *more])
 
 
-def _own_lake() -> str | None:
-    """Where the pipeline puts what it is not told a lake for; None where it never has."""
-    place = default_place()
-    return str(place) if Path(place).is_dir() else None
+def _ahead(seconds: float | None, *, as_csv: bool) -> timedelta:
+    """How far a forecast goes. UsageError."""
+    if seconds is not None and as_csv:
+        raise UsageError("--csv has no forecast.", next_step="--json has both.")
+    if seconds is not None and not 0 < seconds <= _WEEK_SECONDS:
+        raise UsageError("--forecast goes to 7d at most: then the week begins anew.")
+    return timedelta(seconds=seconds or 0.0)
 
 
 def _connection(call: Call, root: Path, lake: str | None) -> str:
@@ -410,11 +363,7 @@ def _table(call: Call, found: History) -> list[str]:
     for point in found.points:
         cells = (_cell(name, getattr(point, name)) for name in shown)
         rows.append((bare_moment(point.at, call.zone), *cells))
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    lines = [
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
-        for row in rows
-    ]
+    lines = aligned(rows)
     step = duration(found.step_seconds)
     latencies = any(name.endswith("_p95_seconds") for name in shown)
     p95 = "; of waiting and processing the highest p95" if latencies else ""

@@ -1,8 +1,9 @@
 """Verbs of the pipeline: archive, rollup, replay, verify, each with Spark in this process; runs."""
 
 import sys
-from collections.abc import Mapping, Sequence
-from datetime import date
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, date
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,9 +20,11 @@ from console.cli.context import (
 from console.cli.pipeline_progress import RecordedJob, about, confirmed, progress
 from console.cli.streams import narrate
 from console.designs import Order
-from console.errors import UsageError
+from console.errors import ConsoleError, UsageError
+from console.forecast_files import name_of, zone_named
 from console.formats import duration, numbered, plain
 from console.monitor.recording.recorder import folder
+from console.rollup_files import default_place
 from console.verbs.parameters import DURATION
 
 if TYPE_CHECKING:
@@ -47,16 +50,28 @@ _master = click.option("--master", metavar="M", help="Spark's master. [local[*]]
     metavar="D[..D]",
     help="Only these days in UTC, done ones again. By default all with new segments.",
 )
+@click.option(
+    "--zone",
+    metavar="Z",
+    help="In which the forecast's hours of the week are: Europe/Prague. By default the "
+    "connection's display_zone.",
+)
 @_master
 @verb_options
 def rollup(
-    call: Call, recordings: Sequence[str], lake: str | None, days: str | None, master: str | None
+    call: Call,
+    recordings: Sequence[str],
+    lake: str | None,
+    days: str | None,
+    zone: str | None,
+    master: str | None,
 ) -> None:
-    """Make tables of minutes, hours and days of what consoles have recorded.
+    """Make tables of minutes, hours and days of what consoles have recorded, and a forecast.
 
     A day is done from all its segments and replaces what the lake has of it; one that has nothing
     new, or some of whose segments are gone since, stays as it is. Percentiles are within 1 % of the
-    value at their rank, in an hour and a day as in a minute.
+    value at their rank, in an hour and a day as in a minute. The forecast says what to expect of
+    each hour of the week, by the last 8 weeks, from 3 on: history --forecast shows it.
 
     \b
     Examples:
@@ -64,12 +79,13 @@ def rollup(
       dbq-console pipeline rollup --recordings /srv/a --recordings /srv/b --lake /srv/lake
       dbq-console pipeline rollup --days 2026-03-28..2026-03-29
     """
-    from console.pipeline.lake import Lake, default_place  # noqa: PLC0415  # to start at once
+    from console.pipeline.lake import Lake  # noqa: PLC0415  # to start at once
     from console.pipeline.rollup import job  # noqa: PLC0415
     from console.pipeline.session import require_extra, tasks  # noqa: PLC0415
 
     require_extra()
     wanted = None if days is None else _days(days)
+    zone_of = _zones(call, zone)
     opened = Lake(lake or default_place())
     about(lake=opened.place)
     with progress(call, "rollup", "days") as told:
@@ -79,8 +95,23 @@ def rollup(
             list(recordings) or [str(folder())],
             wanted,
             told=told,
+            zone_of=zone_of,
         )
     call.answer(result.as_json(), _lines(result))
+
+
+def _zones(call: Call, said: str | None) -> Callable[[str], str]:
+    """By a connection's name that of its time zone."""
+    if said is not None:
+        try:
+            zone_named(said)
+        except ValueError as error:
+            raise UsageError(f"{said!r} is not a time zone.", why=str(error)) from error
+        return lambda _: said
+    known = {} if call.profile is None else {call.profile.label: call.zone}
+    with suppress(ConsoleError):  # recordings outlive their configuration
+        known |= {one.label: one.display_zone for one in call.configuration.profiles(call.said)}
+    return lambda connection: name_of(known.get(connection, UTC))
 
 
 def _days(text: str) -> "Days":
@@ -109,6 +140,11 @@ def _lines(result: "RollupResult") -> list[str]:
     for width, kinds in result.tables.items():
         rows = ", ".join(f"{number:,} {kind}" for kind, number in kinds.items())
         lines.append(f"  {width}: {rows}")
+    for connection, queues in result.forecasts.items():
+        short = queues["too_short"]
+        less = f", {numbered(short, 'queue')} recorded for less than 3 weeks" if short else ""
+        known = numbered(queues["known"], "queue")
+        lines.append(f"  forecast of {plain(connection)}: {known}{less}")
     skipped = result.choice.skipped
     more = (
         (len(result.choice.unchanged), "days with nothing new"),
@@ -169,7 +205,7 @@ def verify(  # noqa: PLR0913  # a verb's options
     """
     if pop_log is None and name is None:
         raise UsageError("verify needs a --pop-log, or the NAME of a queue whose pops a lake has.")
-    from console.pipeline.lake import Lake, default_place  # noqa: PLC0415  # to start at once
+    from console.pipeline.lake import Lake  # noqa: PLC0415  # to start at once
     from console.pipeline.session import require_extra, session  # noqa: PLC0415
 
     require_extra()
@@ -248,7 +284,7 @@ def replay(  # noqa: PLR0913  # a verb's options
       dbq-console pipeline replay mail --lake /srv/lake --filter since=2026-03-28 --yes mail
     """
     from console.pipeline.archive.plan import archived  # noqa: PLC0415  # verbs shall start at once
-    from console.pipeline.lake import Lake, default_place  # noqa: PLC0415
+    from console.pipeline.lake import Lake  # noqa: PLC0415
     from console.pipeline.session import require_extra, session  # noqa: PLC0415
 
     require_extra()
@@ -351,7 +387,7 @@ def archive(
     require_extra()
     from console.pipeline.archive import job  # noqa: PLC0415  # verbs shall start at once
     from console.pipeline.archive.plan import ArchiveRequest  # noqa: PLC0415
-    from console.pipeline.lake import Lake, default_place  # noqa: PLC0415
+    from console.pipeline.lake import Lake  # noqa: PLC0415
 
     database = call.database(Rights.OPERATOR, job.VERB)
     queue = call.find(database, name)

@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from queue import SimpleQueue
 from typing import NoReturn
 
@@ -23,6 +24,7 @@ from console.monitor.sample_queries import StuckAfter
 from console.monitor.sampler import Reading, Sampler, probe
 from console.monitor.snapshot import QueueSnapshot, snapshot
 from console.rights import ConnectionRights, Login
+from console.rollup_files import own_lake
 from console.verbs.queues import complete_designs
 
 
@@ -156,7 +158,19 @@ def status(call: Call, names: Sequence[str], watch: bool) -> None:
     sample = take_sample(database, only=only, stuck_after_seconds=stuck_after(call))
     login = probe(database, [seen.queue for seen in sample.queues])
     shown = [snapshot(seen, sample.connection) for seen in sample.queues]
+    if names:
+        shown = _expecting(shown, database)
     _show(call, database, shown, login, named=bool(names))
+
+
+def _expecting(shown: Sequence[QueueSnapshot], database: Database) -> list[QueueSnapshot]:
+    """Rings with when they are full by what their hours usually have."""
+    if (lake := own_lake()) is None or all(one.capacity is None for one in shown):
+        return list(shown)
+    from console.monitor.recording.forecast import Forecast, of_all  # noqa: PLC0415
+
+    known, now = of_all(lake, database.label), datetime.now(UTC)
+    return [known.get((one.schema, one.queue), Forecast()).told(one, now) for one in shown]
 
 
 def chosen(call: Call, database: Database, names: Sequence[str]) -> list[Queue] | None:
@@ -284,6 +298,8 @@ def _of_named(queue: QueueSnapshot, among: Sequence[QueueSnapshot]) -> list[str]
     name = _name(queue, among)
     lines = [f"{name}: {one.words}" for one in queue.subscribers or ()]
     told = () if queue.latency is None else queue.latency.told
+    if queue.filling is not None:
+        told = (("full in", queue.filling.words), *told)
     return lines + [f"{name}: {kind} {words}" for kind, words in told]
 
 

@@ -29,6 +29,8 @@ from console.monitor.snapshot import QueueSnapshot
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from console.doctor.unusual import Usual
+
 
 Row = TypeVar("Row")
 
@@ -59,6 +61,8 @@ class Examination:
         """By the database's clock."""
         return utc() + self.clock_ahead
 
+    usual: Usual | None = None
+    """What is usual of the connection's queues, where somebody knows."""
     turn: Semaphore | None = None
     """Held while it works; None: nobody else examines at the same time."""
     _opened: ExitStack = field(default_factory=ExitStack, repr=False)

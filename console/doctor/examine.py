@@ -30,6 +30,7 @@ from console.doctor.examination import (
 from console.doctor.families import CODES, FAMILIES
 from console.doctor.finding import Diagnosis, Finding
 from console.doctor.silences import over
+from console.doctor.unusual import Usual
 from console.engines import Database
 from console.monitor.figures import Key, RateWindow, key_of
 from console.monitor.limits import ThresholdsOf, defaults_of
@@ -46,7 +47,7 @@ _RATE_SECONDS = 1.5
 """A ring that may be full soon is sampled so often within this, for the range of its rates."""
 
 
-def examine(
+def examine(  # noqa: PLR0913  # what is known from before
     database: Database,
     queues: Sequence[Queue] | None = None,
     *,
@@ -56,13 +57,14 @@ def examine(
     masks: Masks = (),
     consumption: Consumption | None = None,
     memory: ConsumerMemory | None = None,
+    usual: Usual | None = None,
 ) -> list[Diagnosis]:
     """What is wrong with the queues (None: with all). Changes nothing.
 
     `snapshots`: what a sampler has seen of them lately, for their rates. `consumption`: what
     earlier checks have shown of it; without one this check waits for its second sample. `memory`:
-    the same of each consumer. Raises ConnectionFailedError; what else is in the way is told in
-    `unseen`.
+    the same of each consumer. `usual`: what to expect of their hours. Raises ConnectionFailedError;
+    what else is in the way is told in `unseen`.
     """
 
     def sampled(some: Sequence[Queue] | None) -> DatabaseSample:
@@ -85,6 +87,7 @@ def examine(
     known_queues = [one.queue for one in first.queues if not one.queue.not_known]
     there, why_not = memory.look(known_queues, rated, late)
     turn = Semaphore()
+    forecasts = {} if usual is None else usual.refreshed()
 
     def diagnosed(one: QueueSample) -> Diagnosis:
         if one.queue.not_known:
@@ -101,9 +104,12 @@ def examine(
         )
         with turn, looked as examination:
             key = key_of(one.queue)
+            examination.usual = usual
             silent = memory.silent(one.queue, rated[key], consumption.idle_for_seconds)
             diagnosis = _diagnosed(examination, one, consumed[key], memory, silent, why_not)
-            return replace(diagnosis, consumers=there.get(key), late=key in late)
+            return replace(
+                diagnosis, consumers=there.get(key), late=key in late, forecast=forecasts.get(key)
+            )
 
     return _overlapped(diagnosed, first.queues)
 

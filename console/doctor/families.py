@@ -12,6 +12,7 @@ from console.doctor import (
     ring,
     schema,
     sessions,
+    unusual,
 )
 from console.doctor.consumers import SILENT
 from console.doctor.consumption import STOPPED, SUBSCRIBER
@@ -20,7 +21,7 @@ from console.doctor.finding import Code
 FAMILIES = (
     *(ring.FAMILY, claims.FAMILY, messages.INTEGRITY, messages.ATTEMPTS, indexes.INDEXES),
     *(broker.FAMILY, order.FAMILY, sessions.FAMILY, schema.FAMILY, libraries.FAMILY),
-    *(indexes.CONSTRAINTS, decisions.FAMILY, common.FAMILY),
+    *(indexes.CONSTRAINTS, decisions.FAMILY, unusual.FAMILY, common.FAMILY),
 )
 """In the order in which a queue is examined."""
 

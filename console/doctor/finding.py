@@ -11,6 +11,7 @@ from console.decisions import Decision
 from console.engines import Database
 from console.monitor.consumers import Consumers
 from console.monitor.limits import Severity
+from console.monitor.recording.forecast import Forecast
 from console.monitor.snapshot import QueueSnapshot
 from console.rights import Rights
 
@@ -262,6 +263,8 @@ class Diagnosis:
     """Who popped and pushed then; None: it could not be seen."""
     late: bool = False
     """Whether messages waited for too long."""
+    forecast: Forecast | None = field(default=None, compare=False)
+    """What to expect of its hours; None: nobody knows."""
 
     @property
     def severity(self) -> Severity:

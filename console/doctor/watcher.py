@@ -29,6 +29,7 @@ from console.rights import Rights
 if TYPE_CHECKING:
     from console.doctor.consumers import ConsumerMemory
     from console.doctor.consumption import Consumption
+    from console.doctor.unusual import Usual
 
 _LOG = logging.getLogger(__name__)
 EVERY_SECONDS = 30.0
@@ -88,6 +89,7 @@ class Doctor:
         self._masks = masks
         self._consumption: Consumption | None = None
         self._memory: ConsumerMemory | None = None
+        self._usual: Usual | None = None
 
     def queues(self) -> list[Queue]:
         return catalog.in_use(self.database)
@@ -101,11 +103,14 @@ class Doctor:
         from console.doctor.consumption import Consumption  # noqa: PLC0415
         from console.doctor.examine import examine  # noqa: PLC0415
         from console.doctor.silences import end  # noqa: PLC0415
+        from console.doctor.unusual import Usual  # noqa: PLC0415
 
         if self._consumption is None:
             self._consumption = Consumption(waits=False)
         if self._memory is None:
             self._memory = ConsumerMemory(self.database)
+        if self._usual is None:
+            self._usual = Usual(self.database.label)
         found = examine(
             self.database,
             queues,
@@ -114,6 +119,7 @@ class Doctor:
             masks=self._masks,
             consumption=self._consumption,
             memory=self._memory,
+            usual=self._usual,
         )
         if self._writes and not self.database.read_only:
             end(self.database, found)

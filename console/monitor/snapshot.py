@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from console.catalog import Acting, Queue
 from console.decisions import Decision
@@ -14,6 +15,9 @@ from console.monitor.limits import DEFAULTS, Thresholds, judge
 from console.monitor.owners import SHOWN, Claim, Holder
 from console.monitor.sample import QueueSample
 from console.monitor.subscribers import SubscriberSnapshot, full_in, slowest, subscribers
+
+if TYPE_CHECKING:
+    from console.monitor.recording.forecast import Filling
 
 __all__ = ["QueueSnapshot", "RateWindow", "Rates", "snapshot"]
 
@@ -83,6 +87,9 @@ class QueueSnapshot:
     subscribers: tuple[SubscriberSnapshot, ...] | None = None
     """Of a ring that has some. What the queue itself shows of numbers is the slowest one's."""
 
+    filling: "Filling | None" = field(default=None, compare=False)
+    """When the ring is full by what its hours usually have, where that tells more than now."""
+
     @property
     def key(self) -> tuple[str, str, str]:
         """What stays the same from snapshot to snapshot."""
@@ -133,7 +140,7 @@ class QueueSnapshot:
         """The stable object of `status --json`: keys are added at the end, and never go."""
         hidden = {"problem", "slow", "claims", "holders", "held_seconds", "held_by"}
         hidden |= {"filling_per_second", "acting", "decisions", "silences", "moment"}
-        hidden |= {"pushed", "popped", "latency", "subscribers"}
+        hidden |= {"pushed", "popped", "latency", "subscribers", "filling"}
         shown: dict[str, object] = {
             f.name: getattr(self, f.name) for f in fields(self) if f.name not in hidden
         }
@@ -159,6 +166,7 @@ class QueueSnapshot:
             "subscribers": None
             if self.subscribers is None
             else [one.as_json() for one in self.subscribers],
+            "full_in_expected": None if self.filling is None else self.filling.as_json(),
         }
 
 

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote, unquote
 
-from console import state
 from console.errors import ConsoleError, RefusedError, UsageError
 
 MANIFESTS = "_manifests"
@@ -31,11 +30,6 @@ _FORMAT = "dbq-console lake"
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}
-
-
-def default_place() -> str:
-    """Where a lake is that nobody names: in the state of this user."""
-    return str(state.folder() / "lake")
 
 
 class DamagedError(ConsoleError):

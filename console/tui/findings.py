@@ -51,7 +51,10 @@ def stuck_words(snapshot: QueueSnapshot) -> str:
 
 
 def full_in_seconds(snapshot: QueueSnapshot) -> float | None:
-    """When the queue is full if push and pop go on as they do; None: not, or not known."""
+    """When the queue is full if push and pop go on as they do, or as they usually do where that
+    tells more; None: not, or not known."""
+    if snapshot.filling is not None:
+        return snapshot.filling.seconds
     gap, capacity = snapshot.gap, snapshot.capacity
     push, pop = snapshot.push_per_second, snapshot.pop_per_second
     if gap is None or capacity is None:

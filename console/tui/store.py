@@ -6,7 +6,7 @@ Screens draw the views that the store gives; they are frozen, so a paused screen
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from console.doctor.finding import Diagnosis
 from console.errors import ConnectionFailedError, ConsoleError
@@ -263,8 +263,9 @@ class Store:
                 (view, _since(view, examined, at, seen[view.key])) for view in found
             )
             health = assess(snapshot, thresholds, judged)
-            full_in = full_in_seconds(snapshot)
-            rows.append(_Row(key, label, snapshot, health, full_in, found, since, examined))
+            told = _expecting(snapshot, examined, at)
+            full_in = full_in_seconds(told)
+            rows.append(_Row(key, label, told, health, full_in, found, since, examined))
         one.rows, one.seen = tuple(rows), seen
 
     # What is known now.
@@ -429,6 +430,14 @@ class Store:
 
 def _key(connection: str, snapshot: QueueSnapshot) -> QueueKey:
     return (connection, snapshot.schema, snapshot.queue)
+
+
+def _expecting(snapshot: QueueSnapshot, examined: _Examined | None, at: float) -> QueueSnapshot:
+    """With when a ring is full by what its hours usually have, as far as the doctor knows that."""
+    if examined is None or examined.diagnosis.forecast is None:
+        return snapshot
+    now = examined.moment + timedelta(seconds=at - examined.at)
+    return examined.diagnosis.forecast.told(snapshot, now)
 
 
 def _rank(view: FindingView) -> tuple[object, ...]:

@@ -70,11 +70,12 @@ JOBS: tuple[Verb, ...] = (
     ),
     Verb(
         "rollup",
-        "summarize recordings by minute, hour and day",
+        "summarize recordings by minute, hour and day; forecast the week",
         parameters=(
             _LAKE,
             Parameter("recordings", "A folder; empty: this user's."),
             Parameter("days", "Only these days, done ones again: 2026-03-28..2026-03-29."),
+            Parameter("zone", "Of the forecast's hours of the week; empty: display_zone."),
             _MASTER,
         ),
         confirmed=False,

@@ -22,6 +22,7 @@ FIELDS = [
     *("problem", "slow", "claims", "holders", "held_seconds", "held_by"),
     *("full_in_seconds", "full_in_soonest_seconds", "full_in_latest_seconds"),
     *("doubling_buys_seconds", "limits", "acting", "decisions", "latency", "subscribers"),
+    "full_in_expected",
 ]
 RATES = ["push_per_second", "pop_per_second"]
 HAS = {

@@ -12,10 +12,13 @@ from console.errors import BusyError, ConsoleError
 from console.pipeline import session as sessions
 from console.pipeline.archive import job
 from console.pipeline.lake import DamagedError, Lake
-from console.pipeline.session import Item, OnSpark
+from console.pipeline.rollup import forecast
+from console.pipeline.session import Item, OnSpark, Plain
 from tests.cli.calls import call
+from tests.pipeline import weekly
 from tests.pipeline.conftest import Use
 from tests.pipeline.test_archive import AT_ONCE, _verify, archived, lie, popped
+from tests.pipeline.test_forecast_lake import put, read
 from tests.pipeline.test_rollups import late_segments
 from tests.pipeline.verify_on_spark import (  # noqa: F401  # one JVM: see above
     test_a_clean_log_is_as_promised,
@@ -117,6 +120,19 @@ def test_what_is_not_as_written_stops_on_spark_too(
 
 def test_a_rollup_is_the_same_on_spark(spark: "SparkSession", tmp_path: Path) -> None:
     late_segments(OnSpark(spark), tmp_path, long=True)
+
+
+def test_a_forecast_is_the_same_on_spark(spark: "SparkSession", lake: Lake) -> None:
+    seen = weekly.weeks("office hours", "in proportion", 8, 1)
+    put(lake, seen)
+    found = []
+    for tasks in (Plain(), OnSpark(spark)):
+        done = forecast.bring_up_to_date(tasks, lake, {"prod": "Europe/Prague"})
+        assert done == {"prod": {"known": 1, "too_short": 0}}
+        known = read(lake)
+        found.append((known.hours, known.zone, known.weeks))
+    assert found[0] == found[1]
+    assert len(found[0][0]) == 168
 
 
 def test_the_session_is_quiet_and_of_this_python(spark: "SparkSession") -> None:

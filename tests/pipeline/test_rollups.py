@@ -107,7 +107,7 @@ def test_rates_weigh_as_long_as_they_lasted() -> None:
     )
     assert one["pop_per_second_avg"] == (100 * 60 + 10 * 10) / 70
     # Nobody looked for an hour: its rate is not that of the hour.
-    assert other["pop_per_second_weight"] == day.LONGEST_LOOK_SECONDS * 1_000_000
+    assert other["pop_per_second_weight"] == rollup_files.LONGEST_LOOK_SECONDS * 1_000_000
 
 
 def recorded(root: Path) -> None:

@@ -1,17 +1,20 @@
 """The tab History: charts of what was recorded, what happened, and how to get a recording."""
 
+from datetime import UTC
 from pathlib import Path
 
 import pytest
 
+from console.forecast_files import HOURS
 from console.monitor.latency import Latency, Percentiles
+from console.monitor.recording.forecast import Band, Expected, Forecast
 from console.tui.open_connection import Recordings
 from console.tui.tabs.history import HistoryTab
 from console.tui.text import Paragraph
-from console.tui.widgets.charts import Chart
+from console.tui.widgets.charts import Chart, extent
 from tests.tui.feeds import queue
 from tests.tui.one_tab import Shown, one_tab, until
-from tests.tui.recorded import Taken
+from tests.tui.recorded import BEGIN, Taken
 
 # The clock of the tests stands at 02:14:07, the recording begins at 01:00.
 LAST = 4_440
@@ -94,6 +97,36 @@ async def test_another_span_is_read_anew(tmp_path: Path) -> None:
         await until(shown.pilot, lambda: not shown.tab._question.under_way)
         assert shown.tab.found is not None
         assert shown.tab.found.points == (first.points if first else ())
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 48)])
+async def test_what_is_expected_stands_behind_the_rates_and_beyond_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+) -> None:
+    recorded(tmp_path)
+    hour = Expected(Band(3_600, 14_400, 25_200), None, None)
+    known = Forecast(dict.fromkeys(range(HOURS), hour), UTC, 8, 56, BEGIN)
+    monkeypatch.setattr("console.tui.tabs.history.read_forecast", lambda *_: known)
+    async with one_tab(HistoryTab, size=size) as shown:
+        shown.app.context.recordings = Recordings(tmp_path)
+        shown.tab.action_zoom(1)  # 24 h
+        await shown.until(lambda: shown.tab.found)
+        drawings = list(shown.tab._drawings())
+        assert [one.words[0][0] for one in drawings[:3]] == ["ready ", "pushes/s ", "pops/s "]
+        ready, pushes, pops = drawings[:3]
+        assert (ready.ahead_seconds, pops.bands) == (0, ())
+        assert pushes.ahead_seconds == 6 * 3600
+        assert len(pushes.bands) == 24 + 6 + 1  # the first of them had begun before
+        assert extent(pushes)[1] >= 7.0
+        for _ in range(1 if size[0] == 80 else 0):
+            shown.tab.action_chart(1)
+        await shown.until(lambda: "░" in shown.picture and "▒" in shown.picture)
+        assert "90 % of such hours and their median, of 8 weeks" in shown.picture
+        short = Forecast(days=12, why="no forecast: 12 days of history, 21 are needed")
+        assert shown.tab.found is not None
+        shown.tab.show_found((shown.tab.found, short))
+        await shown.until(lambda: "12 days of history" in shown.picture)
+        assert [one.words[0][0] for one in shown.tab._drawings()][1] == "push/s and pop/s "
 
 
 @pytest.mark.parametrize("kept", [True, False])

@@ -10,7 +10,7 @@ from console.monitor.waits import HorizonRow, Wait, WaitReport
 from console.tui.open_connection import OpenConnection
 from console.tui.tabs.waits import WaitsPane, WaitsScreen, WaitsTab
 from console.tui.text import Words
-from console.tui.widgets.charts import WaitsChart, key_of
+from console.tui.widgets.waits_chart import WaitsChart, key_of
 from tests.servers import connect
 from tests.tui.acting import database_at, make
 from tests.tui.alone import alone

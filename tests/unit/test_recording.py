@@ -290,3 +290,32 @@ def test_records_are_for_their_owner_only(tmp_path: Path) -> None:
     segment.write(LINKS, [{"at": NOW}])
     assert segment.path.parent.stat().st_mode & 0o077 == 0
     segment.close()
+
+
+def test_an_hour_of_a_day_does_not_read_the_day(tmp_path: Path) -> None:
+    """By the names of segments; what a suspended machine went on writing to is read too."""
+    midnight = datetime(2026, 3, 28, tzinfo=UTC)
+    begins = [midnight + timedelta(minutes=5 * number) for number in range(24 * 12)]
+    asleep = begins[100]  # nothing began for three hours: this one has what came then
+    for at in begins:
+        if asleep < at < asleep + timedelta(hours=3):
+            continue
+        segment = segments.Segment(tmp_path, "prod", at)
+        last = at + (timedelta(hours=2.9) if at == asleep else timedelta(minutes=4))
+        segment.write(segments.SAMPLES, [{"at": one, "queue": "q"} for one in (at, last)])
+        segment.close()
+    opened = []
+
+    class Counting(RecordReader):
+        def _closed(self, kind: Any, path: Path, *more: Any) -> list[dict[str, Any]]:
+            opened.append(path.stem)
+            return super()._closed(kind, path, *more)
+
+    whole = RecordReader(tmp_path, "prod").rows(segments.SAMPLES, segments.ALWAYS, ["at"])
+    for hour in range(24):
+        begin = midnight + timedelta(hours=hour)
+        span = segments.TimeRange(begin, begin + timedelta(hours=1))
+        opened.clear()
+        rows = Counting(tmp_path, "prod").rows(segments.SAMPLES, span, ["at"])
+        assert rows == [row for row in whole if row["at"] in span]
+        assert len(opened) <= 16

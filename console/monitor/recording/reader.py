@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from console import rollup_files
+from console import forecast_files, rollup_files
 from console.errors import ConsoleError, UsageError
 from console.monitor.recording import segments
 from console.monitor.recording.segments import ALWAYS, KINDS, RecordKind, TimeRange
@@ -66,7 +66,7 @@ class RecordReader:
         names = list(columns or kind.columns)
         # The open ones first: one that is closed meanwhile is then found among the others.
         found, read = self._open(kind, span, names, equal)
-        for day, path in segments.closed(self.root, kind, self.connection):
+        for day, path in _near(list(segments.closed(self.root, kind, self.connection)), span):
             if span.begin.date() <= day <= span.end.date() and path.stem not in read:
                 rows = self._closed(kind, path, span, names, equal)
                 found += rows if thin is None else thin(rows)
@@ -139,6 +139,24 @@ class RecordReader:
             self.skipped.files += 1
             return []
         return [{name: row.get(name) for name in names} for row in rows]
+
+
+_OVERLAP = timedelta(minutes=10)
+"""So long two segments may overlap where recordings of several consoles lie in one folder."""
+
+
+def _near(files: Sequence[tuple[date, Path]], span: TimeRange) -> Iterator[tuple[date, Path]]:
+    """Without those that were over before a span, or began after: an hour of a day is read often.
+
+    A segment's name says when it began, and that is when the one before it had ended.
+    """
+    least = max(span.begin, datetime(1970, 1, 2, tzinfo=UTC)) - _OVERLAP
+    first, last = (f"{at:%Y%m%dT%H%M%S}" for at in (least, span.end))
+    for number, (day, path) in enumerate(files):
+        after = files[number + 1][1].name if number + 1 < len(files) else "9"
+        stranger = not path.name[:8].isdigit()  # who has named it otherwise has not said when
+        if stranger or (after >= first and path.name[: len(last)] <= last):
+            yield day, path
 
 
 def sound(table: "pa.Table", types: Mapping[str, "pa.DataType"]) -> "pa.Table":
@@ -242,6 +260,37 @@ class Rollups:
         except (OSError, KeyError, ValueError, OverflowError, pa.ArrowException):
             self.skipped.files += 1
             return []
+
+    def manifest(self, path: str) -> dict[str, Any]:
+        """One of them; nothing where it is not there, or damaged."""
+        try:
+            with self._files.open_input_stream(f"{self._root.rstrip('/')}/{path}") as file:
+                told = json.loads(file.read())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError):
+            self.skipped.files += 1
+            return {}
+        return told if isinstance(told, dict) else {}
+
+    def table(self, path: str) -> list[dict[str, Any]]:
+        """The rows of a file that a manifest names."""
+        import pyarrow as pa  # noqa: PLC0415
+        import pyarrow.parquet as pq  # noqa: PLC0415
+
+        figures = dict.fromkeys(forecast_files.COLUMNS, pa.float64())
+        types = {"schema": pa.string(), "queue": pa.string(), "hour": pa.int64(), **figures}
+        try:
+            table = pq.read_table(  # type: ignore[no-untyped-call]
+                f"{self._root.rstrip('/')}/{path}", filesystem=self._files, partitioning=None
+            )
+            rows: list[dict[str, Any]] = sound(table.select(list(types)), types).to_pylist()
+        except FileNotFoundError:
+            return []
+        except (OSError, KeyError, ValueError, OverflowError, pa.ArrowException):
+            self.skipped.files += 1
+            return []
+        return rows
 
     def names(self, folder: str) -> list[str]:
         """The paths in a folder of the lake, sorted."""

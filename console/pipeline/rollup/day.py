@@ -19,11 +19,10 @@ from console.pipeline.rollup import segment_files, tables
 from console.pipeline.rollup.segment_files import ClosedSegment, SegmentFile
 from console.pipeline.rollup.tables import Numbers, numbers, pc
 from console.pipeline.session import Item
+from console.rollup_files import LONGEST_LOOK_SECONDS
 
 pq: Any = pyarrow.parquet
 
-LONGEST_LOOK_SECONDS = 300
-"""A rate speaks for the time since the sample before, but for no more: then nobody looked."""
 _ROWS = 100_000
 """So many are rolled up at a time, or those of a minute where that has more."""
 _GROUP_BYTES = 32 * 2**20

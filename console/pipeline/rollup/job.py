@@ -14,6 +14,7 @@ from typing import Any
 
 from console import rollup_files
 from console.errors import RefusedError
+from console.forecast_files import UTC_NAME
 from console.pipeline import PhaseProgress, no_progress
 from console.pipeline.lake import DamagedError, Lake
 from console.pipeline.rollup import segment_files as finding
@@ -67,6 +68,8 @@ class RollupResult:
     """By kind, read."""
     tables: dict[str, dict[str, int]] = field(default_factory=dict)
     """By width and kind: rows written."""
+    forecasts: dict[str, dict[str, int]] = field(default_factory=dict)
+    """By connection, of those made anew: queues that have one, and those of too few days."""
     seconds: float = 0.0
 
     def as_json(self) -> dict[str, object]:
@@ -87,6 +90,7 @@ class RollupResult:
                 "least_seconds": rollup_files.LEAST,
             },
             "seconds": round(self.seconds, 3),
+            "forecasts": self.forecasts,
         }
 
 
@@ -103,18 +107,29 @@ def rollup(
     folders: Sequence[str],
     days: Days | None = None,
     told: PhaseProgress = no_progress,
+    zone_of: Callable[[str], str] = lambda _: UTC_NAME,
 ) -> RollupResult:
-    """Bring the lake's tables up to date. Tasks are `started` only where anything is to be done.
+    """Bring the lake's tables up to date, then the forecasts of the connections that have anything
+    new. Tasks are `started` only where anything is to be done.
 
+    `zone_of`: by a connection's name that of the time zone in which its hours of the week are.
     RefusedError where another rollup is at work in the same folder: both would write the same days.
     """
     with lake.alone("rollup"):
+        from console.pipeline.rollup import forecast  # noqa: PLC0415  # verbs start at once
+
         began = time.monotonic()
-        made = choose(lake, finding.names(folders), days)
+        names = finding.names(folders)
+        made = choose(lake, names, days)
         result = RollupResult(lake.place, made)
-        if made.due:
-            with started() as tasks, _remembered(lake, made.due):
-                _roll_up(tasks, lake, result, told)
+        zones = {connection: zone_of(connection) for connection, _ in names}
+        new = {due.day[0] for due in made.due} | forecast.out_of_date(lake, zones)
+        if new:
+            with started() as tasks:
+                with _remembered(lake, made.due):
+                    _roll_up(tasks, lake, result, told)
+                due = {one: zone for one, zone in zones.items() if one in new}
+                result.forecasts = forecast.bring_up_to_date(tasks, lake, due)
         result.seconds = time.monotonic() - began
         return result
 

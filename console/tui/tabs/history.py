@@ -1,8 +1,8 @@
 """What a queue did in the last hour, day, week or month, from what was recorded."""
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
-from pathlib import Path
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import ClassVar
 
 from rich.text import Text
@@ -14,7 +14,10 @@ from textual.containers import Container
 from console import formats
 from console.errors import ConsoleError
 from console.monitor.latency import KINDS, PERCENTILES
+from console.monitor.recording.forecast import SHADES, Forecast
+from console.monitor.recording.forecast import read as read_forecast
 from console.monitor.recording.history import History, Mark, Point, history, since
+from console.rollup_files import own_lake
 from console.tui.context import Context
 from console.tui.jobs import Question
 from console.tui.series import ChartSpan, Run
@@ -28,6 +31,7 @@ from console.tui.widgets.charts import (
     SECONDS,
     WIDE,
     AxisKind,
+    Bands,
     Chart,
     ChartTime,
     Curve,
@@ -42,7 +46,7 @@ SPANS = (
     ChartSpan("30 d", 30 * 86_400.0, 7200.0),
 )
 _POINTS = 360
-_MOST_CHARTS = 7
+_MOST_CHARTS = 8
 _FOUR = 4
 _LEAST_PAUSE_SECONDS = 20.0
 _PARTS = 240
@@ -58,6 +62,18 @@ _FIGURES: Sequence[tuple[str, AxisKind, tuple[str, ...]]] = (
         for kind in KINDS
     ),
 )
+_EXPECTED = {"push_per_second": "pushes", "pop_per_second": "pops"}
+_FIGURES_APART = (
+    _FIGURES[0],
+    *((f"{measure}/s", RATES, (name,)) for name, measure in _EXPECTED.items()),
+    *_FIGURES[2:],
+)
+"""Where there is something to expect of each rate."""
+_AHEAD = 4
+"""A chart with a forecast goes on for so small a part of its span..."""
+_WEEK_SECONDS = 7 * 86_400.0
+"""... and for no more: then the forecast begins anew."""
+_Found = tuple[History, Forecast]
 _TONES = ("trend", "warning", "critical")
 _HOW = (
     "\n  This console records while it is open, unless turned off: --no-record,"
@@ -87,6 +103,7 @@ class HistoryTab(QueueTab):
         super().__init__(context, key)
         self.span = SPANS[0]
         self.found: History | None = None
+        self.forecast = Forecast()
         self._found_span = SPANS[0]
         self._error: ConsoleError | None = None
         self._conn = 0
@@ -99,11 +116,18 @@ class HistoryTab(QueueTab):
         )
         self.table = KeyedTable(columns, ("lasted",), id="history-marks")
         """What happened; the charts point at what is under the cursor."""
-        self._question: Question[History] = Question(self, self.show_found, self.fail)
+        self._question: Question[_Found] = Question(self, self.show_found, self.fail)
 
     @property
     def equivalent(self) -> tuple[str, Sequence[str]]:
-        return "history", ["--since", self.span.title.replace(" ", ""), "--plot"]
+        words = ["--since", self.span.title.replace(" ", ""), "--plot"]
+        ahead = ["--forecast", f"{self._ahead_seconds / 60:.0f}m"] if self.forecast.hours else []
+        return "history", [*words, *ahead]
+
+    @property
+    def _ahead_seconds(self) -> float:
+        """How far charts with a forecast go on."""
+        return min(self.span.seconds / _AHEAD, _WEEK_SECONDS)
 
     def compose(self) -> ComposeResult:
         """From the top: what is shown, the charts, what happened, and the one under the cursor."""
@@ -129,17 +153,19 @@ class HistoryTab(QueueTab):
             return
         self._asked_at = now
         span = since(self.context.clock.utc(), self.span.seconds)
-        lake = None if self.context.replay is not None else _own_lake()
+        lake = None if self.context.replay is not None else own_lake()
 
-        def work() -> History:
-            return history(
+        def work() -> _Found:
+            found = history(
                 root, connection, name, span, schema=schema, most_points=_POINTS, lake=lake
             )
+            return found, read_forecast(lake, connection, schema, name)
 
         self._question.ask(work)
 
-    def show_found(self, found: History) -> None:
-        self.found, self._error, self._found_span = found, None, self.span
+    def show_found(self, answer: _Found) -> None:
+        self.found, self.forecast = answer
+        self._error, self._found_span = None, self.span
         self._show()
 
     def fail(self, error: ConsoleError) -> None:
@@ -175,6 +201,10 @@ class HistoryTab(QueueTab):
             line.append(
                 f"  each point covers {step}: the highest, of rates the mean", tone(head, "quiet")
             )
+            if self.forecast.hours:
+                line.append(f"  {' '.join(SHADES)} {self._expected_words}", tone(head, "quiet"))
+            elif self.forecast.days:
+                line.append(f"  {self.forecast.why}", tone(head, "quiet"))
             if found.skipped:
                 line.append(f"  {plain(found.skipped)}", tone(head, "warning"))
         elif self.context.recordings_root is None:
@@ -186,6 +216,10 @@ class HistoryTab(QueueTab):
             line.append("  reading the recording ...", tone(head, "quiet"))
         head.say(line)
         self._draw_told()
+
+    @property
+    def _expected_words(self) -> str:
+        return f"90 % of such hours and their median, of {self.forecast.weeks} weeks"
 
     def _draw_told(self) -> None:
         told, mark = self.query_one("#history-told", Paragraph), self.mark
@@ -234,17 +268,26 @@ class HistoryTab(QueueTab):
         noted = tuple(one.at.timestamp() for one in found.marks if one.kind == "note")
         there = [
             (title, kind, shown)
-            for title, kind, names in _FIGURES
+            for title, kind, names in (_FIGURES_APART if self.forecast.hours else _FIGURES)
             if (shown := [name for name in names if _is_known(found.points, name)])
         ]
         for title, kind, names in there:
+            ahead = self._ahead_seconds
+            bands = self._bands(found, names, ahead)
             curves = tuple(
-                Curve(_runs(found, name), mood, area=mood == "trend")
+                Curve(_runs(found, name), mood, area=mood == "trend" and not bands)
                 for name, mood in zip(names, _TONES, strict=False)
             )
             most = max(getattr(p, n) or 0 for p in found.points for n in names)
             words = ((f"{title} ", "strong"), (f"up to {kind.words(most)}", "quiet"))
-            yield Drawing(words, curves, kind, self._found_span, moment, marked, noted)
+            drawing = Drawing(words, curves, kind, self._found_span, moment, marked, noted)
+            yield replace(drawing, bands=bands, ahead_seconds=ahead) if bands else drawing
+
+    def _bands(self, found: History, names: Sequence[str], ahead: float) -> Bands:
+        """Of what is expected where the chart is of one rate."""
+        measure = _EXPECTED.get(names[0]) if len(names) == 1 else None
+        end = found.span.end + timedelta(seconds=ahead)
+        return tuple(self.forecast.bands(measure, found.span.begin, end)) if measure else ()
 
     # Keys.
 
@@ -303,11 +346,3 @@ def _runs(found: History, name: str) -> tuple[Run, ...]:
 
 def _middle(at: datetime, found: History) -> float:
     return min(at.timestamp() + found.step_seconds / 2, found.span.end.timestamp())
-
-
-def _own_lake() -> str | None:
-    """Where this user's pipeline puts its rollups; None where it never has."""
-    from console.pipeline.lake import default_place  # noqa: PLC0415  # for this tab only
-
-    conn = default_place()
-    return str(conn) if Path(conn).is_dir() else None

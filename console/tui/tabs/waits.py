@@ -27,8 +27,8 @@ from console.tui.screens.live import LiveScreen
 from console.tui.store import QueueKey, QueueView
 from console.tui.tabs.tab import QueueTab, take_keys
 from console.tui.text import Words, error_text, plain, say_lines, sparkline, tone
-from console.tui.widgets.charts import LOOKS, Past, WaitsChart, key_of, past_of
 from console.tui.widgets.keyed_table import Column, KeyedTable, known
+from console.tui.widgets.waits_chart import LOOKS, Past, WaitsChart, key_of, past_of
 
 WAITS_LOST_FIRST = ("meaning", "sessions", "trend", "waited")
 _TREND = 16

@@ -5,12 +5,10 @@ is one for all.
 """
 
 import math
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
+from datetime import datetime, timedelta, tzinfo
 
-from rich.segment import Segment
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Container
@@ -29,111 +27,12 @@ from console.clock import (
     ticks,
 )
 from console.designs import recorded
+from console.forecast_files import HOUR_SECONDS
 from console.monitor.latency import KINDS, PERCENTILES, Percentiles
+from console.monitor.recording.forecast import SHADES, Band, cells
 from console.monitor.snapshot import QueueSnapshot
-from console.monitor.waits import Wait
 from console.tui.series import SPANS, ChartSpan, Key, Run, Series, figures_of
 from console.tui.text import figure, tone
-
-LOOKS = 60
-"""So many samples are remembered."""
-Past = dict[str, float] | None
-"""Wait -> how many sessions waited so at a time, in one sample; None: it could not be seen."""
-
-
-def key_of(wait: Wait) -> str:
-    """What stays the same from look to look; counters and sessions stand on lines of their own."""
-    return repr((wait.kind, wait.wait, wait.share is None))
-
-
-def past_of(waits: Sequence[Wait]) -> dict[str, float]:
-    """What is remembered of a sample."""
-    return {key_of(w): w.average for w in waits if w.average is not None}
-
-
-_FILLS = (("█", "critical"), ("▓", "warning"), ("▒", "trend"), ("░", "quiet"), ("·", "good"))
-
-
-class WaitsChart(Widget):
-    """Sessions at a time, stacked by what they waited for, a column a sample. Fills and colours."""
-
-    def __init__(self) -> None:
-        super().__init__(id="waits-chart")
-        self._past: deque[Past] = deque(maxlen=LOOKS)
-        self._names: dict[str, str] = {}
-
-    def show_past(self, past: Sequence[Past], names: dict[str, str]) -> None:
-        """`names`: how the waits are called."""
-        self._past = deque(past, maxlen=LOOKS)
-        self._names = names
-        self.refresh()
-
-    @property
-    def ranked(self) -> list[str]:
-        """The waits that have a fill of their own: those with most sessions."""
-        total: dict[str, float] = {}
-        for look in self._past:
-            for key, average in (look or {}).items():
-                total[key] = total.get(key, 0.0) + average
-        return sorted(total, key=lambda key: -total[key])
-
-    def stacks(self, height: int) -> tuple[float, list[list[int] | None]]:
-        """The highest stack, in sessions; and of each sample the cells of each fill."""
-        ranked = self.ranked
-        shown, most = ranked[: len(_FILLS) - 1], 0.0
-        sums: list[list[float] | None] = []
-        for look in self._past:
-            if look is None:
-                sums.append(None)
-                continue
-            parts = [look.get(key, 0.0) for key in shown]
-            parts += [0.0] * (len(_FILLS) - 1 - len(parts))
-            sums.append([*parts, max(0.0, sum(look.values()) - sum(parts))])
-            most = max(most, sum(look.values()))
-        scale = height / most if most else 0.0
-        return most, [None if one is None else _cells(one, scale) for one in sums]
-
-    def render_line(self, y: int) -> Strip:
-        """The legend stands to the right of the columns."""
-        base, width = self.rich_style, self.size.width
-        most, stacks = self.stacks(self.size.height)
-        legend = self._legend(y)
-        room = max(0, width - max((one.cell_len for one in map(self._legend, range(5))), default=0))
-        axis = f"{most:5.1f} " if y == 0 else "    0 " if y == self.size.height - 1 else "      "
-        segments = [Segment(axis, base + tone(self, "quiet"))]
-        level = self.size.height - y
-        columns = stacks[-max(0, room - len(axis) - 2) :] if room > len(axis) + 2 else []
-        for stack in columns:
-            sign, name = _at(stack, level)
-            segments.append(Segment(sign, base + tone(self, name)))
-        strip = Strip(segments).adjust_cell_length(room, base)
-        right = Strip([Segment(legend.plain, base)])
-        return Strip.join([strip, right]).adjust_cell_length(width, base)
-
-    def _legend(self, y: int) -> Text:
-        ranked = self.ranked
-        if y < min(len(ranked), len(_FILLS) - 1):
-            return Text(f"{_FILLS[y][0]} {self._names.get(ranked[y], '?')[:30]} ")
-        if y == len(_FILLS) - 1 and len(ranked) > y:
-            return Text(f"{_FILLS[y][0]} {len(ranked) - y} others ")
-        return Text()
-
-
-def _cells(parts: Sequence[float], scale: float) -> list[int]:
-    """The cells of each part; what there is at all has at least one."""
-    return [max(1, round(part * scale)) if part > 0.005 else 0 for part in parts]
-
-
-def _at(stack: list[int] | None, level: int) -> tuple[str, str]:
-    """What stands at a height: 1 is the lowest. A sample that failed leaves a gap."""
-    if stack is None:
-        return " ", ""
-    for cells, fill in zip(stack, _FILLS, strict=True):
-        level -= cells
-        if level <= 0:
-            return fill
-    return " ", ""
-
 
 WIDE, HIGH = 120, 40
 """From this size of the screen on all charts stand side by side; below it is one at a time."""
@@ -152,6 +51,9 @@ _DOTS = 2
 
 Pieces = tuple[tuple[str, str], ...]
 """Text, each piece with its tone."""
+
+
+Bands = tuple[tuple[datetime, Band], ...]
 
 
 @dataclass(frozen=True)
@@ -196,6 +98,10 @@ class Drawing:
     """A moment that is pointed at."""
     noted: tuple[float, ...] = ()
     """Moments of which an operator keeps a note."""
+    bands: Bands = ()
+    """What to expect of hours, by their beginnings: it stands behind the curves."""
+    ahead_seconds: float = 0.0
+    """So far the chart goes beyond now."""
 
 
 class Chart(Widget):
@@ -230,7 +136,8 @@ class Chart(Widget):
         runs = tuple(len(curve.runs) for curve in drawing.curves)
         moment = math.floor(drawing.moment.now / min(cell, _LONGEST_SECONDS) + self._phase)
         look = (drawing.span, drawing.moment.zone, self.app.theme, drawing.marked, drawing.noted)
-        return (self.size, *look, runs, moment)
+        more = (drawing.bands, drawing.ahead_seconds)
+        return (self.size, *look, *more, runs, moment)
 
     def render_line(self, y: int) -> Strip:
         width, height = self.size
@@ -276,12 +183,16 @@ class Chart(Widget):
         plot.ticks_color(quiet)
         bottom, top = extent(drawing)
         plot.ylim(bottom, top)
-        plot.xlim(-drawing.span.seconds, 0)
+        plot.xlim(-drawing.span.seconds, drawing.ahead_seconds)
         labels = [bottom, *([0] if bottom < 0 else []), *([top / 2] if height > 5 else []), top]
         plot.yticks(labels, [f"{drawing.kind.words(y):>{_CELLS_OF_LABEL - 1}}" for y in labels])
         moment = drawing.moment
         room = width - _CELLS_OF_LABEL
-        plot.xticks(*ticks(drawing.span.seconds, room, moment.utc, moment.zone))
+        ahead = drawing.ahead_seconds
+        last = moment.utc + timedelta(seconds=ahead)
+        backs, words = ticks(drawing.span.seconds + ahead, room, last, moment.zone)
+        plot.xticks([ahead + back for back in backs], words)
+        self._shade(plot, drawing, top, (room, 2 * height))
         dots = (width - _CELLS_OF_LABEL) * _DOTS
         for curve in drawing.curves:
             colour = self._colour(curve.tone)
@@ -300,6 +211,14 @@ class Chart(Widget):
         built: str = plot.build()
         return built.rstrip("\n")
 
+    def _shade(self, plot: Plot, drawing: Drawing, top: float, size: tuple[int, int]) -> None:
+        """The bands, behind all that comes."""
+        now = drawing.moment.utc.timestamp()
+        span = (now - drawing.span.seconds, now + drawing.ahead_seconds)
+        for mark, (xs, ys) in zip(SHADES, cells(drawing.bands, *span, top, size), strict=True):
+            if xs:
+                plot.scatter([x - now for x in xs], ys, marker=mark, color=self._colour("quiet"))
+
     def _colour(self, name: str) -> tuple[int, int, int] | str:
         found = tone(self, name).color
         if found is None:
@@ -311,6 +230,7 @@ class Chart(Widget):
 def extent(drawing: Drawing) -> tuple[float, float]:
     """From 0 (or below, where figures are) up to what leaves room above the highest."""
     ys = [y for curve in drawing.curves for run in curve.runs for _, y in run]
+    ys += [band.high / HOUR_SECONDS for _, band in drawing.bands]
     lowest = min(ys, default=0.0)
     bottom = -drawing.kind.top(-lowest) if lowest < 0 else 0.0
     return bottom, drawing.kind.top(max(0.0, *ys) if ys else 0.0)

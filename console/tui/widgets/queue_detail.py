@@ -179,19 +179,21 @@ def pieces(snapshot: QueueSnapshot, thresholds: Thresholds, width: int) -> Itera
 
 def _filling(snapshot: QueueSnapshot, width: int) -> Iterator[Piece]:
     seconds = snapshot.full_in_seconds
+    usual = [] if snapshot.filling is None else [snapshot.filling.words]
     if seconds is None:
         rates = (snapshot.push_per_second, snapshot.pop_per_second)
         known = snapshot.gap is not None and None not in rates
-        if known:
-            yield "filling", "no", ""
+        if usual or not known:
+            yield "full in", next(iter(usual), formats.UNKNOWN), ""
         else:
-            yield "full in", formats.UNKNOWN, ""
+            yield "filling", "no", ""
         return
     words = formats.ESTIMATE + formats.duration(seconds) if seconds else "full"
     soonest, latest = snapshot.full_in_range_seconds
     if seconds and soonest is not None and snapshot.filling_per_second is not None:
         until = "never" if latest is None else formats.duration(latest)
         words += f" ({formats.duration(soonest)} to {until})"
+    words = "; ".join([words, *usual])
     yield "full in", words, "critical" if not seconds else "warning" if seconds < 600 else ""
     buys = snapshot.resize_buys_seconds(2 * (snapshot.capacity or 0))
     if buys is not None and width >= _WIDE:
@@ -429,6 +431,8 @@ class QueueDetail(Words):
         if snapshot.capacity is not None:
             used = figure(snapshot, "gap")
             line.append(f"{used} of {snapshot.capacity:,} slots  ", tone(self, "quiet"))
+        if snapshot.filling is not None:
+            line.append(f"full in {snapshot.filling.words}  ", tone(self, "quiet"))
         if name := slowest_name(snapshot):
             line.append(f"{name} is slowest  ", tone(self, ""))
         if view.examined_seconds is not None:

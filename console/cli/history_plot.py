@@ -1,0 +1,142 @@
+"""What was recorded of a queue, and what is expected of it, as charts for a plain terminal."""
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime, tzinfo
+
+from console import clock
+from console.formats import UNKNOWN, bare_moment, moment, numbered, rate
+from console.monitor.latency import KINDS, PERCENTILES
+from console.monitor.recording.forecast import SHADES, Band, Forecast, cells
+from console.monitor.recording.history import History
+
+_LINES = 14
+_RATES = {"push_per_second": "pushes", "pop_per_second": "pops"}
+_CHARTS: Sequence[tuple[str, tuple[str, ...]]] = (
+    ("depth", ("ready", "claimed", "errors")),
+    ("messages a second", tuple(_RATES)),
+    ("age of the oldest", ("age_seconds",)),
+    ("push/pop sequence gap", ("gap",)),
+    *((kind, tuple(f"{kind}_p{at}_seconds" for at in PERCENTILES)) for kind in KINDS),
+)
+_EXPECTED: Sequence[tuple[str, tuple[str, ...]]] = tuple(
+    (f"{what} a second (░ 90 % of such hours, ▒ their median)", (name,))
+    for name, what in _RATES.items()
+)
+"""In place of that of both rates: each with the band of what is expected."""
+
+
+def plot_of(found: History, zone: tzinfo | None, known: Forecast | None, end: datetime) -> str:
+    """Charts of what the queue has, under one another, as wide as the terminal. Where something is
+    `known` to expect it stands behind the rates, up to the `end`."""
+    charts, expected = list(_CHARTS), known if known is not None and known.hours else None
+    if expected is not None:
+        charts[1:2] = _EXPECTED
+    return "\n".join(
+        _chart(found, zone, title, there, None if expected is None else (expected, end))
+        for title, names in charts
+        if (there := [n for n in names if any(getattr(p, n) is not None for p in found.points)])
+    )
+
+
+def _chart(
+    found: History,
+    zone: tzinfo | None,
+    title: str,
+    names: Sequence[str],
+    expected: tuple[Forecast, datetime] | None,
+) -> str:
+    import plotext  # type: ignore[import-untyped]  # noqa: PLC0415  # verbs shall start at once
+
+    width = shutil.get_terminal_size((100, 24)).columns
+    begin, end = found.points[0].at, found.points[-1].at
+    bands: list[tuple[datetime, Band]] = []
+    if expected is not None:
+        end = expected[1]
+        measure = _RATES.get(names[0])
+        bands = expected[0].bands(measure, begin, end) if measure else []
+    plotext.clear_figure()
+    plotext.theme("clear")
+    plotext.plotsize(width, _LINES)
+    plotext.title(title)
+    # Room above the highest, where the names of the lines stand.
+    highest = max(getattr(p, name) or 0 for p in found.points for name in names)
+    top, words = _scale(names[0], 1.2 * max([highest, *(b.high / 3600 for _, b in bands)]))
+    span = (begin.timestamp(), end.timestamp())
+    for mark, place in zip(SHADES, cells(bands, *span, top, (width, 2 * _LINES)), strict=True):
+        if bands:
+            plotext.scatter(*place, marker=mark)
+    for name in names:
+        for number, (xs, ys) in enumerate(_stretches(found, name)):
+            label = None if number else name.replace("_per_second", "/s").removesuffix("_seconds")
+            plotext.plot(xs, ys, label=label, marker="braille")
+    for one in found.marks:
+        if one.kind == "note":
+            plotext.vline(one.at.timestamp())
+    if expected is not None:
+        plotext.xlim(*span)
+    backs, texts = clock.ticks(span[1] - span[0], width, end, zone)
+    plotext.xticks([span[1] + back for back in backs], texts)
+    plotext.ylim(0, top)
+    plotext.yticks([0, top / 2, top], [words(0), words(top / 2), words(top)])
+    built: str = plotext.uncolorize(plotext.build())
+    return built
+
+
+def _stretches(found: History, name: str) -> Iterator[tuple[list[float], list[float]]]:
+    """Points in a row: where one is missing the line is broken."""
+    for run in found.runs:
+        xs: list[float] = []
+        ys: list[float] = []
+        for point in run:
+            value = getattr(point, name)
+            if value is not None:
+                xs.append(point.at.timestamp() + found.step_seconds / 2)
+                ys.append(float(value))
+            elif xs:
+                yield xs, ys
+                xs, ys = [], []
+        if xs:
+            yield xs, ys
+
+
+def _scale(name: str, highest: float) -> tuple[float, Callable[[float], str]]:
+    """Where the axis of what that is ends, and how it is written."""
+    if name.endswith("_seconds"):
+        return clock.scale_seconds(highest), clock.short_seconds
+    if name.endswith("_per_second"):
+        return clock.scale(highest), clock.short_count
+    return clock.scale_count(highest), clock.short_count
+
+
+def expected_lines(
+    known: Forecast, zone: tzinfo | None, begin: datetime, end: datetime
+) -> list[str]:
+    """What to expect of the hours of a time, a line each; else why nothing is known."""
+    if not known.hours:
+        return [known.why]
+    rows = [("expected from", "push/s", "90 %", "pop/s", "90 %")]
+    for at, hour in known.between(begin, end):
+        rows.append((bare_moment(at, zone), *_band(hour.pushes), *_band(hour.pops)))
+    made = "" if known.made_at is None else f", made {moment(known.made_at, zone)}"
+    weeks = numbered(known.weeks, "week")
+    return [
+        *aligned(rows),
+        f"the median of the same hours of the last {weeks}, and where 90 % are{made}",
+    ]
+
+
+def _band(band: Band | None) -> tuple[str, str]:
+    if band is None:
+        return UNKNOWN, UNKNOWN
+    low, median, high = (rate(one / 3600) for one in (band.low, band.median, band.high))
+    return median, f"{low} to {high}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """In columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in rows
+    ]

@@ -1,0 +1,155 @@
+"""Whether the last whole hour was as its hour of the week usually is."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from console import clock, rollup_files
+from console.doctor.examination import Examination, Family, command
+from console.doctor.finding import Code, Finding
+from console.errors import ConsoleError
+from console.forecast_files import BAND_PERCENT, HOUR_SECONDS
+from console.formats import count
+from console.monitor.figures import Key, key_of
+from console.monitor.limits import Severity
+from console.monitor.recording import forecast
+from console.monitor.recording.forecast import Band, Forecast
+from console.monitor.recording.reader import RecordReader, Rollups
+from console.monitor.recording.recorder import folder
+from console.monitor.recording.segments import SAMPLES, TimeRange
+
+_ENOUGH_SECONDS = HOUR_SECONDS / 2
+"""An hour of which less was seen says nothing."""
+_AGAIN_SECONDS = 300.0
+"""What is on the disk is read again so often at most."""
+
+UNUSUAL = Code(
+    "unusual",
+    Severity.NOTE,
+    "the pushes or pops of the last whole hour are outside the band of its hour of the week",
+    judgement="one hour in ten is, by chance: see what changed at its producers and consumers",
+)
+
+
+@dataclass
+class Usual:
+    """What the lake and the recordings of this user say of one connection's queues."""
+
+    connection: str
+    root: Path = field(default_factory=folder)
+    lake: str | None = field(default_factory=rollup_files.own_lake)
+    forecasts: dict[Key, Forecast] = field(default_factory=dict)
+    """Of the queues of which anything is known."""
+    _hour: datetime | None = None
+    _seen: dict[Key, dict[str, float]] = field(default_factory=dict)
+    _read_at: float | None = None
+
+    def last_hour(self, of: Key) -> tuple[datetime, dict[str, float]]:
+        """When the last whole hour began, and its `pushes` and `pops`, as far as they are known."""
+        began = forecast.hour_of(clock.utc()) - timedelta(hours=1)
+        if began != self._hour and any(one.hours for one in self.forecasts.values()):
+            self._seen = seen_in_hour(self.root, self.lake, self.connection, began)
+            self._hour = began
+        return began, self._seen.get(of, {}) if began == self._hour else {}
+
+    def refreshed(self) -> Mapping[Key, Forecast]:
+        """The forecasts, read again where some time has passed; none of a lake that cannot be."""
+        now = clock.elapsed()
+        if self._read_at is None or now - self._read_at >= _AGAIN_SECONDS:
+            self._read_at = now
+            with suppress(ConsoleError):
+                self.forecasts = forecast.of_all(self.lake, self.connection)
+        return self.forecasts
+
+
+def seen_in_hour(
+    root: Path, lake: str | None, connection: str, begin: datetime
+) -> dict[Key, dict[str, float]]:
+    """Messages pushed and popped in an hour, of each queue of which at least half of it was seen:
+    by the recordings, else by the rollups."""
+    found = _recorded(root, connection, begin)
+    if lake is not None:
+        span = TimeRange(begin, begin + timedelta(hours=1))
+        for row in Rollups(lake, connection).rows("samples", "hour", [begin.date()], span):
+            for name, of in _RATES.items():
+                enough = (row.get(f"{of}_weight") or 0) >= _ENOUGH_SECONDS * 1e6
+                if enough and (rate := row.get(f"{of}_avg")) is not None and rate >= 0:
+                    key = row["schema"] or "", row["queue"]
+                    found.setdefault(key, {}).setdefault(name, rate * HOUR_SECONDS)
+    return found
+
+
+_RATES = dict(zip(("pushes", "pops"), rollup_files.RATES, strict=True))
+
+
+def _recorded(root: Path, connection: str, begin: datetime) -> dict[Key, dict[str, float]]:
+    """Each sample speaks for the time since the one before it, as in a rollup."""
+    # The first of the hour speaks from the last of the hour before.
+    early = timedelta(seconds=rollup_files.LONGEST_LOOK_SECONDS)
+    span = TimeRange(begin - early, begin + timedelta(hours=1))
+    columns = ("at", "schema", "queue", *_RATES.values())
+    before: dict[Key, datetime] = {}
+    sums: defaultdict[tuple[Key, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for row in RecordReader(root, connection).rows(SAMPLES, span, columns):
+        key = row["schema"] or "", row["queue"]
+        since = max(begin, row["at"] - early, before.get(key, begin))
+        before[key] = row["at"]
+        for name, rate in _RATES.items():
+            if row["at"] >= begin and row[rate] is not None and row[rate] >= 0:
+                seconds = (row["at"] - since).total_seconds()
+                sums[key, name][0] += seconds
+                sums[key, name][1] += seconds * row[rate]
+    found: dict[Key, dict[str, float]] = {}
+    for (key, name), (seconds, messages) in sums.items():
+        if seconds >= _ENOUGH_SECONDS:
+            found.setdefault(key, {})[name] = messages / seconds * HOUR_SECONDS
+    return found
+
+
+def _unusual(examination: Examination) -> Iterator[Finding]:
+    if (usual := examination.usual) is None:
+        return
+    key = key_of(examination.queue)
+    known = usual.forecasts.get(key)
+    if known is None or not known.hours:
+        return
+    began, seen = usual.last_hour(key)
+    expected = known.at(began)
+    bands = {name: getattr(expected, name) for name in _RATES}
+    outside = {n: v for n, v in seen.items() if bands[n] is not None and v not in bands[n]}
+    if not outside:
+        return
+    local = began.astimezone(known.zone)
+    words = [_words(name, value, bands[name]) for name, value in outside.items()]
+    yield Finding(
+        UNUSUAL,
+        f"{', '.join(words)} in the hour from {local:%H:%M} on, on a {local:%A}",
+        evidence={
+            "hour": began.isoformat(),
+            "hour_of_week": f"{local:%A} {local:%H:%M} {local:%Z}",
+            **{
+                f"{name}_{what}": round(figure)
+                for name, value in outside.items()
+                for what, figure in {"seen": value, **vars(bands[name])}.items()
+            },
+            "band_percent": BAND_PERCENT,
+            "weeks": known.weeks,
+        },
+        cause="producers or consumers did otherwise than in the weeks before",
+        consequence="none by itself; where it goes on, depth and age follow",
+        since=began,
+        judgement="see what changed: "
+        f"{command(examination.queue, 'history', '--forecast', '24h', '--plot')}; "
+        f"who pushes and pops: {command(examination.queue, 'consumers')}",
+    )
+
+
+def _words(name: str, value: float, band: Band) -> str:
+    usual = f"{count(round(band.low))} to {count(round(band.high))}"
+    return f"{count(round(value))} {name} where {usual} are usual"
+
+
+FAMILY = Family("what is usual", (UNUSUAL,), {"what is usual": _unusual})

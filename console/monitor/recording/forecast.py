@@ -1,0 +1,283 @@
+"""What to expect of a queue's hours, as `pipeline rollup` has worked it out of the last weeks.
+
+Where little is known nothing is said: too few days have no forecast, an hour of the week that was
+seen too seldom has none, and `why` tells it.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime, timedelta, tzinfo
+from typing import Any
+
+from console import forecast_files
+from console.forecast_files import BOUNDS, HOUR_SECONDS, HOURS, LEAST_DAYS, MEASURES
+from console.formats import numbered
+from console.monitor.recording.reader import Rollups
+from console.monitor.snapshot import QueueSnapshot
+
+LEAST_GROWTH = 0.01
+"""Of what is pushed in an hour: a queue that grows by less is as one that does not. The two rates
+are measured, and what is off by so little would fill any ring in a week that adds it up."""
+_NONE_YET = "no forecast: dbq-console pipeline rollup makes it of 3 weeks of recordings"
+
+
+@dataclass(frozen=True)
+class Band:
+    """Messages an hour: 90 % lie from low to high, half of them above the median."""
+
+    low: float
+    median: float
+    high: float
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What to expect of one hour of the week. None: it was seen too seldom."""
+
+    pushes: Band | None = None
+    pops: Band | None = None
+    net: Band | None = None
+    """Pushes less pops."""
+
+    @property
+    def growth(self) -> float | None:
+        """Messages by which the queue grows in it, as far as it surely does; negative: shrinks."""
+        if self.net is None or self.pushes is None:
+            return None
+        sure = self.net.low > 0 and self.net.median >= LEAST_GROWTH * self.pushes.median
+        return self.net.median if sure else min(0.0, self.net.median)
+
+    def as_json(self) -> dict[str, float | None]:
+        """`pushes_low` to `net_high`, as the table has them."""
+        bands = {name: getattr(self, name) for name in MEASURES}
+        return {
+            f"{name}_{bound}": None if band is None else round(getattr(band, bound), 3)
+            for name, band in bands.items()
+            for bound in BOUNDS
+        }
+
+
+_UNKNOWN = Expected()
+
+
+@dataclass(frozen=True)
+class Filling:
+    """When a ring is full at the rates that its hours usually have."""
+
+    seconds: float
+    day: str
+    """On which it will be: `Monday`."""
+
+    @property
+    def words(self) -> str:
+        """Hours and minutes: `at Monday's rate: 03:40`."""
+        minutes = math.ceil(round(self.seconds, 3) / 60)
+        days, rest = divmod(minutes, 24 * 60)
+        told = f"{days} d " if days else ""
+        return f"at {self.day}'s rate: {told}{rest // 60:02}:{rest % 60:02}"
+
+    def as_json(self) -> dict[str, object]:
+        """The stable object of `status --json`."""
+        return {"seconds": round(self.seconds, 3), "day": self.day}
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Of one queue."""
+
+    hours: Mapping[int, Expected] = field(default_factory=dict)
+    """By the hour of the week. None of them: there is no forecast, and `why` says why."""
+    zone: tzinfo = UTC
+    """In which the hours of the week are."""
+    weeks: int = 0
+    days: int = 0
+    made_at: datetime | None = None
+    why: str = ""
+
+    def at(self, moment: datetime) -> Expected:
+        """What to expect of the hour that a moment is in."""
+        return self.hours.get(forecast_files.hour_of_week(moment, self.zone), _UNKNOWN)
+
+    def between(self, begin: datetime, end: datetime) -> Iterator[tuple[datetime, Expected]]:
+        """The hours of a time, by their beginnings; those left out of which nothing is known."""
+        if not self.hours:
+            return
+        moment = hour_of(begin)
+        while moment < end:
+            if (found := self.at(moment)) != _UNKNOWN:
+                yield moment, found
+            moment += timedelta(hours=1)
+
+    def filling(self, seen: QueueSnapshot, now: datetime) -> Filling | None:
+        """When a ring is full; None where its present rate knows as much: of the hour to come, and
+        where the usual rates do not fill it in a week."""
+        gap, capacity, present = seen.gap, seen.capacity, seen.full_in_seconds
+        if not self.hours or gap is None or capacity is None or gap >= capacity:
+            return None
+        if present is not None and present <= HOUR_SECONDS:
+            return None
+        seconds = full_after(capacity, gap, self._growths(now))
+        if seconds is None:
+            return None
+        return Filling(seconds, f"{(now + timedelta(seconds=seconds)).astimezone(self.zone):%A}")
+
+    def told(self, seen: QueueSnapshot, now: datetime) -> QueueSnapshot:
+        """The same, with when it is full."""
+        found = self.filling(seen, now)
+        return seen if found is None else replace(seen, filling=found)
+
+    def _growths(self, now: datetime) -> Iterator[tuple[float, float | None]]:
+        """A week from now: how long each hour lasts, the present one's rest, and its growth."""
+        moment, end = now, now + timedelta(hours=HOURS)
+        while moment < end:
+            after = hour_of(moment) + timedelta(hours=1)
+            yield (after - moment).total_seconds(), self.at(moment).growth
+            moment = after
+
+    def bands(self, measure: str, begin: datetime, end: datetime) -> list[tuple[datetime, Band]]:
+        """Those of a time, by the beginnings of their hours."""
+        found = ((at, getattr(one, measure)) for at, one in self.between(begin, end))
+        return [(at, band) for at, band in found if band is not None]
+
+    def as_json(self, begin: datetime, end: datetime) -> dict[str, object]:
+        """The stable object of `history --forecast --json`."""
+        return {
+            "why": self.why,
+            "zone": forecast_files.name_of(self.zone),
+            "weeks": self.weeks,
+            "days": self.days,
+            "made_at": None if self.made_at is None else self.made_at.isoformat(),
+            "hours": [
+                {"at": at.isoformat(), **found.as_json()} for at, found in self.between(begin, end)
+            ],
+        }
+
+
+SHADES = ("░", "▒")
+"""The marks of a band in a chart: its area, and the line of the medians."""
+Cells = tuple[list[float], list[float]]
+"""Where marks of a chart stand: times as `timestamp()` has them, and messages a second."""
+
+
+def cells(
+    bands: Iterable[tuple[datetime, Band]],
+    begin: float,
+    end: float,
+    top: float,
+    size: tuple[int, int],
+) -> tuple[Cells, Cells]:
+    """The area of bands and the line of their medians, as marks in the cells of a chart that goes
+    from `begin` to `end` and from 0 to `top`; `size`: its columns and rows."""
+    columns, rows = size
+    across, up = (end - begin) / columns, top / rows
+    by_column: defaultdict[int, list[Band]] = defaultdict(list)
+    for at, band in bands:
+        first, last = (int((at.timestamp() + s - begin) // across) for s in (0, HOUR_SECONDS - 1))
+        for column in range(max(0, first), min(columns - 1, last) + 1):
+            by_column[column].append(band)
+    area: Cells = ([], [])
+    line: Cells = ([], [])
+    for column, found in sorted(by_column.items()):
+        x = begin + (column + 0.5) * across
+        ends = (min(one.low for one in found), max(one.high for one in found))
+        low, high = (int(one / HOUR_SECONDS // up) for one in ends)
+        for row in range(low, min(high, rows - 1) + 1):
+            area[0].append(x)
+            area[1].append((row + 0.5) * up)
+        line[0].append(x)
+        line[1].append(sum(one.median for one in found) / len(found) / HOUR_SECONDS)
+    return area, line
+
+
+def hour_of(moment: datetime) -> datetime:
+    """The beginning of its hour, in UTC: there every hour lasts 60 minutes."""
+    return moment.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+
+
+def full_after(
+    capacity: float, gap: float, growths: Iterable[tuple[float, float | None]]
+) -> float | None:
+    """In how many seconds it is full; None: not in that time, or that cannot be told.
+
+    `growths`: for how many seconds, and by how many messages an hour it grows meanwhile. What is
+    drained below empty is not owed; an hour that is not known ends what can be told.
+    """
+    passed = 0.0
+    for seconds, growth in growths:
+        if growth is None:
+            return None
+        after = gap + growth * seconds / HOUR_SECONDS
+        if after >= capacity:
+            return passed + (capacity - gap) / growth * HOUR_SECONDS
+        gap, passed = max(0.0, after), passed + seconds
+    return None
+
+
+def read(lake: str | None, connection: str, schema: str, queue: str) -> Forecast:
+    """Of one queue; `why` tells why there is none. ConsoleError for a lake that cannot be read."""
+    return of_all(lake, connection).get((schema, queue), Forecast(why=_NONE_YET))
+
+
+def of_all(lake: str | None, connection: str) -> dict[tuple[str, str], Forecast]:
+    """Of every queue of a connection of which the lake knows anything."""
+    if lake is None:
+        return {}
+    rollups = Rollups(lake, connection)
+    told = rollups.manifest(forecast_files.manifest(connection))
+    try:
+        zone = forecast_files.zone_named(told["zone"])
+        made_at = datetime.fromisoformat(told["at"])
+        name = str(told["file"]).rpartition("/")[2]
+        rows = rollups.table(f"{forecast_files.folder(connection)}/{name}")
+        queues = [_Known(**one) for one in told["queues"]]
+    except (KeyError, TypeError, ValueError):
+        return {}  # there is none, or it is no manifest of this console
+    hours: defaultdict[tuple[str, str], dict[int, Expected]] = defaultdict(dict)
+    for row in rows:
+        hours[row["schema"], row["queue"]][row["hour"]] = _expected(row)
+    return {
+        one.key: Forecast(of, zone, one.weeks, one.days, made_at, "" if of else one.why_not)
+        for one in queues
+        for of in [hours.get(one.key, {})]
+    }
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What a manifest says of a queue."""
+
+    schema: str
+    queue: str
+    days: int
+    last_day: str | None
+    weeks: int = 0
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return self.schema, self.queue
+
+    @property
+    def why_not(self) -> str:
+        """How much there is, and when there will be enough."""
+        if self.weeks:
+            return "no forecast: its table is damaged; dbq-console pipeline rollup makes it again"
+        short = f"no forecast: {numbered(self.days, 'day')} of history, {LEAST_DAYS} are needed"
+        if self.last_day is None:
+            return f"{short}; no rate of it was recorded"
+        missing = max(1, LEAST_DAYS - self.days)
+        enough = date.fromisoformat(self.last_day) + timedelta(days=missing)
+        return f"{short}; with one a day recorded and rolled up there are enough on {enough}"
+
+
+def _expected(row: Mapping[str, Any]) -> Expected:
+    return Expected(*(_band(row, name) for name in MEASURES))
+
+
+def _band(row: Mapping[str, Any], name: str) -> Band | None:
+    known = [one for bound in BOUNDS if (one := row[f"{name}_{bound}"]) is not None]
+    return Band(*known) if len(known) == len(BOUNDS) else None

@@ -1,0 +1,111 @@
+"""What sessions waited for in the last samples, stacked, a column a sample."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from rich.segment import Segment
+from rich.text import Text
+from textual.strip import Strip
+from textual.widget import Widget
+
+from console.monitor.waits import Wait
+from console.tui.text import tone
+
+LOOKS = 60
+"""So many samples are remembered."""
+Past = dict[str, float] | None
+"""Wait -> how many sessions waited so at a time, in one sample; None: it could not be seen."""
+
+
+def key_of(wait: Wait) -> str:
+    """What stays the same from look to look; counters and sessions stand on lines of their own."""
+    return repr((wait.kind, wait.wait, wait.share is None))
+
+
+def past_of(waits: Sequence[Wait]) -> dict[str, float]:
+    """What is remembered of a sample."""
+    return {key_of(w): w.average for w in waits if w.average is not None}
+
+
+_FILLS = (("█", "critical"), ("▓", "warning"), ("▒", "trend"), ("░", "quiet"), ("·", "good"))
+
+
+class WaitsChart(Widget):
+    """Sessions at a time, stacked by what they waited for, a column a sample. Fills and colours."""
+
+    def __init__(self) -> None:
+        super().__init__(id="waits-chart")
+        self._past: deque[Past] = deque(maxlen=LOOKS)
+        self._names: dict[str, str] = {}
+
+    def show_past(self, past: Sequence[Past], names: dict[str, str]) -> None:
+        """`names`: how the waits are called."""
+        self._past = deque(past, maxlen=LOOKS)
+        self._names = names
+        self.refresh()
+
+    @property
+    def ranked(self) -> list[str]:
+        """The waits that have a fill of their own: those with most sessions."""
+        total: dict[str, float] = {}
+        for look in self._past:
+            for key, average in (look or {}).items():
+                total[key] = total.get(key, 0.0) + average
+        return sorted(total, key=lambda key: -total[key])
+
+    def stacks(self, height: int) -> tuple[float, list[list[int] | None]]:
+        """The highest stack, in sessions; and of each sample the cells of each fill."""
+        ranked = self.ranked
+        shown, most = ranked[: len(_FILLS) - 1], 0.0
+        sums: list[list[float] | None] = []
+        for look in self._past:
+            if look is None:
+                sums.append(None)
+                continue
+            parts = [look.get(key, 0.0) for key in shown]
+            parts += [0.0] * (len(_FILLS) - 1 - len(parts))
+            sums.append([*parts, max(0.0, sum(look.values()) - sum(parts))])
+            most = max(most, sum(look.values()))
+        scale = height / most if most else 0.0
+        return most, [None if one is None else _cells(one, scale) for one in sums]
+
+    def render_line(self, y: int) -> Strip:
+        """The legend stands to the right of the columns."""
+        base, width = self.rich_style, self.size.width
+        most, stacks = self.stacks(self.size.height)
+        legend = self._legend(y)
+        room = max(0, width - max((one.cell_len for one in map(self._legend, range(5))), default=0))
+        axis = f"{most:5.1f} " if y == 0 else "    0 " if y == self.size.height - 1 else "      "
+        segments = [Segment(axis, base + tone(self, "quiet"))]
+        level = self.size.height - y
+        columns = stacks[-max(0, room - len(axis) - 2) :] if room > len(axis) + 2 else []
+        for stack in columns:
+            sign, name = _at(stack, level)
+            segments.append(Segment(sign, base + tone(self, name)))
+        strip = Strip(segments).adjust_cell_length(room, base)
+        right = Strip([Segment(legend.plain, base)])
+        return Strip.join([strip, right]).adjust_cell_length(width, base)
+
+    def _legend(self, y: int) -> Text:
+        ranked = self.ranked
+        if y < min(len(ranked), len(_FILLS) - 1):
+            return Text(f"{_FILLS[y][0]} {self._names.get(ranked[y], '?')[:30]} ")
+        if y == len(_FILLS) - 1 and len(ranked) > y:
+            return Text(f"{_FILLS[y][0]} {len(ranked) - y} others ")
+        return Text()
+
+
+def _cells(parts: Sequence[float], scale: float) -> list[int]:
+    """The cells of each part; what there is at all has at least one."""
+    return [max(1, round(part * scale)) if part > 0.005 else 0 for part in parts]
+
+
+def _at(stack: list[int] | None, level: int) -> tuple[str, str]:
+    """What stands at a height: 1 is the lowest. A sample that failed leaves a gap."""
+    if stack is None:
+        return " ", ""
+    for cells, fill in zip(stack, _FILLS, strict=True):
+        level -= cells
+        if level <= 0:
+            return fill
+    return " ", ""

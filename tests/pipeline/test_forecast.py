@@ -1,0 +1,197 @@
+"""The forecast without Spark: laws of its parts, and weeks that came beside what was expected."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from console import forecast_files
+from console.forecast_files import HOURS, LEAST_DAYS, LEAST_WEEKS, WEEKS
+from console.pipeline.rollup import forecast
+from tests.pipeline import weekly
+from tests.pipeline.weekly import BEGIN, NOISES, SHAPES, Numbers
+
+PRAGUE = "Europe/Prague"
+
+values = st.lists(
+    st.lists(st.none() | st.floats(0, 1e9), min_size=5, max_size=5), min_size=1, max_size=12
+).map(lambda rows: np.array([[np.nan if v is None else v for v in row] for row in rows]))
+
+
+@given(values)
+def test_medians_are_those_of_what_is_known(table: Numbers) -> None:
+    for found, row in zip(forecast.medians(table), table, strict=True):
+        known = row[~np.isnan(row)]
+        assert np.isnan(found) if not len(known) else found == pytest.approx(np.median(known))
+
+
+@given(values, st.permutations(range(5)))
+def test_a_band_is_around_its_median_and_any_order_of_the_weeks_has_the_same(
+    table: Numbers, order: list[int]
+) -> None:
+    found = forecast.bands(table)
+    seen = np.count_nonzero(~np.isnan(table), axis=1)
+    assert (np.isnan(found).any(axis=1) == (seen < LEAST_WEEKS)).all()
+    low, median, high = found[seen >= LEAST_WEEKS].T
+    assert (low <= median).all()
+    assert (median <= high).all()
+    np.testing.assert_allclose(forecast.bands(table[:, order]), found, rtol=1e-9)
+
+
+@given(st.integers(1, 1_000), st.integers(LEAST_WEEKS, WEEKS))
+def test_what_never_varies_has_no_width(level: int, number: int) -> None:
+    found = forecast.bands(np.full((HOURS, number), float(level)))
+    assert (found == level).all()
+
+
+def table_of(*arrays: Numbers, zone: str = "UTC", **more: Any) -> tuple[list[dict[str, Any]], Any]:
+    made, (told,) = forecast.table_of(weekly.hours(*arrays, **more), zone)
+    return made.to_pylist(), told
+
+
+def measured(shape: str, noise: str, number: int, seed: int) -> tuple[float, float, float]:
+    """Of a week that came: the part of its hours within the band, how wide that is beside the
+    noise's own, and how far the median is off beside the value of the week before."""
+    *past, came = weekly.weeks(shape, noise, number + 1, seed)
+    rows, told = table_of(np.array(past))
+    assert told["weeks"] == number
+    low, median, high = (
+        np.array([row[f"pushes_{bound}"] for row in rows]) for bound in forecast_files.BOUNDS
+    )
+    many = weekly.weeks(shape, noise, 400, seed + 1_000)
+    own = np.percentile(many, 95, axis=0) - np.percentile(many, 5, axis=0)
+    inside = (low <= came) & (came <= high)
+    off = [float(np.abs(came - one).mean()) for one in (median, past[-1])]
+    return float(inside.mean()), float((high - low).sum() / own.sum()), off[0] / off[1]
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_week_that_came_is_within_the_band(shape: str, noise: str) -> None:
+    inside, width, off = measured(shape, noise, WEEKS, seed=1)
+    print(f"{shape}, {noise}: {inside:.1%} of the hours, {width:.2f} as wide, {off:.2f} as far off")
+    assert 0.85 <= inside <= 0.97
+    assert width <= 1.5
+    assert off < 1
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", [LEAST_WEEKS, 5, WEEKS])
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_any_weeks_that_came_are_within_the_band(shape: str, noise: str, number: int) -> None:
+    found = np.array([measured(shape, noise, number, seed) for seed in range(20)])
+    inside, width, off = found.mean(axis=0)
+    least = found[:, 0].min()
+    print(f"{shape}, {noise}, {number}: {inside:.1%}, at least {least:.1%}, {width:.2f}, {off:.2f}")
+    assert 0.88 <= inside <= 0.95
+    assert width <= 1.5
+    assert off < 1
+
+
+def test_one_bad_day_does_not_widen_the_band() -> None:
+    usual = weekly.weeks("day and night", "by chance", WEEKS, 3)
+    bad = usual.copy()
+    bad[2, 24:36] *= 10
+    widths = [
+        np.mean([row["pushes_high"] - row["pushes_low"] for row in table_of(one)[0]])
+        for one in (usual, bad)
+    ]
+    assert widths[1] < 1.1 * widths[0]
+
+
+# -- hours of the week
+
+
+def test_hours_of_the_week_keep_to_peoples_clocks_when_these_change() -> None:
+    """Office hours of Prague over the change to summer time, by its zone and by UTC."""
+    zone = forecast_files.zone_named(PRAGUE)
+    number = (WEEKS + 2) * HOURS
+    begins = [BEGIN + timedelta(hours=at) for at in range(number)]
+    shape = SHAPES["office hours"]
+    level = np.array([shape[forecast_files.hour_of_week(at, zone)] for at in begins])
+    seen = weekly.by_chance(np.random.default_rng(5), level)
+    # Summer time begins in the ninth week's last night; what is asked is the tenth.
+    past, came = seen[: 9 * HOURS], seen[9 * HOURS :]
+    held = {}
+    for name in (PRAGUE, "UTC"):
+        rows, _ = table_of(past, zone=name)
+        of = forecast_files.zone_named(name)
+        places = [forecast_files.hour_of_week(at, of) for at in begins[9 * HOURS :]]
+        inside = [
+            rows[place]["pushes_low"] <= value <= rows[place]["pushes_high"]
+            for place, value in zip(places, came, strict=True)
+        ]
+        held[name] = sum(inside) / len(inside)
+    assert 0.85 <= held[PRAGUE] <= 0.97
+    assert held["UTC"] < 0.75
+
+
+def test_a_clock_that_is_put_back_shows_an_hour_twice_and_one_that_is_put_on_none() -> None:
+    zone = forecast_files.zone_named(PRAGUE)
+    autumn = datetime(2026, 10, 25, tzinfo=UTC)
+    twice = [forecast_files.week_and_hour(autumn + timedelta(hours=at), zone) for at in (0, 1)]
+    assert twice[0] == twice[1]
+    begin = datetime(2026, 10, 5, tzinfo=UTC) - timedelta(hours=2)  # Monday, 00:00 there
+    seen = np.repeat([10.0, 20.0, 10.0], HOURS)
+    seen = np.append(seen, 10.0)  # the hour more of that week
+    second = (autumn - begin) // timedelta(hours=1) + 1
+    seen[second] = 20.0
+    rows, _ = table_of(seen, zone=PRAGUE, begin=begin)
+    assert len(rows) == HOURS
+    assert {row["pushes_median"] for row in rows if row["hour"] != twice[0][1]} == {10.0}
+    assert rows[twice[0][1]]["pushes_median"] == 15.0  # of 10, 20, and of 10 and 20 in one week
+    spring = datetime(2026, 3, 29, tzinfo=UTC)
+    sunday = [forecast_files.hour_of_week(spring + timedelta(hours=at), zone) for at in (0, 1)]
+    assert [at % 24 for at in sunday] == [1, 3]
+    rows, told = table_of(np.full(3 * HOURS, 7.0), zone=PRAGUE, begin=spring - timedelta(days=20))
+    assert rows[6 * 24 + 2]["pushes_median"] is None  # seen in two of three weeks
+    assert rows[6 * 24 + 3]["pushes_median"] == 7.0
+    assert told["days"] == LEAST_DAYS + 1
+
+
+# -- what is not known
+
+
+def test_fewer_than_three_weeks_have_no_forecast() -> None:
+    rows, told = table_of(np.full(20 * 24, 10.0))
+    assert rows == []
+    assert told == {"schema": "public", "queue": "orders", "days": 20, "last_day": "2026-02-14"}
+    rows, told = table_of(np.full(21 * 24, 10.0))
+    assert len(rows) == HOURS
+    assert (told["days"], told["weeks"]) == (LEAST_DAYS, LEAST_WEEKS)
+
+
+def test_an_hour_that_nobody_saw_is_no_zero() -> None:
+    seen = weekly.weeks("flat", "by chance", WEEKS, 7)
+    seen[1:5] = np.nan  # a month without a recorder
+    seen[5, 40:60] = np.nan
+    seen[5:, 80] = np.nan
+    rows, told = table_of(seen)
+    medians = [row["pushes_median"] for row in rows]
+    assert medians[80] is None
+    assert all(4_500 < one < 5_500 for one in medians if one is not None)
+    assert sum(one is None for one in medians) == 1
+    assert told["weeks"] == 4
+
+
+def test_an_hour_of_which_little_was_seen_is_not_known() -> None:
+    hours = weekly.hours(np.full(4 * HOURS, 10.0))
+    weight = [1_799_000_000 if at % HOURS == 5 else 1_800_000_000 for at in range(4 * HOURS)]
+    at = hours.column_names.index("push_per_second_weight")
+    half = hours.set_column(at, "push_per_second_weight", [weight])
+    rows = forecast.table_of(half, "UTC")[0].to_pylist()
+    assert rows[5]["pushes_median"] is None
+    assert rows[6]["pushes_median"] == 20.0  # ten in half an hour
+    assert rows[5]["pops_median"] == 10.0
+
+
+def test_no_counter_that_began_anew_makes_a_negative_rate() -> None:
+    pushes = weekly.weeks("few", "by chance", WEEKS, 9)
+    pushes[3, 10:30] = -1e6
+    rows, _ = table_of(pushes)
+    assert all(row[f"{n}_low"] >= 0 for row in rows for n in ("pushes", "pops"))
+    assert all(row["pushes_median"] <= 10 for row in rows)
