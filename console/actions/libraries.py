@@ -204,8 +204,8 @@ class _Near:
 
 def _nearest(connection: Connection, of: Design) -> str:
     """Which tables are most like those that a preset looks for, and what each lacks, in words."""
-    by = {"columns": of.found_by["columns"], "table": of.found_by["table"]}
-    found = sql.rows(connection, _Near, f"{of.name}.nearest", **by)
+    columns = of.found_by["columns"]
+    found = sql.rows(connection, _Near, f"{of.name}.nearest", columns=columns)
     told = (
         f"{one.schema}.{one.table} "
         + (f"lacks {', '.join(one.lacking)}" if one.lacking else "has them, by another name")

@@ -83,6 +83,11 @@ def _looked_at(
             found = sql.row(connection, _Typed, *asked(connection, queue, "typed", definition))
     except DBAPIError as error:
         told = product_of(connection).translate(error, f"look at {name}")
+        if isinstance(told, RefusedError) and not queue.design.trusted:
+            told.next_step = (
+                "What is not trusted is looked at by dbq_reader: whoever owns what the preset "
+                "reads has to grant it SELECT on that."
+            )
         if isinstance(told, ConnectionFailedError | RefusedError):
             raise told from error
         return Fragment(name, "", told.why)

@@ -11,7 +11,7 @@ from console.cli.context import Call, Rights, verb_options
 from console.designs import LIBRARIES, Design, own, presets
 from console.designs.own import OwnPreset
 from console.designs.own_file import SETS
-from console.errors import RefusedError, UsageError
+from console.errors import UsageError
 from console.formats import numbered
 
 _DESCRIPTION = ("summary", "advice")
@@ -102,7 +102,7 @@ def show(call: Call, name: str) -> None:
             raise _no_preset(name)
         written = dict(sql.definitions(of.engines[0], name))
     else:
-        of, written = mine.require(), dict(mine.parsed.written) if mine.parsed else {}
+        of, written = mine.meant or mine.require(), dict(mine.parsed.written if mine.parsed else {})
     answer = {
         "preset": of.name,
         "library": of.library,
@@ -217,12 +217,9 @@ def _checked(mine: OwnPreset, found: Check) -> Iterator[str]:
     for verb, text in found.sent.items():
         yield f"{verb} runs on each batch:"
         yield from (f"    {line}" for line in text.split("\n"))
-    if found.queue.design.refusals:
-        yield from (
-            f"no {verb}: {why}"
-            for verb, why in found.queue.design.refusals.items()
-            if verb in SETS and verb not in found.sent
-        )
+    for verb in SETS:
+        if verb not in found.sent and not found.problems and mine.meant is not None:
+            yield f"no {verb}: {mine.meant.refusals[verb]}"
     yield (
         f"To correct: {numbered(len(found.problems), 'thing')}." if found.problems else "It holds."
     )
@@ -251,8 +248,6 @@ def trust(call: Call, file: str, revoke: bool) -> None:
             {"file": str(mine.path), "trusted": False}, [f"{mine.path} is not trusted any more"]
         )
         return
-    if mine.problem:
-        raise RefusedError(f"{str(mine.path)!r} cannot be trusted.", why=f"{mine.problem}.")
     mine.require()
     own.trust(mine)
     place = own.trusted_place()

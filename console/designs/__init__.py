@@ -99,7 +99,7 @@ def _own(name: str, sha256: str, by: str) -> tuple[Design | None, str, str]:
     if mine is None:
         return (
             None,
-            f"preset {name} is not here: {theirs}",
+            f"preset {name} is not here: {theirs}: get that file",
             f"Get {name}.sql from there, put it among your presets (dbq-console preset list), and "
             "read it before you trust it: dbq-console preset trust FILE",
         )
@@ -109,7 +109,7 @@ def _own(name: str, sha256: str, by: str) -> tuple[Design | None, str, str]:
         return None, f"preset {name}: {mine.problem}", f"Then look at it: {theirs}."
     return (
         None,
-        f"preset {name} differs: {theirs}, yours has {mine.sha256[:12]}",
-        f"Get the same file in place of {mine.path}; or agree on yours, then forget the queue and "
-        "adopt it again.",
+        f"preset {name} differs: {theirs}, yours has {mine.sha256[:12]}: get that file, or "
+        "forget the queue and adopt it by yours",
+        f"Yours is {mine.path}. Agree on one of the two: all read a queue by the same.",
     )

@@ -30,6 +30,7 @@ VARIABLE = "DBQ_PRESETS"
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 _TRUSTED = "trusted-presets"
 _LINE = re.compile(r"(?P<sha256>[0-9a-f]{64})  (?P<path>/.+)")
+_ACTING = ("reschedule", "complete", "fail", "pause", "resume")
 _NEW = "You have not trusted it"
 _CHANGED = "It has changed since you trusted it"
 
@@ -44,8 +45,12 @@ class OwnPreset:
     """Empty: it was not read."""
     parsed: OwnFile | None = None
     design: Design | None = None
+    meant: Design | None = None
+    """What it is once it is trusted."""
     problem: str = ""
     """Why it is no preset; empty: it is one."""
+    unsafe: bool = False
+    """That is, because others could have written it."""
     untrusted: str = ""
     """Why nothing is done by it; empty: its user has trusted it."""
 
@@ -55,11 +60,10 @@ class OwnPreset:
         return f"dbq-console preset trust {shlex.quote(str(self.path))}"
 
     def require(self) -> Design:
-        """What it says. UsageError where it is no preset."""
+        """What it says. UsageError where it is none, RefusedError where others may write it."""
         if self.design is None:
-            raise UsageError(
-                f"{str(self.path)!r} is no preset that can be used.", why=f"{self.problem}."
-            )
+            error = RefusedError if self.unsafe else UsageError
+            raise error(f"The preset {str(self.path)!r} cannot be used.", why=self.problem)
         return self.design
 
 
@@ -149,7 +153,7 @@ def _read(path: Path, trusted: Mapping[str, str] | str) -> OwnPreset:
     except OSError as error:
         return replace(found, problem=f"it cannot be read: {error.strerror}")
     except RefusedError as error:
-        return replace(found, problem=error.what)
+        return replace(found, problem=error.what, unsafe=True)
     found = replace(found, sha256=hashlib.sha256(content).hexdigest())
     try:
         parsed = parse(content.decode())
@@ -158,8 +162,9 @@ def _read(path: Path, trusted: Mapping[str, str] | str) -> OwnPreset:
         return replace(found, problem=f"byte {error.start + 1:,} is not UTF-8")
     except NotAPresetError as error:
         return replace(found, problem=str(error))
-    why = _untrusted(found, trusted)
-    return replace(found, parsed=parsed, untrusted=why, design=_design(found, parsed, why))
+    meant, why = _design(found, parsed), _untrusted(found, trusted)
+    design = _only_looked_at(found, meant, why) if why else meant
+    return replace(found, parsed=parsed, meant=meant, design=design, untrusted=why)
 
 
 def _content(path: Path) -> bytes:
@@ -208,8 +213,8 @@ def _engines() -> Iterator[Path]:
             yield Path(str(folder))
 
 
-def _design(file: OwnPreset, parsed: OwnFile, untrusted: str) -> Design:
-    """As one that is shipped; of one that is not trusted, without a verb."""
+def _design(file: OwnPreset, parsed: OwnFile) -> Design:
+    """As one that is shipped."""
     title = parsed.head["preset"]
     head = {
         "summary": f"The tables of {title}.",
@@ -226,29 +231,20 @@ def _design(file: OwnPreset, parsed: OwnFile, untrusted: str) -> Design:
         for verb in SETS
         if verb not in parsed.sets
     }
-    made = replace(
+    return replace(
         made,
         table_each=False,
         file=str(file.path),
         sha256=file.sha256,
-        trusted=not untrusted,
         refusals={**without, **made.refusals},
     )
-    if not untrusted:
-        return made
-    why = f"{untrusted[0].lower()}{untrusted[1:]}: {file.trust_command}"
-    acting = {
-        *made.verbs,
-        *made.refusals,
-        *SETS,
-        "reschedule",
-        "complete",
-        "fail",
-        "pause",
-        "resume",
-    }
-    refused = dict.fromkeys(sorted(acting), f"its preset {file.name} is not trusted: {why}")
-    return replace(made, verbs=(), refusals=refused)
+
+
+def _only_looked_at(file: OwnPreset, meant: Design, why: str) -> Design:
+    """The same without a verb."""
+    told = f"its preset {file.name} is not trusted: {file.trust_command} ({why})"
+    acting = {*meant.verbs, *meant.refusals, *SETS, *_ACTING}
+    return replace(meant, verbs=(), trusted=False, refusals=dict.fromkeys(sorted(acting), told))
 
 
 def trusted_place(environment: Mapping[str, str] = os.environ) -> Path | None:

@@ -119,11 +119,9 @@ INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
 INNER JOIN LATERAL (
     SELECT count(*) AS met FROM pg_attribute AS a
     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attname = ANY(CAST(:columns AS text[]))
-) AS has ON has.met > 0
+) AS has ON 2 * has.met >= cardinality(CAST(:columns AS text[]))
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND n.nspname NOT IN ('pg_catalog', 'information_schema')
-ORDER BY
-    c.relname LIKE replace(replace(CAST(:table AS text), '_', '\_'), '*', '%') AND CAST(:table AS text) <> '*' DESC,
-    has.met DESC, n.nspname, c.relname
+ORDER BY has.met DESC, n.nspname, c.relname
 LIMIT 3;
 
 -- name: planned
