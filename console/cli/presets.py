@@ -51,7 +51,8 @@ def list_(call: Call) -> None:
     mine = [_own_json(one) for one in own.every()]
     where = [str(folder) for folder in own.folders()]
     lines = [f"{of.name:<18}{of.library}" for of in LIBRARIES.values()]
-    lines += ["", *(f"your own, in {folder}:" for folder in where)]
+    there = {True: "", False: " (not there)"}
+    lines += ["", *(f"your own, in {one}{there[one.is_dir()]}:" for one in own.folders())]
     for one in own.every():
         lines += [f"{one.name:<18}{_library(one)}  {one.path}", f"{'':<18}{_standing(one)}"]
     if not own.every():

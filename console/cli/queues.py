@@ -85,7 +85,8 @@ def discover(call: Call, *, adopt: bool, dry_run: bool, yes: str | None) -> None
 
     By their own tables and columns, in every schema and under every prefix: pgqueuer,
     procrastinate, pgmq, graphile-worker, pg-boss, Oban, River, Solid Queue, Hangfire,
-    Delayed::Job, Laravel, Symfony Messenger (PostgreSQL only). Other tables: adopt --design, --map.
+    Delayed::Job, Laravel, Symfony Messenger (PostgreSQL only), and presets of your own (help
+    presets). Other tables: adopt --design, --map.
 
     With --adopt and --yes each table that no queue is adopted of becomes one, with all that its
     library keeps in it; without --yes it is only said which.

@@ -8,6 +8,7 @@ nothing, the server's own parser says (`console.actions.own_fragments`)."""
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 
 from console import sql
 from console.designs.libraries import fields
@@ -51,6 +52,7 @@ _TOKEN = re.compile(
     r"|(?P<open>[(\[])|(?P<close>[)\]])|(?P<refused>--|/\*|\*/|[;$\\:`{}'\"])|.",
     re.DOTALL,
 )
+_ASKED = re.compile(r"\{(\w+)\}|-- when (?:not )?defined (\w+)")
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 _WHY = {
     "--": "a comment: write remarks on lines of their own, which begin with --",
@@ -232,10 +234,17 @@ def _is_own(name: str) -> bool:
     return re.fullmatch(r"[a-z][a-z_]*", name) is not None
 
 
-def _of_the_house(engine: str) -> set[str]:
-    """What the shared statements are made of: nobody else says what that is."""
-    files = ("own", "preset", *sql.SHARED)
-    return {name for file in files for name in sql.definitions(engine, file)}
+@cache
+def _of_the_house(engine: str) -> frozenset[str]:
+    """What the shared statements are made of, or ask for: nobody else says what that is."""
+    found = {"part", "queue_column"}
+    for file in ("own", "preset", *sql.SHARED):
+        definitions = sql.definitions(engine, file)
+        templates = (one.template for one in sql.statements(engine, file).values())
+        found |= definitions.keys()
+        for text in (*definitions.values(), *templates):
+            found.update(name for pair in _ASKED.findall(text) for name in pair if name)
+    return frozenset(found)
 
 
 def _check_circles(name: str, written: Mapping[str, str], within: tuple[str, ...]) -> None:
@@ -271,6 +280,8 @@ def wrong(text: str, definitions: set[str], places: set[str]) -> str:
 def _wrong_quoted(quoted: str, before: str, places: set[str]) -> str:
     if re.search(r"[\w&]\Z", before):
         return f"it has a prefix before {quoted[0]}, as in E'...': write it without"
+    if "\n" in quoted:
+        return "it has a line break between quotes"
     if "\\'" in quoted:
         return "it has a backslash before a quote: servers read that in different ways"
     strange = [name for name in _PLACEHOLDER.findall(quoted) if name not in places]

@@ -25,32 +25,30 @@ END
 -- end
 
 -- name: reader
--- one row: whether this login may take the role that only looks, and whether it may do more than look without it
+-- one row: whether this login may take the role that only looks; and where not, whether it may do more than look itself
 SELECT
-    coalesce(
-        (
-            SELECT pg_has_role(
-                r.oid,
-                CASE WHEN CAST(current_setting('server_version_num') AS integer) >= 160000 THEN 'SET' ELSE 'MEMBER' END
-            )
-            FROM pg_roles AS r WHERE r.rolname = 'dbq_reader'
-        ),
-        false
-    ) AS takes_role,
-    (SELECT r.rolsuper OR r.rolcreaterole FROM pg_roles AS r WHERE r.rolname = current_user)
-    OR has_database_privilege(current_database(), 'CREATE')
-    OR EXISTS (
-        SELECT FROM pg_roles AS r
-        WHERE r.rolname IN ('pg_signal_backend', 'pg_write_server_files', 'pg_execute_server_program', 'pg_write_all_data')
-        AND pg_has_role(r.oid, 'MEMBER')
-    )
-    OR EXISTS (
-        SELECT FROM pg_class AS c
-        INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
-        WHERE
-            c.relkind IN ('r', 'p', 'v', 'f') AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg\_temp%'
+    r.takes_role AS takes_role,
+    CASE
+        WHEN r.takes_role THEN false
+        WHEN (SELECT l.rolsuper OR l.rolcreaterole FROM pg_roles AS l WHERE l.rolname = current_user) THEN true
+        WHEN has_database_privilege(current_database(), 'CREATE') THEN true
+        WHEN EXISTS (
+            SELECT FROM pg_roles AS p
+            WHERE p.rolname IN ('pg_signal_backend', 'pg_write_server_files', 'pg_execute_server_program', 'pg_write_all_data')
+            AND pg_has_role(p.oid, 'MEMBER')
+        ) THEN true
+        ELSE EXISTS (
+            SELECT FROM pg_class AS c
+            INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
+            WHERE c.relkind IN ('r', 'p', 'v', 'f') AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg\_temp%'
             AND (pg_has_role(c.relowner, 'USAGE') OR has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE'))
-    ) AS may_more;
+        )
+    END AS may_more
+FROM (
+    SELECT count(*) > 0 AS takes_role FROM pg_roles AS d
+    WHERE d.rolname = 'dbq_reader'
+    AND pg_has_role(d.oid, CASE WHEN CAST(current_setting('server_version_num') AS integer) >= 160000 THEN 'SET' ELSE 'MEMBER' END)
+) AS r;
 
 -- name: be_reader
 -- script: from here on the transaction may do what that role may
@@ -121,7 +119,7 @@ INNER JOIN LATERAL (
     WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attname = ANY(CAST(:columns AS text[]))
 ) AS has ON 2 * has.met >= cardinality(CAST(:columns AS text[]))
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND n.nspname NOT IN ('pg_catalog', 'information_schema')
-ORDER BY has.met DESC, n.nspname, c.relname
+ORDER BY has.met DESC, n.nspname ASC, c.relname ASC
 LIMIT 3;
 
 -- name: planned
@@ -200,7 +198,7 @@ FROM (
     FROM (SELECT t.* FROM "{schema}"."{table}" AS t LIMIT CAST(:n AS bigint)) AS m
 ) AS s
 GROUP BY s.states, CASE WHEN s.states = '' THEN s.status END
-ORDER BY rows DESC, states, status
+ORDER BY count(*) DESC, s.states ASC, min(s.id) ASC
 LIMIT 100;
 
 -- name: read_for
