@@ -105,7 +105,9 @@ class Queue:
     @property
     def not_known(self) -> str:
         """Why nothing but its name is known; empty: its design is one of this version's."""
-        return "" if self.design.known else f"design {self.design.name} is not known here"
+        if self.design.known:
+            return ""
+        return self.design.unknown or f"design {self.design.name} is not known here"
 
     def refusal(self, verb: str) -> str:
         """Why the library that keeps it has no such verb; empty: nothing is said of it."""
@@ -305,7 +307,7 @@ def _queues(connection: Connection) -> list[Queue]:
         Queue(
             schema=row.schema,
             name=row.name,
-            design=(of := recorded(row.design, connection.dialect.name)),
+            design=(of := _design(row, connection.dialect.name)),
             # What another design's options and roles mean is not known either.
             options=_document(row.options) if of.known else {},
             roles=_document(row.roles) if of.known else {},
@@ -317,6 +319,14 @@ def _queues(connection: Connection) -> list[Queue]:
         )
         for row in rows
     ]
+
+
+def _design(row: _QueueRow, engine: str) -> Design:
+    """What it was recorded as; a preset of a user's own by what that file was, too."""
+    options: Any = _document(row.options)
+    sha256 = options.get("sha256", "") if isinstance(options, dict) else ""
+    by = f"{row.installed_from} (login {row.installed_by})"
+    return recorded(row.design, engine, sha256=str(sha256), by=by)
 
 
 def _document(value: Any) -> dict[str, str]:
@@ -419,8 +429,11 @@ def require_known(queue: Queue) -> None:
     if queue.not_known:
         raise RefusedError(
             f"The queue {queue.name!r} cannot be used: {queue.not_known}.",
-            why="A console of another version added it to this database's catalog.",
-            next_step="Use that version. status and doctor list it; forget drops an adopted one.",
+            why=""
+            if queue.design.unknown
+            else "A console of another version added it to this database's catalog.",
+            next_step=queue.design.unknown_next
+            or "Use that version. status and doctor list it; forget drops an adopted one.",
         )
 
 

@@ -136,8 +136,40 @@ class _File:
     head: str
 
 
+_GIVEN: dict[tuple[str, str], _File] = {}
+"""Files that are not shipped: presets of this user."""
+UNTRUSTED = re.compile(r"/\* dbq untrusted (?P<preset>[a-z0-9_-]+) \*/ ?")
+"""What stands before each text of a preset that its user has not trusted. It is sent with it, so
+that `Database` sees, whatever put the statement together, that a stranger wrote a part of it."""
+
+
+def give(
+    engine: str, presets: Mapping[str, Mapping[str, str]], *, like: str, untrusted: Sequence[str]
+) -> None:
+    """What presets of this user define, in place of those that were given before."""
+    before = [place for place in _GIVEN if place[0] == engine]
+    if not before and not presets:
+        return
+    for place in before:
+        del _GIVEN[place]
+    for name, definitions in presets.items():
+        mark = f"/* dbq untrusted {name} */ " if name in untrusted else ""
+        # What is no text of the file's own quotes a column of it, and nothing else.
+        texts = {
+            key: text if key in _OF_COLUMNS else mark + text for key, text in definitions.items()
+        }
+        _GIVEN[engine, name] = _File({}, texts, like, "")
+    for cached in (_file, _line, _defined, _chosen):
+        cached.cache_clear()
+
+
+_OF_COLUMNS = ("part", "queue_column")
+
+
 @cache
 def _file(engine: str, file: str) -> _File:
+    if given := _GIVEN.get((engine, file)):
+        return given
     path = queries_folder() / engine / f"{file}.sql"
     if not path.is_file():
         raise KeyError(f"{engine}/{file}.sql")
@@ -223,7 +255,8 @@ def _can_be(found: Statement, line: tuple[str, ...]) -> bool:
 def _line(engine: str, file: str) -> tuple[str, ...]:
     """The file, the one that it is like, the one that this is like; none of a design of a later
     console, which this one has no file of."""
-    if not (queries_folder() / engine / f"{file}.sql").is_file():
+    there = (queries_folder() / engine / f"{file}.sql").is_file() or (engine, file) in _GIVEN
+    if not there:
         return ()
     like = _file(engine, file).like
     return (file, *_line(engine, like)) if like else (file,)
@@ -517,7 +550,7 @@ def _fill(found: Statement, dialect: Dialect, scope: Scope, *, for_text: bool) -
 
     def replace(match: re.Match[str]) -> str:
         if match["comment"] is not None:
-            return "" if for_text else match[0]
+            return match[0] if not for_text or UNTRUSTED.match(match[0]) else ""
         replaced = identifier(match) if match["identifier"] is not None else literal(match[0])
         return replaced.replace(":", "\\:") if for_text else replaced
 

@@ -15,10 +15,14 @@ from functools import cache
 from sqlfluff.core import FluffConfig, Linter
 
 from console import sql
+from console.actions.libraries import LibraryTable, queue_of
 from console.catalog import Queue, installed_queue
 from console.designs import Design, designs_on
+from console.designs.libraries import design_of
+from console.designs.own_file import parse
 from console.doctor.claims import IN_HAND, scope_of
 from console.engines import PRODUCTS, Product
+from tests.cli.own_presets import PRESET
 from tests.moves import moves
 from tests.pipeline.statements import asked as piped
 from tests.sample_statements import BIND, of_libraries, samples
@@ -76,6 +80,7 @@ def texts(product: Product) -> Iterator[tuple[str, str]]:
     for file in ("server", "activity", "maintenance", "sessions", "upgrade"):
         yield from _file(product, queue, file, done)
     yield from _libraries(product)
+    yield from _own_presets(product)
     yield from _looks(product)
     yield from _moves(product)
     yield from _doctors(product)
@@ -93,6 +98,25 @@ def _libraries(product: Product) -> Iterator[tuple[str, str]]:
             yield f"{product.name}/{queue.design.name}.sql {statement.name}", BIND.sub("1", text)
         for where, text in samples(product, queue).items():
             yield f"{product.name}/{queue.design.name}.sql messages {where}", text
+
+
+def _own_presets(product: Product) -> Iterator[tuple[str, str]]:
+    """What is asked of tables by a preset of a user's own."""
+    file = parse(PRESET)
+    if product.name != file.engine:
+        return
+    sql.give(product.name, {"crate": file.definitions()}, like="own", untrusted=())
+    design = design_of(product.name, "crate", {**_NO_WORDS, **file.head}, (), file.written)
+    queue = queue_of(design, LibraryTable("s", "crates", "beside it", None), "t", "its's")
+    for statement in sql.statements(product.name, "own").values():
+        for verb in file.sets if statement.name == "make_ready" else ("",):
+            scope = queue.scope(product)
+            scope = replace(scope, options={**scope.options, "verb": verb})
+            text = sql.script(f"crate.{statement.name}", product.dialect, scope).strip()
+            yield f"{product.name}/own.sql {statement.name} {verb}", BIND.sub("1", text)
+
+
+_NO_WORDS = dict.fromkeys(("summary", "advice", "columns"), "")
 
 
 def _pipeline(product: Product) -> Iterator[tuple[str, str]]:

@@ -15,7 +15,7 @@ from console.actions.install import prepare_catalog, record, require_schema
 from console.catalog import Column, Kind, Queue, require_known
 from console.designs import Design
 from console.engines import Database, Product, product_of
-from console.errors import ConsoleError, UsageError
+from console.errors import ConsoleError, RefusedError, UsageError
 from console.monitor.message import Masks, Message
 from console.monitor.messages import read_page
 from console.monitor.sample import take_sample
@@ -258,6 +258,13 @@ def adopt_library(
     """
     product = database.product
     libraries.preset(of.name, product.name)
+    if not of.trusted:
+        raise RefusedError(
+            f"Nothing is adopted by the preset {of.name!r}.",
+            why=f"It is a file of this user's that is not trusted as it is now: {of.file}",
+            next_step="Read it and check it, then: dbq-console preset trust "
+            + shlex.quote(of.file),
+        )
     for text in (name, part, schema, table):
         if text or text is name:
             _check_name(product, text or "")
@@ -268,6 +275,7 @@ def adopt_library(
         found = libraries.choose(connection, of, schema=schema, table=table, part=part)
         queue = libraries.candidate(connection, of, found, name, part)
     detail = f"preset {of.name}" + (f", only {queue.part}" if queue.part else "")
+    detail += f", SHA-256 {of.sha256}" if of.sha256 else ""
     with audit.recorded(database, doing, audit.Subject.of(database, queue, "adopt", detail)) as act:
         prepare_catalog(act.connection)
         _require_new(act.connection, queue)

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from console import catalog, sql
+from console.actions import own_fragments
 from console.catalog import Kind, Queue
-from console.designs import LIBRARIES, Design
+from console.designs import Design, own
+from console.designs import presets as every_preset
 from console.engines import Database
 from console.errors import ConsoleError, UsageError
 
@@ -69,6 +71,8 @@ class DiscoveredTable:
             "schema": self.table.schema,
             "table": self.table.table,
             "queues": list(self.queues),
+            "file": self.of.file or None,
+            "trusted": self.of.trusted,
             "adopted": [
                 {"queue": queue.name, "only": queue.part or None} for queue in self.adopted
             ],
@@ -88,16 +92,18 @@ def _command(found: DiscoveredTable, name: str, words: Sequence[str]) -> str:
 
 def presets(engine: str) -> dict[str, Design]:
     """Those that can be in databases of the engine."""
-    return {name: of for name, of in LIBRARIES.items() if engine in of.engines}
+    return {name: of for name, of in every_preset().items() if engine in of.engines}
 
 
 def preset(name: str, engine: str) -> Design:
     """The library of that name, which the engine must have; else UsageError."""
-    of = LIBRARIES.get(name)
+    known = every_preset()
+    of = known.get(name)
     if of is None:
-        raise UsageError(
-            f"There is no preset {name!r}.", next_step=f"Presets: {', '.join(LIBRARIES)}."
-        )
+        mine = own.of_name(name)
+        if mine is not None:
+            mine.require()
+        raise UsageError(f"There is no preset {name!r}.", next_step=f"Presets: {', '.join(known)}.")
     if engine not in of.engines:
         raise UsageError(
             f"There is no preset {name!r} for {engine}.",
@@ -162,6 +168,7 @@ def _names(database: Database, of: Design, table: LibraryTable) -> tuple[str, ..
 def queue_of(of: Design, table: LibraryTable, name: str, part: str) -> Queue:
     """The queue that it would be, with all roles that the library has in its newest version."""
     options = {"table": table.table, "beside": table.beside or "", "only": part}
+    options["sha256"] = of.sha256
     given = {option: value for option, value in options.items() if value}
     return Queue(table.schema, name, of, given, dict(of.roles), kind=Kind.ADOPTED)
 
@@ -182,7 +189,29 @@ def candidate(
         )
     whole = queue_of(of, table, name, table.queue or part)
     roles = {role: column for role, column in of.roles.items() if column in there}
-    return Queue(whole.schema, name, of, whole.options, roles, kind=Kind.ADOPTED)
+    queue = Queue(whole.schema, name, of, whole.options, roles, kind=Kind.ADOPTED)
+    if of.file and (mine := own.of_name(of.name)) and mine.parsed:
+        own_fragments.require(connection, queue, mine.parsed)
+    return queue
+
+
+@dataclass(frozen=True)
+class _Near:
+    schema: str
+    table: str
+    lacking: list[str]
+
+
+def _nearest(connection: Connection, of: Design) -> str:
+    """Which tables are most like those that a preset looks for, and what each lacks, in words."""
+    columns = of.found_by["columns"]
+    found = sql.rows(connection, _Near, f"{of.name}.nearest", columns=columns)
+    told = (
+        f"{one.schema}.{one.table} "
+        + (f"lacks {', '.join(one.lacking)}" if one.lacking else "has them, by another name")
+        for one in found
+    )
+    return "".join(f"\n{line}" for line in told)
 
 
 def choose(
@@ -216,6 +245,7 @@ def choose(
     raise UsageError(
         f"There is no {what}{where} that this login may read.",
         why=f"The search was for the columns that {of.library} has."
-        + (f" Found: {met}." if met else ""),
+        + (f" Found: {met}." if met else "")
+        + (_nearest(connection, of) if of.file and not every else ""),
         next_step="See what is there with: dbq-console discover",
     )

@@ -355,7 +355,7 @@ class RowMover:
     def __init__(self, source: MessageSource, *, detail: str = "", **conditions: str) -> None:
         """`conditions` are what the statement's `-- when` asks for besides queue and storage."""
         self._source = source
-        self._conditions = conditions
+        self._conditions = {"verb": self.verb, **conditions}
         self.detail = ", ".join(filter(None, (source.queue.whose.removeprefix(", "), detail)))
         self.states = tuple(state for state in self.states if state in source.queue.states)
         self.allowed = tuple(state for state in self.allowed if state in source.queue.states)

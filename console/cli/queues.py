@@ -1,5 +1,6 @@
 """Verbs on queues as a whole: install, uninstall, discover, adopt, forget."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -84,7 +85,8 @@ def discover(call: Call, *, adopt: bool, dry_run: bool, yes: str | None) -> None
 
     By their own tables and columns, in every schema and under every prefix: pgqueuer,
     procrastinate, pgmq, graphile-worker, pg-boss, Oban, River, Solid Queue, Hangfire,
-    Delayed::Job, Laravel, Symfony Messenger (PostgreSQL only). Other tables: adopt --design, --map.
+    Delayed::Job, Laravel, Symfony Messenger (PostgreSQL only), and presets of your own (help
+    presets). Other tables: adopt --design, --map.
 
     With --adopt and --yes each table that no queue is adopted of becomes one, with all that its
     library keeps in it; without --yes it is only said which.
@@ -120,8 +122,10 @@ def _adopt_all(
     dry_run: bool,
     yes: str | None,
 ) -> None:
-    wanted = [one for one in found if not one.adopted]
+    left = [one for one in found if not one.adopted]
+    wanted = [one for one in left if one.of.trusted]
     plan = [f"{one.of.library}: adopt {one.key[0]}.{one.key[1]} as {one.name}" for one in wanted]
+    plan += [f"{one.of.library}: {_NOT_TRUSTED} {one.of.file}" for one in left if one not in wanted]
     plan = [plain(line) for line in plan] or ["Every table that was found is adopted already."]
     if not wanted or dry_run or yes is None:
         call.planned({**data, "adopts": [one.name for one in wanted]}, plan)
@@ -144,6 +148,9 @@ def _adopt_all(
     call.answer({**data, "adopted": [named(queue) for queue in done]}, lines)
 
 
+_NOT_TRUSTED = "not adopted, for its preset is not trusted:"
+
+
 def _told(found: libraries.DiscoveredTable) -> list[str]:
     """One table of a library, in words; names are those of the library's callers."""
     several = found.table.queue is None
@@ -154,7 +161,11 @@ def _told(found: libraries.DiscoveredTable) -> list[str]:
         f"  adopted as {queue.label}" + (f", only {queue.part}" if queue.part and several else "")
         for queue in found.adopted
     ]
-    return [plain(line) for line in [*lines, *(f"  {command}" for command in found.commands)]]
+    lines += [f"  {command}" for command in found.commands]
+    if not found.of.trusted:
+        file = shlex.quote(found.of.file)
+        lines.append(f"  its preset is not trusted yet: dbq-console preset trust {file}")
+    return [plain(line) for line in lines]
 
 
 @click.command()

@@ -211,7 +211,8 @@ def _moved(
         for storage in _storages(source.queue, mover.states):
             hold = scope(source, storage, lock="yes", hashed="no")
             yield from _one(source, "hold", hold)
-            yield from _one(source, mover.statement, scope(source, storage, to_back="no"))
+            acting = scope(source, storage, to_back="no", verb=mover.verb)
+            yield from _one(source, mover.statement, acting)
 
     return shown
 

@@ -99,6 +99,7 @@ _OF_MODULES = {
         "pipeline": "Jobs on archives and history with Spark; they need the extra [pipeline] and "
         "a Java."
     },
+    "presets": {"preset": "Presets of libraries, and your own: list, show, check, trust."},
     "queues": {
         "install": "Install a queue of DESIGN named NAME, in one transaction.",
         "discover": "Find the queues that other libraries keep in this database, and how each is "

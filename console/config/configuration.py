@@ -15,8 +15,8 @@ from console.config.urls import ConnectionUrl
 from console.errors import UsageError
 from console.monitor.filters import Saved
 from console.rights import Rights
+from console.state import configuration_folder
 
-_FILE = Path("dbq-console") / "config.toml"
 _EXAMPLE_URL = "postgresql+psycopg://user@host:5432/database"
 
 
@@ -226,13 +226,8 @@ def place(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Where the configuration file is: DBQ_CONFIG, else by the XDG rule."""
     if given := environment.get("DBQ_CONFIG"):
         return Path(given)
-    base = Path(environment.get("XDG_CONFIG_HOME", ""))
-    if not base.is_absolute():  # then it is to be ignored, says the rule
-        try:
-            base = Path(environment.get("HOME") or Path.home()) / ".config"
-        except RuntimeError:  # a user without a home, as in some containers
-            return None
-    return base / _FILE
+    folder = configuration_folder(environment)
+    return None if folder is None else folder / "config.toml"
 
 
 def _text(path: Path, *, must_exist: bool) -> str | None:

@@ -1,6 +1,6 @@
 """The designs of queues in tables. To add one: its value here, its SQL in `queries/<engine>/`."""
 
-from console.designs import libraries, shipped
+from console.designs import libraries, own, shipped
 from console.designs.model import Design, Flow, Option, Order
 from console.errors import UsageError
 
@@ -13,6 +13,7 @@ __all__ = [
     "Order",
     "design",
     "designs_on",
+    "presets",
     "recorded",
 ]
 
@@ -58,10 +59,20 @@ def design(name: str, engine: str | None = None) -> Design:
     return found
 
 
-def recorded(name: str, engine: str | None = None) -> Design:
+def presets() -> dict[str, Design]:
+    """What `adopt --preset` takes: those that are shipped, then this user's own."""
+    return LIBRARIES | own.usable()
+
+
+def recorded(name: str, engine: str | None = None, *, sha256: str = "", by: str = "") -> Design:
     """The design under which a queue stands in the catalog: one of ours, a library's, or one that
-    this version does not know, with every state and no verb."""
-    found = LIBRARIES.get(name) or DESIGNS.get(name)
+    is not known, with every state and no verb: this version does not have it; or it was adopted
+    with a preset of `by`, a file of that SHA-256, and this user has not the same."""
+    why, next_step = "", ""
+    if sha256:
+        found, why, next_step = _own(name, sha256, by)
+    else:
+        found = LIBRARIES.get(name) or DESIGNS.get(name)
     if found is not None and (engine is None or engine in found.engines):
         return found
     return Design(
@@ -76,4 +87,29 @@ def recorded(name: str, engine: str | None = None) -> Design:
         verbs=(),
         flow=Flow.NUMBERS,  # so that no figure of any design is taken for one that it lacks
         known=False,
+        unknown=why,
+        unknown_next=next_step,
+    )
+
+
+def _own(name: str, sha256: str, by: str) -> tuple[Design | None, str, str]:
+    """The preset, or why there is none of these rules, and what to do."""
+    mine = own.of_name(name)
+    theirs = f"{by} adopted it by a file with SHA-256 {sha256[:12]}"
+    if mine is None:
+        return (
+            None,
+            f"preset {name} is not here: {theirs}: get that file",
+            f"Get {name}.sql from there, put it among your presets (dbq-console preset list), and "
+            "read it before you trust it: dbq-console preset trust FILE",
+        )
+    if mine.design is not None and mine.sha256 == sha256:
+        return mine.design, "", ""
+    if mine.design is None:
+        return None, f"preset {name}: {mine.problem}", f"Then look at it: {theirs}."
+    return (
+        None,
+        f"preset {name} differs: {theirs}, yours has {mine.sha256[:12]}: get that file, or "
+        "forget the queue and adopt it by yours",
+        f"Yours is {mine.path}. Agree on one of the two: all read a queue by the same.",
     )

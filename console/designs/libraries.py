@@ -7,7 +7,7 @@ has no rule for is refused.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Mapping
 from importlib.resources.abc import Traversable
 
 from console import sql
@@ -48,8 +48,18 @@ def _is_preset(path: Traversable) -> bool:
 
 
 def _design(engine: str, name: str) -> Design:
-    head = dict(_fields(sql.head(engine, name), f"{engine}/{name}.sql"))
-    own, defined = sql.statements(engine, name), sql.definitions(engine, name)
+    head = fields(sql.head(engine, name), _NEEDED, _KEYS)
+    if isinstance(head, str):
+        raise ValueError(f"{engine}/{name}.sql: {head} (see preset.sql)")  # noqa: TRY004
+    return design_of(
+        engine, name, head, sql.statements(engine, name), sql.definitions(engine, name)
+    )
+
+
+def design_of(
+    engine: str, name: str, head: Mapping[str, str], own: Container[str], defined: Container[str]
+) -> Design:
+    """What a preset's head says, with the names of its own statements and definitions."""
     archives = "archived_messages" in own
     states = {state for state in _STATES if f"is_{state}" in defined}
     owned = f"{name} owns the table: only it adds and deletes rows there"
@@ -88,12 +98,19 @@ def _design(engine: str, name: str) -> Design:
     )
 
 
-def _fields(head: str, file: str) -> Iterator[tuple[str, str]]:
-    """The keys of a head, up to its remarks. ValueError where it is not one."""
-    lines = head.partition("\n--\n")[0].replace("\n--   ", " ").split("\n")
-    found = [field for line in lines if (field := _FIELD.match(line))]
-    keys = [field["key"] for field in found]
-    strange = [key for key in keys if key not in _KEYS and not key.startswith("no ")]
-    if len(found) != len(lines) or strange or not set(keys) >= _NEEDED:
-        raise ValueError(f"{file}: its head is not that of a preset (see preset.sql): {strange}")
-    yield from ((field["key"], field["text"]) for field in found)
+def fields(head: str, needed: set[str], keys: set[str]) -> dict[str, str] | str:
+    """The keys of a head, up to its remarks; or why it is none of a preset."""
+    lines = head.rstrip("\n").partition("\n--\n")[0].replace("\n--   ", " ").split("\n")
+    found: dict[str, str] = {}
+    for line in lines:
+        field = _FIELD.match(line)
+        if field is None:
+            return f"its head has a line that is not `-- key: text`: {line!r}"
+        key = field["key"]
+        if key in found:
+            return f"its head says {key!r} twice"
+        if key not in keys and not key.startswith("no "):
+            return f"its head has no key {key!r}; it can have: {', '.join(sorted(keys))}, no VERB"
+        found[key] = field["text"]
+    missing = sorted(needed - found.keys())
+    return f"its head lacks: {', '.join(missing)}" if missing else found

@@ -194,6 +194,16 @@ class Design:
     """A claim ends by itself at a time that its row tells: none is ever stuck."""
     known: bool = True
     """False: a catalog names it, and this version has nothing of it but the name."""
+    unknown: str = ""
+    """Then: why, in words; empty: this version does not have it."""
+    unknown_next: str = ""
+    """And what to do about it."""
+    file: str = ""
+    """Of a preset of this user: where it was read."""
+    sha256: str = ""
+    """What that file is, which the catalog keeps with a queue that was adopted by it."""
+    trusted: bool = True
+    """False: its user has not trusted that file, so what it says is only looked at (`Database`)."""
 
     @property
     def shape(self) -> str:

@@ -235,6 +235,9 @@ def _with_command(queue: Queue, finding: Finding) -> Finding:
     """What only the doctor repairs, it repairs on the command line too."""
     if finding.repair is None:
         return finding
+    if not queue.design.trusted:
+        why = "nothing repairs a queue whose preset is not trusted (dbq-console preset list)"
+        return replace(finding, repair=None, judgement=why)
     of = ("--subscriber", finding.subscriber) if finding.subscriber else ()
     fix = command(queue, "doctor", "--fix", "--code", finding.code.name, *of)
     return replace(finding, command=finding.repair.command or fix)

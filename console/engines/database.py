@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from console import sql
 from console.engines.product import Capabilities, Product, Timeouts
 from console.errors import ConnectionFailedError, InDoubtError, RefusedError, TransientError
 
@@ -184,6 +185,21 @@ def _dated_when_made(_raw: object, record: Any) -> None:
     record.starttime = time.time()
 
 
+@dataclass(frozen=True)
+class _Reader:
+    """Whether this login may take the role that only looks, and whether it may do more itself."""
+
+    takes_role: bool
+    may_more: bool
+
+
+def _become_oneself(connection: Connection, cursor: Any, statement: str, *_context: object) -> None:
+    """After a preset that is not trusted. Where it failed, the end of the transaction does it."""
+    if sql.UNTRUSTED.search(statement):
+        with cursor.connection.cursor() as other:
+            other.execute(sql.script("own.be_oneself", connection.dialect))
+
+
 class Session:
     """A connection held by one thread."""
 
@@ -265,6 +281,7 @@ class Database:
         self.read_only = read_only
         self._application_name = application_name
         self._complete = complete
+        self._reader: _Reader | None = None
 
     @cached_property
     def _engine(self) -> Engine:
@@ -275,7 +292,37 @@ class Database:
             self.complete_url(), self.timeouts, self._application_name
         )
         event.listen(engine, "connect", _dated_when_made)
+        event.listen(engine, "before_cursor_execute", self._become_reader)
+        event.listen(engine, "after_cursor_execute", _become_oneself)
         return engine
+
+    def _become_reader(
+        self, connection: Connection, cursor: Any, statement: str, *_context: object
+    ) -> None:
+        """What a preset says that its user has not trusted is run in read-only transactions, by a
+        role that can do nothing else. RefusedError where there is no such role, or transaction."""
+        stranger = sql.UNTRUSTED.search(statement)
+        if stranger is None:
+            return
+        preset = stranger["preset"]
+        options, wanted = connection.get_execution_options(), self.product.read_only_options
+        if not wanted or any(options.get(name) != value for name, value in wanted.items()):
+            raise RefusedError(
+                f"The preset {preset!r} is not trusted: nothing is done by it.",
+                why="Its user has not vouched for the file that it is now.",
+                next_step="Read it, then: dbq-console preset trust FILE (dbq-console preset list)",
+            )
+        if self._reader is None:
+            self._reader = sql.row(connection, _Reader, "own.reader")
+        if self._reader.takes_role:
+            cursor.execute(sql.script("own.be_reader", connection.dialect))
+        elif self._reader.may_more:
+            raise RefusedError(
+                f"The preset {preset!r} is not trusted: by it the role dbq_reader looks, no other.",
+                why="This login may do more than look, and there is no such role that it may take.",
+                next_step="Make the roles (dbq-console roles), use a login that only looks, or "
+                "read the file and trust it: dbq-console preset trust FILE",
+            )
 
     def complete_url(self) -> URL:
         """The URL with its secrets: for drivers of other processes, never to be shown or kept."""

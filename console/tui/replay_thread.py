@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from console.catalog import Queue
-from console.designs import DESIGNS, LIBRARIES
+from console.designs import DESIGNS, presets
 from console.doctor.finding import Code, Diagnosis, Finding
 from console.errors import ConsoleError
 from console.monitor.limits import Severity
@@ -137,7 +137,7 @@ class ConnectionRecording:
             if row["code"]
         )
         name = self._designs.get(pair, "")
-        design = LIBRARIES.get(name) or DESIGNS.get(name) or DESIGNS["fifo"]
+        design = presets().get(name) or DESIGNS.get(name) or DESIGNS["fifo"]
         unseen = rows[0]["verdict"] == "unknown"
         why = ("not everything was examined then",) if unseen else ()
         return Diagnosis(Queue(*pair, design, {}, {}), findings, why)

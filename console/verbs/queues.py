@@ -244,7 +244,8 @@ ADOPT = Verb(
 
     With --preset, what a library keeps, under the NAME that it shall have here: everything in the
     library's table, or one --queue of it (pgqueuer: an entrypoint; graphile-worker: a task; pgmq:
-    a queue, NAME unless given). See what is there with `discover`.
+    a queue, NAME unless given). See what is there with `discover`; a preset of your own must be
+    trusted (`preset trust`).
 
     \b
     Examples:

@@ -255,6 +255,9 @@ class Verb:
                 f"{self.name} needs the right {wanted.word}.",
                 why=f"This connection has {target.rights.word}.",
             )
+        queue = target.queue
+        if not queue.design.trusted and (why := self.unavailable(queue)):
+            raise RefusedError(f"{self.name} is not for the queue {queue.name!r}.", why=f"{why}.")
         made = self.make_plan(target, values, on_count)
         if self.name in decisions.PROTECTED_FROM and (protection := target.protection):
             return replace(

@@ -17,6 +17,7 @@ from sqlalchemy import make_url
 
 from console.cli import main
 from console.cli.verbs import DeferredVerb, cli
+from console.designs.own import forget_read
 from tests.servers import PATIENCE_SECONDS, value, wait_until
 from tests.warm import Forked
 
@@ -64,6 +65,7 @@ def call(
         mock.patch.multiple(sys, stdout=out, stderr=err),
         mock.patch.dict(os.environ, surroundings, clear=True),
     ):
+        forget_read()  # a call is a process, which reads this user's presets once
         try:
             main()
         except SystemExit as end:

@@ -19,7 +19,7 @@ DOCUMENTS = (
 )
 TOPICS = {
     *("bench", "configuration", "connections", "consumers", "designs", "doctor", "foreign-queues"),
-    *("history", "metrics", "notifications", "pipeline", "safety"),
+    *("history", "metrics", "notifications", "pipeline", "presets", "safety"),
 }
 WORDS = 8
 """A sentence of fewer may stand in two places."""

@@ -11,7 +11,7 @@ from console.actions import adopt
 from console.actions.adopt import CandidateTable, Preview
 from console.actions.libraries import DiscoveredTable
 from console.catalog import Column
-from console.designs import DESIGNS, LIBRARIES, Design
+from console.designs import DESIGNS, Design, presets
 from console.monitor.filters import line_of, words_of
 from console.monitor.message import Message
 from console.tui.text import Paragraph, figure, plain, said, shorten, tone
@@ -104,7 +104,7 @@ class AdoptForm(Form):
     def design(self) -> Design:
         """The design that is chosen; or the library, whose preset is."""
         name = self["design"].value
-        return LIBRARIES.get(name) or DESIGNS[name]
+        return presets().get(name) or DESIGNS[name]
 
     @property
     def called(self) -> str:

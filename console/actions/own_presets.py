@@ -1,0 +1,173 @@
+"""A preset held against the tables of a database: what `preset check` tells. Nothing is changed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from console import sql
+from console.actions import libraries, own_fragments
+from console.actions.own_fragments import Fragment, StatesRow
+from console.actions.rows import Storage, scope
+from console.catalog import Queue
+from console.designs.own import OwnPreset
+from console.designs.own_file import STATES, OwnFile
+from console.engines import Database
+from console.errors import TooSlowError, UsageError
+from console.formats import numbered
+from console.monitor.sample_queries import be_careful
+from console.monitor.scan_query import MessageSource
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+MOST_ROWS = 1_000_000
+"""So many rows are counted by their states."""
+SECONDS = 30.0
+"""How long that may take; and each look for the rows of one state, a sixth of it."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """About how large the table is. None: nothing tells it."""
+
+    rows: int | None
+    pages: int | None
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a sample reads for one figure, at the depth that the table has."""
+
+    figure: str
+    scan: str
+    """How, in the server's words: `Index Scan using jobs_state`, `Seq Scan`."""
+    pages: int | None
+    rows: int | None
+    """That it found, of at most 10,001. None, like the pages: it took too long."""
+
+    @property
+    def words(self) -> str:
+        if self.pages is None:
+            return f"{self.figure}: {self.scan}: it took too long, the figure will be ?"
+        return (
+            f"{self.figure}: {self.scan}, {numbered(self.pages, 'page')} for "
+            f"{numbered(self.rows or 0, 'row')}"
+        )
+
+
+@dataclass(frozen=True)
+class Check:
+    """What was found of a preset on one table."""
+
+    queue: Queue
+    size: Size
+    fragments: tuple[Fragment, ...]
+    states: tuple[StatesRow, ...] | None
+    """None: they were not counted."""
+    costs: tuple[Cost, ...]
+    sent: dict[str, str]
+    """Verb -> what it runs on each batch."""
+    problems: tuple[str, ...]
+    """What has to be corrected."""
+
+    @property
+    def looked(self) -> int:
+        """Rows that were counted."""
+        return sum(one.rows for one in self.states or ())
+
+    @property
+    def as_json(self) -> dict[str, object]:
+        """Keys as they are documented."""
+        met = self.states or ()
+        return {
+            "schema": self.queue.schema,
+            "table": self.queue.table,
+            "rows_estimated": self.size.rows,
+            "pages": self.size.pages,
+            "fragments": [asdict(one) for one in self.fragments],
+            "states": None
+            if self.states is None
+            else {
+                "looked_at": self.looked,
+                "in_one": {o.states: o.rows for o in met if o.states and not o.several},
+                "in_several": [asdict(one) for one in met if one.several],
+                "in_none": [asdict(one) for one in met if not one.states],
+            },
+            "cost": [asdict(one) for one in self.costs],
+            "sql": self.sent,
+            "problems": list(self.problems),
+        }
+
+
+def check(
+    database: Database, preset: OwnPreset, *, schema: str | None = None, table: str | None = None
+) -> Check:
+    """Hold the preset against its table. Waits. UsageError where there is none, or several."""
+    of, file = preset.require(), preset.parsed
+    assert file is not None  # noqa: S101  # a file that has a design was parsed
+    if database.product.name not in of.engines:
+        raise UsageError(
+            f"The preset {of.name!r} is not for {database.product.title}.",
+            why=f"It says `engine: {of.engines[0]}`.",
+        )
+    doing = f"check the preset {of.name!r}"
+    with database.transaction(doing, read_only=True) as connection:
+        found = libraries.choose(connection, of, schema=schema, table=table)
+        queue = libraries.queue_of(of, found, found.table, "")
+        size = sql.row(connection, Size, f"{of.name}.size", queue.scope(connection))
+        looked = tuple(own_fragments.fragments(connection, queue, file))
+        problems = [f"{one.name}: {one.problem}" for one in looked if one.problem]
+        sent = {} if problems else _sent(connection, queue, file)
+    if problems:
+        return Check(queue, size, looked, None, (), sent, tuple(problems))
+    states: tuple[StatesRow, ...] | None = None
+    try:
+        with database.transaction(doing, read_only=True) as connection:
+            be_careful(connection, database, SECONDS)
+            states = tuple(own_fragments.states_met(connection, queue, MOST_ROWS))
+        problems = [own_fragments.overlap(one) for one in states if one.several]
+    except TooSlowError as error:
+        problems = [f"its states could not be counted: {error.why}"]
+    costs = tuple(
+        _cost(database, queue, state, doing) for state in STATES if f"is_{state}" in file.written
+    )
+    return Check(queue, size, looked, states, costs, sent, tuple(problems))
+
+
+def _sent(connection: Connection, queue: Queue, file: OwnFile) -> dict[str, str]:
+    source = MessageSource.of(connection, queue)
+    found = {}
+    for verb in file.sets:
+        within = scope(source, Storage.TABLE, verb=verb)
+        text = sql.script(source.own("make_ready"), connection.dialect, within)
+        found[verb] = sql.UNTRUSTED.sub("", text).strip()
+    return found
+
+
+def _cost(database: Database, queue: Queue, state: str, doing: str) -> Cost:
+    """As the sampler's statement reads: by an index wherever there is one."""
+    plan: list[Any] = []
+    try:
+        with database.transaction(doing, read_only=True) as connection:
+            be_careful(connection, database, SECONDS / 6)
+            asked = own_fragments.asked(connection, queue, "planned", f"is_{state}")
+            plan = sql.value(connection, list, *asked)
+            asked = own_fragments.asked(connection, queue, "read_for", f"is_{state}")
+            run = sql.value(connection, list, *asked)
+    except TooSlowError:
+        return Cost(state, _scan(plan, queue), None, None)
+    top = run[0]["Plan"]
+    pages = top["Shared Hit Blocks"] + top["Shared Read Blocks"]
+    return Cost(state, _scan(run, queue), pages, int(top["Actual Rows"]))
+
+
+def _scan(plan: list[Any], queue: Queue) -> str:
+    """How the table is read: the innermost of that."""
+    words = "no plan"
+    for node in own_fragments.nodes(plan):
+        if index := node.get("Index Name"):
+            words = f"{node['Node Type']} using {index}"
+        elif node.get("Relation Name") == queue.table:
+            words = str(node["Node Type"])
+    return words

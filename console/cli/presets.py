@@ -1,0 +1,265 @@
+"""The verbs of `preset`: which there are, what one says, whether it holds of a table, and trust."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import click
+
+from console import sql
+from console.actions.own_presets import Check, check
+from console.cli.context import Call, Rights, verb_options
+from console.designs import LIBRARIES, Design, own, presets
+from console.designs.own import OwnPreset
+from console.designs.own_file import SETS
+from console.errors import UsageError
+from console.formats import numbered
+
+_DESCRIPTION = ("summary", "advice")
+
+
+@click.group()
+def preset() -> None:
+    """Presets of libraries, and your own: list, show, check, trust.
+
+    A preset says how a library keeps its queues: which table, what its columns mean, which rows are
+    ready. Those of twelve libraries are shipped; one of your own is a file (dbq-console help
+    presets).
+
+    \b
+    Examples:
+      dbq-console preset list
+      dbq-console preset show river
+      dbq-console preset check ~/.config/dbq-console/presets/parcel.sql --url URL
+      dbq-console preset trust ~/.config/dbq-console/presets/parcel.sql
+    """
+
+
+@preset.command("list")
+@verb_options
+def list_(call: Call) -> None:
+    """List the presets: those that are shipped, and your own files, trusted or not.
+
+    \b
+    Examples:
+      dbq-console preset list
+      dbq-console preset list --json
+    """
+    shipped = [
+        {"preset": of.name, "library": of.library, "engines": list(of.engines)}
+        for of in LIBRARIES.values()
+    ]
+    mine = [_own_json(one) for one in own.every()]
+    where = [str(folder) for folder in own.folders()]
+    lines = [f"{of.name:<18}{of.library}" for of in LIBRARIES.values()]
+    there = {True: "", False: " (not there)"}
+    lines += ["", *(f"your own, in {one}{there[one.is_dir()]}:" for one in own.folders())]
+    for one in own.every():
+        lines += [f"{one.name:<18}{_library(one)}  {one.path}", f"{'':<18}{_standing(one)}"]
+    if not own.every():
+        lines.append("none. How one is written: dbq-console help presets")
+    call.answer({"shipped": shipped, "own": mine, "folders": where}, lines)
+
+
+def _library(one: OwnPreset) -> str:
+    return "?" if one.design is None else one.design.library
+
+
+def _standing(one: OwnPreset) -> str:
+    if one.problem:
+        return f"cannot be used: {one.problem}"
+    if one.untrusted:
+        return f"{one.untrusted}: it is only looked at: {one.trust_command}"
+    return f"trusted, SHA-256 {one.sha256}"
+
+
+def _own_json(one: OwnPreset) -> dict[str, object]:
+    return {
+        "preset": one.name,
+        "library": None if one.design is None else one.design.library,
+        "engines": [] if one.design is None else list(one.design.engines),
+        "file": str(one.path),
+        "sha256": one.sha256 or None,
+        "problem": one.problem or None,
+        "trusted": one.design is not None and not one.untrusted,
+        "untrusted": one.untrusted or None,
+    }
+
+
+@preset.command()
+@click.argument("name", metavar="NAME|FILE")
+@verb_options
+def show(call: Call, name: str) -> None:
+    """Show what a preset says: how its tables are found, roles, states, verbs and refusals.
+
+    \b
+    Examples:
+      dbq-console preset show pg-boss
+      dbq-console preset show ~/.config/dbq-console/presets/parcel.sql
+    """
+    mine = _mine(name)
+    if mine is None:
+        of = LIBRARIES.get(name)
+        if of is None:
+            raise _no_preset(name)
+        written = dict(sql.definitions(of.engines[0], name))
+    else:
+        of, written = mine.meant or mine.require(), dict(mine.parsed.written if mine.parsed else {})
+    answer = {
+        "preset": of.name,
+        "library": of.library,
+        "engines": list(of.engines),
+        "summary": of.summary,
+        "found_by": dict(of.found_by),
+        "roles": dict(of.roles),
+        "states": list(of.states),
+        "verbs": list(of.verbs),
+        "refused": dict(of.refusals),
+        "definitions": written,
+        "own": None if mine is None else _own_json(mine),
+    }
+    call.answer(answer, list(_shown(of, mine, written)))
+
+
+def _shown(of: Design, mine: OwnPreset | None, written: Mapping[str, str]) -> Iterator[str]:
+    yield f"{of.name}: {of.library} ({', '.join(of.engines)})"
+    yield of.summary
+    if mine is not None:
+        yield f"file: {mine.path}"
+        yield f"SHA-256: {mine.sha256}"
+        yield _standing(mine)
+    found = of.found_by
+    yield f"table: {found['table']}" + (f" in {found['schema']}" if found["schema"] else "")
+    yield f"columns: {_words(found['columns'])}"
+    yield "roles: " + ", ".join(f"{role}={column}" for role, column in of.roles.items())
+    yield f"states: {', '.join(of.states)}"
+    yield f"verbs: {', '.join(of.verbs) or 'none'}"
+    for verb, why in of.refusals.items():
+        yield f"  no {verb}: {why}"
+    for name, text in written.items():
+        yield f"{name}:"
+        yield from (f"    {line}" for line in text.strip().split("\n") if line.strip())
+
+
+def _words(columns: object) -> str:
+    return " ".join(columns) if isinstance(columns, list) else ""
+
+
+def _mine(name: str) -> OwnPreset | None:
+    """The file of that path, or the one of that name among this user's own."""
+    if name in LIBRARIES:
+        return None
+    if "/" in name or name.endswith(".sql"):
+        return own.read(Path(name).expanduser())
+    return own.of_name(name)
+
+
+def _require_mine(name: str) -> OwnPreset:
+    found = _mine(name)
+    if found is None and name in LIBRARIES:
+        raise UsageError(
+            f"{name!r} is shipped with the console.", why="This is for files of your own."
+        )
+    if found is None:
+        raise _no_preset(name)
+    return found
+
+
+def _no_preset(name: str) -> UsageError:
+    return UsageError(
+        f"There is no preset {name!r}.", next_step=f"There are: {', '.join(presets())}."
+    )
+
+
+@preset.command("check")
+@click.argument("file", metavar="FILE|NAME")
+@click.option("--table", metavar="T", help="The table, where several have its columns.")
+@verb_options
+def check_(call: Call, file: str, table: str | None) -> None:
+    """Hold a preset of your own against the table that is there. It changes nothing.
+
+    Each of its expressions is read by the server's own parser: its columns, its type, that it
+    writes nothing. Then rows are counted that are in no state, or in two (of the first million);
+    what a sample reads of the table as deep as it is now; the SQL that requeue and release run.
+    A file that is not trusted is looked at by the role dbq_reader alone, unless the login may only
+    look (dbq-console roles makes it). Exit 1: something has to be corrected.
+
+    \b
+    Examples:
+      dbq-console preset check ~/.config/dbq-console/presets/parcel.sql --url URL
+      dbq-console preset check parcel --table parcel_jobs --json
+    """
+    mine = _require_mine(file)
+    mine.require()
+    database = call.database(Rights.READ_ONLY, "preset check")
+    found = check(database, mine, schema=call.schema, table=table)
+    answer = {**_own_json(mine), "connection": database.label, **found.as_json}
+    call.answer(answer, list(_checked(mine, found)))
+    if found.problems:
+        click.get_current_context().exit(1)
+
+
+def _checked(mine: OwnPreset, found: Check) -> Iterator[str]:
+    rows = "?" if found.size.rows is None else f"≈{found.size.rows:,}"
+    pages = "?" if found.size.pages is None else f"{found.size.pages:,}"
+    yield f"{mine.name} on {found.queue.schema}.{found.queue.table}: {rows} rows, {pages} pages"
+    yield _standing(mine)
+    for one in found.fragments:
+        yield f"  {'WRONG' if one.problem else 'ok':<6}{one.name}: {one.problem or one.type}"
+    if found.states is not None:
+        yield f"states of {numbered(found.looked, 'row')}:"
+        for met in found.states:
+            status = f" (status {met.status})" if met.status is not None else ""
+            where = "in no state" if not met.states else met.states.replace(" ", " and ")
+            tone = "WRONG" if met.several else "" if met.states else "note"
+            yield f"  {tone:<6}{where}{status}: {met.rows:,}, as the id {met.id}"
+    if found.costs:
+        yield "a sample reads, for each figure until 10,001 are met:"
+        yield from (f"  {one.words}" for one in found.costs)
+    for verb, text in found.sent.items():
+        yield f"{verb} runs on each batch:"
+        yield from (f"    {line}" for line in text.split("\n"))
+    for verb in SETS:
+        if verb not in found.sent and not found.problems and mine.meant is not None:
+            yield f"no {verb}: {mine.meant.refusals[verb]}"
+    yield (
+        f"To correct: {numbered(len(found.problems), 'thing')}." if found.problems else "It holds."
+    )
+
+
+@preset.command()
+@click.argument("file", metavar="FILE|NAME")
+@click.option("--revoke", is_flag=True, help="Trust it no longer.")
+@verb_options
+def trust(call: Call, file: str, revoke: bool) -> None:
+    """Vouch for a preset file as it is now, for yourself: its path and SHA-256 are written down.
+
+    Only then is anything done by it: adopted, requeued, released. Once it changes it is not trusted
+    any more. Read it first: requeue and release set its columns of your tables. Consoles that run
+    already know of it once they are begun anew.
+
+    \b
+    Examples:
+      dbq-console preset trust ~/.config/dbq-console/presets/parcel.sql
+      dbq-console preset trust parcel --revoke
+    """
+    mine = _require_mine(file)
+    if revoke:
+        own.distrust(mine.path)
+        call.answer(
+            {"file": str(mine.path), "trusted": False}, [f"{mine.path} is not trusted any more"]
+        )
+        return
+    mine.require()
+    own.trust(mine)
+    place = own.trusted_place()
+    lines = [f"trusted {mine.path}", f"SHA-256 {mine.sha256}", f"written to {place}"]
+    if mine.parsed is not None:
+        lines += [f"{verb} sets: {', '.join(sets)}" for verb, sets in mine.parsed.sets.items()]
+    if mine.path.parent not in [Path(folder).resolve() for folder in own.folders()]:
+        where = own.folders()[0] if own.folders() else "a folder that DBQ_PRESETS names"
+        lines.append(f"It is not among your presets: discover and adopt read those of {where}")
+    answer = {"file": str(mine.path), "trusted": True, "sha256": mine.sha256, "list": str(place)}
+    call.answer(answer, lines)
+
+
+COMMANDS = (preset,)

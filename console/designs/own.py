@@ -1,0 +1,327 @@
+"""Presets that this user has: files in `presets` beside the configuration, and in the folders that
+DBQ_PRESETS names. They are read once a process; `console.designs.own_file` says what they may hold.
+
+Nobody but its owner may write such a file. And a file cannot vouch for itself: what its user has
+trusted, by path and SHA-256, stands in a list of his own. By one that is not trusted, or has
+changed since, queues are only looked at, by a role that can no more (`console.engines.database`).
+"""
+
+import hashlib
+import os
+import re
+import shlex
+import stat
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+from console import sql
+from console.designs.libraries import design_of
+from console.designs.model import Design
+from console.designs.own_file import SETS, NotAPresetError, OwnFile, parse
+from console.engines import PRODUCTS
+from console.errors import RefusedError, UsageError
+from console.state import configuration_folder
+
+VARIABLE = "DBQ_PRESETS"
+_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+_TRUSTED = "trusted-presets"
+_LINE = re.compile(r"(?P<sha256>[0-9a-f]{64})  (?P<path>/.+)")
+_ACTING = ("reschedule", "complete", "fail", "pause", "resume")
+_NEW = "You have not trusted it"
+_CHANGED = "It has changed since you trusted it"
+
+
+@dataclass(frozen=True)
+class OwnPreset:
+    """One file."""
+
+    path: Path
+    name: str
+    sha256: str = ""
+    """Empty: it was not read."""
+    parsed: OwnFile | None = None
+    design: Design | None = None
+    meant: Design | None = None
+    """What it is once it is trusted."""
+    problem: str = ""
+    """Why it is no preset; empty: it is one."""
+    unsafe: bool = False
+    """That is, because others could have written it."""
+    untrusted: str = ""
+    """Why nothing is done by it; empty: its user has trusted it."""
+
+    @property
+    def trust_command(self) -> str:
+        """How its user vouches for it."""
+        return f"dbq-console preset trust {shlex.quote(str(self.path))}"
+
+    def require(self) -> Design:
+        """What it says. UsageError where it is none, RefusedError where others may write it."""
+        if self.design is None:
+            error = RefusedError if self.unsafe else UsageError
+            raise error(f"The preset {str(self.path)!r} cannot be used.", why=self.problem)
+        return self.design
+
+
+def folders(environment: Mapping[str, str] = os.environ) -> list[Path]:
+    """Where presets are looked for, one of a name in the first of them."""
+    own = configuration_folder(environment)
+    named = [Path(one) for one in environment.get(VARIABLE, "").split(os.pathsep) if one]
+    return [*([] if own is None else [own / "presets"]), *named]
+
+
+def every() -> tuple[OwnPreset, ...]:
+    """All files, those that cannot be used too, in the order of the folders and names."""
+    return _every(tuple(folders()), trusted_place())
+
+
+def usable() -> dict[str, Design]:
+    """Those that are presets, trusted or not."""
+    return {one.name: one.design for one in every() if one.design is not None}
+
+
+def of_name(name: str) -> OwnPreset | None:
+    """The file of that name; None: there is none."""
+    return next((one for one in every() if one.name == name), None)
+
+
+@lru_cache(maxsize=1)
+def _every(places: tuple[Path, ...], list_: Path | None) -> tuple[OwnPreset, ...]:
+    found: dict[str, OwnPreset] = {}
+    strange: list[OwnPreset] = []
+    trusted = _trusted(list_)
+    for folder in places:
+        for path in _files(folder):
+            one = _read(path, trusted)
+            if one.design is not None and (first := found.get(one.name)):
+                why = f"there is another one of that name: {first.path}"
+                one = replace(one, design=None, problem=why)
+            if one.design is None:
+                strange.append(one)
+            else:
+                found[one.name] = one
+    _give(found.values())
+    return (*found.values(), *strange)
+
+
+def _files(folder: Path) -> list[Path]:
+    with suppress(OSError):
+        return sorted(path for path in folder.iterdir() if path.name.endswith(".sql"))
+    return []
+
+
+def _give(presets: Iterable[OwnPreset]) -> None:
+    """Let statements be made of what they define, and of no other."""
+    given = [one for one in presets if one.parsed is not None and one.design is not None]
+    untrusted = [one.name for one in given if one.untrusted]
+    for engine in PRODUCTS:
+        definitions = {
+            one.name: one.parsed.definitions()
+            for one in given
+            if one.parsed is not None and one.parsed.engine == engine
+        }
+        sql.give(engine, definitions, like="own", untrusted=untrusted)
+
+
+def forget_read() -> None:
+    """Read the files anew: for who has just trusted one, and for tests."""
+    _every.cache_clear()
+    _give(())
+
+
+def read(path: Path) -> OwnPreset:
+    """One file, wherever it lies; from now on it is the one of its name."""
+    real = Path(os.path.realpath(path))
+    if found := next((one for one in every() if one.path == real), None):
+        return found
+    found = _read(real, _trusted(trusted_place()))
+    _give([*(one for one in every() if one.name != found.name), found])
+    return found
+
+
+def _read(path: Path, trusted: Mapping[str, str] | str) -> OwnPreset:
+    path = Path(os.path.realpath(path))
+    found = OwnPreset(path, path.name.removesuffix(".sql"))
+    if not str(path).isprintable():
+        return replace(found, problem="its path has signs that cannot be seen")
+    try:
+        content = _content(path)
+    except OSError as error:
+        return replace(found, problem=f"it cannot be read: {error.strerror}")
+    except RefusedError as error:
+        return replace(found, problem=error.what, unsafe=True)
+    found = replace(found, sha256=hashlib.sha256(content).hexdigest())
+    try:
+        parsed = parse(content.decode())
+        _check_place(found.name, parsed.engine)
+    except UnicodeDecodeError as error:
+        return replace(found, problem=f"byte {error.start + 1:,} is not UTF-8")
+    except NotAPresetError as error:
+        return replace(found, problem=str(error))
+    meant, why = _design(found, parsed), _untrusted(found, trusted)
+    design = _only_looked_at(found, meant, why) if why else meant
+    return replace(found, parsed=parsed, meant=meant, design=design, untrusted=why)
+
+
+def _content(path: Path) -> bytes:
+    """Of a file that nobody else could have written. OSError, RefusedError."""
+    for place in (path.parent, path):
+        if why := others_may_write(place, place.stat()):
+            raise RefusedError(why)
+    # The file that is looked at is the one that is read.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if why := others_may_write(path, os.fstat(file.fileno())):
+            raise RefusedError(why)
+        return file.read()
+
+
+def others_may_write(path: Path, status: os.stat_result) -> str:
+    """Why somebody else than this user, or root, decides what is there; empty: nobody does."""
+    is_folder = stat.S_ISDIR(status.st_mode)
+    what = "its folder" if is_folder else "it"
+    if status.st_uid not in {0, os.geteuid()}:
+        return f"{what} belongs to another user (uid {status.st_uid}): copy it to where it is yours"
+    sticky = is_folder and status.st_mode & stat.S_ISVTX
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not sticky:
+        mode = stat.S_IMODE(status.st_mode)
+        command = f"chmod go-w {shlex.quote(str(path))}"
+        return f"others may write {what} (its mode is {mode:04o}): {command}"
+    return ""
+
+
+def _check_place(name: str, engine: str) -> None:
+    """NotAPresetError where there cannot be a preset of that name, or none on that engine."""
+    if not _NAME.fullmatch(name):
+        raise NotAPresetError(
+            "the name of its file is its own, of small letters, digits, - and _: jobs.sql"
+        )
+    shipped = [folder / f"{name}.sql" for folder in _engines()]
+    if any(file.is_file() for file in shipped):
+        raise NotAPresetError(f"the console has {name!r} itself: give the file another name")
+    if not any(folder.name == engine and (folder / "own.sql").is_file() for folder in _engines()):
+        raise NotAPresetError(f"presets of one's own are not made for the engine {engine!r}")
+
+
+def _engines() -> Iterator[Path]:
+    for folder in sql.queries_folder().iterdir():
+        if folder.is_dir():
+            yield Path(str(folder))
+
+
+def _design(file: OwnPreset, parsed: OwnFile) -> Design:
+    """As one that is shipped."""
+    title = parsed.head["preset"]
+    head = {
+        "summary": f"The tables of {title}.",
+        "advice": f"The tables of {title}, by a preset of your own.",
+        "requeued": "by the columns that its preset sets",
+        "stays": "it was not in that state any more",
+        **parsed.head,
+        "columns": " ".join(parsed.columns),
+        "verbs": " ".join(parsed.sets),
+    }
+    made = design_of(parsed.engine, file.name, head, (), parsed.written)
+    without = {
+        verb: f"its preset says no way to do it (-- define: {verb})"
+        for verb in SETS
+        if verb not in parsed.sets
+    }
+    return replace(
+        made,
+        table_each=False,
+        file=str(file.path),
+        sha256=file.sha256,
+        refusals={**without, **made.refusals},
+    )
+
+
+def _only_looked_at(file: OwnPreset, meant: Design, why: str) -> Design:
+    """The same without a verb."""
+    told = f"its preset {file.name} is not trusted: {file.trust_command} ({why})"
+    acting = {*meant.verbs, *meant.refusals, *SETS, *_ACTING}
+    return replace(meant, verbs=(), trusted=False, refusals=dict.fromkeys(sorted(acting), told))
+
+
+def trusted_place(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """The list of what this user has trusted, as sha256sum writes such lists."""
+    folder = configuration_folder(environment)
+    return None if folder is None else folder / _TRUSTED
+
+
+def _trusted(place: Path | None) -> Mapping[str, str] | str:
+    """Path -> SHA-256; or why the list says nothing."""
+    if place is None:
+        return {}
+    try:
+        with place.open(encoding="utf-8") as file:
+            if why := _not_private(place, os.fstat(file.fileno())):
+                return why
+            lines = file.read().splitlines()
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError) as error:
+        return f"The list of what you trust ({place}) cannot be read: {error}"
+    return {found["path"]: found["sha256"] for line in lines if (found := _LINE.fullmatch(line))}
+
+
+def _not_private(place: Path, status: os.stat_result) -> str:
+    if status.st_uid == os.geteuid() and not status.st_mode & 0o077:
+        return ""
+    mode = stat.S_IMODE(status.st_mode)
+    return (
+        f"The list of what you trust is not yours alone (its mode is {mode:04o}): "
+        f"chmod 600 {shlex.quote(str(place))}"
+    )
+
+
+def _untrusted(file: OwnPreset, trusted: Mapping[str, str] | str) -> str:
+    if isinstance(trusted, str):
+        return trusted
+    known = trusted.get(str(file.path))
+    return "" if known == file.sha256 else _NEW if known is None else _CHANGED
+
+
+def trust(preset: OwnPreset) -> None:
+    """Vouch for the file as it was read."""
+    _rewrite({str(preset.path): preset.sha256}, ())
+
+
+def distrust(path: Path) -> None:
+    """Vouch for it no longer."""
+    _rewrite({}, [os.path.realpath(path)])
+
+
+def _rewrite(added: Mapping[str, str], dropped: Iterable[str]) -> None:
+    """The list with these, whole or as it was. UsageError, RefusedError."""
+    place = trusted_place()
+    if place is None:
+        raise UsageError(
+            "There is no place for a list of trusted presets.",
+            why="This user has no home directory.",
+            next_step="Set XDG_CONFIG_HOME.",
+        )
+    before = _trusted(place)
+    if isinstance(before, str):
+        raise RefusedError("Nothing was trusted.", why=f"{before}")
+    after = {path: sha256 for path, sha256 in before.items() if path not in dropped}
+    after.update(added)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{_TRUSTED}.", dir=place.parent)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.writelines(f"{sha256}  {path}\n" for path, sha256 in after.items())
+                file.flush()
+                os.fsync(file.fileno())
+            Path(temporary).replace(place)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise UsageError(f"{str(place)!r} cannot be written.", why=error.strerror or "") from None
+    forget_read()

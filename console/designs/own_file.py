@@ -1,0 +1,290 @@
+"""A preset that a user has written: a head, expressions and predicates, and never a statement.
+
+What stands in it is put into the statements of `queries/<engine>/own.sql`, between brackets. Here
+it is seen to that nothing gets out of these: it has no comment, no semicolon, no quote that servers
+read in different ways, and its brackets close. Whether it is an expression, and one that writes
+nothing, the server's own parser says (`console.actions.own_fragments`)."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from console import sql
+from console.designs.libraries import fields
+
+STATES = ("ready", "scheduled", "claimed", "error", "done")
+PREDICATES = (
+    *(f"is_{state}" for state in STATES),
+    *("is_stuck", "is_waiting", "was_tried", "is_first_pop"),
+)
+TIMES = ("pushed_at", "due_at", "claimed_at", "done_at", "ready_since", "failing_since")
+VALUES = ("claimed_by", "attempts", "error", "payload", "title")
+SETS = ("requeue", "release")
+ROLES = (*TIMES[:4], *VALUES[:4], "id", "status")
+_KINDS = {
+    **dict.fromkeys(PREDICATES, "true or false"),
+    **dict.fromkeys(TIMES, "a time"),
+    **dict.fromkeys(("claimed_by", "error", "title"), "a text"),
+    "attempts": "a whole number",
+}
+_NEEDED = {"preset", "roles"}
+_KEYS = {
+    *(*_NEEDED, "engine", "summary", "advice", "table", "schema", "columns", "beside", "queue"),
+    *("claims", "left claims", "requeued", "stays"),
+}
+_NEEDED_ROLES = ("id", "status", "payload")
+_NEEDED_BY = {
+    "requeue": ({"is_error"}, {"error"}),
+    "release": ({"is_claimed"}, {"claimed_at"}),
+}
+"""What a verb cannot be without: definitions, roles."""
+_PLACES = {"schema", "table", "beside", "only", "stuck_after_seconds"}
+"""What may be put into a quoted name or a literal, besides the columns of roles."""
+_LARGEST_BYTES = 100_000
+_COLUMN = re.compile(r"[^\W\d]\w*")
+_DEFINE = re.compile(r"^-- define: (?P<name>.*)$", re.MULTILINE)
+_NAMED = re.compile(r"^-- name:", re.MULTILINE)
+_DIRECTIVE = re.compile(r"\s*-- (?:when|each|end)\b")
+_SET = re.compile(r"(?P<column>[^\W\d]\w*)\s*=(?!=)\s*(?P<text>\S.*)", re.DOTALL)
+_TOKEN = re.compile(
+    r"(?P<literal>'(?:[^']|'')*')|(?P<quoted>\"(?:[^\"]|\"\")*\")|\{(?P<definition>\w+)\}"
+    r"|(?P<open>[(\[])|(?P<close>[)\]])|(?P<refused>--|/\*|\*/|[;$\\:`{}'\"])|.",
+    re.DOTALL,
+)
+_ASKED = re.compile(r"\{(\w+)\}|-- when (?:not )?defined (\w+)")
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+_WHY = {
+    "--": "a comment: write remarks on lines of their own, which begin with --",
+    "/*": "a comment: write remarks on lines of their own, which begin with --",
+    "*/": "the end of a comment",
+    ";": "a semicolon: it is one expression, never a statement",
+    "$": "a dollar: it would begin a quotation or a parameter",
+    "\\": "a backslash outside of a literal",
+    ":": "a colon: write CAST(x AS type) instead of x::type, and no slice of an array",
+    "'": "a literal that does not end",
+    '"': "a quoted name that does not end",
+    "{": "a brace that names no definition",
+    "}": "a brace that names no definition",
+    "`": "a backtick",
+}
+_CLOSES = {")": "(", "]": "["}
+
+
+class NotAPresetError(ValueError):
+    """Why a file is none."""
+
+
+@dataclass(frozen=True)
+class OwnFile:
+    """What the file says, as it was written."""
+
+    engine: str
+    head: Mapping[str, str]
+    roles: Mapping[str, str]
+    written: Mapping[str, str]
+    """Its definitions, by name, without remarks."""
+    sets: Mapping[str, Mapping[str, str]]
+    """Verb -> column -> expression."""
+
+    @property
+    def columns(self) -> list[str]:
+        """What a table has to have to be meant."""
+        return sorted({*self.head.get("columns", "").split(), *self.roles.values(), *self._queue})
+
+    @property
+    def _queue(self) -> list[str]:
+        return [self.head["queue"]] if "queue" in self.head else []
+
+    def fragments(self) -> Iterator[tuple[str, str, str]]:
+        """Of each: what it is for, the definition to look at, and what that must be, as the
+        statement `typed` tells it (empty: anything). Columns that play a role are among them."""
+        plain = (role for role in self.roles if role in _KINDS and role not in self.written)
+        for name in (*plain, *(name for name in self.written if name not in SETS)):
+            yield name, name, _KINDS.get(name, "")
+        for verb, sets in self.sets.items():
+            for number, column in enumerate(sets):
+                yield f"{verb}: {column}", f"{verb}_{number}", ""
+
+    def definitions(self) -> dict[str, str]:
+        """As the statements of own.sql take them: each in brackets; a predicate of the queue's own
+        rows, whatever it says; what is set, as one list."""
+        found = {name: f"(\n{text}\n)" for name, text in self.written.items() if name not in SETS}
+        if queue := self.head.get("queue"):
+            found["queue_column"] = f'm."{queue}"'
+            found["part"] = f"m.\"{queue}\" = '{{only}}'"
+        for name in (*(f"is_{state}" for state in STATES), "is_stuck", "is_waiting"):
+            if name in found:
+                found[name] = f"({found[name]} AND {{in_part}})"
+        for verb, sets in self.sets.items():
+            found[verb] = ",\n".join(f'"{column}" = ({text})' for column, text in sets.items())
+            for number, (column, text) in enumerate(sets.items()):
+                # Of the column's type, or the server says why it is not.
+                found[f"{verb}_{number}"] = f'CASE WHEN true THEN ({text}) ELSE m."{column}" END'
+        return found
+
+
+def parse(text: str) -> OwnFile:
+    """Read a file. NotAPresetError, with the reason, where it is none."""
+    if len(text.encode()) > _LARGEST_BYTES:
+        raise NotAPresetError(f"it is longer than {_LARGEST_BYTES:,} bytes")
+    if "\0" in text:
+        raise NotAPresetError("it holds the character NUL")
+    if _NAMED.search(text):
+        raise NotAPresetError(
+            "it has a statement (-- name:), and only presets that are shipped have those; a preset "
+            "of your own has definitions: -- define: is_ready"
+        )
+    beginning, *parts = _DEFINE.split(text.replace("\r\n", "\n"))
+    head = fields(beginning, _NEEDED, _KEYS)
+    if isinstance(head, str):
+        raise NotAPresetError(head)
+    engine = head.get("engine", "postgresql")
+    roles = _roles(head)
+    _check_names(head)
+    written: dict[str, str] = {}
+    for name, body in zip(parts[::2], parts[1::2], strict=True):
+        if name in written:
+            raise NotAPresetError(f"it defines {name!r} twice")
+        written[name] = _body(name, body)
+    found = OwnFile(
+        engine,
+        head,
+        roles,
+        written,
+        {verb: _sets(verb, written) for verb in SETS if verb in written},
+    )
+    _check(found)
+    return found
+
+
+def _roles(head: Mapping[str, str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for pair in head["roles"].split():
+        role, _, column = pair.partition("=")
+        if role not in ROLES or not _COLUMN.fullmatch(column) or role in found:
+            raise NotAPresetError(
+                f"roles: {pair!r} is no role=column; roles: {', '.join(sorted(ROLES))}"
+            )
+        found[role] = column
+    missing = [role for role in _NEEDED_ROLES if role not in found]
+    if missing:
+        raise NotAPresetError(f"roles: it lacks {', '.join(missing)}")
+    return found
+
+
+def _check_names(head: Mapping[str, str]) -> None:
+    for column in (*head.get("columns", "").split(), *([head["queue"]] if "queue" in head else [])):
+        if not _COLUMN.fullmatch(column):
+            raise NotAPresetError(f"{column!r} is no name of a column")
+    if head.get("claims", "expire") != "expire":
+        raise NotAPresetError("claims: can only be expire")
+
+
+def _body(name: str, body: str) -> str:
+    """The definition without its remarks."""
+    lines = body.strip("\n").split("\n")
+    if any(map(_DIRECTIVE.match, lines)):
+        raise NotAPresetError(f"{name}: conditions (-- when) are for presets that are shipped")
+    return "\n".join(line for line in lines if not line.lstrip().startswith("--")).strip()
+
+
+def _sets(verb: str, written: Mapping[str, str]) -> dict[str, str]:
+    """Column -> expression: a line each, and what is indented belongs to the line before."""
+    found: dict[str, str] = {}
+    for text in re.split(r"\n(?=\S)", written[verb]):
+        pair = _SET.fullmatch(text.rstrip().removesuffix(","))
+        if pair is None or pair["column"] in found:
+            raise NotAPresetError(
+                f"{verb}: {text!r} is no line `column = expression`, one a column"
+            )
+        found[pair["column"]] = pair["text"].strip()
+    return found
+
+
+def _check(found: OwnFile) -> None:
+    known = (*PREDICATES, *TIMES, *VALUES, *SETS)
+    for name in found.written:
+        if name not in known and (name in _of_the_house(found.engine) or not _is_own(name)):
+            raise NotAPresetError(
+                f"it cannot define {name!r}; it can: {', '.join(known)}, or names of your own, in "
+                "small letters, that these are made of"
+            )
+        if name in ROLES and name not in found.roles:
+            raise NotAPresetError(f"{name}: it needs a column too: {name}=COLUMN among the roles")
+    if "is_ready" not in found.written:
+        raise NotAPresetError("it does not say which rows are ready (-- define: is_ready)")
+    for verb, (definitions, roles) in _NEEDED_BY.items():
+        missing = sorted(definitions - found.written.keys()) + sorted(roles - found.roles.keys())
+        if verb in found.written and missing:
+            raise NotAPresetError(f"{verb}: it needs {' and '.join(missing)}")
+    _check_texts(found)
+
+
+def _check_texts(found: OwnFile) -> None:
+    for name, text in found.written.items():
+        for fragment in found.sets[name].values() if name in SETS else (text,):
+            if why := wrong(fragment, {*found.written} - {*SETS}, {*_PLACES, *found.roles}):
+                raise NotAPresetError(f"{name}: {why}")
+    for name in found.written:
+        _check_circles(name, found.written, ())
+
+
+def _is_own(name: str) -> bool:
+    return re.fullmatch(r"[a-z][a-z_]*", name) is not None
+
+
+@cache
+def _of_the_house(engine: str) -> frozenset[str]:
+    """What the shared statements are made of, or ask for: nobody else says what that is."""
+    found = {"part", "queue_column"}
+    for file in ("own", "preset", *sql.SHARED):
+        definitions = sql.definitions(engine, file)
+        templates = (one.template for one in sql.statements(engine, file).values())
+        found |= definitions.keys()
+        for text in (*definitions.values(), *templates):
+            found.update(name for pair in _ASKED.findall(text) for name in pair if name)
+    return frozenset(found)
+
+
+def _check_circles(name: str, written: Mapping[str, str], within: tuple[str, ...]) -> None:
+    if name in within:
+        raise NotAPresetError(f"{name}: it is made of itself")
+    for token in _TOKEN.finditer(written.get(name, "")):
+        if inner := token["definition"]:
+            _check_circles(inner, written, (*within, name))
+
+
+def wrong(text: str, definitions: set[str], places: set[str]) -> str:
+    """Why the text cannot stand in brackets as one expression; empty: as far as signs tell."""
+    if not text:
+        return "there is nothing in it"
+    opened: list[str] = []
+    for token in _TOKEN.finditer(text):
+        if sign := token["refused"]:
+            return f"it has {_WHY[sign]}"
+        if token["open"]:
+            opened.append(token["open"])
+        elif sign := token["close"]:
+            if not opened or opened.pop() != _CLOSES[sign]:
+                return f"it closes a bracket {sign!r} that it has not opened"
+        elif (name := token["definition"]) and name not in definitions:
+            return f"it has {{{name}}}, which the file does not define"
+        elif (quoted := token["literal"] or token["quoted"]) and (
+            why := _wrong_quoted(quoted, text[: token.start()], places)
+        ):
+            return why
+    return f"it opens a bracket {opened[-1]!r} and does not close it" if opened else ""
+
+
+def _wrong_quoted(quoted: str, before: str, places: set[str]) -> str:
+    if re.search(r"[\w&]\Z", before):
+        return f"it has a prefix before {quoted[0]}, as in E'...': write it without"
+    if "\n" in quoted:
+        return "it has a line break between quotes"
+    if "\\'" in quoted:
+        return "it has a backslash before a quote: servers read that in different ways"
+    strange = [name for name in _PLACEHOLDER.findall(quoted) if name not in places]
+    return (
+        f"it has {{{strange[0]}}} between quotes, where nothing of that name is" if strange else ""
+    )

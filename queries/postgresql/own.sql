@@ -1,0 +1,209 @@
+-- like: preset
+-- What presets of users' own have: files that define expressions and predicates, and have no statement
+-- (console/designs/own_file.py, `dbq-console help presets`). Each definition comes here in brackets. What is run by a
+-- file that its user has not trusted is run between be_reader and be_oneself.
+
+-- define: fragment
+-- what is looked at, one of the file's definitions after the other
+true
+
+-- define: found_beside
+-- a preset need not have another table
+CASE
+    WHEN CAST(:beside AS text) IS NULL THEN CAST(c.relname AS text)
+    ELSE (
+        SELECT CAST(b.relname AS text) FROM pg_class AS b
+        WHERE b.relnamespace = c.relnamespace AND b.relname = CAST(:beside AS text)
+    )
+END
+
+-- define: is_stuck
+-- when defined is_claimed
+-- when defined claimed_at
+{is_claimed} AND {claimed_at} < statement_timestamp() - make_interval(secs => CAST('{stuck_after_seconds}' AS double precision))
+-- end
+-- end
+
+-- name: reader
+-- one row: whether this login may take the role that only looks; and where not, whether it may do more than look itself
+SELECT
+    r.takes_role AS takes_role,
+    CASE
+        WHEN r.takes_role THEN false
+        WHEN (SELECT l.rolsuper OR l.rolcreaterole FROM pg_roles AS l WHERE l.rolname = current_user) THEN true
+        WHEN has_database_privilege(current_database(), 'CREATE') THEN true
+        WHEN EXISTS (
+            SELECT FROM pg_roles AS p
+            WHERE p.rolname IN ('pg_signal_backend', 'pg_write_server_files', 'pg_execute_server_program', 'pg_write_all_data')
+            AND pg_has_role(p.oid, 'MEMBER')
+        ) THEN true
+        ELSE EXISTS (
+            SELECT FROM pg_class AS c
+            INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
+            WHERE c.relkind IN ('r', 'p', 'v', 'f') AND n.nspname NOT IN ('pg_catalog', 'information_schema') AND n.nspname NOT LIKE 'pg\_temp%'
+            AND (pg_has_role(c.relowner, 'USAGE') OR has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE'))
+        )
+    END AS may_more
+FROM (
+    SELECT count(*) > 0 AS takes_role FROM pg_roles AS d
+    WHERE d.rolname = 'dbq_reader'
+    AND pg_has_role(d.oid, CASE WHEN CAST(current_setting('server_version_num') AS integer) >= 160000 THEN 'SET' ELSE 'MEMBER' END)
+) AS r;
+
+-- name: be_reader
+-- script: from here on the transaction may do what that role may
+SET LOCAL ROLE dbq_reader;
+
+-- name: be_oneself
+-- script: and from here on what the login may
+RESET ROLE;
+
+-- name: queues
+-- the names of at most 100 queues, of the first 100,000 rows of the table
+-- when defined queue_column
+SELECT DISTINCT CAST({queue_column} AS text) AS name
+FROM (SELECT t.* FROM "{schema}"."{table}" AS t LIMIT 100000) AS m
+WHERE {queue_column} IS NOT NULL
+ORDER BY name LIMIT 100;
+-- end
+-- when not defined queue_column
+SELECT CAST(NULL AS text) AS name WHERE false;
+-- end
+
+-- name: make_ready
+-- one row: how many rows the preset's columns were set of, and how many of these can be popped now or later
+-- The two differ where the preset is wrong: then its ledger does not balance, and nothing was done.
+WITH freed AS (
+    UPDATE "{schema}"."{table}" AS m
+    SET
+        -- when verb=requeue
+        {requeue}
+        -- end
+        -- when verb=release
+        {release}
+        -- end
+    WHERE {at_places}
+    -- when verb=requeue
+    AND {is_error}
+    -- end
+    -- when verb=release
+    AND {is_claimed}
+    -- end
+    RETURNING
+        {is_ready}
+        -- when defined is_scheduled
+        OR {is_scheduled}
+        -- end
+        AS ready
+)
+
+SELECT
+    count(*) AS taken_out,
+    count(*) FILTER (WHERE f.ready) AS put_in
+FROM freed AS f;
+
+-- name: nearest
+-- the three tables that have the most of the columns, and those that each lacks
+SELECT
+    CAST(n.nspname AS text) AS schema,
+    CAST(c.relname AS text) AS "table",
+    ARRAY(
+        SELECT w.name FROM unnest(CAST(:columns AS text[])) AS w (name)
+        WHERE w.name NOT IN (SELECT CAST(a.attname AS text) FROM pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
+        ORDER BY w.name
+    ) AS lacking
+FROM pg_class AS c
+INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
+INNER JOIN LATERAL (
+    SELECT count(*) AS met FROM pg_attribute AS a
+    WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attname = ANY(CAST(:columns AS text[]))
+) AS has ON 2 * has.met >= cardinality(CAST(:columns AS text[]))
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND n.nspname NOT IN ('pg_catalog', 'information_schema')
+ORDER BY has.met DESC, n.nspname ASC, c.relname ASC
+LIMIT 3;
+
+-- name: planned
+-- one plan of a look for rows by the fragment; nothing runs it
+EXPLAIN (FORMAT JSON)
+SELECT FROM "{schema}"."{table}" AS m
+WHERE {fragment} IS NOT NULL;
+
+-- name: nested
+-- one plan of the same in a subquery; nothing runs it
+-- The planner takes a subquery apart unless one of its values calls a volatile function, wherever in it and through
+-- whatever view, operator or cast.
+EXPLAIN (FORMAT JSON)
+SELECT FROM (
+    SELECT {fragment} AS value FROM "{schema}"."{table}" AS m
+) AS dbq_value
+WHERE dbq_value.value IS NOT NULL;
+
+-- name: typed
+-- one row: of which type the fragment is, which is not computed, and what that is to the console
+SELECT
+    t.type AS type,
+    CASE
+        WHEN t.type = 'boolean' THEN 'true or false'
+        WHEN t.type = 'timestamp with time zone' THEN 'a time'
+        WHEN t.type IN ('smallint', 'integer', 'bigint') THEN 'a whole number'
+        WHEN t.type IN ('text', 'character varying') THEN 'a text'
+        ELSE 'something else'
+    END AS kind
+FROM (
+    SELECT CAST(pg_typeof((SELECT {fragment} AS value FROM "{schema}"."{table}" AS m LIMIT 0)) AS text) AS type
+) AS t;
+
+-- name: volatile
+-- those of the names that functions have which may write
+SELECT DISTINCT CAST(p.proname AS text) AS name
+FROM pg_proc AS p
+WHERE p.provolatile = 'v' AND p.proname = ANY(CAST(:names AS text[]))
+ORDER BY name;
+
+-- name: size
+-- one row: about how many rows the table has, and how many pages
+SELECT
+    CAST(sum(greatest(c.reltuples, pg_stat_get_live_tuples(c.oid), 0)) AS bigint) AS rows,
+    CAST(sum(pg_relation_size(c.oid) / CAST(current_setting('block_size') AS bigint)) AS bigint) AS pages
+FROM (SELECT CAST(CAST('"{schema}"."{table}"' AS regclass) AS oid) AS oid) AS r
+LEFT JOIN LATERAL pg_partition_tree(r.oid) AS p ON p.isleaf
+INNER JOIN pg_class AS c ON c.oid = coalesce(p.relid, r.oid);
+
+-- name: states_met
+-- a row for each set of states that rows are in, and of those in none for each status, of the first :n rows
+SELECT
+    s.states AS states,
+    CASE WHEN s.states = '' THEN s.status END AS status,
+    count(*) AS rows,
+    min(s.id) AS id
+FROM (
+    SELECT
+        concat_ws(
+            ' ', CASE WHEN {is_ready} THEN 'ready' END
+            -- when defined is_scheduled
+            , CASE WHEN {is_scheduled} THEN 'scheduled' END
+            -- end
+            -- when defined is_claimed
+            , CASE WHEN {is_claimed} THEN 'claimed' END
+            -- end
+            -- when defined is_error
+            , CASE WHEN {is_error} THEN 'error' END
+            -- end
+            -- when defined is_done
+            , CASE WHEN {is_done} THEN 'done' END
+            -- end
+        ) AS states,
+        CAST(m."{status}" AS text) AS status,
+        {id} AS id
+    FROM (SELECT t.* FROM "{schema}"."{table}" AS t LIMIT CAST(:n AS bigint)) AS m
+) AS s
+GROUP BY s.states, CASE WHEN s.states = '' THEN s.status END
+ORDER BY count(*) DESC, s.states ASC, min(s.id) ASC
+LIMIT 100;
+
+-- name: read_for
+-- one plan, which was run: what a sample reads of the table for one figure
+EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, SUMMARY OFF, FORMAT JSON)
+SELECT FROM "{schema}"."{table}" AS m
+WHERE {fragment}
+LIMIT 10001;

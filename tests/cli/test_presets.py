@@ -1,0 +1,363 @@
+"""`preset list | show | check | trust`, and queues that are adopted by a preset of one's own."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+
+from console import sql
+from console.engines.embedded import EmbeddedServer
+from tests.cli.own_presets import IS_READY, PRESET, TABLE, User, ready_if, run
+from tests.contract.test_every_statement import running
+from tests.servers import fresh_database
+
+WHAT_WRITES = {
+    "wipe()": "a function that is VOLATILE (wipe): such a one may write",
+    "CASE WHEN false THEN wipe() ELSE true END": "VOLATILE (wipe)",
+    "m.wiped": "a function that is VOLATILE: such a one may write",
+    "(SELECT s.yes FROM sly AS s)": "a function that is VOLATILE: such a one may write",
+    "nextval('crates_id_seq') > 0": "VOLATILE (nextval)",
+    "pg_terminate_backend(1)": "VOLATILE (pg_terminate_backend)",
+    "set_config('role', 'none', true) = ''": "VOLATILE (set_config)",
+    "clock_timestamp() > now()": "VOLATILE (clock_timestamp)",
+    "EXISTS (WITH gone AS (DELETE FROM crates RETURNING 1) SELECT FROM gone)": (
+        "WITH clause containing a data-modifying statement must be at the top level"
+    ),
+    "EXISTS (SELECT FROM crates FOR UPDATE)": "it locks rows (FOR UPDATE)",
+    "EXISTS (SELECT 1 INTO other)": "SELECT ... INTO is not allowed here",
+    "DELETE FROM crates": 'syntax error at or near "FROM"',
+    "m.state = 'new' FROM crates": 'syntax error at or near "FROM"',
+    "count(*) > 1": "aggregate functions are not allowed",
+    "generate_series(1, 2) = 1": "set-returning functions are not allowed",
+    "m.stat = 'new'": "column m.stat does not exist",
+    "m.id": "must be type boolean",
+}
+BRACKETS = {
+    "1); DELETE FROM crates; --": "closes a bracket",
+    "true; DELETE FROM crates": "a semicolon",
+    "true -- x": "a comment",
+    "true /* x": "a comment",
+}
+VERBS = (
+    *("requeue crates --yes", "release crates --force --yes", "purge crates --yes crates"),
+    *("purge crates --permanently --yes crates", "archive crates --yes", "restore crates --yes"),
+    *("maintain crates --yes", "push crates x", "pop crates", "complete crates 1", "smoke crates"),
+    *("fail crates 1 --error no", "pause crates --yes", "resume crates --yes", "upgrade crates"),
+    *("uninstall crates --yes crates", "reschedule crates --at 12:00 --yes"),
+)
+
+
+@pytest.fixture
+def url(module_server: EmbeddedServer) -> Iterator[str]:
+    with fresh_database(module_server.url) as found:
+        run(found, TABLE)
+        yield found
+
+
+@pytest.fixture
+def ann(url: str, tmp_path: Path) -> User:
+    return User(tmp_path / "ann", url).writes()
+
+
+@pytest.fixture
+def bob(url: str, tmp_path: Path) -> User:
+    """Another operator, of the same login."""
+    return User(tmp_path / "bob", url)
+
+
+def make_roles(user: User) -> None:
+    run(user.url, user.done("roles").text)
+    run(user.url, "GRANT SELECT ON crates, sly TO dbq_reader")
+
+
+def figures(user: User, name: str = "crates") -> list[object]:
+    (found,) = user.done("status", name, "--json").json["queues"]
+    assert not found["problem"]
+    return [found[one] for one in ("ready", "claimed", "stuck", "errors")]
+
+
+def problem(user: User) -> str:
+    (found,) = user.done("status", "crates", "--json").json["queues"]
+    assert found["ready"] is None
+    return str(found["problem"])
+
+
+def test_check_tells_what_holds(ann: User) -> None:
+    run(ann.url, "INSERT INTO crates (lane, state, body) VALUES ('a', 'lost', 'x')")
+    found = ann.trusts().done("preset", "check", str(ann.file), "--json").json
+    assert (found["table"], found["trusted"], found["problems"]) == ("crates", True, [])
+    types = {one["name"]: one["type"] for one in found["fragments"]}
+    assert types["is_ready"] == "boolean"
+    assert types["claimed_at"] == "timestamp with time zone"
+    assert types["release: who"] == "text"
+    states = found["states"]
+    assert (states["looked_at"], states["in_several"]) == (5, [])
+    assert states["in_one"] == {"ready": 2, "claimed": 1, "error": 1}
+    assert [(one["status"], one["rows"]) for one in states["in_none"]] == [("lost", 1)]
+    costs = {one["figure"]: one for one in found["cost"]}
+    assert "using crates_state_idx" in costs["ready"]["scan"]
+    assert (costs["ready"]["rows"], costs["ready"]["pages"] > 0) == (2, True)
+    assert '"problem" = (NULL)' in found["sql"]["requeue"]
+    assert "untrusted" not in found["sql"]["requeue"]
+    text = ann.done("preset", "check", "crate").text
+    assert "note  in no state (status lost): 1, as the id 5" in text
+    run(ann.url, "DROP INDEX crates_state_idx")
+    assert "ready: Seq Scan, 1 page for 2 rows" in ann.done("preset", "check", "crate").text
+
+
+def test_what_writes_is_found_before_it_runs(ann: User) -> None:
+    make_roles(ann)
+    for text, why in WHAT_WRITES.items():
+        found = ann.writes(ready_if(text))("preset", "check", "crate")
+        assert found.status in {1, 4}, text
+        if "FOR UPDATE" not in text:
+            assert why in found.text, text
+        ann.trusts()
+        found = ann("preset", "check", "crate")
+        assert (found.status, why in found.text) == (1, True), (text, found)
+        assert "It holds." not in found.text
+        refused = ann("adopt", "crates", "--preset", "crate")
+        assert (refused.status, why in refused.err) == (2, True), text
+    for text, why in BRACKETS.items():
+        ann.writes(ready_if(text))
+        for words in (["preset", "check", "crate"], ["preset", "trust", "crate"]):
+            refused = ann(*words)
+            assert (refused.status, why in refused.err) == (2, True), text
+        assert why in ann.done("preset", "list").text
+    assert run(ann.url, "SELECT count(*) FROM crates") == [(4,)]
+    assert run(ann.url, "SELECT last_value FROM crates_id_seq") == [(4,)]
+
+
+def test_what_is_set_is_of_its_column(ann: User) -> None:
+    for line, why in {
+        "problem = 7": "requeue: problem: CASE types text and integer cannot be matched",
+        "probl = NULL": "requeue: probl: column m.probl does not exist",
+        "problem = concat(wipe())": "requeue: problem: it calls a function that is VOLATILE (wipe)",
+    }.items():
+        ann.writes(PRESET.replace("problem = NULL", line)).trusts()
+        found = ann("preset", "check", "crate")
+        assert (found.status, why in found.text) == (1, True), found
+        assert why in ann("adopt", "crates", "--preset", "crate").err
+
+
+def test_times_have_a_zone(ann: User) -> None:
+    run(ann.url, "ALTER TABLE crates ALTER taken_at TYPE timestamp")
+    found = ann.trusts()("preset", "check", "crate")
+    assert found.status == 1
+    assert "WRONG claimed_at: it is timestamp without time zone, not a time" in found.text
+    assert "timezone('UTC', m.COLUMN)" in found.text
+
+
+def test_wrong_columns(ann: User) -> None:
+    ann.writes(PRESET.replace("error=problem", "error=trouble"))
+    for words in (["preset", "check", "crate"], ["adopt", "crates", "--preset", "crate"]):
+        refused = ann.trusts()(*words)
+        assert refused.status == 2
+        assert "There is no table of crate that this login may read." in refused.err
+        assert "public.crates lacks trouble" in refused.err
+    run(ann.url, "ALTER TABLE crates RENAME TO boxes")
+    refused = ann.writes().trusts()("preset", "check", "crate")
+    assert "public.boxes has them, by another name" in refused.err
+
+
+def test_states_that_overlap(ann: User) -> None:
+    ann.writes(ready_if("m.state IN ('new', 'failed')")).trusts()
+    found = ann("preset", "check", "crate")
+    assert found.status == 1
+    assert "WRONG ready and error: 1, as the id 4" in found.text
+    (told,) = ann("preset", "check", "crate", "--json").json["problems"]
+    assert told == "1 rows are ready and error at once, as that with the id 4"
+    refused = ann("adopt", "crates", "--preset", "crate")
+    assert (refused.status, told in refused.err) == (2, True)
+
+
+def test_a_file_that_others_may_write(ann: User) -> None:
+    ann.trusts().done("adopt", "crates", "--preset", "crate")
+    ann.file.chmod(0o666)
+    why = f"others may write it (its mode is 0666): chmod go-w {ann.file}"
+    assert why in ann.done("preset", "list").text
+    for words in ("show crate", "check crate", "trust crate"):
+        refused = ann("preset", *words.split())
+        assert (refused.status, why in refused.err) == (4, True), refused
+    assert ann("adopt", "more", "--preset", "crate").status == 4
+    assert why in problem(ann)
+    assert ann("requeue", "crates", "--yes").status == 4
+    ann.file.chmod(0o600)
+    assert figures(ann) == [2, 1, 1, 1]
+
+
+def test_what_is_not_trusted_is_looked_at_by_the_reader(ann: User, bob: User) -> None:
+    shown = PRESET + "\n-- define: title\nCAST(current_user AS text)\n"
+    ann.writes(shown).trusts().done("adopt", "crates", "--preset", "crate")
+    (login,) = {one["title"] for one in messages(ann)}
+    assert login != "dbq_reader"
+    make_roles(ann)
+    bob.writes(shown)
+    assert bob.done("preset", "list", "--json").json["own"][0]["trusted"] is False
+    assert bob.done("preset", "check", "crate").text.count("You have not trusted it") == 1
+    assert figures(bob) == [2, 1, 1, 1]
+    assert {one["title"] for one in messages(bob)} == {"dbq_reader"}
+    assert bob("doctor", "crates").status in {0, 1}
+    assert bob.done("errors", "crates").text
+    before = run(bob.url, "SELECT * FROM crates ORDER BY id")
+    for verb in VERBS:
+        refused = bob(*verb.split())
+        assert (refused.status in {2, 4}, refused.out) == (True, b""), refused
+    refused = bob("requeue", "crates", "--yes")
+    assert refused.status == 4
+    assert f"its preset crate is not trusted: dbq-console preset trust {bob.file}" in refused.err
+    refused = bob("adopt", "again", "--preset", "crate")
+    assert (refused.status, "not trusted" in refused.err) == (4, True)
+    assert run(bob.url, "SELECT * FROM crates ORDER BY id") == before
+    bob.trusts().done("requeue", "crates", "--yes")
+    assert {one["title"] for one in messages(bob)} == {login}
+    assert figures(bob) == [3, 1, 1, 0]
+
+
+def test_a_login_that_may_more_and_cannot_be_the_reader(ann: User, tmp_path: Path) -> None:
+    ann.trusts().done("adopt", "crates", "--preset", "crate")
+    users = {}
+    for name, rights in (("looks", "SELECT"), ("works", "SELECT, INSERT")):
+        login = f"{name}_{make_url(ann.url).database}"
+        run(
+            ann.url,
+            f"CREATE ROLE {login} LOGIN PASSWORD 'x'; GRANT USAGE ON SCHEMA dbq TO {login};"
+            f"GRANT SELECT ON ALL TABLES IN SCHEMA dbq TO {login};"
+            f"GRANT {rights} ON crates TO {login}",
+        )
+        url = make_url(ann.url).set(username=login, password="x")
+        users[name] = User(tmp_path / name, url.render_as_string(hide_password=False)).writes()
+    assert figures(users["looks"]) == [2, 1, 1, 1]
+    assert users["looks"]("preset", "check", "crate").status == 0
+    refused = users["works"]("preset", "check", "crate")
+    assert (refused.status, refused.out) == (4, b"")
+    assert "by it the role dbq_reader looks, no other" in refused.err
+    assert "there is no such role that it may take" in refused.err
+    assert "dbq-console roles" in refused.err
+    assert "there is no such role that it may take" in problem(users["works"])
+    assert users["works"]("messages", "crates").status == 4
+    assert figures(users["works"].trusts()) == [2, 1, 1, 1]
+
+
+def messages(user: User) -> list[dict[str, object]]:
+    found: list[dict[str, object]] = user.done("messages", "crates", "--json").json["messages"]
+    assert found
+    return found
+
+
+def test_two_operators_read_a_queue_by_the_same(ann: User, bob: User) -> None:
+    ann.trusts().done("adopt", "crates", "--preset", "crate")
+    (kept,) = run(ann.url, "SELECT options ->> 'sha256', installed_from FROM dbq.queue")
+    assert "preset crate is not here" in problem(bob)
+    bob.writes(ready_if("m.state IN ('new', 'lost')")).trusts()
+    for told in (
+        problem(bob),
+        bob("messages", "crates").err,
+        bob("requeue", "crates", "--yes").err,
+    ):
+        assert "preset crate differs" in told
+        assert f"{kept[1]} (login " in told
+        assert f"adopted it by a file with SHA-256 {str(kept[0])[:12]}, yours has " in told
+        assert "get that file, or forget the queue and adopt it by yours" in told
+    for words in ("messages crates", "errors crates", "requeue crates --yes", "sql requeue crates"):
+        refused = bob(*words.split())
+        assert (refused.status in {2, 4}, refused.out) == (True, b""), refused
+    assert figures(ann) == [2, 1, 1, 1]
+    bob.done("forget", "crates")
+    bob.done("adopt", "crates", "--preset", "crate")
+    assert figures(bob) == [2, 1, 1, 1]
+    assert "preset crate differs" in problem(ann)
+    bob.writes()
+    assert "preset crate differs" in problem(bob)
+
+
+def test_a_preset_that_is_not_here_blinds_nothing_else(ann: User) -> None:
+    ann.trusts().done("adopt", "crates", "--preset", "crate")
+    ann.done("install", "fifo", "orders")
+    ann.done("push", "orders", "x")
+    ann.forgets_all()
+    found = {one["queue"]: one for one in ann.done("status", "--json").json["queues"]}
+    assert (found["orders"]["ready"], found["crates"]["ready"]) == (1, None)
+    assert found["crates"]["problem"].startswith("preset crate is not here: ")
+    assert ann("check", "orders").status == 0
+    assert "preset crate is not here" in ann("check").text
+    assert ann.done("discover").text.startswith("No library that has a preset")
+    ann.done("forget", "crates")
+
+
+def test_requeue_and_release_set_the_columns(ann: User) -> None:
+    ann.trusts().done("adopt", "crates", "--preset", "crate", "--queue", "a")
+    assert figures(ann) == [1, 1, 1, 1]
+    plan = ann.done("requeue", "crates", "--dry-run").text
+    assert "by the columns that its preset sets" in plan
+    ann.done("requeue", "crates", "--yes")
+    ann.done("release", "crates", "--unknown", "--yes")
+    rows = run(
+        ann.url, "SELECT id, state, problem, taken_at, who FROM crates WHERE lane = 'a' ORDER BY id"
+    )
+    assert rows == [
+        (1, "new", None, None, None),
+        (3, "new", None, None, "w1, given up"),
+        (4, "new", None, run(ann.url, "SELECT taken_at FROM crates WHERE id = 4")[0][0], "w1"),
+    ]
+    refused = ann("purge", "crates", "--yes", "crates")
+    assert (refused.status, "only it adds and deletes rows" in refused.err) == (4, True)
+
+
+def test_a_requeue_after_which_nothing_is_ready_is_undone(ann: User) -> None:
+    ann.writes(PRESET.replace("state = 'new'\nproblem", "state = 'odd'\nproblem")).trusts()
+    ann.done("adopt", "crates", "--preset", "crate")
+    failed = ann("requeue", "crates", "--yes")
+    assert failed.status != 0, failed
+    assert run(ann.url, "SELECT state, problem FROM crates WHERE id = 4") == [("failed", "no")]
+
+
+def test_discover_names_them_and_adopts_them(ann: User) -> None:
+    (found,) = ann.done("discover", "--json").json["found"]
+    assert (found["preset"], found["queues"]) == ("crate", ["a", "b"])
+    assert (found["file"], found["trusted"]) == (str(ann.file), False)
+    assert "not trusted" in ann.done("discover").text
+    assert "for its preset is not trusted" in ann.done("discover", "--adopt", "--yes").text
+    assert not run(ann.url, "SELECT 1 FROM pg_namespace WHERE nspname = 'dbq'")
+    ann.trusts().done("discover", "--adopt", "--yes")
+    assert figures(ann) == [2, 1, 1, 1]
+
+
+def test_show_and_trust(ann: User, bob: User) -> None:
+    shown = ann.done("preset", "show", "crate").text
+    assert "verbs: requeue, release, maintain, end-session" in shown
+    assert "columns: body id lane problem state taken_at who" in shown
+    assert "You have not trusted it" in shown
+    assert re.search(r"is_ready:\n    m\.state = 'new'\n", shown)
+    river = ann.done("preset", "show", "river", "--json").json
+    assert (river["own"], "is_ready" in river["definitions"]) == (None, True)
+    assert "JobRescuer" in river["refused"]["release"]
+    outside = bob.writes().file
+    told = ann.done("preset", "trust", str(outside)).text
+    assert "It is not among your presets" in told
+    ann.trusts()
+    assert "trusted, SHA-256" in ann.done("preset", "list").text
+    ann.done("preset", "trust", "crate", "--revoke")
+    assert "You have not trusted it" in ann.done("preset", "list").text
+    for words in ("check river", "trust river", "show nothing"):
+        assert ann("preset", *words.split()).status == 2
+
+
+def test_every_statement_of_own_presets_is_run(ann: User, bob: User) -> None:
+    with running() as labels:
+        make_roles(ann)
+        ann.done("preset", "check", "crate")
+        ann.trusts().done("discover")
+        ann.done("preset", "check", "crate")
+        ann.done("adopt", "crates", "--preset", "crate")
+        ann.done("requeue", "crates", "--yes")
+        bob.writes(ready_if("wipe()"))("preset", "check", "crate")
+        bob.writes(PRESET.replace("error=problem", "error=no"))("preset", "check", "crate")
+    every = {one.label for one in sql.statements("postgresql", "own").values()}
+    # These two go before and after another one, on its cursor.
+    assert every - labels == {"own.be_reader", "own.be_oneself"}
+
+
+assert IS_READY in PRESET
