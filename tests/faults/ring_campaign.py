@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
@@ -91,9 +91,9 @@ class Clients:
             status = process.wait(seconds)
             assert status in {0, -signal.SIGKILL}, f"a client ended with {status}"
 
-    def ledger(self) -> Ledger:
-        """What their logs say."""
-        return Ledger.read(sorted(self.folder.glob("*.log")))
+    def ledger(self, name: str = "", marks: Container[str] = ()) -> Ledger:
+        """What their logs say, of those whose name begins with this one."""
+        return Ledger.read(sorted(self.folder.glob(f"{name}*.log")), marks)
 
     def kill_all(self, name: str) -> None:
         """SIGKILL those whose name begins with this one."""

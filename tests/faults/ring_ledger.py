@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.faults.ring_worker import BEFORE, DONE, ERROR, UNDONE, payload
+from tests.faults.ring_worker import BEFORE, DONE, ERROR, LOST, UNDONE, payload
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,9 @@ class Ledger:
                 elif event["kind"] == DONE:
                     before = None
                     ledger._done(event)
+                elif event["kind"] == LOST:  # what is undone next is another transaction
+                    ledger._doubt(before, marks)
+                    before = None
                 elif event["kind"] == ERROR:
                     ledger.errors.append(f"{log.stem}: {event['text']}")
                 else:

@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 from psycopg.sql import SQL, Composed, Identifier
 
-BEFORE, DONE, UNDONE, ERROR = "before", "done", "undone", "error"
+BEFORE, DONE, UNDONE, LOST, ERROR = "before", "done", "undone", "lost", "error"
 _ABANDONED, _FAILED = 0.02, 0.05
 """Share of the claims that nobody finishes, and of those that fail."""
 
@@ -58,6 +58,8 @@ class Orders:
     """For whom it pops, where the ring has subscribers."""
     marks: str = ""
     """A table (mark text): every transaction leaves a row in it, so no commit stays in doubt."""
+    quiet: bool = False
+    """Nothing is logged of a transaction that pushed and popped nothing."""
     endured: list[str] = field(default_factory=list)
     """SQLSTATEs of errors that undo a transaction and are nobody's fault: noted as undone."""
 
@@ -119,6 +121,8 @@ class Client:
                     self._write(UNDONE, refused=state, text=str(error))
                 elif state and state[:3] != "57P" and state[:2] != "08":
                     self._write(ERROR, text=f"{state} {error}")
+                else:
+                    self._write(LOST)
                 if self._in_flight and self._random.random() < self._orders.sent_again:
                     self._again += self._in_flight
                 self._in_flight = []
@@ -225,7 +229,7 @@ class Client:
             self._write(UNDONE, **asdict(work))
             return True
         some = bool(work.pushed or work.popped or work.kept)
-        if not some and self._orders.marks:  # what is logged there is progress
+        if not some and self._orders.quiet:
             connection.execute("COMMIT")
             return False
         self._mark(connection, work)

@@ -24,8 +24,8 @@ _LAG = 20
 
 @pytest.fixture
 def ring(database_url: str, long: bool) -> Iterator[Ring]:
-    """With `--long` it takes a minute to fill it, at 100 messages a second."""
-    size = 6_000 if long else 60
+    """With `--long` it takes a minute to fill it, at 50 messages a second."""
+    size = 3_000 if long else 60
     made = make_ring(database_url, "events", size=size, subscribers=f"{BILLING},{SEARCH}")
     keep_marks(made)
     yield made
@@ -97,7 +97,7 @@ def test_the_others_go_on_until_the_ring_is_full_and_not_a_moment_less(
         of.kill_all(f"{SEARCH}.")
 
         # It is named before it stops anybody.
-        assert pusher.push(BILLING, most=size // 3, rest_seconds=0.01 * long)
+        assert pusher.push(BILLING, most=size // 3, rest_seconds=0.02 * long)
         idle = 30.0 if long else 0.2
         wait_until(lambda: seen(console, SEARCH)["age_seconds"] > idle, "messages wait for it")
         told = console("doctor", "events", "--json", "--idle-for", f"{idle}s")
@@ -105,7 +105,7 @@ def test_the_others_go_on_until_the_ring_is_full_and_not_a_moment_less(
         (found,) = told.json["queues"][0]["findings"]
         assert (found["code"], found["evidence"]["subscriber"]) == ("subscriber_stopped", SEARCH)
 
-        assert not pusher.push(BILLING, rest_seconds=0.01 * long)
+        assert not pusher.push(BILLING, rest_seconds=0.02 * long)
         assert pusher.owed(SEARCH) == size
         wait_until(lambda: pusher.owed(BILLING) == 0, "the other pops on")
         before = popped(of, ring, SEARCH)
