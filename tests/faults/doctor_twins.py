@@ -220,7 +220,7 @@ class Twins:
             stored = self.ring.push_many(on.connection, texts)
             expected = together.push_many(on.all, texts)
             self.steps["push_many"] += 1
-        assert stored == expected
+        assert stored == expected, (stored, expected)
         on.pushed += [text for text, n in zip(texts, stored, strict=True) if n is not None]
 
     def _pop(self, on: Open, who: Mirror) -> None:
