@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from uuid import uuid4
 
@@ -65,7 +65,7 @@ def kill_session(url: str, pid: int) -> bool:
     The whole server recovers from it. This returns when the server has noticed, which ends all its
     sessions: the victim's own connection breaks earlier, and others are still served until then.
     """
-    with connect(url) as witness:
+    with closing(connect(url)) as witness:
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:

@@ -28,8 +28,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from console.cli import main
-
 _PAIR = struct.Struct("ii")
 _LARGEST = 1 << 20
 _READ = {"stdin": False, "stdout": True, "stderr": True}
@@ -37,7 +35,10 @@ _READ = {"stdin": False, "stdout": True, "stderr": True}
 
 
 class Forked:
-    """A call of `dbq-console`, with the methods of a `subprocess.Popen` that tests use."""
+    """A call of `dbq-console`, with the methods of a `subprocess.Popen` that tests use.
+
+    `module`: whose `main` is called, where it is not the console's.
+    """
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class Forked:
         stdin: int = subprocess.DEVNULL,
         stdout: int = subprocess.PIPE,
         stderr: int = subprocess.PIPE,
+        module: str = "console.cli",
     ) -> None:
         wanted = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
         self.returncode: Any = None
@@ -57,8 +59,8 @@ class Forked:
             their_fd, ours[name] = _stream(fd, read=_READ[name])
             theirs.append(their_fd)
         self.stdin, self.stdout, self.stderr = ours["stdin"], ours["stdout"], ours["stderr"]
-        asked = json.dumps([list(arguments), dict(environment), str(Path.cwd())]).encode()
-        socket.send_fds(_forker(), [asked], [*theirs, status])
+        asked = [list(arguments), dict(environment), str(Path.cwd()), module]
+        socket.send_fds(_forker(), [json.dumps(asked).encode()], [*theirs, status])
         for fd in (*theirs, status):
             os.close(fd)
         self.pid = self._told()
@@ -164,8 +166,8 @@ def _forker() -> socket.socket:
     return ours
 
 
-def _serve(asking: socket.socket) -> None:
-    """Fork what is asked for; returns in each process that is to be the console."""
+def _serve(asking: socket.socket) -> str:
+    """Fork what is asked for; returns in each process that is to run, whose `main` it is."""
     while True:
         asked, fds, _, _ = socket.recv_fds(asking, _LARGEST, len(_READ) + 1)
         if not asked:
@@ -173,8 +175,9 @@ def _serve(asking: socket.socket) -> None:
         if os.fork() == 0:
             asking.close()
             _keep(fds[-1], fds[:-1])
-            arguments, environment, folder = json.loads(asked)
-            return _become(arguments, environment, folder, fds[:-1])
+            arguments, environment, folder, module = json.loads(asked)
+            _become(arguments, environment, folder, fds[:-1])
+            return str(module)
         for fd in fds:
             os.close(fd)
         while os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG):  # of those that are done
@@ -235,6 +238,7 @@ def _warm_up() -> None:
             if module.name not in _COLD:
                 importlib.import_module(module.name)
     importlib.import_module("sqlalchemy.dialects.postgresql.psycopg")
+    importlib.import_module("psycopg")
     gc.collect()
     gc.freeze()
 
@@ -245,5 +249,4 @@ _COLD = ("console.cli.__main__", "console.engines.mssql", "console.engines.embed
 
 if __name__ == "__main__":
     _warm_up()
-    _serve(socket.socket(fileno=int(sys.argv[1])))
-    main()
+    importlib.import_module(_serve(socket.socket(fileno=int(sys.argv[1])))).main()

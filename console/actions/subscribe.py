@@ -35,6 +35,10 @@ class Owed:
     below: int
     in_hand: int
 
+    def __str__(self) -> str:
+        """What becomes of it when it unsubscribes."""
+        return f"{numbered(self.owed, 'message')} not popped and {self.in_hand:,} in hand let go"
+
 
 @dataclass(frozen=True)
 class Beginnings:
@@ -51,6 +55,11 @@ class Skipped:
 
     skipped: int
     archived: int
+
+    @property
+    def ledger(self) -> audit.Ledger:
+        """What is not in the archive had lost its content before."""
+        return audit.Ledger(self.skipped, self.skipped, self.skipped)
 
 
 def require_subscribers(queue: Queue) -> None:
@@ -135,9 +144,10 @@ def skip(database: Database, queue: Queue, name: str, to: str) -> Skipped:
                 action_id=act.record.action_id,
             )
             sql.run(connection, "ring.skip_numbers", scope)
+            act.record.batch(connection, done.ledger)
             act.detail = (
                 f"{name} to {number}: {numbered(done.skipped, 'message')} skipped, "
-                f"{done.archived} of them archived"
+                f"{done.archived:,} of them archived"
             )
             return done
 

@@ -11,6 +11,9 @@ from console.designs import Flow
 from console.formats import ESTIMATE, NOT_APPLICABLE, UNKNOWN, count, duration, rate
 from console.monitor.figures import Key, Rates, RateWindow, StatusRow
 
+_FULL = "full"
+"""When it is now that it fills the ring."""
+
 
 @dataclass(frozen=True)
 class SubscriberRow:
@@ -91,14 +94,15 @@ class SubscriberSnapshot:
         yield "parked", UNKNOWN if self.parked is None else count(self.parked)
         never = UNKNOWN if None in (self.gap, self.pop_per_second) else NOT_APPLICABLE
         seconds = self.full_in_seconds
-        told = never if seconds is None else ESTIMATE + duration(seconds) if seconds else "full"
+        told = never if seconds is None else ESTIMATE + duration(seconds) if seconds else _FULL
         yield "full in", told
 
     @property
     def words(self) -> str:
         """All of it on one line: `billing, gap 12, ready 12, age 3 s, pop/s 40, parked 0`."""
-        known = [f"{name} {value}" for name, value in self.figures if value != NOT_APPLICABLE]
-        return ", ".join([self.subscriber, *known])
+        known = [one for one in self.figures if one[1] != NOT_APPLICABLE]
+        told = [_FULL if value == _FULL else f"{name} {value}" for name, value in known]
+        return ", ".join([self.subscriber, *told])
 
     def as_json(self) -> dict[str, object]:
         """The stable object of `status --json`: keys are added at the end, and never go."""

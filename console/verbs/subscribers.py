@@ -9,7 +9,7 @@ import click
 
 from console.actions import subscribe as subscribing
 from console.actions.execute import Control
-from console.audit import Ledger, Outcome
+from console.audit import Outcome
 from console.catalog import Queue
 from console.formats import numbered
 from console.verbs.parameters import Parameter, Placement
@@ -118,9 +118,8 @@ def _skip(target: Target, name: str, to: str, control: Control, on_progress: OnP
         f"{name} skipped {numbered(done.skipped, 'message')} of {target.queue.label}; "
         f"{done.archived:,} are in the archive"
     )
-    ledger = Ledger(done.skipped, done.skipped, done.skipped)
     data = {"subscriber": name, **asdict(done)}
-    return Result(Outcome.DONE, (line,), ledger, done=done.skipped, data=data)
+    return Result(Outcome.DONE, (line,), done.ledger, done=done.skipped, data=data)
 
 
 def _planned(

@@ -735,6 +735,18 @@ CASE
         -- end
 END
 
+-- define: number_that_counts
+-- of a slot r that contradicts itself, and the configuration c; null: a new one
+-- when subscribed=no
+coalesce(r.message_id, r.first_id)
+-- end
+-- when subscribed=yes
+CASE
+    WHEN r.message_id % c.size = r.slot AND r.message_id >= c.base THEN r.message_id
+    WHEN r.first_id % c.size = r.slot AND r.first_id >= c.base THEN r.first_id
+END
+-- end
+
 -- define: next_pop
 -- when of=one
 (SELECT CAST(s.last_value + CAST(s.is_called AS integer) AS text) FROM "{schema}"."{pop_sequence}" AS s)
@@ -2972,6 +2984,7 @@ LIMIT 1000;
 
 -- name: structure
 -- one row: the ring's numbers, its slots and what contradicts itself in them; a scan of the ring
+-- With subscribers a number that is wrong may be one that all seem to have popped: it is counted where it lies.
 SELECT
     (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s) AS next_push,
     {seen_next_pop} AS next_pop,
@@ -2980,9 +2993,16 @@ SELECT
     t.slots AS slots,
     t.outside AS outside,
     t.live AS live,
+    -- when subscribed=no
     t.misplaced AS misplaced,
     t.miscounted AS miscounted,
     t.below_base AS below_base,
+    -- end
+    -- when subscribed=yes
+    n.misplaced AS misplaced,
+    t.miscounted AS miscounted,
+    n.below_base AS below_base,
+    -- end
     t.highest AS highest,
     p.parked AS parked,
     p.voids AS voids,
@@ -3003,7 +3023,10 @@ CROSS JOIN LATERAL (
         count(*) AS slots,
         count(*) FILTER (WHERE r.slot < 0 OR r.slot >= c.size) AS outside,
         count(*) FILTER (WHERE r.reference_count > 0) AS live,
+        -- when subscribed=no
         count(*) FILTER (WHERE r.message_id % c.size <> r.slot) AS misplaced,
+        count(*) FILTER (WHERE r.message_id < c.base) AS below_base,
+        -- end
         count(*) FILTER (
             WHERE r.reference_count NOT IN (0, 1)
             -- when content=slot
@@ -3013,10 +3036,17 @@ CROSS JOIN LATERAL (
             OR num_nulls(r.message_id, r.first_id) <> 2 * (1 - r.reference_count)
             -- end
         ) AS miscounted,
-        count(*) FILTER (WHERE r.message_id < c.base) AS below_base,
         coalesce(max(greatest(r.message_id, r.first_id)), 0) AS highest
     FROM {seen_ring} AS r
 ) AS t
+-- when subscribed=yes
+CROSS JOIN LATERAL (
+    SELECT
+        count(*) FILTER (WHERE r.message_id % c.size <> r.slot) AS misplaced,
+        count(*) FILTER (WHERE r.message_id < c.base) AS below_base
+    FROM "{schema}"."{queue}" AS r
+) AS n
+-- end
 CROSS JOIN LATERAL (
     SELECT
         count(*) FILTER (WHERE NOT l.void) AS parked,
@@ -3635,30 +3665,41 @@ SELECT setval('"{schema}"."{queue}_push_seq"', greatest(
 -- name: straighten
 -- one row: how many slots contradicted themselves, how many of them are messages now, and how many are free
 -- A payload is a message, whatever stands beside it; without one there is nothing to be popped.
+-- With subscribers the number says who has popped it. Where neither it nor first_id is one of this slot since the last
+-- relay it gets a new one, and every subscriber gets it, again perhaps.
 -- when content=slot
 WITH broken AS MATERIALIZED (
     SELECT
         r.slot,
+        {number_that_counts} AS number,
         r.message IS NOT NULL AS kept
-    FROM "{schema}"."{queue}" AS r
+    FROM "{schema}"."{queue}" AS r CROSS JOIN "{schema}"."{queue}_config" AS c
     WHERE
         r.reference_count NOT IN (0, 1)
         OR num_nulls(r.message_id, r.first_id, r.message) <> 3 * (1 - r.reference_count)
+        -- when subscribed=yes
+        OR r.message_id % c.size <> r.slot OR r.message_id < c.base
+        -- end
 ),
 -- end
 -- when content=apart
 WITH broken AS MATERIALIZED (
     SELECT
         m.slot,
+        m.number,
         coalesce({has_content}, false) AS kept
     FROM (
         SELECT
             r.slot,
+            {number_that_counts} AS number,
             coalesce(r.first_id, r.message_id) AS first_id
-        FROM "{schema}"."{queue}" AS r
+        FROM "{schema}"."{queue}" AS r CROSS JOIN "{schema}"."{queue}_config" AS c
         WHERE
             r.reference_count NOT IN (0, 1)
             OR num_nulls(r.message_id, r.first_id) <> 2 * (1 - r.reference_count)
+            -- when subscribed=yes
+            OR r.message_id % c.size <> r.slot OR r.message_id < c.base
+            -- end
     ) AS m
 ),
 -- end
@@ -3666,7 +3707,7 @@ WITH broken AS MATERIALIZED (
 mended AS (
     UPDATE "{schema}"."{queue}" AS r
     SET
-        message_id = CASE WHEN b.kept THEN coalesce(r.message_id, r.first_id, nextval('"{schema}"."{queue}_push_seq"')) END,
+        message_id = CASE WHEN b.kept THEN coalesce(b.number, nextval('"{schema}"."{queue}_push_seq"')) END,
         first_id = CASE WHEN b.kept THEN coalesce(r.first_id, r.message_id, nextval('"{schema}"."{queue}_push_seq"')) END,
         reference_count = CAST(b.kept AS integer)
     FROM broken AS b

@@ -46,6 +46,7 @@ from tests.faults.ring_tools import wait_for_server
 from tests.pipeline.driver import PHASES
 from tests.proxy import Proxy
 from tests.servers import connect
+from tests.warm import Forked
 
 ROOT = Path(__file__).resolve().parents[2]
 _ENDURED = ["55P03", "57014", "40P01"]
@@ -120,7 +121,7 @@ class Campaign:
         )
         self.clients = Clients(folder / "clients", "")
         self.stops = {kind: folder / f"stop-{kind}" for kind in ("producers", "consumers")}
-        self._working: list[tuple[subprocess.Popen[bytes], Callable[[], None]]] = []
+        self._working: list[tuple[Forked, Callable[[], None]]] = []
         self.calls: list[Call] = []
         self.archive: Call | None = None
         self.archived: set[str] = set()
@@ -418,7 +419,7 @@ class Campaign:
         for process, _ in self._working:
             try:
                 status = process.wait(60)
-            except subprocess.TimeoutExpired:
+            except TimeoutError:
                 self.defects.add("hangs", "a client did not end")
                 process.kill()
             else:

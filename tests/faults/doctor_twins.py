@@ -16,6 +16,7 @@ import psycopg
 from console.doctor.ring_proof import Astray, Side
 from console.errors import RefusedError
 from tests.faults import ring_model as model
+from tests.faults import ring_model_together as together
 from tests.faults.ring_ledger import Ledger
 from tests.faults.ring_model import Live, Store, Transaction, finish
 from tests.faults.ring_tools import Popped, Ring, make_ring
@@ -72,54 +73,140 @@ class Open:
     """A transaction on the ring and on the model."""
 
     connection: psycopg.Connection
-    tx: Transaction
+    txs: dict[str, Transaction]
     pushed: list[str] = field(default_factory=list)
-    popped: list[tuple[Popped, int]] = field(default_factory=list)
-    """Each with its number; 0: it came from in_hand."""
-    drew: set[Side] = field(default_factory=set)
+    popped: list[tuple[str, Popped, int]] = field(default_factory=list)
+    """Each with who popped it and its number; 0: it came from in_hand."""
+    drew: set[tuple[str, Side]] = field(default_factory=set)
     prepared: str = ""
+
+    @property
+    def all(self) -> list[Transaction]:
+        """A push is seen by all."""
+        return [*self.txs.values()]
+
+
+class Mirror:
+    """A ring as whoever pops from it has it, and its model: of several subscribers, one."""
+
+    def __init__(self, ring: Ring) -> None:
+        self.ring = ring
+        self.name = ring.queue.subscriber
+        self.store = Store(int(ring.queue.options["size"]))
+        self.hand: dict[int, InHand] = {}
+        self.ledger = Ledger()
+        self.highest = 0
+        """The highest number that was popped since the last relay."""
+
+    @property
+    def waiting(self) -> int:
+        """Parked numbers; of more than a pop looks at, chance has which it takes."""
+        return sum(not void for _, void in self.store.parked)
+
+    def state(self) -> tuple[Any, ...]:
+        """What the model says."""
+        store = self.store
+        return (
+            (store.size, store.base, store.next_push, store.next_pop),
+            store.slots,
+            store.parked,
+            {id_: (row.payload, row.attempts, row.claimed) for id_, row in self.hand.items()},
+        )
+
+    def real(self, connection: psycopg.Connection) -> tuple[Any, ...]:
+        """The same of the ring."""
+        ring = self.ring
+        (now,) = connection.execute(ring.sql(_NUMBERS)).fetchall()
+        rows = []
+        if ring.queue.options["in_hand"] == "on":
+            query = "SELECT id, payload, attempts, claimed_at IS NOT NULL FROM {in_hand}"
+            query += f" WHERE subscriber = {ring.number}" * bool(self.name)
+            rows = connection.execute(ring.sql(query)).fetchall()
+        return (
+            now,
+            {row[0]: Live(row[1], row[2], row[3]) for row in ring.live(connection)},
+            ring.parked(connection),
+            {id_: tuple(row) for id_, *row in rows},
+        )
+
+    def read(self, connection: psycopg.Connection) -> None:
+        """The model becomes as the ring is, where nobody is under way."""
+        (size, base, next_push, next_pop), live, parked, rows = self.real(connection)
+        self.store = Store(size, base, next_push, next_pop, live, parked)
+        self.hand = {id_: InHand(*row) for id_, row in rows.items()}
+        self.highest = 0
+
+    def again(self, count: int, held: set[int]) -> list[int]:
+        """Which rows of in_hand the next pop of so many takes first."""
+        ready = {id_ for id_, row in self.hand.items() if not row.claimed}
+        return sorted(ready - held)[:count]
+
+    def complete(self, connection: psycopg.Connection, id_: int) -> bool:
+        """A claim is finished; one that was released cannot."""
+        row = self.hand[id_]
+        values = [*([self.name] if self.name else []), id_, row.attempts]
+        call = self.ring.sql(f"SELECT {{complete}}({', '.join(['%s'] * len(values))})")
+        (done,) = connection.execute(call, values).fetchone() or (None,)
+        assert done is row.claimed
+        if row.claimed:
+            self.ledger.popped[row.payload] += 1
+            del self.hand[id_]
+        return bool(done)
 
 
 class Twins:
     """The ring, its model, and the transactions that are open on both."""
 
-    def __init__(self, url: str, seed: int) -> None:
+    def __init__(self, url: str, seed: int, subscribers: int = 0) -> None:
         self.chance = chance = random.Random(seed)
         options = chance.choice([{}, {"archive_at_pop": "on"}, {"in_hand": "on"}])
         size = chance.choice([chance.randint(1, 8), chance.randint(9, 40)])
-        self.ring: Ring = make_ring(url, f"ring {seed}", size=size, max_bytes=300, **options)
+        names = [f"s{number}" for number in range(1, subscribers + 1)]
+        whole = {"subscribers": ",".join(names)} if names else {}
+        self.ring: Ring = make_ring(
+            url, f"ring {seed} {subscribers}", size=size, max_bytes=300, **options, **whole
+        )
         self.in_hand = "in_hand" in options
-        self.archives = "archive_at_pop" in options
-        self.store = Store(size)
-        self.hand: dict[int, InHand] = {}
+        self.archives = "archive_at_pop" in options and not names
+        """Whether every pop leaves a row there, at once."""
+        rings = [self.ring.of(name) for name in names] or [self.ring]
+        self.mirrors = {ring.queue.subscriber: Mirror(ring) for ring in rings}
         self.open: list[Open] = []
         self.free: list[psycopg.Connection] = []
         self.admin = self.ring.connect()
-        self.ledger = Ledger()
         self.steps: Counter[str] = Counter()
-        self.highest = 0
-        """The highest number that was popped since the last relay."""
         self._serial = 0
+
+    @property
+    def all(self) -> list[Mirror]:
+        """In the order of the subscribers."""
+        return [*self.mirrors.values()]
+
+    @property
+    def stores(self) -> list[Store]:
+        """The models."""
+        return [one.store for one in self.all]
 
     def begin(self) -> Open:
         """A transaction on a session of its own."""
         connection = self.free.pop() if self.free else self.ring.connect()
         connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
-        started = Open(connection, self.store.begin())
+        started = Open(connection, {one.name: one.store.begin() for one in self.all})
         self.open.append(started)
         return started
 
     def call(self, on: Open) -> None:
         """One call of the four, compared."""
-        before = self.store.next_push, self.store.next_pop
+        who = self.chance.choice(self.all)
+        before = who.store.next_push, who.store.next_pop
         if self.chance.random() < 0.55:
             self._push(on)
         else:
-            self._pop(on)
-        if self.store.next_push != before[0]:
-            on.drew.add(Side.PUSH)
-        if self.store.next_pop != before[1]:
-            on.drew.add(Side.POP)
+            self._pop(on, who)
+        if who.store.next_push != before[0]:
+            on.drew |= {(one.name, Side.PUSH) for one in self.all}
+        if who.store.next_pop != before[1]:
+            on.drew.add((who.name, Side.POP))
 
     def _push(self, on: Open) -> None:
         count = self.chance.choice([1, 1, 1, self.chance.randint(2, 12)])
@@ -127,45 +214,44 @@ class Twins:
         self._serial += count
         if count == 1:
             stored = [self.ring.push(on.connection, texts[0])]
-            expected = [finish(model.push(on.tx, texts[0]))]
+            expected = [together.push(on.all, texts[0])]
             self.steps["push"] += 1
         else:
             stored = self.ring.push_many(on.connection, texts)
-            expected = finish(model.push_many(on.tx, texts))
+            expected = together.push_many(on.all, texts)
             self.steps["push_many"] += 1
-        assert stored == expected
+        assert stored == expected, (stored, expected)
         on.pushed += [text for text, n in zip(texts, stored, strict=True) if n is not None]
 
-    def _pop(self, on: Open) -> None:
-        if sum(not void for _, void in on.tx.parked()) > model.MOST_PARKED_LOOKED_AT:
+    def _pop(self, on: Open, who: Mirror) -> None:
+        tx = on.txs[who.name]
+        if sum(not void for _, void in tx.parked()) > model.MOST_PARKED_LOOKED_AT:
             return  # which ones a pop looks at is then left to chance
         count = self.chance.choice([1, 1, 1, self.chance.randint(2, 12)])
         if count == 1:
-            one = self.ring.pop(on.connection)
+            one = who.ring.pop(on.connection)
             came = [one] if one else []
         else:
-            came = self.ring.pop_many(on.connection, count)
+            came = who.ring.pop_many(on.connection, count)
         self.steps["pop" if count == 1 else "pop_many"] += 1
-        again = self._again(count)
+        again = who.again(count, self.held(who))
         expected: list[Live] = []
         if count == 1 and not self.in_hand:
-            live = finish(model.pop(on.tx))
+            live = finish(model.pop(tx))
             expected = [live] if live else []
         elif count > len(again):
-            expected = finish(model.pop_many(on.tx, count - len(again)))
+            expected = finish(model.pop_many(tx, count - len(again)))
         wanted = [
-            *((id_, self.hand[id_].payload) for id_ in again),
+            *((id_, who.hand[id_].payload) for id_ in again),
             *((live.first_id, live.payload) for live in expected),
         ]
         assert [(m.id, m.payload) for m in came] == wanted, (came, wanted)
         of = [*(0 for _ in again), *(live.message_id for live in expected)]
-        on.popped += zip(came, of, strict=True)
+        on.popped += [(who.name, *pair) for pair in zip(came, of, strict=True)]
 
-    def _again(self, count: int) -> list[int]:
-        """Which rows of in_hand the next pop of so many takes first."""
-        held = {message.id for one in self.open for message, _ in one.popped}
-        ready = {id_ for id_, row in self.hand.items() if not row.claimed}
-        return sorted(ready - held)[:count]
+    def held(self, who: Mirror) -> set[int]:
+        """What open transactions have popped."""
+        return {m.id for one in self.open for name, m, _ in one.popped if name == who.name}
 
     def end(self, it: Open, how: str) -> None:
         """Commit, roll back, or let its caller or its backend die."""
@@ -192,20 +278,24 @@ class Twins:
             it.connection.close()
             gone = "SELECT FROM pg_stat_activity WHERE pid = %s"
             wait_until(lambda: not self.admin.execute(gone, [pid]).fetchall(), "its backend ends")
+        for tx in it.all:
+            if how == "commit":
+                tx.commit()
+            else:
+                tx.roll_back()
         if how == "commit":
-            it.tx.commit()
             self._account(it)
-        else:
-            it.tx.roll_back()
 
     def _account(self, it: Open) -> None:
-        self.ledger.acknowledged.update(it.pushed)
-        for message, number in it.popped:
-            self.highest = max(self.highest, number)
+        for who in self.all:
+            who.ledger.acknowledged.update(it.pushed)
+        for name, message, number in it.popped:
+            who = self.mirrors[name]
+            who.highest = max(who.highest, number)
             if not self.in_hand:
-                self.ledger.popped[message.payload] += 1
+                who.ledger.popped[message.payload] += 1
             else:
-                self.hand[message.id] = InHand(message.payload, message.attempts)
+                who.hand[message.id] = InHand(message.payload, message.attempts)
 
     def end_all(self) -> None:
         """Nobody is under way any more."""
@@ -214,31 +304,26 @@ class Twins:
 
     def relay(self, wanted: int | None) -> None:
         """Of both; refused where what is live does not fit."""
-        if self.store.relay(wanted or self.store.size):
+        if together.relay(self.stores, wanted or self.stores[0].size):
             self.steps["resize" if wanted else "relay"] += 1
             self.ring.relay(wanted)
-            self.highest = 0
+            for who in self.all:
+                who.highest = 0
         else:
             self.steps["resize refused"] += 1
             with suppress(RefusedError):
                 self.ring.relay(wanted)
                 raise AssertionError("a resize below the live messages was not refused")
 
-    def complete_one(self, id_: int) -> None:
+    def complete_one(self, who: Mirror, id_: int) -> None:
         """A claim is finished; one that was released cannot."""
-        row = self.hand[id_]
-        call = self.ring.sql("SELECT {complete}(%s, %s)")
-        (done,) = self.admin.execute(call, [id_, row.attempts]).fetchone() or (None,)
-        assert done is row.claimed
-        if done:
-            self.steps["complete"] += 1
-            self.ledger.popped[row.payload] += 1
-            del self.hand[id_]
+        self.steps["complete"] += who.complete(self.admin, id_)
 
     def sessions_are_gone(self) -> None:
         """The server was down: only what was prepared is there still."""
         for it in [it for it in self.open if not it.prepared]:
-            it.tx.roll_back()
+            for tx in it.all:
+                tx.roll_back()
             it.connection.close()
             self.open.remove(it)
         for connection in [*self.free, self.admin]:
@@ -256,46 +341,19 @@ class Twins:
         wait_until(lambda: not self.admin.execute(there, [pids]).fetchall(), "callers leave")
 
     def waiting(self) -> int:
-        """Parked numbers; of more than a pop looks at, chance has which it takes."""
-        return sum(not void for _, void in self.store.parked)
-
-    def _state(self) -> tuple[Any, ...]:
-        store = self.store
-        return (
-            (store.size, store.base, store.next_push, store.next_pop),
-            store.slots,
-            store.parked,
-            {id_: (row.payload, row.attempts, row.claimed) for id_, row in self.hand.items()},
-        )
-
-    def _real(self) -> tuple[Any, ...]:
-        (now,) = self.admin.execute(self.ring.sql(_NUMBERS)).fetchall()
-        live = {row[0]: Live(row[1], row[2], row[3]) for row in self.ring.live(self.admin)}
-        rows = []
-        if self.in_hand:
-            columns = "id, payload, attempts, claimed_at IS NOT NULL"
-            rows = self.admin.execute(
-                self.ring.sql(f"SELECT {columns} FROM {{in_hand}}")
-            ).fetchall()
-        return (
-            now,
-            live,
-            self.ring.parked(self.admin),
-            {id_: tuple(row) for id_, *row in rows},
-        )
+        """The most parked numbers that one has."""
+        return max(who.waiting for who in self.all)
 
     def agree(self) -> None:
         """The ring is as the model says."""
-        for real, expected in zip(self._real(), self._state(), strict=True):
-            assert real == expected, (real, expected)
+        for who in self.all:
+            for real, expected in zip(who.real(self.admin), who.state(), strict=True):
+                assert real == expected, (who.name, real, expected)
 
     def read(self) -> None:
         """The model becomes as the ring is, where nobody is under way."""
-        numbers_, live, parked, rows = self._real()
-        size, base, next_push, next_pop = numbers_
-        self.store = Store(size, base, next_push, next_pop, live, parked)
-        self.hand = {id_: InHand(*row) for id_, row in rows.items()}
-        self.highest = 0
+        for who in self.all:
+            who.read(self.admin)
 
     def close(self) -> None:
         """Give back what it holds."""

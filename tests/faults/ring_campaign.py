@@ -5,13 +5,14 @@
 
 import argparse
 import json
+import os
 import random
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, field, fields
 from pathlib import Path
@@ -25,6 +26,7 @@ from tests.faults import ring_worker
 from tests.faults.ring_ledger import Counts, Ledger
 from tests.faults.ring_tools import Popped, Ring, make_ring, wait_for_server
 from tests.servers import PATIENCE_SECONDS, connect, kill_session, wait_until
+from tests.warm import Forked
 
 _LARGEST = 400
 PRODUCER, CONSUMER = ["push", "push_many"], ["pop", "pop_many"]
@@ -36,7 +38,7 @@ class Clients:
 
     folder: Path
     conninfo: str
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    processes: list[Forked] = field(default_factory=list)
 
     @property
     def stop_file(self) -> Path:
@@ -51,7 +53,7 @@ class Clients:
         seed: int,
         name: str = "",
         **more: object,
-    ) -> subprocess.Popen[bytes]:
+    ) -> Forked:
         """One more client."""
         name = f"{name or 'client'}{len(self.processes)}"
         orders = {
@@ -64,7 +66,14 @@ class Clients:
             "calls": list(calls),
             **more,
         }
-        process = subprocess.Popen([sys.executable, ring_worker.__file__], stdin=subprocess.PIPE)
+        process = Forked(
+            [],
+            os.environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=2,
+            module=ring_worker.__name__,
+        )
         self.processes.append(process)
         assert process.stdin is not None
         with process.stdin:
@@ -82,13 +91,20 @@ class Clients:
             status = process.wait(seconds)
             assert status in {0, -signal.SIGKILL}, f"a client ended with {status}"
 
-    def ledger(self) -> Ledger:
-        """What their logs say."""
-        return Ledger.read(sorted(self.folder.glob("*.log")))
+    def ledger(self, name: str = "", marks: Container[str] = ()) -> Ledger:
+        """What their logs say, of those whose name begins with this one."""
+        return Ledger.read(sorted(self.folder.glob(f"{name}*.log")), marks)
 
-    def progress(self) -> int:
-        """Bytes that were logged: grows as long as calls succeed."""
-        return sum(log.stat().st_size for log in self.folder.glob("*.log"))
+    def kill_all(self, name: str) -> None:
+        """SIGKILL those whose name begins with this one."""
+        for log in list(self.folder.glob(f"{name}*.log")):
+            process = self.processes[int(log.stem.removeprefix(name))]
+            process.kill()
+            process.wait()
+
+    def progress(self, name: str = "") -> int:
+        """Bytes that were logged, by those whose name begins so: grows as long as calls succeed."""
+        return sum(log.stat().st_size for log in self.folder.glob(f"{name}*.log"))
 
 
 @contextmanager

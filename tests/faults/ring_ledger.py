@@ -2,12 +2,12 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.faults.ring_worker import BEFORE, DONE, ERROR, UNDONE, payload
+from tests.faults.ring_worker import BEFORE, DONE, ERROR, LOST, UNDONE, payload
 
 
 @dataclass(frozen=True)
@@ -34,54 +34,64 @@ class Ledger:
     """What the clients' logs say."""
 
     acknowledged: set[str] = field(default_factory=set)
-    """Pushes that were stored and whose commit was answered."""
+    """Pushes that were stored and whose commit was answered, or left its mark."""
     doubtful: Counter[str] = field(default_factory=Counter)
     """Pushes whose commit was not answered; more than once where they were retried."""
     tries: Counter[str] = field(default_factory=Counter)
     """Commits that were asked for, of each pushed message."""
-    numbers: dict[str, int] = field(default_factory=dict)
-    """What their push returned last, where that is a number."""
+    numbers: list[tuple[str, int]] = field(default_factory=list)
+    """What each of these pushes returned, where that is a number."""
     popped: Counter[str] = field(default_factory=Counter)
     kept: Counter[str] = field(default_factory=Counter)
     """Popped where a row of it stays."""
     popped_in_doubt: Counter[str] = field(default_factory=Counter)
     unknown_in_doubt: int = 0
     """At most so many more messages went with pops that were cut off: nobody knows which."""
+    marked: int = 0
+    """Messages whose commit was not answered; whether it happened is known by its mark."""
     refused: Counter[str] = field(default_factory=Counter)
     """Transactions that the server undid, by their SQLSTATE, which clients were to endure."""
     errors: list[str] = field(default_factory=list)
 
     @classmethod
-    def read(cls, logs: Iterable[Path]) -> "Ledger":
-        """The logs of all clients of one campaign."""
+    def read(cls, logs: Iterable[Path], marks: Container[str] = ()) -> "Ledger":
+        """The logs of all clients of one campaign; which marks their transactions left."""
         ledger = cls()
         for log in logs:
             before: dict[str, Any] | None = None
             for line in log.read_text().splitlines():
                 event = json.loads(line)
                 if event["kind"] == BEFORE:
-                    ledger._doubt(before)
+                    ledger._doubt(before, marks)
                     before = event
                     ledger.tries.update(event["pushed"])
                 elif event["kind"] == DONE:
                     before = None
-                    ledger.acknowledged.update(event["pushed"])
-                    ledger.numbers.update(
-                        zip(event["pushed"], event.get("numbers", ()), strict=False)
-                    )
-                    ledger.popped.update(event["popped"])
-                    ledger.kept.update(event["kept"])
+                    ledger._done(event)
+                elif event["kind"] == LOST:  # what is undone next is another transaction
+                    ledger._doubt(before, marks)
+                    before = None
                 elif event["kind"] == ERROR:
                     ledger.errors.append(f"{log.stem}: {event['text']}")
                 else:
                     assert event["kind"] == UNDONE
                     before = None
                     ledger.refused.update(state for state in [event.get("refused")] if state)
-            ledger._doubt(before)
+            ledger._doubt(before, marks)
         return ledger
 
-    def _doubt(self, before: dict[str, Any] | None) -> None:
-        if before is not None:
+    def _done(self, event: dict[str, Any]) -> None:
+        self.acknowledged.update(event["pushed"])
+        self.numbers += zip(event["pushed"], event.get("numbers", ()), strict=False)
+        self.popped.update(event["popped"])
+        self.kept.update(event["kept"])
+
+    def _doubt(self, before: dict[str, Any] | None, marks: Container[str]) -> None:
+        if before is not None and before.get("mark"):
+            self.marked += len(before["pushed"]) + len(before["popped"]) + len(before["kept"])
+            if before["mark"] in marks:
+                self._done(before)
+        elif before is not None:
             self.doubtful.update(before["pushed"])
             self.popped_in_doubt.update(before["popped"])
             self.unknown_in_doubt += before["unknown"]

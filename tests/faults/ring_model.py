@@ -23,7 +23,7 @@ _CHUNKS_ON_PAGE = 8
 _PAGES = 4
 _NEAR = 32
 """Batches from the end of the queue: so near, a batch looks before it draws."""
-_TRIES = 8
+PUSH_TRIES = _TRIES = 8
 _LOOKS = 4
 _MOST_VOIDS = 1000
 

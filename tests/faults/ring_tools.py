@@ -52,6 +52,12 @@ class Ring:
         known = self.queue.subscribers
         return next((one.number for one in known if one.name == self.queue.subscriber), 0)
 
+    @property
+    def _is_owed(self) -> str:
+        """Of a slot r: by the subscriber whose ring this is."""
+        owed = " AND r.message_id > (SELECT p.message_id FROM {popped} AS p WHERE p.slot = r.slot"
+        return f"{owed} AND p.subscriber = {self.number})" * bool(self.number)
+
     def connect(self, *settings: str) -> psycopg.Connection:
         """A session of its own, autocommit, with these settings."""
         connection = connect(self.url)
@@ -142,7 +148,9 @@ class Ring:
 
     def parked(self, connection: psycopg.Connection) -> set[tuple[int, bool]]:
         """The rows of parked."""
-        return set(connection.execute(self.sql("SELECT number, void FROM {parked}")).fetchall())
+        query = "SELECT number, void FROM {parked}"
+        query += f" WHERE subscriber = {self.number}" * bool(self.number)
+        return set(connection.execute(self.sql(query)).fetchall())
 
     def most_turns(self, connection: psycopg.Connection) -> int:
         """In how many calls each parked number has its turn, by ring.sql's proof."""
@@ -157,7 +165,7 @@ class Ring:
             self.sql(
                 "SELECT r.slot, r.message_id, r.first_id, c.message FROM {ring} AS r"
                 " LEFT JOIN {contents} AS c ON r.first_id = c.first_id"
-                " WHERE r.reference_count > 0 ORDER BY r.message_id"
+                " WHERE r.reference_count > 0" + self._is_owed + " ORDER BY r.message_id"
             )
         ).fetchall()
 

@@ -1,9 +1,9 @@
 """One client of rings, or of queues of any design: a process that may be killed at any moment.
 
-Run as a script; its orders are its input, so that no password stands on its command line.
+Its orders are its input, so that no password stands on a command line.
 
 It writes a line before what may commit and a line when it knows, so that whoever reads the log of
-a killed client knows which call is in doubt. Imports nothing of the project: it starts often.
+a killed client knows which call is in doubt.
 """
 
 import json
@@ -18,7 +18,7 @@ from typing import Any
 import psycopg
 from psycopg.sql import SQL, Composed, Identifier
 
-BEFORE, DONE, UNDONE, ERROR = "before", "done", "undone", "error"
+BEFORE, DONE, UNDONE, LOST, ERROR = "before", "done", "undone", "lost", "error"
 _ABANDONED, _FAILED = 0.02, 0.05
 """Share of the claims that nobody finishes, and of those that fail."""
 
@@ -56,6 +56,10 @@ class Orders:
     """Queues in which, or in whose archive, what was popped can still be seen."""
     subscriber: str = ""
     """For whom it pops, where the ring has subscribers."""
+    marks: str = ""
+    """A table (mark text): every transaction leaves a row in it, so no commit stays in doubt."""
+    quiet: bool = False
+    """Nothing is logged of a transaction that pushed and popped nothing."""
     endured: list[str] = field(default_factory=list)
     """SQLSTATEs of errors that undo a transaction and are nobody's fault: noted as undone."""
 
@@ -72,6 +76,7 @@ class Work:
     """Popped too, but a row of it stays."""
     unknown: int = 0
     """At most so many messages were popped by a call whose answer is not there yet."""
+    mark: str = ""
 
 
 @dataclass(frozen=True)
@@ -97,7 +102,7 @@ class Client:
         self._random = random.Random(orders.seed)
         self._log = log
         self._stop = Path(orders.stop)
-        self._serial = 0
+        self._serial = self._marked = 0
         self._again: list[str] = []
         """Pushes in doubt, to be sent once more."""
         self._in_flight: list[str] = []
@@ -116,6 +121,8 @@ class Client:
                     self._write(UNDONE, refused=state, text=str(error))
                 elif state and state[:3] != "57P" and state[:2] != "08":
                     self._write(ERROR, text=f"{state} {error}")
+                else:
+                    self._write(LOST)
                 if self._in_flight and self._random.random() < self._orders.sent_again:
                     self._again += self._in_flight
                 self._in_flight = []
@@ -142,7 +149,15 @@ class Client:
         return [self._orders.subscriber] if self._orders.subscriber else []
 
     def _must_know(self) -> bool:
-        return self._orders.known and _pops(self._orders.calls)
+        return bool(self._orders.marks) or (self._orders.known and _pops(self._orders.calls))
+
+    def _mark(self, connection: psycopg.Connection, work: Work) -> None:
+        """In the transaction that did this work."""
+        if self._orders.marks:
+            self._marked += 1
+            work.mark = f"{self._orders.name} {self._marked}"
+            into = SQL("INSERT INTO {} VALUES (%s)").format(Identifier(self._orders.marks))
+            connection.execute(into, [work.mark])
 
     def _alone(self, connection: psycopg.Connection, queues: list[str]) -> bool:
         """One call that commits by itself: what it pops is not known before it has committed."""
@@ -166,12 +181,14 @@ class Client:
         connection.execute("BEGIN")
         for id_, text, _, attempts in rows:
             if self._random.random() < _FAILED:
-                self._finish(connection, call.ring, "fail", [id_, "no reason", attempts])
-            elif self._finish(connection, call.ring, "complete", [id_, attempts]):
+                why = [*self._mine, id_, "no reason", attempts]
+                self._finish(connection, call.ring, "fail", why)
+            elif self._finish(connection, call.ring, "complete", [*self._mine, id_, attempts]):
                 (work.kept if call.ring in self._orders.kept else work.popped).append(text)
         if fate > 1 - self._orders.rolled_back:
             connection.execute("ROLLBACK")
             return True
+        self._mark(connection, work)
         self._write(BEFORE, **asdict(work))
         connection.execute("COMMIT")
         self._write(DONE, **asdict(work))
@@ -179,7 +196,7 @@ class Client:
 
     def _claimed(self, connection: psycopg.Connection, call: Call) -> list[tuple[Any, ...]]:
         """What a pop got, bound to this session."""
-        values: list[object] = [self._orders.name, True]
+        values: list[object] = [*self._mine, self._orders.name, True]
         if call.kind == "pop_many":
             values.insert(0, call.n)
         return connection.execute(_statement(call.ring, call.kind, values), values).fetchall()
@@ -211,12 +228,17 @@ class Client:
             connection.execute("ROLLBACK")
             self._write(UNDONE, **asdict(work))
             return True
+        some = bool(work.pushed or work.popped or work.kept)
+        if not some and self._orders.quiet:
+            connection.execute("COMMIT")
+            return False
+        self._mark(connection, work)
         self._in_flight = work.pushed
         self._write(BEFORE, **asdict(work))
         connection.execute("COMMIT")
         self._write(DONE, **asdict(work))
         self._in_flight = []
-        return bool(work.pushed or work.popped or work.kept)
+        return some
 
     def _plan(self, queues: list[str]) -> Call:
         ring = self._random.choice(queues)
@@ -264,7 +286,8 @@ def _statement(queue: str, kind: str, values: list[object]) -> Composed:
     return SQL("SELECT * FROM {}({})").format(Identifier(f"{queue}_{kind}"), marks)
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Do what the input says."""
     given = Orders(**json.load(sys.stdin))
     with FileIO(given.log, "ab") as own_log:
         Client(given, own_log).run()

@@ -1,35 +1,64 @@
 """The ring's campaign with subscribers: each one's four counts, and who comes and goes meanwhile.
 
 `python -m tests.faults.subscriber_campaign --seeds N --seconds S --subscribers K`.
+
+Every transaction of a client leaves a mark in a table of its own, so nothing stays in doubt: of
+each message is known how often it was pushed, and each subscriber has to get it as often.
 """
 
 import argparse
 import random
 import sys
 import time
+import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, dataclass, field, fields, replace
 
+import psycopg
+
+from console.actions import maintain
 from console.actions import subscribe as subscribing
 from console.catalog import find
 from console.engines.embedded import EmbeddedServer
 from console.errors import BusyError, ConnectionFailedError, ConsoleError, RefusedError
-from tests.faults.ring_campaign import (
-    CONSUMER,
-    PRODUCER,
-    Clients,
-    clients,
-    kill_backend,
-    try_relay,
-    wait_for_progress,
-)
-from tests.faults.ring_ledger import Counts, Ledger
+from tests.faults.doctor_tools import mend_now
+from tests.faults.ring_campaign import CONSUMER, PRODUCER, Clients, clients, kill_backend, try_relay
+from tests.faults.ring_ledger import Counts, Ledger, is_whole
 from tests.faults.ring_tools import Ring, make_ring, wait_for_server
+from tests.servers import fresh_database, wait_until
 
 _LATE = "late"
 """Subscribes under traffic, and stays."""
 _BRIEF = "brief"
 """Subscribes and unsubscribes, again and again; nobody pops for it."""
+MARKS = "marks"
+"""The table of those, of one that `keep_marks` prepared."""
+_PUSHES = "push."
+"""What the producers' logs begin with; those of a subscriber's consumers with its name."""
+_STALLED_SECONDS = 0.2
+OPTIONS: tuple[Mapping[str, str], ...] = (
+    {},
+    {"content": "apart"},
+    {"archive_at_pop": "on"},
+    {"content": "apart", "archive_at_pop": "on"},
+    {"in_hand": "on"},
+    {"content": "apart", "in_hand": "on"},
+)
+"""What a seed's ring is installed with, in turn."""
+
+
+def keep_marks(ring: Ring) -> None:
+    """Clients can leave marks in its database; of those before there are none."""
+    with ring.connect() as connection:
+        connection.execute(f"CREATE TABLE IF NOT EXISTS {MARKS} (mark text)")
+        connection.execute(f"DELETE FROM {MARKS}")
+
+
+def marks_of(ring: Ring) -> set[str]:
+    """Of all transactions that have committed."""
+    with ring.connect() as connection:
+        return {mark for (mark,) in connection.execute(f"SELECT mark FROM {MARKS}")}
 
 
 @dataclass
@@ -42,8 +71,31 @@ class _Campaign:
     ring: Ring
     of: Clients
     chance: random.Random
+    repair: Callable[[Ring], object] | None
     first: dict[str, int]
     from_oldest: set[str] = field(default_factory=set)
+    relays: int = 0
+    kills: int = 0
+
+    def start(self, calls: list[str], name: str, **more: object) -> None:
+        """A client of the ring, whose log begins with the name."""
+        claims = [self.ring.queue.name] if self.ring.queue.options["in_hand"] == "on" else []
+        self.of.start(
+            calls,
+            rings=[self.ring.queue.name],
+            seed=self.chance.randrange(2**32),
+            name=name,
+            rolled_back=0.02,
+            finished=claims,
+            marks=MARKS,
+            quiet=True,
+            **more,
+        )
+
+    def consume(self, subscriber: str) -> None:
+        """One or two consumers of the subscriber."""
+        for _ in range(self.chance.randint(1, 2)):
+            self.start(CONSUMER, f"{subscriber}.", subscriber=subscriber)
 
     def join(self, subscriber: str, since: str) -> None:
         """Subscribe under traffic, and stay."""
@@ -52,29 +104,52 @@ class _Campaign:
             self.from_oldest.add(subscriber)
             number = self.ring.of(subscriber).measure().next_push
         self.first[subscriber] = number
-        self.consume(subscriber, 2)
+        self.consume(subscriber)
+        self.go_on(lambda: self.of.progress(f"{subscriber}.") > 0)
 
-    def consume(self, subscriber: str, how_many: int) -> None:
-        """Start consumers of the subscriber, whose logs begin with its name."""
-        for _ in range(how_many):
-            self.of.start(
-                CONSUMER,
-                rings=[self.ring.queue.name],
-                seed=self.chance.randrange(2**32),
-                name=f"{subscriber}.",
-                rolled_back=0.02,
-                subscriber=subscriber,
-            )
+    def go_on(self, enough: Callable[[], bool]) -> None:
+        """Wait; where rolled back and killed pops fill the ring, mend it."""
+        before, since = self.of.progress(), time.monotonic()
 
-    def kill_consumers(self, subscriber: str) -> None:
-        """SIGKILL all that pop for the subscriber, and start others."""
-        name = f"{subscriber}."
-        killed = [log.stem for log in self.of.folder.glob(f"{name}*.log")]
-        for one in killed:
-            process = self.of.processes[int(one.rpartition(".")[2])]
-            process.kill()
-            process.wait()
-        self.consume(subscriber, 2)
+        def gets_there() -> bool:
+            nonlocal before, since
+            if enough():
+                return True
+            if (now := self.of.progress()) > before:
+                before, since = now, time.monotonic()
+            elif time.monotonic() - since > _STALLED_SECONDS:
+                self.mend()
+                since = time.monotonic()
+            return False
+
+        wait_until(gets_there, "the clients get on")
+
+    def progress(self, more_bytes: int) -> None:
+        """Until so much more was pushed, and popped."""
+        wanted = [(name, self.of.progress(name) + more_bytes) for name in (_PUSHES, "s0.")]
+        self.go_on(lambda: all(self.of.progress(name) >= least for name, least in wanted))
+
+    def mend(self) -> None:
+        """A relay, or the doctor's repairs."""
+        if self.repair is not None:
+            self.repair(self.whole)
+        else:
+            self.relays += try_relay(self.ring, self.chance) is not None
+
+    def kill_consumers(self) -> None:
+        """All of one subscriber, and others begin."""
+        subscriber = self.chance.choice([*self.first])
+        self.of.kill_all(f"{subscriber}.")
+        self.consume(subscriber)
+
+    def kill_producers(self) -> None:
+        """All of them, and others begin."""
+        self.of.kill_all(_PUSHES)
+        self.produce()
+
+    def produce(self) -> None:
+        for _ in range(2):
+            self.start(PRODUCER, _PUSHES)
 
     def come_and_go(self) -> None:
         """A subscriber without consumers: what it owes is skipped, then it is let go."""
@@ -84,7 +159,16 @@ class _Campaign:
                 subscribing.skip(self.ring.database, self.now.queue, _BRIEF, to)
             subscribing.unsubscribe(self.ring.database, self.now.queue, _BRIEF)
         except (BusyError, ConnectionFailedError):
-            pass
+            self.end_brief()
+
+    def end_brief(self) -> None:
+        """Where a kill came between."""
+        try:
+            now = self.now.queue
+        except RefusedError:
+            return
+        if any(one.name == _BRIEF for one in now.subscribers):
+            subscribing.unsubscribe(self.ring.database, now, _BRIEF)
 
     @property
     def now(self) -> Ring:
@@ -98,23 +182,68 @@ class _Campaign:
             queue = find(connection, self.ring.queue.name, self.ring.queue.schema)
         return replace(self.ring, queue=queue)
 
-    def counts(self, subscriber: str, *, relays: int, kills: int) -> Counts:
-        """Drain it; what became of every message that it was to get."""
-        mine = self.ring.of(subscriber)
-        drained = [message.payload for message in mine.drain()]
-        logs = [*self.of.folder.glob("push.*.log"), *self.of.folder.glob(f"{subscriber}.*.log")]
-        ledger = Ledger.read(sorted(logs))
+    def settle(self) -> Mapping[str, Counts]:
+        """Drain it, for each: what became of every message that it was to get."""
+        self.of.finish()
+        self.end_brief()
+        self.mend()
+        if self.repair is None:
+            self.relays += 1
+            self.ring.relay()
+        drained = {name: self.ring.of(name).drain() for name in self.first}
+        marks = marks_of(self.ring)
+        pushes = self._ledger(_PUSHES, marks)
+        told = {}
+        for name, taken in drained.items():
+            pops = self._ledger(f"{name}.", marks)
+            came = pops.popped + Counter([one.payload for one in taken])
+            if self.ring.queue.options["in_hand"] == "on":
+                came = pops.popped + self._in_hand(name)
+            told[name] = self._counts(name, pushes, came, pushes.marked + pops.marked)
+        self._nothing_is_left(Counter(text for text, _ in pushes.numbers))
+        return told
+
+    def _ledger(self, name: str, marks: set[str]) -> Ledger:
+        ledger = Ledger.read(sorted(self.of.folder.glob(f"{name}*.log")), marks)
         assert not ledger.errors, ledger.errors[:5]
-        first = self.first[subscriber]
-        early = {text for text, number in ledger.numbers.items() if number < first}
-        came = {*ledger.popped, *drained} & (early - ledger.doubtful.keys())
-        if subscriber not in self.from_oldest:
-            assert not came, f"{subscriber} began at {first} and got {sorted(came)[:5]}"
-        ledger.acknowledged -= early
-        ledger.doubtful.update(early)  # neither owed nor wrong, where they came by a retry
-        counts = ledger.settle(drained, relays=relays, kills=kills)
-        doubtful = counts.in_doubt - len(early)
-        return Counts(counts.acknowledged, doubtful, counts.lost, counts.doubled, relays, kills)
+        assert not any((ledger.doubtful, ledger.popped_in_doubt, ledger.unknown_in_doubt))
+        return ledger
+
+    def _in_hand(self, name: str) -> Counter[str]:
+        mine = self.ring.of(name)
+        with mine.connect() as connection:
+            query = mine.sql("SELECT payload FROM {in_hand} WHERE subscriber = %s")
+            return Counter(text for (text,) in connection.execute(query, [mine.number]))
+
+    def _counts(self, name: str, pushes: Ledger, came: Counter[str], doubt: int) -> Counts:
+        damaged = [text for text in came if not is_whole(text)]
+        assert not damaged, f"messages came damaged: {damaged[:5]!r}"
+        first = self.first[name]
+        owed = Counter(text for text, number in pushes.numbers if number >= first)
+        early = Counter(text for text, number in pushes.numbers if number < first)
+        lost = owed - came
+        doubled = came - owed - (early if name in self.from_oldest else Counter())
+        wrong = {text: (came[text], owed[text], early[text]) for text in lost + doubled}
+        assert not wrong, f"{name} got so often, was to get it so often, before it came: {wrong}"
+        return Counts(owed.total(), doubt, lost.total(), doubled.total(), self.relays, self.kills)
+
+    def _nothing_is_left(self, pushed: Counter[str]) -> None:
+        """No message, no content; in the archive each once, as popped by all."""
+        if self.repair is None:  # else there may be holes, at which a sweep stops
+            self.ring.relay()
+        maintained = maintain.plan(self.ring.database, self.now.queue)
+        maintain.maintain(self.ring.database, maintained)
+        after = self.now.measure()
+        assert after.live == 0, after
+        assert self.repair is not None or after.parked == 0, after
+        if self.repair is not None:
+            return
+        with self.ring.connect() as connection:
+            assert self.ring.contents(connection) == {}
+            if self.ring.queue.options["archive_at_pop"] == "on":
+                query = self.ring.sql("SELECT payload FROM {archive} WHERE reason = 'pop'")
+                archived = Counter(text for (text,) in connection.execute(query))
+                assert archived == pushed, (archived - pushed, pushed - archived)
 
 
 def campaign(
@@ -125,99 +254,83 @@ def campaign(
     repair: Callable[[Ring], object] | None = None,
     **options: str,
 ) -> Mapping[str, Counts]:
-    """Pushers, two consumers a subscriber, relays, kills; of each subscriber the four counts.
+    """Pushers, consumers of each subscriber, relays, kills; of each subscriber the four counts.
 
     `repair`: what is done in the place of relays, and brings back as much as they do.
     """
     chance = random.Random(seed)
-    url = server.create_database(f"subscribers_{seed}_{time.monotonic_ns()}")
     names = [f"s{number}" for number in range(subscribers)]
-    size = chance.randint(20, 400)
-    ring = make_ring(url, size=size, max_bytes=300, subscribers=",".join(names), **options)
-    relays = 0
-    try:
-        with clients(url) as of:
-            work = _Campaign(ring, of, chance, dict.fromkeys(names, 1))
-            for _ in range(3):
-                seed_of = chance.randrange(2**32)
-                of.start(
-                    PRODUCER, rings=[ring.queue.name], seed=seed_of, name="push.", rolled_back=0.02
-                )
-            for name in names:
-                work.consume(name, 2)
-            wait_for_progress(of, 20_000)
-            kills: list[Callable[[], object]] = [
-                lambda: kill_backend(ring, chance),
-                lambda: work.kill_consumers(chance.choice(names)),
-                of.processes[chance.randrange(3)].kill,
-                server.kill,
-            ]
-            for number, kill in enumerate(kills):
-                until = time.monotonic() + seconds / len(kills) * chance.uniform(0.2, 1)
-                while time.monotonic() < until:
-                    if repair is not None:
-                        repair(work.whole)
-                        continue
-                    relays += try_relay(ring, chance) is not None
-                    work.come_and_go()
-                    wait_for_progress(of, 2_000)
-                if number == 1:
-                    work.join(_LATE, chance.choice(subscribing.FROM))
-                kill()
-                if not server.running:
-                    server.restart()
-                wait_for_server(url)
-                wait_for_progress(of, 5_000)
-            of.finish()
-            _end_brief(work)
-            if repair is None:
-                ring.relay()
-            else:
-                repair(work.whole)
-            told = {name: work.counts(name, relays=relays, kills=len(kills)) for name in work.first}
-            after = work.now.measure()
-            assert after.live == 0, after
-            assert repair is not None or after.parked == 0, after
-            return told
-    finally:
-        ring.close()
-
-
-def _end_brief(work: _Campaign) -> None:
-    """Where a kill came between."""
-    try:
-        now = work.now.queue
-    except RefusedError:
-        return
-    if any(one.name == _BRIEF for one in now.subscribers):
-        subscribing.unsubscribe(work.ring.database, now, _BRIEF)
+    # After a crash at most 33 numbers are spent; beyond a ring's size they want a relay.
+    size = chance.randint(20 if repair is None else 64, 400)
+    with fresh_database(server.url) as url:
+        ring = make_ring(url, size=size, max_bytes=300, subscribers=",".join(names), **options)
+        try:
+            keep_marks(ring)
+            with clients(url) as of:
+                work = _Campaign(ring, of, chance, repair, dict.fromkeys(names, 1))
+                work.produce()
+                for name in names:
+                    work.consume(name)
+                work.progress(5_000)
+                kills: list[Callable[[], object]] = [
+                    lambda: kill_backend(ring, chance),
+                    work.kill_consumers,
+                    work.kill_producers,
+                    server.kill,
+                ]
+                chance.shuffle(kills)
+                for number, kill in enumerate(kills):
+                    until = time.monotonic() + seconds / len(kills) * chance.uniform(0.2, 1)
+                    while True:
+                        work.mend()
+                        work.come_and_go()
+                        work.progress(1_000)
+                        if time.monotonic() > until:
+                            break
+                    if number == 1:
+                        work.join(_LATE, chance.choice(subscribing.FROM))
+                    kill()
+                    work.kills += 1
+                    if not server.running:
+                        server.restart()
+                    wait_for_server(url)
+                    work.progress(2_000)
+                return work.settle()
+        finally:
+            ring.close()
 
 
 def main() -> None:
-    """Print a table, a subscriber of a campaign a line."""
+    """Print a table, a subscriber of a campaign a line; exit 1 where a seed failed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=3.0, help="of traffic, for each seed")
     parser.add_argument("--subscribers", type=int, default=2)
-    parser.add_argument("--content", default="slot", choices=("slot", "apart"))
-    parser.add_argument("--archive-at-pop", default="off", choices=("off", "on"))
+    parser.add_argument("--repair", choices=("relay", "doctor"), default="relay")
     chosen = parser.parse_args()
-    options = {"content": chosen.content, "archive_at_pop": chosen.archive_at_pop}
     names = [column.name.replace("_", " ") for column in fields(Counts)]
+    repair = mend_now if chosen.repair == "doctor" else None
+    total, failed = [0] * len(names), []
     print("seed who  ", *(f"{name:>12}" for name in names))
-    total = [0] * len(names)
     with EmbeddedServer.start() as server:
-        for seed in range(1, chosen.seeds + 1):
-            told = campaign(server, seed, chosen.seconds, chosen.subscribers, **options)
+        for seed in range(chosen.first_seed, chosen.first_seed + chosen.seeds):
+            options = OPTIONS[seed % len(OPTIONS)]
+            try:
+                told = campaign(server, seed, chosen.seconds, chosen.subscribers, repair, **options)
+            except (AssertionError, ConsoleError, psycopg.Error):
+                failed.append(seed)
+                print(f"seed {seed} failed:\n{traceback.format_exc()}", flush=True)
+                wait_for_server(server.url)
+                continue
             for who, counts in told.items():
                 total = [sum(pair) for pair in zip(total, astuple(counts), strict=True)]
                 shown = (f"{count:12,}" for count in astuple(counts))
                 print(f"{seed:4} {who:5}", *shown, flush=True)
     print(" all      ", *(f"{count:12,}" for count in total))
+    if failed:
+        sys.exit(f"failed: {failed}")
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except ConsoleError as error:
-        sys.exit(str(error))
+    main()

@@ -1,0 +1,141 @@
+"""A subscriber's consumers are killed: how long the others go on, who is named, what skip does."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from itertools import count, islice
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.cli.calls import Console
+from tests.faults.ring_campaign import Clients, clients
+from tests.faults.ring_ledger import Ledger
+from tests.faults.ring_tools import Ring, make_ring
+from tests.faults.ring_worker import payload
+from tests.faults.subscriber_campaign import MARKS, keep_marks, marks_of
+from tests.servers import wait_until
+
+SEARCH, BILLING = "search", "billing"
+_LAG = 20
+"""So many messages the test pushes ahead of who lives: then they are never a lap behind."""
+
+
+@pytest.fixture
+def ring(database_url: str, long: bool) -> Iterator[Ring]:
+    """With `--long` it takes a minute to fill it, at 50 messages a second."""
+    size = 3_000 if long else 60
+    made = make_ring(database_url, "events", size=size, subscribers=f"{BILLING},{SEARCH}")
+    keep_marks(made)
+    yield made
+    made.close()
+
+
+def consume(of: Clients, subscriber: str) -> None:
+    """Two processes; each pop commits by itself."""
+    for seed in range(2):
+        more = {"subscriber": subscriber, "marks": MARKS, "largest_transaction": 1}
+        of.start(["pop"], rings=["events"], seed=seed, name=f"{subscriber}.", **more)
+
+
+def popped(of: Clients, ring: Ring, subscriber: str) -> Counter[str]:
+    logs = sorted(of.folder.glob(f"{subscriber}.*.log"))
+    ledger = Ledger.read(logs, marks_of(ring))
+    assert not ledger.errors
+    return ledger.popped
+
+
+class Pusher:
+    """Pushes one message after the other, never far ahead of those whom it waits for."""
+
+    def __init__(self, ring: Ring, connection: psycopg.Connection) -> None:
+        self.connection = connection
+        self.views = {name: ring.of(name) for name in (BILLING, SEARCH)}
+        self.stored: list[str] = []
+        self.texts = (payload("own", serial) for serial in count(1))
+
+    def push(self, *those: str, most: int | None = None, rest_seconds: float = 0.0) -> bool:
+        """Whether all were stored; else it ends with the first that was not."""
+        for text in islice(self.texts, most):
+            wait_until(lambda: all(self.owed(one) < _LAG for one in those), "they get on")
+            if self.views[BILLING].push(self.connection, text) is None:
+                return False
+            self.stored.append(text)
+            threading.Event().wait(rest_seconds)
+        return True
+
+    def owed(self, subscriber: str) -> int:
+        """Messages that it has not popped, whichever numbers were drawn for them."""
+        mine = self.views[subscriber]
+        query = """
+            SELECT count(*) FROM {ring} AS r INNER JOIN {popped} AS p ON p.slot = r.slot
+            WHERE p.subscriber = %s AND r.reference_count > 0 AND r.message_id > p.message_id
+        """
+        (found,) = self.connection.execute(mine.sql(query), [mine.number]).fetchone() or (-1,)
+        return int(found)
+
+
+def seen(console: Console, subscriber: str) -> dict[str, Any]:
+    """What `status` says of it."""
+    figures = console.status("events")["subscribers"]
+    (found,) = (one for one in figures if one["subscriber"] == subscriber)
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_others_go_on_until_the_ring_is_full_and_not_a_moment_less(
+    ring: Ring, *, long: bool
+) -> None:
+    console = Console(ring.url)
+    size = int(ring.queue.options["size"])
+    with ring.connect() as connection, clients(ring.url) as of:
+        pusher = Pusher(ring, connection)
+        consume(of, BILLING)
+        consume(of, SEARCH)
+        assert pusher.push(BILLING, SEARCH, most=100)
+        of.kill_all(f"{SEARCH}.")
+
+        # It is named before it stops anybody.
+        assert pusher.push(BILLING, most=size // 3, rest_seconds=0.02 * long)
+        idle = 30.0 if long else 0.2
+        wait_until(lambda: seen(console, SEARCH)["age_seconds"] > idle, "messages wait for it")
+        told = console("doctor", "events", "--json", "--idle-for", f"{idle}s")
+        assert told.status == 1
+        (found,) = told.json["queues"][0]["findings"]
+        assert (found["code"], found["evidence"]["subscriber"]) == ("subscriber_stopped", SEARCH)
+
+        assert not pusher.push(BILLING, rest_seconds=0.02 * long)
+        assert pusher.owed(SEARCH) == size
+        wait_until(lambda: pusher.owed(BILLING) == 0, "the other pops on")
+        before = popped(of, ring, SEARCH)
+        assert len(pusher.stored) - before.total() == size
+        assert not pusher.push(most=1)
+
+        # The console names it.
+        for words in (console.done("status", "events").text, console("check", "events").text):
+            assert "full: it takes no more pushes, search is slowest" in words
+        told = console("doctor", "events", "--json", "--idle-for", f"{idle}s").json
+        found = {one["code"]: one for one in told["queues"][0]["findings"]}
+        assert found.keys() == {"full", "subscriber_stopped"}
+        assert all(one["summary"].startswith("search: ") for one in found.values())
+        assert all(one["severity"] == "critical" for one in found.values())
+
+        # skip frees the ring; the audit says how many.
+        skipped = console.done("skip", "events", SEARCH, "--to", "now", "--yes", "events")
+        assert f"search skipped {size:,} messages" in skipped.text
+        (action, *_) = console.done("audit", "events", "--json").json["actions"]
+        assert (action["verb"], action["selected"], action["done"]) == ("skip", size, size)
+        assert f"{size:,} messages skipped, {size:,} of them archived" in action["detail"]
+        query = ring.sql("SELECT payload FROM {archive} WHERE reason = 'skipped by search'")
+        archived = Counter(text for (text,) in connection.execute(query))
+        assert archived + before == Counter(pusher.stored)
+
+        pushed = len(pusher.stored)
+        assert pusher.push(BILLING, most=_LAG)
+        consume(of, SEARCH)
+        assert pusher.push(BILLING, SEARCH, most=2 * size)
+        wait_until(lambda: not pusher.owed(BILLING) + pusher.owed(SEARCH), "all is popped")
+        of.finish()
+        assert popped(of, ring, BILLING) == Counter(pusher.stored)
+        assert popped(of, ring, SEARCH) == before + Counter(pusher.stored[pushed:])

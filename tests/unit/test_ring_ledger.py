@@ -1,0 +1,47 @@
+"""The ledger of the ring's campaigns: what is in doubt, and what a mark decides."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.faults.ring_ledger import Ledger
+from tests.faults.ring_worker import BEFORE, DONE, LOST, UNDONE
+
+
+def written(log: Path, *events: dict[str, object]) -> list[Path]:
+    log.write_text("".join(json.dumps(event) + "\n" for event in events))
+    return [log]
+
+
+def work(
+    kind: str, *pushed: str, popped: tuple[str, ...] = (), mark: str = ""
+) -> dict[str, object]:
+    rest = {"popped": list(popped), "kept": [], "unknown": 0, "mark": mark}
+    return {"kind": kind, "pushed": list(pushed), "numbers": [7] * len(pushed), **rest}
+
+
+@pytest.mark.parametrize("after", [work(UNDONE), work(BEFORE, "b"), None])
+def test_what_was_in_doubt_stays_so_whatever_comes_after(
+    tmp_path: Path, after: dict[str, object] | None
+) -> None:
+    events = [work(BEFORE, "a"), {"kind": LOST}, *([after] if after else [])]
+    ledger = Ledger.read(written(tmp_path / "log", *events))
+    assert ledger.doubtful["a"] == 1
+    assert not ledger.acknowledged
+
+
+@pytest.mark.parametrize("left", [True, False])
+def test_a_mark_decides_what_was_in_doubt(tmp_path: Path, *, left: bool) -> None:
+    events = [
+        work(BEFORE, "a", mark="m 1"),
+        work(DONE, "a", mark="m 1"),
+        work(BEFORE, "b", popped=("c",), mark="m 2"),
+        {"kind": LOST},
+        work(UNDONE, "d"),
+    ]
+    ledger = Ledger.read(written(tmp_path / "log", *events), {"m 1", *(["m 2"] if left else [])})
+    assert ledger.acknowledged == ({"a", "b"} if left else {"a"})
+    assert ledger.numbers == ([("a", 7), ("b", 7)] if left else [("a", 7)])
+    assert set(ledger.popped) == ({"c"} if left else set())
+    assert (ledger.marked, ledger.doubtful.total(), ledger.popped_in_doubt.total()) == (2, 0, 0)
