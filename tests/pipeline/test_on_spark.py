@@ -102,10 +102,10 @@ def test_what_is_not_as_written_stops_on_spark_too(
     popped(client, 30)
 
     class Spoiling(OnSpark):
-        def run(self, work: Any, items: Any, told: Any = sessions.no_progress) -> Any:
+        def run(self, work: Any, items: Any, *more: Any, **how: Any) -> Any:
             if work == _verify():
                 lake.remove(lake.data_files("archive")[1])
-            return super().run(work, items, told)
+            return super().run(work, items, *more, **how)
 
     offered = job.offer(client.database, client.queue, lake, AT_ONCE, range_rows=10)
     with pytest.raises(DamagedError, match="1 of 3 ranges"):
