@@ -184,7 +184,7 @@ def verify(  # noqa: PLR0913  # a verb's options
     with session("verify", master) as spark:
         pushes = None if push_log is None else job.read(spark, push_log)
         if opened is not None and of is not None:
-            pops = job.of_archive(read(spark, opened, of), numbered=pushes is None)
+            pops = job.of_archive(read(spark, opened, of, job.ARCHIVED), numbered=pushes is None)
         else:
             pops = job.read(spark, str(pop_log))
         found = job.verify(spark, pushes, pops, promised, left=left)
