@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -23,10 +24,12 @@ _START_SECONDS = 300.0
 class Cluster:
     """Two workers with a core each. Its daemons are killed as a machine would be, with -9."""
 
-    def __init__(self, folder: Path, workers: int = 2) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str], workers: int = 2) -> None:
+        """With what the jobs and the workers have in their environment beside the usual."""
         import pyspark  # noqa: PLC0415  # the extra's
 
         self.folder = folder
+        self._more = environment
         self.home = Path(pyspark.__file__).parent
         self._port, self._recovery = free_port(), folder / "recovery"
         self._running: list[subprocess.Popen[bytes]] = []
@@ -56,6 +59,7 @@ class Cluster:
             "SPARK_CONF_DIR": str(self.folder),
             "TMPDIR": str(self.folder),
             "XDG_STATE_HOME": str(self.folder / "state"),
+            **self._more,
         }
 
     def configure(self, **more: str) -> None:
@@ -84,29 +88,24 @@ class Cluster:
         wait_until(lambda: reached(self._port), "the master", seconds=_START_SECONDS)
         return self.master
 
-    def start_worker(self, **environment: str) -> "subprocess.Popen[bytes]":
+    def start_worker(self) -> "subprocess.Popen[bytes]":
         name = f"work-{next(self._names)}"
         words = ["--host", "127.0.0.1", "--cores", "1", "--memory", "700m", "--webui-port", "0"]
         words += ["--work-dir", str(self.folder / name), self.url]
-        return self._daemon("worker.Worker", words, {}, environment)
+        return self._daemon("worker.Worker", words, {})
 
     def _daemon(
         self,
         name: str,
         words: list[str],
         options: dict[str, object],
-        environment: dict[str, str] | None = None,
     ) -> "subprocess.Popen[bytes]":
         java = " ".join(f"-D{option}={value}" for option, value in options.items())
         log = self.folder / f"{name}.log"
         with log.open("ab") as file:
             process = subprocess.Popen(
                 [str(self.home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *words],
-                env={
-                    **self.environment,
-                    "SPARK_DAEMON_JAVA_OPTS": f"{_QUICK} {java}",
-                    **(environment or {}),
-                },
+                env={**self.environment, "SPARK_DAEMON_JAVA_OPTS": f"{_QUICK} {java}"},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,

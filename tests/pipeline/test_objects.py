@@ -35,7 +35,7 @@ from tests.pipeline.test_archive_killed import consume, drive, operate, sent_by,
 from tests.proxy import Fate, Proxy
 from tests.servers import wait_until
 
-KILLS, LONG_KILLS = 2, 16
+KILLS = 12
 PHASES = ("withdraw", "export", "delete", "verify")
 
 
@@ -134,9 +134,10 @@ def test_archive_names_its_files_and_withdraws_into_others(use: Use, lake: Lake)
     assert after - before, "has not been overwritten"
 
 
-def test_killed_anywhere_and_run_again(use: Use, lake: Lake, long: bool) -> None:
+@pytest.mark.long
+def test_killed_anywhere_and_run_again(use: Use, lake: Lake) -> None:
     client = use("fifo", archive_at_pop="on")
-    traffic = traffic_of(client, 3_000 if long else 300)
+    traffic = traffic_of(client, 3_000)
     dice = random.Random("objects")
     first = [str(payload) for payload in client.payloads(*range(99))]
     client.push_many(first)
@@ -146,7 +147,7 @@ def test_killed_anywhere_and_run_again(use: Use, lake: Lake, long: bool) -> None
     counts = json.loads(counted.stdout)
     killed = 0
     with traffic.going_on(operate(client)):
-        for number in range(LONG_KILLS if long else KILLS):
+        for number in range(KILLS):
             phase = PHASES[number % len(PHASES)]
             ended = drive(client, lake, phase, str(dice.randint(1, counts[phase])))
             assert ended.returncode in {0, -signal.SIGKILL}, ended.stderr.decode()
@@ -168,7 +169,7 @@ def test_an_upload_that_is_cut_shows_nothing(
     use: Use, lake: Lake, endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = use("fifo", archive_at_pop="on")
-    sent = [random.Random(n).randbytes(15_000).hex() for n in range(800)]
+    sent = [random.Random(n).randbytes(15_000).hex() for n in range(200)]
     client.push_many(sent)
     assert len(client.drain()) == len(sent)
     with Proxy(endpoint) as proxy:
@@ -177,14 +178,14 @@ def test_an_upload_that_is_cut_shows_nothing(
         def cut(data: bytes) -> Fate:
             nonlocal passed
             passed += len(data)
-            return Fate.CUT if passed > 6_000_000 else Fate.PASSES
+            return Fate.CUT if passed > 1_000_000 else Fate.PASSES
 
         proxy.fate = cut
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{proxy.port}")
         with pytest.raises(ConsoleError, match="cannot be written") as told:
             run(client, lake)
         assert SECRET not in str(told.value)
-        assert passed > 6_000_000
+        assert passed > 1_000_000
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
     assert lake.data_files("archive") == []
     assert lie(lake, client) == Counter()
@@ -199,6 +200,7 @@ def backends(client: Client) -> set[int]:
     return {row[0] for row in execute_sql(client, query)}
 
 
+@pytest.mark.long
 def test_a_writer_that_comes_late_changes_nothing(use: Use, lake: Lake, endpoint: str) -> None:
     """It lost its sessions while it was putting its file; a successor has done all of it."""
     client = use("fifo", archive_at_pop="on")
