@@ -220,7 +220,7 @@ def verify(  # noqa: PLR0913  # a verb's options
     with session("verify", master) as spark:
         pushes = None if push_log is None else job.read(spark, push_log)
         if opened is not None and of is not None:
-            pops = job.of_archive(read(spark, opened, of), numbered=pushes is None)
+            pops = job.of_archive(read(spark, opened, of, job.ARCHIVED), numbered=pushes is None)
         else:
             pops = job.read(spark, str(pop_log))
         found = job.verify(spark, pushes, pops, promised, left=left)
@@ -360,14 +360,23 @@ def pipeline() -> None:
     metavar="T",
     help="Also done rows of status and split, at least this old.",
 )
-@click.option("--master", metavar="M", help="Spark's master. [local[*]]")
+@click.option(
+    "--connections",
+    type=click.IntRange(min=3),
+    default=16,
+    metavar="N",
+    help="At most so many to the database at once, two of them not for tasks. [16]",
+)
+@_master
 @confirmation
 @verb_options
-def archive(
+def archive(  # a verb's options
     call: Call,
+    *,
     name: str,
     lake: str | None,
     master: str | None,
+    connections: int,
     yes: str | None,
     dry_run: bool,
     **ages: Any,
@@ -382,7 +391,7 @@ def archive(
       dbq-console pipeline archive jobs --lake /srv/lake --dry-run
       dbq-console pipeline archive jobs --lake /srv/lake --done-older 1d --yes jobs
     """
-    from console.pipeline.session import require_extra, tasks  # noqa: PLC0415
+    from console.pipeline.session import require_extra, tasks, tasks_at_once  # noqa: PLC0415
 
     require_extra()
     from console.pipeline.archive import job  # noqa: PLC0415  # verbs shall start at once
@@ -393,7 +402,8 @@ def archive(
     queue = call.find(database, name)
     opened = Lake(lake or default_place())
     about(database=database, lake=opened.place)
-    offered = job.offer(database, queue, opened, ArchiveRequest(**ages))
+    at_once = tasks_at_once(master, connections - job.OWN_CONNECTIONS)
+    offered = job.offer(database, queue, opened, ArchiveRequest(**ages), at_once=at_once)
     nothing = not offered.rows and offered.unfinished is None
     if not confirmed(
         call,
@@ -411,7 +421,7 @@ def archive(
         tasks(f"{job.VERB} {name}", master) as spreading,
         progress(call, f"archive {name}") as told,
     ):
-        done = job.archive(database, offered, opened, spreading, told=told)
+        done = job.archive(database, offered, opened, spreading, told=told, connections=connections)
     result = _result(done)
     lines = [line for one in done for line in one.lines()]
     call.acted(offered.as_json(), result, lines, done=result["exported"])

@@ -4,23 +4,24 @@
     archive/connection=C/queue=Q/date=D/<plan>-<range>.parquet
     _manifests/archive/connection=C/queue=Q/<plan>/...
 
-Only data files end in `.parquet`; readers leave out names that begin with `_` or `.`. A file is
-there whole or not at all: it is written under a name that nobody reads, made durable and renamed.
+Only data files end in `.parquet`; readers leave out names that begin with `_` or `.`, and read what
+manifests name. A file is there whole or not at all; `stores` says how.
 """
 
 import errno
-import fcntl
 import json
 import os
 import re
+import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import quote, unquote
 
 from console.errors import ConsoleError, RefusedError, UsageError
+from console.pipeline import stores
 
 MANIFESTS = "_manifests"
 DATA = ".parquet"
@@ -30,6 +31,9 @@ _FORMAT = "dbq-console lake"
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_DENIED = ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "EXPIRED_TOKEN")
+"""In words: errors of an object store have no number."""
+_LOGIN = re.compile(r"://[^/]*@|(?<=[?&])(access|secret)_key=[^&]*&?")
 
 
 class DamagedError(ConsoleError):
@@ -77,14 +81,18 @@ class Lake:
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
         """UsageError for a place that Arrow does not know."""
-        fs = _filesystems()
         text = os.fspath(place)
         if "://" not in text:
             text = str(Path(text).expanduser().absolute())
-        # Hadoop's name of it, which Spark wants.
-        known = re.sub(r"^s3[an]://", "s3://", text)
+        if _LOGIN.search(text):
+            raise UsageError(
+                f"The lake {_LOGIN.sub('://', text)!r} is named with a login.",
+                why="Others would see it in lists, logs and messages.",
+                next_step="Leave it to the environment (AWS_ACCESS_KEY_ID, AWS_PROFILE ...), to "
+                "the cloud's own files, or to the machine's role.",
+            )
         try:
-            self._files, self._root = fs.FileSystem.from_uri(known)
+            self._store, self._root = stores.opened(text)
         except (ValueError, OSError, NotImplementedError) as error:
             raise UsageError(
                 f"The lake {text!r} is not a usable location.",
@@ -93,11 +101,20 @@ class Lake:
             ) from error
         self.place = text
         """As another process may open it."""
-        self._local = isinstance(self._files, fs.LocalFileSystem)
 
     @property
     def filesystem(self) -> Any:
-        return self._files
+        return self._store.files
+
+    @property
+    def renames(self) -> bool:
+        """Whether a file may take the place of another one; Spark knows such places too."""
+        return self._store.renames
+
+    def fresh(self, path: str) -> str:
+        """Under which name to write what `path` is for: where there is no rename, one of its own,
+        which a manifest then names."""
+        return self._store.fresh(path)
 
     def path(self, path: str) -> str:
         """As the filesystem has it. DamagedError for what a manifest says of a place elsewhere."""
@@ -106,13 +123,13 @@ class Lake:
                 f"The lake {self.place} names a file outside it: {path!r}.",
                 next_step="Nothing was changed. Check who wrote its manifests.",
             )
-        return f"{self._root.rstrip('/')}/{path}"
+        return f"{self._root}/{path}"
 
     def id(self) -> str:
         """The lake's own id; made at the first use."""
         with suppress(FileNotFoundError):
             return self._known_id()
-        content = {"format": _FORMAT, "version": 1, "id": str(uuid.uuid4())}
+        content = {"format": _FORMAT, "version": 1, "id": self._store.own_id()}
         self.write_json(_ID, content, once=True)
         return self._known_id()
 
@@ -148,7 +165,7 @@ class Lake:
         below = self.path(folder).rstrip("/")
         selector = fs.FileSelector(below, allow_not_found=True, recursive=deep)
         with self._translated("read", folder):
-            found = self._files.get_file_info(selector)
+            found = self.filesystem.get_file_info(selector)
         start = len(self.path(""))
         kept = (info for info in found if not deep or info.type == fs.FileType.File)
         return sorted(info.path[start:] for info in kept)
@@ -156,20 +173,29 @@ class Lake:
     def exists(self, path: str) -> bool:
         fs = _filesystems()
         with self._translated("read", path):
-            (info,) = self._files.get_file_info([self.path(path)])
+            (info,) = self.filesystem.get_file_info([self.path(path)])
         return bool(info.type == fs.FileType.File)
 
     def size(self, path: str) -> int:
         """In bytes. FileNotFoundError."""
         with self._translated("read", path):
-            (info,) = self._files.get_file_info([self.path(path)])
+            (info,) = self.filesystem.get_file_info([self.path(path)])
         if info.size is None:
             raise FileNotFoundError(path)
         return int(info.size)
 
+    def age_seconds(self, path: str) -> float:
+        """Since it was written, by this machine's clock; 0 where that is not known."""
+        with self._translated("read", path):
+            (info,) = self.filesystem.get_file_info([self.path(path)])
+        return 0.0 if info.mtime_ns is None else time.time() - info.mtime_ns / 1e9
+
     def read_json(self, path: str) -> dict[str, Any]:
         """A manifest. FileNotFoundError where it is not there, DamagedError where it is no JSON."""
-        with self._translated("read", path), self._files.open_input_stream(self.path(path)) as file:
+        with (
+            self._translated("read", path),
+            self.filesystem.open_input_stream(self.path(path)) as file,
+        ):
             data = file.read()
         try:
             content = json.loads(data)
@@ -182,7 +208,10 @@ class Lake:
     @contextmanager
     def reading(self, path: str) -> Iterator[Any]:
         """A data file that is open to read anywhere. FileNotFoundError where it is not there."""
-        with self._translated("read", path), self._files.open_input_file(self.path(path)) as file:
+        with (
+            self._translated("read", path),
+            self.filesystem.open_input_file(self.path(path)) as file,
+        ):
             yield file
 
     # -- writing
@@ -210,35 +239,16 @@ class Lake:
         folder, _, _ = path.rpartition("/")
         name = temporary or f"{_TEMPORARY}{uuid.uuid4().hex}"
         beside = f"{folder}/{name}" if folder else name
-        with self._translated("written", path):
-            self._files.create_dir(self.path(folder), recursive=True)
-            try:
-                with self._files.open_output_stream(self.path(beside)) as file:
-                    yield file
-                if check is not None:
-                    check(beside)
-                self._publish(beside, path, folder, once=once)
-            except BaseException:
-                with suppress(OSError):
-                    self._files.delete_file(self.path(beside))
-                raise
 
-    def _publish(self, beside: str, path: str, folder: str, *, once: bool) -> None:
-        if not self._local:
-            # An object store shows an object when it is closed, and has no rename that is one step.
-            if once and self.exists(path):
-                self._files.delete_file(self.path(beside))
-            else:
-                self._files.move(self.path(beside), self.path(path))
-            return
-        _sync(self.path(beside))
-        if once:
-            with suppress(FileExistsError):
-                Path(self.path(path)).hardlink_to(self.path(beside))
-            Path(self.path(beside)).unlink()
-        else:
-            Path(self.path(beside)).replace(self.path(path))
-        _sync(self.path(folder))
+        def checked(whole: str) -> None:
+            if check is not None:
+                check(whole[len(self.path("")) :])
+
+        with (
+            self._translated("written", path),
+            self._store.writing(self.path(path), self.path(beside), checked, once=once) as file,
+        ):
+            yield file
 
     @contextmanager
     def alone(self, work: str) -> Iterator[None]:
@@ -246,30 +256,22 @@ class Lake:
 
         Only where the lake is a folder: an object store has no lock that ends with its holder.
         """
-        if not self._local:
-            yield
-            return
         path = f"{MANIFESTS}/{work}.lock"
-        with self._translated("written", path):
-            self._files.create_dir(self.path(MANIFESTS), recursive=True)
-            descriptor = os.open(self.path(path), os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
+        with ExitStack() as held:
+            with self._translated("written", path):
+                got = held.enter_context(self._store.alone(self.path(path)))
+            if not got:
                 raise RefusedError(
                     f"Another {work} is running in the lake {self.place}.",
                     why=f"It holds {self.path(path)}.",
                     next_step="Wait until it has ended: a second one would do the same.",
-                ) from error
+                )
             yield
-        finally:
-            os.close(descriptor)
 
     def remove(self, path: str) -> None:
         """Take a file away; nothing where it is not there."""
         with self._translated("written", path), suppress(FileNotFoundError):
-            self._files.delete_file(self.path(path))
+            self.filesystem.delete_file(self.path(path))
 
     @contextmanager
     def _translated(self, done: str, path: str) -> Iterator[None]:
@@ -290,7 +292,7 @@ class Lake:
                 why=why,
                 next_step="Nothing is lost. Make room, then run the same command again.",
             )
-        if error.errno in _CLOSED:
+        if error.errno in _CLOSED or any(word in str(error) for word in _DENIED):
             return RefusedError(
                 what,
                 why=why,
@@ -305,12 +307,3 @@ def _damaged(path: str, why: str) -> DamagedError:
         why=why,
         next_step="Nothing was deleted because of it. Restore the file, or move it away.",
     )
-
-
-def _sync(path: str) -> None:
-    """Let the disk have a file, or the names in a folder, before this returns."""
-    descriptor = os.open(path or "/", os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

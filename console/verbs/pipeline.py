@@ -35,6 +35,7 @@ JOBS: tuple[Verb, ...] = (
             Parameter("older", "Only rows at least this old: 1h, 7d.", DURATION),
             Parameter("retention", "Purged messages stay this long.", DURATION, default="7d"),
             Parameter("done-older", "Also done rows at least this old.", DURATION),
+            Parameter("connections", "To the database at once.", WholeNumber(3), default="16"),
             _MASTER,
         ),
     ),

@@ -25,11 +25,12 @@ from console.monitor.filters import parse
 from console.monitor.scan_query import MessageSource
 from console.pipeline import guard
 from console.pipeline.archive import delete, export, files, job
+from console.pipeline.archive import plan as planning
 from console.pipeline.archive.files import pq
 from console.pipeline.archive.plan import ArchiveRequest
 from console.pipeline.archive.row_sums import RowSums
 from console.pipeline.lake import DamagedError, Lake
-from console.pipeline.session import Item, Plain, StageProgress, Work, no_progress
+from console.pipeline.session import Item, Plain, Work
 from tests.contract.client import Client
 from tests.pipeline.conftest import Use
 from tests.pipeline.test_lake import fail
@@ -47,11 +48,11 @@ class Between(Plain):
         self._first = first
 
     def run(
-        self, work: Work, items: Sequence[Item], told: StageProgress = no_progress
+        self, work: Work, items: Sequence[Item], *more: Any, **how: Any
     ) -> list[dict[str, Any]]:
         if work == self._work:
             self._first()
-        return super().run(work, items, told)
+        return super().run(work, items, *more, **how)
 
 
 def run(
@@ -368,6 +369,28 @@ def test_a_second_run_is_refused(filled: Client, lake: Lake) -> None:
     assert len(lie(lake)) == 30
 
 
+def test_there_are_ranges_enough_for_all_who_work(
+    filled: Client, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is between them that does not go, and each row in one range only."""
+    monkeypatch.setattr(planning, "_LEAST_ROWS", 3)
+    execute_sql(
+        filled, "UPDATE <archive> SET archived_at = now() + '1 day' WHERE archive_id % 3 = 0"
+    )
+    for large in (100_000, 7):
+        monkeypatch.setattr(planning, "RANGE_ROWS", large)
+        offered = job.offer(filled.database, filled.queue, lake, AT_ONCE, at_once=3)
+        ranges = offered.made.ranges
+        assert len(ranges) >= 6
+        assert sum(part.rows for part in ranges) == 20
+        ends = [end for part in ranges for end in (part.after, part.last)]
+        assert ends == sorted(ends)
+    few = job.offer(filled.database, filled.queue, lake, AT_ONCE, at_once=300)
+    assert 6 <= len(few.made.ranges) <= 10, "none smaller than is worth it"
+    job.archive(filled.database, few, lake, Plain())
+    assert len(lie(lake)) == 20
+
+
 def test_two_lakes_share_what_there_is(filled: Client, lake: Lake, tmp_path: Path) -> None:
     other = Lake(tmp_path / "other")
     (done,) = run(filled, lake, tasks=Between(_verify(), lambda: run(filled, other)))
@@ -380,11 +403,9 @@ def items(client: Client, lake: Lake) -> Iterator[Item]:
     found: list[Item] = []
 
     class Keeping(Plain):
-        def run(
-            self, work: Work, items: Sequence[Item], told: StageProgress = no_progress
-        ) -> list[dict[str, Any]]:
+        def run(self, work: Work, items: Sequence[Item], *more: Any, **how: Any) -> Any:
             found.extend(items if work == export.export else ())
-            return super().run(work, items, told)
+            return super().run(work, items, *more, **how)
 
     run(client, lake, tasks=Keeping())
     yield from found

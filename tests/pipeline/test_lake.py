@@ -44,7 +44,7 @@ class Failing:
 
 def fail(lake: Lake, number: int, after: int = 0) -> None:
     """From now on no more than so many bytes can be written."""
-    lake._files = Failing(lake._files, number, after)
+    lake._store.files = Failing(lake.filesystem, number, after)
 
 
 def test_its_id_is_made_once(lake: Lake) -> None:

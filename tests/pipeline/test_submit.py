@@ -11,7 +11,7 @@ import pytest
 from console.cli import __main__ as command
 from console.errors import UsageError
 from console.monitor.recording.segments import SAMPLES
-from console.pipeline import runs, session
+from console.pipeline import java, runs, session
 from console.pipeline.runs import RunOutcome
 from tests.pipeline.conftest import FAST
 from tests.pipeline.recorded import BEGIN, sample, write
@@ -35,7 +35,7 @@ def submit(folder: Path, file: Path, *words: str) -> "subprocess.CompletedProces
         env={
             **os.environ,
             "SPARK_HOME": str(home),
-            "JAVA_HOME": str(session.java_home()),
+            "JAVA_HOME": str(java.java_home()),
             "PYSPARK_PYTHON": sys.executable,
             "XDG_STATE_HOME": str(folder / "state"),
         },

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -194,6 +195,8 @@ class Rollups:
     lake: str
     connection: str
     skipped: SkippedRecords = field(default_factory=SkippedRecords)
+    _named: dict[date, frozenset[str]] = field(default_factory=dict)
+    """The files of a day, where its manifest says them."""
 
     def __post_init__(self) -> None:
         """UsageError for a place that cannot be."""
@@ -218,6 +221,8 @@ class Rollups:
                 with self._files.open_input_stream(path) as file:
                     told = json.loads(file.read())
                 made = {kind: frozenset(names) for kind, names in told["segments"].items()}
+                if "files" in told:
+                    self._named[day] = frozenset(chain(*told["files"].values()))
             except FileNotFoundError:
                 continue
             except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
@@ -236,6 +241,9 @@ class Rollups:
             folder = f"{rollup_files.folder(width, kind, self.connection)}/date={day}"
             for path in self.names(folder):
                 name = path.rsplit("/", 1)[-1]
+                named = self._named.get(day)
+                if named is not None and f"{folder}/{name}" not in named:
+                    continue
                 if name.endswith(".parquet") and not name.startswith(("_", ".")):
                     found += self._read(path, equal)
         length = timedelta(seconds=rollup_files.WIDTHS[width])

@@ -326,13 +326,14 @@ def withdraw(
             continue
         if keys.keys() - deleted:
             require()
-            now: Tally = _rewrite(lake, told, part.source, deleted, plan.payload_kind)
+            path, now = _rewrite(lake, told, part.source, deleted, plan.payload_kind)
         elif len(keys) == told["rows"]:
             left.append(told)
             continue
         else:
             # A run was killed when it had rewritten it.
-            now = files.read(lake, path, plan.payload_kind, Contents())
+            now = Contents()
+            files.read(lake, path, plan.payload_kind, now)
         left.append({"path": path, "size": lake.size(path), **now.as_json()})
     if sum(file["rows"] for file in left) != len(deleted):
         raise _unusable(
@@ -346,13 +347,13 @@ def withdraw(
 
 def _rewrite(
     lake: Lake, told: Mapping[str, Any], source: str, deleted: set[int], kind: str
-) -> Contents:
-    """The file with those rows only, in place of it: read as it was verified, and read back
-    before it takes that place, for its rows are nowhere else."""
+) -> tuple[str, Contents]:
+    """The file with those rows only, in place of it or beside it, and where that is: read as it was
+    verified, and read back before it takes that place, for its rows are nowhere else."""
     path, key = told["path"], "archive_id" if source == ARCHIVE else "id"
     type_of = SCHEMA.field(key).type
     wanted = pa.array([str(k) if source != ARCHIVE else k for k in sorted(deleted)], type_of)
-    before = contents.tally_like(told)
+    before, now = contents.tally_like(told), lake.fresh(path)
 
     def check(beside: str) -> None:
         _require_same(lake, path, told, before)
@@ -363,13 +364,13 @@ def _rewrite(
     with (
         lake.reading(path) as opened,
         pq.ParquetFile(opened) as file,
-        lake.writing(path, check=check) as written,
+        lake.writing(now, check=check) as written,
         Writer(written, kind) as writer,
     ):
         for batch in batches(file):
             before.add(batch)
             writer.write(batch.filter(pc.is_in(batch.column(key), value_set=wanted)))
-    return writer.contents
+    return now, writer.contents
 
 
 def _require_same(lake: Lake, path: str, told: Mapping[str, Any], found: Tally) -> None:

@@ -1,5 +1,6 @@
 """One range into the lake: read under the predicate, written a file a day, told in its manifest."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,10 +19,13 @@ from console.errors import ConnectionFailedError, ConsoleError, RefusedError, Us
 from console.pipeline import guard
 from console.pipeline.archive.files import SCHEMA, Writer, conform, dates, pc
 from console.pipeline.archive.plan import ArchivePlan, Range, scope
+from console.pipeline.java import INSTALL
 from console.pipeline.lake import Lake
-from console.pipeline.session import INSTALL, Item
+from console.pipeline.session import Item
 
 _FETCHED = 5_000
+_OTHER_SECONDS = 60.0
+_POLL_SECONDS = 0.5
 
 
 class TaskReader(Protocol):
@@ -225,11 +229,21 @@ def export(item: Item) -> dict[str, Any]:
 
 def _require_run(source: TaskReader, item: Item) -> None:
     """RefusedError where the run that this task belongs to is over, or works on the range twice."""
-    for lock in ("hold", "hold_range"):
-        got = source.one(item[lock])
-        if got is None or not got[0]:
+    deadline = time.monotonic() + _OTHER_SECONDS
+    while not _got(source, item["hold_range"]):
+        # A task of an executor that was lost holds it until the server has seen its end.
+        _require_action(source, item)
+        if time.monotonic() >= deadline:
             raise _over()
+        time.sleep(_POLL_SECONDS)
+    if not _got(source, item["hold"]):
+        raise _over()
     _require_action(source, item)
+
+
+def _got(source: TaskReader, lock: str) -> bool:
+    found = source.one(lock)
+    return found is not None and bool(found[0])
 
 
 def _require_action(source: TaskReader, item: Item) -> None:
@@ -251,7 +265,7 @@ def remove_files(lake: Lake, plan: ArchivePlan, number: int) -> None:
     stem = plan.stem(number)
     for path in lake.files(plan.folder):
         name = path.rsplit("/", 1)[-1]
-        if name.startswith((f"{stem}.", f"_tmp-{stem}-")):
+        if name.startswith((f"{stem}.", f"{stem}-", f"_tmp-{stem}-")):
             lake.remove(path)
 
 
@@ -262,7 +276,8 @@ class _Export:
         self._lake = lake
         self._plan = plan
         self._part = part
-        self._writers: dict[str, Writer] = {}
+        self._writers: dict[str, tuple[str, Writer]] = {}
+        """By date, with the file's path."""
 
     def run(self, source: TaskReader, item: Item) -> dict[str, Any]:
         """All of it; the manifest, which is in the lake then."""
@@ -274,6 +289,9 @@ class _Export:
                         self._writer(date, files, writers).write(batch)
             # The session has held its lock until here: no successor has begun.
             _require_action(source, item)
+        if not self._lake.renames:
+            # It took its time to put them.
+            _require_action(source, item)
         manifest = self._manifest()
         self._lake.write_json(self._plan.range_path(self._part.number), manifest)
         return manifest
@@ -281,20 +299,16 @@ class _Export:
     def _writer(self, date: str, files: ExitStack, writers: ExitStack) -> Writer:
         if date not in self._writers:
             number = self._part.number
-            file = files.enter_context(
-                self._lake.writing(
-                    self._plan.data_path(date, number),
-                    temporary=f"_tmp-{self._plan.stem(number)}-{uuid4().hex}",
-                )
-            )
+            path = self._lake.fresh(self._plan.data_path(date, number))
+            temporary = f"_tmp-{self._plan.stem(number)}-{uuid4().hex}"
+            file = files.enter_context(self._lake.writing(path, temporary=temporary))
             writer = Writer(file, self._plan.payload_kind)
-            self._writers[date] = writers.enter_context(writer)
-        return self._writers[date]
+            self._writers[date] = path, writers.enter_context(writer)
+        return self._writers[date][1]
 
     def _manifest(self) -> dict[str, Any]:
         files = []
-        for date, writer in sorted(self._writers.items()):
-            path = self._plan.data_path(date, self._part.number)
+        for _, (path, writer) in sorted(self._writers.items()):
             files.append({"path": path, "size": self._lake.size(path), **writer.contents.as_json()})
         return range_manifest(self._plan, self._part, files)
 

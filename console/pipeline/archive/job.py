@@ -23,6 +23,8 @@ from console.pipeline.lake import DamagedError, Lake
 from console.pipeline.session import Tasks
 
 VERB = "pipeline archive"
+OWN_CONNECTIONS = 2
+"""To the database: the run's lock, and the session that deletes."""
 PHASES = ("export", "verify", "delete", "withdraw")
 
 
@@ -144,8 +146,11 @@ def archive(
     *,
     told: PhaseProgress = no_progress,
     batch: int = delete.BATCH,
+    connections: int | None = None,
 ) -> list[ArchiveResult]:
     """Do it: a plan that is not finished, then the one that was offered.
+
+    No more than so many `connections` to the database are open at a time, its own with them.
 
     RefusedError where another run of the queue and the lake is at work.
     """
@@ -154,10 +159,11 @@ def archive(
         audit.require(connection)
     done: list[ArchiveResult] = []
     made = offered.made
+    at_once = None if connections is None else connections - OWN_CONNECTIONS
     with guard.run_lock(database, lake.id(), queue) as run:
 
         def carry_out(plan: ArchivePlan, *, again: bool) -> None:
-            carrying = _Carrying(database, queue, lake, tasks, plan, run, told, batch)
+            carrying = _Carrying(database, queue, lake, tasks, plan, run, told, batch, at_once)
             done.append(carrying.out(again=again))
 
         while (found := planning.unfinished(lake, database.label, queue)) is not None:
@@ -183,6 +189,7 @@ class _Carrying:
     _run: guard.RunLock
     _told: PhaseProgress
     _batch: int
+    _at_once: int | None
 
     def __post_init__(self) -> None:
         self._done = ArchiveResult(self._plan.id)
@@ -272,7 +279,7 @@ class _Carrying:
             clean=again,
         )
         with self._phase("export"):
-            told = self._tasks.run(export.export, items, self._of("export"))
+            told = self._tasks.run(export.export, items, self._of("export"), at_once=self._at_once)
         found |= {manifest["range"]: manifest for manifest in told}
         self._done.rows["export"] = sum(manifest["rows"] for manifest in told)
         return found
@@ -406,7 +413,7 @@ class _Carrying:
         done.rows["withdraw"] = done.withdrawn
         self._remove_others(paths)
         told = {**done.as_json(), "action": action_id, "queue": self._queue.name}
-        self._lake.write_json(f"{self._plan.manifests}/done.json", told)
+        self._lake.write_json(self._plan.done_path, {**told, "paths": sorted(paths)})
         intents.clear()
 
     def _remove_others(self, paths: set[str]) -> None:

@@ -70,7 +70,6 @@ def _queues(lake: Lake, connection: str | None) -> list[tuple[str, str, str]]:
 
 def _archived(lake: Lake, connection: str, schema: str, queue: str) -> Archived:
     folder = manifests_folder(connection, schema, queue)
-    files = lake.data_files(data_folder(connection, schema, queue))
     by_kind: dict[str, tuple[str, ...]] = {}
     unfinished = 0
     for name in lake.names(folder):
@@ -80,8 +79,7 @@ def _archived(lake: Lake, connection: str, schema: str, queue: str) -> Archived:
             unfinished += 1
             continue
         plan = read(lake, f"{folder}/{name}")
-        mine = tuple(f for f in files if f.rsplit("/", 1)[-1].startswith(f"{plan.id}-"))
-        by_kind[plan.payload_kind] = by_kind.get(plan.payload_kind, ()) + mine
+        by_kind[plan.payload_kind] = by_kind.get(plan.payload_kind, ()) + _paths(lake, plan)
     files_by_kind = {kind: paths for kind, paths in by_kind.items() if paths}
     if not files_by_kind and unfinished:
         raise RefusedError(
@@ -92,9 +90,26 @@ def _archived(lake: Lake, connection: str, schema: str, queue: str) -> Archived:
     return Archived(connection, schema, queue, files_by_kind, unfinished)
 
 
+def _paths(lake: Lake, plan: ArchivePlan) -> tuple[str, ...]:
+    """The files of a plan that is done. Those that nobody names are left out."""
+    told = lake.read_json(plan.done_path).get("paths")
+    if told is None:  # an earlier version, which had renames wherever it was used
+        files = lake.data_files(plan.folder)
+        return tuple(f for f in files if f.rsplit("/", 1)[-1].startswith(f"{plan.id}-"))
+    if not isinstance(told, list) or not all(str(path).startswith(plan.folder) for path in told):
+        raise DamagedError(
+            f"{lake.path(plan.done_path)} is damaged.",
+            why="It does not say which files the archive has.",
+            next_step="Restore the file.",
+        )
+    return tuple(told)
+
+
 RETENTION_SECONDS = 7 * 86_400.0
 """How long what was purged or archived stays in the database, for restore (DESIGN section 6)."""
 RANGE_ROWS = 100_000
+_LEAST_ROWS = 1_000
+"""A smaller range costs more to begin than to move."""
 _FORMAT = "dbq-console archive plan"
 _VERSION = 1
 ARCHIVE, DONE = "archive", "done"
@@ -178,12 +193,17 @@ class ArchivePlan:
         return f"{manifests_folder(self.connection, self.schema, self.queue)}/{self.id}"
 
     def data_path(self, date: str, number: int) -> str:
-        """The one name of a range's file of one day."""
+        """The one name of a range's file of one day, where files can take each other's place."""
         return f"{self.folder}/date={date}/{self.stem(number)}.parquet"
 
     def stem(self, number: int) -> str:
         """What the names of a range's files begin with."""
         return f"{self.id}-{number:06}"
+
+    @property
+    def done_path(self) -> str:
+        """Written last: what is in the lake."""
+        return f"{self.manifests}/done.json"
 
     def range_path(self, number: int) -> str:
         return f"{self.manifests}/range-{number:06}.json"
@@ -239,8 +259,12 @@ def make(
     wanted: ArchiveRequest,
     *,
     range_rows: int = RANGE_ROWS,
+    at_once: int = 1,
 ) -> ArchivePlan:
-    """The plan of what may go now. It is not in the lake yet."""
+    """The plan of what may go now: ranges enough for twice as many tasks as work at a time.
+
+    It is not in the lake yet.
+    """
     require_archive(queue, wanted)
     moment = sql.value(connection, datetime, "pipeline.moment")
     now = moment.astimezone(UTC)
@@ -259,15 +283,25 @@ def make(
         range_rows=range_rows,
         ranges=(),
     )
-    return made_again(connection, queue, empty)
+    whole = made_again(connection, queue, empty)
+    enough = max(_LEAST_ROWS, whole.rows // (2 * at_once))
+    if at_once == 1 or enough >= range_rows:
+        return whole
+    return made_again(connection, queue, replace(empty, range_rows=enough))
 
 
 def made_again(connection: Connection, queue: Queue, plan: ArchivePlan) -> ArchivePlan:
     """The same plan of what there is now: others may have taken some of it."""
     sources = (ARCHIVE, DONE) if plan.done_before else (ARCHIVE,)
-    steps = [
-        (source, *found) for source in sources for found in _steps(connection, queue, source, plan)
-    ]
+    # By large steps to where anything goes, which may be a small part of all.
+    large = replace(plan, range_rows=max(plan.range_rows, RANGE_ROWS))
+    steps: list[tuple[str, int, int, RangeStep]] = []
+    for source in sources:
+        found = [*_steps(connection, queue, source, large)]
+        if plan.range_rows < large.range_rows:
+            spans = [(after, last) for after, last, _ in found]
+            found = [*_steps(connection, queue, source, plan, spans)]
+        steps += [(source, *step) for step in found]
     ranges = [
         Range(number, source, after, last, step.rows)
         for number, (source, after, last, step) in enumerate(steps)
@@ -289,20 +323,27 @@ def _plain(moment: datetime, ago: float) -> str:
 
 
 def _steps(
-    connection: Connection, queue: Queue, source: str, plan: ArchivePlan
+    connection: Connection,
+    queue: Queue,
+    source: str,
+    plan: ArchivePlan,
+    spans: Sequence[tuple[int, int]] = ((-(2**63), 2**63 - 1),),
 ) -> Iterator[tuple[int, int, RangeStep]]:
     """Ranges by steps along the key's index; those of which nothing goes are left out."""
     within = scope(connection, queue, source, **plan.values(source))
-    after, look = -(2**63), plan.range_rows
-    while True:
-        step = sql.row(connection, RangeStep, "pipeline.step", within, after=after, look=look)
-        if step.last is None:
-            return
-        if step.rows:
-            yield after, step.last, step
-        if step.looked < look:
-            return
-        after = step.last
+    reached, look = -(2**63), plan.range_rows
+    for first, last in spans:
+        # A step may go beyond the end of its span, into the next.
+        reached = max(reached, first)
+        while reached < last:
+            step = sql.row(connection, RangeStep, "pipeline.step", within, after=reached, look=look)
+            if step.last is None:
+                return
+            if step.rows:
+                yield reached, step.last, step
+            if step.looked < look:
+                return
+            reached = step.last
 
 
 def read(lake: Lake, folder: str) -> ArchivePlan:

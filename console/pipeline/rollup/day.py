@@ -50,7 +50,8 @@ def item(lake: Lake, connection: str, day: date, kind: str, of: Sequence[ClosedS
 
 
 def roll_up(item: Item) -> dict[str, Any]:
-    """The task: the tables in place of those that there were; what was read and written."""
+    """The task: the tables in place of those that there were, or beside them; what was read and
+    written."""
     segments = [
         ClosedSegment(
             **{
@@ -63,7 +64,8 @@ def roll_up(item: Item) -> dict[str, Any]:
         for one in item["segments"]
     ]
     damaged: set[str] = set()
-    written = _Day(item, segments, damaged).write()
+    day = _Day(item, segments, damaged)
+    written = day.write()
     good = [one for one in segments if one.place.path not in damaged]
     return {
         "rows": sum(one.rows for one in good),
@@ -71,6 +73,7 @@ def roll_up(item: Item) -> dict[str, Any]:
         "connection": item["connection"],
         "kind": item["kind"],
         "tables": written,
+        "files": day.paths,
         "damaged": sorted(damaged),
     }
 
@@ -81,19 +84,21 @@ class _Day:
         self._kind = item["kind"]
         self._segments = segments
         self._damaged = damaged
+        self.paths: list[str] = []
+        """Of the files that it wrote."""
 
     def write(self) -> dict[str, int]:
         """How many rows each table has; of a day without a row what was there stays."""
         hours: list[pa.Table] = []
         with ExitStack() as files:
-            minutes = _Table(self._item, "minute", files)
+            minutes = _Table(self._item, "minute", files, self.paths)
             hours += (tables.wider(self._kind, one, "hour") for one in self._by_hour(minutes))
             if not hours:
                 return {}
             of_hours = pa.concat_tables(hours)
             by_width = {"hour": of_hours, "day": tables.wider(self._kind, of_hours, "day")}
             for width, table in by_width.items():
-                _Table(self._item, width, files).put(table)
+                _Table(self._item, width, files, self.paths).put(table)
         return {"minute": minutes.rows, **{w: t.num_rows for w, t in by_width.items()}}
 
     def _by_hour(self, minutes: "_Table") -> Iterator[pa.Table]:
@@ -147,13 +152,15 @@ def _counted(kind: str, rows: pa.Table, begin: int, end: int) -> Any:
 
 
 class _Table:
-    """A table of a width while it is written, as one file in place of all that were there."""
+    """A table of a width while it is written, as one file in place of all that were there; beside
+    them where there is no rename: the day's manifest then says which of them it is."""
 
-    def __init__(self, item: Item, width: str, files: ExitStack) -> None:
+    def __init__(self, item: Item, width: str, files: ExitStack, paths: list[str]) -> None:
         self._lake = Lake(item["lake"])
         folder = rollup_files.folder(width, item["kind"], item["connection"])
         self._folder = f"{folder}/date={item['day']}"
         self._files = files
+        self._paths = paths
         self._writer: Any = None
         self._waiting: list[pa.Table] = []
         self.rows = 0
@@ -167,10 +174,11 @@ class _Table:
             self._flush()
 
     def _begun(self, schema: pa.Schema) -> Any:
-        path = f"{self._folder}/{_FILE}"
-        others = [one for one in self._lake.files(self._folder) if one != path]
+        path = self._lake.fresh(f"{self._folder}/{_FILE}")
+        others = self._lake.files(self._folder) if self._lake.renames else []
+        self._paths.append(path)
         file = self._files.enter_context(self._lake.writing(path))
-        for one in others:
+        for one in set(others) - {path}:
             self._files.callback(self._lake.remove, one)
         writer = self._files.enter_context(pq.ParquetWriter(file, schema, compression="zstd"))
         self._files.callback(self._flush)

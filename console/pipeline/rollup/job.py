@@ -21,6 +21,8 @@ from console.pipeline.rollup import segment_files as finding
 from console.pipeline.rollup.segment_files import ClosedSegment, Day, Names, SkippedFiles
 from console.pipeline.session import Tasks
 
+_UNNAMED_SECONDS = 86_400.0
+
 
 @dataclass(frozen=True)
 class Days:
@@ -42,11 +44,16 @@ class Due:
     """By kind; what proves damaged is taken out."""
     here: frozenset[tuple[str, str]]
     """Every kind and name that was there."""
+    files: dict[str, list[str]] = field(default_factory=dict)
+    """By kind, those of its tables, where manifests name them; of a kind without a row those that
+    there were."""
 
     def manifest(self) -> dict[str, object]:
-        """Of what it was made."""
+        """Of what it was made, and where it is."""
         used = {(kind, one.name) for kind, of in self.segments.items() for one in of}
-        return {"segments": _by_kind(used), "damaged": _by_kind(self.here - used)}
+        files = {"files": self.files} if self.files else {}
+        made = {"segments": _by_kind(used), "damaged": _by_kind(self.here - used)}
+        return {**made, **files}
 
 
 @dataclass
@@ -156,6 +163,8 @@ def _roll_up(tasks: Tasks, lake: Lake, result: RollupResult, told: PhaseProgress
         result.choice.skipped.damaged |= bad
         due.segments[kind] = [one for one in segments if one.place.path not in bad]
         result.rows[kind] = result.rows.get(kind, 0) + said["rows"]
+        if said["files"] and not lake.renames:
+            due.files[kind] = sorted(said["files"])
         for width, rows in said["tables"].items():
             of_width = result.tables.setdefault(width, {})
             of_width[kind] = of_width.get(kind, 0) + rows
@@ -179,7 +188,7 @@ def choose(lake: Lake, names: dict[Day, Names], days: Days | None = None) -> Day
         if not known <= good:
             made.kept.append(day)
         elif good:
-            made.due.append(Due(day, segments, here))
+            made.due.append(Due(day, segments, here, before.get("files") or {}))
     return made
 
 
@@ -212,9 +221,10 @@ def _manifest(lake: Lake, day: Day) -> dict[str, Any]:
 def _remembered(lake: Lake, due: Sequence[Due]) -> Iterator[None]:
     """Days are under way while the body runs, and done after it: a crash leaves them to be redone.
 
-    Until then what they were made of is still what their manifests say.
+    Until then what they were made of is still what their manifests say. Where there is no rename
+    they are as they were until their manifests name other files.
     """
-    for one in due:
+    for one in due if lake.renames else ():
         before = _manifest(lake, one.day).get("segments", {})
         lake.write_json(rollup_files.manifest(*one.day), {"state": "doing", "segments": before})
     yield
@@ -223,3 +233,18 @@ def _remembered(lake: Lake, due: Sequence[Due]) -> Iterator[None]:
         lake.write_json(
             rollup_files.manifest(*one.day), {"state": "done", "at": at} | one.manifest()
         )
+        if not lake.renames:
+            _remove_unnamed(lake, one)
+
+
+def _remove_unnamed(lake: Lake, due: Due) -> None:
+    """Files of a day that its manifest does not name, a day after they were put: until then they
+    may be of a reader that has read an earlier manifest, or of a writer whose own comes yet."""
+    named = {path for paths in due.files.values() for path in paths}
+    connection, day = due.day
+    for width in rollup_files.WIDTHS:
+        for kind in rollup_files.KINDS:
+            folder = f"{rollup_files.folder(width, kind, connection)}/date={day}"
+            for path in set(lake.files(folder)) - named:
+                if lake.age_seconds(path) >= _UNNAMED_SECONDS:
+                    lake.remove(path)

@@ -1,0 +1,186 @@
+"""A standalone Spark cluster of the wheel's own programs on the loopback: a master and workers."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+from console.cli import __main__ as command_line
+from console.pipeline import java
+from tests.servers import wait_until
+
+_EXECUTOR = "CoarseGrainedExecutorBackend"
+_QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+_START_SECONDS = 300.0
+
+
+class Cluster:
+    """Two workers with a core each. Its daemons are killed as a machine would be, with -9."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str], workers: int = 2) -> None:
+        """With what the jobs and the workers have in their environment beside the usual."""
+        import pyspark  # noqa: PLC0415  # the extra's
+
+        self.folder = folder
+        self._more = environment
+        self.home = Path(pyspark.__file__).parent
+        self._port, self._recovery = free_port(), folder / "recovery"
+        self._running: list[subprocess.Popen[bytes]] = []
+        self._names = iter(range(10**6))
+        self.events = folder / "events"
+        self.events.mkdir(parents=True)
+        self.configure()
+        self.master = self.start_master()
+        self.workers = [self.start_worker() for _ in range(workers)]
+
+    @property
+    def url(self) -> str:
+        return f"spark://127.0.0.1:{self._port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What driver and workers share: nothing of this process's secrets."""
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("DBQ_", "AWS_"))}
+        return {
+            **kept,
+            "SPARK_HOME": str(self.home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "JAVA_HOME": str(java.java_home()),
+            "PYSPARK_PYTHON": sys.executable,
+            "SPARK_DAEMON_MEMORY": "128m",
+            "SPARK_LOCAL_DIRS": str(self.folder / "local"),
+            "SPARK_CONF_DIR": str(self.folder),
+            "TMPDIR": str(self.folder),
+            "XDG_STATE_HOME": str(self.folder / "state"),
+            **self._more,
+        }
+
+    def configure(self, **more: str) -> None:
+        """Spark's own file of settings, as an operator would write it."""
+        settings = {
+            "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": _QUICK,
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": self.events.as_uri(),
+            # As text, in one file, to be searched.
+            "spark.eventLog.compress": "false",
+            "spark.eventLog.rolling.enabled": "false",
+            **more,
+        }
+        lines = [f"{name} {value}\n" for name, value in settings.items()]
+        (self.folder / "spark-defaults.conf").write_text("".join(lines))
+
+    def start_master(self) -> "subprocess.Popen[bytes]":
+        """At its one address; it finds there what an earlier one knew."""
+        words = ["--host", "127.0.0.1", "--port", str(self._port), "--webui-port", "0"]
+        options = {
+            "spark.deploy.recoveryMode": "FILESYSTEM",
+            "spark.deploy.recoveryDirectory": self._recovery,
+        }
+        self.master = self._daemon("master.Master", words, options)
+        wait_until(lambda: reached(self._port), "the master", seconds=_START_SECONDS)
+        return self.master
+
+    def start_worker(self) -> "subprocess.Popen[bytes]":
+        name = f"work-{next(self._names)}"
+        words = ["--host", "127.0.0.1", "--cores", "1", "--memory", "700m", "--webui-port", "0"]
+        words += ["--work-dir", str(self.folder / name), self.url]
+        return self._daemon("worker.Worker", words, {})
+
+    def _daemon(
+        self,
+        name: str,
+        words: list[str],
+        options: dict[str, object],
+    ) -> "subprocess.Popen[bytes]":
+        java = " ".join(f"-D{option}={value}" for option, value in options.items())
+        log = self.folder / f"{name}.log"
+        with log.open("ab") as file:
+            process = subprocess.Popen(
+                [str(self.home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *words],
+                env={**self.environment, "SPARK_DAEMON_JAVA_OPTS": f"{_QUICK} {java}"},
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+        self._running.append(process)
+        return process
+
+    def executors(self, worker: "subprocess.Popen[bytes]") -> list[psutil.Process]:
+        """The JVMs that a worker has started."""
+        try:
+            children = psutil.Process(worker.pid).children(recursive=True)
+            return [one for one in children if _EXECUTOR in " ".join(one.cmdline())]
+        except psutil.Error:
+            return []
+
+    def kill(self, process: "subprocess.Popen[bytes]") -> None:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+    def job(self, url: str, *words: str, submitted: bool = False) -> "subprocess.Popen[str]":
+        """A verb of the pipeline on this cluster; where the database is its environment says."""
+        if submitted:
+            submit = str(self.home / "bin" / "spark-submit")
+            command = [submit, "--master", self.url, str(command_line.__file__)]
+        else:
+            command = [sys.executable, "-m", "console.cli"]
+            words = (*words, "--master", self.url)
+        return subprocess.Popen(
+            [*command, "pipeline", *words, "--json"],
+            env={**self.environment, "DBQ_URL": url},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def executors_used(self) -> dict[str, set[str]]:
+        """Application -> the executors on which tasks of it ended, by the event logs."""
+        found: dict[str, set[str]] = {}
+        for path in self.events.rglob("*"):
+            for line in path.read_text().splitlines() if path.is_file() else ():
+                told = json.loads(line)
+                if told["Event"] == "SparkListenerTaskEnd":
+                    found.setdefault(path.name, set()).add(told["Task Info"]["Executor ID"])
+        return found
+
+    def close(self) -> None:
+        left = []
+        for process in self._running:
+            if process.poll() is None:
+                left += psutil.Process(process.pid).children(recursive=True)
+                self.kill(process)
+        for one in left:
+            if one.is_running():
+                one.kill()
+        psutil.wait_procs(left, timeout=60)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def reached(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,263 @@
+"""Jobs on a standalone cluster: master, two workers, each killed in the middle; all is counted."""
+
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from sqlalchemy import make_url
+
+from console.monitor.recording.segments import SAMPLES
+from console.pipeline.lake import Lake
+from tests.contract.client import Client
+from tests.pipeline.cluster import Cluster
+from tests.pipeline.conftest import Use
+from tests.pipeline.objects import BUCKET, SECRET, object_store, surroundings
+from tests.pipeline.recorded import sample, write
+from tests.pipeline.test_archive import execute_sql, payloads
+from tests.proxy import Fate, Proxy
+from tests.servers import Server, wait_until
+
+pytestmark = pytest.mark.long
+"""Three JVMs, and one or two more a job."""
+
+ROWS, CONNECTIONS, CORES = 4_000, 4, 2
+_PATIENCE_SECONDS = 600.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, java_folder: Path) -> Iterator[Cluster]:
+    pytest.importorskip("pyspark", reason="needs Spark: pip install 'dbq-console[pipeline]'")
+    pytest.importorskip("moto")
+    with object_store() as endpoint:
+        folder = tmp_path_factory.mktemp("cluster")
+        with Cluster(folder, surroundings(endpoint)) as started:
+            yield started
+
+
+@pytest.fixture(params=["folder", "objects"])
+def lake(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path) -> Lake:
+    """An empty one that all workers have."""
+    objects = request.param == "objects"
+    return Lake(f"s3://{BUCKET}/{tmp_path.name}" if objects else tmp_path / "lake")
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[Proxy]:
+    with Proxy(server.url) as started:
+        yield started
+
+
+@pytest.fixture
+def client(use: Use) -> Client:
+    """A queue in whose archive messages lie."""
+    made = use("fifo", archive_at_pop="on")
+    made.push_many([f"{made.queue.name} {number}" for number in range(ROWS)])
+    assert len(made.drain(1_000)) == ROWS
+    return made
+
+
+def url_by(proxy: Proxy, client: Client) -> str:
+    """The client's database by way of the proxy."""
+    url = make_url(client.url).set(host="127.0.0.1", port=proxy.port)
+    return url.render_as_string(hide_password=False)
+
+
+def ended(job: "subprocess.Popen[str]") -> tuple[int, dict[str, Any], str]:
+    """Its exit status, its result, what it said."""
+    out, err = job.communicate(timeout=_PATIENCE_SECONDS)
+    lines = [line for line in out.splitlines() if line.startswith("{")]
+    return job.returncode, json.loads(lines[-1]) if lines else {}, err
+
+
+class Freezing:
+    """Everything between driver, executors and database stands still at the n-th such statement."""
+
+    def __init__(self, proxy: Proxy, statement: bytes, number: int) -> None:
+        self._proxy, self._statement, self._left = proxy, statement, number
+        self._reached = False
+        self.most = 0
+        proxy.fate = self
+
+    def __call__(self, data: bytes) -> Fate:
+        self.most = max(self.most, self._proxy.connections)
+        self._left -= self._statement in data
+        if self._left or self._reached:
+            return Fate.PASSES
+        self._reached = True
+        return Fate.FROZEN
+
+    def wait(self, job: "subprocess.Popen[str]") -> None:
+        """Until it has come to that."""
+        over = lambda: self._reached or job.poll() is not None  # noqa: E731
+        wait_until(over, "the statement", _PATIENCE_SECONDS)
+        assert self._reached, job.communicate()
+
+
+def archive(cluster: Cluster, url: str, client: Client, lake: Lake, **how: bool) -> Any:
+    words = ("archive", client.queue.name, "--lake", lake.place, "--yes", client.queue.name)
+    return cluster.job(url, *words, "--connections", str(CONNECTIONS), **how)
+
+
+def counted(client: Client, lake: Lake) -> tuple[int, int, int]:
+    """Rows of queue, archive and lake; of those sent, how many are nowhere, and how many twice."""
+    found = payloads(lake)  # of all files, those too that no manifest names
+    for table in ("<>", "<archive>"):
+        found.update(row[0] for row in execute_sql(client, f"SELECT payload FROM {table}"))
+    sent = Counter(f"{client.queue.name} {number}" for number in range(ROWS))
+    return found.total(), (sent - found).total(), (found - sent).total()
+
+
+def seen(secret: str, folder: Path) -> list[str]:
+    """Files and command lines with a secret in them: event logs too, and what Spark spills."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    lines = (" ".join(one.info["cmdline"] or ()) for one in psutil.process_iter(["cmdline"]))
+    return [
+        *(str(path) for path in files if secret.encode() in path.read_bytes()),
+        *(line for line in lines if secret in line),
+    ]
+
+
+@pytest.mark.parametrize("submitted", [False, True], ids=["--master", "spark-submit"])
+def test_archive_on_all_executors_with_so_many_connections_and_no_secret_on_the_way(
+    cluster: Cluster, client: Client, lake: Lake, proxy: Proxy, submitted: bool
+) -> None:
+    before = set(cluster.executors_used())
+    secrets = (make_url(client.url).password or "", SECRET)
+    assert all(secrets), "the server wants one too"
+    frozen = Freezing(proxy, b"pipeline.rows", 3)
+    job = archive(cluster, url_by(proxy, client), client, lake, submitted=submitted)
+    frozen.wait(job)
+    assert [seen(secret, cluster.folder) for secret in secrets] == [[], []]
+    proxy.thaw()
+    status, answer, err = ended(job)
+    assert status == 0, err
+    assert answer["result"]["exported"] == answer["result"]["deleted"] == ROWS
+    assert answer["plan"]["ranges"] >= 2 * CORES
+    assert frozen.most <= CONNECTIONS
+    assert counted(client, lake) == (ROWS, 0, 0)
+    assert [seen(secret, cluster.folder) for secret in secrets] == [[], []]
+    (mine,) = set(cluster.executors_used()) - before
+    assert len(cluster.executors_used()[mine]) == len(cluster.workers)
+
+
+def kill_worker(cluster: Cluster, _: Any) -> None:
+    cluster.kill(cluster.workers.pop(0))
+    cluster.workers.append(cluster.start_worker())
+
+
+def kill_executor(cluster: Cluster, _: Any) -> None:
+    found = cluster.executors(cluster.workers[0])
+    assert found, "it works"
+    for one in found:
+        one.kill()
+
+
+def kill_master(cluster: Cluster, _: Any) -> None:
+    cluster.kill(cluster.master)
+    cluster.start_master()
+
+
+def kill_driver(_: Cluster, job: "subprocess.Popen[str]") -> None:
+    job.kill()
+    job.communicate()
+
+
+@pytest.mark.parametrize(
+    ("statement", "kill"),
+    [
+        ("pipeline.rows", kill_worker),
+        ("pipeline.rows", kill_executor),
+        ("pipeline.rows", kill_master),
+        ("pipeline.rows", kill_driver),
+        ("pipeline.delete_rows", kill_driver),
+        ("pipeline.delete_rows", kill_worker),
+    ],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)
+def test_killed_on_a_cluster_and_all_is_counted(
+    cluster: Cluster,
+    client: Client,
+    lake: Lake,
+    proxy: Proxy,
+    statement: str,
+    kill: Callable[[Cluster, Any], None],
+) -> None:
+    frozen = Freezing(proxy, statement.encode(), 2 if statement == "pipeline.rows" else 1)
+    job = archive(cluster, url_by(proxy, client), client, lake)
+    frozen.wait(job)
+    kill(cluster, job)
+    proxy.thaw()
+    runs = 1
+    if kill is kill_driver:
+        found = counted(client, lake)
+        assert found[1] == 0, "also before anybody has finished it"
+        job, runs = archive(cluster, url_by(proxy, client), client, lake), 2
+    status, _, err = ended(job)
+    assert status == 0, err
+    total, lost, doubled = counted(client, lake)
+    print(
+        f"{kill.__name__} at {statement}: 1 kill, {runs} runs, {total} rows, "
+        f"{lost} lost, {doubled} doubled"
+    )
+    assert (total, lost, doubled) == (ROWS, 0, 0)
+    assert len(payloads(lake)) == ROWS
+    assert not execute_sql(client, "SELECT 1 FROM <archive>")
+
+
+def test_rollup_verify_and_replay_on_a_cluster(
+    cluster: Cluster, client: Client, lake: Lake, tmp_path: Path
+) -> None:
+    status, _, err = ended(archive(cluster, client.url, client, lake))
+    assert status == 0, err
+    place, name = ("--lake", lake.place), client.queue.name
+    status, answer, err = ended(cluster.job(client.url, "verify", name, *place))
+    assert (status, answer.get("pops"), answer.get("ok")) == (0, ROWS, True), err
+    words = ("replay", name, *place, "--filter", "reason=pop", "--yes", name)
+    for again in (False, True):
+        status, answer, err = ended(cluster.job(client.url, *words, submitted=again))
+        told = answer.get("result", {})
+        assert (status, told.get("pushed"), told.get("before")) == (
+            0,
+            0 if again else ROWS,
+            ROWS if again else 0,
+        ), err
+    recordings = tmp_path / "recordings"
+    write(recordings, SAMPLES, *[sample(seconds, ready=seconds) for seconds in range(0, 300, 10)])
+    job = cluster.job(client.url, "rollup", "--recordings", str(recordings), *place)
+    status, answer, err = ended(job)
+    assert (status, answer.get("rows")) == (0, {"samples": 30}), err
+
+
+_ALONE = """
+import sys
+from console.pipeline import session
+session._PATIENCE_SECONDS = 5.0
+from console.errors import ConsoleError
+try:
+    with session.tasks("alone", sys.argv[1]) as tasks:
+        tasks.run(dict, [{"rows": 1}])
+except ConsoleError as error:
+    print(error.what)
+"""
+
+
+def test_a_cluster_without_a_worker_is_told(cluster: Cluster, tmp_path: Path) -> None:
+    """Spark alone would wait for ever, and say nothing."""
+    script = tmp_path / "alone.py"
+    script.write_text(_ALONE)
+    while cluster.workers:
+        cluster.kill(cluster.workers.pop())
+    done = subprocess.run(
+        [str(cluster.environment["PYSPARK_PYTHON"]), str(script), cluster.url],
+        env=cluster.environment,
+        capture_output=True,
+        text=True,
+        timeout=_PATIENCE_SECONDS,
+        check=False,
+    )
+    assert "No executor of the cluster works for this job." in done.stdout, done.stderr
