@@ -230,18 +230,27 @@ least(
 )
 -- end
 
--- define: next_pop_of_mine
--- of pop: `mine` is the subscriber's number, see subscriber_known
+-- define: next_numbers_read
+-- of pop. A statement a subscriber: one for all would be planned anew at every call, for it reads less once planned
+-- for one of them, and would begin to read all their sequences otherwise.
 -- when subscribed=no
-(SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s)
+SELECT
+    (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq" AS s),
+    (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s),
+    c.size
+INTO next_pop, next_push, ring_size FROM "{schema}"."{queue}_config" AS c;
 -- end
 -- when subscribed=yes
-CASE mine
+CASE mine -- see subscriber_known
 -- each subscriber
     WHEN {subscriber_number} THEN
-        (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq_{subscriber_number}" AS s)
+        SELECT
+            (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_pop_seq_{subscriber_number}" AS s),
+            (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s),
+            c.size
+        INTO next_pop, next_push, ring_size FROM "{schema}"."{queue}_config" AS c;
 -- end
-END
+END CASE;
 -- end
 
 -- define: seen_ring
@@ -558,13 +567,21 @@ WHERE r.slot = drawn % ring_size AND r.message_id = drawn FOR UPDATE SKIP LOCKED
 -- end
 -- when subscribed=yes
 -- when content=slot
-SELECT p.ctid, r.first_id, r.message, r.time, 1 INTO place, id, payload, pushed_at, attempts
+-- One statement, popped here already. A row that changed between snapshot and lock is locked and not written: it is
+-- looked up again.
+UPDATE "{schema}"."{queue}_popped" AS p SET message_id = drawn, time = clock_timestamp()
+FROM (
+    SELECT o.ctid AS place, r.first_id, r.message, r.time
+    FROM "{schema}"."{queue}_popped" AS o INNER JOIN "{schema}"."{queue}" AS r ON r.slot = o.slot AND r.message_id = drawn
+    WHERE o.slot = drawn % ring_size AND o.subscriber = mine AND o.message_id < drawn FOR UPDATE OF o SKIP LOCKED
+) AS m WHERE p.ctid = m.place
+RETURNING m.first_id, m.message, m.time, 1 INTO id, payload, pushed_at, attempts;
 -- end
 -- when content=apart
 SELECT p.ctid, r.first_id, NULL, r.time, 1 INTO place, id, payload, pushed_at, attempts
--- end
 FROM "{schema}"."{queue}_popped" AS p INNER JOIN "{schema}"."{queue}" AS r ON r.slot = p.slot AND r.message_id = drawn
 WHERE p.slot = drawn % ring_size AND p.subscriber = mine AND p.message_id < drawn FOR UPDATE OF p SKIP LOCKED;
+-- end
 -- end
 
 -- define: slot_popped
@@ -576,25 +593,38 @@ SET {emptied},
 WHERE r.ctid = place;
 -- end
 -- when subscribed=yes
+-- when content=apart
 UPDATE "{schema}"."{queue}_popped" AS p SET message_id = drawn, time = clock_timestamp() WHERE p.ctid = place;
+-- end
 -- end
 
 -- define: slots_read
 -- of pop_many: the slots of the numbers, whose message is there
 -- when subscribed=no
-SELECT r.message_id AS number, r.ctid AS place FROM "{schema}"."{queue}" AS r
+SELECT array_agg(m.number), array_agg(m.place) INTO found_now, here
+FROM (
+    SELECT r.message_id AS number, r.ctid AS place FROM "{schema}"."{queue}" AS r
 -- end
 -- when subscribed=yes
-SELECT r.message_id AS number, p.ctid AS place
-FROM "{schema}"."{queue}_popped" AS p INNER JOIN "{schema}"."{queue}" AS r ON r.slot = p.slot AND r.message_id > p.message_id
+SELECT array_agg(m.number), array_agg(m.place), array_agg(m.row_of_mine) INTO found_now, here, mine_here
+FROM (
+    SELECT r.message_id AS number, r.ctid AS place, p.ctid AS row_of_mine
+    FROM "{schema}"."{queue}_popped" AS p INNER JOIN "{schema}"."{queue}" AS r ON r.slot = p.slot AND r.message_id > p.message_id
 -- end
 
 -- define: slots_locked
 -- when subscribed=no
-FOR UPDATE SKIP LOCKED
+    FOR UPDATE SKIP LOCKED
+) AS m;
 -- end
 -- when subscribed=yes
-AND p.subscriber = mine FOR UPDATE OF p SKIP LOCKED
+    AND p.slot = ANY(slots) AND p.subscriber = mine FOR UPDATE OF p SKIP LOCKED
+) AS m;
+-- end
+
+-- define: also_mine
+-- when subscribed=yes
+rows_of_mine := rows_of_mine || mine_here;
 -- end
 
 -- define: keys
@@ -897,15 +927,15 @@ CREATE TABLE "{schema}"."{queue}_subscribers" (
 COMMENT ON COLUMN "{schema}"."{queue}_subscribers".number IS 'what its sequences are called by; never used again';
 COMMENT ON COLUMN "{schema}"."{queue}_config".subscribers IS 'the highest number that a subscriber has had';
 
--- What each has popped: slot first, for a push asks it of all subscribers of a slot. Room for HOT as in the ring.
+-- What each has popped: slot first, for a push asks it of all subscribers of a slot. A slot is an integer, for there
+-- are as many of these rows as slots and subscribers.
 CREATE TABLE "{schema}"."{queue}_popped" (
-    slot bigint NOT NULL,
+    slot integer NOT NULL,
+    subscriber smallint NOT NULL,
     message_id bigint NOT NULL,
     time timestamptz NOT NULL,
-    subscriber smallint NOT NULL,
     PRIMARY KEY (slot, subscriber)
-)
-WITH (fillfactor = '{fillfactor}');
+);
 
 COMMENT ON COLUMN "{schema}"."{queue}_popped".message_id IS 'the last number that the subscriber popped of the slot';
 
@@ -1035,15 +1065,6 @@ WITH made AS (
 
 SELECT setval('"{schema}"."{queue}_pop_seq_{subscriber_number}"', m.since_number, false) FROM made AS m;
 
-INSERT INTO "{schema}"."{queue}_popped" (slot, message_id, time, subscriber)
-SELECT
-    r.slot,
-    CAST('{since}' AS bigint) - 1,
-    clock_timestamp(),
-    {subscriber_number}
-FROM "{schema}"."{queue}" AS r ORDER BY r.slot
-ON CONFLICT DO NOTHING;
-
 UPDATE "{schema}"."{queue}_config" SET subscribers = greatest(subscribers, {subscriber_number});
 
 DO $dbq$
@@ -1076,7 +1097,31 @@ END
 $dbq$;
 
 -- end
+-- when subscribed=yes
+-- Laid slot by slot with half of each page free. Had the table still the fillfactor of that half, each pop would find
+-- a page with less free than it asks and clear it of dead rows, at the cost of a record in the log. A batch writes
+-- one subscriber's rows of a page only, so a page is cleared in time where less than a third is left.
+ALTER TABLE "{schema}"."{queue}_popped" SET (fillfactor = '{fillfactor}');
 
+INSERT INTO "{schema}"."{queue}_popped" (slot, subscriber, message_id, time)
+SELECT
+    r.slot,
+    s.number,
+    s.since_number - 1,
+    clock_timestamp()
+FROM "{schema}"."{queue}" AS r CROSS JOIN "{schema}"."{queue}_subscribers" AS s
+WHERE s.number IN (
+    -- each subscriber
+    {subscriber_number},
+    -- end
+    0
+)
+ORDER BY r.slot, s.number
+ON CONFLICT DO NOTHING;
+
+ALTER TABLE "{schema}"."{queue}_popped" SET (fillfactor = 70);
+
+-- end
 -- name: functions
 -- script: push, push_many, pop, pop_many, relay, and with in_hand complete and fail
 CREATE OR REPLACE FUNCTION "{schema}"."{queue}_push"(payload "{payload_type}") RETURNS bigint
@@ -1464,11 +1509,7 @@ BEGIN
     END IF;
 
     LOOP
-        SELECT
-            {next_pop_of_mine},
-            (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s),
-            c.size
-        INTO next_pop, next_push, ring_size FROM "{schema}"."{queue}_config" AS c;
+        {next_numbers_read}
         EXIT WHEN next_pop >= next_push;
         drawn := nextval({pop_numbers});
         dropped := false;
@@ -1530,7 +1571,13 @@ CREATE OR REPLACE FUNCTION "{schema}"."{queue}_pop_many"(n integer)
 -- end
 RETURNS TABLE (id bigint, payload "{payload_type}", pushed_at timestamptz, attempts integer)
 LANGUAGE plpgsql
+-- when subscribed=no
 SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan AS $dbq$
+-- end
+-- when subscribed=yes
+-- Slots and what was popped of them are joined by a hash: each looked up by the other made it twice as dear.
+SET enable_seqscan = off SET enable_nestloop = off SET jit = off SET plan_cache_mode = force_generic_plan AS $dbq$
+-- end
 DECLARE
     parked bigint[];
     on_page bigint;
@@ -1549,6 +1596,10 @@ DECLARE
     slots bigint[];
     found_now bigint[];
     here tid[];
+    -- when subscribed=yes
+    mine_here tid[];
+    rows_of_mine tid[] := '{}'; -- of popped, those of the places
+    -- end
     missing bigint[];
     known bigint[];
     parked_now bigint;
@@ -1625,12 +1676,9 @@ BEGIN
             known := ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
                 WHERE p.number = ANY(found_now) AND {is_parked} ORDER BY p.number LIMIT wanted FOR UPDATE SKIP LOCKED);
             slots := ARRAY(SELECT unnest(known) % ring_size);
-            SELECT array_agg(m.number), array_agg(m.place) INTO found_now, here
-            FROM (
-                {slots_read}
+            {slots_read}
                 WHERE r.slot = ANY(slots) AND r.message_id = ANY(known) AND r.slot = r.message_id % ring_size
-                {slots_locked}
-            ) AS m;
+            {slots_locked}
             DELETE FROM "{schema}"."{queue}_parked" AS p WHERE p.number = ANY(found_now) AND {is_parked};
             -- when defined keeps_popped
             -- A sweep may have passed them by, when their pushes were in flight.
@@ -1640,6 +1688,7 @@ BEGIN
             );
             -- end
             places := places || here;
+            {also_mine}
         END IF;
         IF cardinality(places) = 0 THEN
             FOREACH waiting IN ARRAY ARRAY(
@@ -1656,11 +1705,7 @@ BEGIN
     END IF;
 
     LOOP
-        SELECT
-            {next_pop_of_mine},
-            (SELECT s.last_value + CAST(s.is_called AS integer) FROM "{schema}"."{queue}_push_seq" AS s),
-            c.size
-        INTO next_pop, next_push, ring_size FROM "{schema}"."{queue}_config" AS c;
+        {next_numbers_read}
         room := least(wanted - cardinality(places), next_push - next_pop);
         EXIT WHEN room <= 0;
         -- Near the end of the queue most numbers are those of pushes that are not committed yet. Drawn now
@@ -1694,19 +1739,17 @@ BEGIN
         slots := ARRAY(SELECT unnest(drawn) % ring_size);
         -- Two looks, each with a fresh snapshot; what the first one locked is locked in the second.
         FOR look IN 1..2 LOOP
-            SELECT array_agg(m.number), array_agg(m.place) INTO found_now, here
-            FROM (
-                {slots_read}
+            {slots_read}
                 WHERE r.slot = ANY(slots) AND r.message_id = ANY(drawn) AND r.slot = r.message_id % ring_size
                 -- when content=apart
                 AND {slot_has_content}
                 -- end
-                {slots_locked}
-            ) AS m;
+            {slots_locked}
             EXIT WHEN cardinality(found_now) = room OR look = 2;
             PERFORM pg_sleep(0.001); -- a push's commit may be in flight
         END LOOP;
         places := places || here;
+        {also_mine}
         EXIT WHEN cardinality(found_now) = room;
         missing := ARRAY(SELECT unnest(drawn) EXCEPT SELECT unnest(found_now));
         known := ARRAY(SELECT p.number FROM "{schema}"."{queue}_parked" AS p
@@ -1772,9 +1815,8 @@ BEGIN
     -- when subscribed=yes
     IF cardinality(places) > 0 THEN
         RETURN QUERY WITH taken AS MATERIALIZED (
-            SELECT p.ctid AS place, m.message_id, m.first_id, {payload} AS message, m.time
-            FROM "{schema}"."{queue}_popped" AS p INNER JOIN "{schema}"."{queue}" AS m ON m.slot = p.slot
-            WHERE p.ctid = ANY(places)
+            SELECT m.slot, m.message_id, m.first_id, {payload} AS message, m.time FROM "{schema}"."{queue}" AS m
+            WHERE m.ctid = ANY(places) -- where they were: whoever holds what is owed of a slot holds the slot
         -- when in_hand=on
         ), in_hand AS (
             INSERT INTO "{schema}"."{queue}_in_hand" (subscriber, id, payload, pushed_at, attempts, claimed_at, claimed_by)
@@ -1782,7 +1824,7 @@ BEGIN
         -- end
         ), popped AS (
             UPDATE "{schema}"."{queue}_popped" AS p SET message_id = t.message_id, time = clock_timestamp()
-            FROM taken AS t WHERE p.ctid = t.place
+            FROM taken AS t WHERE p.slot = t.slot AND p.ctid = ANY(rows_of_mine)
         )
         SELECT t.first_id, t.message, t.time, 1 FROM taken AS t ORDER BY t.message_id;
     -- when defined keeps_popped
@@ -1943,6 +1985,10 @@ BEGIN
     END LOOP;
     -- end
 
+    -- when subscribed=yes
+    -- The rows of new slots are laid as the first ones were.
+    ALTER TABLE "{schema}"."{queue}_popped" SET (fillfactor = '{fillfactor}');
+    -- end
     -- when content=slot
     INSERT INTO "{schema}"."{queue}" (slot, time, message, reference_count)
     -- end
@@ -2013,6 +2059,9 @@ BEGIN
     -- Changes nothing, but makes sessions plan anew: for a ring of a few pages they read them all, and
     -- would read all of a large one too.
     ALTER TABLE "{schema}"."{queue}" SET (fillfactor = '{fillfactor}');
+    -- when subscribed=yes
+    ALTER TABLE "{schema}"."{queue}_popped" SET (fillfactor = 70);
+    -- end
     EXECUTE format('ALTER SEQUENCE %s RESTART WITH %s', CAST('"{schema}"."{queue}_push_seq"' AS regclass), new_base + live_now);
     -- when subscribed=no
     EXECUTE format('ALTER SEQUENCE %s RESTART WITH %s', CAST('"{schema}"."{queue}_pop_seq"' AS regclass), new_base);
