@@ -13,6 +13,7 @@ __all__ = [
     "Order",
     "design",
     "designs_on",
+    "library",
     "recorded",
 ]
 
@@ -33,8 +34,15 @@ DESIGNS: dict[str, Design] = {
 }
 """Every design, in the order of the documentation."""
 
-LIBRARIES: dict[str, Design] = {value.name: value for value in libraries.every()}
-"""What `adopt --preset` takes: tables that a library made, works on, and has its own rules for."""
+_EVERY_LIBRARY = {(value.name, *value.engines): value for value in libraries.every()}
+LIBRARIES: dict[str, Design] = {value.name: value for value in _EVERY_LIBRARY.values()}
+"""What `adopt --preset` takes: tables that a library made, works on, and has its own rules for. One
+that is on several engines is what it is on the last of them: see `library`."""
+
+
+def library(name: str, engine: str) -> Design | None:
+    """What a library is on an engine: it names its tables and columns there in its own way."""
+    return _EVERY_LIBRARY.get((name, engine))
 
 
 def designs_on(engine: str) -> dict[str, Design]:
@@ -61,7 +69,8 @@ def design(name: str, engine: str | None = None) -> Design:
 def recorded(name: str, engine: str | None = None) -> Design:
     """The design under which a queue stands in the catalog: one of ours, a library's, or one that
     this version does not know, with every state and no verb."""
-    found = LIBRARIES.get(name) or DESIGNS.get(name)
+    of = LIBRARIES.get(name) if engine is None else library(name, engine)
+    found = of or DESIGNS.get(name)
     if found is not None and (engine is None or engine in found.engines):
         return found
     return Design(

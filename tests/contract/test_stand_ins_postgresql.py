@@ -63,6 +63,7 @@ def test_river(console: Console, theirs: StandIn) -> None:
     )
     (found,) = console.done("discover", "--json").json["found"]
     assert (found["preset"], found["queues"]) == ("river", ["mail", "report"])
+    assert found["version"] == "7"
     console.done("adopt", "jobs", "--preset", "river")
     console.done("adopt", "mail", "--preset", "river", "--queue", "mail")
     assert figures(console, "jobs") == counts(4, 1, 1, 1, 2, 1)
@@ -152,7 +153,8 @@ def test_hangfire(console: Console, theirs: StandIn) -> None:
         """
     )
     (found,) = console.done("discover", "--json").json["found"]
-    assert (found["preset"], found["queues"]) == ("hangfire", ["mail", "report"])
+    assert (found["preset"], found["version"]) == ("hangfire", "23")
+    assert found["queues"] == ["mail", "report"]
     console.done("adopt", "jobs", "--preset", "hangfire")
     console.done("adopt", "mail", "--preset", "hangfire", "--queue", "mail")
     own = dict(
@@ -165,11 +167,39 @@ def test_hangfire(console: Console, theirs: StandIn) -> None:
     )
     assert figures(console, "mail") == counts(2, 1, 2, 1, 1, 1)
     assert error_of(console, "jobs") == "IOException: no host 7"
+    # A moment as each of its compatibility levels writes it.
+    told = console.done("messages", "jobs", "--state", "scheduled", "--json").json["messages"]
+    due = {one["due_at"] for one in told}
+    assert due == {None, "2100-01-01T00:00:00+00:00"}
+    theirs.run(
+        "UPDATE state SET data = '{\"EnqueueAt\": \"4102444800000\"}' WHERE name = 'Scheduled'"
+    )
+    told = console.done("messages", "jobs", "--state", "scheduled", "--json").json["messages"]
+    assert {one["due_at"] for one in told} == due
     (examined,) = console("doctor", "jobs", "--json").json["queues"]
     assert "claims_gone" in {one["code"] for one in examined["findings"]}
     for verb in ("requeue", "release"):
         answer = console(verb, "jobs", "--yes")
         assert (answer.status, "BackgroundJob.Requeue" in answer.err) == (4, True)
+
+
+def test_what_hangfire_processes_waited_since_it_was_enqueued_last(
+    console: Console, theirs: StandIn
+) -> None:
+    theirs.install(HANGFIRE)
+    theirs.run(
+        """
+        INSERT INTO job (statename) SELECT 'Processing' FROM generate_series(1, 21);
+        INSERT INTO state (jobid, name, createdat, data) SELECT id, w.name, now() - w.ago, '{}'
+        FROM job CROSS JOIN (VALUES ('Enqueued', interval '9 h'), ('Enqueued', interval '3605 s'),
+            ('Processing', interval '5 s')) AS w (name, ago);
+        UPDATE job SET stateid = (SELECT max(id) FROM state WHERE jobid = job.id);
+        """
+    )
+    console.done("adopt", "jobs", "--preset", "hangfire")
+    (seen,) = console.done("status", "jobs", "--json").json["queues"]
+    waiting = seen["latency"]["waiting"]
+    assert (waiting["messages"], waiting["p50_seconds"]) == (21, 3600.0)
 
 
 def test_all_that_is_found_is_adopted_after_the_plan(console: Console, theirs: StandIn) -> None:
