@@ -223,30 +223,30 @@ INSERT INTO @errors (id, error, seconds)
 SELECT TOP (10001)
     CAST(m.[{id}] AS nvarchar(450)) COLLATE DATABASE_DEFAULT,
     -- when role error
-    LEFT(CAST({error} AS nvarchar(max)), 200) COLLATE DATABASE_DEFAULT,
+    LEFT(CAST(m.[{error}] AS nvarchar(max)), 200) COLLATE DATABASE_DEFAULT,
     -- end
     -- when no role error
     CAST(NULL AS nvarchar(200)),
     -- end
-    CAST(DATEDIFF_BIG(microsecond, {done_at}, SYSUTCDATETIME()) / 1e6 AS float)
+    CAST(DATEDIFF_BIG(microsecond, m.[{done_at}], SYSUTCDATETIME()) / 1e6 AS float)
 FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-WHERE {done_at} > @since
+WHERE m.[{done_at}] > @since
 -- when defined is_error
 AND {is_error}
 -- end
-ORDER BY {done_at} DESC;
+ORDER BY m.[{done_at}] DESC;
 SELECT
     @before = COUNT_BIG(*),
     @before_seconds = MAX(DATEDIFF_BIG(microsecond, b.failed_at, @since) / 1e6)
 FROM (
-    SELECT TOP (10001) {done_at} AS failed_at
+    SELECT TOP (10001) m.[{done_at}] AS failed_at
     FROM [{schema}].[{table}] AS m WITH (ROWLOCK, READPAST, READCOMMITTEDLOCK)
-    WHERE {done_at} <= @since
-    AND {done_at} > DATEADD(day, -1, SYSUTCDATETIME())
+    WHERE m.[{done_at}] <= @since
+    AND m.[{done_at}] > DATEADD(day, -1, SYSUTCDATETIME())
     -- when defined is_error
     AND {is_error}
     -- end
-    ORDER BY {done_at} DESC
+    ORDER BY m.[{done_at}] DESC
 ) AS b;
 SELECT
     COUNT_BIG(*) AS recent,

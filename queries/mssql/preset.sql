@@ -31,7 +31,9 @@ CASE
 END
 
 -- define: oldest_first
+-- when defined pushed_at
 m.[{id}]
+-- end
 
 -- define: found_beside
 (

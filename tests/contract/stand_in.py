@@ -47,6 +47,32 @@ CREATE UNIQUE INDEX ON river_job (unique_key)
         river_job_state_in_bitmask(unique_states, state);
 """
 """Its migrations 001 to 007."""
+HANGFIRE_MSSQL = """
+CREATE TABLE [{schema}].[Schema] (Version int NOT NULL PRIMARY KEY);
+CREATE TABLE [{schema}].Job (
+    Id bigint NOT NULL PRIMARY KEY CLUSTERED, StateId bigint NULL, StateName nvarchar(20) NULL,
+    InvocationData nvarchar(max) NOT NULL DEFAULT N'{{"t": "App", "m": "Send"}}',
+    Arguments nvarchar(max) NOT NULL DEFAULT N'[]',
+    CreatedAt datetime NOT NULL DEFAULT GETUTCDATE(), ExpireAt datetime NULL
+);
+CREATE INDEX IX_HangFire_Job_StateName ON [{schema}].Job (StateName) WHERE StateName IS NOT NULL;
+CREATE TABLE [{schema}].[State] (
+    Id bigint NOT NULL, JobId bigint NOT NULL REFERENCES [{schema}].Job (Id) ON DELETE CASCADE,
+    Name nvarchar(20) NOT NULL, Reason nvarchar(100) NULL,
+    CreatedAt datetime NOT NULL DEFAULT GETUTCDATE(), Data nvarchar(max) NULL,
+    PRIMARY KEY CLUSTERED (JobId, Id)
+);
+CREATE TABLE [{schema}].JobQueue (
+    Id bigint NOT NULL, JobId bigint NOT NULL, Queue nvarchar(50) NOT NULL, FetchedAt datetime NULL,
+    PRIMARY KEY CLUSTERED (Queue, Id)
+);
+CREATE TABLE [{schema}].[Server] (
+    Id nvarchar(200) NOT NULL PRIMARY KEY CLUSTERED, Data nvarchar(max) NULL,
+    LastHeartbeat datetime NOT NULL
+);
+"""
+"""What Hangfire.SqlServer's Install.sql has made by its schema version 9, as far as it is read; the
+ids are given by whoever inserts."""
 RIVER_TAKES = """
 UPDATE river_job SET state = 'running', attempt = attempt + 1, attempted_at = now(),
     attempted_by = array_append(attempted_by, 'client')
