@@ -28,14 +28,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
-from psycopg.sql import SQL, Identifier
+from psycopg.sql import SQL, Identifier, Literal
 from sqlalchemy import make_url
 
+from console.actions import libraries
 from console.actions.install import install
 from console.catalog import installed_queue
 from console.designs import design
 from console.engines import Timeouts, open_database
 from console.engines.embedded import EmbeddedServer
+from tests.contract.stand_in import HANGFIRE, RIVER, SOLID_QUEUE, StandIn
 from tests.servers import connect, fresh_database
 from tests.tui import speed as screens
 
@@ -268,6 +270,33 @@ def popped(connection: "psycopg.Connection", name: str, count: int) -> float:
     return screens.thread_cpu_seconds(pid) - before
 
 
+def discovering(_: argparse.Namespace) -> Iterator[Measured]:
+    """What libraries keep in a database of many tables, of which three are libraries'."""
+    table = (
+        "CREATE TABLE app_%s_%s (id bigserial PRIMARY KEY, name text, status text, payload jsonb, "
+        "queue text, attempts integer, created_at timestamptz)"
+    )
+    with EmbeddedServer.start() as server, fresh_database(server.url) as url:
+        with connect(url) as connection:
+            for part in range(10):
+                loop = "FOR n IN 1..500 LOOP EXECUTE format({}, {}, n); END LOOP"
+                body = SQL(loop).format(Literal(table), Literal(part)).as_string(connection)
+                connection.execute(f"DO $$ BEGIN {body}; END $$".encode())
+        StandIn(url, "theirs").install(RIVER + SOLID_QUEUE + HANGFIRE)
+        took = []
+        with closing(open_database(url)) as database:
+            with database.transaction("look", read_only=True) as session:
+                pid = session.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
+            for _again in range(TIMES + 1):
+                began = time.perf_counter()
+                before = time.process_time() + screens.thread_cpu_seconds(pid)
+                assert len(libraries.discover(database)) == 3
+                cpu = time.process_time() + screens.thread_cpu_seconds(pid) - before
+                took.append((time.perf_counter() - began, cpu))
+    ms, cpu = (statistics.median(one) * 1000 for one in zip(*took[1:], strict=True))
+    yield Measured("`discover` among 5,000 tables", ms, "ms", 100.0, cpu)
+
+
 # The pipeline.
 
 
@@ -308,6 +337,7 @@ ROWS: dict[str, Callable[[argparse.Namespace], Iterator[Measured]]] = {
     "pg_activity": beside_pg_activity,
     "sample": samples,
     "pop": popping,
+    "discover": discovering,
     "archive": archiving,
     "rollup": rolling,
 }

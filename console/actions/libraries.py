@@ -13,7 +13,7 @@ from console.actions import own_fragments
 from console.catalog import Kind, Queue
 from console.designs import Design, own
 from console.designs import presets as every_preset
-from console.engines import Database
+from console.engines import Database, product_of
 from console.errors import ConsoleError, UsageError
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ class DiscoveredTable:
 
     of: Design
     table: LibraryTable
+    version: str | None
+    """Of what the library has installed, as it keeps it there; None: it keeps none, or hides it."""
     queues: tuple[str, ...]
     """The names of those that it keeps there, as far as they have messages: at most 100."""
     adopted: tuple[Queue, ...]
@@ -68,6 +70,7 @@ class DiscoveredTable:
         return {
             "preset": self.of.name,
             "library": self.of.library,
+            "version": self.version,
             "schema": self.table.schema,
             "table": self.table.table,
             "queues": list(self.queues),
@@ -92,22 +95,21 @@ def _command(found: DiscoveredTable, name: str, words: Sequence[str]) -> str:
 
 def presets(engine: str) -> dict[str, Design]:
     """Those that can be in databases of the engine."""
-    return {name: of for name, of in every_preset().items() if engine in of.engines}
+    return every_preset(engine)
 
 
 def preset(name: str, engine: str) -> Design:
     """The library of that name, which the engine must have; else UsageError."""
     known = every_preset()
-    of = known.get(name)
-    if of is None:
-        mine = own.of_name(name)
-        if mine is not None:
+    if name not in known:
+        if (mine := own.of_name(name)) is not None:
             mine.require()
         raise UsageError(f"There is no preset {name!r}.", next_step=f"Presets: {', '.join(known)}.")
-    if engine not in of.engines:
+    of = every_preset(engine).get(name)
+    if of is None:
         raise UsageError(
             f"There is no preset {name!r} for {engine}.",
-            why=f"{name} keeps its queues in {', '.join(of.engines)} only.",
+            why=f"{name} keeps its queues in {', '.join(known[name].engines)} only.",
             next_step="Adopt a table of another kind with --design and --map.",
         )
     return of
@@ -120,25 +122,42 @@ def discover(database: Database) -> list[DiscoveredTable]:
         return []
     with database.transaction("look for queues of libraries", read_only=True) as connection:
         known = catalog.queues(connection)
-        there = _recognised(connection, every.values())
         found = [
-            (of, one) for of in every.values() if of.name in there for one in _find(connection, of)
+            (of, one)
+            for there in _recognised(connection, every.values())
+            for of in (every[there.name],)
+            for one in _find(connection, of, schema=there.schema, table=there.table)
+            if (one.schema, one.table) == (there.schema, there.table)
         ]
     return [_known(database, of, table, known) for of, table in found]
 
 
-def _recognised(connection: Connection, every: Iterable[Design]) -> set[str]:
-    """Those of which there is a table: most databases have one of them, or none."""
-    by = [{"name": of.name, **of.found_by} for of in every]
-    columns = sorted({column for one in by for column in cast("list[str]", one["columns"])})
-    return set(
-        sql.values(connection, str, "preset.recognised", presets=json.dumps(by), columns=columns)
-    )
+@dataclass(frozen=True)
+class _Recognised:
+    name: str
+    schema: str
+    table: str
 
 
-def _find(connection: Connection, of: Design) -> list[LibraryTable]:
+def _recognised(connection: Connection, every: Iterable[Design]) -> list[_Recognised]:
+    """The tables that have a library's name and columns, by the library. It is the only look at the
+    whole catalog, however many tables there are: all else is asked of one table by its name."""
+    by = [{"name": of.name, "telling": _telling(of), **of.found_by} for of in every]
+    telling = product_of(connection).array(sorted({str(one["telling"]) for one in by}))
+    presets_ = json.dumps(by)
+    return sql.rows(connection, _Recognised, "preset.recognised", presets=presets_, telling=telling)
+
+
+def _telling(of: Design) -> str:
+    """The column of its table that few other tables have: the one with the longest name."""
+    return max(cast("list[str]", of.found_by["columns"]), key=len)
+
+
+def _find(connection: Connection, of: Design, **where: str) -> list[LibraryTable]:
     scope = sql.Scope({"design": of.name})
-    return sql.rows(connection, LibraryTable, f"{of.name}.find", scope, **of.found_by)
+    columns = product_of(connection).array(cast("list[str]", of.found_by["columns"]))
+    bound = {**of.found_by, **where, "columns": columns}
+    return sql.rows(connection, LibraryTable, f"{of.name}.find", scope, **bound)
 
 
 def _known(
@@ -151,18 +170,21 @@ def _known(
         and queue.kind is Kind.ADOPTED
         and queue.design is of
     )
-    names = (table.queue,) if table.queue is not None else _names(database, of, table)
-    return DiscoveredTable(of, table, names, adopted)
-
-
-def _names(database: Database, of: Design, table: LibraryTable) -> tuple[str, ...]:
-    """None where they cannot be read: that the table is there is known all the same."""
     scope = queue_of(of, table, table.table, "").scope(database.product)
+    names: Sequence[str | None] = (table.queue,)
+    if table.queue is None:
+        names = _told(database, f"{of.name}.queues", scope)
+    version = next(iter(_told(database, f"{of.name}.version", scope)), None)
+    return DiscoveredTable(of, table, version, tuple(filter(None, names)), adopted)
+
+
+def _told(database: Database, of: str, scope: sql.Scope) -> list[str | None]:
+    """None where they cannot be read: that the table is there is known all the same."""
     try:
-        with database.transaction("list the queues of a library", read_only=True) as connection:
-            return tuple(sql.values(connection, str, f"{of.name}.queues", scope))
+        with database.transaction("look at a library's table", read_only=True) as connection:
+            return sql.values(connection, str | None, of, scope)
     except ConsoleError:
-        return ()
+        return []
 
 
 def queue_of(of: Design, table: LibraryTable, name: str, part: str) -> Queue:

@@ -154,7 +154,9 @@ _NOT_TRUSTED = "not adopted, for its preset is not trusted:"
 def _told(found: libraries.DiscoveredTable) -> list[str]:
     """One table of a library, in words; names are those of the library's callers."""
     several = found.table.queue is None
-    lines = [f"{found.of.library}: {found.table.schema}.{found.table.table}"]
+    where = f"{found.table.schema}.{found.table.table}"
+    version = "" if found.version is None else f", version {found.version} of its tables"
+    lines = [f"{found.of.library}: {where}{version}"]
     if several:
         lines.append(f"  queues: {', '.join(found.queues) or 'none with messages'}")
     lines += [

@@ -13,6 +13,7 @@ __all__ = [
     "Order",
     "design",
     "designs_on",
+    "library",
     "presets",
     "recorded",
 ]
@@ -34,8 +35,15 @@ DESIGNS: dict[str, Design] = {
 }
 """Every design, in the order of the documentation."""
 
-LIBRARIES: dict[str, Design] = {value.name: value for value in libraries.every()}
-"""What `adopt --preset` takes: tables that a library made, works on, and has its own rules for."""
+_EVERY_LIBRARY = {(value.name, *value.engines): value for value in libraries.every()}
+LIBRARIES: dict[str, Design] = {value.name: value for value in _EVERY_LIBRARY.values()}
+"""What `adopt --preset` takes: tables that a library made, works on, and has its own rules for. One
+that is on several engines is what it is on the last of them: see `library`."""
+
+
+def library(name: str, engine: str) -> Design | None:
+    """What a library is on an engine: it names its tables and columns there in its own way."""
+    return _EVERY_LIBRARY.get((name, engine))
 
 
 def designs_on(engine: str) -> dict[str, Design]:
@@ -59,9 +67,12 @@ def design(name: str, engine: str | None = None) -> Design:
     return found
 
 
-def presets() -> dict[str, Design]:
-    """What `adopt --preset` takes: those that are shipped, then this user's own."""
-    return LIBRARIES | own.usable()
+def presets(engine: str | None = None) -> dict[str, Design]:
+    """What `adopt --preset` takes, on an engine: those shipped, then this user's own."""
+    if engine is None:
+        return LIBRARIES | own.usable()
+    shipped = {name: of for name in LIBRARIES if (of := library(name, engine)) is not None}
+    return shipped | {name: of for name, of in own.usable().items() if engine in of.engines}
 
 
 def recorded(name: str, engine: str | None = None, *, sha256: str = "", by: str = "") -> Design:
@@ -72,7 +83,8 @@ def recorded(name: str, engine: str | None = None, *, sha256: str = "", by: str 
     if sha256:
         found, why, next_step = _own(name, sha256, by)
     else:
-        found = LIBRARIES.get(name) or DESIGNS.get(name)
+        of = LIBRARIES.get(name) if engine is None else library(name, engine)
+        found = of or DESIGNS.get(name)
     if found is not None and (engine is None or engine in found.engines):
         return found
     return Design(

@@ -31,6 +31,41 @@ CAST(NULL AS nvarchar(450))
 -- define: key_time
 m.[{since}]
 
+-- define: pushed_at
+-- when role pushed_at
+m.[{pushed_at}]
+-- end
+
+-- define: due_at
+-- when role due_at
+m.[{due_at}]
+-- end
+
+-- define: claimed_at
+-- when role claimed_at
+m.[{claimed_at}]
+-- end
+
+-- define: claimed_by
+-- when role claimed_by
+m.[{claimed_by}]
+-- end
+
+-- define: attempts
+-- when role attempts
+m.[{attempts}]
+-- end
+
+-- define: done_at
+-- when role done_at
+m.[{done_at}]
+-- end
+
+-- define: error
+-- when role error
+m.[{error}]
+-- end
+
 -- define: state
 N'ready'
 
@@ -60,14 +95,14 @@ m.[{id}]
 -- define: is_stuck
 -- when role claimed_at
 {is_claimed}
-AND m.[{claimed_at}] < DATEADD(second, -CAST(CEILING(CAST(N'{stuck_after_seconds}' AS float)) AS int), SYSUTCDATETIME())
+AND {claimed_at} < DATEADD(second, -CAST(CEILING(CAST(N'{stuck_after_seconds}' AS float)) AS int), SYSUTCDATETIME())
 -- end
 
 -- define: age_seconds
 -- of the oldest ready message; a time without an offset is taken for UTC
 -- when defined oldest_first
 (
-    SELECT TOP (CAST(N'{age_seconds_limit}' AS bigint)) CAST(DATEDIFF_BIG(microsecond, m.[{pushed_at}], SYSUTCDATETIME()) / 1e6 AS float)
+    SELECT TOP (CAST(N'{age_seconds_limit}' AS bigint)) CAST(DATEDIFF_BIG(microsecond, {pushed_at}, SYSUTCDATETIME()) / 1e6 AS float)
     FROM [{schema}].[{table}] AS m {reading}
     -- when defined is_ready
     WHERE {is_ready}
@@ -104,12 +139,12 @@ SUM(o.leaf_delete_count + o.leaf_ghost_count)
 -- when role pushed_at
 CASE
     -- when role attempts
-    WHEN m.[{attempts}] > 1 THEN NULL
+    WHEN {attempts} > 1 THEN NULL
     -- end
     -- when role due_at
-    WHEN m.[{due_at}] > m.[{pushed_at}] THEN CAST(DATEDIFF_BIG(microsecond, m.[{due_at}], m.[{claimed_at}]) / 1e6 AS float)
+    WHEN {due_at} > {pushed_at} THEN CAST(DATEDIFF_BIG(microsecond, {due_at}, {claimed_at}) / 1e6 AS float)
     -- end
-    ELSE CAST(DATEDIFF_BIG(microsecond, m.[{pushed_at}], m.[{claimed_at}]) / 1e6 AS float)
+    ELSE CAST(DATEDIFF_BIG(microsecond, {pushed_at}, {claimed_at}) / 1e6 AS float)
 END
 -- end
 -- end
@@ -118,7 +153,7 @@ END
 -- how long it waited, and how long ago that was over
 -- when defined waiting_seconds
 {waiting_seconds} AS waiting_seconds,
-CAST(DATEDIFF_BIG(microsecond, m.[{claimed_at}], SYSUTCDATETIME()) / 1e6 AS float) AS popped_seconds_ago,
+CAST(DATEDIFF_BIG(microsecond, {claimed_at}, SYSUTCDATETIME()) / 1e6 AS float) AS popped_seconds_ago,
 -- end
 -- when not defined waiting_seconds
 CAST(NULL AS float) AS waiting_seconds,
@@ -128,8 +163,8 @@ CAST(NULL AS float) AS popped_seconds_ago,
 -- define: done_times
 -- how long work on it took, and how long ago that was over
 -- when role claimed_at
-CAST(DATEDIFF_BIG(microsecond, m.[{claimed_at}], m.[{done_at}]) / 1e6 AS float) AS processing_seconds,
-CAST(DATEDIFF_BIG(microsecond, m.[{done_at}], SYSUTCDATETIME()) / 1e6 AS float) AS ended_seconds_ago
+CAST(DATEDIFF_BIG(microsecond, {claimed_at}, {done_at}) / 1e6 AS float) AS processing_seconds,
+CAST(DATEDIFF_BIG(microsecond, {done_at}, SYSUTCDATETIME()) / 1e6 AS float) AS ended_seconds_ago
 -- end
 -- when no role claimed_at
 CAST(NULL AS float) AS processing_seconds,
@@ -231,10 +266,19 @@ SELECT
     CAST(NULL AS float) AS age_seconds,
     -- end
     -- when counters=yes
+    -- when part=all
     estimated.number_of_rows AS rows_estimated,
     counted.inserted AS inserted,
     counted.updated AS updated,
     counted.deleted AS deleted,
+    -- end
+    -- Of a part of a table the engine counts nothing.
+    -- when part=one
+    CAST(NULL AS bigint) AS rows_estimated,
+    CAST(NULL AS bigint) AS inserted,
+    CAST(NULL AS bigint) AS updated,
+    CAST(NULL AS bigint) AS deleted,
+    -- end
     -- end
     -- when counters=no
     CAST(NULL AS bigint) AS rows_estimated,
@@ -247,6 +291,7 @@ SELECT
     CAST(NULL AS bigint) AS base,
     CAST(NULL AS bigint) AS capacity
 -- when counters=yes
+-- when part=all
 FROM (
     {row_count}
 ) AS estimated
@@ -259,6 +304,7 @@ CROSS JOIN (
     {counters_of_table}
 ) AS counted
 -- end
+-- end
 
 -- name: messages
 -- the messages of one state, or all (scan), without order, each with its key, for `looked` of common.sql
@@ -269,25 +315,25 @@ SELECT
     {id} AS id,
     {state} AS state,
     -- when role pushed_at
-    m.[{pushed_at}] AS pushed_at,
+    {pushed_at} AS pushed_at,
     -- end
     -- when role due_at
-    m.[{due_at}] AS due_at,
+    {due_at} AS due_at,
     -- end
     -- when role claimed_at
-    m.[{claimed_at}] AS claimed_at,
+    {claimed_at} AS claimed_at,
     -- end
     -- when role claimed_by
-    m.[{claimed_by}] AS claimed_by,
+    {claimed_by} AS claimed_by,
     -- end
     -- when role attempts
-    m.[{attempts}] AS attempts,
+    {attempts} AS attempts,
     -- end
     -- when role done_at
-    m.[{done_at}] AS done_at,
+    {done_at} AS done_at,
     -- end
     -- when role error
-    m.[{error}] AS error,
+    {error} AS error,
     -- end
     -- when defined title
     {title} AS title,
@@ -346,19 +392,19 @@ FROM (
     SELECT TOP (10)
         {id} COLLATE DATABASE_DEFAULT AS id,
         -- when role claimed_at
-        CAST(DATEDIFF_BIG(microsecond, m.[{claimed_at}], SYSUTCDATETIME()) / 1e6 AS float) AS claimed_seconds,
+        CAST(DATEDIFF_BIG(microsecond, {claimed_at}, SYSUTCDATETIME()) / 1e6 AS float) AS claimed_seconds,
         -- end
         -- when no role claimed_at
         CAST(NULL AS float) AS claimed_seconds,
         -- end
         -- when role claimed_by
-        CAST(m.[{claimed_by}] AS nvarchar(450)) COLLATE DATABASE_DEFAULT AS claimed_by,
+        CAST({claimed_by} AS nvarchar(450)) COLLATE DATABASE_DEFAULT AS claimed_by,
         -- end
         -- when no role claimed_by
         CAST(NULL AS nvarchar(450)) AS claimed_by,
         -- end
         -- when role attempts
-        CAST(m.[{attempts}] AS int) AS attempts
+        CAST({attempts} AS int) AS attempts
         -- end
         -- when no role attempts
         CAST(NULL AS int) AS attempts
@@ -366,7 +412,7 @@ FROM (
     FROM [{schema}].[{table}] AS m {reading}
     WHERE {is_claimed}
     -- when role claimed_at
-    ORDER BY m.[{claimed_at}]
+    ORDER BY {claimed_at}
     -- end
 ) AS oldest
 
@@ -467,13 +513,13 @@ FROM (
             SELECT TOP (1000)
                 1 AS claimed,
                 -- when role claimed_by
-                CAST(m.[{claimed_by}] AS nvarchar(450)) COLLATE DATABASE_DEFAULT AS claimed_by,
+                CAST({claimed_by} AS nvarchar(450)) COLLATE DATABASE_DEFAULT AS claimed_by,
                 -- end
                 -- when no role claimed_by
                 CAST(NULL AS nvarchar(450)) AS claimed_by,
                 -- end
                 -- when role claimed_at
-                CAST(m.[{claimed_at}] AS datetime2(7)) AS at
+                CAST({claimed_at} AS datetime2(7)) AS at
                 -- end
                 -- when no role claimed_at
                 CAST(NULL AS datetime2(7)) AS at
@@ -527,7 +573,8 @@ GROUP BY popped.claimed_by
 -- one row: about how many rows there are of each state; nothing to a login that does not see the row counts
 -- By the engine's own counts (row_count): of all rows where every row is ready; of the index that each state has
 -- (ready_index); else, of all rows, the share that a state has in some pages drawn from all over the table.
--- NOLOCK: the count of rows is of what is not committed too, and nobody waits for it.
+-- NOLOCK: the count of rows is of what is not committed too, and nobody waits for it. What a row is stands one level
+-- below the sums: an aggregate takes no expression with a subquery (a library's states).
 SELECT
     CAST(N'{schema}' AS nvarchar(128)) AS [schema],
     CAST(N'{queue}' AS nvarchar(128)) AS queue,
@@ -578,33 +625,41 @@ FROM (
 ) AS estimated
 CROSS JOIN (
     SELECT
-        SUM(CASE WHEN {is_ready} THEN 1e0 ELSE 0e0 END) AS ready,
-        -- when defined is_scheduled
-        SUM(CASE WHEN {is_scheduled} THEN 1e0 ELSE 0e0 END) AS scheduled,
-        -- end
-        -- when not defined is_scheduled
-        CAST(NULL AS float) AS scheduled,
-        -- end
-        -- when defined is_claimed
-        SUM(CASE WHEN {is_claimed} THEN 1e0 ELSE 0e0 END) AS claimed,
-        -- end
-        -- when not defined is_claimed
-        CAST(NULL AS float) AS claimed,
-        -- end
-        -- when defined is_error
-        SUM(CASE WHEN {is_error} THEN 1e0 ELSE 0e0 END) AS errors,
-        -- end
-        -- when not defined is_error
-        CAST(NULL AS float) AS errors,
-        -- end
-        -- when defined is_done
-        SUM(CASE WHEN {is_done} THEN 1e0 ELSE 0e0 END) AS done,
-        -- end
-        -- when not defined is_done
-        CAST(NULL AS float) AS done,
-        -- end
+        SUM(r.ready) AS ready,
+        SUM(r.scheduled) AS scheduled,
+        SUM(r.claimed) AS claimed,
+        SUM(r.errors) AS errors,
+        SUM(r.done) AS done,
         NULLIF(COUNT_BIG(*), 0) AS looked_at
-    FROM [{schema}].[{table}] AS m TABLESAMPLE (5000 ROWS) WITH (NOLOCK)
+    FROM (
+        SELECT
+            CASE WHEN {is_ready} THEN 1e0 ELSE 0e0 END AS ready,
+            -- when defined is_scheduled
+            CASE WHEN {is_scheduled} THEN 1e0 ELSE 0e0 END AS scheduled,
+            -- end
+            -- when not defined is_scheduled
+            CAST(NULL AS float) AS scheduled,
+            -- end
+            -- when defined is_claimed
+            CASE WHEN {is_claimed} THEN 1e0 ELSE 0e0 END AS claimed,
+            -- end
+            -- when not defined is_claimed
+            CAST(NULL AS float) AS claimed,
+            -- end
+            -- when defined is_error
+            CASE WHEN {is_error} THEN 1e0 ELSE 0e0 END AS errors,
+            -- end
+            -- when not defined is_error
+            CAST(NULL AS float) AS errors,
+            -- end
+            -- when defined is_done
+            CASE WHEN {is_done} THEN 1e0 ELSE 0e0 END AS done
+            -- end
+            -- when not defined is_done
+            CAST(NULL AS float) AS done
+            -- end
+        FROM [{schema}].[{table}] AS m TABLESAMPLE (5000 ROWS) WITH (NOLOCK)
+    ) AS r
 ) AS found
 -- end
 -- end

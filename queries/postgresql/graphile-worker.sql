@@ -79,6 +79,10 @@ m.created_at
 -- define: own_function
 '"{schema}".reschedule_jobs(bigint[], timestamp with time zone, integer, integer, integer)'
 
+-- define: installed_version
+-- of its migrations
+(SELECT CAST(max(v.id) AS text) FROM "{schema}".migrations AS v)
+
 -- name: queues
 -- the names of at most 100 tasks
 SELECT t.identifier AS name FROM "{schema}"."{beside}" AS t ORDER BY t.identifier LIMIT 100;

@@ -58,7 +58,12 @@ m.statename = 'Failed' AND {in_part}
 m.statename = 'Succeeded' AND {in_part}
 
 -- define: due_at
-CASE WHEN m.statename = 'Scheduled' THEN CAST({entered} ->> 'EnqueueAt' AS timestamptz) END
+-- A moment of ISO 8601 or, since its compatibility level 170, milliseconds since 1970 (JobHelper.SerializeDateTime).
+CASE
+    WHEN m.statename <> 'Scheduled' THEN NULL
+    WHEN {entered} ->> 'EnqueueAt' ~ '^[0-9]+$' THEN to_timestamp(CAST({entered} ->> 'EnqueueAt' AS double precision) / 1000)
+    ELSE CAST({entered} ->> 'EnqueueAt' AS timestamptz)
+END
 
 -- define: claimed_at
 CASE WHEN m.statename = 'Processing' THEN {entered_at} END
@@ -76,7 +81,16 @@ CASE WHEN m.statename = 'Failed' THEN concat_ws(': ', {entered} ->> 'ExceptionTy
 substring(CAST(m.invocationdata AS text) FROM '"(?:m|Method)": ?"([^"]+)"')
 
 -- define: ready_since
-{entered_at}
+-- from when it was enqueued last
+(
+    SELECT CAST(s.createdat AS timestamptz) FROM "{schema}"."{beside}" AS s
+    WHERE s.jobid = m.id AND s.name = 'Enqueued'
+    ORDER BY s.id DESC LIMIT 1
+)
+
+-- define: installed_version
+-- of its schema
+(SELECT CAST(max(v.version) AS text) FROM "{schema}".schema AS v)
 
 -- name: queues
 -- the names of at most 100 queues, of the first 100,000 jobs that wait or are fetched

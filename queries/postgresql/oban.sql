@@ -86,6 +86,10 @@ CAST(to_jsonb(m.errors) -> 0 ->> 'at' AS timestamptz)
     ORDER BY b.relname DESC LIMIT 1
 )
 
+-- define: installed_version
+-- of its migrations, as Elixir keeps it in a comment on the table; Python keeps none
+obj_description(CAST('"{schema}"."{table}"' AS regclass), 'pg_class')
+
 -- name: queues
 -- the names of at most 100 queues, of the first 100,000 jobs of the table
 SELECT DISTINCT j.queue AS name

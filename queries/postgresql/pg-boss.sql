@@ -79,6 +79,10 @@ true
 -- define: failing_since
 m.created_on
 
+-- define: installed_version
+-- of its schema, which its migrations count
+(SELECT CAST(max(v.version) AS text) FROM "{schema}".version AS v)
+
 -- name: queues
 -- the names of at most 100 queues
 SELECT q.name AS name FROM "{schema}"."{beside}" AS q ORDER BY q.name LIMIT 100;

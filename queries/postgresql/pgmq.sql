@@ -57,6 +57,10 @@ CAST(substr(c.relname, 3) AS text)
 -- define: own_function
 '"{schema}".set_vt(text, bigint, integer)'
 
+-- define: installed_version
+-- of the extension; as a script, without one, it keeps none
+(SELECT e.extversion FROM pg_extension AS e WHERE e.extname = 'pgmq')
+
 -- name: archived_messages
 -- the messages that were archived, without order, each with its key, for `looked` of common.sql
 SELECT

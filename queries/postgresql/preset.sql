@@ -12,7 +12,8 @@
 --
 -- Definitions: is_ready, is_scheduled, is_claimed, is_error, is_done (those that there are); part: which rows are the
 -- queue's of a table with several, used by `AND {in_part}` in each predicate; is_waiting, was_tried, failing_since:
--- what is tried again; own_function: what make_ready calls.
+-- what is tried again; own_function: what make_ready calls; installed_version: of its
+-- tables, where it keeps one.
 -- Statements: queues (none: a table each, and found_queue), make_ready, rule, owners, kept_back, gate, hidden.
 
 -- define: in_part
@@ -71,20 +72,26 @@ m."{id}"
 CAST(NULL AS text)
 
 -- name: recognised
--- the names of those presets of which there is a table here, by one pass over the columns of all tables
-SELECT DISTINCT p.name AS name
-FROM (
-    SELECT
-        a.attrelid,
-        array_agg(CAST(a.attname AS text)) AS columns
-    FROM pg_attribute AS a
-    WHERE a.attnum > 0 AND NOT a.attisdropped AND a.attname = ANY(CAST(:columns AS text[]))
-    GROUP BY a.attrelid
-) AS t
-INNER JOIN pg_class AS c ON t.attrelid = c.oid
-INNER JOIN jsonb_to_recordset(CAST(:presets AS jsonb)) AS p (name text, "table" text, columns text[])
-    ON t.columns @> p.columns AND c.relname LIKE replace(replace(p."table", '_', '\_'), '*', '%')
-WHERE c.relkind IN ('r', 'p');
+-- a row for each table that has the name and the columns of a preset's, by one pass over the columns of all tables
+-- Which go on is told by one of a preset's columns that few other tables have (:telling): all columns are compared of
+-- these alone. As text, hashed: by the index on names the pass would take four times as long.
+SELECT
+    p.name AS name,
+    CAST(n.nspname AS text) AS schema,
+    CAST(c.relname AS text) AS "table"
+FROM pg_attribute AS a
+INNER JOIN pg_class AS c ON a.attrelid = c.oid
+INNER JOIN pg_namespace AS n ON c.relnamespace = n.oid
+INNER JOIN jsonb_to_recordset(CAST(:presets AS jsonb)) AS p (name text, schema text, "table" text, columns text[], telling text)
+    ON CAST(a.attname AS text) = p.telling
+    AND c.relname LIKE replace(replace(p."table", '_', '\_'), '*', '%') AND n.nspname = coalesce(p.schema, n.nspname)
+WHERE CAST(a.attname AS text) = ANY(CAST(:telling AS text[])) AND a.attnum > 0 AND NOT a.attisdropped
+AND c.relkind IN ('r', 'p') AND NOT c.relispartition
+AND (
+    SELECT count(*) FROM pg_attribute AS b
+    WHERE b.attrelid = c.oid AND b.attnum > 0 AND NOT b.attisdropped AND b.attname = ANY(p.columns)
+) = cardinality(p.columns)
+ORDER BY p.name, n.nspname, c.relname;
 
 -- name: find
 -- the tables of the library that this login may read, each with the table beside it, and its queue where it has one only
@@ -150,4 +157,14 @@ SELECT
     -- end
     -- when not defined own_function
     CAST(NULL AS text) AS problem;
+    -- end
+
+-- name: version
+-- one row: the version of what the library has installed, as it keeps it itself; null: it keeps none
+SELECT
+    -- when defined installed_version
+    {installed_version} AS version;
+    -- end
+    -- when not defined installed_version
+    CAST(NULL AS text) AS version;
     -- end

@@ -71,6 +71,10 @@ true
 -- define: failing_since
 CAST(m.errors[1] ->> 'at' AS timestamptz)
 
+-- define: installed_version
+-- of its migrations
+(SELECT CAST(max(v.version) AS text) FROM "{schema}".river_migration AS v WHERE v.line = 'main')
+
 -- name: queues
 -- the names of at most 100 queues
 SELECT q.name AS name FROM "{schema}"."{beside}" AS q ORDER BY q.name LIMIT 100;

@@ -16,6 +16,9 @@ CREATE TYPE river_job_state AS ENUM (
     'available', 'cancelled', 'completed', 'discarded', 'pending', 'retryable', 'running',
         'scheduled'
 );
+CREATE TABLE river_migration (line text NOT NULL, version bigint NOT NULL,
+    PRIMARY KEY (line, version));
+INSERT INTO river_migration SELECT 'main', n FROM generate_series(1, 7) AS n;
 CREATE TABLE river_queue (name text PRIMARY KEY, metadata jsonb, paused_at timestamptz,
     updated_at timestamptz);
 CREATE TABLE river_job (
@@ -43,7 +46,33 @@ CREATE UNIQUE INDEX ON river_job (unique_key)
     WHERE unique_key IS NOT NULL AND unique_states IS NOT NULL AND
         river_job_state_in_bitmask(unique_states, state);
 """
-"""Its migrations 002 to 006."""
+"""Its migrations 001 to 007."""
+HANGFIRE_MSSQL = """
+CREATE TABLE [{schema}].[Schema] (Version int NOT NULL PRIMARY KEY);
+CREATE TABLE [{schema}].Job (
+    Id bigint NOT NULL PRIMARY KEY CLUSTERED, StateId bigint NULL, StateName nvarchar(20) NULL,
+    InvocationData nvarchar(max) NOT NULL DEFAULT N'{{"t": "App", "m": "Send"}}',
+    Arguments nvarchar(max) NOT NULL DEFAULT N'[]',
+    CreatedAt datetime NOT NULL DEFAULT GETUTCDATE(), ExpireAt datetime NULL
+);
+CREATE INDEX IX_HangFire_Job_StateName ON [{schema}].Job (StateName) WHERE StateName IS NOT NULL;
+CREATE TABLE [{schema}].[State] (
+    Id bigint NOT NULL, JobId bigint NOT NULL REFERENCES [{schema}].Job (Id) ON DELETE CASCADE,
+    Name nvarchar(20) NOT NULL, Reason nvarchar(100) NULL,
+    CreatedAt datetime NOT NULL DEFAULT GETUTCDATE(), Data nvarchar(max) NULL,
+    PRIMARY KEY CLUSTERED (JobId, Id)
+);
+CREATE TABLE [{schema}].JobQueue (
+    Id bigint NOT NULL, JobId bigint NOT NULL, Queue nvarchar(50) NOT NULL, FetchedAt datetime NULL,
+    PRIMARY KEY CLUSTERED (Queue, Id)
+);
+CREATE TABLE [{schema}].[Server] (
+    Id nvarchar(200) NOT NULL PRIMARY KEY CLUSTERED, Data nvarchar(max) NULL,
+    LastHeartbeat datetime NOT NULL
+);
+"""
+"""What Hangfire.SqlServer's Install.sql has made by its schema version 9, as far as it is read; the
+ids are given by whoever inserts."""
 RIVER_TAKES = """
 UPDATE river_job SET state = 'running', attempt = attempt + 1, attempted_at = now(),
     attempted_by = array_append(attempted_by, 'client')
@@ -71,6 +100,9 @@ CREATE INDEX ON solid_queue_jobs (finished_at);
 CREATE TABLE solid_queue_processes (
     id bigserial PRIMARY KEY, kind varchar NOT NULL DEFAULT 'Worker',
         last_heartbeat_at timestamp(6) NOT NULL
+);
+CREATE TABLE solid_queue_pauses (
+    id bigserial PRIMARY KEY, queue_name varchar NOT NULL UNIQUE, created_at timestamp(6) NOT NULL
 );
 CREATE TABLE solid_queue_ready_executions (
     id bigserial PRIMARY KEY,
@@ -110,6 +142,8 @@ UPDATE solid_queue_jobs SET finished_at = timezone('UTC',
     now()) WHERE id IN (SELECT job_id FROM ended)
 """
 HANGFIRE = """
+CREATE TABLE schema (version integer PRIMARY KEY);
+INSERT INTO schema VALUES (23);
 CREATE TABLE job (
     id bigserial PRIMARY KEY, stateid bigint, statename text,
         invocationdata jsonb NOT NULL DEFAULT '{"Method": "Send"}',

@@ -63,6 +63,7 @@ def test_river(console: Console, theirs: StandIn) -> None:
     )
     (found,) = console.done("discover", "--json").json["found"]
     assert (found["preset"], found["queues"]) == ("river", ["mail", "report"])
+    assert found["version"] == "7"
     console.done("adopt", "jobs", "--preset", "river")
     console.done("adopt", "mail", "--preset", "river", "--queue", "mail")
     assert figures(console, "jobs") == counts(4, 1, 1, 1, 2, 1)
@@ -128,48 +129,6 @@ def test_solid_queue(console: Console, theirs: StandIn) -> None:
         (7,),
         (9,),
     ]
-
-
-def test_hangfire(console: Console, theirs: StandIn) -> None:
-    theirs.install(HANGFIRE)
-    theirs.run(
-        """
-        INSERT INTO job (statename)
-            SELECT unnest('{Enqueued,Enqueued,Enqueued,Scheduled,Awaiting}'::text[]
-                || '{Processing,Processing,Failed,Succeeded,Deleted}'::text[]);
-        INSERT INTO state (jobid, name, data) SELECT id, 'Enqueued', jsonb_build_object('Queue',
-            CASE WHEN id = 3 THEN 'report' ELSE 'mail' END) FROM job WHERE id <> 4;
-        INSERT INTO state (jobid, name, data) SELECT id, statename, CASE statename
-            WHEN 'Processing' THEN jsonb_build_object('ServerId', 'server:' || id)
-            WHEN 'Failed' THEN '{"ExceptionType": "IOException", "ExceptionMessage": "no host 7"}'
-            WHEN 'Scheduled' THEN '{"EnqueueAt": "2100-01-01T00:00:00Z"}' END
-        FROM job WHERE statename <> 'Enqueued';
-        UPDATE job SET stateid = (SELECT max(id) FROM state WHERE jobid = job.id);
-        INSERT INTO jobqueue (jobid, queue) SELECT id,
-            CASE WHEN id = 3 THEN 'report' ELSE 'mail' END FROM job WHERE id < 4 OR id IN (6, 7);
-        INSERT INTO server (id, lastheartbeat) VALUES ('server:6', now()), ('server:7',
-            now() - interval '1 h');
-        """
-    )
-    (found,) = console.done("discover", "--json").json["found"]
-    assert (found["preset"], found["queues"]) == ("hangfire", ["mail", "report"])
-    console.done("adopt", "jobs", "--preset", "hangfire")
-    console.done("adopt", "mail", "--preset", "hangfire", "--queue", "mail")
-    own = dict(
-        theirs.rows(
-            "SELECT statename, count(*) FROM job WHERE statename IS NOT NULL GROUP BY statename"
-        )
-    )
-    assert figures(console, "jobs") == counts(
-        own["Enqueued"], 2, own["Processing"], 1, own["Failed"], own["Succeeded"]
-    )
-    assert figures(console, "mail") == counts(2, 1, 2, 1, 1, 1)
-    assert error_of(console, "jobs") == "IOException: no host 7"
-    (examined,) = console("doctor", "jobs", "--json").json["queues"]
-    assert "claims_gone" in {one["code"] for one in examined["findings"]}
-    for verb in ("requeue", "release"):
-        answer = console(verb, "jobs", "--yes")
-        assert (answer.status, "BackgroundJob.Requeue" in answer.err) == (4, True)
 
 
 def test_all_that_is_found_is_adopted_after_the_plan(console: Console, theirs: StandIn) -> None:

@@ -5,6 +5,8 @@ from collections import Counter
 
 import pytest
 
+from console.actions.libraries import LibraryTable, presets, queue_of
+from tests.contract.stand_in import HANGFIRE_MSSQL
 from tests.contract.variants import Variant
 from tests.microsoft import digests
 from tests.microsoft.texts import (
@@ -16,6 +18,7 @@ from tests.microsoft.texts import (
     printed,
     statements,
     statements_of,
+    texts_of_library,
 )
 from tests.microsoft.tools import GRAMMARS, Read, Tools, icu
 
@@ -122,3 +125,22 @@ def test_every_name_is_bound(microsoft: Tools, variant: Variant) -> None:
     found = microsoft.binder(texts)
     bad = [one for one in found if not any(re.search(pattern, one) for pattern in UNBOUND)]
     assert not bad, "\n".join(bad)
+
+
+@pytest.mark.parametrize("name", presets("mssql"))
+def test_every_name_of_a_library_is_bound(microsoft: Tools, name: str) -> None:
+    """Against tables as its own installation makes them."""
+    if not icu():
+        pytest.skip("the binder wants ICU, for collations: libicu72, for example")
+    of = presets("mssql")[name]
+    beside = str(of.found_by["beside"])
+    table = LibraryTable("sales", str(of.found_by["table"]), beside, None)
+    texts = [("tables", _TABLES[name].format(schema="sales"))]
+    for part in ("", "mail"):
+        for text in texts_of_library(queue_of(of, table, "jobs", part)):
+            texts.append((f"{text.name} {len(texts)}", text.text))
+    assert len(texts) > 30
+    assert microsoft.binder(texts) == []
+
+
+_TABLES = {"hangfire": HANGFIRE_MSSQL}

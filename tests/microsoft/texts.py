@@ -12,6 +12,7 @@ from pathlib import Path
 
 from console import sql
 from console.actions import install
+from console.actions.libraries import presets
 from console.catalog import Kind, Queue
 from console.designs import DESIGNS
 from console.doctor.claims import IN_HAND, scope_of
@@ -21,7 +22,7 @@ from console.monitor.scans import ScanRequest
 from tests.contract.variants import ALL, DEFAULTS, SUBSCRIBED, Variant, on
 from tests.moves import moves
 from tests.pipeline.statements import asked
-from tests.sample_statements import _others, asks, sources
+from tests.sample_statements import _others, asks, of_libraries, sources
 from tests.sample_statements import adopted as somebody_elses
 
 COMMENT = re.compile(r"--(?: [^\n]*)?$", re.MULTILINE)
@@ -128,8 +129,8 @@ def _statements(queue: Queue) -> Iterator[sql.Statement]:
     """The design's own, what it is monitored by like others, and those that belong to no design."""
     yield from sql.statements_of("mssql", queue.design.name).values()
     folder = Path(str(sql.queries_folder())) / "mssql"
-    house = {path.stem for path in folder.glob("*.sql")} - DESIGNS.keys()
-    for file in sorted(house - {"actions", "doctor", "monitor", "pipeline"}):
+    house = {path.stem for path in folder.glob("*.sql")} - DESIGNS.keys() - presets("mssql").keys()
+    for file in sorted(house - {"actions", "doctor", "monitor", "pipeline", "preset"}):
         for name in sql.statements("mssql", file):
             own = file in sql.SHARED and sql.has(PRODUCT, f"{queue.design.name}.{name}")
             yield sql.statement("mssql", f"{queue.design.name if own else file}.{name}")
@@ -175,8 +176,32 @@ def _of_adopted() -> Iterator[tuple[sql.Statement, sql.Scope, str]]:
                     for scope in _scopes(queue):
                         yield own[name], scope, f"adopted {design.name}"
     for queue in somebody_elses(PRODUCT):
-        for statement, scope in moves(PRODUCT, queue):
-            yield statement, scope, f"adopted {queue.design.name}"
+        # What it has no rule for is never moved.
+        if not queue.design.library or {"requeue", "release"} & set(queue.verbs):
+            for statement, scope in moves(PRODUCT, queue):
+                yield statement, scope, f"adopted {queue.design.name}"
+
+
+def _of_libraries() -> Iterator[tuple[sql.Statement, sql.Scope, str]]:
+    for queue in of_libraries(PRODUCT):
+        for statement, scope in _of_library(queue):
+            yield statement, scope, f"preset {queue.design.name}"
+
+
+def _of_library(queue: Queue) -> Iterator[tuple[sql.Statement, sql.Scope]]:
+    """Every statement that is asked of what a library keeps, but the walks over its messages."""
+    for statement in sql.statements_of("mssql", queue.design.name).values():
+        if statement.name not in _STEPS | {"history"}:
+            for scope in _scopes(queue):
+                yield statement, scope
+
+
+def texts_of_library(queue: Queue) -> Iterator[Text]:
+    """The same as texts, and the walks over its messages."""
+    rendering = _Rendering()
+    for statement, scope in _of_library(queue):
+        yield from rendering.texts(statement, scope, queue.design.name)
+    yield from _composed(queue, queue.design.name, everything=False)
 
 
 def printed(variant: Variant) -> Iterator[Text]:
@@ -201,7 +226,7 @@ def statements() -> tuple[Text, ...]:
     rendering = _Rendering()
     adopted = (
         text
-        for statement, scope, variant in _of_adopted()
+        for statement, scope, variant in (*_of_adopted(), *_of_libraries())
         for text in rendering.texts(statement, scope, variant)
     )
     return _distinct([*statements_of(VARIANTS), *adopted])
@@ -236,17 +261,18 @@ def _composed(queue: Queue, variant: str, everything: bool) -> Iterator[Text]:
             narrow = ask.filters.narrowing
             telling = (ask.after is not None, ask.exactly, ask.reverse) == (narrow, False, narrow)
             if everything or telling:
-                for last in ("matching", *_others(ask), *_of_the_doctor(ask)):
+                for last in ("matching", *_others(ask), *_of_the_doctor(queue, ask)):
                     text = with_variables(query(source, ask, last).text)
                     name = f"{queue.design.name}.{ask.scan.statement} {ask.scan.name} {last}"
                     yield Text(name, f"{variant} {source.payload} {ask}", text)
 
 
-def _of_the_doctor(ask: ScanRequest) -> list[str]:
+def _of_the_doctor(queue: Queue, ask: ScanRequest) -> list[str]:
     """What it asks of the walks of some states."""
     if ask.filters.narrowing or ask.scan.state not in {"ready", "claimed", "error"}:
         return []
-    return ["contradictions", *(["claimed"] if ask.scan.state == "claimed" else [])]
+    ours = ["contradictions"] if queue.kind is Kind.INSTALLED else []
+    return [*ours, *(["claimed"] if ask.scan.state == "claimed" else [])]
 
 
 def _of_the_bench(queue: Queue) -> Iterator[Text]:

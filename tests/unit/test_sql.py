@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from sqlalchemy.dialects import mssql, postgresql
 
 from console import sql
+from console.actions.libraries import presets
 from console.catalog import installed_queue
-from console.designs import DESIGNS, LIBRARIES, designs_on
+from console.designs import DESIGNS, designs_on
 from console.engines import PRODUCTS
 from console.monitor.scans import CONDITIONS
 from tests.lint_sql import texts
@@ -334,10 +335,9 @@ def test_every_file_is_listed_by_engine() -> None:
         files = {path.stem for path in (folder / engine).glob("*.sql")}
         house = {"actions", "activity", "bench", "catalog", "common", "maintenance"}
         house |= {"doctor", "pipeline", "prove", "replay", "roles", "server", "sessions", "upgrade"}
-        house |= {"monitor", "notify", "pause"}
-        house |= {"partitions", "preset", "own"} if engine == "postgresql" else set()
-        libraries = {name for name, made in LIBRARIES.items() if engine in made.engines}
-        assert files == set(designs_on(engine)) | libraries | house
+        house |= {"monitor", "notify", "pause", "preset"}
+        house |= {"partitions", "own"} if engine == "postgresql" else set()
+        assert files == set(designs_on(engine)) | set(presets(engine)) | house
 
 
 def test_a_name_twice_and_a_missing_comment_fail(

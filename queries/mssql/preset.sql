@@ -1,0 +1,125 @@
+-- What all presets have; postgresql/preset.sql tells what the head of one and its definitions are. Here values are
+-- read by definitions (`claimed_at`) as there, and `find` compares names exactly, whatever the database's collation.
+
+-- define: in_part
+-- which of the queues that the library keeps in the table
+-- when defined part
+-- when part=one
+{part}
+-- end
+-- when part=all
+1 = 1
+-- end
+-- end
+
+-- define: state
+CASE
+    WHEN {is_ready} THEN N'ready'
+    -- when defined is_scheduled
+    WHEN {is_scheduled} THEN N'scheduled'
+    -- end
+    -- when defined is_claimed
+    WHEN {is_claimed} THEN N'claimed'
+    -- end
+    -- when defined is_error
+    WHEN {is_error} THEN N'error'
+    -- end
+    -- when defined is_done
+    WHEN {is_done} THEN N'done'
+    -- end
+    ELSE CAST(m.[{status}] AS nvarchar(450))
+END
+
+-- define: oldest_first
+-- when defined pushed_at
+m.[{id}]
+-- end
+
+-- define: found_beside
+(
+    SELECT b.name FROM sys.tables AS b
+    WHERE b.schema_id = t.schema_id AND b.name = @beside COLLATE Latin1_General_100_BIN2
+)
+
+-- define: found_queue
+CAST(NULL AS nvarchar(128))
+
+-- name: recognised
+-- a row for each table that has the name and the columns of a preset's, by one pass over the columns of all tables
+-- Which go on is told by one of a preset's columns that few other tables have: all columns are compared of
+-- these alone.
+DECLARE @presets nvarchar(max) = :presets;
+SELECT
+    p.name AS name,
+    s.name AS [schema],
+    t.name AS [table]
+FROM (
+    SELECT
+        o.name COLLATE Latin1_General_100_BIN2 AS name,
+        o.[schema] COLLATE Latin1_General_100_BIN2 AS [schema],
+        REPLACE(REPLACE(o.[table], N'_', N'[_]'), N'*', N'%') COLLATE Latin1_General_100_BIN2 AS pattern,
+        o.columns,
+        o.telling COLLATE Latin1_General_100_BIN2 AS telling
+    FROM OPENJSON(@presets) WITH (
+        name nvarchar(128),
+        [schema] nvarchar(128),
+        [table] nvarchar(128),
+        columns nvarchar(max) AS JSON,
+        telling nvarchar(128)
+    ) AS o
+) AS p
+INNER JOIN sys.columns AS c ON p.telling = c.name COLLATE Latin1_General_100_BIN2
+INNER JOIN sys.tables AS t ON c.object_id = t.object_id AND t.name LIKE p.pattern
+INNER JOIN sys.schemas AS s ON t.schema_id = s.schema_id
+WHERE (p.[schema] IS NULL OR s.name = p.[schema])
+AND NOT EXISTS (
+    SELECT 1 AS one FROM OPENJSON(p.columns) AS w
+    WHERE NOT EXISTS (
+        SELECT 1 AS one FROM sys.columns AS b
+        WHERE b.object_id = t.object_id AND b.name = w.[value] COLLATE Latin1_General_100_BIN2
+    )
+)
+ORDER BY p.name, s.name, t.name;
+
+-- name: find
+-- the tables of the library that this login may read, each with the table beside it, and its queue where it has one only
+DECLARE @schema nvarchar(128) = :schema;
+DECLARE @table nvarchar(128) = :table;
+DECLARE @columns nvarchar(max) = :columns;
+DECLARE @beside nvarchar(128) = :beside;
+SELECT
+    f.[schema],
+    f.[table],
+    f.beside,
+    f.queue
+FROM (
+    SELECT
+        s.name AS [schema],
+        t.name AS [table],
+        {found_beside} AS beside,
+        {found_queue} AS queue
+    FROM sys.tables AS t
+    INNER JOIN sys.schemas AS s ON t.schema_id = s.schema_id
+    WHERE (@schema IS NULL OR s.name = @schema COLLATE Latin1_General_100_BIN2)
+    AND t.name LIKE REPLACE(REPLACE(@table, N'_', N'[_]'), N'*', N'%') COLLATE Latin1_General_100_BIN2
+    AND HAS_PERMS_BY_NAME(CONCAT(QUOTENAME(s.name), N'.', QUOTENAME(t.name)), N'OBJECT', N'SELECT') = 1
+    AND NOT EXISTS (
+        SELECT 1 AS one FROM OPENJSON(@columns) AS w
+        WHERE NOT EXISTS (
+            SELECT 1 AS one FROM sys.columns AS c
+            WHERE c.object_id = t.object_id AND c.name = w.[value] COLLATE Latin1_General_100_BIN2
+        )
+    )
+) AS f
+WHERE @beside IS NULL OR f.beside IS NOT NULL
+ORDER BY f.[schema], f.[table];
+
+-- name: version
+-- one row: the version of what the library has installed, as it keeps it itself; null: it keeps none
+SELECT
+    -- when defined installed_version
+    {installed_version} AS version;
+    -- end
+    -- when not defined installed_version
+    CAST(NULL AS nvarchar(128)) AS version;
+    -- end

@@ -1,0 +1,173 @@
+"""Hangfire's queues, on each engine that it has: read on tables like its own."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from console.engines import Database, open_database
+from tests.cli.calls import Console
+from tests.contract.stand_in import HANGFIRE, HANGFIRE_MSSQL, StandIn
+from tests.servers import fresh_database, fresh_mssql_database, url_of
+
+STATES = ("ready", "scheduled", "claimed", "stuck", "errors", "done")
+
+
+@dataclass(frozen=True)
+class Theirs:
+    """Its tables in the schema `theirs`."""
+
+    database: Database
+
+    @property
+    def is_postgresql(self) -> bool:
+        return self.database.product.name == "postgresql"
+
+    def run(self, *statements: str) -> None:
+        with self.database.transaction("be Hangfire") as connection:
+            for statement in statements:
+                connection.exec_driver_sql(statement)
+
+    def install(self) -> None:
+        url = self.database.url.render_as_string(hide_password=False)
+        if self.is_postgresql:
+            StandIn(url, "theirs").install(HANGFIRE)
+        else:
+            self.run("CREATE SCHEMA theirs", HANGFIRE_MSSQL.format(schema="theirs"))
+            self.run('INSERT INTO theirs."schema" (version) VALUES (9)')
+
+    def ago(self, seconds: float) -> str:
+        """That moment as a literal of its columns, which are UTC."""
+        moment = datetime.now(UTC) - timedelta(seconds=seconds)
+        return f"'{moment:%Y-%m-%dT%H:%M:%S}{'+00' if self.is_postgresql else ''}'"
+
+    def job(self, id_: int, *states: tuple[str, float, dict[str, str]]) -> None:
+        """One that entered each of these states so many seconds ago, and is in the last."""
+        last, number = states[-1], id_ * 10
+        rows = ", ".join(
+            f"({number + at}, {id_}, '{name}', {self.ago(seconds)}, '{json.dumps(data)}')"
+            for at, (name, seconds, data) in enumerate(states)
+        )
+        state = number + len(states) - 1
+        self.run(
+            "INSERT INTO theirs.job (id, stateid, statename, createdat) "
+            f"VALUES ({id_}, {state}, '{last[0]}', {self.ago(states[0][1])})",
+            f"INSERT INTO theirs.state (id, jobid, name, createdat, data) VALUES {rows}",
+        )
+
+    def count(self, state: str) -> int:
+        """As its GetStatistics counts."""
+        query = f"SELECT count(id) FROM theirs.job WHERE statename = '{state}'"
+        with self.database.transaction("count", read_only=True) as connection:
+            return int(connection.exec_driver_sql(query).scalar_one())
+
+
+@pytest.fixture
+def theirs(request: pytest.FixtureRequest, database: Database) -> Iterator[Theirs]:
+    """In a database of the test alone."""
+    here = fresh_database if database.product.name == "postgresql" else fresh_mssql_database
+    server = (
+        request.getfixturevalue("server").url
+        if database.product.name == "postgresql"
+        else url_of(database.product.name)
+    )
+    with here(server) as url:
+        alone = open_database(url)
+        try:
+            found = Theirs(alone)
+            found.install()
+            yield found
+        finally:
+            alone.close()
+
+
+@pytest.fixture
+def console(theirs: Theirs) -> Console:
+    return Console(theirs.database.url.render_as_string(hide_password=False))
+
+
+def queued(queue: str = "mail", ago: float = 7200) -> tuple[str, float, dict[str, str]]:
+    return ("Enqueued", ago, {"Queue": queue})
+
+
+def figures(console: Console, name: str) -> tuple[Any, ...]:
+    (found,) = console.done("status", name, "--json").json["queues"]
+    assert not found["problem"]
+    return tuple(found[one] for one in STATES)
+
+
+def listed(console: Console, *words: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = console.done("messages", "jobs", "--json", *words).json[
+        "messages"
+    ]
+    return found
+
+
+def test_its_jobs_are_told_as_it_tells_them(console: Console, theirs: Theirs) -> None:
+    for number, queue in ((1, "mail"), (2, "mail"), (3, "report")):
+        theirs.job(number, queued(queue))
+    theirs.job(4, ("Scheduled", 3600, {"EnqueueAt": "2100-01-01T00:00:00.0000000Z"}))
+    theirs.job(5, queued(), ("Scheduled", 3600, {"EnqueueAt": "4102444800000"}))
+    theirs.job(6, queued(), ("Awaiting", 3600, {"ParentId": "5"}))
+    for number, server in ((7, "alive"), (8, "silent"), (9, "struck off")):
+        theirs.job(number, queued(), ("Processing", 3600, {"ServerId": server}))
+    long = "no host 7" + "." * 5000
+    told = {"ExceptionType": "System.IO.IOException", "ExceptionMessage": long}
+    theirs.job(10, queued(), ("Failed", 60, told))
+    theirs.job(11, queued("report"), ("Succeeded", 60, {}))
+    theirs.job(12, queued(), ("Deleted", 60, {}))
+    theirs.run(
+        "INSERT INTO theirs.jobqueue (id, jobid, queue) VALUES (1, 1, 'mail'), (2, 2, 'mail'), "
+        "(3, 3, 'report')",
+        f"INSERT INTO theirs.jobqueue (id, jobid, queue, fetchedat) "
+        f"VALUES (4, 7, 'mail', {theirs.ago(10)})",
+        "INSERT INTO theirs.server (id, lastheartbeat) "
+        f"VALUES ('alive', {theirs.ago(5)}), ('silent', {theirs.ago(3600)})",
+    )
+    (found,) = console.done("discover", "--json").json["found"]
+    assert (found["preset"], found["schema"]) == ("hangfire", "theirs")
+    assert found["version"] == ("23" if theirs.is_postgresql else "9")
+    assert found["queues"] == ["mail", "report"]
+    console.done("adopt", "jobs", "--preset", "hangfire")
+    console.done("adopt", "mail", "--preset", "hangfire", "--queue", "mail")
+
+    states = ("Enqueued", "Scheduled", "Awaiting", "Processing", "Failed", "Succeeded")
+    own = {state: theirs.count(state) for state in states}
+    scheduled = own["Scheduled"] + own["Awaiting"]
+    assert (own["Enqueued"], scheduled, own["Processing"]) == (3, 3, 3)
+    assert figures(console, "jobs") == (3, 3, 3, 2, own["Failed"], own["Succeeded"])
+    assert figures(console, "mail") == (2, 2, 3, 2, 1, 0)
+    claims = {one["id"]: one["claimed_by"] for one in listed(console, "--state", "claimed")}
+    assert claims == {"7": "alive", "8": "silent", "9": "struck off"}
+    (status,) = console.done("status", "jobs", "--json").json["queues"]
+    owners = {one["id"]: one["owner"] for one in status["claims"]}
+    assert owners == {"7": "alive", "8": "gone", "9": "gone"}
+    due = {one["id"]: one["due_at"] for one in listed(console, "--state", "scheduled")}
+    assert due == {**dict.fromkeys("45", "2100-01-01T00:00:00+00:00"), "6": None}
+    (group,) = console.done("errors", "jobs", "--json").json["groups"]
+    assert group["sample"].startswith("System.IO.IOException: no host 7.")
+    assert {one["title"] for one in listed(console)} == {"Send"}
+    (examined,) = console("doctor", "jobs", "--json").json["queues"]
+    assert "claims_gone" in {one["code"] for one in examined["findings"]}
+    for verb, words in {
+        **dict.fromkeys(("requeue", "release"), "BackgroundJob.Requeue"),
+        "purge": "BackgroundJob.Delete",
+    }.items():
+        answer = console(verb, "jobs", "--yes", "jobs")
+        assert (answer.status, words in answer.err) == (4, True)
+
+
+def test_what_is_processed_waited_since_it_was_enqueued_last(
+    console: Console, theirs: Theirs
+) -> None:
+    for number in range(1, 22):
+        taken = ("Processing", 5, {"ServerId": "s"})
+        theirs.job(number, queued(ago=9000), queued(ago=3605), taken)
+    console.done("adopt", "jobs", "--preset", "hangfire")
+    (seen,) = console.done("status", "jobs", "--json").json["queues"]
+    waiting = seen["latency"]["waiting"]
+    assert waiting["messages"] == 21
+    assert 3599 <= waiting["p50_seconds"] <= 3601
