@@ -113,7 +113,8 @@ def test_what_is_damaged_says_nothing(lake: Lake) -> None:
     made(lake)
     path = Path(lake.place) / forecast_files.manifest("prod")
     told = json.loads(path.read_text())
-    for wrong in ("{", "[]", json.dumps({**told, "zone": "Nowhere/At all"}), json.dumps({})):
+    odd = json.dumps({**told, "queues": [{**told["queues"][0], "last_day": "x"}]})
+    for wrong in ("{", "[]", json.dumps({**told, "zone": "Nowhere/At all"}), json.dumps({}), odd):
         path.write_text(wrong)
         assert not read(lake).hours
         assert "pipeline rollup" in read(lake).why
