@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -204,3 +205,16 @@ def test_history_says_why_nothing_is_expected(tmp_path: Path) -> None:
     plot = call(*words, "--forecast", "24h", "--plot")
     assert "messages a second" in plot.text
     assert told["why"] in plot.err
+
+
+def test_the_zone_is_what_is_said_else_the_connections() -> None:
+    from console.cli.pipeline import _zones  # noqa: PLC0415
+
+    prague = SimpleNamespace(label="prod", display_zone=forecast_files.zone_named("Europe/Prague"))
+    configured = SimpleNamespace(profiles=lambda _: [prague])
+    of: Any = SimpleNamespace(profile=None, configuration=configured, said=None)
+    assert [_zones(of, None)(name) for name in ("prod", "gone")] == ["Europe/Prague", "UTC"]
+    assert _zones(of, "Asia/Kolkata")("prod") == "Asia/Kolkata"
+    refused = call("pipeline", "rollup", "--zone", "Nowhere/At all")
+    assert refused.status == 2
+    assert "no time zone 'Nowhere/At all' is known here" in refused.err
