@@ -114,7 +114,7 @@ def _unusual(examination: Examination) -> Iterator[Finding]:
         return
     key = key_of(examination.queue)
     known = usual.forecasts.get(key)
-    if known is None or not known.hours:
+    if known is None or not known.holds(clock.utc()):
         return
     began, seen = usual.last_hour(key)
     expected = known.at(began)

@@ -92,6 +92,22 @@ def test_any_weeks_that_came_are_within_the_band(shape: str, noise: str, number:
     assert off < 1
 
 
+@pytest.mark.parametrize("shape", ["office hours", "weekend batch"])
+def test_quiet_hours_and_busy_ones_have_each_their_band(shape: str) -> None:
+    """Whatever the others' noise: 15 % of 80,000 would hide anything that happens to 40."""
+    rows, _ = table_of(weekly.weeks(shape, "in proportion", WEEKS, 2))
+    low, _, high = (
+        np.array([row[f"pushes_{bound}"] for row in rows]) for bound in forecast_files.BOUNDS
+    )
+    came = weekly.weeks(shape, "in proportion", 400, 1_002)
+    own = np.percentile(came, 95, axis=0) - np.percentile(came, 5, axis=0)
+    busy = SHAPES[shape] > 1_000
+    for hours in (busy, ~busy):
+        inside = ((low <= came) & (came <= high))[:, hours].mean()
+        assert 0.80 <= inside <= 0.97
+        assert (high - low)[hours].sum() <= 1.5 * own[hours].sum()
+
+
 def test_one_bad_day_does_not_widen_the_band() -> None:
     usual = weekly.weeks("day and night", "by chance", WEEKS, 3)
     bad = usual.copy()
@@ -189,9 +205,20 @@ def test_an_hour_of_which_little_was_seen_is_not_known() -> None:
     assert rows[5]["pops_median"] == 10.0
 
 
+def test_where_pops_are_not_counted_the_pushes_are_expected_none_the_less() -> None:
+    hours = weekly.hours(np.full(4 * HOURS, 10.0))
+    at = hours.column_names.index("pop_per_second_weight")
+    pushed = hours.set_column(at, "pop_per_second_weight", [[0] * 4 * HOURS])
+    rows = forecast.table_of(pushed, "UTC")[0].to_pylist()
+    assert {row["pushes_median"] for row in rows} == {10.0}
+    assert {row["pops_median"] for row in rows} == {row["net_high"] for row in rows} == {None}
+
+
 def test_no_counter_that_began_anew_makes_a_negative_rate() -> None:
     pushes = weekly.weeks("few", "by chance", WEEKS, 9)
     pushes[3, 10:30] = -1e6
     rows, _ = table_of(pushes)
     assert all(row[f"{n}_low"] >= 0 for row in rows for n in ("pushes", "pops"))
     assert all(row["pushes_median"] <= 10 for row in rows)
+    pushes[:, 10] = -1e6  # whatever wrote that: it is no zero
+    assert table_of(pushes)[0][10]["pushes_median"] is None

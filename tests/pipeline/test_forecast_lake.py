@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -113,7 +114,8 @@ def test_what_is_damaged_says_nothing(lake: Lake) -> None:
     made(lake)
     path = Path(lake.place) / forecast_files.manifest("prod")
     told = json.loads(path.read_text())
-    for wrong in ("{", "[]", json.dumps({**told, "zone": "Nowhere/At all"}), json.dumps({})):
+    odd = json.dumps({**told, "queues": [{**told["queues"][0], "last_day": "x"}]})
+    for wrong in ("{", "[]", json.dumps({**told, "zone": "Nowhere/At all"}), json.dumps({}), odd):
         path.write_text(wrong)
         assert not read(lake).hours
         assert "pipeline rollup" in read(lake).why
@@ -203,3 +205,16 @@ def test_history_says_why_nothing_is_expected(tmp_path: Path) -> None:
     plot = call(*words, "--forecast", "24h", "--plot")
     assert "messages a second" in plot.text
     assert told["why"] in plot.err
+
+
+def test_the_zone_is_what_is_said_else_the_connections() -> None:
+    from console.cli.pipeline import _zones  # noqa: PLC0415
+
+    prague = SimpleNamespace(label="prod", display_zone=forecast_files.zone_named("Europe/Prague"))
+    configured = SimpleNamespace(profiles=lambda _: [prague])
+    of: Any = SimpleNamespace(profile=None, configuration=configured, said=None)
+    assert [_zones(of, None)(name) for name in ("prod", "gone")] == ["Europe/Prague", "UTC"]
+    assert _zones(of, "Asia/Kolkata")("prod") == "Asia/Kolkata"
+    refused = call("pipeline", "rollup", "--zone", "Nowhere/At all")
+    assert refused.status == 2
+    assert "no time zone 'Nowhere/At all' is known here" in refused.err

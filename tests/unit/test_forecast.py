@@ -127,6 +127,13 @@ def test_the_present_rate_speaks_where_it_knows_as_much() -> None:
     assert ring().as_json()["full_in_expected"] is None
 
 
+def test_weeks_after_the_last_rollup_nothing_is_usual_any_more() -> None:
+    for days, told in ((14, True), (15, False)):
+        known = replace(MONDAYS, last_day=(NOW - timedelta(days=days)).date())
+        assert (known.filling(ring(), NOW) is not None) == told
+        assert known.bands("pushes", NOW, NOW + timedelta(hours=1))  # history says when it was made
+
+
 def test_what_may_be_chance_fills_no_ring() -> None:
     # A thousandth more is pushed than popped in each hour: as the two rates are measured.
     assert expected({}, hour(100_000, 99_900)).filling(ring(), NOW) is None

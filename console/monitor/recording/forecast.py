@@ -20,6 +20,7 @@ from console.monitor.snapshot import QueueSnapshot
 LEAST_GROWTH = 0.01
 """Of what is pushed in an hour: a queue that grows by less is as one that does not. The two rates
 are measured, and what is off by so little would fill any ring in a week that adds it up."""
+_KEEPS = timedelta(days=14)
 _NONE_YET = "no forecast: dbq-console pipeline rollup makes it of 3 weeks of recordings"
 
 
@@ -98,6 +99,14 @@ class Forecast:
     days: int = 0
     made_at: datetime | None = None
     why: str = ""
+    last_day: date | None = None
+    """The newest day in it."""
+
+    def holds(self, now: datetime) -> bool:
+        """Whether it says anything of now: weeks after the last rollup nobody knows what is usual
+        since."""
+        old = self.last_day is not None and now.date() - self.last_day > _KEEPS
+        return bool(self.hours) and not old
 
     def at(self, moment: datetime) -> Expected:
         """What to expect of the hour that a moment is in."""
@@ -117,7 +126,7 @@ class Forecast:
         """When a ring is full; None where its present rate knows as much: of the hour to come, and
         where the usual rates do not fill it in a week."""
         gap, capacity, present = seen.gap, seen.capacity, seen.full_in_seconds
-        if not self.hours or gap is None or capacity is None or gap >= capacity:
+        if not self.holds(now) or gap is None or capacity is None or gap >= capacity:
             return None
         if present is not None and present <= HOUR_SECONDS:
             return None
@@ -230,21 +239,26 @@ def of_all(lake: str | None, connection: str) -> dict[tuple[str, str], Forecast]
     rollups = Rollups(lake, connection)
     told = rollups.manifest(forecast_files.manifest(connection))
     try:
-        zone = forecast_files.zone_named(told["zone"])
-        made_at = datetime.fromisoformat(told["at"])
-        name = str(told["file"]).rpartition("/")[2]
-        rows = rollups.table(f"{forecast_files.folder(connection)}/{name}")
-        queues = [_Known(**one) for one in told["queues"]]
+        return _of_manifest(rollups, connection, told)
     except (KeyError, TypeError, ValueError):
         return {}  # there is none, or it is no manifest of this console
+
+
+def _of_manifest(
+    rollups: Rollups, connection: str, told: Mapping[str, Any]
+) -> dict[tuple[str, str], Forecast]:
+    zone = forecast_files.zone_named(told["zone"])
+    made_at = datetime.fromisoformat(told["at"])
+    name = str(told["file"]).rpartition("/")[2]
     hours: defaultdict[tuple[str, str], dict[int, Expected]] = defaultdict(dict)
-    for row in rows:
+    for row in rollups.table(f"{forecast_files.folder(connection)}/{name}"):
         hours[row["schema"], row["queue"]][row["hour"]] = _expected(row)
-    return {
-        one.key: Forecast(of, zone, one.weeks, one.days, made_at, "" if of else one.why_not)
-        for one in queues
-        for of in [hours.get(one.key, {})]
-    }
+    found = {}
+    for one in (_Known(**one) for one in told["queues"]):
+        of = hours.get(one.key, {})
+        why = "" if of else one.why_not
+        found[one.key] = Forecast(of, zone, one.weeks, one.days, made_at, why, one.day)
+    return found
 
 
 @dataclass(frozen=True)
@@ -262,15 +276,18 @@ class _Known:
         return self.schema, self.queue
 
     @property
+    def day(self) -> date | None:
+        return None if self.last_day is None else date.fromisoformat(self.last_day)
+
+    @property
     def why_not(self) -> str:
         """How much there is, and when there will be enough."""
         if self.weeks:
             return "no forecast: its table is damaged; dbq-console pipeline rollup makes it again"
         short = f"no forecast: {numbered(self.days, 'day')} of history, {LEAST_DAYS} are needed"
-        if self.last_day is None:
+        if self.day is None:
             return f"{short}; no rate of it was recorded"
-        missing = max(1, LEAST_DAYS - self.days)
-        enough = date.fromisoformat(self.last_day) + timedelta(days=missing)
+        enough = self.day + timedelta(days=max(1, LEAST_DAYS - self.days))
         return f"{short}; with one a day recorded and rolled up there are enough on {enough}"
 
 

@@ -116,11 +116,13 @@ def table_of(hours: pa.Table, zone_name: str) -> tuple[pa.Table, list[dict[str, 
     weeks, of_week = np.array(places, np.int64).reshape(-1, 2).T
     days = np.array([one.astimezone(zone).toordinal() for one in moments], np.int64)
     counts = {name: _messages(hours, rate) for name, rate in _RATES.items()}
+    unknown = np.isnan(counts["pushes"]) & np.isnan(counts["pops"])
     made: list[pa.Table] = []
     told: list[dict[str, Any]] = []
-    for number, queue in enumerate(names.to_pylist()):
-        mine = place == number
-        known = mine & ~np.isnan(counts["pushes"] + counts["pops"])
+    order = np.argsort(place, kind="stable")
+    of_each = np.split(order, np.searchsorted(place[order], np.arange(1, names.num_rows)))
+    for queue, mine in zip(names.to_pylist(), of_each, strict=False):
+        known = mine[~unknown[mine]]
         seen = np.unique(days[which[known]])
         last = date.fromordinal(int(seen[-1])).isoformat() if len(seen) else None
         told.append({**queue, "days": len(seen), "last_day": last})
