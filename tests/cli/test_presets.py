@@ -1,17 +1,20 @@
 """`preset list | show | check | trust`, and queues that are adopted by a preset of one's own."""
 
+import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from sqlalchemy import make_url
 
 from console import sql
+from console.designs import own_file
 from console.engines.embedded import EmbeddedServer
 from tests.cli.own_presets import IS_READY, PRESET, TABLE, User, ready_if, run
 from tests.contract.test_every_statement import running
-from tests.servers import fresh_database
+from tests.servers import connect, fresh_database
 
 WHAT_WRITES = {
     "wipe()": "a function that is VOLATILE (wipe): such a one may write",
@@ -128,6 +131,47 @@ def test_what_writes_is_found_before_it_runs(ann: User) -> None:
         assert why in ann.done("preset", "list").text
     assert run(ann.url, "SELECT count(*) FROM crates") == [(4,)]
     assert run(ann.url, "SELECT last_value FROM crates_id_seq") == [(4,)]
+
+
+PIECES = (
+    *("(", ")", "[", "]", "'", '"', "--", "/*", "*/", ";", "\\", "E", "U&", "$$", "$a$", ":", "\n"),
+    *(" ", ",", "1", "2", "x", "a b", "{is_ready}", "''", '""', "FROM crates AS m", "OR true", "*"),
+    *(
+        "1),(2",
+        "1);SELECT (2",
+        "1)AS a,(2",
+        "UNION SELECT 2, 3",
+        "SELECT 1",
+        "AS a",
+        "WITH",
+        "RETURNING",
+        "-",
+        "/",
+        "N",
+        "B",
+        "::",
+        "\r",
+    ),
+)
+
+
+def test_what_is_taken_stays_between_its_brackets(module_server: EmbeddedServer) -> None:
+    """Whatever a text is made of, the server sees it, if it takes it, as one value in its place."""
+    taken = 0
+    with connect(module_server.url) as connection:
+        made = random.Random(4711)
+        for _ in range(20_000):
+            text = "".join(made.choices(PIECES, k=made.randint(1, 7)))
+            if own_file.wrong(text, set(), set()):
+                continue
+            try:
+                rows = connection.execute(f"SELECT (\n{text}\n) AS first, 'last' AS last".encode())
+                assert [one.name for one in rows.description or ()] == ["first", "last"], text
+                assert rows.nextset() is None, text
+                taken += 1
+            except psycopg.Error:
+                continue
+    assert taken > 100
 
 
 def test_what_is_set_is_of_its_column(ann: User) -> None:
