@@ -215,7 +215,7 @@ def test_states_that_overlap(ann: User) -> None:
     assert found.status == 1
     assert "WRONG ready and error: 1, as the id 4" in found.text
     (told,) = ann("preset", "check", "crate", "--json").json["problems"]
-    assert told == "1 rows are ready and error at once, as that with the id 4"
+    assert told == "1 row in two states at once, ready and error, as that with the id 4"
     refused = ann("adopt", "crates", "--preset", "crate")
     assert (refused.status, told in refused.err) == (2, True)
 
@@ -241,7 +241,14 @@ def test_what_is_not_trusted_is_looked_at_by_the_reader(ann: User, bob: User) ->
     (login,) = {one["title"] for one in messages(ann)}
     assert login != "dbq_reader"
     make_roles(ann)
+    # Which the reader has no right to: it is not in the way of other queues.
+    run(ann.url, "CREATE TABLE plain (id bigint, body text); INSERT INTO plain VALUES (1, 'x')")
+    ann.done("adopt", "plain", "--design", "fifo", "--map", "id=id", "--map", "payload=body")
     bob.writes(shown)
+    assert {one["queue"]: one["ready"] for one in bob.done("status", "--json").json["queues"]} == {
+        "crates": 2,
+        "plain": 1,
+    }
     assert bob.done("preset", "list", "--json").json["own"][0]["trusted"] is False
     assert bob.done("preset", "check", "crate").text.count("You have not trusted it") == 1
     assert figures(bob) == [2, 1, 1, 1]
