@@ -13,6 +13,7 @@ from console.catalog import Queue
 from console.designs.own_file import OwnFile
 from console.engines import product_of
 from console.errors import ConnectionFailedError, RefusedError, UsageError
+from console.formats import numbered
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -147,7 +148,9 @@ def states_met(connection: Connection, queue: Queue, n: int) -> list[StatesRow]:
 def overlap(row: StatesRow) -> str:
     """Rows that are in several states, in words."""
     states = " and ".join(row.states.split())
-    return f"{row.rows:,} rows are {states} at once, as that with the id {row.id}"
+    return (
+        f"{numbered(row.rows, 'row')} in two states at once, {states}, as that with the id {row.id}"
+    )
 
 
 def require(connection: Connection, queue: Queue, file: OwnFile) -> None:

@@ -100,7 +100,8 @@ def design_of(
 
 def fields(head: str, needed: set[str], keys: set[str]) -> dict[str, str] | str:
     """The keys of a head, up to its remarks; or why it is none of a preset."""
-    lines = head.rstrip("\n").partition("\n--\n")[0].replace("\n--   ", " ").split("\n")
+    told = (head.rstrip("\n") + "\n").partition("\n--\n")[0]
+    lines = told.rstrip("\n").replace("\n--   ", " ").split("\n")
     found: dict[str, str] = {}
     for line in lines:
         field = _FIELD.match(line)

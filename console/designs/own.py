@@ -11,7 +11,6 @@ import os
 import re
 import shlex
 import stat
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -312,15 +311,16 @@ def _rewrite(added: Mapping[str, str], dropped: Iterable[str]) -> None:
     after.update(added)
     try:
         place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{_TRUSTED}.", dir=place.parent)
+        temporary = place.with_name(f".{_TRUSTED}.{os.getpid()}")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 file.writelines(f"{sha256}  {path}\n" for path, sha256 in after.items())
                 file.flush()
                 os.fsync(file.fileno())
-            Path(temporary).replace(place)
+            temporary.replace(place)
         except BaseException:
-            Path(temporary).unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise UsageError(f"{str(place)!r} cannot be written.", why=error.strerror or "") from None

@@ -1,17 +1,23 @@
 """`preset list | show | check | trust`, and queues that are adopted by a preset of one's own."""
 
+import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 from sqlalchemy import make_url
 
 from console import sql
+from console.actions import libraries
+from console.actions.adopt import preview_of_library
+from console.designs import own, own_file
+from console.engines import Timeouts, open_database
 from console.engines.embedded import EmbeddedServer
 from tests.cli.own_presets import IS_READY, PRESET, TABLE, User, ready_if, run
 from tests.contract.test_every_statement import running
-from tests.servers import fresh_database
+from tests.servers import connect, fresh_database
 
 WHAT_WRITES = {
     "wipe()": "a function that is VOLATILE (wipe): such a one may write",
@@ -130,6 +136,47 @@ def test_what_writes_is_found_before_it_runs(ann: User) -> None:
     assert run(ann.url, "SELECT last_value FROM crates_id_seq") == [(4,)]
 
 
+PIECES = (
+    *("(", ")", "[", "]", "'", '"', "--", "/*", "*/", ";", "\\", "E", "U&", "$$", "$a$", ":", "\n"),
+    *(" ", ",", "1", "2", "x", "a b", "{is_ready}", "''", '""', "FROM crates AS m", "OR true", "*"),
+    *(
+        "1),(2",
+        "1);SELECT (2",
+        "1)AS a,(2",
+        "UNION SELECT 2, 3",
+        "SELECT 1",
+        "AS a",
+        "WITH",
+        "RETURNING",
+        "-",
+        "/",
+        "N",
+        "B",
+        "::",
+        "\r",
+    ),
+)
+
+
+def test_what_is_taken_stays_between_its_brackets(module_server: EmbeddedServer) -> None:
+    """Whatever a text is made of, the server sees it, if it takes it, as one value in its place."""
+    taken = 0
+    with connect(module_server.url) as connection:
+        made = random.Random(4711)
+        for _ in range(20_000):
+            text = "".join(made.choices(PIECES, k=made.randint(1, 7)))
+            if own_file.wrong(text, set(), set()):
+                continue
+            try:
+                rows = connection.execute(f"SELECT (\n{text}\n) AS first, 'last' AS last".encode())
+                assert [one.name for one in rows.description or ()] == ["first", "last"], text
+                assert rows.nextset() is None, text
+                taken += 1
+            except psycopg.Error:
+                continue
+    assert taken > 100
+
+
 def test_what_is_set_is_of_its_column(ann: User) -> None:
     for line, why in {
         "problem = 7": "requeue: problem: CASE types text and integer cannot be matched",
@@ -168,7 +215,7 @@ def test_states_that_overlap(ann: User) -> None:
     assert found.status == 1
     assert "WRONG ready and error: 1, as the id 4" in found.text
     (told,) = ann("preset", "check", "crate", "--json").json["problems"]
-    assert told == "1 rows are ready and error at once, as that with the id 4"
+    assert told == "1 row in two states at once, ready and error, as that with the id 4"
     refused = ann("adopt", "crates", "--preset", "crate")
     assert (refused.status, told in refused.err) == (2, True)
 
@@ -194,7 +241,14 @@ def test_what_is_not_trusted_is_looked_at_by_the_reader(ann: User, bob: User) ->
     (login,) = {one["title"] for one in messages(ann)}
     assert login != "dbq_reader"
     make_roles(ann)
+    # Which the reader has no right to: it is not in the way of other queues.
+    run(ann.url, "CREATE TABLE plain (id bigint, body text); INSERT INTO plain VALUES (1, 'x')")
+    ann.done("adopt", "plain", "--design", "fifo", "--map", "id=id", "--map", "payload=body")
     bob.writes(shown)
+    assert {one["queue"]: one["ready"] for one in bob.done("status", "--json").json["queues"]} == {
+        "crates": 2,
+        "plain": 1,
+    }
     assert bob.done("preset", "list", "--json").json["own"][0]["trusted"] is False
     assert bob.done("preset", "check", "crate").text.count("You have not trusted it") == 1
     assert figures(bob) == [2, 1, 1, 1]
@@ -323,6 +377,34 @@ def test_discover_names_them_and_adopts_them(ann: User) -> None:
     assert not run(ann.url, "SELECT 1 FROM pg_namespace WHERE nspname = 'dbq'")
     ann.trusts().done("discover", "--adopt", "--yes")
     assert figures(ann) == [2, 1, 1, 1]
+
+
+def test_the_screens_see_the_same_before_it_is_adopted(
+    ann: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their form asks this of each table that `discover` finds."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(ann.home))
+    make_roles(ann)
+    seen = {}
+    for name, text, trusts in (
+        ("trusted", PRESET, True),
+        ("not trusted", PRESET + "\n", False),
+        ("wrong", ready_if("wipe()"), True),
+    ):
+        ann.writes(text)
+        if trusts:
+            ann.trusts()
+        own.forget_read()
+        database = open_database(ann.url, timeouts=Timeouts())
+        (found,) = libraries.discover(database)
+        seen[name] = preview_of_library(database, found, "crates", "")
+        database.close()
+    own.forget_read()
+    assert [len(seen[name].messages) for name in seen] == [4, 4, 0]
+    assert seen["not trusted"].queue.verbs == ()
+    assert [not seen[name].errors for name in seen] == [True, True, False]
+    assert "VOLATILE (wipe)" in str(seen["wrong"].errors[0])
+    assert run(ann.url, "SELECT count(*) FROM crates") == [(4,)]
 
 
 def test_show_and_trust(ann: User, bob: User) -> None:

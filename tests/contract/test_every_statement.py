@@ -342,8 +342,10 @@ def test_every_statement_runs_and_fills_its_row_type(
     left_out |= {f for f in all_labels(engine) if f.startswith("bench.")}
     # What a proof does to its own queues: see test_prove.
     left_out |= {f for f in all_labels(engine) if f.startswith("prove.")}
-    # What is asked of the tables of libraries: see test_libraries_postgresql.
-    left_out |= {f for f in all_labels(engine) if f.partition(".")[0] in {"preset", *LIBRARIES}}
+    # What is asked of the tables of libraries: see test_libraries_postgresql, cli/test_presets.
+    left_out |= {
+        f for f in all_labels(engine) if f.partition(".")[0] in {"preset", "own", *LIBRARIES}
+    }
     absent = {of.name for of in designs_on(engine).values() if lacking(database, of)}
     left_out |= {found for found in all_labels(engine) if found.partition(".")[0] in absent}
     if "waits" in database.capabilities.missing:
@@ -358,7 +360,7 @@ def test_every_file_belongs_to_a_design_or_to_the_house(database: Database) -> N
     house |= {"pause", "pipeline", "prove", "replay", "roles", "server", "sessions", "upgrade"}
     house |= {"notify"}
     # Not on every engine:
-    house |= {"doctor", "monitor", "partitions", "preset"} & set(files(engine))
+    house |= {"doctor", "monitor", "own", "partitions", "preset"} & set(files(engine))
     assert set(files(engine)) == set(designs_on(engine)) | set(presets(engine)) | house
 
 

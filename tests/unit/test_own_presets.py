@@ -28,6 +28,12 @@ def only() -> own.OwnPreset:
     return found
 
 
+def test_a_head_may_end_without_remarks() -> None:
+    short = "-- preset: A\n-- roles: id=id status=s payload=b\n{}\n-- define: is_ready\ntrue\n"
+    for end in ("--\n", "--\n\n", "", "\n", "--\n-- Read from its source.\n"):
+        assert own_file.parse(short.format(end)).head["preset"] == "A"
+
+
 def test_a_file_is_a_design(file: Path) -> None:
     crate = only()
     assert (crate.name, crate.path, crate.problem) == ("crate", file, "")
