@@ -378,10 +378,12 @@ def _letters(words: str) -> str:
 def test_every_verb_is_there_or_has_its_reason(name: str) -> None:
     of = LIBRARIES[name]
     queue = Queue("s", "q", of, {"table": "t"}, dict(of.roles), kind=Kind.ADOPTED)
-    for verb in ("requeue", "release", "purge", "archive", "restore", "push", "pop", "smoke"):
+    for verb in ("requeue", "release", "purge", "archive", "restore", "pause", "resume"):
         why = unavailable(queue, verb)
         assert bool(why) != (verb in of.verbs)
         assert verb in of.verbs or _letters(name) in _letters(why)
+    for verb in ("push", "pop", "smoke"):
+        assert _letters(name) in _letters(unavailable(queue, verb))
     assert unavailable(queue, "maintain") == ""
     assert unavailable(queue, "forget") == ""
     if library(name, "mssql") is None:
