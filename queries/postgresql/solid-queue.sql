@@ -189,9 +189,12 @@ SELECT
 -- name: may_pause
 -- one row: why its queue cannot be paused, or resumed; null: it can
 SELECT
-    CASE
-        WHEN '{only}' = '' THEN 'Solid Queue pauses one queue, not all at once: adopt that one with --queue'
-    END AS problem;
+    -- when part=one
+    CAST(NULL AS text) AS problem;
+    -- end
+    -- when part=all
+    'Solid Queue pauses one queue, not all at once: adopt that one with --queue' AS problem;
+    -- end
 
 -- name: paused
 -- since when it is paused; none: it is not, by whoever's pause
