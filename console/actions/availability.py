@@ -49,7 +49,8 @@ _ROLES = {
 
 def _lacking(queue: Queue, verb: str) -> str:
     """What somebody else's table does not give."""
-    if verb in _OURS:
+    own_rule = queue.design.library and verb in queue.verbs
+    if verb in _OURS and not own_rule:
         return "it was adopted: other programs push to it and pop it"
     if queue.design.flow is Flow.NUMBERS and verb == "purge":
         return "it was adopted: this console does not empty the slots of such a ring"

@@ -2,6 +2,9 @@
 
 The functions that callers use are exchanged for others of the same call and result; what they were
 stands in `dbq.pause`. So a pop of a queue that nobody pauses costs not a statement more.
+
+A queue that a library keeps is paused by the library's own rule, where it has one: `dbq.pause` then
+keeps by whom and why, and nothing to put back.
 """
 
 from __future__ import annotations
@@ -97,7 +100,7 @@ def pause(
         connection = act.connection
         audit.prepare_decisions(connection)
         sql.run(connection, "catalog.lock")
-        if _kept(connection, queue):
+        if _is_kept(connection, queue):
             raise UsageError(f"The queue {queue.name!r} is paused already.")
         return sql.value(
             connection,
@@ -109,7 +112,11 @@ def pause(
             reason=reason,
             seconds=seconds,
             push=push,
-            functions=_exchange(connection, queue, push=push),
+            functions=(
+                _by_library(connection, queue, "pause")
+                if queue.design.library
+                else _exchange(connection, queue, push=push)
+            ),
         )
 
 
@@ -121,9 +128,11 @@ def resume(database: Database, queue: Queue) -> datetime:
         connection = act.connection
         audit.prepare_decisions(connection)
         sql.run(connection, "catalog.lock")
-        kept = _kept(connection, queue)
-        if not kept:
+        if not _is_kept(connection, queue):
             raise UsageError(f"The queue {queue.name!r} is not paused.")
+        if queue.design.library:
+            _by_library(connection, queue, "resume")
+        kept = _kept(connection, queue)
         if replaced := _replaced(connection, queue, kept):
             raise RefusedError(
                 f"The queue {queue.name!r} cannot be resumed as it stands.",
@@ -132,6 +141,26 @@ def resume(database: Database, queue: Queue) -> datetime:
             )
         _put_back(connection, queue, kept)
         return sql.value(connection, datetime, "pause.end", schema=queue.schema, queue=queue.name)
+
+
+def _by_library(connection: Connection, queue: Queue, verb: str) -> str:
+    """As its library does it; of it nothing has to be put back. RefusedError: it cannot."""
+    if why := impossible(connection, queue):
+        raise RefusedError(f"Nothing was changed: no {verb} of {queue.name!r}.", why=f"{why}.")
+    sql.value(connection, int, f"{queue.design.name}.{verb}", queue.scope(connection))
+    return "[]"
+
+
+def impossible(connection: Connection, queue: Queue) -> str:
+    """Why the library's own rule is not for this queue; empty: it is."""
+    scope = queue.scope(connection)
+    return sql.value(connection, str | None, f"{queue.design.name}.may_pause", scope) or ""
+
+
+def paused_by_library(connection: Connection, queue: Queue) -> list[datetime]:
+    """Since when each of its queues that is paused is, whoever has paused it."""
+    name = f"{queue.design.name}.paused"
+    return sql.values(connection, datetime, name, queue.scope(connection))
 
 
 def lift(connection: Connection, queue: Queue) -> bool | None:
@@ -209,6 +238,10 @@ def _put_back(connection: Connection, queue: Queue, kept: list[_Kept]) -> None:
 def _code(connection: Connection, queue: Queue, names: Sequence[str]) -> list[_Code]:
     array = product_of(connection).array(names)
     return sql.rows(connection, _Code, "pause.code", schema=queue.schema, names=array)
+
+
+def _is_kept(connection: Connection, queue: Queue) -> bool:
+    return decisions.of(connection, "pause", queue.schema, queue.name) is not None
 
 
 def _kept(connection: Connection, queue: Queue) -> list[_Kept]:

@@ -25,6 +25,7 @@ _KEYS = {
     "claims",
     "left claims",
     "requeued",
+    "paused",
     "stays",
 }
 _ENDS = ("push", "pop", "purge", "archive", "restore", "smoke")
@@ -64,6 +65,11 @@ def design_of(
     states = {state for state in _STATES if f"is_{state}" in defined}
     owned = f"{name} owns the table: only it adds and deletes rows there"
     verbs = tuple(head.get("verbs", "").split())
+    refusals = {key.removeprefix("no "): why for key, why in head.items() if key.startswith("no ")}
+    if "pause" in verbs:
+        verbs = (*verbs, "resume")
+    elif why := refusals.get("pause"):
+        refusals["resume"] = why
     return Design(
         name=name,
         title=f"queue of {name}",
@@ -88,9 +94,9 @@ def design_of(
             "beside": head.get("beside"),
         },
         table_each="queues" not in own,
-        refusals=dict.fromkeys(_ENDS, owned)
-        | {key.removeprefix("no "): why for key, why in head.items() if key.startswith("no ")},
+        refusals=dict.fromkeys(_ENDS, owned) | refusals,
         requeued=head.get("requeued", ""),
+        paused=head.get("paused", ""),
         stays=head.get("stays", ""),
         left_claims=head.get("left claims", ""),
         archives=archives,

@@ -184,6 +184,8 @@ class Design:
     stands for the schema that its tables are in."""
     requeued: str = ""
     """What becomes of a message that is made ready again, where a library's own rule does it."""
+    paused: str = ""
+    """What a pause does there, where a library's own rule is one."""
     stays: str = ""
     """Why a message that was chosen may stay as it is: the library's own rule."""
     left_claims: str = ""

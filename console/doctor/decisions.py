@@ -19,14 +19,23 @@ OVERDUE = Code(
 UNDONE = Code(
     "pause_undone",
     Severity.WARNING,
-    "a function of a paused queue was replaced: it pops, or pushes, again",
+    "a paused queue pops, or pushes, again: a function was replaced, or the library resumed it",
     repair="upgrade, which pauses it again; then resume",
+)
+ELSEWHERE = Code(
+    "paused_elsewhere",
+    Severity.WARNING,
+    "a library's own tools have paused the queue",
 )
 
 
 def _pause(examination: Examination) -> Iterator[Finding]:
     queue, seen = examination.queue, examination.snapshot
-    if seen is None or (paused := seen.paused) is None:
+    if seen is None:
+        return
+    if queue.design.paused:
+        yield from _of_library(examination, seen)
+    if (paused := seen.paused) is None:
         return
     evidence: dict[str, object] = {**paused.as_json(), "ready": seen.ready}
     estimated = ("ready",) if "ready" in seen.estimated else ()
@@ -59,6 +68,33 @@ def _pause(examination: Examination) -> Iterator[Finding]:
         )
 
 
+def _of_library(examination: Examination, seen: QueueSnapshot) -> Iterator[Finding]:
+    """Its own tools pause and resume too, and tell nobody."""
+    queue, library = examination.queue, examination.queue.design.library
+    with examination.moment() as connection:
+        there = pause.paused_by_library(connection, queue)
+    if there and seen.paused is None:
+        yield Finding(
+            ELSEWHERE,
+            f"paused by a tool of {library}{_waiting(seen)}",
+            evidence={"paused_queues": len(there), "ready": seen.ready},
+            cause="somebody has paused it there: who and why it does not keep",
+            consequence="its workers take nothing until somebody resumes it",
+            judgement="ask who has; a pause and a resume here end it: "
+            f"{command(queue, 'pause')}; {command(queue, 'resume')}",
+            since=min(there),
+        )
+    elif seen.paused is not None and not there:
+        yield Finding(
+            UNDONE,
+            f"paused by {seen.paused.operator}, but a tool of {library} has resumed it",
+            evidence={**seen.paused.as_json(), "ready": seen.ready},
+            cause="its own tools do not know of the pause here",
+            consequence="messages are taken although it stands as paused here",
+            repair=resume(queue),
+        )
+
+
 def _waiting(seen: QueueSnapshot) -> str:
     """What a pause does to the queue is no finding of its own."""
     if not seen.ready:
@@ -67,4 +103,4 @@ def _waiting(seen: QueueSnapshot) -> str:
     return f"; {count(seen.ready, estimated='ready' in seen.estimated)} ready{oldest}"
 
 
-FAMILY = Family("decisions", (OVERDUE, UNDONE), {"its pause": _pause})
+FAMILY = Family("decisions", (OVERDUE, UNDONE, ELSEWHERE), {"its pause": _pause})

@@ -9,7 +9,7 @@ from console.actions.execute import Control
 from console.audit import Outcome, Subject
 from console.catalog import Queue
 from console.engines import Database
-from console.errors import UsageError
+from console.errors import RefusedError, UsageError
 from console.formats import duration, moment, numbered
 from console.verbs.parameters import DURATION, Parameter, Placement
 from console.verbs.verb import (
@@ -96,8 +96,33 @@ def _plan_pause(target: Target, values: Values, on_count: OnCount) -> Plan:
             "would take its message for pushed, and lose it.",
             next_step="Leave out --push.",
         )
+    lines = _own_rule(target) if target.queue.design.library else _exchange(target, push=push)
+    if seconds is not None:
+        lines.append(
+            f"  a pause that lasts longer than {duration(seconds)} is a finding, and goes on"
+        )
+    run = partial(_pause, target, values)
+    return whole_queue_plan(target, "pause", lines, run, by_name=True, stoppable=False)
+
+
+def _own_rule(target: Target) -> list[str]:
+    database, queue = target.database, target.queue
+    with database.transaction(f"plan a pause of {queue.name!r}", read_only=True) as connection:
+        why = pause.impossible(connection, queue)
+        already = pause.paused_by_library(connection, queue) if not why else []
+    if why:
+        raise RefusedError(f"The queue {queue.name!r} cannot be paused.", why=f"{why}.")
+    lines = [f"pause {queue.label}: {queue.design.paused}"]
+    if already:
+        lines.append(
+            f"  it is paused there since {moment(min(already), UTC)}: resume ends that too"
+        )
+    return lines
+
+
+def _exchange(target: Target, *, push: bool) -> list[str]:
     calling = pause.callers(target.database, target.queue)
-    lines = [
+    return [
         f"pause {target.queue.label}: its pops find nothing, without an error, until it is resumed",
         "  its pushes return null, as when it is full: a producer that does not look at what push "
         "returns loses its messages"
@@ -107,12 +132,6 @@ def _plan_pause(target: Target, values: Values, on_count: OnCount) -> Plan:
         "stays theirs",
         "  a consumer that reads the table itself is not stopped",
     ]
-    if seconds is not None:
-        lines.append(
-            f"  a pause that lasts longer than {duration(seconds)} is a finding, and goes on"
-        )
-    run = partial(_pause, target, values)
-    return whole_queue_plan(target, "pause", lines, run, by_name=True, stoppable=False)
 
 
 def _pause(target: Target, values: Values, control: Control, on_progress: OnProgress) -> Result:
@@ -129,7 +148,9 @@ def _pause(target: Target, values: Values, control: Control, on_progress: OnProg
 
 def _plan_resume(target: Target, values: Values, on_count: OnCount) -> Plan:
     del values, on_count
-    lines = [f"resume {target.queue.label}: its pops take messages again, by the code of before"]
+    library = target.queue.design.library
+    how = f"as {library} does it" if library else "by the code of before"
+    lines = [f"resume {target.queue.label}: its pops take messages again, {how}"]
     return whole_queue_plan(target, "resume", lines, partial(_resume, target), stoppable=False)
 
 
@@ -180,6 +201,7 @@ PAUSE = Verb(
 
     Pushes go on. Calls in progress end as they began. Its functions are exchanged in one
     transaction, and resume puts them back as they were, byte for byte; upgrade keeps the pause.
+    What a library keeps is paused by its own rule (River, Solid Queue), or refused with the reason.
 
     \b
     Examples:

@@ -14,6 +14,7 @@
 --   them
 -- no release: graphile-worker unlocks whole workers, never one job: once a worker is surely dead, SELECT
 --   {schema}.force_unlock_workers(ARRAY['its id']); it takes jobs back itself after 4 hours
+-- no pause: graphile-worker has no pause: its workers are stopped
 -- left claims: graphile-worker's other workers take them 4 hours after they were locked
 -- requeued: as graphile-worker's own function reschedule_jobs does it: due now, its attempts reset to 0, its last
 --   error kept

@@ -11,6 +11,7 @@
 -- no purge: Laravel deletes jobs itself: php artisan queue:clear
 -- no requeue: Laravel keeps what failed in failed_jobs, and only its PHP can read such a job: php artisan queue:retry
 --   ID
+-- no pause: Laravel keeps a pause in the application's cache, in no row here: its own queue:pause
 -- left claims: Laravel's workers take them retry_after (90 seconds unless set) after they were reserved
 -- requeued: as Laravel's own deleteAndRelease does it: available now under a new id, their attempts stay counted
 -- stays: it was not reserved any more

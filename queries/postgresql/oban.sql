@@ -12,6 +12,7 @@
 -- verbs: requeue release
 -- no purge: Oban deletes jobs by its own delete_job and delete_all_jobs, and its Pruner
 -- no archive: Oban deletes ended jobs itself: its Pruner
+-- no pause: Oban keeps a pause in its running producers, which a notification tells: its own pause_queue
 -- left claims: Oban's Lifeline makes them available again, once its rescue_after is over
 -- requeued: as Oban's own retry_job and Lifeline do it: what was discarded with one more try allowed, what was
 --   executing with its tries as they are (none left: discarded)

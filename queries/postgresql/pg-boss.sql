@@ -13,6 +13,7 @@
 -- verbs: requeue release
 -- no purge: pg-boss deletes jobs by its own deleteQueuedJobs, deleteStoredJobs, deleteAllJobs
 -- no archive: pg-boss deletes finished jobs itself, deleteAfterSeconds after they ended
+-- no pause: pg-boss keeps no pause: its workers in JavaScript go by offWork and stop
 -- left claims: pg-boss's supervisor fails them itself: once a job's heartbeatSeconds are over, else its
 --   expireInSeconds (15 minutes unless set); what has tries left is retried
 -- requeued: as pg-boss's own retry and restore do it: what failed with one more try allowed, what was active with no

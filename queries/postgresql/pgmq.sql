@@ -15,6 +15,7 @@
 -- no archive: pgmq archives by its own function: SELECT pgmq.archive(queue, id)
 -- no requeue: pgmq has no failed messages: what was read and not deleted is visible again when its time-out is over
 --   (release ends that time-out now)
+-- no pause: pgmq has no pause: what reads the queue is stopped
 -- requeued: as pgmq's own function pgmq.set_vt does it with a time-out of 0: visible now, its reads stay counted
 -- stays: pgmq.set_vt found no such message
 --

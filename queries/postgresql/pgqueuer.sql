@@ -11,6 +11,7 @@
 -- no purge: pgqueuer deletes jobs itself, and logs each in its log table
 -- no release: pgqueuer takes it back itself: its dequeue picks what has had no heartbeat for longer than its
 --   heartbeat_timeout, and has no other rule for it
+-- no pause: pgqueuer has no pause: its managers are stopped, or started without the entrypoint
 -- left claims: pgqueuer's other managers take them once their heartbeat_timeout is over
 -- requeued: as pgqueuer's own requeue_jobs does it: due now, its attempts reset to 0, logged
 -- stays: a waiting or picked job has its dedupe_key

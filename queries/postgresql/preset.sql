@@ -6,15 +6,16 @@
 -- table, schema: what its tables are called (q_*), and where; without: of any name, in any schema
 -- columns: what a table has to have to be the library's; beside: another table that it cannot be without
 -- roles: role=column, of its newest version
--- verbs: requeue, release, both or, without the line, none; no VERB: why there is no other; claims: expire, where they end by themselves
--- left claims, requeued, stays: what the library does with a dead worker's claims, what becomes of a message that is
---   made ready, and why a chosen one may stay
+-- verbs: which it has of requeue, release, pause (with resume); no VERB: why there is no other; claims: expire, where they end by themselves
+-- left claims, requeued, paused, stays: what the library does with a dead worker's claims, what becomes of a message that is
+--   made ready, what a pause does, and why a chosen one may stay
 --
 -- Definitions: is_ready, is_scheduled, is_claimed, is_error, is_done (those that there are); part: which rows are the
 -- queue's of a table with several, used by `AND {in_part}` in each predicate; is_waiting, was_tried, failing_since:
 -- what is tried again; own_function: what make_ready calls; installed_version: of its
 -- tables, where it keeps one.
--- Statements: queues (none: a table each, and found_queue), make_ready, rule, owners, kept_back, gate, hidden.
+-- Statements: queues (none: a table each, and found_queue), make_ready, rule, owners, kept_back, gate, hidden; with the
+-- verb pause: may_pause, paused, pause, resume.
 
 -- define: in_part
 -- which of the queues that the library keeps in the table

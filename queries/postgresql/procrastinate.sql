@@ -13,6 +13,7 @@
 -- no purge: procrastinate cancels a waiting job by its own cancel_job_by_id, and deletes old ones by its builtin task
 --   remove_old_jobs
 -- no archive: procrastinate deletes old jobs itself: its builtin task remove_old_jobs, or delete_jobs of its workers
+-- no pause: procrastinate has no pause: its workers are stopped, or started without the queue
 -- left claims: procrastinate's workers leave them as they are: its application retries stalled jobs by a task of its
 --   own, or release does
 -- requeued: as procrastinate's own function procrastinate_retry_job_v2 does it: due now, one more attempt counted, the

@@ -10,16 +10,19 @@
 -- beside: river_queue
 -- roles: id=id pushed_at=created_at due_at=scheduled_at claimed_at=attempted_at claimed_by=attempted_by status=state
 --   error=errors attempts=attempt payload=args done_at=finalized_at
--- verbs: requeue
+-- verbs: requeue pause
 -- no purge: River deletes jobs by its own JobDelete and JobDeleteMany
 -- no archive: River deletes ended jobs itself: its JobCleaner
 -- no release: River takes it back itself: its JobRescuer, RescueAfter it was begun (an hour unless set), asks the
 --   job's own worker in Go when it is to be tried again
 -- left claims: River's JobRescuer retries or discards them once its RescueAfter is over
 -- requeued: as River's own JobRetry does it: available now, with one more try allowed
+-- paused: as River's own QueuePause does it: its clients take no more of its jobs, those that listen at once, those
+--   that poll at their next look; what runs goes on
 -- stays: another job with its unique_key is there
 --
--- Read from River 0.43 (riverdriver/riverpgxv5: migration/main up to 006, internal/dbsqlc/river_job.sql): available is
+-- Read from River 0.43 (riverdriver/riverpgxv5: migration/main up to 007, internal/dbsqlc/river_job.sql and
+-- river_queue.sql; client.go, producer.go): available is
 -- ready; scheduled and retryable are scheduled until its scheduler makes them available; running is claimed by a client;
 -- discarded has no tries left; completed is done. Cancelled and pending are in no state. It has no functions to call.
 -- Clients have no heartbeat: river_client is made for one and never filled.
@@ -61,6 +64,13 @@ m.kind
 
 -- define: is_first_pop
 m.attempt = 1
+
+-- define: told_pause
+-- what its clients are told; of all queues at once by a star
+CAST(json_build_object('action', 'pause', 'queue', coalesce(nullif('{only}', ''), '*')) AS text)
+
+-- define: told_resume
+CAST(json_build_object('action', 'resume', 'queue', coalesce(nullif('{only}', ''), '*')) AS text)
 
 -- define: is_waiting
 m.state = 'retryable' AND {in_part}
@@ -115,3 +125,49 @@ retried AS (
 SELECT
     (SELECT count(*) FROM retried) AS taken_out,
     (SELECT count(*) FROM retried) AS put_in;
+
+-- name: may_pause
+-- one row: why its queue cannot be paused, or resumed; null: it can
+-- As QueuePause says: a queue that no client has worked on yet has no row.
+SELECT
+    CASE
+        WHEN NOT EXISTS (SELECT FROM "{schema}"."{beside}" AS q WHERE '{only}' IN ('', q.name))
+            THEN 'River knows no such queue: none of its clients has worked on it'
+    END AS problem;
+
+-- name: paused
+-- since when each of its queues that is paused is; none: none is, by whoever's pause
+SELECT q.paused_at AS since FROM "{schema}"."{beside}" AS q
+WHERE '{only}' IN ('', q.name) AND q.paused_at IS NOT NULL;
+
+-- name: pause
+-- one row: how many queues are paused by its own QueuePause, all of them where the queue is all of its table
+WITH paused AS (
+    UPDATE "{schema}"."{beside}" AS q
+    SET
+        paused_at = coalesce(q.paused_at, now()),
+        updated_at = CASE WHEN q.paused_at IS NULL THEN now() ELSE q.updated_at END
+    WHERE '{only}' IN ('', q.name)
+    RETURNING q.name
+)
+
+SELECT count(p.name) AS queues
+FROM paused AS p
+CROSS JOIN (SELECT CAST(pg_notify(concat('{schema}', '.river_control'), {told_pause}) AS text) AS one) AS told
+WHERE told.one IS NOT NULL;
+
+-- name: resume
+-- one row: how many queues its own QueueResume lets go on
+WITH resumed AS (
+    UPDATE "{schema}"."{beside}" AS q
+    SET
+        paused_at = NULL,
+        updated_at = CASE WHEN q.paused_at IS NOT NULL THEN now() ELSE q.updated_at END
+    WHERE '{only}' IN ('', q.name)
+    RETURNING q.name
+)
+
+SELECT count(r.name) AS queues
+FROM resumed AS r
+CROSS JOIN (SELECT CAST(pg_notify(concat('{schema}', '.river_control'), {told_resume}) AS text) AS one) AS told
+WHERE told.one IS NOT NULL;

@@ -9,13 +9,15 @@
 -- beside: solid_queue_failed_executions
 -- roles: id=id pushed_at=created_at due_at=scheduled_at claimed_at=created_at claimed_by=job_id status=finished_at
 --   error=error payload=arguments done_at=finished_at
--- verbs: requeue release
+-- verbs: requeue release pause
 -- no purge: Solid Queue deletes jobs by its own SolidQueue::Queue#clear and discard
 -- no archive: Solid Queue deletes finished jobs itself: SolidQueue::Job.clear_finished_in_batches
 -- left claims: Solid Queue's supervisors fail them once their process had no heartbeat for process_alive_threshold (5
 --   minutes unless set)
 -- requeued: as Solid Queue's own FailedExecution#retry (its executions counted anew) and ClaimedExecution#release do
 --   it
+-- paused: as Solid Queue's own Queue#pause does it: its workers take no more of its jobs from their next look on; what
+--   runs goes on
 -- stays: it was neither failed nor claimed any more, or has a concurrency_key
 --
 -- Read from Solid Queue 1.5 (app/models/solid_queue/*.rb, the generator's db/queue_schema.rb): each job has one row in
@@ -183,3 +185,37 @@ readied AS (
 SELECT
     (SELECT count(*) FROM released) + (SELECT count(*) FROM retried) AS taken_out,
     (SELECT count(*) FROM readied) AS put_in;
+
+-- name: may_pause
+-- one row: why its queue cannot be paused, or resumed; null: it can
+SELECT
+    -- when part=one
+    CAST(NULL AS text) AS problem;
+    -- end
+    -- when part=all
+    'Solid Queue pauses one queue, not all at once: adopt that one with --queue' AS problem;
+    -- end
+
+-- name: paused
+-- since when it is paused; none: it is not, by whoever's pause
+SELECT p.created_at AS since FROM "{schema}".solid_queue_pauses AS p WHERE p.queue_name = '{only}';
+
+-- name: pause
+-- one row: how many queues are paused by its own Queue#pause
+WITH paused AS (
+    INSERT INTO "{schema}".solid_queue_pauses AS p (queue_name, created_at)
+    VALUES ('{only}', timezone('UTC', now()))
+    ON CONFLICT (queue_name) DO NOTHING
+    RETURNING p.queue_name
+)
+
+SELECT count(p.queue_name) AS queues FROM paused AS p;
+
+-- name: resume
+-- one row: how many queues its own Queue#resume lets go on
+WITH resumed AS (
+    DELETE FROM "{schema}".solid_queue_pauses AS p WHERE p.queue_name = '{only}'
+    RETURNING p.queue_name
+)
+
+SELECT count(r.queue_name) AS queues FROM resumed AS r;

@@ -12,6 +12,7 @@
 --   delivered, and has no other rule for it
 -- no requeue: Symfony Messenger keeps what failed under the queue name of its failure transport, and only its PHP can
 --   send it again: bin/console messenger:failed:retry
+-- no pause: Symfony Messenger has no pause: its workers are stopped (messenger:stop-workers)
 --
 -- Read from Symfony 7.0 (Messenger/Bridge/Doctrine/Transport/Connection.php): available_at is there: ready, else
 -- scheduled (what failed waits so for its next try); delivered_at says that a worker has it, and nothing tells which, for

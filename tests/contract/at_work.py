@@ -52,6 +52,24 @@ class Held:
             thread.join(60)
 
 
+@contextmanager
+def over_and_over(work: Callable[[], object]) -> Iterator[None]:
+    """Workers that begin, work on all that is due, and end, one after the other."""
+    over = threading.Event()
+
+    def loop() -> None:
+        while not over.is_set():
+            work()
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join(60)
+
+
 @dataclass(frozen=True)
 class ProcrastinateAtWork:
     """Its tables in one schema, and what its application would do."""

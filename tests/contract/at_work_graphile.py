@@ -26,7 +26,11 @@ await runOnce({
     schema: process.env.WORKER_SCHEMA,
     noHandleSignals: true,
     taskList: {
-        send: async (payload) => { if (payload.fails) throw new Error(`no host ${payload.n}`); },
+        send: async (payload, helpers) => {
+            if (payload.fails) throw new Error(`no host ${payload.n}`);
+            const ran = "INSERT INTO public.ran VALUES ($1)";
+            if (payload.told) await helpers.query(ran, [payload.n]);
+        },
         hang: async () => { console.log("TAKEN"); await new Promise((go) => setTimeout(go, 1e8)); },
     },
 });

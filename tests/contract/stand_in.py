@@ -129,8 +129,9 @@ CREATE TABLE solid_queue_failed_executions (
 SOLID_QUEUE_TAKES = """
 WITH taken AS (
     DELETE FROM solid_queue_ready_executions WHERE id = ANY(ARRAY(
-        SELECT id FROM solid_queue_ready_executions ORDER BY priority,
-            job_id LIMIT 5 FOR UPDATE SKIP LOCKED
+        SELECT id FROM solid_queue_ready_executions
+        WHERE queue_name NOT IN (SELECT queue_name FROM solid_queue_pauses)
+        ORDER BY priority, job_id LIMIT 5 FOR UPDATE SKIP LOCKED
     )) RETURNING job_id
 )
 INSERT INTO solid_queue_claimed_executions (job_id, process_id, created_at)

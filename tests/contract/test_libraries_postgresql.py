@@ -19,8 +19,8 @@ from console.monitor.figures import COUNTED, STATES
 from console.monitor.memory import Memory
 from console.monitor.sample import estimates, take_sample
 from tests.cli.calls import Answer, Console, call
-from tests.contract.at_work import PgQueuerAtWork, ProcrastinateAtWork
-from tests.servers import Server, connect, fresh_database
+from tests.contract.at_work import PgQueuerAtWork, ProcrastinateAtWork, over_and_over
+from tests.servers import Server, connect, fresh_database, wait_until
 
 STUCK_SECONDS = 300.0
 
@@ -187,6 +187,36 @@ def test_what_failed_is_retried_by_procrastinates_own_function(
     assert waiting in by_id
     procrastinate.work()
     assert figures(console, "mails")["errors"] == 4
+
+
+def test_what_failed_is_retried_once_each_under_their_workers(
+    console: Console, procrastinate: ProcrastinateAtWork, pgqueuer: PgQueuerAtWork
+) -> None:
+    """None twice, none lost: by their own events and log."""
+    tasks = procrastinate.defer("send", 30, fails=True)
+    procrastinate.work()
+    jobs = pgqueuer.enqueue("mail", 30)
+    pgqueuer.work(works=False)
+    run(console, """UPDATE "Their_Jobs".procrastinate_jobs SET args = args - 'fails'""")
+    console.done("adopt", "sends", "--preset", "procrastinate")
+    console.done("adopt", "mails", "--preset", "pgqueuer")
+    assert figures(console, "sends")["errors"] == figures(console, "mails")["errors"] == 30
+    with (
+        over_and_over(procrastinate.work),
+        over_and_over(procrastinate.work),
+        over_and_over(lambda: pgqueuer.work(works=True)),
+        over_and_over(lambda: pgqueuer.work(works=True)),
+    ):
+        console.done("requeue", "sends", "--yes")
+        console.done("requeue", "mails", "--yes")
+        wait_until(lambda: figures(console, "sends")["done"] == 30, "procrastinate's ran them")
+        wait_until(lambda: pgqueuer.size() == {}, "pgqueuer's ran them")
+    for task in tasks:
+        told = procrastinate.events(task)
+        assert (told.count("started"), told.count("succeeded")) == (2, 1)
+    for job in jobs:
+        told = pgqueuer.log(job)
+        assert (told.count("picked"), told.count("successful")) == (2, 1)
 
 
 def test_a_job_that_a_worker_left_is_released_and_no_other(
@@ -378,10 +408,12 @@ def _letters(words: str) -> str:
 def test_every_verb_is_there_or_has_its_reason(name: str) -> None:
     of = LIBRARIES[name]
     queue = Queue("s", "q", of, {"table": "t"}, dict(of.roles), kind=Kind.ADOPTED)
-    for verb in ("requeue", "release", "purge", "archive", "restore", "push", "pop", "smoke"):
+    for verb in ("requeue", "release", "purge", "archive", "restore", "pause", "resume"):
         why = unavailable(queue, verb)
         assert bool(why) != (verb in of.verbs)
         assert verb in of.verbs or _letters(name) in _letters(why)
+    for verb in ("push", "pop", "smoke"):
+        assert _letters(name) in _letters(unavailable(queue, verb))
     assert unavailable(queue, "maintain") == ""
     assert unavailable(queue, "forget") == ""
     if library(name, "mssql") is None:

@@ -50,6 +50,7 @@ def test_its_queues_are_found_and_told_as_they_are(console: Console) -> None:
     pgmq.run(console.url, "SELECT count(*) FROM pgmq.read('orders', 3600, 1)")
     first, second = console.done("discover", "--json").json["found"]
     assert (first["queues"], second["queues"]) == (["orders"], ["other"])
+    assert first["version"] is None  # it was not made as an extension
     console.done(*shlex.split(first["commands"][0])[1:])
     console.done("adopt", "theirs", "--preset", "pgmq", "--queue", "Other")
     assert figures(console, "orders") == {
