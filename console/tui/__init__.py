@@ -45,7 +45,7 @@ __all__ = [
 _LOG = logging.getLogger(__name__)
 _AT_ONCE = 12
 """Connections that are opened or sampled at the same time..."""
-_TURN_SECONDS = 1.0
+_TURN_SECONDS = 2.0
 """... where each of them takes no longer; one that does keeps nobody waiting."""
 
 

@@ -418,6 +418,7 @@ class Store:
         ]
         if unseen:
             label, why = unseen[0]
+            label = f"{plain(one.name)} {label}" if len(self._connections) > 1 else label
             more = f" (+{len(unseen) - 1} more)" if len(unseen) > 1 else ""
             return 1, f"not examined: {label}: {first_line(why)}{more}"
         if any(row.key not in one.examined for row in one.rows):

@@ -104,9 +104,9 @@ def test_every_verb_takes_the_common_options() -> None:
     common = {"--url", "--profile", "--schema", "--rights", "--json"}
     assert {name for name, found in options.items() if not common <= found} <= {"demo"}
     screens = {"--version", "--fleet", "--group", "--replay", "--at", "--no-record"}
-    assert {"--url", "--profile", "--rights"} | screens | {
-        "--log-level"
-    } == {option for parameter in cli.params for option in parameter.opts}
+    assert {"--url", "--profile", "--rights"} | screens | {"--log-level"} == {
+        option for parameter in cli.params for option in parameter.opts
+    }
 
 
 def test_yes_is_taken_by_verbs_that_ask_and_only_by_those() -> None:

@@ -133,6 +133,38 @@ async def test_nothing_is_done_to_whatever_stands_first() -> None:
         assert console.app.screen.connection == "shops/a"  # type: ignore[attr-defined]
 
 
+async def test_the_form_of_an_action_names_connection_and_queue() -> None:
+    async with grouped("shops/a", "shops/b") as console:
+        for feed in console.feeds:
+            feed.give(queue("mail", "claim", errors=2))
+        await console.pilot.pause()
+        await console.press("z", "G", "a")
+        assert "Actions on public.mail on shops/b" in console.picture
+        await console.press("escape")
+        key = console.table.queue_key
+        assert key == ("shops/b", "public", "mail")
+        console.app.open_action(key, "requeue")
+        await console.pilot.pause()
+        assert "requeue public.mail on shops/b" in console.picture
+
+
+async def test_of_very_many_connections_that_one_is_told_of_which_the_screen_is_about() -> None:
+    names = [f"shops/{number}" for number in range(12)]
+    async with grouped(*names) as console:
+        for feed in console.feeds:
+            feed.give(queue("mail"), production=feed.name == "shops/7")
+        console.feeds[3].fail()
+        await until(console.pilot, lambda: "PRODUCTION among them" in console.picture)
+        assert "shops/3  lost" in console.words("#connections")  # the worst
+        console.app.open_queue(("shops/7", "public", "mail"))
+        others = "+ 11 more connections, 1 of them do not answer"
+        await until(console.pilot, lambda: others in console.picture)
+        first, second, *_ = console.picture.splitlines()
+        assert "shops/7" in first
+        assert "PRODUCTION " in first
+        assert others in second
+
+
 @pytest.fixture(scope="module")
 def servers() -> Iterator[Sequence[EmbeddedServer]]:
     with CopiedServer.start(settings={"max_connections": "400"}) as one:

@@ -114,7 +114,9 @@ class VerbsDialog(Dialog[None]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="verbs") as panel:
-            panel.border_title = Text(f"Actions on {plain(self._key[1])}.{plain(self._key[2])}")
+            connection, schema, name = map(plain, self._key)
+            where = f" on {connection}" if len(self._app_context.feeds) > 1 else ""
+            panel.border_title = Text(f"Actions on {schema}.{name}{where}")
             panel.border_subtitle = "Enter opens the form   Escape closes"
             yield Words(id="acting")
             yield Choices(id="choices")

@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import ModalScreen, Screen
 
 from console.tui.context import FEW_CONNECTIONS, Context, Navigator
-from console.tui.text import Paragraph, tone
+from console.tui.text import Paragraph, plain, tone
 from console.tui.widgets.key_footer import KeyFooter
 from console.tui.widgets.summary import BackgroundLine, ConnectionLines
 
@@ -111,7 +111,7 @@ class LiveScreen(Screen[None]):
         many = len(views) > FEW_CONNECTIONS
         most = 2 if many else max(2, self.app.size.height // 8)
         lines = self.query_one(ConnectionLines)
-        lines.draw(views, self.context.corner, most, brief=many)
+        lines.draw(views, self.context.corner, most, plain(self.about) if many else None)
         self.draw_body(now, paused=self.paused_at is not None)
         runs = [one for one in self.context.running.all if one.number != self.followed]
         self.query_one(BackgroundLine).draw(runs, self._not_recorded, self._played)
@@ -125,6 +125,13 @@ class LiveScreen(Screen[None]):
     def _played(self) -> str:
         replay = self.context.replay
         return "" if replay is None else replay.line(self.context.zone, self.app.size.width - 2)
+
+    @property
+    def about(self) -> str:
+        """The connection that the screen is about: of many it is the one that is told of. Empty:
+        none."""
+        key = getattr(self, "key", None)
+        return key[0] if isinstance(key, tuple) else getattr(self, "connection", None) or ""
 
     def draw_body(self, now: float, *, paused: bool) -> None:
         """What is this screen's own; figures stay as they are while it is paused."""

@@ -235,6 +235,11 @@ class OverviewScreen(LiveScreen):
         return self.query_one(QueueTable).queue_key if finding is None else finding.queue_key
 
     @property
+    def about(self) -> str:
+        """No one of them: it tells of the worst."""
+        return ""
+
+    @property
     def connection(self) -> str | None:
         finding = self.finding
         if finding is not None:

@@ -66,21 +66,21 @@ class ConnectionLines(Words):
     """At most `most` lines; if there are more connections, the last line counts the others."""
 
     def draw(
-        self, views: Sequence[ConnectionView], right: str, most: int, *, brief: bool = False
+        self, views: Sequence[ConnectionView], right: str, most: int, first: str | None = None
     ) -> None:
-        """`right` is written at the end of the first line: the interval and the time. `brief`: of
-        each no more than a line, where findings tell the rest."""
+        """`right` is written at the end of the first line: the interval and the time. `first`: of
+        very many the one that matters here, if any; of each there is no more than a line."""
         if not views:
             self.say(Text())
             return
         width = max(20, self.app.size.width - 2)
-        worst_first = sorted(views, key=lambda view: -view.level)
+        worst_first = sorted(views, key=lambda view: (view.name != first, -view.level))
         shown = list(views) if len(views) <= most else worst_first[: most - 1]
         corner = Text("  " + right, tone(self, "quiet"))
         lines: list[Text] = []
         for view in shown:
             room = width - (0 if lines else cell_len(corner.plain))
-            lines += self._lines(view, room)[: 1 if brief else None]
+            lines += self._lines(view, room)[: None if first is None else 1]
         if len(views) > len(shown):
             lines.append(self._rest(worst_first[most - 1 :]))
         lines[0].truncate(width - cell_len(corner.plain), overflow="ellipsis", pad=True)
