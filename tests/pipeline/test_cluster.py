@@ -84,7 +84,7 @@ class Freezing:
         proxy.fate = self
 
     def __call__(self, data: bytes) -> Fate:
-        self.most = max(self.most, self._proxy.connections)
+        self.most = max(self.most, connections_to(self._proxy.port))
         self._left -= self._statement in data
         if self._left or self._reached:
             return Fate.PASSES
@@ -96,6 +96,14 @@ class Freezing:
         over = lambda: self._reached or job.poll() is not None  # noqa: E731
         wait_until(over, "the statement", _PATIENCE_SECONDS)
         assert self._reached, job.communicate()
+
+
+def connections_to(port: int) -> int:
+    """As those who opened them see it: what they have closed does not count."""
+    return sum(
+        one.status == psutil.CONN_ESTABLISHED and bool(one.raddr) and one.raddr.port == port
+        for one in psutil.net_connections("tcp")
+    )
 
 
 def archive(cluster: Cluster, url: str, client: Client, lake: Lake, **how: bool) -> Any:
