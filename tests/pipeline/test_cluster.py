@@ -101,7 +101,7 @@ class Freezing:
 def connections_to(port: int) -> int:
     """As those who opened them see it: what they have closed does not count."""
     return sum(
-        one.status == psutil.CONN_ESTABLISHED and bool(one.raddr) and one.raddr.port == port
+        one.status == psutil.CONN_ESTABLISHED and tuple(one.raddr)[1:] == (port,)
         for one in psutil.net_connections("tcp")
     )
 
