@@ -97,7 +97,7 @@ def test_an_object_is_there_whole_or_not_at_all(lake: Lake) -> None:
 
 def test_all_who_use_a_lake_first_at_once_call_it_the_same(lake: Lake) -> None:
     same = Lake(lake.place.replace("s3://", "s3a://"))
-    assert same._store.own_id() == lake._store.own_id() == lake.id() == same.id()
+    assert same._storage.own_id() == lake._storage.own_id() == lake.id() == same.id()
     assert Lake(lake.place + "-2").id() != lake.id()
 
 
