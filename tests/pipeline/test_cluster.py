@@ -62,8 +62,9 @@ def client(use: Use) -> Client:
 
 
 def url_by(proxy: Proxy, client: Client) -> str:
-    """The client's database by way of the proxy."""
+    """The client's database by way of the proxy, for those who wait while it is frozen."""
     url = make_url(client.url).set(host="127.0.0.1", port=proxy.port)
+    url = url.update_query_dict({"connect_timeout": "600"})
     return url.render_as_string(hide_password=False)
 
 
