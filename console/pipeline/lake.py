@@ -34,7 +34,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _DENIED = ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "EXPIRED_TOKEN")
 """In words: errors of an object store have no number."""
-_LOGIN = re.compile(r"://[^/]*@|(?<=[?&])(access|secret)_key=[^&]*&?")
+_LOGIN = re.compile(r"://[^/@]*:[^/]*@|(?<=[?&])(access|secret)_key=[^&]*&?")
 
 
 def default_place() -> str:
