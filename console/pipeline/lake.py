@@ -5,7 +5,7 @@
     _manifests/archive/connection=C/queue=Q/<plan>/...
 
 Only data files end in `.parquet`; readers leave out names that begin with `_` or `.`, and read what
-manifests name. A file is there whole or not at all; `stores` says how.
+manifests name. A file is there whole or not at all; `storage` says how.
 """
 
 import errno
@@ -21,7 +21,7 @@ from typing import Any, cast
 from urllib.parse import quote, unquote
 
 from console.errors import ConsoleError, RefusedError, UsageError
-from console.pipeline import stores
+from console.pipeline import storage
 
 MANIFESTS = "_manifests"
 DATA = ".parquet"
@@ -33,7 +33,7 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _DENIED = ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "EXPIRED_TOKEN")
 """In words: errors of an object store have no number."""
-_LOGIN = re.compile(r"://[^/]*@|(?<=[?&])(access|secret)_key=[^&]*&?")
+_LOGIN = re.compile(r"://[^/@]*:[^/]*@|(?<=[?&])(access|secret)_key=[^&]*&?")
 
 
 class DamagedError(ConsoleError):
@@ -92,7 +92,7 @@ class Lake:
                 "the cloud's own files, or to the machine's role.",
             )
         try:
-            self._store, self._root = stores.opened(text)
+            self._storage, self._root = storage.opened(text)
         except (ValueError, OSError, NotImplementedError) as error:
             raise UsageError(
                 f"The lake {text!r} is not a usable location.",
@@ -104,17 +104,17 @@ class Lake:
 
     @property
     def filesystem(self) -> Any:
-        return self._store.files
+        return self._storage.files
 
     @property
     def renames(self) -> bool:
         """Whether a file may take the place of another one; Spark knows such places too."""
-        return self._store.renames
+        return self._storage.renames
 
     def fresh(self, path: str) -> str:
         """Under which name to write what `path` is for: where there is no rename, one of its own,
         which a manifest then names."""
-        return self._store.fresh(path)
+        return self._storage.fresh(path)
 
     def path(self, path: str) -> str:
         """As the filesystem has it. DamagedError for what a manifest says of a place elsewhere."""
@@ -129,7 +129,7 @@ class Lake:
         """The lake's own id; made at the first use."""
         with suppress(FileNotFoundError):
             return self._known_id()
-        content = {"format": _FORMAT, "version": 1, "id": self._store.own_id()}
+        content = {"format": _FORMAT, "version": 1, "id": self._storage.own_id()}
         self.write_json(_ID, content, once=True)
         return self._known_id()
 
@@ -246,7 +246,7 @@ class Lake:
 
         with (
             self._translated("written", path),
-            self._store.writing(self.path(path), self.path(beside), checked, once=once) as file,
+            self._storage.writing(self.path(path), self.path(beside), checked, once=once) as file,
         ):
             yield file
 
@@ -259,7 +259,7 @@ class Lake:
         path = f"{MANIFESTS}/{work}.lock"
         with ExitStack() as held:
             with self._translated("written", path):
-                got = held.enter_context(self._store.alone(self.path(path)))
+                got = held.enter_context(self._storage.alone(self.path(path)))
             if not got:
                 raise RefusedError(
                     f"Another {work} is running in the lake {self.place}.",

@@ -361,12 +361,14 @@ def start(
 
 
 def _spread(spark: "SparkSession") -> None:
-    """A local master of spark-submit's gets as many parts as cores too, unless it says how many:
-    Spark's own 200 are many small ones."""
+    """Where nobody has said how many, a local master of spark-submit's gets as many parts as cores
+    too, and a cluster a few more than its own: Spark's 200 are many small ones."""
     context = spark.sparkContext
+    if context.getConf().contains(_PARTITIONS):
+        return
     local = (context.master or "").startswith("local")
-    if under_submit() and local and not context.getConf().contains(_PARTITIONS):
-        spark.conf.set(_PARTITIONS, str(context.defaultParallelism))
+    cores = context.defaultParallelism
+    spark.conf.set(_PARTITIONS, str(cores if local else max(_LEAST_PARTS, 2 * cores)))
 
 
 _SETTINGS = {
@@ -379,6 +381,7 @@ _SETTINGS = {
 }
 _QUICK_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """Half of what the JVM takes until its first tasks is to compile well what runs but once."""
+_LEAST_PARTS = 32
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",

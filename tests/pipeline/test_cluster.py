@@ -62,8 +62,9 @@ def client(use: Use) -> Client:
 
 
 def url_by(proxy: Proxy, client: Client) -> str:
-    """The client's database by way of the proxy."""
+    """The client's database by way of the proxy, for those who wait while it is frozen."""
     url = make_url(client.url).set(host="127.0.0.1", port=proxy.port)
+    url = url.update_query_dict({"connect_timeout": "600"})
     return url.render_as_string(hide_password=False)
 
 
@@ -84,7 +85,7 @@ class Freezing:
         proxy.fate = self
 
     def __call__(self, data: bytes) -> Fate:
-        self.most = max(self.most, self._proxy.connections)
+        self.most = max(self.most, connections_to(self._proxy.port))
         self._left -= self._statement in data
         if self._left or self._reached:
             return Fate.PASSES
@@ -96,6 +97,14 @@ class Freezing:
         over = lambda: self._reached or job.poll() is not None  # noqa: E731
         wait_until(over, "the statement", _PATIENCE_SECONDS)
         assert self._reached, job.communicate()
+
+
+def connections_to(port: int) -> int:
+    """As those who opened them see it: what they have closed does not count."""
+    return sum(
+        one.status == psutil.CONN_ESTABLISHED and tuple(one.raddr)[1:] == (port,)
+        for one in psutil.net_connections("tcp")
+    )
 
 
 def archive(cluster: Cluster, url: str, client: Client, lake: Lake, **how: bool) -> Any:

@@ -44,7 +44,7 @@ class Failing:
 
 def fail(lake: Lake, number: int, after: int = 0) -> None:
     """From now on no more than so many bytes can be written."""
-    lake._store.files = Failing(lake.filesystem, number, after)
+    lake._storage.files = Failing(lake.filesystem, number, after)
 
 
 def test_its_id_is_made_once(lake: Lake) -> None:

@@ -23,7 +23,7 @@ from console.monitor.recording.segments import SAMPLES, TimeRange
 from console.pipeline import frames
 from console.pipeline.archive.files import SCHEMA, pq
 from console.pipeline.archive.plan import archived
-from console.pipeline.lake import Lake
+from console.pipeline.lake import _LOGIN, Lake
 from console.pipeline.rollup import job as rollups
 from console.pipeline.session import Plain
 from tests.contract.client import Client
@@ -97,7 +97,7 @@ def test_an_object_is_there_whole_or_not_at_all(lake: Lake) -> None:
 
 def test_all_who_use_a_lake_first_at_once_call_it_the_same(lake: Lake) -> None:
     same = Lake(lake.place.replace("s3://", "s3a://"))
-    assert same._store.own_id() == lake._store.own_id() == lake.id() == same.id()
+    assert same._storage.own_id() == lake._storage.own_id() == lake.id() == same.id()
     assert Lake(lake.place + "-2").id() != lake.id()
 
 
@@ -106,6 +106,7 @@ def test_a_login_in_a_place_is_refused_and_not_shown() -> None:
         with pytest.raises(UsageError, match="with a login") as told:
             Lake(place)
         assert SECRET not in str(told.value)
+    assert not _LOGIN.search("abfss://container@account.dfs.core.windows.net/x"), "an address"
 
 
 def test_what_an_object_store_refuses_is_told_without_secrets(endpoint: str) -> None:

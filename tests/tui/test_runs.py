@@ -12,6 +12,7 @@ from console.engines import open_database
 from console.errors import ConsoleError, UsageError
 from console.pipeline import launch, runs
 from console.pipeline import session as sessions
+from console.pipeline.java import INSTALL
 from console.pipeline.launch import Job
 from console.pipeline.runs import Run, RunFile, RunList, RunOutcome
 from console.rights import Rights
@@ -333,7 +334,7 @@ async def test_without_the_extra_it_says_what_to_install(monkeypatch: pytest.Mon
     async with alone() as console:
         console.app.open_pipeline("rollup")
         await console.pilot.pause()
-        assert sessions.INSTALL in refusal(console)
+        assert INSTALL in refusal(console)
         assert at_stage(console, Stage.NOTHING)
 
 

@@ -20,7 +20,7 @@ Check = Callable[[str], None]
 """Told where a file lies; what it raises keeps the file from being there."""
 
 
-class Store(Protocol):
+class Storage(Protocol):
     """Paths are the filesystem's own, whole."""
 
     files: Any
@@ -147,8 +147,8 @@ class Objects:
         yield True
 
 
-def opened(place: str) -> tuple[Store, str]:
-    """The store of a folder or a URI, and the lake's root in it. ValueError, OSError."""
+def opened(place: str) -> tuple[Storage, str]:
+    """The storage of a folder or a URI, and the lake's root in it. ValueError, OSError."""
     from pyarrow import fs  # noqa: PLC0415  # verbs shall start at once
 
     # Hadoop's name of it, which Spark wants.
