@@ -13,6 +13,7 @@ from console.catalog import Queue
 from console.designs import DESIGNS
 from console.monitor import messages
 from console.monitor.filters import parse
+from console.monitor.message import Message
 from console.monitor.messages import read_page
 from console.monitor.sampler import Sampler
 from console.monitor.snapshot import QueueSnapshot
@@ -173,7 +174,9 @@ def test_pages_of_the_whole_ring_have_each_claim_of_each_subscriber_once(
     if state == "ready":
         returned(client)
 
-    seen, after, wanted = [], None, parse([f"state={state}"])
+    wanted = parse([f"state={state}"])
+    seen: list[Message] = []
+    after: str | None = None
     while after is not None or not seen:
         page = read_page(client.database, client.queue, wanted, limit=limit, after=after)
         seen += page.messages
