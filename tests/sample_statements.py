@@ -11,7 +11,7 @@ from console.designs import DESIGNS
 from console.engines import Product
 from console.monitor.filters import NOTHING, Filters, parse
 from console.monitor.scan_query import MessageSource, query
-from console.monitor.scans import By, Scan, ScanKey, ScanRequest, scan_by_id, scans_of
+from console.monitor.scans import By, Scan, ScanKey, ScanRequest, scans_by_id, scans_of
 
 BIND = re.compile(r"(?<![:\w\\]):(\w+)")
 _TIME = "2026-11-21T19:07:45.123456"
@@ -23,8 +23,8 @@ _PAYLOAD_FILTERS = ('payload.a[0]."b.c"=x', "payload.d=1")
 def asks(source: MessageSource) -> Iterator[ScanRequest]:
     """Every walk: from its beginning, from a key on and at one; forwards and back; with filters."""
     scans = scans_of(source.queue)
-    by_id = scan_by_id(source.queue)
-    for scan in dict.fromkeys((*scans, *([by_id] if by_id else []))):
+    by_id = scans_by_id(source.queue)
+    for scan in dict.fromkeys((*scans, *by_id)):
         key = ScanKey(scan.name, _TIME if scan.by is By.TIME else "", "1", scan.dated)
         for reverse in (False, True):
             for after, exactly in ((None, False), (key, False), (key, True)):

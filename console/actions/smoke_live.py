@@ -1,14 +1,17 @@
 """Push through the queue itself and pop it again, where it is drained and nobody can notice.
 
-Each message is pushed, popped and finished in one transaction that nobody else sees into. It is
-rolled back, so that nothing is left; a ring's is committed: its numbers are consumed either way.
+Of a ring with subscribers each of them pops it. Each message is pushed, popped and finished in one
+transaction that nobody else sees into. It is rolled back, so that nothing is left; a ring's is
+committed: its numbers are consumed either way.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from console import decisions
@@ -24,10 +27,10 @@ from console.actions.smoke import (
     latency_of,
     number_of,
     payload_of,
+    together,
 )
 from console.catalog import Queue
 from console.designs import Flow
-from console.designs.subscribers import refuse_subscribers
 from console.engines import Database
 from console.errors import RefusedError
 from console.monitor.sample import take_sample
@@ -41,7 +44,8 @@ ROUNDS = 20
 
 @dataclass
 class _Seen:
-    pushed: int = 0
+    """What went wrong: of one subscriber's pops, where there are some."""
+
     lost: int = 0
     damaged: int = 0
     unfinished: int = 0
@@ -55,37 +59,40 @@ def smoke_live(
     `tell` hears after each message how far it is. StoppedError where `control` stops it.
     """
     require_interface(queue)
-    refuse_subscribers("smoke", queue.options)
     with database.transaction("read the catalog", read_only=True) as connection:
         decisions.require_not_paused(connection, queue.schema, queue.name, "smoke test through it")
     _require_drained(database, queue)
-    seen = _Seen()
+    views = [(view, _Seen()) for view in queue.views]
     push_us: list[int] = []
     pop_us: list[int] = []
     took = NOT_YET, NOT_YET
     began = time.monotonic()
     for number in range(ROUNDS):
         if control is not None and control.stopped:
-            raise StoppedError(seen.pushed)
-        pushing, popping = _once(database, queue, number, seen)
+            raise StoppedError(number)
+        pushing, *popping = _once(database, queue, number, views)
         push_us.append(round(pushing * 1e6))
-        pop_us.append(round(popping * 1e6))
+        pop_us += [round(seconds * 1e6) for seconds in popping]
         took = latency_of(push_us), latency_of(pop_us)
-        popped, seconds = seen.pushed - seen.lost, time.monotonic() - began
-        tell(SmokeProgress(seen.pushed, popped, ROUNDS, seconds, *took))
-    return SmokeResult(
-        queue=queue.name,
-        design=queue.design.name,
-        order=queue.design.order_with(queue.options).value,
-        messages=seen.pushed,
-        lost=seen.lost,
-        doubled=0,
-        damaged=seen.damaged,
-        out_of_order=0,
-        unfinished=seen.unfinished,
-        push_ms=took[0],
-        pop_ms=took[1],
-    )
+        popped = number + 1 - max(seen.lost for _, seen in views)
+        tell(SmokeProgress(number + 1, popped, ROUNDS, time.monotonic() - began, *took))
+    found = [
+        SmokeResult(
+            queue=queue.name,
+            design=queue.design.name,
+            order=queue.design.order_with(queue.options).value,
+            messages=ROUNDS,
+            lost=seen.lost,
+            doubled=0,
+            damaged=seen.damaged,
+            out_of_order=0,
+            unfinished=seen.unfinished,
+            push_ms=took[0],
+            pop_ms=took[1],
+        )
+        for _, seen in views
+    ]
+    return together(found, [one.name for one in queue.subscribers])
 
 
 def _require_drained(database: Database, queue: Queue) -> None:
@@ -107,34 +114,41 @@ def _require_drained(database: Database, queue: Queue) -> None:
         )
 
 
-def _once(database: Database, queue: Queue, number: int, seen: _Seen) -> tuple[float, float]:
-    """Seconds of the push and of the pop."""
+def _once(
+    database: Database, queue: Queue, number: int, views: Sequence[tuple[Queue, _Seen]]
+) -> list[float]:
+    """Seconds of the push and of each pop."""
     ring = queue.design.flow is Flow.NUMBERS
     payload = payload_of(number, queue)
-    strange: list[PoppedMessage] = []
+    strange: list[tuple[Queue, list[PoppedMessage]]] = []
     base: int | None = None
-    started = pushed = popped = time.perf_counter()
+    moments = [time.perf_counter()]
     with database.transaction(f"smoke-test {queue.name!r}") as connection:
         with signals_held() if ring else nullcontext():
             id_ = push(connection, queue, payload)
-            pushed = time.perf_counter()
-            taken = pop_many(connection, queue, 1, "smoke")
-            popped = time.perf_counter()
-            seen.pushed += 1
-            if taken and taken[0].id != id_:
-                strange, base = taken, ring_base(connection, queue)
-        _judge(connection, queue, number, taken, seen)
+            moments.append(time.perf_counter())
+            came = []
+            for view, _ in views:
+                came.append(pop_many(connection, view, 1, "smoke"))
+                moments.append(time.perf_counter())
+                if came[-1] and came[-1][0].id != id_:
+                    strange.append((view, came[-1]))
+            if strange:
+                base = ring_base(connection, queue)
+        for (view, seen), taken in zip(views, came, strict=True):
+            _judge(connection, view, number, taken, seen)
         if (strange or not ring) and (own := connection.get_transaction()):
             own.rollback()
     if strange:
         if base is not None:
-            give_back(database, queue, strange, base)
+            for view, taken in strange:
+                give_back(database, view, taken, base)
         raise RefusedError(
             f"The queue {queue.name!r} is not drained any more: a message came meanwhile.",
             why="It was put back at once.",
             next_step="Test on a scratch queue, without --live.",
         )
-    return pushed - started, popped - pushed
+    return [after - before for before, after in pairwise(moments)]
 
 
 def _judge(

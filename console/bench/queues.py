@@ -22,7 +22,7 @@ from console.bench.candidate import PREFIX, Candidate, LeftRow, left, left_codes
 from console.bench.message import filler
 from console.catalog import FILLFACTOR, Queue, installed_queue
 from console.designs import Design, design, designs_on
-from console.designs.subscribers import refuse_subscribers
+from console.designs.subscribers import NO_SUBSCRIBERS
 from console.engines import Database, Product
 from console.errors import ConsoleError, UsageError
 
@@ -45,7 +45,11 @@ def candidate(
     of, given = design_and_options(words, product)
     name, options = of.name, {**(more_options or {}), **given}
     complete = of.complete_options(options, product.name)
-    refuse_subscribers("bench", complete)
+    if complete.get("subscribers", NO_SUBSCRIBERS) != NO_SUBSCRIBERS:
+        raise UsageError(
+            "A ring with subscribers is measured beside a ring for each of them.",
+            next_step="Give their number: bench --subscribers N",
+        )
     if complete["payload"] != "text":
         raise UsageError("The bench pushes text.", next_step="Leave payload=text.")
     return Candidate(

@@ -80,7 +80,9 @@ RING = Design(
         "message whose consumer dies after its pop is gone, unless in_hand=on. With content=apart "
         "a slot has numbers alone; one whose message was deleted is not popped. With "
         "subscribers=a,b each gets every message once: pop('a'), pop_many(n, 'a'); with in_hand=on "
-        "pop('a', consumer, bound), complete('a', id, attempts), fail('a', id, error, attempts)."
+        "pop('a', consumer, bound), pop_many(n, 'a', consumer, bound), complete('a', id, "
+        "attempts), fail('a', id, error, attempts). Each costs a narrow row a slot; one that stops "
+        "fills the ring, until skip lets what it owes go into the archive."
     ),
     engines=EVERYWHERE,
     options=(

@@ -1,10 +1,8 @@
 """Who subscribes to a queue: the value of the option `subscribers`, read and written."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-
-from console.errors import RefusedError
 
 
 @dataclass(frozen=True)
@@ -48,12 +46,3 @@ def as_option(subscribers: Iterable[Subscriber]) -> str:
         for place, one in enumerate(subscribers, start=1)
     ]
     return ",".join(words) or NO_SUBSCRIBERS
-
-
-def refuse_subscribers(verb: str, options: Mapping[str, str]) -> None:
-    """RefusedError where a ring has some, for what pops all messages as one consumer would."""
-    if options.get("subscribers", NO_SUBSCRIBERS) != NO_SUBSCRIBERS:
-        raise RefusedError(
-            f"{verb} is not available for a ring with subscribers.",
-            why="It would have to pop every message for each of them, and does not yet.",
-        )

@@ -35,7 +35,7 @@ from console.monitor.scans import (
     ScanKey,
     number_of,
     read_key,
-    scan_by_id,
+    scans_by_id,
     scans_for,
     scans_of,
 )
@@ -204,7 +204,7 @@ def follow(
     """
     found = message(database, queue, key, payload_bytes=payload_bytes, masks=masks)
     scan, place = _place(queue, key)
-    by_id = scan_by_id(queue)
+    by_id = next((one for one in scans_by_id(queue) if one.subscriber == scan.subscriber), None)
     if found is not None or by_id in {None, scan} or scan.by not in {By.ID, By.TIME}:
         return found
     there = ScanKey(by_id.name, id=place.id).text if by_id else key
@@ -215,8 +215,7 @@ def _place(queue: Queue, key: str) -> tuple[Scan, ScanKey]:
     """The scan that a key is a place in, and the key. A page that was asked for by an id has keys
     of the scan in which an id alone finds its message."""
     scans = scans_of(queue)
-    by_id = scan_by_id(queue)
-    scans = scans if by_id is None or by_id in scans else (*scans, by_id)
+    scans = (*scans, *(one for one in scans_by_id(queue) if one not in scans))
     at, place = read_key(key, scans)
     return scans[at], place
 

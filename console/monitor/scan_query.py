@@ -210,13 +210,13 @@ def query(source: MessageSource, ask: ScanRequest, last: str) -> TextClause:
 def scope_of(source: MessageSource, ask: ScanRequest) -> sql.Scope:
     """The conditions and names that the statements of one ask are rendered with."""
     queue, scan, filters = source.queue, ask.scan, ask.filters
-    scope = queue.scope(source.product)
+    scope = (queue.of(scan.subscriber) if scan.subscriber else queue).scope(source.product)
     roles = scan.roles(queue)
     body = ask.payload_length is not None
     beside = queue.design.table_suffix != "" and queue.kind is Kind.INSTALLED
     known = source.payload != ""
     conditions = {
-        "scan": scan.name,
+        "scan": scan.condition,
         "sorted": ask.sorted,
         "start": "beginning" if ask.after is None else "exactly" if ask.exactly else "after",
         "payload": source.payload or "text",
@@ -419,8 +419,10 @@ class Search:
                     return True
                 self.found.append(self._wanted.message(row, scan))
                 self._last = key_of(scan, row)
-                # The one with that id; of somebody else's table nobody knows that.
-                self.ended = self._wanted.filters.id is not None and self._installed
+                # The one with that id; of somebody else's table nobody knows that, and each of
+                # several subscribers may have it.
+                one = self._installed and not scan.subscriber
+                self.ended = self._wanted.filters.id is not None and one
         return False
 
     def _of_the_kind(self, row: MessageRow) -> bool:

@@ -55,7 +55,7 @@ class Scan:
     """One index (or table) from its one end to the other."""
 
     name: str
-    """As the conditions of the SQL call it; the state, where it has only one."""
+    """The state, where it has only one; of one subscriber's, with the name: `claimed:billing`."""
     by: By
     state: str = ""
     """Of its messages; empty: theirs differ."""
@@ -64,10 +64,17 @@ class Scan:
     """False: those of the state that lack the time by which the others are in order."""
     in_hand: bool = False
     """What was popped from a ring and is not finished."""
+    subscriber: str = ""
+    """Whose that is, where a ring is looked at as a whole: several may hold one id."""
     by_age: bool = False
     """Whether it is in the order of the time since which its messages are in their state."""
     statement: str = "messages"
     """In the design's file."""
+
+    @property
+    def condition(self) -> str:
+        """As the conditions of the SQL call it."""
+        return self.name.partition(":")[0]
 
     @property
     def chunks(self) -> bool:
@@ -180,14 +187,14 @@ def scans_of(queue: Queue) -> tuple[Scan, ...]:
     return (Scan("ready", By.ID, "ready", newest_first=design.order is Order.LIFO),)
 
 
-def scan_by_id(queue: Queue) -> Scan | None:
-    """The scan in which an id alone finds its message; None where no index has it."""
+def scans_by_id(queue: Queue) -> tuple[Scan, ...]:
+    """The scans in which an id alone finds its message; none where no index has it."""
     if queue.options.get("in_hand") == "on":
-        return _in_hand("any", By.ID)
+        return _in_hand(queue, "any", By.ID)
     if queue.design.keeps_row:
-        return Scan("any", By.ID)
+        return (Scan("any", By.ID),)
     (first, *others) = scans_of(queue)
-    return first if first.by is By.ID and not others else None
+    return (first,) if first.by is By.ID and not others else ()
 
 
 def _of_a_ring(queue: Queue) -> tuple[Scan, ...]:
@@ -199,15 +206,16 @@ def _of_a_ring(queue: Queue) -> tuple[Scan, ...]:
     if queue.options.get("in_hand") != "on":
         return slots
     return (
-        _in_hand("in_hand", By.ID, "ready"),
+        *_in_hand(queue, "in_hand", By.ID, "ready"),
         *slots,
-        _in_hand("claimed", By.TIME, "claimed"),
-        _in_hand("error", By.TIME, "error"),
+        *_in_hand(queue, "claimed", By.TIME, "claimed"),
+        *_in_hand(queue, "error", By.TIME, "error"),
     )
 
 
-def _in_hand(name: str, by: By, state: str = "") -> Scan:
-    return Scan(
+def _in_hand(queue: Queue, name: str, by: By, state: str = "") -> tuple[Scan, ...]:
+    """One; of a ring as a whole one for each of its subscribers, for an id is a key of each."""
+    scan = Scan(
         name,
         by,
         state,
@@ -216,6 +224,9 @@ def _in_hand(name: str, by: By, state: str = "") -> Scan:
         by_age=by is By.TIME,
         statement="in_hand_messages",
     )
+    each = () if queue.subscriber else queue.subscribers
+    named = (replace(scan, name=f"{name}:{one.name}", subscriber=one.name) for one in each)
+    return tuple(named) or (scan,)
 
 
 def _told(queue: Queue) -> list[str]:
@@ -241,9 +252,9 @@ def _of_a_state(queue: Queue, state: str) -> list[Scan]:
 def scans_for(queue: Queue, filters: Filters) -> tuple[Scan, ...]:
     """The scans in which messages can match."""
     scans = scans_of(queue)
-    if filters.id is not None and (by_id := scan_by_id(queue)) is not None:
+    if filters.id is not None and (by_id := scans_by_id(queue)):
         # It finds nothing in another table; who is in a slot of a ring has an id no index knows.
-        scans = (by_id, *(scan for scan in scans if scan.statement != by_id.statement))
+        scans = (*by_id, *(scan for scan in scans if scan.statement != by_id[0].statement))
     if filters.state is not None:
         return tuple(scan for scan in scans if scan.state in {"", filters.state})
     if filters.errors or filters.error_group:

@@ -27,7 +27,7 @@ _MOST_SECONDS = 10.0
 
 
 def _order(trial: Trial) -> str:
-    seen = smoke_scratch(trial.database, trial.queue, trial.queue.design.name, Control())
+    seen = smoke_scratch(trial.database, trial.whole, trial.queue.design.name, Control())
     figures = (
         f"{seen.messages} messages, 3 producers, 3 consumers: lost {seen.lost}, doubled "
         f"{seen.doubled}, damaged {seen.damaged}, out of order ({seen.order}) {seen.out_of_order}"
@@ -132,6 +132,7 @@ def isolated(level: str) -> Callable[[Trial], str]:
         came = trial.numbers([*popped, *trial.drain()])
         # Two consumers write their answers down in any order: which came is what matters.
         trial.require_these(sorted(came, reverse=_newest_first(trial)), pushed + sent)
+        trial.others_get(pushed + sent)
         again = sum(one.again for one in consumers)
         told = f"; refused: {' '.join(refused.split())}" if refused else ""
         return (

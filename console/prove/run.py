@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from functools import partial
 
 from console import catalog
 from console.actions.install import lacking, remove, scratch_queue
@@ -19,9 +21,8 @@ from console.bench.candidate import (
 from console.bench.queues import design_and_options
 from console.bench.server import session_named
 from console.catalog import Queue, installed_queue
-from console.designs import Design, designs_on
+from console.designs import DESIGNS, Design, designs_on
 from console.designs.model import ARCHIVE_AT_POP, NOTIFY, PAYLOAD
-from console.designs.subscribers import refuse_subscribers
 from console.engines import Database, Product
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError, interrupt_behind
 from console.prove import calls, questions, repairs, rights
@@ -77,7 +78,6 @@ class Proof:
         """What the design is called in the report, and its queue."""
         product = self._database.product
         options = of.complete_options(given, product.name)
-        refuse_subscribers("prove", options)
         if "size" in options and "size" not in given:
             options["size"] = str(LARGEST_RING)
         name = f"{PROOF_PREFIX}{self._token}_{of.name}"
@@ -163,22 +163,36 @@ def _let_interrupts_through(error: Exception) -> None:
 
 
 def claims_of(database: Database, queue: Queue) -> list[Claim]:
-    """All about such a queue, while it is installed."""
-    return [
+    """All about such a queue, while it is installed; each of all its subscribers."""
+    found = [
         *calls.claims(database),
         *repairs.CLAIMS,
         *rights.CLAIMS,
         *questions.claims(database.product, queue),
     ]
+    return [replace(one, prove=partial(Trial.by_each, prove=one.prove)) for one in found]
 
 
 def _chosen(words: str, product: Product) -> Sequence[tuple[Design, dict[str, str]]]:
     """The designs that are named; all: each, and with each choice that only such a queue has."""
     if words != ALL:
-        return [design_and_options(one, product) for one in words.split(",")]
+        return [design_and_options(one, product) for one in _separated(words)]
     found: list[tuple[Design, dict[str, str]]] = []
     for of in designs_on(product.name).values():
         own = [one for one in of.options_on(product.name) if one not in _OF_EVERY_DESIGN]
         others = [{o.name: value} for o in own for value in o.choices if value != o.default]
+        if any(one.name == "subscribers" for one in own):
+            others.append({"subscribers": "a,b"})
         found += [(of, given) for given in ({}, *others)]
+    return found
+
+
+def _separated(words: str) -> list[str]:
+    """`ring:subscribers=a,b,fifo` is two: what is no design goes on with the list before it."""
+    found: list[str] = []
+    for one in words.split(","):
+        if found and "subscribers=" in found[-1] and one.partition(":")[0] not in DESIGNS:
+            found[-1] += f",{one}"
+        else:
+            found.append(one)
     return found

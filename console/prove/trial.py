@@ -43,12 +43,27 @@ def require(holds: object, otherwise: str) -> None:
 
 
 class Trial:
-    """One scratch queue. Its messages are numbered from 0 by the order of their pushes."""
+    """One scratch queue. Its messages are numbered from 0 by the order of their pushes.
+
+    Of a ring with subscribers one of them, `queue`, is who pops; the others are to get the same.
+    """
 
     def __init__(self, database: Database, queue: Queue) -> None:
         self.database = database
-        self.queue = queue
+        self.whole = queue
+        self.queue = queue.views[0]
         self._next = 0
+
+    def by_each(self, prove: "Callable[[Trial], str]") -> str:
+        """Put to the test with each subscriber in turn as who pops; what was seen."""
+        told = {}
+        for view in self.whole.views:
+            self.queue = view
+            try:
+                told[view.subscriber] = prove(self)
+            except DisprovedError as seen:
+                raise DisprovedError(f"{view.subscriber}: {seen}".removeprefix(": ")) from seen
+        return "; ".join(f"{name}: {seen}".removeprefix(": ") for name, seen in told.items())
 
     @property
     def draws_numbers(self) -> bool:
@@ -79,12 +94,12 @@ class Trial:
         (payload,) = self.payloads(1)
         return push(connection, self.queue, payload)
 
-    def pop(self, n: int) -> list[PoppedMessage]:
-        """At most so many, in one transaction."""
+    def pop(self, n: int, by: Queue | None = None) -> list[PoppedMessage]:
+        """At most so many, in one transaction. `by`: another subscriber's view."""
 
         def once() -> list[PoppedMessage]:
             with self.database.transaction("pop") as connection:
-                return pop_many(connection, self.queue, n, "prove")
+                return pop_many(connection, by or self.queue, n, "prove")
 
         return retry_transient(once)
 
@@ -94,19 +109,19 @@ class Trial:
         require(-1 not in found, f"{numbered(found.count(-1), 'message')} came damaged")
         return found
 
-    def finish(self, messages: Sequence[PoppedMessage]) -> None:
+    def finish(self, messages: Sequence[PoppedMessage], by: Queue | None = None) -> None:
         """Complete them where the design keeps what was popped."""
         if not self.queue.finishes:
             return
         with self.database.transaction("complete") as connection:
-            acted = [complete(connection, self.queue, message) for message in messages]
+            acted = [complete(connection, by or self.queue, message) for message in messages]
         require(all(acted), f"{numbered(acted.count(False), 'claim')} could not be completed")
 
-    def drain(self) -> list[PoppedMessage]:
+    def drain(self, by: Queue | None = None) -> list[PoppedMessage]:
         """Pop and finish until nothing comes any more."""
         came: list[PoppedMessage] = []
-        while popped := self.pop(_POPS_OF):
-            self.finish(popped)
+        while popped := self.pop(_POPS_OF, by):
+            self.finish(popped, by)
             came += popped
             # A queue that gives what it has given already would give it for ever.
             require(len(came) <= 2 * self._next, f"{len(came)} came, of {self._next} ever pushed")
@@ -116,7 +131,17 @@ class Trial:
         """All that is there, which has to be these, each once, in the design's order."""
         came = self.drain()
         self.require_these(self.numbers(came), expected)
+        self.others_get(expected)
         return came
+
+    def others_get(self, expected: Sequence[int]) -> None:
+        """Whatever became of this subscriber's pops, each other one gets these, each once."""
+        for view in self.whole.views:
+            if view.subscriber != self.queue.subscriber:
+                try:
+                    self.require_these(self.numbers(self.drain(view)), expected)
+                except DisprovedError as seen:
+                    raise DisprovedError(f"beside it {view.subscriber}: {seen}") from seen
 
     def require_these(self, came: Sequence[int], expected: Sequence[int]) -> None:
         """DisprovedError where they are others, or came in another order than is promised."""
@@ -144,7 +169,7 @@ class Trial:
         """What the doctor says. That nobody consumes the queue is nothing to it, here."""
         (found,) = examine(
             self.database,
-            [self.queue],
+            [self.whole],
             thresholds_of=lambda _: thresholds,
             consumption=Consumption(3600.0, waits=False),
         )

@@ -20,14 +20,15 @@ WIDTHS = (16, 300, 1000, 1300, 2600, 7000)
 """Some fill a page to a nicety, some leave much of it: 2,600 is two slots and a half."""
 
 
-def updates(client: Client) -> tuple[int, int]:
+def updates(client: Client, suffix: str = "") -> tuple[int, int]:
     """(updates, HOT ones among them) of the ring's table, by the server's counters."""
     counters = SQL(
         "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables"
         " WHERE schemaname = %s AND relname = %s"
     )
     with connect(client.url) as connection:
-        row = connection.execute(counters, [client.queue.schema, client.queue.name]).fetchone()
+        table = client.queue.name + suffix
+        row = connection.execute(counters, [client.queue.schema, table]).fetchone()
     assert row is not None
     return row
 

@@ -11,6 +11,10 @@ from console.actions import pop, push, smoke
 from console.actions.pop import PoppedMessage
 from console.catalog import Queue
 from console.designs import DESIGNS
+from console.monitor import messages
+from console.monitor.filters import parse
+from console.monitor.message import Message
+from console.monitor.messages import read_page
 from console.monitor.sampler import Sampler
 from console.monitor.snapshot import QueueSnapshot
 from tests.contract.client import Client
@@ -154,3 +158,47 @@ def test_rates_are_each_ones_own(use: Use) -> None:
     assert billing.full_in_seconds is None
     assert search.full_in_seconds is not None
     assert (seen.popped, seen.pushed) == (0, 10)
+
+
+@pytest.mark.parametrize("limit", [1, 2])
+@pytest.mark.parametrize("state", ["claimed", "error", "ready"])
+def test_pages_of_the_whole_ring_have_each_claim_of_each_subscriber_once(
+    use: Use, state: str, limit: int
+) -> None:
+    client = made(use, in_hand="on")
+    client.push_many(client.payloads(0, 1, 2))
+    for name in ("billing", "search"):
+        for message in popped(client, name):
+            if state == "error":
+                failed(client, name, message)
+    if state == "ready":
+        returned(client)
+
+    wanted = parse([f"state={state}"])
+    seen: list[Message] = []
+    after: str | None = None
+    while after is not None or not seen:
+        page = read_page(client.database, client.queue, wanted, limit=limit, after=after)
+        seen += page.messages
+        after = page.next.text if page.next else None
+
+    assert [one.id for one in seen] == [one.id for one in seen[:3]] * 2
+    assert len({one.key for one in seen}) == 6
+    for one in seen:
+        found = messages.message(client.database, client.queue, one.key)
+        assert found is not None
+        assert replace(found, age_seconds=one.age_seconds) == one
+    of_one = read_page(client.database, client.queue, parse([f"id={seen[0].id}"]))
+    assert [one.state for one in of_one.messages] == [state] * 2
+
+
+def failed(client: Client, subscriber: str, message: PoppedMessage) -> None:
+    with client.database.transaction("fail") as connection:
+        assert pop.fail(connection, client.queue.of(subscriber), message, "no disk")
+
+
+def returned(client: Client) -> None:
+    """All claims are ready again, as release leaves them."""
+    with client.database.transaction("release") as connection:
+        table = f'"{client.queue.name}_in_hand"'
+        connection.execute(text(f"UPDATE {table} SET claimed_at = NULL, claimed_by = NULL"))

@@ -5,6 +5,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -149,6 +150,22 @@ def test_all_of_it_goes_once(filled: Client, lake: Lake) -> None:
     ended = [lake.read_json(path) for path in kept if path.endswith("done.json")]
     assert sorted(one["deleted"] for one in ended) == [5, 30], "runs of one moment are in no order"
     assert all(one["deleted"] == one["rows"]["delete"] for one in ended)
+
+
+@pytest.mark.parametrize("content", ["slot", "apart"])
+def test_of_a_ring_with_subscribers_each_message_goes_once(
+    use: Use, lake: Lake, content: str
+) -> None:
+    client = use("ring", archive_at_pop="on", subscribers="a,b,c", content=content)
+    sent = subscribers_popped(client, 30)
+    (done,) = run(client, lake, range_rows=10)
+    assert (done.exported, done.deleted, done.withdrawn) == (30, 30, 0)
+    assert payloads(lake) == Counter(sent)
+
+
+def subscribers_popped(client: Client, count: int) -> list[str]:
+    """So many messages that were pushed, and popped by each subscriber of the ring."""
+    return popped(replace(client, queue=client.queue.views[0]), count)
 
 
 def test_an_offer_changes_nothing(filled: Client, lake: Lake) -> None:

@@ -17,7 +17,7 @@ from console.pipeline.session import Item, OnSpark, Plain
 from tests.cli.calls import call
 from tests.pipeline import weekly
 from tests.pipeline.conftest import Use
-from tests.pipeline.test_archive import AT_ONCE, _verify, archived, lie, popped
+from tests.pipeline.test_archive import AT_ONCE, _verify, archived, lie, popped, subscribers_popped
 from tests.pipeline.test_forecast_lake import put, read
 from tests.pipeline.test_rollups import late_segments
 from tests.pipeline.verify_on_spark import (  # noqa: F401  # one JVM: see above
@@ -115,6 +115,26 @@ def test_archive_by_the_command_line(
     assert set(result["rows_per_second"]) == set(job.PHASES)
     assert archived(client) == []
     assert len(lie(Lake(place))) == 30
+
+
+def test_the_archive_of_a_ring_with_subscribers_is_a_log_of_pops(
+    spark: "SparkSession", use: Use, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def running(*_: object) -> Any:
+        yield spark
+
+    monkeypatch.setattr(sessions, "session", running)
+    client = use("ring", archive_at_pop="on", subscribers="a,b,c", size="8")
+    for _ in range(4):  # by the pushes that use a slot again, and by pops that find nothing
+        subscribers_popped(client, 6)
+    offered = job.offer(client.database, client.queue, lake, AT_ONCE)
+    job.archive(client.database, offered, lake, OnSpark(spark))
+    words = (client.queue.name, "--lake", str(lake.place), "--url", client.url)
+    done = call("pipeline", "verify", *words, "--json")
+    assert done.status == 0, (done.out, done.err)
+    result = done.json["result"]
+    assert [result[name] for name in ("pops", "doubled", "overtaken")] == [24, 0, 0]
 
 
 def test_what_is_not_as_written_stops_on_spark_too(
