@@ -526,35 +526,53 @@ def _fill(found: Statement, dialect: Dialect, scope: Scope, *, for_text: bool) -
     values = {**scope.values, **scope.roles}
     template = found.template.replace(_BODY_QUOTE, _body_quote(values))
 
-    tokens, identifiers = _lexer(_plain(dialect).identifier_preparer.initial_quote)
+    opening = _plain(dialect).identifier_preparer.initial_quote
 
     def fill(quoted: str) -> str:
         return _PLACEHOLDER.sub(lambda match: values[match[1]], quoted)
 
-    def identifier(match: re.Match[str]) -> str:
-        token = match[0]
+    def identifier(token: str) -> str:
         if not _PLACEHOLDER.search(token):
             return token
         close = token[-1]
         return quote_identifier(dialect, fill(token[1:-1].replace(close * 2, close)))
 
     def literal(token: str) -> str:
-        if not _PLACEHOLDER.search(token):
-            return token
         inner = token[token.index("'") + 1 : -1].replace("''", "'")
-        pieces = identifiers.split(inner)
-        names = [identifier(match) for match in identifiers.finditer(inner)]
-        filled = [fill(piece) for piece in pieces]
+        _, identifiers = _lexer(opening)
+        filled = [fill(piece) for piece in identifiers.split(inner)]
+        names = [identifier(name) for name in identifiers.findall(inner)]
         whole = filled[0] + "".join(n + p for n, p in zip(names, filled[1:], strict=True))
         return quote_literal(dialect, whole)
 
-    def replace(match: re.Match[str]) -> str:
-        if match["comment"] is not None:
-            return match[0] if not for_text or UNTRUSTED.match(match[0]) else ""
-        replaced = identifier(match) if match["identifier"] is not None else literal(match[0])
-        return replaced.replace(":", "\\:") if for_text else replaced
+    def put_in(token: str) -> str:
+        whole = identifier(token) if token[0] == opening else literal(token)
+        return whole.replace(":", "\\:") if for_text else whole
 
-    return tokens.sub(replace, template)
+    pieces = list(_pieces(template, opening, for_text=for_text))
+    put = {token: put_in(token) for token in set(pieces[1::2])}
+    pieces[1::2] = [put[token] for token in pieces[1::2]]
+    return "".join(pieces)
+
+
+@lru_cache(maxsize=_MOST_CHOSEN)
+def _pieces(template: str, opening_quote: str, *, for_text: bool) -> Sequence[str]:
+    """The template in pieces: each second one is quoted and has a placeholder, the others stand as
+    they are. Read once for all queues, as the choice of its lines is."""
+    tokens, _ = _lexer(opening_quote)
+    pieces, begin = [""], 0
+    for match in tokens.finditer(template):
+        token = match[0]
+        pieces[-1] += template[begin : match.start()]
+        begin = match.end()
+        if match["comment"] is not None:
+            pieces[-1] += token if not for_text or UNTRUSTED.match(token) else ""
+        elif _PLACEHOLDER.search(token):
+            pieces += [token, ""]
+        else:
+            pieces[-1] += token.replace(":", "\\:") if for_text else token
+    pieces[-1] += template[begin:]
+    return tuple(pieces)
 
 
 def _choose(found: Statement, scope: Scope) -> str:

@@ -62,6 +62,14 @@ class Connection(psycopg.Connection[Any]):
 class Dialect(PGDialect_psycopg):
     driver = "dbq"
     supports_statement_cache = True
+    default_isolation_level = "READ COMMITTED"
+
+    def initialize(self, connection: Any) -> None:
+        """The server has told the driver at its login what SQLAlchemy would ask it, by four
+        statements at the start of each console, about types and DDL that are not used here too."""
+        info = connection.connection.driver_connection.info
+        self.server_version_info = (info.server_version // 10_000,)
+        self._backslash_escapes = info.parameter_status("standard_conforming_strings") == "off"
 
     def do_ping(self, dbapi_connection: Any) -> bool:
         """Whether the connection is there; asked before each use, so a silent one is left soon."""

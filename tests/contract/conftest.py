@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from console import catalog
-from console.actions.install import install, lacking, uninstall
+from console import catalog, sql
+from console.actions.install import install, lacking
 from console.designs import Design
 from console.engines import PRODUCTS, Database, open_database
 from tests.contract.client import Client
@@ -117,11 +117,14 @@ def use_of(database: Database) -> Iterator[Use]:
 
     yield installed
     # Thousands of files of queues that nobody needs would make the server's checkpoints slow.
-    with database.transaction("look") as connection:
+    # What else `uninstall` does (asks, counts, keeps an audit) is for queues that somebody has.
+    with database.transaction("clean up") as connection:
         known = {queue.label for queue in catalog.queues(connection)}
-    for client in used:
-        if client.queue.label in known:
-            uninstall(database, client.queue, keep_archive=False, with_messages=True)
+        for queue in (client.queue for client in used if client.queue.label in known):
+            waiting = ["common.drop_waiting"] if queue.options.get("notify") == "on" else []
+            archive = ["common.drop_archive", "catalog.erase"]
+            for script in (f"{queue.design.name}.drop", *waiting, *archive):
+                sql.run(connection, script, queue.scope(connection))
 
 
 @pytest.fixture

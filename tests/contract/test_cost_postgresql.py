@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from typing import Any
 
 import psycopg
 import pytest
@@ -176,6 +177,26 @@ def statements() -> Iterator[list[str]]:
     event.listen(Engine, "after_cursor_execute", ran)
     yield sent
     event.remove(Engine, "after_cursor_execute", ran)
+
+
+def test_a_new_connection_asks_nothing_of_its_own(
+    postgresql: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What SQLAlchemy wants to know of a server, libpq was told at the login."""
+    sent: list[object] = []
+    execute = psycopg.Cursor.execute
+
+    def recording(cursor: psycopg.Cursor, query: Any, *rest: Any, **more: Any) -> object:
+        sent.append(query)
+        return execute(cursor, query, *rest, **more)
+
+    monkeypatch.setattr(psycopg.Cursor, "execute", recording)
+    url = postgresql.url.render_as_string(hide_password=False)
+    with closing(open_database(url)) as database, database.transaction("look") as connection:
+        assert connection.exec_driver_sql("SELECT 1").scalar() == 1
+        assert connection.get_isolation_level() == "READ COMMITTED"
+    assert sent[0] == "SELECT 1"
+    assert len(sent) == 2  # the other: which level it is
 
 
 def many(database: Database, count: int) -> list[Queue]:

@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -104,7 +105,7 @@ def _copy(wheel: Path, folder: Path) -> Path:
     """A copy with the same layout, for the libraries are found relative to the programs."""
     for leftover in folder.glob(f"{_UNFINISHED}*"):
         shutil.rmtree(leftover, ignore_errors=True)
-    digest = _digest(wheel)
+    digest = _digest_of_installed(wheel)
     copy = folder / f"postgresql-{_version()}-{digest[:16]}"
     if copy.exists():
         _require_ours(copy)
@@ -138,6 +139,12 @@ def _files(root: Path) -> list[Path]:
         found.update(start.rglob("*") if start.is_dir() else [start])
     relative = (path.relative_to(root) for path in found if path.is_file() and path.suffix != ".a")
     return sorted(path for path in relative if _NOT_NEEDED.isdisjoint(path.parts))
+
+
+@cache
+def _digest_of_installed(wheel: Path) -> str:
+    """Once a process: nothing takes files out of what is installed while it is in use."""
+    return _digest(wheel)
 
 
 def _digest(root: Path) -> str:
