@@ -249,6 +249,13 @@ class _State:
 
 
 def _poison(examination: Examination) -> Iterator[Finding]:
+    for view in examination.queue.views:
+        with examination.seen_as(view):
+            found = list(_poison_of(examination))
+        yield from (one.of_subscriber(view.subscriber) for one in found)
+
+
+def _poison_of(examination: Examination) -> Iterator[Finding]:
     queue = examination.queue
     if "attempts" not in queue.roles and queue.design.flow is not Flow.NUMBERS:
         examination.unseen.append(f"{_TOO_OFTEN}: no column counts the attempts")

@@ -889,6 +889,18 @@ IF CAST(N'{size}' AS bigint) <= 100000
     SELECT @last_pop = MAX(r.time) FROM [{schema}].[{queue}] AS r WITH (NOLOCK) WHERE r.reference_count = 0;
     -- end
 
+-- define: number_that_counts
+-- of a slot r that contradicts itself, and the configuration c; null: a new one
+-- when subscribed=no
+COALESCE(r.message_id, r.first_id)
+-- end
+-- when subscribed=yes
+CASE
+    WHEN r.message_id % c.size = r.slot AND r.message_id >= c.base THEN r.message_id
+    WHEN r.first_id % c.size = r.slot AND r.first_id >= c.base THEN r.first_id
+END
+-- end
+
 -- define: next_pop
 -- when of=one
 SELECT @next = CAST(s.current_value AS nvarchar(450)) FROM sys.sequences AS s
@@ -3767,6 +3779,14 @@ SELECT
     @highest = COALESCE(MAX(CASE WHEN r.first_id > r.message_id OR r.message_id IS NULL THEN r.first_id ELSE r.message_id END), 0)
 FROM {unlocked_ring_r};
 
+-- when subscribed=yes
+-- A number that is wrong may be one that all seem to have popped: it is counted where it lies.
+SELECT
+    @misplaced = COUNT_BIG(CASE WHEN r.message_id % @size <> r.slot THEN 1 END),
+    @below_base = COUNT_BIG(CASE WHEN r.message_id < @base THEN 1 END)
+FROM [{schema}].[{queue}] AS r WITH (NOLOCK);
+
+-- end
 SELECT
     @parked = COUNT_BIG(CASE WHEN p.void = 0 THEN 1 END),
     @voids = COUNT_BIG(CASE WHEN p.void = 1 THEN 1 END),
@@ -4546,6 +4566,8 @@ SELECT @drawn + 1 AS next_push;
 -- name: straighten
 -- one row: how many slots contradicted themselves, how many of them are messages now, and how many are free
 -- A payload is a message, whatever stands beside it; without one there is nothing to be popped.
+-- With subscribers the number says who has popped it. Where neither it nor first_id is one of this slot since the last
+-- relay it gets a new one, and every subscriber gets it, again perhaps.
 SET NOCOUNT ON;
 DECLARE @numberless bigint, @range sql_variant, @first bigint = 0, @selected bigint;
 -- place: the how-manieth of those that have a payload and no number.
@@ -4553,39 +4575,47 @@ DECLARE @broken TABLE (slot bigint NOT NULL PRIMARY KEY, kept bit NOT NULL, numb
 DECLARE @mended TABLE (kept tinyint NOT NULL);
 
 INSERT INTO @broken (slot, kept, number, place)
--- when content=apart
 SELECT
-    m.slot,
-    CASE WHEN {has_content} THEN 1 ELSE 0 END,
-    m.number,
-    1
+    k.slot,
+    k.kept,
+    k.number,
+    ROW_NUMBER() OVER (PARTITION BY CASE WHEN k.kept = 1 AND k.number IS NULL THEN 1 ELSE 0 END ORDER BY k.slot)
 FROM (
+    -- when content=apart
+    SELECT
+        m.slot,
+        CASE WHEN {has_content} THEN 1 ELSE 0 END AS kept,
+        m.number
+    FROM (
+        SELECT
+            r.slot,
+            {number_that_counts} AS number,
+            COALESCE(r.first_id, r.message_id) AS first_id
+        FROM [{schema}].[{queue}] AS r CROSS JOIN [{schema}].[{queue}_config] AS c
+        WHERE
+            r.reference_count NOT IN (0, 1)
+            OR (r.reference_count = 0 AND (r.message_id IS NOT NULL OR r.first_id IS NOT NULL))
+            OR (r.reference_count = 1 AND (r.message_id IS NULL OR r.first_id IS NULL))
+            -- when subscribed=yes
+            OR r.message_id % c.size <> r.slot OR r.message_id < c.base
+            -- end
+    ) AS m
+    -- end
+    -- when content=slot
     SELECT
         r.slot,
-        COALESCE(r.message_id, r.first_id) AS number,
-        COALESCE(r.first_id, r.message_id) AS first_id
-    FROM [{schema}].[{queue}] AS r
+        CASE WHEN r.message IS NOT NULL THEN 1 ELSE 0 END AS kept,
+        {number_that_counts} AS number
+    FROM [{schema}].[{queue}] AS r CROSS JOIN [{schema}].[{queue}_config] AS c
     WHERE
         r.reference_count NOT IN (0, 1)
-        OR (r.reference_count = 0 AND (r.message_id IS NOT NULL OR r.first_id IS NOT NULL))
-        OR (r.reference_count = 1 AND (r.message_id IS NULL OR r.first_id IS NULL))
-) AS m;
--- end
--- when content=slot
-SELECT
-    r.slot,
-    CASE WHEN r.message IS NOT NULL THEN 1 ELSE 0 END,
-    COALESCE(r.message_id, r.first_id),
-    ROW_NUMBER() OVER (
-        PARTITION BY CASE WHEN r.message IS NOT NULL AND r.message_id IS NULL AND r.first_id IS NULL THEN 1 ELSE 0 END
-        ORDER BY r.slot
-    )
-FROM [{schema}].[{queue}] AS r
-WHERE
-    r.reference_count NOT IN (0, 1)
-    OR (r.reference_count = 0 AND (r.message_id IS NOT NULL OR r.first_id IS NOT NULL OR r.message IS NOT NULL))
-    OR (r.reference_count = 1 AND (r.message_id IS NULL OR r.first_id IS NULL OR r.message IS NULL));
--- end
+        OR (r.reference_count = 0 AND (r.message_id IS NOT NULL OR r.first_id IS NOT NULL OR r.message IS NOT NULL))
+        OR (r.reference_count = 1 AND (r.message_id IS NULL OR r.first_id IS NULL OR r.message IS NULL))
+        -- when subscribed=yes
+        OR r.message_id % c.size <> r.slot OR r.message_id < c.base
+        -- end
+    -- end
+) AS k;
 SET @selected = @@ROWCOUNT;
 
 SET @numberless = (SELECT COUNT_BIG(*) FROM @broken AS b WHERE b.kept = 1 AND b.number IS NULL);
@@ -4597,8 +4627,8 @@ BEGIN
 END;
 
 UPDATE r
-SET message_id = CASE WHEN b.kept = 1 THEN COALESCE(r.message_id, b.number, @first + b.place - 1) END,
-    first_id = CASE WHEN b.kept = 1 THEN COALESCE(r.first_id, b.number, @first + b.place - 1) END,
+SET message_id = CASE WHEN b.kept = 1 THEN COALESCE(b.number, @first + b.place - 1) END,
+    first_id = CASE WHEN b.kept = 1 THEN COALESCE(r.first_id, r.message_id, @first + b.place - 1) END,
     reference_count = b.kept
 OUTPUT inserted.reference_count INTO @mended (kept)
 FROM [{schema}].[{queue}] AS r

@@ -381,6 +381,8 @@ class Case(Twins):
         self.steps["doctor --fix"] += 1
         self.callers_leave()
         before = self.diagnosis()
+        strangers = {one.subscriber for one in before.findings} - self.mirrors.keys()
+        self._wrong("false_alarms", "findings of nobody's", strangers)
         for who in self.all:
             lost = astray(who.store)
             self.compare(who, before.findings, lost)

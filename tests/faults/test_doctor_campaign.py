@@ -26,6 +26,20 @@ def test_random_faults_are_explained_and_mended(
     total = Tally()
     for seed in range(1, 201 if long else 4):
         total.add(campaign(*place, seed, most=60 if long else 30))
+    _is_sound(total)
+
+
+def test_random_faults_are_those_of_a_subscriber(
+    place: tuple[EmbeddedServer, str], long: bool
+) -> None:
+    """The same of one, two and three of them: whose each number is, is told."""
+    total = Tally()
+    for seed in range(2, 62 if long else 4):
+        total.add(campaign(*place, seed, 60 if long else 30, 1 + seed % 3))
+    _is_sound(total)
+
+
+def _is_sound(total: Tally) -> None:
     assert total.wrong == []
     assert total.counts["acknowledged"] > 0
     assert total.counts["orphan"] > 0

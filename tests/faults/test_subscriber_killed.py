@@ -20,12 +20,13 @@ from tests.servers import wait_until
 SEARCH, BILLING = "search", "billing"
 _LAG = 20
 """So many messages the test pushes ahead of who lives: then they are never a lap behind."""
+_AT_ONCE = 10
 
 
 @pytest.fixture
 def ring(database_url: str, long: bool) -> Iterator[Ring]:
-    """With `--long` it takes a minute to fill it, at 50 messages a second."""
-    size = 3_000 if long else 60
+    """With `--long` it takes a minute to fill it, at 33 messages a second."""
+    size = 2_000 if long else 60
     made = make_ring(database_url, "events", size=size, subscribers=f"{BILLING},{SEARCH}")
     keep_marks(made)
     yield made
@@ -57,8 +58,9 @@ class Pusher:
 
     def push(self, *those: str, most: int | None = None, rest_seconds: float = 0.0) -> bool:
         """Whether all were stored; else it ends with the first that was not."""
-        for text in islice(self.texts, most):
-            wait_until(lambda: all(self.owed(one) < _LAG for one in those), "they get on")
+        for number, text in enumerate(islice(self.texts, most)):
+            if number % _AT_ONCE == 0:
+                wait_until(lambda: all(self.owed(one) < _LAG for one in those), "they get on")
             if self.views[BILLING].push(self.connection, text) is None:
                 return False
             self.stored.append(text)
@@ -84,6 +86,18 @@ def seen(console: Console, subscriber: str) -> dict[str, Any]:
     return found
 
 
+def found_at(console: Console, idle_seconds: float) -> dict[str, dict[str, Any]]:
+    """What the doctor finds, by code: all of it is of the subscriber that was killed.
+
+    A kill between a pop and its commit leaves an orphan besides.
+    """
+    told = console("doctor", "events", "--json", "--idle-for", f"{idle_seconds}s")
+    assert told.status == 1
+    findings = told.json["queues"][0]["findings"]
+    assert all(one["summary"].startswith(f"{SEARCH}: ") for one in findings)
+    return {one["code"]: one for one in findings}
+
+
 def test_the_others_go_on_until_the_ring_is_full_and_not_a_moment_less(
     ring: Ring, *, long: bool
 ) -> None:
@@ -97,15 +111,12 @@ def test_the_others_go_on_until_the_ring_is_full_and_not_a_moment_less(
         of.kill_all(f"{SEARCH}.")
 
         # It is named before it stops anybody.
-        assert pusher.push(BILLING, most=size // 3, rest_seconds=0.02 * long)
+        assert pusher.push(BILLING, most=size // 3, rest_seconds=0.03 * long)
         idle = 30.0 if long else 0.2
         wait_until(lambda: seen(console, SEARCH)["age_seconds"] > idle, "messages wait for it")
-        told = console("doctor", "events", "--json", "--idle-for", f"{idle}s")
-        assert told.status == 1
-        (found,) = told.json["queues"][0]["findings"]
-        assert (found["code"], found["evidence"]["subscriber"]) == ("subscriber_stopped", SEARCH)
+        assert "subscriber_stopped" in found_at(console, idle)
 
-        assert not pusher.push(BILLING, rest_seconds=0.02 * long)
+        assert not pusher.push(BILLING, rest_seconds=0.03 * long)
         assert pusher.owed(SEARCH) == size
         wait_until(lambda: pusher.owed(BILLING) == 0, "the other pops on")
         before = popped(of, ring, SEARCH)
@@ -115,11 +126,8 @@ def test_the_others_go_on_until_the_ring_is_full_and_not_a_moment_less(
         # The console names it.
         for words in (console.done("status", "events").text, console("check", "events").text):
             assert "full: it takes no more pushes, search is slowest" in words
-        told = console("doctor", "events", "--json", "--idle-for", f"{idle}s").json
-        found = {one["code"]: one for one in told["queues"][0]["findings"]}
-        assert found.keys() == {"full", "subscriber_stopped"}
-        assert all(one["summary"].startswith("search: ") for one in found.values())
-        assert all(one["severity"] == "critical" for one in found.values())
+        found = found_at(console, idle)
+        assert found["full"]["severity"] == found["subscriber_stopped"]["severity"] == "critical"
 
         # skip frees the ring; the audit says how many.
         skipped = console.done("skip", "events", SEARCH, "--to", "now", "--yes", "events")

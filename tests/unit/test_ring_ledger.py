@@ -25,7 +25,8 @@ def work(
 def test_what_was_in_doubt_stays_so_whatever_comes_after(
     tmp_path: Path, after: dict[str, object] | None
 ) -> None:
-    events = [work(BEFORE, "a"), {"kind": LOST}, *([after] if after else [])]
+    events: list[dict[str, object]] = [work(BEFORE, "a"), {"kind": LOST}]
+    events += [after] if after else []
     ledger = Ledger.read(written(tmp_path / "log", *events))
     assert ledger.doubtful["a"] == 1
     assert not ledger.acknowledged
@@ -33,7 +34,7 @@ def test_what_was_in_doubt_stays_so_whatever_comes_after(
 
 @pytest.mark.parametrize("left", [True, False])
 def test_a_mark_decides_what_was_in_doubt(tmp_path: Path, *, left: bool) -> None:
-    events = [
+    events: list[dict[str, object]] = [
         work(BEFORE, "a", mark="m 1"),
         work(DONE, "a", mark="m 1"),
         work(BEFORE, "b", popped=("c",), mark="m 2"),

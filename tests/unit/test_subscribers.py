@@ -78,6 +78,12 @@ def test_a_recording_has_them_again_and_an_older_one_none(tmp_path: Path) -> Non
     assert points(rows, 60) == points(thinned(rows, 60), 60)
 
 
+def test_who_fills_the_ring_now_is_said_so_once() -> None:
+    found = replace(SEARCH, full_in_seconds=0.0)
+    assert found.words.endswith(", full")
+    assert "full in" not in found.words
+
+
 @pytest.mark.parametrize(
     "text",
     [
