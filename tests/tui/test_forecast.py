@@ -12,8 +12,8 @@ from console.monitor.recording.forecast import Band, Expected, Forecast
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
 from console.tui.store import QueueView, Store
+from console.tui.widgets.queue_columns import COLUMNS
 from console.tui.widgets.queue_detail import pieces
-from console.tui.widgets.queue_table import COLUMNS
 from tests.tui.feeds import queue
 
 NOW = datetime(2026, 3, 23, 9, 20, tzinfo=UTC)
