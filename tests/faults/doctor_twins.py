@@ -230,6 +230,7 @@ class Twins:
         if sum(not void for _, void in tx.parked()) > model.MOST_PARKED_LOOKED_AT:
             return  # which ones a pop looks at is then left to chance
         count = self.chance.choice([1, 1, 1, self.chance.randint(2, 12)])
+        who.store.held = who.ring.held(on.connection) if who.name else None
         if count == 1:
             one = who.ring.pop(on.connection)
             came = [one] if one else []

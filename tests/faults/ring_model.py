@@ -53,6 +53,9 @@ class Store:
     """What decides where a server is free to do this or that."""
     look_at: list[int] | None = None
     """The parked numbers that the next pop looks at, where there are too many for one call."""
+    held: set[int] | None = None
+    """With subscribers: the numbers that are in slots, whoever owes them. A pop of many that asks how
+    far messages have come does not ask whose they are: it then draws numbers void to it as well."""
 
     @property
     def gap(self) -> int:
@@ -342,6 +345,8 @@ def _drawn_for(tx: Transaction, next_pop: int, room: int, gap: int, looks: int) 
 
 
 def _is_here(tx: Transaction, number: int) -> bool:
+    if tx.store.held is not None:
+        return number in tx.store.held
     live = tx.slot(number % tx.store.size)
     return live is not None and live.message_id == number
 

@@ -169,6 +169,11 @@ class Ring:
             )
         ).fetchall()
 
+    def held(self, connection: psycopg.Connection) -> set[int]:
+        """The numbers in slots, whoever still owes them or nobody."""
+        query = self.sql("SELECT message_id FROM {ring} WHERE message_id IS NOT NULL")
+        return {number for (number,) in connection.execute(query)}
+
     def park_orphans(self, connection: psycopg.Connection) -> int:
         """The repair without a lock. Only for when no transaction of a popper is open."""
         repair = """
