@@ -110,8 +110,9 @@ LOOKING = {
 ELSEWHERE = {
     *("demo", "record", "serve-metrics", "history", "notify"),
     *("pipeline rollup", "pipeline verify"),
+    *("preset list", "preset show", "preset trust", "preset check"),
 }
-"""They go on until they are ended, or ask no database."""
+"""They go on until they are ended, ask no database, or run with logins of their own elsewhere."""
 THE_SERVERS_WORDS = ("permission denied", "must be owner", "must be superuser", "denied to")
 
 

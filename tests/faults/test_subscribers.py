@@ -8,7 +8,6 @@ from console import sql
 from console.actions import maintain, pause
 from console.actions import pop as popping
 from console.actions import subscribe as subscribing
-from console.actions.smoke_live import smoke_live
 from console.audit import Outcome
 from console.engines.embedded import EmbeddedServer
 from console.errors import RefusedError, UsageError
@@ -232,8 +231,6 @@ def test_what_knows_no_subscribers_refuses(make: Make) -> None:
     fill(ring, 1)
     with pytest.raises(UsageError, match="has subscribers"):
         popping.pop(ring.database, ring.queue, lambda _: None)
-    with pytest.raises(RefusedError, match="smoke is not available"):
-        smoke_live(ring.database, ring.queue)
     assert popped(ring, "a") == popped(ring, "b") == ["message 0"]
 
 

@@ -258,7 +258,7 @@ async def test_connections_have_the_marks_of_their_profiles_beside_their_names(
         assert f"● {MARK}b   PRODUCTION " in console.picture
         assert f"{MARK}a › mail" in console.picture  # noqa: RUF001  # the sign between two names
         await console.press("v")
-        assert f"{MARK}a: 1 queue" in console.picture
+        assert f"{MARK}  ▾ a: 1 queue" in console.picture
         await console.press("c")
         assert marks(console) == both
         assert f"{MARK}b  " in console.picture

@@ -318,4 +318,4 @@ def test_an_hour_of_a_day_does_not_read_the_day(tmp_path: Path) -> None:
         opened.clear()
         rows = Counting(tmp_path, "prod").rows(segments.SAMPLES, span, ["at"])
         assert rows == [row for row in whole if row["at"] in span]
-        assert len(opened) <= 16
+        assert len(opened) <= 18

@@ -143,7 +143,9 @@ class RecordReader:
 
 
 _OVERLAP = timedelta(minutes=10)
-"""So long two segments may overlap where recordings of several consoles lie in one folder."""
+"""So long two segments may overlap where recordings of several consoles lie in one folder, and rows
+may have waited for the segment that they were written to."""
+_LEAST, _MOST = (datetime(year, 1, 2, tzinfo=UTC) for year in (1970, 9999))
 
 
 def _near(files: Sequence[tuple[date, Path]], span: TimeRange) -> Iterator[tuple[date, Path]]:
@@ -151,8 +153,8 @@ def _near(files: Sequence[tuple[date, Path]], span: TimeRange) -> Iterator[tuple
 
     A segment's name says when it began, and that is when the one before it had ended.
     """
-    least = max(span.begin, datetime(1970, 1, 2, tzinfo=UTC)) - _OVERLAP
-    first, last = (f"{at:%Y%m%dT%H%M%S}" for at in (least, span.end))
+    begin, end = max(span.begin, _LEAST) - _OVERLAP, min(span.end, _MOST) + _OVERLAP
+    first, last = (f"{at:%Y%m%dT%H%M%S}" for at in (begin, end))
     for number, (day, path) in enumerate(files):
         after = files[number + 1][1].name if number + 1 < len(files) else "9"
         stranger = not path.name[:8].isdigit()  # who has named it otherwise has not said when
