@@ -54,8 +54,8 @@ class Store:
     look_at: list[int] | None = None
     """The parked numbers that the next pop looks at, where there are too many for one call."""
     held: set[int] | None = None
-    """With subscribers: the numbers that are in slots, whoever owes them. A pop of many that asks how
-    far messages have come does not ask whose they are: it then draws numbers void to it as well."""
+    """With subscribers: the numbers that are in slots, whoever owes them. A pop of many that asks
+    how far messages have come does not ask whose they are: it draws numbers void to it as well."""
 
     @property
     def gap(self) -> int:
