@@ -195,9 +195,9 @@ async def test_hosts_that_fall_silent_cost_nobody_else(
             for proxy in fleet.proxies[-silent:]:
                 proxy.freeze()
             dead = {f"{NAME}/{fleet.title(place)}" for place in range(hosts - silent, hosts)}
-            await until(console.pilot, lambda: not_answering(console) == dead)
             left = f"{hosts - silent} of {hosts} connections, {(hosts - silent) * queues:,} queues"
-            assert left in head(console)
+            await until(console.pilot, lambda: left in head(console))
+            assert not_answering(console) == dead
             # What does not answer stands first, and says since when.
             for words in console.order[1 : 1 + silent]:
                 assert "no answer" in words or "lost" in words
