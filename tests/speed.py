@@ -83,8 +83,9 @@ class Measured:
     def cells(self) -> tuple[str, ...]:
         cpu = "" if self.cpu is None else f" (CPU {number(self.cpu)})"
         aim = "" if self.aim is None else f"{number(self.aim)} {self.unit}"
-        several = f", {number(min(self.values))} to {number(max(self.values))}" * bool(self.values)
-        value = f"{number(self.value)} {self.unit}{cpu}{several}"
+        value = f"{number(self.value)} {self.unit}{cpu}"
+        if self.values:
+            value += f", {number(min(self.values))} to {number(max(self.values))}"
         return self.what, aim, value, self.others, self.verdict
 
 
