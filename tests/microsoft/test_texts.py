@@ -37,9 +37,14 @@ UNBOUND = {
     r"\[orders_parked_place\]|\[place\]|\[orders_parked_places\]": (
         "of an older installation: dropped where it is"
     ),
-    r"\[of\]\.\[ring\.status \d+\].*\[size\]": "an outer query's column in a CROSS APPLY",
+    r"\[orders_\d+_push": "the rings that the bench pushes to one by one",
+    r"\[of\]\.\[ring\.(subscriber_)?status \d+\].*\[size\]": (
+        "an outer query's column in a CROSS APPLY"
+    ),
 }
 """Names that the binder cannot find, and why they are right."""
+_OF_SUBSCRIBERS = {"ring.add_popped", "ring.consumers_at_work", "ring.subscriber_status"}
+"""What only a ring with subscribers is asked: the tables are not there without."""
 
 
 def every_text(*, everything: bool) -> list[Text]:
@@ -119,7 +124,10 @@ def test_every_name_is_bound(microsoft: Tools, variant: Variant) -> None:
         pytest.skip("the binder wants ICU, for collations: libicu72, for example")
     numbers = Counter[str]()
     texts: list[tuple[str, str]] = []
+    not_asked = set() if "subscribers" in str(variant) else _OF_SUBSCRIBERS
     for text in (*printed(variant), *statements_of([variant])):
+        if text.name in not_asked:
+            continue
         numbers[text.name] += 1
         texts.append((f"{text.name} {numbers[text.name]}", text.text))
     found = microsoft.binder(texts)
