@@ -12,7 +12,8 @@ their clocks, so in UTC all of it would be an hour off after a change to or from
 
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
-from urllib.parse import quote
+
+from console.rollup_files import connection_part
 
 HOURS = 168
 HOUR_SECONDS = 3600
@@ -34,16 +35,12 @@ UTC_NAME = "UTC"
 
 def folder(connection: str) -> str:
     """Where in the lake the tables of one connection lie."""
-    return f"forecast/{_part(connection)}"
+    return f"forecast/{connection_part(connection)}"
 
 
 def manifest(connection: str) -> str:
     """Where it says which of them is meant."""
-    return f"_manifests/forecast/{_part(connection)}.json"
-
-
-def _part(connection: str) -> str:
-    return f"connection={quote(connection, safe='')}"
+    return f"_manifests/forecast/{connection_part(connection)}.json"
 
 
 def week_and_hour(at: datetime, zone: tzinfo) -> tuple[int, int]:

@@ -115,12 +115,12 @@ def own_lake() -> str | None:
 
 def folder(width: str, kind: str, connection: str) -> str:
     """Where in the lake a table of one connection lies."""
-    return f"rollup/{width}/{kind}/{_part(connection)}"
+    return f"rollup/{width}/{kind}/{connection_part(connection)}"
 
 
 def manifests(connection: str) -> str:
     """Where the manifests of its days lie."""
-    return f"_manifests/rollup/{_part(connection)}"
+    return f"_manifests/rollup/{connection_part(connection)}"
 
 
 def manifest(connection: str, day: object) -> str:
@@ -128,5 +128,6 @@ def manifest(connection: str, day: object) -> str:
     return f"{manifests(connection)}/date={day}.json"
 
 
-def _part(connection: str) -> str:
+def connection_part(connection: str) -> str:
+    """The folder's name of a connection: whatever its name is, one name of a file."""
     return f"connection={quote(connection, safe='')}"

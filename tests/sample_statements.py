@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from console.actions.libraries import LibraryTable, presets, queue_of
+from console.actions.libraries import LibraryTable, queue_of
 from console.catalog import Kind, Queue
-from console.designs import DESIGNS
+from console.designs import DESIGNS, presets
 from console.engines import Product
 from console.monitor.filters import NOTHING, Filters, parse
 from console.monitor.scan_query import MessageSource, query

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, cast
 from console import catalog, sql
 from console.actions import own_fragments
 from console.catalog import Kind, Queue
-from console.designs import Design, own
-from console.designs import presets as every_preset
+from console.designs import Design, own, presets
 from console.engines import Database, product_of
 from console.errors import ConsoleError, UsageError
 
@@ -93,19 +92,14 @@ def _command(found: DiscoveredTable, name: str, words: Sequence[str]) -> str:
     return shlex.join(["dbq-console", *words])
 
 
-def presets(engine: str) -> dict[str, Design]:
-    """Those that can be in databases of the engine."""
-    return every_preset(engine)
-
-
 def preset(name: str, engine: str) -> Design:
     """The library of that name, which the engine must have; else UsageError."""
-    known = every_preset()
+    known = presets()
     if name not in known:
         if (mine := own.of_name(name)) is not None:
             mine.require()
         raise UsageError(f"There is no preset {name!r}.", next_step=f"Presets: {', '.join(known)}.")
-    of = every_preset(engine).get(name)
+    of = presets(engine).get(name)
     if of is None:
         raise UsageError(
             f"There is no preset {name!r} for {engine}.",

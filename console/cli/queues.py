@@ -24,6 +24,7 @@ from console.cli.context import (
 )
 from console.cli.status import engine_named
 from console.cli.streams import narrate, put
+from console.designs import presets
 from console.engines import Database, Product
 from console.errors import UsageError
 from console.formats import plain
@@ -102,7 +103,7 @@ def discover(call: Call, *, adopt: bool, dry_run: bool, yes: str | None) -> None
     database = call.database(Rights.ADMIN if adopt else Rights.READ_ONLY, "discover")
     found = [one for one in libraries.discover(database) if call.schema in (None, one.table.schema)]
     lines = [line for one in found for line in _told(one)]
-    if not libraries.presets(database.product.name):
+    if not presets(database.product.name):
         narrate("The libraries that have presets keep their queues in PostgreSQL only.")
     elif not found:
         lines = ["No library that has a preset keeps a queue here that this login may read."]

@@ -40,10 +40,6 @@ class DamagedError(ConsoleError):
     """A file of the lake does not say what it should."""
 
 
-def connection_part(connection: str) -> str:
-    return f"connection={quote(connection, safe='')}"
-
-
 def queue_part(schema: str, queue: str) -> str:
     """The folder's name of a queue: `schema.name`, a dot inside a part being `%2E`."""
     parts = (quote(part, safe="").replace(".", "%2E") for part in (schema, queue))

@@ -5,7 +5,8 @@ from collections import Counter
 
 import pytest
 
-from console.actions.libraries import LibraryTable, presets, queue_of
+from console.actions.libraries import LibraryTable, queue_of
+from console.designs import presets
 from tests.contract.stand_in import HANGFIRE_MSSQL
 from tests.contract.variants import Variant
 from tests.microsoft import digests

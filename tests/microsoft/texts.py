@@ -12,9 +12,8 @@ from pathlib import Path
 
 from console import sql
 from console.actions import install
-from console.actions.libraries import presets
 from console.catalog import Kind, Queue
-from console.designs import DESIGNS
+from console.designs import DESIGNS, presets
 from console.doctor.claims import IN_HAND, scope_of
 from console.engines.mssql import PRODUCT
 from console.monitor.scan_query import query

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from console import rollup_files
 from console.monitor.recording import segments
 from console.monitor.recording.segments import SAMPLES, RecordKind
 
@@ -36,7 +37,7 @@ def fill(root: Path, *, days: int, queues: int, step_seconds: float, seed: int =
     rows = 0
     for number in range(days * 86_400 // SEGMENT_SECONDS):
         start = BEGIN + timedelta(seconds=number * SEGMENT_SECONDS)
-        folder = root / SAMPLES.name / segments.part("prod") / f"date={start.date()}"
+        folder = root / SAMPLES.name / rollup_files.connection_part("prod") / f"date={start.date()}"
         folder.mkdir(parents=True, exist_ok=True)
         table = _table(start, looks, queues, step_seconds, random)
         path = folder / f"{start:%Y%m%dT%H%M%S}.000000Z-{number:08x}.parquet"

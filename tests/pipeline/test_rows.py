@@ -15,6 +15,7 @@ from console.pipeline import lake
 from console.pipeline.archive import delete, export, files
 from console.pipeline.archive.contents import Contents, Tally
 from console.pipeline.archive.row_sums import RowSums
+from console.rollup_files import connection_part
 
 BEGIN, END = datetime(1, 1, 1), datetime(9999, 12, 31)  # noqa: DTZ001
 MOMENT = st.datetimes(BEGIN, END, timezones=st.just(UTC))
@@ -203,7 +204,11 @@ NAME = st.text(
 @pytest.mark.parametrize(
     "part",
     [
-        lambda a, _: (lake.connection_part(a), lake.connection_of(lake.connection_part(a)), a),
+        lambda a, _: (
+            connection_part(a),
+            lake.connection_of(connection_part(a)),
+            a,
+        ),
         lambda a, b: (lake.queue_part(a, b), lake.queue_of(lake.queue_part(a, b)), (a, b)),
     ],
     ids=["connection", "queue"],

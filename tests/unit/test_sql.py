@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from sqlalchemy.dialects import mssql, postgresql
 
 from console import sql
-from console.actions.libraries import presets
 from console.catalog import installed_queue
-from console.designs import DESIGNS, designs_on
+from console.designs import DESIGNS, designs_on, presets
 from console.engines import PRODUCTS
 from console.monitor.scans import CONDITIONS
 from tests.lint_sql import texts

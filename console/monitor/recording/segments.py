@@ -17,13 +17,14 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from console.monitor import subscribers
 from console.monitor.latency import FIGURES as LATENCIES
 from console.monitor.latency import Latency
 from console.monitor.sampler import Reading
 from console.monitor.snapshot import QueueSnapshot
+from console.rollup_files import connection_part
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -222,11 +223,6 @@ _CLOSED = ".parquet"
 _FORMAT = "dbq-console recording"
 
 
-def part(connection: str) -> str:
-    """The folder's name of a connection: whatever its name is, one name of a file."""
-    return f"connection={quote(connection, safe='')}"
-
-
 def connection_of(folder: Path) -> str:
     """The connection whose folder it is."""
     return unquote(folder.name.removeprefix("connection="))
@@ -234,7 +230,7 @@ def connection_of(folder: Path) -> str:
 
 def open_folder(root: Path, connection: str) -> Path:
     """Where the segments of a connection are while they are open."""
-    return root / "open" / part(connection)
+    return root / "open" / connection_part(connection)
 
 
 @dataclass
@@ -304,7 +300,7 @@ def seal(root: Path, connection: str, path: Path) -> SegmentLines:
     for kind, row in lines.rows:
         parts[kind, row["at"].date()].append(row)
     for (kind, day), rows in parts.items():
-        folder = root / kind.name / part(connection) / f"date={day}"
+        folder = root / kind.name / connection_part(connection) / f"date={day}"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         _write(folder / path.with_suffix(_CLOSED).name, kind, rows)
     path.unlink()
@@ -426,13 +422,13 @@ def _write(path: Path, kind: RecordKind, rows: list[dict[str, Any]]) -> None:
 def remove_drafts(root: Path, connection: str) -> None:
     """Remove what a crash left half written. Only for whoever holds the lock. OSError."""
     for kind in KINDS.values():
-        for path in (root / kind.name / part(connection)).glob(f"date=*/.*{_CLOSED}.*"):
+        for path in (root / kind.name / connection_part(connection)).glob(f"date=*/.*{_CLOSED}.*"):
             path.unlink(missing_ok=True)
 
 
 def closed(root: Path, kind: RecordKind, connection: str) -> Iterator[tuple[date, Path]]:
     """The Parquet files of a kind, the oldest day first; drafts and strangers passed over."""
-    for folder in sorted((root / kind.name / part(connection)).glob("date=*")):
+    for folder in sorted((root / kind.name / connection_part(connection)).glob("date=*")):
         try:
             day = date.fromisoformat(folder.name.removeprefix("date="))
         except ValueError:

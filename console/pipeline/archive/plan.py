@@ -17,10 +17,10 @@ from console.pipeline.lake import (
     DamagedError,
     Lake,
     connection_of,
-    connection_part,
     queue_of,
     queue_part,
 )
+from console.rollup_files import connection_part
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
