@@ -142,7 +142,13 @@ def interrupt(console: Console, point: int, *arguments: str) -> list[int]:
         popping.send_signal(signal.SIGINT)
         _, err = popping.communicate(timeout=PATIENCE_SECONDS)
         reader.drain()
-    assert (popping.returncode, err) == (128 + signal.SIGINT, b"Interrupted.\n")
+    *claimed, last = err.splitlines()
+    assert (popping.returncode, last) == (128 + signal.SIGINT, b"Interrupted.")
+    # Of what stays claimed, and only of that, it says how it is finished.
+    kept = arguments[0].startswith("claim") and "--complete" not in arguments
+    assert [b"stay claimed until they are finished" in line for line in claimed] == (
+        [True, False] if kept else []
+    )
     return numbers(reader.got)
 
 
@@ -164,8 +170,8 @@ def ways(kinds: list[str], interrupted: list[str]) -> pytest.MarkDecorator:
 
 
 def somewhere() -> int:
-    """A point at which there is always more to come."""
-    return random.randrange(LINE * (TOTAL - 100))
+    """A point at which something came, and there is always more to come."""
+    return random.randrange(1, LINE * (TOTAL - 100))
 
 
 def left_ready(console: Console, name: str) -> list[int]:
