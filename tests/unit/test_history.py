@@ -137,6 +137,13 @@ def test_an_action_is_told_once_as_it_ended(tmp_path: Path) -> None:
     )
 
 
+def test_an_action_without_messages_has_no_counts(tmp_path: Path) -> None:
+    write(tmp_path, SAMPLES, sample(0, ready=1))
+    install = {"at": BEGIN, "schema": "public", "queue": "orders", "action_id": 1}
+    write(tmp_path, ACTIONS, {**install, "verb": "install", "outcome": "done", "operator": "ann"})
+    assert [one.words for one in history(tmp_path, "prod", "orders", HOURS).marks] == ["done, ann"]
+
+
 def test_what_is_not_there_is_told(tmp_path: Path) -> None:
     write(tmp_path, SAMPLES, sample(0, ready=1), sample(0, schema="other"))
     with pytest.raises(NothingRecordedError):

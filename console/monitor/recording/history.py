@@ -360,10 +360,16 @@ def _actions(rows: Sequence[Mapping[str, Any]], schema: str, queue: str) -> list
             row["ended_at"],
             "action",
             row["verb"] or "",
-            f"{row['outcome']}, {row['done'] or 0:,} of {row['planned'] or 0:,}, {row['operator']}",
+            ", ".join(filter(None, (row["outcome"], _counts(row), row["operator"]))),
         )
         for row in last.values()
     ]
+
+
+def _counts(row: Mapping[str, Any]) -> str:
+    """Nothing of a verb that has no messages to count, such as an installation."""
+    done, planned = row["done"] or 0, row["planned"] or 0
+    return f"{done:,} of {planned:,}" if done or planned else ""
 
 
 def since(now: datetime, seconds: float) -> TimeRange:

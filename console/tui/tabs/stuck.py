@@ -48,7 +48,7 @@ COLUMNS: tuple[Column[Row], ...] = (
     Column("what", "message", lambda r: r.what, lambda r: "strong" if r.session else "", 8, 36),
     Column(
         "for", "for", lambda r: r.held_for, lambda r: "warning" if r.stuck and r.claim else "",
-        11, 11, right=True,
+        11, 22, right=True,
     ),
     Column("owner", "owner", lambda r: r.owner, lambda r: r.owner_tone, 7, 12),
     Column("tries", "attempts", lambda r: r.tries, "quiet", 8, 8, right=True),
