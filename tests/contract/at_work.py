@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from multiprocessing.connection import Connection as PipeEnd
 from typing import Any, TypeVar
 from uuid import uuid4
 
@@ -17,10 +18,11 @@ from pgqueuer.domain.models import TracebackRecord
 from pgqueuer.domain.settings import DBSettings
 from pgqueuer.ports.repository import EntrypointExecutionParameter
 from pgqueuer.types import QueueExecutionMode
-from procrastinate import App, PsycopgConnector, RetryStrategy
+from procrastinate import App, JobContext, PsycopgConnector, RetryStrategy
 from sqlalchemy import make_url
 
-from tests.servers import connect
+from tests.contract.killed import killed
+from tests.servers import connect, run_in
 
 T = TypeVar("T")
 
@@ -39,6 +41,11 @@ class Held:
     taken: threading.Event
     go_on: threading.Event
 
+    def at(self, _: int) -> None:
+        """What it does with the job."""
+        self.taken.set()
+        self.go_on.wait(60)
+
     @contextmanager
     def during(self, work: Callable[[], object]) -> Iterator[None]:
         """The work goes on beside what is done meanwhile; its worker has taken the job by then."""
@@ -50,6 +57,16 @@ class Held:
         finally:
             self.go_on.set()
             thread.join(60)
+
+
+def _tell_and_hang(told: PipeEnd) -> Callable[[int], None]:
+    """What a worker does with its jobs that is to be killed."""
+
+    def at(job: int) -> None:
+        told.send(job)
+        threading.Event().wait()
+
+    return at
 
 
 @contextmanager
@@ -91,7 +108,7 @@ class ProcrastinateAtWork:
 
         return asyncio.run(opened())
 
-    def _app(self, held: Held | None = None) -> App:
+    def _app(self, at: Callable[[int], None] | None = None) -> App:
         search_path = f'-c search_path="{self.schema}"'
         app = App(
             connector=PsycopgConnector(
@@ -108,11 +125,12 @@ class ProcrastinateAtWork:
         async def send_again(n: int) -> None:
             raise RuntimeError(f"no host {n}")
 
-        @app.task(queue="reports", name="report")
-        async def report(n: int) -> None:
-            assert held is not None, n
-            held.taken.set()
-            await asyncio.to_thread(held.go_on.wait, 60)
+        @app.task(queue="reports", name="report", pass_context=True)
+        async def report(context: JobContext, n: int) -> None:
+            del n
+            if at is not None:
+                assert context.job.id is not None
+                await asyncio.to_thread(at, context.job.id)
 
         return app
 
@@ -140,28 +158,22 @@ class ProcrastinateAtWork:
         held = Held(threading.Event(), threading.Event())
 
         async def hold() -> None:
-            async with self._app(held).open_async() as app:
-                await _work(app, ["reports"])
+            await self.report(held.at)
 
         with held.during(lambda: asyncio.run(hold())):
             yield
 
-    def leave(self, queue: str) -> int:
-        """A worker takes a job and is never heard of again; the job's id."""
+    async def report(self, at: Callable[[int], None], number: int = 1) -> None:
+        """A worker works on all reports, so many at once."""
+        async with self._app(at).open_async() as app:
+            await _work(app, ["reports"], number)
 
-        async def drive(app: App) -> int:
-            worker = await app.job_manager.register_worker()
-            job = await app.job_manager.fetch_job([queue], worker)
-            assert job is not None
-            assert job.id is not None
-            return job.id
-
-        job = self.run(drive)
-        table = f'"{self.schema}".procrastinate_workers'
-        beat = f"UPDATE {table} SET last_heartbeat = now() - interval '1 h'"
-        with connect(self.url) as connection:
-            connection.execute(beat.encode())
-        return job
+    def leave(self, number: int = 1, *, silent: str = "1 h") -> list[int]:
+        """A worker is killed in the midst of so many reports, and that was a while ago; their ids."""
+        jobs = killed(_report_for_ever, self, number, number=number)
+        beat = f"UPDATE procrastinate_workers SET last_heartbeat = now() - interval '{silent}'"
+        run_in(self.url, self.schema, beat)
+        return jobs
 
     def queues(self) -> dict[str, dict[str, int]]:
         """Its own figures."""
@@ -187,10 +199,15 @@ class ProcrastinateAtWork:
             return [row[0] for row in connection.execute(query.encode(), [job])]
 
 
-async def _work(app: App, queues: list[str] | None) -> None:
+def _report_for_ever(of: ProcrastinateAtWork, number: int, told: PipeEnd) -> None:
+    asyncio.run(of.report(_tell_and_hang(told), number))
+
+
+async def _work(app: App, queues: list[str] | None, number: int = 1) -> None:
     only: dict[str, Any] = {} if queues is None else {"queues": queues}
     await app.run_worker_async(
         **only,
+        concurrency=number,
         wait=False,
         install_signal_handlers=False,
         listen_notify=False,
@@ -296,6 +313,20 @@ class PgQueuerAtWork:
         with held.during(lambda: self.run(hold)):
             yield
 
+    def hang(self, entrypoint: str, told: PipeEnd) -> None:
+        """A manager is in the midst of one job, until it is killed."""
+
+        async def hold(queries: Queries) -> None:
+            manager = PgQueuer(queries.driver, queries=queries)
+
+            @manager.entrypoint(entrypoint, concurrency_limit=1)
+            async def work(job: Job) -> None:
+                await asyncio.to_thread(_tell_and_hang(told), int(job.id))
+
+            await manager.run(dequeue_timeout=_AT_ONCE, batch_size=1)
+
+        self.run(hold)
+
     def ask_again(self, entrypoint: str) -> int:
         """A manager's job asks for another try in an hour, as its QueueManager then does it."""
 
@@ -309,21 +340,12 @@ class PgQueuerAtWork:
         return self.run(drive)
 
     def leave(self, entrypoint: str, *, beats: bool) -> int:
-        """A manager picks a job, and is never heard of again unless it beats; the job's id."""
-
-        async def drive(queries: Queries) -> int:
-            return int((await _picked(queries, entrypoint)).id)
-
-        job = self.run(drive)
+        """A manager is killed in the midst of a job, an hour ago unless it beats; the job's id."""
+        (job,) = killed(PgQueuerAtWork.hang, self, entrypoint)
         if not beats:
-            beat = (
-                f'UPDATE "{self.schema}"."{self.table}" '
-                "SET heartbeat = now() - interval '1 h', updated = now() - interval '1 h' "
-                "WHERE id = %s"
-            )
-            with connect(self.url) as connection:
-                connection.execute(beat.encode(), [job])
-        return job
+            past = "heartbeat = now() - interval '1 h', updated = now() - interval '1 h'"
+            run_in(self.url, self.schema, f'UPDATE "{self.table}" SET {past} WHERE id = {job}')
+        return int(job)
 
     def size(self, entrypoint: str | None = None) -> dict[str, int]:
         """Its own figures: how many jobs of each status."""

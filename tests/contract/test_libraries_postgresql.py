@@ -23,6 +23,9 @@ from tests.contract.at_work import PgQueuerAtWork, ProcrastinateAtWork, over_and
 from tests.servers import Server, connect, fresh_database, wait_until
 
 STUCK_SECONDS = 300.0
+PAST_BEATS = """
+UPDATE "Their_Jobs".procrastinate_workers SET last_heartbeat = now() - interval '1 h'
+"""
 
 
 @pytest.fixture
@@ -98,7 +101,7 @@ def test_both_are_found_at_work_and_their_figures_are_their_own(
     procrastinate.defer("send", 4)
     procrastinate.defer("send", 3, later=True)
     procrastinate.defer("report", 2)
-    procrastinate.leave("reports")
+    procrastinate.leave()
     pgqueuer.enqueue("mail", 3)
     pgqueuer.work(works=False)
     pgqueuer.enqueue("mail", 6)
@@ -224,7 +227,7 @@ def test_a_job_that_a_worker_left_is_released_and_no_other(
 ) -> None:
     procrastinate.defer("report", 2)
     console.done("adopt", "jobs", "--preset", "procrastinate")
-    left = procrastinate.leave("reports")
+    (left,) = procrastinate.leave()
     (claim,) = listed(console, "jobs", "--state", "claimed")
     assert (claim["id"], claim["claimed_by"]) == (str(left), "worker 1")
     # A worker that begins strikes it off: then the job has none.
@@ -245,6 +248,46 @@ def test_a_job_that_a_worker_left_is_released_and_no_other(
     assert console("doctor", "jobs", "--json").json["queues"][0]["unseen"] == []
 
 
+def test_what_a_killed_worker_of_procrastinate_left_is_run_once_under_others(
+    console: Console, procrastinate: ProcrastinateAtWork
+) -> None:
+    jobs = procrastinate.defer("report", 12)
+    console.done("adopt", "jobs", "--preset", "procrastinate")
+    left = procrastinate.leave(4, silent="0 s")
+    assert len(left) == figures(console, "jobs")["claimed"] == 4
+    # It may be alive, for all that anybody can see yet.
+    assert console.done("release", "jobs", "--dry-run", "--json").json["plan"]["count"] == 0
+    run(console, PAST_BEATS)
+    assert sorted(procrastinate.stalled(STUCK_SECONDS)) == sorted(left)
+    with over_and_over(procrastinate.work), over_and_over(procrastinate.work):
+        console.done("release", "jobs", "--yes")
+        wait_until(lambda: figures(console, "jobs")["done"] == 12, "its workers ran all")
+    for job in jobs:
+        told = procrastinate.events(job)
+        assert (told.count("started"), told.count("succeeded")) == (1 + (job in left), 1)
+
+
+def test_what_a_killed_manager_of_pgqueuer_left_is_its_others_to_take(
+    console: Console, pgqueuer: PgQueuerAtWork
+) -> None:
+    jobs = pgqueuer.enqueue("mail", 6)
+    console.done("adopt", "mails", "--preset", "pgqueuer")
+    left = pgqueuer.leave("mail", beats=True)
+    assert (figures(console, "mails")["claimed"], figures(console, "mails")["stuck"]) == (1, 0)
+    run(
+        console,
+        f"UPDATE app.shop_pgqueuer SET heartbeat = now() - interval '1 h' WHERE id = {left}",
+    )
+    assert pgqueuer.stale(STUCK_SECONDS) == [left]
+    assert figures(console, "mails")["stuck"] == 1
+    refused(console("release", "mails", "--yes"), "heartbeat_timeout")
+    with over_and_over(lambda: pgqueuer.work(works=True)):
+        wait_until(lambda: pgqueuer.size() == {}, "another manager took it")
+    for job in jobs:
+        told = pgqueuer.log(job)
+        assert (told.count("picked"), told.count("successful")) == (1 + (job == left), 1)
+
+
 @pytest.mark.parametrize(("silent", "limit", "stuck"), [(600, "1h", 0), (100, "40s", 1)])
 def test_release_goes_by_the_threshold_that_status_goes_by(
     console: Console,
@@ -258,7 +301,7 @@ def test_release_goes_by_the_threshold_that_status_goes_by(
     """A worker without a heartbeat for longer than 300 s of an hour, or 40 s of 300, is no other
     to the plan, the claims and the doctor than to the figures."""
     procrastinate.defer("report")
-    procrastinate.leave("reports")
+    procrastinate.leave()
     pgqueuer.enqueue("mail")
     pgqueuer.leave("mail", beats=True)
     run(
