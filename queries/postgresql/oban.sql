@@ -88,8 +88,8 @@ CAST(to_jsonb(m.errors) -> 0 ->> 'at' AS timestamptz)
 )
 
 -- define: installed_version
--- of its migrations, as Elixir keeps it in a comment on the table; Python keeps none
-obj_description(CAST('"{schema}"."{table}"' AS regclass), 'pg_class')
+-- of its migrations, as Elixir keeps it in a comment on the table; Python keeps none, and other words are not its
+substring(obj_description(CAST('"{schema}"."{table}"' AS regclass), 'pg_class') FROM '^[0-9]+$')
 
 -- name: queues
 -- the names of at most 100 queues, of the first 100,000 jobs of the table

@@ -169,7 +169,7 @@ class ProcrastinateAtWork:
             await _work(app, ["reports"], number)
 
     def leave(self, number: int = 1, *, silent: str = "1 h") -> list[int]:
-        """A worker is killed in the midst of so many reports, and that was a while ago; their ids."""
+        """A worker is killed in the midst of so many reports, so long ago; their ids."""
         jobs = killed(_report_for_ever, self, number, number=number)
         beat = f"UPDATE procrastinate_workers SET last_heartbeat = now() - interval '{silent}'"
         run_in(self.url, self.schema, beat)

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection as PipeEnd
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,6 +15,7 @@ from uuid import uuid4
 import pytest
 from psycopg.types.json import Jsonb
 
+from tests.contract.killed import killed
 from tests.servers import connect, run_in
 from tests.template import FOLDER, alone_in
 
@@ -113,6 +115,11 @@ class ObanAtWork:
         )
         return made
 
+    def leave(self, queue: str, number: int) -> list[int]:
+        """A producer is killed in the midst of so many jobs; their ids."""
+        (jobs,) = killed(_hang, self, queue, number)
+        return [int(job) for job in jobs]
+
     @contextmanager
     def working(self, queue: str, work: Callable[[int], None]) -> Iterator[None]:
         """A producer is at it, in a thread of its own."""
@@ -131,6 +138,11 @@ class ObanAtWork:
         finally:
             over.set()
             thread.join(60)
+
+
+def _hang(of: ObanAtWork, queue: str, number: int, told: PipeEnd) -> None:
+    told.send([job[0] for job in of.begin(queue).fetch(number)])
+    threading.Event().wait()
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,18 @@
 """pgmq itself, by the SQL that its Python package ships."""
 
+import threading
 from importlib.resources import files
+from multiprocessing.connection import Connection as PipeEnd
+from pathlib import Path
 
+from pgmq import PGMQueue
+from sqlalchemy import make_url
+
+from tests.contract.killed import killed
 from tests.servers import connect
 
 SQL = files("pgmq").joinpath("sql", "pgmq.sql")
-VERSION = files("pgmq").joinpath("sql", "VERSION")
+VERSION = files("pgmq").joinpath("sql", "VERSION").read_text().strip()
 
 PARTITIONED = """
 SELECT pgmq.create('parts');
@@ -32,6 +39,44 @@ TABLE, and the partitions that pg_partman adds, which is in no wheel."""
 def install(url: str) -> None:
     """Its schema, as `pgmq.install` makes it."""
     run(url, SQL.read_text())
+
+
+def install_extension(url: str, folder: Path) -> None:
+    """The same as an extension, whose files are put into the folder. The server has to see it, and
+    to be 18 or later: one before looks for extensions in its own folders only."""
+    files_ = folder / "extension"
+    files_.mkdir()
+    (files_ / f"pgmq--{VERSION}.sql").write_text(SQL.read_text())
+    (files_ / "pgmq.control").write_text(
+        f"default_version = '{VERSION}'\nrelocatable = false\nschema = 'pgmq'\n"
+    )
+    run(url, f"SET extension_control_path = '{folder}'; CREATE EXTENSION pgmq")
+
+
+def client(url: str) -> PGMQueue:
+    """Its own client in Python."""
+    at = make_url(url)
+    return PGMQueue(
+        host=str(at.host),
+        port=str(at.port),
+        database=str(at.database),
+        username=str(at.username),
+        password=str(at.password),
+        init_extension=False,
+        pool_size=1,
+    )
+
+
+def leave(url: str, queue: str, number: int) -> list[int]:
+    """A consumer is killed in the midst of so many messages; their ids."""
+    (messages,) = killed(_hang, url, queue, number)
+    return [int(message) for message in messages]
+
+
+def _hang(url: str, queue: str, number: int, told: PipeEnd) -> None:
+    read = client(url).read_batch(queue, vt=7200, batch_size=number)
+    told.send([message.msg_id for message in read or []])
+    threading.Event().wait()
 
 
 def run(url: str, script: str) -> None:

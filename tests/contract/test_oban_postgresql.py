@@ -46,6 +46,24 @@ def filled(oban: ObanAtWork) -> None:
     assert third[1] == "executing"
 
 
+def test_discover_tells_the_version_that_its_migrations_left(
+    console: Console, oban: ObanAtWork
+) -> None:
+    """Elixir's keep it in a comment on the table, as a number; Python's keep none."""
+
+    def version() -> object:
+        (found,) = console.done("discover", "--json").json["found"]
+        return found["version"]
+
+    oban.install()
+    assert version() is None
+    oban.run("COMMENT ON TABLE oban_jobs IS '14'")
+    assert version() == "14"
+    assert "oban_jobs, version 14 of its tables" in console.done("discover").text
+    oban.run("COMMENT ON TABLE oban_jobs IS 'jobs of 2 shops'")
+    assert version() is None
+
+
 def test_its_jobs_are_told_as_it_counts_them(console: Console, oban: ObanAtWork) -> None:
     oban.install()
     filled(oban)
@@ -122,6 +140,38 @@ def test_what_a_dead_producer_left_is_rescued_and_no_other(
     assert value(console.url, told) == "1 available, 2 available, 3 discarded"
     assert left == [1, 2, 3]
     assert value(console.url, f"SELECT meta ->> 'rescued' FROM {JOBS} WHERE id = 1") == "1"
+
+
+def test_what_a_killed_producer_left_is_run_once_under_others(
+    console: Console, oban: ObanAtWork
+) -> None:
+    oban.install()
+    jobs = oban.insert("mail", 40)
+    oban.run("UPDATE oban_jobs SET max_attempts = 5")
+    left = oban.leave("mail", 12)
+    console.done("adopt", "jobs", "--preset", "oban")
+    assert console.done("release", "jobs", "--dry-run", "--json").json["plan"]["count"] == 0
+    oban.run(
+        """
+        UPDATE oban_producers SET updated_at = updated_at - interval '1 h';
+        UPDATE oban_jobs SET attempted_at = attempted_at - interval '1 h' WHERE state = 'executing'
+        """
+    )
+    assert figures(console, "jobs")["stuck"] == len(left) == 12
+    ran: Counter[int] = Counter()
+    guard = threading.Lock()
+
+    def work(job: int) -> None:
+        with guard:
+            ran[job] += 1
+
+    unfinished = f"SELECT count(*) FROM {JOBS} WHERE state <> 'completed'"
+    with oban.working("mail", work), oban.working("mail", work):
+        console.done("release", "jobs", "--yes")
+        wait_until(lambda: value(console.url, unfinished) == 0, "others ran what was released")
+    assert ran == Counter(jobs)
+    tried = f"SELECT count(*) FROM {JOBS} WHERE attempt = 2"
+    assert value(console.url, tried) == 12
 
 
 def test_elixirs_tables_are_told_and_acted_on_too(console: Console, oban: ObanAtWork) -> None:

@@ -1,7 +1,11 @@
 """pgmq's own queues: its functions make, read and end the messages; the console tells the same."""
 
 import shlex
+import threading
+from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -14,7 +18,7 @@ from console.monitor.memory import Memory
 from console.monitor.sample import estimates, take_sample
 from tests.cli.calls import Console
 from tests.contract import at_work_pgmq as pgmq
-from tests.servers import Server, fresh_database, value
+from tests.servers import EXTERNAL_URL, Server, fresh_database, value, wait_until
 
 STATES = ("ready", "scheduled", "claimed", "stuck", "errors", "done")
 
@@ -72,6 +76,58 @@ def test_its_queues_are_found_and_told_as_they_are(console: Console) -> None:
     assert figures(console, "orders")["claimed"] == 0
     assert value(console.url, "SELECT read_ct FROM pgmq.q_orders WHERE msg_id = 1") == 1
     assert value(console.url, "SELECT count(*) FROM pgmq.read('orders', 0, 9)") == 3
+
+
+def test_discover_tells_the_version_of_the_extension(server: Server) -> None:
+    with fresh_database(server.url) as url:
+        if int(str(value(url, "SHOW server_version_num"))) < 180000 or EXTERNAL_URL:
+            pytest.skip("it takes an extension of a server's own folders only")
+        with TemporaryDirectory() as folder:
+            Path(folder).chmod(0o755)
+            pgmq.install_extension(url, Path(folder))
+        pgmq.run(url, "SELECT pgmq.create('orders')")
+        found = Console(url).done("discover", "--json").json["found"]
+        assert [(one["preset"], one["version"]) for one in found] == [("pgmq", pgmq.VERSION)]
+        told = Console(url).done("discover").text
+        assert f"pgmq.q_orders, version {pgmq.VERSION} of its tables" in told
+
+
+def test_what_a_killed_consumer_left_is_read_once_by_others(console: Console) -> None:
+    pgmq.run(
+        console.url,
+        """
+        SELECT pgmq.create('orders'); SELECT pgmq.send('orders', '{}') FROM generate_series(1, 60);
+        """,
+    )
+    console.done("adopt", "orders", "--preset", "pgmq")
+    left = pgmq.leave(console.url, "orders", 20)
+    assert figures(console, "orders")["claimed"] == len(left) == 20
+    ran: Counter[int] = Counter()
+    guard, over = threading.Lock(), threading.Event()
+
+    def consume() -> None:
+        theirs = pgmq.client(console.url)
+        while not over.is_set():
+            for message in theirs.read_batch("orders", vt=7200, batch_size=5) or []:
+                with guard:
+                    ran[message.msg_id] += 1
+                theirs.delete("orders", message.msg_id)
+        theirs.close()
+
+    consumers = [threading.Thread(target=consume) for _ in range(2)]
+    for one in consumers:
+        one.start()
+    try:
+        wait_until(lambda: figures(console, "orders")["ready"] == 0, "the others were read")
+        wait_until(lambda: figures(console, "orders")["claimed"] == 20, "and ended")
+        console.done("release", "orders", "--force", "--yes")
+        wait_until(lambda: figures(console, "orders")["claimed"] == 0, "what was left too")
+        wait_until(lambda: sum(ran.values()) >= 60, "all were read")
+    finally:
+        over.set()
+        for one in consumers:
+            one.join(60)
+    assert ran == Counter(range(1, 61))
 
 
 def test_what_is_being_read_tells_how_long_it_waited(console: Console) -> None:
