@@ -24,6 +24,7 @@ Delayed::Worker.logger = nil; Delayed::Worker.destroy_failed_jobs = false;
 Send = Struct.new(:n, :fails) do
   def perform
     raise "no host #{n}" if fails
+    if ENV["HANGS"] then tell n; sleep end
     ActiveRecord::Base.connection.execute("INSERT INTO public.ran VALUES (#{n})")
   end
 end
@@ -47,9 +48,31 @@ $capsule->addConnection(["driver" => "pgsql", "host" => $url["host"], "port" => 
         "search_path" => "their_php", "charset" => "utf8"]);
 $container = $capsule->getContainer(); $container->instance("db", $capsule->getDatabaseManager());
 Illuminate\Support\Facades\Facade::setFacadeApplication($container);
-$queue = new DatabaseQueue($capsule->getConnection(), "jobs", "default", 90);
+$queue = new DatabaseQueue($capsule->getConnection(), "jobs", "default", 7200);
     $queue->setContainer($container); $queue->setConnectionName("database");
 function tell($what) { echo "TOLD ", json_encode($what), "\n"; }
+class Send { function fire($job, $data) { global $capsule;
+    if (getenv("HANGS")) { tell($data["n"]); sleep(600); }
+    $capsule->getConnection()->insert("INSERT INTO public.ran VALUES (?)", [$data["n"]]);
+    $job->delete();
+} }
+class Only implements Illuminate\Contracts\Queue\Factory {
+    function connection($name = null) { global $queue; return $queue; } }
+class Deaf implements Illuminate\Contracts\Events\Dispatcher {
+    function listen($events, $listener = null) {} function hasListeners($event) {}
+    function subscribe($subscriber) {} function until($event, $payload = []) {}
+    function dispatch($event, $payload = [], $halt = false) {} function flush($event) {}
+    function push($event, $payload = []) {} function forget($event) {} function forgetPushed() {}
+}
+class Loud implements Illuminate\Contracts\Debug\ExceptionHandler {
+    function report(Throwable $e) { throw $e; } function shouldReport(Throwable $e) { return true; }
+    function render($request, Throwable $e) {} function renderForConsole($output, Throwable $e) {}
+}
+function work($from) {
+    $options = new Illuminate\Queue\WorkerOptions("one", 0, 128, 0, 0.1, 9);
+    (new Illuminate\Queue\Worker(new Only, new Deaf, new Loud, fn () => false))
+        ->daemon("database", $from, $options);
+}
 function migrate() {
     $stub = file_get_contents("/usr/share/php/Illuminate/Queue/Console/stubs/jobs.stub");
     eval("?>" . str_replace(["{{table}}", "{{tableClassName}}"], ["jobs", "Jobs"], $stub));
@@ -60,6 +83,9 @@ SYMFONY = r"""
 require "/usr/share/php/Symfony/Component/Messenger/Bridge/Doctrine/autoload.php";
     require "/usr/share/php/Doctrine/DBAL/autoload.php";
 use Symfony\Component\Messenger\Bridge\Doctrine\Transport\Connection;
+use Symfony\Component\Messenger\Bridge\Doctrine\Transport\DoctrineTransport;
+use Symfony\Component\Messenger\Handler\HandlersLocator;
+use Symfony\Component\Messenger\Middleware\HandleMessageMiddleware;
 date_default_timezone_set("UTC");
 $url = parse_url(getenv("URL"));
 $dbal = Doctrine\DBAL\DriverManager::getConnection(["driver" => "pdo_pgsql",
@@ -70,6 +96,21 @@ function transport($name) { global $dbal;
     return new Connection(Connection::buildConfiguration("doctrine://default?queue_name=$name"),
     $dbal); }
 function tell($what) { echo "TOLD ", json_encode($what), "\n"; }
+class Send { public $n; function __construct($n) { $this->n = $n; } }
+function messages($name) { return new DoctrineTransport(transport($name),
+    new Symfony\Component\Messenger\Transport\Serialization\PhpSerializer); }
+function send($name, $n) { messages($name)->send(new Symfony\Component\Messenger\Envelope(
+    new Send($n))); }
+function work($name) { global $dbal;
+    $handle = function (Send $message) use ($dbal) {
+        if (getenv("HANGS")) { tell($message->n); sleep(600); }
+        $dbal->executeStatement("INSERT INTO public.ran VALUES (?)", [$message->n]);
+    };
+    $bus = new Symfony\Component\Messenger\MessageBus([
+        new HandleMessageMiddleware(new HandlersLocator([Send::class => [$handle]]))]);
+    (new Symfony\Component\Messenger\Worker([$name => messages($name)], $bus))
+        ->run(["sleep" => 100000]);
+}
 """
 
 
@@ -102,8 +143,8 @@ class DebianAtWork:
         return json.loads(told[-1].removeprefix("TOLD ")) if told else None
 
     def leave(self, script: str) -> Any:
-        """What the script tells; then its process is killed."""
-        with self.process(script) as process:
+        """What a worker tells of the job that it hangs at; then its process is killed."""
+        with self.process(script, hangs=True) as process:
             assert process.stdout is not None
             lines = []
             for line in process.stdout:
@@ -113,9 +154,13 @@ class DebianAtWork:
                     return json.loads(line.removeprefix("TOLD "))
         raise AssertionError("".join(lines))
 
-    def process(self, script: str) -> AbstractContextManager["subprocess.Popen[str]"]:
+    def process(
+        self, script: str, *, hangs: bool = False
+    ) -> AbstractContextManager["subprocess.Popen[str]"]:
+        """It runs the script; with `hangs` a job never ends once it has told which it is."""
         uri = make_url(self.url).set(drivername="postgresql").render_as_string(False)
-        return foreign_process([*self.words, self.prelude + script], {"URL": uri})
+        more = {"URL": uri, **({"HANGS": "yes"} if hangs else {})}
+        return foreign_process([*self.words, self.prelude + script], more)
 
     def run(self, script: str) -> None:
         run_in(self.url, self.schema, script)

@@ -75,11 +75,12 @@ def test_what_a_killed_worker_of_delayed_job_left_is_run_once_under_others(
     theirs.need()
     theirs.run("CREATE TABLE public.ran (n integer)")
     theirs.do("migrate; 40.times { |n| Delayed::Job.enqueue Send.new(n, false) }")
+    # One job it is in the midst of; more, as its threads' names say, it has reserved.
     theirs.leave(
         """
-        30.times { |n| worker = Delayed::Worker.new; worker.name = "thread #{n}";
+        29.times { |n| worker = Delayed::Worker.new; worker.name = "thread #{n}";
             Delayed::Job.reserve(worker) }
-        tell 1; sleep 100
+        Delayed::Worker.new(quiet: true).start
         """
     )
     theirs.run(
@@ -128,6 +129,46 @@ def test_laravel(console: Console) -> None:
         """
     )
     assert sorted(taken) == [[0, 2], [1, 2], [2, 1], [3, 1], [4, 1]]
+
+
+def test_what_a_killed_worker_of_laravel_left_is_run_once_under_others(console: Console) -> None:
+    theirs = laravel(console.url)
+    theirs.need()
+    theirs.run("CREATE TABLE public.ran (n integer)")
+    theirs.do(
+        """
+        migrate();
+        for ($n = 0; $n < 30; $n++) $queue->push("Send", ["n" => $n], "mail");
+        """
+    )
+    left = [theirs.leave('work("mail");') for _ in range(2)]
+    console.done("adopt", "jobs", "--preset", "laravel")
+    assert figures(console, "jobs") == counts(28, 0, 2, 0, None, None)
+    assert console.done("release", "jobs", "--dry-run", "--json").json["plan"]["count"] == 0
+    theirs.run("UPDATE jobs SET reserved_at = reserved_at - 3600 WHERE reserved_at IS NOT NULL")
+    with theirs.process('work("mail");'), theirs.process('work("mail");'):
+        console.done("release", "jobs", "--unknown", "--yes")
+        unfinished = "SELECT count(*) FROM their_php.jobs"
+        wait_until(lambda: value(console.url, unfinished) == 0, "its workers ran all")
+    assert sorted(left) == [0, 1]
+    assert value(console.url, "SELECT count(*) || ' ' || count(DISTINCT n) FROM ran") == "30 30"
+
+
+def test_what_a_killed_worker_of_symfony_left_comes_back_by_itself(console: Console) -> None:
+    theirs = symfony(console.url)
+    theirs.need()
+    theirs.run("CREATE TABLE public.ran (n integer)")
+    theirs.do('transport("mail")->setup(); for ($n = 0; $n < 20; $n++) send("mail", $n);')
+    assert theirs.leave('work("mail");') == 0
+    console.done("adopt", "mail", "--preset", "symfony")
+    assert figures(console, "mail") == counts(19, 0, 1, 0, None, None)
+    with theirs.process('work("mail");'), theirs.process('work("mail");'):
+        wait_until(lambda: value(console.url, "SELECT count(*) FROM ran") == 19, "the others")
+        assert console("release", "mail", "--yes").status == 4
+        assert figures(console, "mail") == counts(0, 0, 1, 0, None, None)
+        theirs.run("UPDATE messenger_messages SET delivered_at = delivered_at - interval '2 h'")
+        wait_until(lambda: value(console.url, "SELECT count(*) FROM ran") == 20, "what was left")
+    assert value(console.url, "SELECT count(DISTINCT n) FROM ran") == 20
 
 
 def test_symfony(console: Console) -> None:
