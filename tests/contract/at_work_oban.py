@@ -1,8 +1,5 @@
 """Oban by the SQL files of its Python package, run as it runs them: its code wants Python 3.12."""
 
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,12 +9,11 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import pytest
 from psycopg.types.json import Jsonb
 
+from tests.contract.from_pip import from_pip
 from tests.contract.killed import killed
 from tests.servers import connect, run_in
-from tests.template import FOLDER, alone_in
 
 PACKAGE = "oban==0.7.0"
 _ELIXIR = """
@@ -34,19 +30,7 @@ CREATE UNLOGGED TABLE oban_peers (name text PRIMARY KEY, node text, started_at t
 
 def installed(cache: Path) -> Path:
     """The folder of its SQL files; skips, with the reason, where pip does not get them."""
-    queries = cache / PACKAGE / "oban" / "queries"
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
-    options = ["--no-deps", "--no-compile", "--ignore-requires-python"]
-    told = Path(os.environ[FOLDER]) / "oban"
-    with alone_in(told):
-        why = told / "why"
-        if not queries.is_dir() and not why.exists():
-            words = [*pip, *options, "--target", str(cache / PACKAGE), PACKAGE]
-            done = subprocess.run(words, capture_output=True, text=True, check=False)
-            why.write_text(done.stderr[-300:])
-    if not queries.is_dir():
-        pytest.skip(f"pip cannot install {PACKAGE}: {why.read_text()}")
-    return queries
+    return from_pip(cache, PACKAGE, "--ignore-requires-python") / "oban" / "queries"
 
 
 @dataclass(frozen=True)

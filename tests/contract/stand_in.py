@@ -7,8 +7,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.connection import Connection as PipeEnd
 from typing import Any
 
+from tests.contract.killed import killed
 from tests.servers import connect
 
 RIVER = """
@@ -188,6 +190,11 @@ class StandIn:
             connection.execute(f'SET search_path = "{self.schema}", public'.encode())
             return connection.execute(query.encode()).fetchall()
 
+    def leave(self, takes: str) -> list[int]:
+        """A worker is killed in the midst of what it has taken; the ids of its jobs."""
+        (jobs,) = killed(_hang, self, takes)
+        return [int(job) for job in jobs]
+
     @contextmanager
     def working(self, takes: str, ends: str, ran: Callable[[int], None]) -> Iterator[None]:
         """A worker takes and ends what is there, by statements like its library's own."""
@@ -209,3 +216,8 @@ class StandIn:
         finally:
             over.set()
             thread.join(60)
+
+
+def _hang(of: StandIn, takes: str, told: PipeEnd) -> None:
+    told.send([row[0] for row in of.rows(takes)])
+    threading.Event().wait()

@@ -187,3 +187,43 @@ def test_what_failed_is_retried_once_each_under_workers(
         console.done("requeue", "jobs", "--yes")
         wait_until(lambda: not theirs.rows(left), "workers ran what was retried")
     assert ran == Counter(range(1, 61))
+
+
+def test_what_a_killed_process_of_solid_queue_left_is_run_once_under_others(
+    console: Console, theirs: StandIn
+) -> None:
+    theirs.install(SOLID_QUEUE)
+    theirs.run(
+        """
+        INSERT INTO solid_queue_processes (last_heartbeat_at) VALUES (timezone('UTC', now()));
+        INSERT INTO solid_queue_jobs (arguments) SELECT '{}' FROM generate_series(1, 20);
+        INSERT INTO solid_queue_ready_executions (job_id, queue_name, created_at)
+        SELECT id, queue_name, created_at FROM solid_queue_jobs
+        """
+    )
+    console.done("adopt", "jobs", "--preset", "solid-queue")
+    left = theirs.leave(stand_in.SOLID_QUEUE_TAKES)
+    assert figures(console, "jobs") == counts(20 - len(left), 0, len(left), 0, 0, 0)
+    assert console.done("release", "jobs", "--dry-run", "--json").json["plan"]["count"] == 0
+    # The others are another process than the one that is silent now.
+    theirs.run(
+        """
+        UPDATE solid_queue_processes SET last_heartbeat_at = last_heartbeat_at - interval '1 h';
+        INSERT INTO solid_queue_processes (last_heartbeat_at) VALUES (timezone('UTC', now()))
+        """
+    )
+    takes = stand_in.SOLID_QUEUE_TAKES.replace("SELECT job_id, 1,", "SELECT job_id, 2,")
+    ran: Counter[int] = Counter()
+    guard = threading.Lock()
+
+    def note(job: int) -> None:
+        with guard:
+            ran[job] += 1
+
+    ends = stand_in.SOLID_QUEUE_ENDS
+    with theirs.working(takes, ends, note), theirs.working(takes, ends, note):
+        console.done("release", "jobs", "--yes")
+        unfinished = "SELECT FROM solid_queue_jobs WHERE finished_at IS NULL"
+        wait_until(lambda: not theirs.rows(unfinished), "the others ran what was released")
+    assert ran == Counter(range(1, 21))
+    assert len(left) == 5
