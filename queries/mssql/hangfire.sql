@@ -14,7 +14,8 @@
 --   dashboard, or BackgroundJob.Requeue(id)
 -- no purge: Hangfire deletes jobs itself: its dashboard, or BackgroundJob.Delete(id)
 -- no archive: Hangfire deletes what succeeded itself, when its ExpireAt is there
--- no pause: Hangfire has no pause: a server that is stopped, or started without the queue, does not take from it
+-- no pause: Hangfire 1.8 keeps no pause in its tables: a server that is stopped, or started without the queue, does
+--   not take from it
 -- left claims: Hangfire's servers take them SlidingInvisibilityTimeout (5 minutes unless set) after their FetchedAt was
 --   last renewed
 --

@@ -11,7 +11,8 @@
 -- verbs: release
 -- no purge: Delayed::Job deletes jobs itself: rake jobs:clear deletes all of them
 -- no requeue: Delayed::Job has no rule to run a failed job again: its worker never takes what has a failed_at
--- no pause: Delayed::Job has no pause: its workers are stopped, or started without the queue (--queues)
+-- no pause: Delayed::Job 4.2 keeps no pause anywhere: Delayed::Worker.queue_attributes gives queues a priority only. Its
+--   workers are stopped, or started without the queue (--queues)
 -- left claims: Delayed::Job's other workers take them max_run_time (4 hours unless set) after they were locked
 -- requeued: as Delayed::Job's own clear_locks! and unlock do it: due as they were, with no try counted
 -- stays: it was not locked any more

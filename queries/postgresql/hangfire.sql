@@ -13,7 +13,8 @@
 --   changes states in .NET only: its dashboard, or BackgroundJob.Requeue(id)
 -- no purge: Hangfire deletes jobs itself: its dashboard, or BackgroundJob.Delete(id)
 -- no archive: Hangfire deletes what succeeded itself, when its expireat is there
--- no pause: Hangfire has no pause: a server that is stopped, or started without the queue, does not take from it
+-- no pause: Hangfire 1.8 keeps no pause in its tables, nor does Hangfire.PostgreSql 1.21: a server that is stopped, or
+--   started without the queue, does not take from it
 -- left claims: Hangfire's servers take them InvisibilityTimeout (30 minutes unless set) after they were fetched
 --
 -- Read from Hangfire.PostgreSql 1.21 (Scripts/Install.v3.sql to v23.sql, PostgreSqlMonitoringApi.cs, PostgreSqlJobQueue.cs)

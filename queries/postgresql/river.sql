@@ -25,7 +25,7 @@
 -- river_queue.sql; client.go, producer.go): available is
 -- ready; scheduled and retryable are scheduled until its scheduler makes them available; running is claimed by a client;
 -- discarded has no tries left; completed is done. Cancelled and pending are in no state. It has no functions to call.
--- Clients have no heartbeat: river_client is made for one and never filled.
+-- Clients have no heartbeat: river_client was made for one, never filled, and 007 drops it.
 
 -- define: part
 m.queue = '{only}'

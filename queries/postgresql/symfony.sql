@@ -12,9 +12,10 @@
 --   delivered, and has no other rule for it
 -- no requeue: Symfony Messenger keeps what failed under the queue name of its failure transport, and only its PHP can
 --   send it again: bin/console messenger:failed:retry
--- no pause: Symfony Messenger has no pause: its workers are stopped (messenger:stop-workers)
+-- no pause: Symfony Messenger 7.1 keeps no pause in its table, nor anywhere else: its workers are stopped
+--   (messenger:stop-workers, which they see in the application's cache)
 --
--- Read from Symfony 7.0 (Messenger/Bridge/Doctrine/Transport/Connection.php): available_at is there: ready, else
+-- Read from Symfony 7.1 (Messenger/Bridge/Doctrine/Transport/Connection.php): available_at is there: ready, else
 -- scheduled (what failed waits so for its next try); delivered_at says that a worker has it, and nothing tells which, for
 -- redeliver_timeout (an hour unless set): then it is ready again, by itself. What ended is deleted; the failure
 -- transport is one more queue_name. Times have no zone, and are UTC (before Symfony 6 PHP's own zone).
