@@ -243,6 +243,17 @@ def adopt(
     return queue
 
 
+def require_trusted(of: Design) -> None:
+    """RefusedError where it is a file of this user's own that he has not trusted."""
+    if not of.trusted:
+        raise RefusedError(
+            f"Nothing is adopted by the preset {of.name!r}.",
+            why="It is a file of your own, which you have not trusted as it is now.",
+            next_step="Read it and check it, then: dbq-console preset trust "
+            + shlex.quote(of.file),
+        )
+
+
 def adopt_library(
     database: Database,
     of: Design,
@@ -258,13 +269,7 @@ def adopt_library(
     """
     product = database.product
     libraries.preset(of.name, product.name)
-    if not of.trusted:
-        raise RefusedError(
-            f"Nothing is adopted by the preset {of.name!r}.",
-            why=f"It is a file of this user's that is not trusted as it is now: {of.file}",
-            next_step="Read it and check it, then: dbq-console preset trust "
-            + shlex.quote(of.file),
-        )
+    require_trusted(of)
     for text in (name, part, schema, table):
         if text or text is name:
             _check_name(product, text or "")

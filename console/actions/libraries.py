@@ -99,14 +99,22 @@ def preset(name: str, engine: str) -> Design:
         if (mine := own.of_name(name)) is not None:
             mine.require()
         raise UsageError(f"There is no preset {name!r}.", next_step=f"Presets: {', '.join(known)}.")
-    of = presets(engine).get(name)
-    if of is None:
+    require_engine(known[name], engine)
+    return presets(engine)[name]
+
+
+def require_engine(of: Design, engine: str) -> None:
+    """UsageError where the preset is for another one."""
+    there = ", ".join(of.engines)
+    if engine not in of.engines:
         raise UsageError(
-            f"There is no preset {name!r} for {engine}.",
-            why=f"{name} keeps its queues in {', '.join(known[name].engines)} only.",
-            next_step="Adopt a table of another kind with --design and --map.",
+            f"There is no preset {of.name!r} for {engine}.",
+            why=f"Presets of your own are made for {there} only."
+            if of.file
+            else f"{of.name} keeps its queues in {there} only.",
+            next_step="Adopt the table by the design that it is most like, which monitors it and "
+            "acts on it by general rules: dbq-console adopt TABLE --design D --map ROLE=COLUMN",
         )
-    return of
 
 
 def discover(database: Database) -> list[DiscoveredTable]:

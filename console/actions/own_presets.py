@@ -13,7 +13,7 @@ from console.catalog import Queue
 from console.designs.own import OwnPreset
 from console.designs.own_file import STATES, OwnFile
 from console.engines import Database
-from console.errors import TooSlowError, UsageError
+from console.errors import TooSlowError
 from console.formats import numbered
 from console.monitor.sample_queries import be_careful
 from console.monitor.scan_query import MessageSource
@@ -106,11 +106,7 @@ def check(
     """Hold the preset against its table. Waits. UsageError where there is none, or several."""
     of, file = preset.require(), preset.parsed
     assert file is not None  # noqa: S101  # a file that has a design was parsed
-    if database.product.name not in of.engines:
-        raise UsageError(
-            f"The preset {of.name!r} is not for {database.product.title}.",
-            why=f"It says `engine: {of.engines[0]}`.",
-        )
+    libraries.require_engine(of, database.product.name)
     doing = f"check the preset {of.name!r}"
     with database.transaction(doing, read_only=True) as connection:
         found = libraries.choose(connection, of, schema=schema, table=table)

@@ -203,7 +203,11 @@ def _check_place(name: str, engine: str) -> None:
     if any(file.is_file() for file in shipped):
         raise NotAPresetError(f"the console has {name!r} itself: give the file another name")
     if not any(folder.name == engine and (folder / "own.sql").is_file() for folder in _engines()):
-        raise NotAPresetError(f"presets of one's own are not made for the engine {engine!r}")
+        raise NotAPresetError(
+            f"its head says engine: {engine}, and presets of your own are made for postgresql "
+            "only; such a table is adopted by the design that it is most like: dbq-console adopt "
+            "TABLE --design D --map ROLE=COLUMN"
+        )
 
 
 def _engines() -> Iterator[Path]:

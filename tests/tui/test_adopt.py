@@ -1,13 +1,15 @@
 """A table becomes a queue: the list, the mapping with a preview, and the way on a real server."""
 
 import asyncio
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
 from console.actions.adopt import CandidateTable, Preview, candidate
 from console.catalog import Column, find
-from console.designs import DESIGNS
+from console.designs import DESIGNS, own
 from console.engines import open_database
 from console.errors import TooSlowError
 from console.rights import Rights
@@ -18,6 +20,7 @@ from console.tui.screens.form import Stage
 from console.tui.widgets.field import Field
 from console.verbs.queues import ADOPT
 from console.verbs.verb import texts, words
+from tests.cli.own_presets import TABLE, User, run
 from tests.contract.at_work import ProcrastinateAtWork
 from tests.tui.alone import alone, conn, is_at, until
 from tests.tui.opened import Opened
@@ -187,4 +190,64 @@ async def test_what_a_library_keeps_is_adopted_by_its_preset(database_url: str) 
         "procrastinate_jobs",
         "mails",
     )
+    database.close()
+
+
+@pytest.fixture
+def crates(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[User]:
+    """Somebody with a preset of his own, which he has not trusted yet, and its table."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    run(database_url, TABLE)
+    own.forget_read()
+    yield User(tmp_path, database_url).writes()
+    monkeypatch.undo()
+    own.forget_read()
+
+
+async def chosen_crates(console: Opened) -> AdoptScreen:
+    console.app.open_adopt("prod")
+    await until(console, lambda: "queues of crate" in console.picture)
+    await console.press("slash", *"crat", "enter", "enter")
+    screen = console.app.screen
+    assert isinstance(screen, AdoptScreen)
+    await until(console, lambda: screen.stage is Stage.FORM)
+    return screen
+
+
+async def test_a_table_is_adopted_by_a_preset_of_ones_own(crates: User) -> None:
+    crates.trusts()
+    own.forget_read()
+    database = open_database(crates.url, label="prod")
+    here = OpenConnection("prod", database, Rights.ADMIN)
+    async with alone(connections=[here], size=(80, 24)) as console:
+        went: list[object] = []
+        console.app.open_queue = lambda *key: went.append(key)  # type: ignore[method-assign]
+        screen = await chosen_crates(console)
+        await until(console, lambda: "ready 2" in console.picture)
+        await console.press("down", "right")
+        await until(console, lambda: "ready 1" in console.picture)
+        assert (screen.form.part, screen.form.called) == ("a", "a")
+        await console.press("down", "ctrl+u", *"lane_a", "enter")
+        assert screen.stage is Stage.PLAN
+        await console.press("y", "enter")
+        await until(console, lambda: went)
+    with database.transaction("look", read_only=True) as connection:
+        queue = find(connection, "lane_a")
+    assert (queue.design.name, queue.table, queue.part) == ("crate", "crates", "a")
+    assert queue.options["sha256"] == own.every()[0].sha256
+    database.close()
+
+
+async def test_by_a_preset_that_is_not_trusted_nothing_is_adopted(crates: User) -> None:
+    database = open_database(crates.url, label="prod")
+    here = OpenConnection("prod", database, Rights.ADMIN)
+    async with alone(connections=[here], size=(80, 24)) as console:
+        screen = await chosen_crates(console)
+        await until(console, lambda: "use a login that only looks" in console.picture)
+        await console.press("enter")
+        assert screen.stage is Stage.FORM
+        told = " ".join(console.picture.split())
+        assert "Nothing is adopted by the preset 'crate'" in told
+        assert "which you have not trusted as it is now" in told
+        assert "its first messages" not in told
     database.close()

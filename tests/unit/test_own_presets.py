@@ -1,12 +1,16 @@
 """What a preset file of a user's own may hold, and whose it must be."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from console.designs import own, own_file
-from console.errors import RefusedError
+from console.actions import adopt, libraries
+from console.actions.own_presets import check
+from console.designs import own, own_file, presets
+from console.engines import open_database
+from console.errors import RefusedError, UsageError
 from tests.cli.own_presets import PRESET, ready_if
 
 
@@ -110,7 +114,7 @@ def test_a_head_and_sets_that_are_none(line: str, other: str, why: str, file: Pa
     file.write_text(PRESET.replace(line, other))
     found = only()
     assert found.design is None
-    assert (why or "not made for the engine 'mssql'") in found.problem
+    assert (why or "such a table is adopted by the design") in found.problem
 
 
 def test_who_else_could_have_written_it(file: Path) -> None:
@@ -158,6 +162,26 @@ def test_a_file_is_trusted_as_it_is(file: Path) -> None:
     assert only().untrusted == "It has changed since you trusted it"
     own.distrust(file)
     assert (only().untrusted, place.read_text()) == ("You have not trusted it", "")
+
+
+@pytest.mark.usefixtures("file")
+def test_on_sql_server_they_are_refused_before_anything_is_asked() -> None:
+    """What, why, and what to do instead; there is no server at that address."""
+    crate = only()
+    database = open_database("mssql+pyodbc://nobody:x@127.0.0.1:1/nothing")
+    tries: list[Callable[[], object]] = [
+        lambda: libraries.preset("crate", "mssql"),
+        lambda: check(database, crate),
+        lambda: adopt.adopt_library(database, crate.require(), "crates"),
+    ]
+    for attempt in tries:
+        with pytest.raises(UsageError) as raised:
+            attempt()
+        error = raised.value
+        assert error.what == "There is no preset 'crate' for mssql."
+        assert error.why == "Presets of your own are made for postgresql only."
+        assert "dbq-console adopt TABLE --design D --map" in error.next_step
+    assert "crate" not in presets("mssql")
 
 
 def test_a_name_belongs_to_one(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -316,6 +316,11 @@ class AdoptScreen(PlannedScreen):
         if conn is None or table is None or conn.rights < Rights.ADMIN:
             self.say(RefusedError("Adopting needs the right admin."))
             return
+        try:
+            adopt.require_trusted(form.design)
+        except RefusedError as error:
+            self.say(error)
+            return
         told = form.roles.items()
         queue = adopt.candidate(table, form.design, form.roles)
         if form.found is not None and form.design.library:

@@ -37,7 +37,8 @@ class AdoptPreview(Paragraph):
     def _append(self, text: Text, preview: Preview) -> None:
         for error in preview.errors:
             text.append(f"✖ {' '.join(said(error).splitlines())}\n", tone(self, "critical"))
-        text.append("As a queue, its first messages are:\n", tone(self, "strong"))
+        if preview.messages or not preview.errors:
+            text.append("As a queue, its first messages are:\n", tone(self, "strong"))
         width = max(20, (self.size.width or self.app.size.width) - 4)
         for message in preview.messages:
             text.append(f"  {shorten(_told(message), width)}\n")
