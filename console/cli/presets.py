@@ -200,8 +200,8 @@ def check_(call: Call, file: str, table: str | None) -> None:
 
 def _checked(mine: OwnPreset, found: Check) -> Iterator[str]:
     rows = "?" if found.size.rows is None else f"≈{found.size.rows:,}"
-    pages = "?" if found.size.pages is None else f"{found.size.pages:,}"
-    yield f"{mine.name} on {found.queue.schema}.{found.queue.table}: {rows} rows, {pages} pages"
+    pages = "? pages" if found.size.pages is None else numbered(found.size.pages, "page")
+    yield f"{mine.name} on {found.queue.schema}.{found.queue.table}: {rows} rows, {pages}"
     yield _standing(mine)
     for one in found.fragments:
         yield f"  {'WRONG' if one.problem else 'ok':<6}{one.name}: {one.problem or one.type}"

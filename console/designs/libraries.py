@@ -93,7 +93,7 @@ def design_of(
             "columns": head["columns"].split(),
             "beside": head.get("beside"),
         },
-        table_each="queues" not in own,
+        table_each="queues" not in own and "queue_column" not in defined,
         refusals=dict.fromkeys(_ENDS, owned) | refusals,
         requeued=head.get("requeued", ""),
         paused=head.get("paused", ""),

@@ -139,6 +139,8 @@ def impossible(queue: Queue) -> tuple[str, str]:
     missing = {role: not ring and role not in queue.roles for role in ("pushed_at", "claimed_at")}
     waiting = next((f"no column is {role}" for role, none in missing.items() if none), "")
     if "done" not in queue.states:
+        if queue.design.file:
+            return waiting, "its preset does not say what is done"
         return waiting, "complete deletes the message"
     if queue.kind is Kind.ADOPTED:
         return waiting, "no index by the end is known"

@@ -22,8 +22,8 @@
 -- it; failed_at that it has no tries left, where destroy_failed_jobs is off. Done is deleted. Times have no zone, and are
 -- UTC unless ActiveRecord's default_timezone was set. It has no functions to call: its Ruby does it.
 
--- define: part
-m.queue = '{only}'
+-- define: queue_column
+m.queue
 
 -- define: is_ready
 m.failed_at IS NULL AND m.locked_at IS NULL AND m.run_at <= timezone('UTC', now()) AND {in_part}
@@ -77,13 +77,6 @@ timezone('UTC', m.created_at)
 -- define: found_beside
 -- There is no other table.
 CAST(c.relname AS text)
-
--- name: queues
--- the names of at most 100 queues, of the first 100,000 jobs of the table
-SELECT DISTINCT CAST(j.queue AS text) AS name
-FROM (SELECT m.queue FROM "{schema}"."{table}" AS m LIMIT 100000) AS j
-WHERE j.queue IS NOT NULL
-ORDER BY name LIMIT 100;
 
 -- name: make_ready
 -- one row: how many locked jobs are unlocked as its own clear_locks! and unlock do it; the others stay

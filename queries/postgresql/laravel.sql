@@ -21,8 +21,11 @@
 -- Its times are seconds since 1970. What ended is deleted; what has no tries left goes into failed_jobs, a table of its
 -- own, of which nothing is counted here. It has no functions to call: its PHP does it.
 
--- define: part
-m.queue = '{only}'
+-- define: queue_column
+m.queue
+
+-- define: queue_index
+true
 
 -- define: moment
 EXTRACT(EPOCH FROM statement_timestamp())
@@ -74,24 +77,9 @@ to_timestamp(m.created_at)
 -- There is no other table.
 CAST(c.relname AS text)
 
--- name: queues
--- the names of at most 100 queues that have jobs in the table, each found by one step in the index on them
-WITH RECURSIVE met AS (
-    (SELECT j.queue AS name FROM "{schema}"."{table}" AS j ORDER BY j.queue LIMIT 1)
-    UNION ALL
-    SELECT (SELECT j.queue FROM "{schema}"."{table}" AS j WHERE j.queue > m.name ORDER BY j.queue LIMIT 1) AS name
-    FROM met AS m WHERE m.name IS NOT NULL
-)
-
-SELECT CAST(m.name AS text) AS name FROM met AS m WHERE m.name IS NOT NULL LIMIT 100;
-
--- name: rule
--- one row: why jobs cannot be released as it does it; null: they can
-SELECT
-    CASE
-        WHEN NOT has_table_privilege(CAST('"{schema}"."{table}"' AS regclass), 'INSERT')
-            THEN 'this login may not write new jobs into the table, as Laravel releases them'
-    END AS problem;
+-- define: writes_into
+-- It puts back what was released as a new job.
+'"{schema}"."{table}"'
 
 -- name: make_ready
 -- one row: how many reserved jobs its own deleteAndRelease has put back, each with a new id; the others stay

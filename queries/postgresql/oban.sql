@@ -23,8 +23,8 @@
 -- by a node and a producer of it; discarded has no tries left; completed is done. Cancelled and suspended are in no state.
 -- Its times have no zone, and are UTC. Producers of Python have a heartbeat in oban_producers; of Elixir's nothing tells.
 
--- define: part
-m.queue = '{only}'
+-- define: queue_column
+m.queue
 
 -- define: is_ready
 m.state = 'available' AND {in_part}
@@ -90,12 +90,6 @@ CAST(to_jsonb(m.errors) -> 0 ->> 'at' AS timestamptz)
 -- define: installed_version
 -- of its migrations, as Elixir keeps it in a comment on the table; Python keeps none, and other words are not its
 substring(obj_description(CAST('"{schema}"."{table}"' AS regclass), 'pg_class') FROM '^[0-9]+$')
-
--- name: queues
--- the names of at most 100 queues, of the first 100,000 jobs of the table
-SELECT DISTINCT j.queue AS name
-FROM (SELECT m.queue FROM "{schema}"."{table}" AS m LIMIT 100000) AS j
-ORDER BY j.queue LIMIT 100;
 
 -- name: owners
 -- a row for each of the producers, as claimed_by names them: gone, alive or unknown, by its heartbeat

@@ -31,9 +31,8 @@ m.status = 'queued' AND m.execute_after >= statement_timestamp() AND {in_part}
 m.status = 'picked' AND {in_part}
 
 -- define: is_stuck
--- As its own stale_jobs says: picked, and without a heartbeat for so long (30 seconds at least: see owners).
-m.heartbeat < statement_timestamp() - make_interval(secs => greatest(30, CAST('{stuck_after_seconds}' AS double precision)))
-AND {is_claimed}
+-- As its own stale_jobs says: picked, and without a heartbeat for so long.
+m.heartbeat < {silent_before} AND {is_claimed}
 
 -- define: is_error
 -- As text: an older version has no state of that name.
@@ -62,7 +61,7 @@ CASE
 END
 
 -- define: title
-m.entrypoint
+{queue_column}
 
 -- define: is_first_pop
 -- It counts what was tried again.
@@ -73,8 +72,8 @@ m.attempts = 0
 true
 -- end
 
--- define: part
-m.entrypoint = '{only}'
+-- define: queue_column
+m.entrypoint
 
 -- define: oldest_claims
 -- by its own index of picked jobs
@@ -111,37 +110,26 @@ coalesce(
     ORDER BY l.relname = c.relname || '_log' DESC, l.relname LIMIT 1
 )
 
--- name: queues
--- the names of at most 100 entrypoints, of the first 100,000 jobs of the table
-SELECT DISTINCT j.entrypoint AS name
-FROM (SELECT m.entrypoint FROM "{schema}"."{table}" AS m LIMIT 100000) AS j
-ORDER BY j.entrypoint LIMIT 100;
+-- define: last_beat
+-- of the manager's jobs
+(SELECT max(m.heartbeat) FROM "{schema}"."{table}" AS m WHERE CAST(m.queue_manager_id AS text) = asked.session AND m.status = 'picked')
 
--- name: owners
--- a row for each of the managers, as claimed_by names them: gone, alive or unknown, by the last heartbeat of its jobs
--- After 30 seconds without one (heartbeat_timeout, unless it was set) other managers take its jobs.
-SELECT
-    asked.session AS session,
-    CASE
-        WHEN max(m.heartbeat) >= statement_timestamp() - interval '30 seconds' THEN 'alive'
-        WHEN max(m.heartbeat) < statement_timestamp() - make_interval(secs => greatest(30, CAST('{stuck_after_seconds}' AS double precision))) THEN 'gone'
-        ELSE 'unknown'
-    END AS owner
-FROM unnest(CAST(:sessions AS text[])) AS asked (session)
-LEFT JOIN "{schema}"."{table}" AS m ON asked.session = CAST(m.queue_manager_id AS text) AND m.status = 'picked'
-GROUP BY asked.session;
+-- define: unheard_of
+'unknown'
 
--- name: rule
--- one row: why jobs cannot be requeued as it does it; null: they can
-SELECT
-    CASE
-        WHEN NOT has_table_privilege(CAST('"{schema}"."{beside}"' AS regclass), 'INSERT')
-            THEN 'this login may not write into pgqueuer''s log, where each requeue has to stand'
-        -- Versions before attempts were counted had no jobs that are held either.
-        -- when no role attempts
-        ELSE 'this version of pgqueuer counts no attempts and holds no failed jobs'
-        -- end
-    END AS problem;
+-- define: silent_seconds
+-- After so long without one (heartbeat_timeout, unless it was set) other managers take its jobs.
+30
+
+-- define: writes_into
+-- Each requeue has to stand in its log.
+'"{schema}"."{beside}"'
+
+-- define: lacks
+-- Versions before attempts were counted had no jobs that are held either.
+-- when no role attempts
+'this version of pgqueuer counts no attempts and holds no failed jobs'
+-- end
 
 -- name: make_ready
 -- one row: how many failed jobs are queued again, and how many of them its log has; the others stay
@@ -149,8 +137,7 @@ SELECT
 -- dedupe_key only one may be queued or picked (its unique index), and the second one would undo the batch.
 WITH chosen AS MATERIALIZED (
     SELECT
-        m.id,
-        m.dedupe_key,
+        m.id, m.dedupe_key,
         row_number() OVER (PARTITION BY m.dedupe_key ORDER BY m.id) AS turn
     FROM "{schema}"."{table}" AS m
     WHERE {at_places}
@@ -178,11 +165,7 @@ requeued AS (
 
 logged AS (
     INSERT INTO "{schema}"."{beside}" (job_id, status, entrypoint, priority)
-    SELECT
-        r.id,
-        'queued',
-        r.entrypoint,
-        r.priority
+    SELECT r.id, 'queued', r.entrypoint, r.priority
     FROM requeued AS r
     RETURNING 1 AS one
 )

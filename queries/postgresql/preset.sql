@@ -10,12 +10,14 @@
 -- left claims, requeued, paused, stays: what the library does with a dead worker's claims, what becomes of a message that is
 --   made ready, what a pause does, and why a chosen one may stay
 --
--- Definitions: is_ready, is_scheduled, is_claimed, is_error, is_done (those that there are); part: which rows are the
--- queue's of a table with several, used by `AND {in_part}` in each predicate; is_waiting, was_tried, failing_since:
--- what is tried again; own_function: what make_ready calls; installed_version: of its
--- tables, where it keeps one.
--- Statements: queues (none: a table each, and found_queue), make_ready, rule, owners, kept_back, gate, hidden; with the
--- verb pause: may_pause, paused, pause, resume.
+-- Definitions: is_ready, is_scheduled, is_claimed, is_error, is_done (those that there are), other_state of a row in none;
+-- queue_column, with queue_index where an index begins with it, or part: which rows are the queue's of a table with several,
+-- used by `AND {in_part}` in each predicate; is_waiting, was_tried, failing_since: what is tried again; own_function: what
+-- make_ready calls; writes_into: the table into which it inserts, and lacks: why a version cannot do it; last_beat: the
+-- last heartbeat of who is asked.session, with silent_seconds, after which its library takes it for dead;
+-- installed_version: of its tables, where it keeps one.
+-- Statements: queues, where no queue_column tells them (none: a table each, and found_queue), make_ready, kept_back, gate,
+-- hidden; rule and owners, where they are not made of these definitions; with the verb pause: may_pause, paused, pause, resume.
 
 -- define: in_part
 -- which of the queues that the library keeps in the table
@@ -27,6 +29,22 @@
 true
 -- end
 -- end
+
+-- define: part
+-- when defined queue_column
+{queue_column} = '{only}'
+-- end
+
+-- define: silent_before
+-- an owner whose last heartbeat was before is gone: by its library's own limit, or by the threshold where that is longer
+statement_timestamp() - make_interval(secs => greatest({silent_seconds}, CAST('{stuck_after_seconds}' AS double precision)))
+
+-- define: unheard_of
+-- what an owner is of which there is no heartbeat
+'gone'
+
+-- define: other_state
+CAST(m."{status}" AS text)
 
 -- define: state
 CASE
@@ -43,7 +61,7 @@ CASE
     -- when defined is_done
     WHEN {is_done} THEN 'done'
     -- end
-    ELSE CAST(m."{status}" AS text)
+    ELSE {other_state}
 END
 
 -- define: state_held
@@ -121,6 +139,37 @@ FROM (
 WHERE CAST(:beside AS text) IS NULL OR f.beside IS NOT NULL
 ORDER BY f.schema, f."table";
 
+-- name: queues
+-- the names of at most 100 queues that have jobs in the table: each by one step in an index on them, else of 100,000 jobs
+WITH RECURSIVE jobs AS NOT MATERIALIZED (SELECT {queue_column} AS name FROM "{schema}"."{table}" AS m),
+
+met AS (
+    -- when defined queue_index
+    (SELECT j.name FROM jobs AS j ORDER BY j.name LIMIT 1)
+    UNION ALL
+    SELECT (SELECT j.name FROM jobs AS j WHERE j.name > f.name ORDER BY j.name LIMIT 1) AS name
+    FROM met AS f WHERE f.name IS NOT NULL
+    -- end
+    -- when not defined queue_index
+    SELECT DISTINCT j.name FROM (SELECT t.name FROM jobs AS t LIMIT 100000) AS j ORDER BY j.name
+    -- end
+)
+
+SELECT CAST(f.name AS text) AS name FROM met AS f WHERE f.name IS NOT NULL LIMIT 100;
+
+-- name: owners
+-- a row for each of those asked for, as claimed_by names them: gone, alive or unknown, by its last heartbeat
+SELECT
+    asked.session AS session,
+    CASE
+        WHEN o.beat IS NULL THEN {unheard_of}
+        WHEN o.beat >= statement_timestamp() - make_interval(secs => {silent_seconds}) THEN 'alive'
+        WHEN o.beat < {silent_before} THEN 'gone'
+        ELSE 'unknown'
+    END AS owner
+FROM unnest(CAST(:sessions AS text[])) AS asked (session)
+CROSS JOIN LATERAL (SELECT {last_beat} AS beat) AS o;
+
 -- name: retrying
 -- one row: of the first 100,000 jobs to do, how many are tried again for longer than :seconds, and the one that failed first
 SELECT
@@ -156,8 +205,19 @@ SELECT
             THEN concat('this version of {design} has no function ', {own_function})
     END AS problem;
     -- end
+    -- when defined writes_into
+    CASE
+        WHEN NOT has_table_privilege(CAST({writes_into} AS regclass), 'INSERT')
+            THEN concat('this login may not write into ', {writes_into}, ', as its own rule does')
+        -- when defined lacks
+        ELSE {lacks}
+        -- end
+    END AS problem;
+    -- end
     -- when not defined own_function
+    -- when not defined writes_into
     CAST(NULL AS text) AS problem;
+    -- end
     -- end
 
 -- name: version

@@ -38,10 +38,9 @@ m.status = 'doing' AND {in_part}
 
 -- define: is_stuck
 -- As its own select_stalled_jobs_by_heartbeat says: the worker is gone, or has no recent heartbeat. One that beat
--- within 30 seconds is at work, however short the threshold (see owners).
+-- within 30 seconds is at work, however short the threshold.
 {is_claimed} AND coalesce(
-    (SELECT w.last_heartbeat FROM "{schema}".procrastinate_workers AS w WHERE w.id = m.worker_id)
-    < statement_timestamp() - make_interval(secs => greatest(30, CAST('{stuck_after_seconds}' AS double precision))), true
+    (SELECT w.last_heartbeat FROM "{schema}".procrastinate_workers AS w WHERE w.id = m.worker_id) < {silent_before}, true
 )
 
 -- define: is_error
@@ -78,8 +77,11 @@ CAST(m.task_name AS text)
 -- It counts what was tried again.
 m.attempts = 0
 
--- define: part
-m.queue_name = '{only}'
+-- define: queue_column
+m.queue_name
+
+-- define: queue_index
+true
 
 -- define: claimed_from
 -- Nothing but the events tells since when: of so many at most.
@@ -99,34 +101,16 @@ m.attempts > 0
 -- define: own_function
 '"{schema}".procrastinate_retry_job_v2(bigint, timestamp with time zone, integer, character varying, character varying)'
 
--- name: queues
--- the names of at most 100 queues that have jobs in the table, each found by one step in the index on them
-WITH RECURSIVE met AS (
-    (SELECT j.queue_name AS name FROM "{schema}"."{table}" AS j ORDER BY j.queue_name LIMIT 1)
-    UNION ALL
-    SELECT (SELECT j.queue_name FROM "{schema}"."{table}" AS j WHERE j.queue_name > m.name ORDER BY j.queue_name LIMIT 1) AS name
-    FROM met AS m WHERE m.name IS NOT NULL
-)
-
-SELECT CAST(m.name AS text) AS name FROM met AS m WHERE m.name IS NOT NULL LIMIT 100;
-
 -- name: gate
 -- one row: the search path, until the transaction ends; its functions name its tables without a schema
 SELECT set_config('search_path', quote_ident('{schema}'), true) AS passed;
 
--- name: owners
--- a row for each of the workers, as claimed_by names them: gone, alive or unknown, by its heartbeat
+-- define: last_beat
+(SELECT w.last_heartbeat FROM "{schema}".procrastinate_workers AS w WHERE concat('worker ', w.id) = asked.session)
+
+-- define: silent_seconds
 -- Each worker beats every 10 seconds; after 30 without a beat the others take it for dead and strike it off.
-SELECT
-    asked.session AS session,
-    CASE
-        WHEN asked.session = 'no worker' OR w.id IS NULL THEN 'gone'
-        WHEN w.last_heartbeat >= statement_timestamp() - interval '30 seconds' THEN 'alive'
-        WHEN w.last_heartbeat < statement_timestamp() - make_interval(secs => greatest(30, CAST('{stuck_after_seconds}' AS double precision))) THEN 'gone'
-        ELSE 'unknown'
-    END AS owner
-FROM unnest(CAST(:sessions AS text[])) AS asked (session)
-LEFT JOIN "{schema}".procrastinate_workers AS w ON substring(asked.session FROM '^worker ([0-9]+)$') = CAST(w.id AS text);
+30
 
 -- name: make_ready
 -- one row: how many jobs, doing or failed, its own function has made todo again; the others stay

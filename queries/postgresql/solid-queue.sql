@@ -25,8 +25,11 @@
 -- concurrency_key, are scheduled; claimed by a process, whose heartbeat stands in solid_queue_processes; failed is an
 -- error. One with finished_at is done. Times have no zone, and are UTC. It has no functions to call: its Ruby does it.
 
--- define: part
-m.queue_name = '{only}'
+-- define: queue_column
+m.queue_name
+
+-- define: queue_index
+true
 
 -- define: is_ready
 EXISTS (SELECT FROM "{schema}".solid_queue_ready_executions AS r WHERE r.job_id = m.id) AND {in_part}
@@ -41,14 +44,11 @@ EXISTS (SELECT FROM "{schema}".solid_queue_ready_executions AS r WHERE r.job_id 
 EXISTS (SELECT FROM "{schema}".solid_queue_claimed_executions AS c WHERE c.job_id = m.id) AND {in_part}
 
 -- define: is_stuck
--- As its own orphaned and prunable say: the process is gone, or had no heartbeat for process_alive_threshold (5 minutes
--- unless set; a lower threshold than that is not gone by).
+-- As its own orphaned and prunable say: the process is gone, or had no heartbeat for process_alive_threshold.
 EXISTS (
     SELECT FROM "{schema}".solid_queue_claimed_executions AS c
     LEFT JOIN "{schema}".solid_queue_processes AS p ON c.process_id = p.id
-    WHERE c.job_id = m.id AND coalesce(
-        p.last_heartbeat_at < timezone('UTC', now()) - make_interval(secs => greatest(300, CAST('{stuck_after_seconds}' AS double precision))), true
-    )
+    WHERE c.job_id = m.id AND coalesce(timezone('UTC', p.last_heartbeat_at) < {silent_before}, true)
 ) AND {in_part}
 
 -- define: is_error
@@ -57,15 +57,8 @@ EXISTS (SELECT FROM "{schema}"."{beside}" AS f WHERE f.job_id = m.id) AND {in_pa
 -- define: is_done
 m.finished_at IS NOT NULL AND {in_part}
 
--- define: state
-CASE
-    WHEN m.finished_at IS NOT NULL THEN 'done'
-    WHEN EXISTS (SELECT FROM "{schema}"."{beside}" AS f WHERE f.job_id = m.id) THEN 'error'
-    WHEN EXISTS (SELECT FROM "{schema}".solid_queue_claimed_executions AS c WHERE c.job_id = m.id) THEN 'claimed'
-    WHEN EXISTS (SELECT FROM "{schema}".solid_queue_ready_executions AS r WHERE r.job_id = m.id) THEN 'ready'
-    WHEN {is_scheduled} THEN 'scheduled'
-    ELSE 'without an execution'
-END
+-- define: other_state
+'without an execution'
 
 -- define: pushed_at
 timezone('UTC', m.created_at)
@@ -91,30 +84,15 @@ timezone('UTC', coalesce(m.finished_at, (SELECT f.created_at FROM "{schema}"."{b
 -- define: title
 m.class_name
 
--- name: queues
--- the names of at most 100 queues that have jobs in the table, each found by one step in the index on them
-WITH RECURSIVE met AS (
-    (SELECT j.queue_name AS name FROM "{schema}"."{table}" AS j ORDER BY j.queue_name LIMIT 1)
-    UNION ALL
-    SELECT (SELECT j.queue_name FROM "{schema}"."{table}" AS j WHERE j.queue_name > m.name ORDER BY j.queue_name LIMIT 1) AS name
-    FROM met AS m WHERE m.name IS NOT NULL
-)
+-- define: last_beat
+(SELECT timezone('UTC', p.last_heartbeat_at) FROM "{schema}".solid_queue_processes AS p WHERE concat('process ', p.id) = asked.session)
 
-SELECT CAST(m.name AS text) AS name FROM met AS m WHERE m.name IS NOT NULL LIMIT 100;
-
--- name: owners
--- a row for each of the processes, as claimed_by names them: gone, alive or unknown, by its heartbeat
+-- define: silent_seconds
 -- It beats every minute; after process_alive_threshold (5 minutes unless set) its supervisor prunes it.
-SELECT
-    asked.session AS session,
-    CASE
-        WHEN p.id IS NULL THEN 'gone'
-        WHEN p.last_heartbeat_at >= timezone('UTC', now()) - interval '5 minutes' THEN 'alive'
-        WHEN p.last_heartbeat_at < timezone('UTC', now()) - make_interval(secs => greatest(300, CAST('{stuck_after_seconds}' AS double precision))) THEN 'gone'
-        ELSE 'unknown'
-    END AS owner
-FROM unnest(CAST(:sessions AS text[])) AS asked (session)
-LEFT JOIN "{schema}".solid_queue_processes AS p ON substring(asked.session FROM '^process ([0-9]+)$') = CAST(p.id AS text);
+300
+
+-- define: writes_into
+'"{schema}".solid_queue_ready_executions'
 
 -- name: kept_back
 -- a row for each of the chosen that is not requeued: its id, and why
@@ -125,39 +103,23 @@ SELECT
 FROM "{schema}"."{table}" AS m
 WHERE m.id = ANY(CAST(:keys AS bigint[])) AND m.concurrency_key IS NOT NULL;
 
--- name: rule
--- one row: why jobs cannot be made ready as it does it; null: they can
-SELECT
-    CASE
-        WHEN NOT has_table_privilege(CAST('"{schema}".solid_queue_ready_executions' AS regclass), 'INSERT')
-            THEN 'this login may not write into solid_queue_ready_executions'
-    END AS problem;
-
 -- name: make_ready
 -- one row: how many jobs, failed or claimed, have a ready execution again; the others stay
 -- Failed ones by FailedExecution#retry, claimed ones by ClaimedExecution#release, which asks no semaphore: its place in
 -- that is still its own. What is taken out is what nobody else has taken out meanwhile.
-WITH chosen AS MATERIALIZED (
-    SELECT
-        m.id,
-        m.queue_name,
-        m.priority,
-        m.concurrency_key
-    FROM "{schema}"."{table}" AS m
-    WHERE {at_places}
-),
-
-released AS (
-    DELETE FROM "{schema}".solid_queue_claimed_executions AS e USING chosen AS c
-    WHERE e.job_id = c.id
+WITH released AS (
+    DELETE FROM "{schema}".solid_queue_claimed_executions AS e USING "{schema}"."{table}" AS m
+    WHERE e.job_id = m.id AND {at_places}
     RETURNING e.job_id
 ),
 
 retried AS (
-    DELETE FROM "{schema}"."{beside}" AS e USING chosen AS c
-    WHERE e.job_id = c.id AND c.concurrency_key IS NULL
+    DELETE FROM "{schema}"."{beside}" AS e USING "{schema}"."{table}" AS m
+    WHERE e.job_id = m.id AND {at_places} AND m.concurrency_key IS NULL
     RETURNING e.job_id
 ),
+
+freed AS (SELECT r.job_id FROM released AS r UNION ALL SELECT t.job_id FROM retried AS t),
 
 reset AS (
     UPDATE "{schema}"."{table}" AS m
@@ -172,18 +134,13 @@ reset AS (
 
 readied AS (
     INSERT INTO "{schema}".solid_queue_ready_executions (job_id, queue_name, priority, created_at)
-    SELECT
-        c.id,
-        c.queue_name,
-        c.priority,
-        timezone('UTC', now())
-    FROM chosen AS c
-    WHERE c.id IN (SELECT r.job_id FROM released AS r UNION ALL SELECT t.job_id FROM retried AS t)
+    SELECT m.id, m.queue_name, m.priority, timezone('UTC', now())
+    FROM "{schema}"."{table}" AS m INNER JOIN freed AS f ON m.id = f.job_id
     RETURNING 1 AS one
 )
 
 SELECT
-    (SELECT count(*) FROM released) + (SELECT count(*) FROM retried) AS taken_out,
+    (SELECT count(*) FROM freed) AS taken_out,
     (SELECT count(*) FROM readied) AS put_in;
 
 -- name: may_pause

@@ -20,8 +20,11 @@
 -- redeliver_timeout (an hour unless set): then it is ready again, by itself. What ended is deleted; the failure
 -- transport is one more queue_name. Times have no zone, and are UTC (before Symfony 6 PHP's own zone).
 
--- define: part
-m.queue_name = '{only}'
+-- define: queue_column
+m.queue_name
+
+-- define: queue_index
+true
 
 -- define: is_left
 -- nobody has it, or for longer than redeliver_timeout
@@ -56,14 +59,3 @@ replace(substring(m.headers FROM '"type":"([^"]+)"'), E'\\\\', E'\\')
 -- define: found_beside
 -- There is no other table.
 CAST(c.relname AS text)
-
--- name: queues
--- the names of at most 100 queues that have messages in the table, each found by one step in the index on them
-WITH RECURSIVE met AS (
-    (SELECT j.queue_name AS name FROM "{schema}"."{table}" AS j ORDER BY j.queue_name LIMIT 1)
-    UNION ALL
-    SELECT (SELECT j.queue_name FROM "{schema}"."{table}" AS j WHERE j.queue_name > m.name ORDER BY j.queue_name LIMIT 1) AS name
-    FROM met AS m WHERE m.name IS NOT NULL
-)
-
-SELECT CAST(m.name AS text) AS name FROM met AS m WHERE m.name IS NOT NULL LIMIT 100;

@@ -344,6 +344,9 @@ def test_a_preset_that_is_not_here_blinds_nothing_else(ann: User) -> None:
 def test_requeue_and_release_set_the_columns(ann: User) -> None:
     ann.trusts().done("adopt", "crates", "--preset", "crate", "--queue", "a")
     assert figures(ann) == [1, 1, 1, 1]
+    (found,) = ann.done("status", "crates", "--json").json["queues"]
+    told = found["latency"]["processing"]["unknown"]
+    assert told == "its preset does not say what is done"
     plan = ann.done("requeue", "crates", "--dry-run").text
     assert "by the columns that its preset sets" in plan
     ann.done("requeue", "crates", "--yes")

@@ -52,7 +52,7 @@ def test_one_pass_over_the_catalog_finds_all(database: Database) -> None:
     versions = {"hangfire": "23", "river": "7", "solid-queue": None}
     assert {one.of.name: one.version for one in found} == versions
     labels = sorted(label for label, _ in sent if not label.startswith("catalog."))
-    each = [f"{name}.queues" for name in versions]
+    each = ["hangfire.queues", "river.queues", "preset.queues"]
     assert labels == sorted(
         [*each, *["preset.find"] * 3, "preset.recognised", *["preset.version"] * 3]
     )

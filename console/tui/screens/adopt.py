@@ -182,11 +182,14 @@ class AdoptScreen(PlannedScreen):
         if conn is None:
             line.append("   there is no connection here", tone(head, "warning"))
         else:
-            without = "you can try it here; adopting needs admin"
+            without = "adopting needs admin"
             line.append_text(where(self.context, head, conn, now, without))
             if self.stage is Stage.FORM:
                 # A field has Enter for itself: the footer does not tell of it there.
-                line.append("   Enter: adopt · Tab: next field", tone(head, "quiet"))
+                keys = "   Enter: adopt · Tab: next field"
+                if line.cell_len + len(keys) > self.app.size.width - 2:
+                    keys = "   Enter: adopt"
+                line.append(keys, tone(head, "quiet"))
         line.truncate(max(20, self.app.size.width - 2), overflow="ellipsis")
         head.say(line)
 
