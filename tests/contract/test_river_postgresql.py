@@ -46,7 +46,7 @@ def river(
     """Its package, whose `client` is on tables like its own."""
     monkeypatch.syspath_prepend(from_pip(pytestconfig.cache.mkdir("riverqueue"), PACKAGE, WANTS))
     StandIn(console.url, "Theirs").install(RIVER)
-    riverqueue = import_module("riverqueue")
+    riverqueue: Any = import_module("riverqueue")
     engine = create_engine(console.url, connect_args={"options": '-c search_path="Theirs"'})
     driver = import_module("riverqueue.driver.riversqlalchemy").Driver(engine)
     riverqueue.client = riverqueue.Client(driver)
