@@ -595,23 +595,37 @@ def _chosen(
     begun: list[tuple[Sequence[dict[str, str]], list[str]]] = []
     """Of each block that is open: what is put into its lines, once for each time that they stand
     there; and the lines before it."""
-    for line in found.template.split("\n"):
-        if when := _WHEN.match(line):
+    for line, when, each, end, alone in _lines(found.template):
+        if when:
             begun.append(([{}] if _holds(when, found, scope) else [], kept))
             kept = []
-        elif each := _EACH.match(line):
+        elif each:
             begun.append((_each(each["of"], scope), kept))
             kept = []
-        elif _END.match(line):
+        elif end:
             if not begun:
                 raise ValueError(f"{found.label}: a '-- end' has no '-- when' that can be read")
             times, before = begun.pop()
             kept = before + [_put(line, put) for put in times for line in kept]
-        elif all(times for times, _ in begun) and not _is_nothing(line, found, scope):
+        elif all(times for times, _ in begun) and not _is_nothing(alone, found, scope):
             kept.append(line)
     if begun:
         raise ValueError(f"{found.label}: a '-- when' has no '-- end'")
     return _with_definitions("\n".join(kept), found, scope)
+
+
+_Matched = re.Match[str] | None
+_Line = tuple[str, _Matched, _Matched, _Matched, _Matched]
+
+
+@lru_cache(maxsize=_MOST_CHOSEN)
+def _lines(template: str) -> Sequence[_Line]:
+    """Each line, and whether it opens a block (when, each), ends one, is a definition alone: read
+    once, whichever queue its lines are then chosen for."""
+    return tuple(
+        (line, _WHEN.match(line), _EACH.match(line), _END.match(line), _ALONE.match(line))
+        for line in template.split("\n")
+    )
 
 
 def _each(of: str, scope: Scope) -> list[dict[str, str]]:
@@ -628,9 +642,8 @@ def _put(line: str, values: Mapping[str, str]) -> str:
     return line
 
 
-def _is_nothing(line: str, found: Statement, scope: Scope) -> bool:
+def _is_nothing(alone: _Matched, found: Statement, scope: Scope) -> bool:
     """Whether the line is a definition alone, of which nothing is left for this queue."""
-    alone = _ALONE.match(line)
     return alone is not None and _definition(alone["name"], found, scope) == ""
 
 

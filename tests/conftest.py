@@ -11,7 +11,7 @@ import sys
 import tempfile
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -41,6 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if not is_worker:  # the workers of pytest-xdist inherit it
         os.environ[FOLDER] = folder_of_run()
         _compile_once(config)
+    # Until all is collected: half a million objects that stay are looked at again and again.
+    gc.disable()
     # The children of a background job ignore SIGINT; what the tests start has to hear it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -71,6 +73,28 @@ SHORT_EXAMPLES = 25
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run campaigns at their full size")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Without --long no case is made of a parameter that is marked so: each of four processes
+    would make thousands, only to leave them out."""
+    if metafunc.config.getoption("--long"):
+        return
+    marks = metafunc.definition.own_markers
+    marks[:] = [_short(mark) if mark.name == "parametrize" else mark for mark in marks]
+
+
+def _short(mark: pytest.Mark) -> pytest.Mark:
+    names, values, *others = mark.args
+    if isinstance(mark.kwargs.get("ids"), Sequence):  # one for each value
+        return mark
+    kept = [value for value in values if not _is_long(value)]
+    return pytest.mark.parametrize(names, kept, *others, **mark.kwargs).mark if kept else mark
+
+
+def _is_long(value: object) -> bool:
+    return any(mark.name == "long" for mark in getattr(value, "marks", ()))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -106,7 +130,9 @@ def _thinned_out(items: list[pytest.Item]) -> set[pytest.Item]:
             continue
         if variants := _variants(item):
             place = item.path, _parameters(item).get("engine")  # each engine has SQL of its own
-            by_module[place].append((item, frozenset(pairs_of(test, variants))))
+            payload = thinned.kwargs.get("payload", True)
+            pairs = frozenset(pairs_of(test, variants, payload=payload))
+            by_module[place].append((item, pairs))
         elif (number + zlib.crc32(test.encode())) % thinned.args[0]:
             left_out.add(item)
     for cases in by_module.values():
@@ -135,6 +161,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 100)
+    gc.enable()
 
 
 @pytest.fixture(scope="session")

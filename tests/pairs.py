@@ -10,6 +10,12 @@ them has:
     design x  payload
     design x  option=value     every option that is given, `order=strict` for one
 
+Tests that neither move a payload nor show one (`thinned(n, payload=False)`: what the catalog knows,
+who is woken, what a look costs) have instead of the second and the third
+
+    flow   x  payload
+    module x  design           none goes without a test, whatever its options
+
 `pytest --long` runs all of them; `pytest --collect-only -n 0 FILE` shows what a module runs.
 """
 
@@ -20,15 +26,18 @@ from tests.contract.variants import Variant
 Pair = tuple[Hashable, Hashable]
 
 
-def pairs_of(test: str, variants: Iterable[Variant]) -> Iterator[Pair]:
-    """What a case shows together."""
+def pairs_of(test: str, variants: Iterable[Variant], *, payload: bool = True) -> Iterator[Pair]:
+    """What a case shows together; `payload`: whether the test moves one or shows it."""
     for variant in variants:
-        design = variant.design.name
-        yield test, variant.design.flow
-        yield test, ("payload", variant.payload)
-        yield design, ("payload", variant.payload)
+        design, flow = variant.design.name, variant.design.flow
+        yield test, flow
+        yield "module", design
+        if payload:
+            yield test, ("payload", variant.payload)
+        yield (design if payload else flow), ("payload", variant.payload)
         for name, value in variant.given.items():
-            yield design, (name, value)
+            if payload or name != "payload":
+                yield design, (name, value)
 
 
 def covering(cases: Sequence[frozenset[Pair]]) -> set[int]:

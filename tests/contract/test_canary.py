@@ -19,6 +19,7 @@ from tests.contract.conftest import Use
 from tests.contract.test_actions import contents, mover, planned
 from tests.contract.variants import BEHAVIOURS, Variant
 
+pytestmark = pytest.mark.thinned(3, payload=False)
 KEPT = [variant for variant in BEHAVIOURS if variant.finishes]
 MESSAGES = 25
 ENDLESS = 600.0

@@ -18,7 +18,7 @@ from tests.contract.installs import all_designs, default_of, known, together
 from tests.contract.leftovers import objects_of
 from tests.contract.variants import BEHAVIOURS, DEFAULTS, TELLING, Variant, mostly
 
-pytestmark = pytest.mark.thinned(3)
+pytestmark = pytest.mark.thinned(3, payload=False)
 
 ARCHIVING = [v for v in BEHAVIOURS if v.options.get("archive_at_pop") == "on"]
 

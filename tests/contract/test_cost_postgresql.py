@@ -95,7 +95,7 @@ def filled(client: Client, depth: int) -> None:
         fill(connection, client.queue, {"ready": depth}, PAYLOAD)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(2, payload=False)
 @pytest.mark.usefixtures("auto_explain")
 @pytest.mark.parametrize("vacuumed", [False, True])
 @pytest.mark.parametrize("variant", LOOKED_AT, ids=str)

@@ -16,7 +16,7 @@ from tests.contract.variants import (
     and_subscribed,
 )
 
-pytestmark = pytest.mark.thinned(3)
+pytestmark = pytest.mark.thinned(3, payload=False)
 
 LIMITED = [
     v for v in [*TELLING, *SUBSCRIBED] if "size" in v.options and int(v.options["size"]) < 1000

@@ -172,7 +172,7 @@ def test_only_the_first_pop_ends_waiting_and_a_callers_future_is_no_time(use: Us
     assert near(latency(client).waiting, WAITED[7:], of=MESSAGES - 7)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(3, payload=False)
 @pytest.mark.parametrize("variant", KEEPING, ids=str)
 @pytest.mark.parametrize("ends", [False, True])
 def test_of_more_than_a_look_reads_the_latest_are_read(

@@ -15,7 +15,7 @@ from tests.contract.conftest import Use
 from tests.contract.variants import ALL, Variant
 from tests.servers import connect, wait_until
 
-pytestmark = pytest.mark.thinned(3)
+pytestmark = pytest.mark.thinned(3, payload=False)
 
 NOTIFYING = [v for v in ALL if v.options.get("notify") == "on"]
 SILENT = [v for v in ALL if not v.given]
@@ -60,7 +60,7 @@ def waiting(client: Client) -> list[int]:
     return [pid for (pid,) in rows]
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(3, payload=False)
 @pytest.mark.parametrize("variant", NOTIFYING, ids=str)
 def test_a_push_notifies_while_somebody_is_registered(
     use_postgresql: Use, variant: Variant

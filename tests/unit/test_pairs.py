@@ -29,6 +29,20 @@ def test_each_test_with_each_payload() -> None:
     assert {(t, ("payload", p)) for t in TESTS for p in payloads} <= of_chosen()
 
 
+def test_where_no_payload_is_moved_each_flow_meets_each_and_each_design_its_other_options() -> None:
+    cases = [
+        frozenset(pairs_of(test, [variant], payload=False)) for test in TESTS for variant in ALL
+    ]
+    chosen = covering(cases)
+    assert len(chosen) < len(covering([frozenset(pairs_of(t, [v])) for t in TESTS for v in ALL]))
+    seen = frozenset[object]().union(*(cases[number] for number in chosen))
+    for variant in ALL:
+        assert ("module", variant.design.name) in seen
+        assert (variant.design.flow, ("payload", variant.payload)) in seen
+        for name, value in variant.given.items():
+            assert name == "payload" or (variant.design.name, (name, value)) in seen
+
+
 def test_a_case_that_adds_nothing_does_not_run() -> None:
     assert len(CHOSEN) < len(CASES) / 3
     assert covering([CASES[0], CASES[0]]) == {0}
