@@ -167,8 +167,8 @@ def run_replay(
 
     replay = open_replay(root, at, zone, time.monotonic)
     require_terminal()
-    told = {"thresholds": thresholds, "groups": groups}
-    _run(ReplayApp(replay, zone=zone, appearance=appearance, **told))
+    app = ReplayApp(replay, zone=zone, thresholds=thresholds, groups=groups, appearance=appearance)
+    _run(app)
 
 
 def _run(app: ConsoleApp) -> None:

@@ -50,8 +50,8 @@ class Due:
     def manifest(self) -> dict[str, object]:
         """Of what it was made, and where it is."""
         used = {(kind, one.name) for kind, of in self.segments.items() for one in of}
-        made = {"segments": _by_kind(used), "damaged": _by_kind(self.here - used)}
-        return made if self.files is None else {**made, "files": self.files}
+        files = {} if self.files is None else {"files": self.files}
+        return {"segments": _by_kind(used), "damaged": _by_kind(self.here - used), **files}
 
 
 @dataclass

@@ -109,7 +109,7 @@ class Group:
         look in it or in one of the two before it. Hosts are not looked at in step."""
         seen = [kept for view in self.counted if (kept := _kept(view.trend[-cells - _KEPT :]))]
         added = (None if None in bucket else sum(bucket) for bucket in zip(*seen, strict=True))
-        return tuple(added)[-cells:]  # type: ignore[arg-type]  # None is left out
+        return tuple(added)[-cells:]
 
     @cached_property
     def filling(self) -> tuple[QueueView, ...]:
