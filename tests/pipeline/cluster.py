@@ -98,7 +98,7 @@ class Cluster:
         self,
         name: str,
         words: list[str],
-        options: dict[str, object],
+        options: Mapping[str, object],
     ) -> "subprocess.Popen[bytes]":
         java = " ".join(f"-D{option}={value}" for option, value in options.items())
         log = self.folder / f"{name}.log"

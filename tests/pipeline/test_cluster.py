@@ -166,6 +166,11 @@ def kill_executor(cluster: Cluster, _: Any) -> None:
         one.kill()
 
 
+def idle(cluster: Cluster) -> bool:
+    """Whether no worker has an executor."""
+    return not any(map(cluster.executors, cluster.workers))
+
+
 def kill_master(cluster: Cluster, _: Any) -> None:
     cluster.kill(cluster.master)
     cluster.start_master()
@@ -228,8 +233,7 @@ def test_a_master_that_has_forgotten_the_run_ends_it_and_the_next_one_finishes(
     frozen.wait(job)
     cluster.kill(cluster.master)
     cluster.start_master(recovers=False)
-    working = lambda: [one for w in cluster.workers for one in cluster.executors(w)]  # noqa: E731
-    wait_until(lambda: not working(), "no executor is left", _PATIENCE_SECONDS)
+    wait_until(lambda: idle(cluster), "no executor is left", _PATIENCE_SECONDS)
     proxy.thaw()
     status, _, err = ended(job)
     assert (status, "No executor of the cluster works for this job." in err) == (2, True), err
