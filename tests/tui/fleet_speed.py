@@ -41,7 +41,7 @@ class FleetFigure:
     def line(self) -> str:
         cpu = "" if self.cpu is None else f" ({self.cpu:.3g})"
         aim = "" if self.aim is None else f"aim {self.aim:g} {self.unit}"
-        return f"{self.what:32}{f'{self.value:.3g}{cpu} {self.unit}':22}{aim}".rstrip()
+        return f"{self.what:34}{f'{self.value:.3g}{cpu} {self.unit}':22}{aim}".rstrip()
 
 
 def measure_fleet(hosts: int, queues: int, seconds: float) -> Iterator[FleetFigure]:
