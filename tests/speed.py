@@ -40,6 +40,7 @@ from console.engines.embedded import EmbeddedServer
 from tests.contract.stand_in import HANGFIRE, RIVER, SOLID_QUEUE, StandIn
 from tests.servers import connect, fresh_database
 from tests.tui import speed as screens
+from tests.tui.fleet_speed import measure_fleet
 
 if TYPE_CHECKING:
     import psycopg
@@ -213,6 +214,14 @@ def on_screens(asked: argparse.Namespace) -> Iterator[Measured]:
         )
 
 
+def on_fleet(asked: argparse.Namespace) -> Iterator[Measured]:
+    hosts, queues = asked.fleet
+    for one in measure_fleet(hosts, queues, asked.seconds):
+        print(f"  {one.line}", file=sys.stderr, flush=True)
+        what = f"fleet of {hosts} x {queues}: {one.what}"
+        yield Measured(what, one.value, one.unit, one.aim, one.cpu)
+
+
 def beside_pg_activity(asked: argparse.Namespace) -> Iterator[Measured]:
     """On the demo, which has traffic."""
     program = asked.pg_activity or shutil.which("pg_activity")
@@ -318,6 +327,17 @@ def archiving(asked: argparse.Namespace) -> Iterator[Measured]:
     yield Measured("until Spark works", spark, "s", 8.0)
 
 
+def on_cluster(asked: argparse.Namespace) -> Iterator[Measured]:
+    """The same rows by `local[2]` and by two workers of a core each, one after the other."""
+    rows = min(asked.rows, 2_000_000)
+    text = printed("tests.pipeline.speed", "--rows", str(rows), "--cluster")
+    found = re.findall(r"^(\S+): (.+?) +([\d.]+) s", text, re.M)
+    took = {(where, phase): float(seconds) for where, phase, seconds in found}
+    for phase, what in (("all of it", f"archive of {rows:,} rows"), ("start", "until Spark works")):
+        local, cluster = took["local[2]", phase], took["spark", phase]
+        yield Measured(f"{what}, on a cluster", cluster, "s", others=f"`local[2]` {local} s")
+
+
 def rolling(asked: argparse.Namespace) -> Iterator[Measured]:
     count = min(max(asked.rows, _FEWEST_SAMPLES), 2_000_000)
     lines = printed("tests.pipeline.speed", "rollup", str(count)).splitlines()
@@ -335,11 +355,13 @@ ROWS: dict[str, Callable[[argparse.Namespace], Iterator[Measured]]] = {
     "status": status,
     "first": first,
     "screens": on_screens,
+    "fleet": on_fleet,
     "pg_activity": beside_pg_activity,
     "sample": samples,
     "pop": popping,
     "discover": discovering,
     "archive": archiving,
+    "cluster": on_cluster,
     "rollup": rolling,
 }
 
@@ -373,6 +395,7 @@ def main() -> None:
     parser.add_argument("row", nargs="*", metavar="ROW", help=f"{', '.join(ROWS)}; else all")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each measure on a screen")
     parser.add_argument("--queues", type=int, nargs="+", default=[20, 100, 500])
+    parser.add_argument("--fleet", type=int, nargs=2, default=(60, 20), metavar=("HOSTS", "QUEUES"))
     parser.add_argument("--runs", type=int, default=1, help="of each row: medians and range")
     parser.add_argument("--rows", type=int, default=10_000_000, help="at most so many messages")
     parser.add_argument("--design", action="append", default=[], help="for `sample`; else all")

@@ -67,6 +67,12 @@ class Call:
     schema: str | None
     json: bool
 
+    @property
+    def connection_words(self) -> tuple[str, ...]:
+        """What a command that is printed has to say of the connection; nothing where one was asked,
+        which whoever asked has named."""
+        return ()
+
     @cached_property
     def configuration(self) -> Configuration:
         """What is configured, read at the first use: not every verb needs it."""

@@ -175,6 +175,7 @@ def _examining(
     """Looks each time it is called; of the pops it remembers what it has seen."""
     from console.doctor.consumers import ConsumerMemory  # noqa: PLC0415
     from console.doctor.consumption import Consumption  # noqa: PLC0415
+    from console.doctor.examination import naming  # noqa: PLC0415
     from console.doctor.examine import examine  # noqa: PLC0415
     from console.doctor.unusual import Usual  # noqa: PLC0415
     from console.monitor.recording.consumers import recorded  # noqa: PLC0415
@@ -186,15 +187,20 @@ def _examining(
 
     consumption = Consumption(idle_for_seconds or 30.0, waits=idle_for_seconds > 0)
     memory, usual = ConsumerMemory(database, recall), Usual(database.label)
-    return lambda: examine(
-        database,
-        queues,
-        thresholds_of=call.thresholds,
-        masks=call.masks,
-        consumption=consumption,
-        memory=memory,
-        usual=usual,
-    )
+
+    def look() -> list[Diagnosis]:
+        with naming(*call.connection_words):
+            return examine(
+                database,
+                queues,
+                thresholds_of=call.thresholds,
+                masks=call.masks,
+                consumption=consumption,
+                memory=memory,
+                usual=usual,
+            )
+
+    return look
 
 
 def _plan(

@@ -64,6 +64,11 @@ class _OneOfSeveral(Call):
 
     answered: list[tuple[object, Sequence[str]]] = field(default_factory=list)
 
+    @property
+    def connection_words(self) -> tuple[str, ...]:
+        """By its profile."""
+        return ("--profile", self.said.profile or "")
+
     def answer(self, value: object, lines: Sequence[str]) -> None:
         """The result."""
         self.answered.append((value, lines))

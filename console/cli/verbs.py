@@ -305,10 +305,12 @@ def _replay(root: Path, at: str | None, said: "CommandLineValues") -> None:
     configuration = load()
     named = configuration.chosen(said, url_rights=Rights.READ_ONLY)
     zone = configuration.defaults[DISPLAY_ZONE] if named is None else named.display_zone
-    known = {one.label: one.thresholds for one in configuration.profiles()}
-    colors = {one.label: one.color for one in configuration.profiles() if one.color}
+    profiles = configuration.profiles()
+    known = {one.label: one.thresholds for one in profiles}
+    groups = {one.label: one.group for one in profiles if one.group}
+    colors = {one.label: one.color for one in profiles if one.color}
     appearance = tui.Appearance(configuration.defaults[THEME], colors, configuration.saved)
-    tui.run_replay(root, at, zone=zone, thresholds=known, appearance=appearance)
+    tui.run_replay(root, at, zone=zone, thresholds=known, groups=groups, appearance=appearance)
 
 
 def _open_screens(

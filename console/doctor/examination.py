@@ -7,6 +7,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from threading import Semaphore
@@ -260,10 +261,23 @@ def some(words: Sequence[str], most: int = 2, between: str = "; ") -> str:
     return between.join([*words[:most], *([f"{rest} more"] if rest > 0 else [])])
 
 
+_CONNECTION: ContextVar[tuple[str, ...]] = ContextVar("words of the connection", default=())
+
+
+@contextmanager
+def naming(*words: str) -> Iterator[None]:
+    """What `command` makes in the body names the connection by these: `--profile shops/a`."""
+    before = _CONNECTION.set(words)
+    try:
+        yield
+    finally:
+        _CONNECTION.reset(before)
+
+
 def command(queue: Queue, verb: str, *words: str) -> str:
     """A verb on the queue as it is typed."""
     schema = [] if queue.schema in {"public", "dbo"} else ["--schema", queue.schema]
-    return shlex.join(["dbq-console", verb, queue.name, *words, *schema])
+    return shlex.join(["dbq-console", verb, queue.name, *words, *schema, *_CONNECTION.get()])
 
 
 CHUNK_ROWS = 10_000

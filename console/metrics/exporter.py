@@ -312,7 +312,8 @@ class Watch:
     def _examined(self, examined: Examined) -> None:
         self._round += examined.diagnoses
         if examined.error is not None:
-            _LOG.warning("the doctor failed: %s", type(examined.error).__name__)
+            name = self._database.label
+            _LOG.warning("%s: the doctor failed: %s", name, type(examined.error).__name__)
             # What was found before says nothing about now.
             self._round.clear()
             with self._lock:

@@ -14,7 +14,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -28,6 +28,7 @@ DATA = ".parquet"
 _ID = "_lake.json"
 _TEMPORARY = "_tmp-"
 _FORMAT = "dbq-console lake"
+_UNNAMED_SECONDS = 86_400.0
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -268,6 +269,17 @@ class Lake:
         """Take a file away; nothing where it is not there."""
         with self._translated("written", path), suppress(FileNotFoundError):
             self.filesystem.delete_file(self.path(path))
+
+    def remove_unnamed(self, folder: str, named: Collection[str]) -> None:
+        """Take away what else lies in a folder than a manifest names.
+
+        Where nothing keeps two writers apart, a day after it was put: until then it may be of a
+        reader that has read an earlier manifest, or of a writer whose own comes yet.
+        """
+        least = 0.0 if self.renames else _UNNAMED_SECONDS
+        for path in self.files(folder):
+            if path not in named and (not least or self.age_seconds(path) >= least):
+                self.remove(path)
 
     @contextmanager
     def _translated(self, done: str, path: str) -> Iterator[None]:

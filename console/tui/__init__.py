@@ -155,6 +155,7 @@ def run_replay(
     *,
     zone: tzinfo | None = UTC,
     thresholds: Mapping[str, ThresholdsOf] | None = None,
+    groups: Mapping[str, str] | None = None,
     appearance: Appearance = DEFAULT_APPEARANCE,
 ) -> None:
     """Open the console on the recordings in a folder, at a time (`03:00`, or ISO).
@@ -166,7 +167,8 @@ def run_replay(
 
     replay = open_replay(root, at, zone, time.monotonic)
     require_terminal()
-    _run(ReplayApp(replay, zone=zone, thresholds=thresholds, appearance=appearance))
+    app = ReplayApp(replay, zone=zone, thresholds=thresholds, groups=groups, appearance=appearance)
+    _run(app)
 
 
 def _run(app: ConsoleApp) -> None:

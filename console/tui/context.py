@@ -98,13 +98,15 @@ class Setup:
     recordings: Path | None = None
     """The folder to which what is seen is recorded; None: nothing is."""
     appearance: Appearance = DEFAULT_APPEARANCE
+    groups: Mapping[str, str] = field(default_factory=dict)
+    """Of those that are none of `connections`, as a recording's are."""
     by_group: bool = False
     """Whether it begins with a line for each connection, and no queue in sight."""
 
     def traits(self, name: str) -> Traits:
         """Of the connection of that name."""
         colors = {one.name: one.color for one in self.connections if one.color}
-        groups = {one.name: one.group for one in self.connections}
+        groups = {**self.groups, **{one.name: one.group for one in self.connections}}
         return Traits(
             self.rights if isinstance(self.rights, str) else self.rights.get(name, ""),
             name in self.production,

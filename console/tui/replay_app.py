@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import ClassVar
@@ -13,7 +14,7 @@ from console.catalog import Queue
 from console.monitor.limits import ThresholdsOf
 from console.monitor.sampler import Reading
 from console.tui.app import ConsoleApp
-from console.tui.context import Setup
+from console.tui.context import FEW_CONNECTIONS, Setup
 from console.tui.dialogs.dialog import SeekDialog
 from console.tui.replay import Replay, moment_of
 from console.tui.replay_thread import Position, ReplayThread, Shown, take
@@ -50,6 +51,14 @@ class ShownNow(Message):
         self.shown = shown
 
 
+def _fleets(names: Sequence[str]) -> dict[str, str]:
+    """Connections by their fleet: a recording knows them by FLEET/HOST, and may be seen where the
+    fleet is not configured."""
+    fleets = {name: name.partition("/")[0] for name in names if "/" in name}
+    several = Counter(fleets.values())
+    return {name: fleet for name, fleet in fleets.items() if several[fleet] > 1}
+
+
 class ReplayApp(ConsoleApp):
     """Plays a recording."""
 
@@ -69,16 +78,19 @@ class ReplayApp(ConsoleApp):
         *,
         zone: tzinfo | None = UTC,
         thresholds: Mapping[str, ThresholdsOf] | None = None,
+        groups: Mapping[str, str] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         appearance: Appearance = DEFAULT_APPEARANCE,
     ) -> None:
-        """`thresholds`: of connections that are configured still."""
+        """`thresholds`, `groups`: of connections that are configured still."""
         setup = Setup(
             clock=replay.player.clock,
             rights=_RIGHTS,
             thresholds=thresholds or {},
             zone=zone,
             appearance=appearance,
+            groups=_fleets(replay.connections) | dict(groups or {}),
+            by_group=len(replay.connections) > FEW_CONNECTIONS,
         )
         super().__init__([_Still(name) for name in replay.connections], setup)
         self._traits = {name: self._seen(setup.traits(name)) for name in replay.connections}

@@ -406,11 +406,12 @@ class Store:
     def _not_looked(self, one: _Connection, now: float) -> tuple[int, str] | None:
         """Why it is not all clear at a connection; the gravest reason has the lowest number."""
         figures = "nothing wrong in the figures"
+        on = f" on {plain(one.name)}" if len(self._connections) > 1 else ""
         if not one.has_doctor:
             return 3, figures
         if one.doctor_error is not None:
             why = first_line(one.doctor_error.why or one.doctor_error.what)
-            return _BLIND, f"the doctor failed: {why}"
+            return _BLIND, f"the doctor failed{on}: {why}"
         unseen = [
             (row.label, examined.diagnosis.unseen[0])
             for row in one.rows
@@ -425,7 +426,7 @@ class Store:
             return 2, f"{figures}; the doctor is at work ..."
         if one.doctor_due_at is not None and now > one.doctor_due_at + LATE_SECONDS:
             late = whole_seconds(now - min(it.at for it in one.examined.values()))
-            return _BLIND, f"the doctor has not run for {late}"
+            return _BLIND, f"the doctor has not run{on} for {late}"
         return None
 
 

@@ -7,6 +7,7 @@ from sqlalchemy import make_url
 
 from tests.cli.calls import Console, call
 from tests.cli.conftest import Install
+from tests.servers import connect
 
 
 @pytest.fixture
@@ -59,6 +60,28 @@ def test_exit_statuses_of_each(
     answer = call(words[0], queue, *words[1:], "--group", "shops", "--json", environment=fleet)
     assert [one["exit"] for one in answer.json["connections"]] == statuses
     assert answer.status == 3
+
+
+def test_what_the_doctor_proposes_names_the_connection(
+    console: Console, install: Install, fleet: dict[str, str]
+) -> None:
+    """Of one connection alone whoever asked has named it."""
+    ring = install("ring", "size=50")
+    console.done("push", ring, "-", "--lines", stdin=b"a\nb\nc\n")
+    with connect(console.url) as connection:
+        connection.execute("BEGIN")
+        connection.execute(f'SELECT * FROM "{ring}_pop"()'.encode())
+        connection.execute("ROLLBACK")
+    words = ("doctor", "--idle-for", "0s", "--json")
+    answer = call(*words, "--fleet", "shops", environment=fleet)
+    *asked, dead = answer.json["connections"]
+    for one in asked:
+        found = [finding for queue in one["queues"] for finding in queue["findings"]]
+        told = [finding["repair"]["command"] for finding in found if finding["repair"]]
+        assert told
+        assert all(text.endswith(f" --profile {one['profile']}") for text in told), told
+    assert "error" in dead
+    assert "--profile" not in console("doctor", "--idle-for", "0s").text
 
 
 @pytest.mark.parametrize(

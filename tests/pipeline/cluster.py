@@ -77,11 +77,11 @@ class Cluster:
         lines = [f"{name} {value}\n" for name, value in settings.items()]
         (self.folder / "spark-defaults.conf").write_text("".join(lines))
 
-    def start_master(self) -> "subprocess.Popen[bytes]":
-        """At its one address; it finds there what an earlier one knew."""
+    def start_master(self, *, recovers: bool = True) -> "subprocess.Popen[bytes]":
+        """At its one address; it finds there what an earlier one knew, unless it is not to."""
         words = ["--host", "127.0.0.1", "--port", str(self._port), "--webui-port", "0"]
         options = {
-            "spark.deploy.recoveryMode": "FILESYSTEM",
+            "spark.deploy.recoveryMode": "FILESYSTEM" if recovers else "NONE",
             "spark.deploy.recoveryDirectory": self._recovery,
         }
         self.master = self._daemon("master.Master", words, options)
@@ -98,7 +98,7 @@ class Cluster:
         self,
         name: str,
         words: list[str],
-        options: dict[str, object],
+        options: Mapping[str, object],
     ) -> "subprocess.Popen[bytes]":
         java = " ".join(f"-D{option}={value}" for option, value in options.items())
         log = self.folder / f"{name}.log"

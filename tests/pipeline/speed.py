@@ -1,6 +1,7 @@
 """How fast archive is, beside the same data without Spark, in one run.
 
     python -m tests.pipeline.speed [--rows 2000000] [--bytes 300] [--master 'local[*]']
+    python -m tests.pipeline.speed --cluster [--rows 2000000]    local[2] beside two workers
     python -m tests.pipeline.speed rollup | verify [ROWS]
 
 On an embedded server of its own, with durable commits. Not a test: these times are the machine's
@@ -8,11 +9,12 @@ as much as ours.
 """
 
 import argparse
+import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,7 @@ from console.pipeline.archive.plan import ArchiveRequest
 from console.pipeline.lake import Lake
 from console.pipeline.session import Item, Plain, Tasks, tasks
 from tests.pipeline import speed_tables
+from tests.pipeline.cluster import Cluster
 from tests.servers import connect, fresh_database
 
 SETTINGS = {"max_wal_size": "8GB", "shared_buffers": "512MB"}
@@ -44,15 +47,48 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--bytes", type=int, default=300)
     parser.add_argument("--master", default="local[*]")
+    parser.add_argument(
+        "--cluster", action="store_true", help="archive by local[2], then by a cluster of its own"
+    )
+    parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if asked.cluster:
+        beside(["--rows", str(asked.rows), "--bytes", str(asked.bytes)])
+        return
     with (
         EmbeddedServer.start(settings=SETTINGS) as server,
         fresh_database(server.url) as url,
         tempfile.TemporaryDirectory(prefix="dbq-speed-") as folder,
     ):
         database = open_database(url, timeouts=PATIENT)
-        measure(database, Path(folder), asked.rows, asked.bytes, asked.master)
+        work = alone if asked.alone else measure
+        work(database, Path(folder), asked.rows, asked.bytes, asked.master)
         database.close()
+
+
+def alone(database: Database, folder: Path, count: int, size: int, master: str) -> None:
+    """The archive and nothing beside it, with tasks for two cores."""
+    queue, lake = filled(database, count, size), Lake(folder / "lake")
+    offered = job.offer(database, queue, lake, ArchiveRequest(retention=0.0), at_once=2)
+    where = master.partition(":")[0]
+    with watched() as peak:
+        began = time.monotonic()
+        with tasks("speed", master) as spreading:
+            warm(spreading)
+            line(f"{where}: start", 0, time.monotonic() - began, peak)
+            archive(database, offered, lake, spreading, peak, f"{where}: ")
+
+
+def beside(words: Sequence[str]) -> None:
+    """On two cores of one process, then on a cluster of two workers with a core each. Both in a
+    process of its own: a JVM that has worked already is quicker, and keeps its settings."""
+    command = [sys.executable, "-m", "tests.pipeline.speed", "--alone", *words, "--master"]
+    subprocess.run([*command, "local[2]"], check=True)
+    with (
+        tempfile.TemporaryDirectory(prefix="dbq-speed-") as folder,
+        Cluster(Path(folder), {}) as cluster,
+    ):
+        subprocess.run([*command, cluster.url], check=True, env=cluster.environment)
 
 
 def measure(database: Database, folder: Path, count: int, size: int, master: str) -> None:
@@ -97,13 +133,14 @@ def archive(
     lake: Lake,
     tasks: Tasks,
     peak: Callable[[], str],
+    where: str = "archive: ",
 ) -> None:
     """A line for each phase."""
     (done,) = job.archive(database, offered, lake, tasks)
     assert done.deleted == offered.rows
     for phase, seconds in done.seconds.items():
-        line(f"archive: {phase}", done.rows[phase], seconds, peak)
-    line("archive: all of it", done.deleted, sum(done.seconds.values()), peak)
+        line(f"{where}{phase}", done.rows[phase], seconds, peak)
+    line(f"{where}all of it", done.deleted, sum(done.seconds.values()), peak)
     print(f"  {done.files} files, {done.size / 1e6:,.0f} MB of {done.bytes / 1e6:,.0f} MB")
 
 

@@ -166,6 +166,11 @@ def kill_executor(cluster: Cluster, _: Any) -> None:
         one.kill()
 
 
+def idle(cluster: Cluster) -> bool:
+    """Whether no worker has an executor."""
+    return not any(map(cluster.executors, cluster.workers))
+
+
 def kill_master(cluster: Cluster, _: Any) -> None:
     cluster.kill(cluster.master)
     cluster.start_master()
@@ -216,6 +221,28 @@ def test_killed_on_a_cluster_and_all_is_counted(
     assert (total, lost, doubled) == (ROWS, 0, 0)
     assert len(payloads(lake)) == ROWS
     assert not execute_sql(client, "SELECT 1 FROM <archive>")
+
+
+def test_a_master_that_has_forgotten_the_run_ends_it_and_the_next_one_finishes(
+    cluster: Cluster, client: Client, proxy: Proxy, tmp_path: Path
+) -> None:
+    """Without recoveryMode, which is Spark's default."""
+    lake = Lake(tmp_path / "lake")
+    frozen = Freezing(proxy, b"pipeline.rows", 2)
+    job = archive(cluster, url_by(proxy, client), client, lake)
+    frozen.wait(job)
+    cluster.kill(cluster.master)
+    cluster.start_master(recovers=False)
+    wait_until(lambda: idle(cluster), "no executor is left", _PATIENCE_SECONDS)
+    proxy.thaw()
+    status, _, err = ended(job)
+    assert (status, "No executor of the cluster works for this job." in err) == (2, True), err
+    assert counted(client, lake)[1] == 0, "also before anybody has finished it"
+    status, _, err = ended(archive(cluster, client.url, client, lake))
+    assert status == 0, err
+    total, lost, doubled = counted(client, lake)
+    print(f"forgotten: 1 kill, 2 runs, {total} rows, {lost} lost, {doubled} doubled")
+    assert (total, lost, doubled) == (ROWS, 0, 0)
 
 
 def test_rollup_verify_and_replay_on_a_cluster(

@@ -9,24 +9,29 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from console import rollup_files
+from console import forecast_files, rollup_files
 from console.actions.restore import Restore
 from console.errors import ConsoleError, RefusedError, UsageError
+from console.monitor.recording import forecast as expected
 from console.monitor.recording.reader import Rollups
 from console.monitor.recording.segments import SAMPLES, TimeRange
 from console.pipeline import frames
+from console.pipeline import lake as lakes
 from console.pipeline.archive.files import SCHEMA, pq
 from console.pipeline.archive.plan import archived
 from console.pipeline.lake import _LOGIN, Lake
+from console.pipeline.rollup import forecast
 from console.pipeline.rollup import job as rollups
 from console.pipeline.session import Plain
 from tests.contract.client import Client
+from tests.pipeline import weekly
 from tests.pipeline.conftest import Use
 from tests.pipeline.objects import BUCKET, SECRET, object_store
 from tests.pipeline.recorded import BEGIN, sample, write
@@ -306,8 +311,68 @@ def test_a_rollup_is_there_as_a_whole(
     assert not roll_up(lake, folder).choice.due
 
     # What nobody names any more goes a day later.
-    monkeypatch.setattr(rollups, "_UNNAMED_SECONDS", -60.0)
+    monkeypatch.setattr(lakes, "_UNNAMED_SECONDS", -60.0)
     recorded(folder, 3)
     roll_up(lake, folder)
     assert len(lake.data_files("rollup")) == 3
     assert [len(rows) for rows in rows_of(lake).values()] == [4, 1, 1]
+
+
+def hours_expected(lake: Lake) -> object:
+    found = expected.read(lake.place, "prod", "public", "orders")
+    return found.hours, found.weeks, found.last_day
+
+
+def test_a_forecast_reads_only_what_a_manifest_names(lake: Lake) -> None:
+    """Of two generations of a file, which has four weeks in it."""
+    folder = f"{rollup_files.folder('hour', 'samples', 'prod')}/date={weekly.BEGIN.date()}"
+    for name, pushes in (("before", 10.0), ("named", 20.0), ("not-yet", 99.0)):
+        with lake.writing(f"{folder}/rollup-{name}.parquet") as file:
+            pq.write_table(weekly.hours(np.full(4 * forecast_files.HOURS, pushes)), file)
+    files = {"samples": [f"{folder}/rollup-named.parquet"]}
+    day = rollup_files.manifest("prod", weekly.BEGIN.date())
+    lake.write_json(day, {"state": "done", "segments": {}, "files": files})
+    forecast.bring_up_to_date(Plain(), lake, {"prod": "UTC"})
+    found = expected.read(lake.place, "prod", "public", "orders").at(weekly.BEGIN)
+    assert found.pushes == expected.Band(20.0, 20.0, 20.0)
+
+
+@pytest.mark.long
+def test_two_generations_of_every_day_have_the_forecast_of_a_folder(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three weeks, then what a second console saw of them."""
+    folder, local = tmp_path / "recordings", Lake(tmp_path / "lake")
+    seen = weekly.weeks("day and night", "by chance", 3, 6).reshape(-1, 24)
+    weekly.record(folder, seen, seen)
+    early = []
+    for one in (local, lake):
+        assert roll_up(one, folder).forecasts == {"prod": {"known": 1, "too_short": 0}}
+        early.append(hours_expected(one))
+    assert early[0] == early[1]
+
+    # Each of its days is written and none published, then all; beside them lies what was before.
+    weekly.record(folder, 3 * seen, seen, weekly.BEGIN + timedelta(minutes=5))
+    with monkeypatch.context() as cut:
+        cut.setattr(Lake, "write_json", lambda *_, **__: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            roll_up(lake, folder)
+    forecast.bring_up_to_date(Plain(), lake, {"prod": "UTC"})
+    assert hours_expected(lake) == early[0]
+    for one in (local, lake):
+        assert len(roll_up(one, folder).choice.due) == 21
+    assert hours_expected(lake) == hours_expected(local) != early[0]
+    hours = rollup_files.folder("hour", "samples", "prod")
+    assert [len(one.data_files(hours)) for one in (local, lake)] == [21, 3 * 21]
+
+    # A forecast that another one is just writing is not taken away, nor is it seen.
+    place = forecast_files.folder("prod")
+    with lake.writing(f"{place}/of-another.parquet") as file:
+        file.write(b"PAR1")
+    forecast.bring_up_to_date(Plain(), lake, {"prod": "UTC"})
+    assert hours_expected(lake) == hours_expected(local)
+    assert lake.exists(f"{place}/of-another.parquet")
+    monkeypatch.setattr(lakes, "_UNNAMED_SECONDS", -60.0)
+    forecast.bring_up_to_date(Plain(), lake, {"prod": "UTC"})
+    assert len(lake.data_files(place)) == 2, "what the last two manifests name"
+    assert hours_expected(lake) == hours_expected(local)

@@ -343,8 +343,8 @@ def main() -> None:
         from tests.tui.fleet_speed import measure_fleet  # noqa: PLC0415  # as below
 
         hosts, queues = given.fleet
-        for line in measure_fleet(hosts, queues, given.seconds):
-            print(line, flush=True)
+        for figure in measure_fleet(hosts, queues, given.seconds):
+            print(figure.line, flush=True)
         return
     if given.beside_pg_activity:
         beside(given.beside_pg_activity, given.seconds)

@@ -195,6 +195,18 @@ async def test_all_clear_is_said_only_after_a_look_at_everything() -> None:
         assert "lost" in rows(console)[0]
 
 
+async def test_of_several_connections_that_one_is_named_whose_doctor_failed() -> None:
+    async with opened("orders", "mail") as console:
+        store = console.app.context.store
+        for name, feed in zip(("orders", "mail"), console.feeds, strict=True):
+            store.expect_doctor(name)
+            feed.give(queue("q"))
+        error = RefusedError("Could not look.", why="too many connections")
+        store.take_diagnoses("mail", [], console.clock.now, NOW, error=error)
+        await console.give(queue("q"))
+        assert "the doctor failed on mail: too many" in console.words("#summary")
+
+
 async def test_rows_that_no_queue_needs_are_for_findings() -> None:
     """Nothing is out of sight above empty rows; what is more is scrolled to."""
     async with opened() as console:

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,9 +11,11 @@ from console.config import load
 from console.engines import open_database
 from console.engines.embedded import EmbeddedServer
 from console.errors import ConnectionFailedError
+from console.monitor.snapshot import QueueSnapshot
 from console.tui import app_on
 from console.tui.open_connection import OpenConnection
 from console.tui.store import Link
+from console.tui.text import sparkline
 from tests.template import CopiedServer
 from tests.tui.feeds import queue
 from tests.tui.fleet import NAME, Fleet, fleet_on
@@ -75,6 +78,57 @@ async def test_what_is_not_known_of_all_is_at_least_that() -> None:
         await console.give(unknown, queue("q", ready=3, age_seconds=60.0), ring)
         row = console.row(console.order[1])
         assert (row["ready"], row["age"], row["gap"]) == ("≥5", "≥1 min", "?")
+
+
+async def test_a_folded_line_has_the_trend_of_all_and_the_first_ring_to_be_full() -> None:
+    async with grouped("shops/a", "shops/b", "shops/c", size=(200, 48)) as console:
+        filling = ring("fills", gap=40, push_per_second=1.0)  # 60 slots left, one a second
+        later = ring("later", gap=10, push_per_second=1.0)
+        for ready in (10, 20, 30):
+            console.feeds[0].give(queue("p", ready=ready), later)
+            if ready != 20:  # looked at half as often
+                console.feeds[1].give(queue("q", ready=40 - ready), filling)
+            await console.pilot.pause()
+            console.clock.now += 5
+        both, one, other, dead = (line(console, title) for title in ("shops", "a", "b", "c"))
+        trends = [row["trend"].lstrip() for row in (both, one, other)]
+        assert trends == [*map(sparkline, ([40, 50, 40], [10, 20, 30], [30, 30, 10]))]
+        assert dead["trend"].strip() == ""
+        told = [row["full_in"] for row in (both, one, other, dead)]
+        assert told == ["≈1 min", "≈1 min 30 s", "≈1 min", "?"]
+        # Nothing is known of one ring: the first is full then at the latest.
+        blind = ring("blind", gap=None, unknown=("gap",))
+        console.feeds[1].give(filling, blind)
+        await console.pilot.pause()
+        assert line(console, "shops")["full_in"] == "≤1 min"
+        console.feeds[0].give(queue("p"))
+        console.feeds[1].give(ring("idle", gap=1))
+        await console.pilot.pause()
+        told = [line(console, title)["full_in"] for title in ("shops", "a", "b", "c")]
+        assert told == ["not filling", "", "not filling", "?"]
+
+
+async def test_what_nobody_looked_at_is_a_gap_in_the_trend_of_all() -> None:
+    async with grouped("shops/a", "shops/b", size=(200, 48)) as console:
+        for at in range(6):
+            console.feeds[0].give(queue("p", ready=5))
+            if at in {0, 5}:
+                console.feeds[1].give(queue("q", ready=5))
+            await console.pilot.pause()
+            console.clock.now += 5
+        trend = line(console, "shops")["trend"]
+        assert trend.lstrip() == sparkline([10, 10, 10, None, None, 10])
+
+
+def line(console: Opened, title: str) -> dict[str, str]:
+    """The cells of a group's line, or of a connection's."""
+    (name,) = (name for name in console.order if name.lstrip(" ▸▾").startswith(f"{title}:"))
+    return console.row(name)
+
+
+def ring(name: str, **figures: Any) -> QueueSnapshot:
+    rates = {"push_per_second": 0.0, "pop_per_second": 0.0, "capacity": 100}
+    return queue(name, "ring", **{"ready": None, **rates, **figures})
 
 
 async def test_folding_keeps_the_cursor_on_its_key() -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pexpect  # type: ignore[import-untyped]
@@ -25,6 +26,7 @@ from console.tui.replay_app import ReplayApp
 from console.tui.screens.overview import OverviewScreen
 from console.tui.screens.queue import QueueScreen
 from console.tui.series import SPANS
+from console.tui.store import QueueKey
 from tests.cli.calls import call
 from tests.servers import PATIENCE_SECONDS
 from tests.tui.feeds import queue
@@ -57,6 +59,7 @@ class Played:
     pilot: Pilot[None]
     app: ReplayApp
     now: list[float]
+    key: QueueKey = MAIL
 
     @property
     def at(self) -> float:
@@ -70,7 +73,7 @@ class Played:
     def ready(self) -> int | None:
         store = self.app.context.store
         found = {view.key: view for view in store.queues(self.app.context.clock.monotonic())}
-        return found[MAIL].snapshot.ready if MAIL in found else None
+        return found[self.key].snapshot.ready if self.key in found else None
 
     async def comes_to(self, seconds: float) -> None:
         await until(self.pilot, lambda: self.at == seconds and self.app.context.replay)
@@ -88,12 +91,14 @@ class Played:
 
 
 @asynccontextmanager
-async def played(root: Path, at: str, size: tuple[int, int] = (80, 24)) -> AsyncIterator[Played]:
+async def played(
+    root: Path, at: str, size: tuple[int, int] = (80, 24), key: QueueKey = MAIL, **how: Any
+) -> AsyncIterator[Played]:
     now = [0.0]
     replay = open_replay(root, at, UTC, lambda: now[0])
-    app = ReplayApp(replay)
+    app = ReplayApp(replay, **how)
     async with app.run_test(size=size) as pilot:
-        found = Played(pilot, app, now)
+        found = Played(pilot, app, now, key)
         await until(pilot, lambda: found.ready() is not None)
         yield found
     for thread in threading.enumerate():
@@ -169,6 +174,31 @@ async def test_what_failed_when_the_recording_ended_is_not_failing_still(tmp_pat
     other.close()
     async with played(tmp_path, "01:07:00") as console:
         assert "closed  not recorded yet" in console.picture
+
+
+async def test_the_connections_of_a_fleet_stand_in_their_group_in_a_recording(
+    tmp_path: Path,
+) -> None:
+    """Whether that is configured here or not; of many the connections begin folded, as live."""
+    names = [f"shops/host{number}" for number in range(9)]
+    for name in (*names, "odd/one"):
+        taken = Taken(tmp_path, name)
+        for second in (0, 30, 60, 90):
+            taken.look(second, queue("mail", ready=2), queue("bills", ready=3), next_seconds=30.0)
+        taken.close()
+    key = (names[0], "public", "mail")
+    async with played(tmp_path, "01:01", (160, 48), key) as console:
+        await until(console.pilot, lambda: "▾ shops: 9 connections, 18 queues" in console.picture)
+        lines = [line.strip() for line in console.picture.splitlines()]
+        assert any("odd/one: 2 queues" in line for line in lines)
+        assert sum("▸ host" in line for line in lines) == 9
+        assert any("▾ shops" in line and " 45 " in line for line in lines)
+        await console.pilot.press("z", "z")  # the groups alone
+        await until(console.pilot, lambda: "▸ shops: 9 connections" in console.picture)
+    profiles = {name: "eu" if name < "shops/host4" else "us" for name in names}
+    async with played(tmp_path, "01:01", (160, 48), key, groups=profiles) as console:
+        await until(console.pilot, lambda: "eu: 4 connections, 8 queues" in console.picture)
+        assert "us: 5 connections, 10 queues" in console.picture
 
 
 async def test_a_time_can_be_typed(recording: Path) -> None:

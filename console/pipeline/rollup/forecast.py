@@ -190,10 +190,8 @@ def forecast(item: Item) -> dict[str, Any]:
         forecast_files.manifest(connection),
         {"at": datetime.now(UTC).isoformat(), "zone": item["zone"], "file": name, "queues": told},
     )
-    for path in lake.data_files(folder):
-        # Whoever has just read the manifest before this one still finds what it names.
-        if path.rpartition("/")[2] not in {name, before}:
-            lake.remove(path)
+    # Whoever has just read the manifest before this one still finds what it names.
+    lake.remove_unnamed(folder, {f"{folder}/{one}" for one in (name, before)})
     known = sum("weeks" in one for one in told)
     queues = {"known": known, "too_short": len(told) - known}
     return {"rows": table.num_rows, "connection": connection, "queues": queues}
@@ -210,8 +208,7 @@ def _hours(lake: Lake, connection: str) -> pa.Table:
     """The rows of the last weeks."""
     names = lake.names(rollup_files.manifests(connection))
     days = sorted(date.fromisoformat(name[len("date=") : -len(".json")]) for name in names)
-    folder = rollup_files.folder("hour", "samples", connection)
-    found = [_day(lake, f"{folder}/date={day}") for day in _last(days)]
+    found = [_day(lake, connection, day) for day in _last(days)]
     return pa.concat_tables([*found, _read_schema().empty_table()])
 
 
@@ -220,12 +217,22 @@ def _last(days: Sequence[date]) -> list[date]:
     return [day for day in days if day >= days[-1] - timedelta(days=7 * WEEKS)]
 
 
-def _day(lake: Lake, folder: str) -> pa.Table:
+def _day(lake: Lake, connection: str, day: date) -> pa.Table:
     found = []
-    for path in lake.data_files(folder):
+    for path in _files(lake, connection, day):
         with lake.reading(path) as file:
             found.append(pq.read_table(file, columns=list(_READ)).cast(_read_schema()))
     return pa.concat_tables([*found, _read_schema().empty_table()])
+
+
+def _files(lake: Lake, connection: str, day: date) -> list[str]:
+    """Of a day's hour table: what its manifest names, for beside that others may lie, older or not
+    yet published; where it names none what is in the folder, by renames."""
+    folder = f"{rollup_files.folder('hour', 'samples', connection)}/date={day}"
+    files = lake.read_json(rollup_files.manifest(connection, day)).get("files")
+    if files is None:
+        return lake.data_files(folder)
+    return [path for path in files.get("samples", ()) if path.startswith(f"{folder}/")]
 
 
 def _read_schema() -> pa.Schema:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from itertools import chain, product
 from typing import Any
 
 from console import rollup_files
@@ -20,8 +21,6 @@ from console.pipeline.lake import DamagedError, Lake
 from console.pipeline.rollup import segment_files as finding
 from console.pipeline.rollup.segment_files import ClosedSegment, Day, Names, SkippedFiles
 from console.pipeline.session import Tasks
-
-_UNNAMED_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True)
@@ -44,16 +43,15 @@ class Due:
     """By kind; what proves damaged is taken out."""
     here: frozenset[tuple[str, str]]
     """Every kind and name that was there."""
-    files: dict[str, list[str]] = field(default_factory=dict)
-    """By kind, those of its tables, where manifests name them; of a kind without a row those that
-    there were."""
+    files: dict[str, list[str]] | None = None
+    """By kind, those of its tables; of a kind without a row those that there were. None: a rename
+    puts them in place of the ones before, and no manifest has to name them."""
 
     def manifest(self) -> dict[str, object]:
         """Of what it was made, and where it is."""
         used = {(kind, one.name) for kind, of in self.segments.items() for one in of}
-        files = {"files": self.files} if self.files else {}
-        made = {"segments": _by_kind(used), "damaged": _by_kind(self.here - used)}
-        return {**made, **files}
+        files = {} if self.files is None else {"files": self.files}
+        return {"segments": _by_kind(used), "damaged": _by_kind(self.here - used), **files}
 
 
 @dataclass
@@ -163,7 +161,7 @@ def _roll_up(tasks: Tasks, lake: Lake, result: RollupResult, told: PhaseProgress
         result.choice.skipped.damaged |= bad
         due.segments[kind] = [one for one in segments if one.place.path not in bad]
         result.rows[kind] = result.rows.get(kind, 0) + said["rows"]
-        if said["files"] and not lake.renames:
+        if said["files"] and due.files is not None:
             due.files[kind] = sorted(said["files"])
         for width, rows in said["tables"].items():
             of_width = result.tables.setdefault(width, {})
@@ -188,7 +186,8 @@ def choose(lake: Lake, names: dict[Day, Names], days: Days | None = None) -> Day
         if not known <= good:
             made.kept.append(day)
         elif good:
-            made.due.append(Due(day, segments, here, before.get("files") or {}))
+            files = None if lake.renames else before.get("files", {})
+            made.due.append(Due(day, segments, here, files))
     return made
 
 
@@ -233,18 +232,8 @@ def _remembered(lake: Lake, due: Sequence[Due]) -> Iterator[None]:
         lake.write_json(
             rollup_files.manifest(*one.day), {"state": "done", "at": at} | one.manifest()
         )
-        if not lake.renames:
-            _remove_unnamed(lake, one)
-
-
-def _remove_unnamed(lake: Lake, due: Due) -> None:
-    """Files of a day that its manifest does not name, a day after they were put: until then they
-    may be of a reader that has read an earlier manifest, or of a writer whose own comes yet."""
-    named = {path for paths in due.files.values() for path in paths}
-    connection, day = due.day
-    for width in rollup_files.WIDTHS:
-        for kind in rollup_files.KINDS:
-            folder = f"{rollup_files.folder(width, kind, connection)}/date={day}"
-            for path in set(lake.files(folder)) - named:
-                if lake.age_seconds(path) >= _UNNAMED_SECONDS:
-                    lake.remove(path)
+        if one.files is not None:
+            named, (connection, day) = set(chain(*one.files.values())), one.day
+            for width, kind in product(rollup_files.WIDTHS, rollup_files.KINDS):
+                folder = rollup_files.folder(width, kind, connection)
+                lake.remove_unnamed(f"{folder}/date={day}", named)

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from console import formats
 from console.monitor.limits import Severity
 from console.tui.store import ConnectionView, Link, QueueView
-from console.tui.text import MARK, SEVERITY_TONES, color_tone, plain, shorten
+from console.tui.text import MARK, SEVERITY_TONES, color_tone, plain, shorten, sparkline
 from console.tui.views import link_words
 from console.tui.widgets.keyed_table import Cell
 
@@ -23,6 +23,10 @@ _STEP = "  "
 _FOLDED, _OPEN = "▸ ", "▾ "
 _OLDEST = "age_seconds"
 _MAY_BE_NEGATIVE = "gap"
+_TREND, _FULL_IN = "trend", "full_in"
+_AT_MOST = "≤"
+_KEPT = 2
+"""For so many buckets a queue's last count holds."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +104,30 @@ class Group:
             words = formats.count(int(number), estimated=estimated)
         return formats.AT_LEAST + words if unknown and words[0] != formats.ESTIMATE else words
 
+    def trend(self, cells: int) -> tuple[int | None, ...]:
+        """What was ready in the last buckets, added up: None where that is not known of all, by a
+        look in it or in one of the two before it. Hosts are not looked at in step."""
+        seen = [kept for view in self.counted if (kept := _kept(view.trend[-cells - _KEPT :]))]
+        added = (None if None in bucket else sum(bucket) for bucket in zip(*seen, strict=True))
+        return tuple(added)[-cells:]
+
+    @cached_property
+    def filling(self) -> tuple[QueueView, ...]:
+        """Of its rings those that are known to fill, the first to be full first."""
+        found = [view for view in self.counted if view.full_in_seconds is not None]
+        return tuple(sorted(found, key=lambda view: view.full_in_seconds or 0.0))
+
+    def _full_in(self, column: "QueueColumn") -> str:
+        """When the first of its rings is full; `≤` where that is not known of all."""
+        told = {column.value(view) for view in self.counted}
+        unknown = formats.UNKNOWN in told
+        if not self.filling:
+            others = sorted(told - {formats.NOT_APPLICABLE, formats.UNKNOWN})
+            return formats.UNKNOWN if unknown or not self.counted else "".join(others)
+        words = column.value(self.filling[0])
+        estimate = words.startswith(formats.ESTIMATE)
+        return _AT_MOST + words.removeprefix(formats.ESTIMATE) if unknown and estimate else words
+
     @property
     def words(self) -> tuple[str, ...]:
         """How it is, in less and less room."""
@@ -131,6 +159,8 @@ class Group:
         tone = "stale" if self.stale else "group"
         if column.name == "state":
             return Cell(self.level.mark, SEVERITY_TONES.get(self.level, ""))
+        if column.name == _TREND:
+            return Cell(sparkline(self.trend(width)), "stale" if self.stale else "trend")
         if column.name != "queue":
             return Cell(self.text(column, width), tone)
         mark, color = _FOLDED if folded else _OPEN, self.connections[0].color
@@ -142,6 +172,8 @@ class Group:
         """The same as a text."""
         if column.name == "queue":
             return self.name(width, _OPEN)
+        if column.name == _FULL_IN:
+            return self._full_in(column)
         return self.total(column.sum_of) if column.sum_of else ""
 
     def sorts_by(self, column: "QueueColumn") -> float | str | None:
@@ -150,6 +182,8 @@ class Group:
             return float(self.level)
         if column.name == "queue":
             return self.title.casefold()
+        if column.name == _FULL_IN:
+            return self.filling[0].full_in_seconds if self.filling else None
         return self.number(column.sum_of) if column.sum_of else None
 
 
@@ -182,6 +216,18 @@ def of_groups(connections: Mapping[str, ConnectionView], lines: Sequence[Group])
 
 def _key_of(group: str) -> str:
     return Group(plain(group), (), ()).key
+
+
+def _kept(trend: Sequence[int | None]) -> list[int | None]:
+    """With the gaps closed that are no longer than _KEPT; empty where nothing was ever seen."""
+    kept: list[int | None] = [*trend]
+    if None not in kept:
+        return kept
+    last, age = None, 0
+    for place, value in enumerate(kept):
+        last, age = (last, age + 1) if value is None else (value, 0)
+        kept[place] = last if age <= _KEPT else None
+    return kept if last is not None else []
 
 
 GROUPS, CONNECTIONS, QUEUES = range(3)
