@@ -5,7 +5,6 @@ only spreads the items: each task moves its own data. `Plain` runs the same task
 other in this process, where Spark is not wanted.
 """
 
-import json
 import os
 import re
 import sys
@@ -23,7 +22,7 @@ from console.errors import ConsoleError, UsageError
 from console.pipeline.java import INSTALL, java_home
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 Item = Mapping[str, Any]
@@ -87,10 +86,13 @@ class Plain:
 
 
 class OnSpark:
-    """On a Spark session: one partition, and so one Spark task, an item."""
+    """On a Spark context: one partition, and so one Spark task, an item.
 
-    def __init__(self, spark: "SparkSession") -> None:
-        self.spark = spark
+    As an RDD and not as a table: what Spark knows of SQL takes longer to load than all else.
+    """
+
+    def __init__(self, context: "SparkContext") -> None:
+        self._context = context
 
     def run(
         self,
@@ -103,8 +105,7 @@ class OnSpark:
         """As `Tasks`. All items are tried, also after one failed: no task is cut off half-way."""
         if not items:
             return []
-        context = self.spark.sparkContext
-        done, rows, size = (context.accumulator(0) for _ in range(3))
+        done, rows, size = (self._context.accumulator(0) for _ in range(3))
 
         def count(row_count: int, byte_count: int) -> None:
             done.add(1)
@@ -119,24 +120,21 @@ class OnSpark:
                 said[:] = [now]
                 told(done=now, of=len(items), rows=int(rows.value), size=int(size.value))
 
-        def job(first: int, number: int) -> list[Any]:
+        def job(first: int, number: int) -> list[dict[str, Any]]:
             """So many items from one on, as one job of Spark's."""
-            positions = self.spark.range(first, first + number, 1, numPartitions=number)
+            positions = self._context.range(first, first + number, numSlices=number)
             mine = dict(enumerate(items[first : first + number], first))
-            each = _each(work, mine, count)
-            return positions.mapInArrow(each, "position long, result string").collect()
+            return positions.map(_each(work, mine, count)).collect()
 
         with polled(tell):
             try:
                 if at_once is None or self._never_more(at_once, len(items)):
-                    collected = job(0, len(items))
+                    results = job(0, len(items))
                 else:
-                    collected = self._a_few(job, len(items), at_once)
+                    results = self._a_few(job, len(items), at_once)
             except Exception as error:
                 raise _spark_error(error) from error
         tell()
-        by_position = {row.position: json.loads(row.result) for row in collected}
-        results = [by_position[position] for position in range(len(items))]
         for result in results:
             if failed := result.get("failed"):
                 raise _rebuilt(failed)
@@ -144,11 +142,13 @@ class OnSpark:
 
     def _never_more(self, at_once: int, number: int) -> bool:
         """Whether one job with all items keeps to it: no more items, or no more cores here."""
-        context = self.spark.sparkContext
+        context = self._context
         local = (context.master or "").startswith("local")
         return number <= at_once or (local and context.defaultParallelism <= at_once)
 
-    def _a_few(self, job: Callable[[int, int], list[Any]], number: int, at_once: int) -> list[Any]:
+    def _a_few(
+        self, job: Callable[[int, int], list[dict[str, Any]]], number: int, at_once: int
+    ) -> list[dict[str, Any]]:
         """Each item as a job of its own: Spark has no other bound on tasks of all executors."""
         threads = ThreadPoolExecutor(at_once, "dbq task")
         try:
@@ -156,28 +156,21 @@ class OnSpark:
             wait(answers)
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)
-            self.spark.sparkContext.cancelAllJobs()
+            self._context.cancelAllJobs()
             raise
         threads.shutdown()
-        return [row for answer in answers for row in answer.result()]
+        return [result for answer in answers for result in answer.result()]
 
 
 def _each(
     work: Work, items: Mapping[int, Item], count: Callable[[int, int], None]
-) -> "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]":
-    """What a worker does with the positions that it is sent: the task of each item."""
+) -> Callable[[int], dict[str, Any]]:
+    """What a worker does with a position that it is sent: the task of its item."""
 
-    def each(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        import pyarrow as pa  # noqa: PLC0415  # in the worker
-
-        for batch in batches:
-            positions, texts = batch.column(0).to_pylist(), []
-            for position in positions:
-                result = _caught(work, items[position])
-                count(int(result.get("rows", 0)), int(result.get("bytes", 0)))
-                texts.append(json.dumps(result))
-            columns = [pa.array(positions, pa.int64()), pa.array(texts, pa.string())]
-            yield pa.RecordBatch.from_arrays(columns, names=["position", "result"])
+    def each(position: int) -> dict[str, Any]:
+        result = _caught(work, items[position])
+        count(int(result.get("rows", 0)), int(result.get("bytes", 0)))
+        return result
 
     return each
 
@@ -219,12 +212,13 @@ def _rebuilt(failed: Mapping[str, Any]) -> ConsoleError:
 
 
 def _spark_error(error: Exception) -> Exception:
-    """An error of Spark's as one for the operator: the last line of what it says."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    """An error of Spark's as one for the operator: Python's own word in it, else its first."""
+    lines = [line.strip(" \t:") for line in str(error).splitlines()]
+    lines = [line for line in lines if line and not line.startswith("An error occurred while call")]
     python = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Interrupt)\b", line)]
     return ConsoleError(
         "A task of the pipeline failed on Spark.",
-        why=(python or lines or [type(error).__name__])[-1],
+        why=[*lines[:1], *python][-1] if lines else type(error).__name__,
         next_step="What was done is kept: run the same command again to continue.",
     )
 
@@ -264,22 +258,40 @@ def session(
     name: str, master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> "Iterator[SparkSession]":
     """A Spark session, stopped at the end. `settings` are Spark's, by their own names."""
-    spark = start(name, master, settings)
+    with _running(name, master, settings):
+        from pyspark.sql import SparkSession  # noqa: PLC0415  # the extra's, and slow to import
+
+        spark = SparkSession.builder.getOrCreate()
+        _spread(spark)
+        yield spark
+
+
+@contextmanager
+def tasks(name: str, master: str | None = None) -> Iterator[Tasks]:
+    """Tasks on a Spark of their own, whose JVM does nothing but hand them out."""
+    with _running(name, master, None if under_submit() else _QUICK_START) as context:
+        yield OnSpark(context)
+
+
+@contextmanager
+def _running(
+    name: str, master: str | None, settings: Mapping[str, str] | None
+) -> "Iterator[SparkContext]":
+    context = start(name, master, settings)
     try:
-        with _executors_awaited(spark):
-            yield spark
+        with _executors_awaited(context):
+            yield context
     finally:
         # Where a signal cut off a call, PySpark finds no end of it, and warns of its JVM, which
         # ends with this process.
         with suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            spark.stop()
+            context.stop()
 
 
 @contextmanager
-def _executors_awaited(spark: "SparkSession") -> Iterator[None]:
+def _executors_awaited(context: "SparkContext") -> Iterator[None]:
     """A ConsoleError, while the body runs, where jobs wait and no executor comes."""
-    context = spark.sparkContext
     if (context.master or "").startswith("local"):
         yield
         return
@@ -311,17 +323,10 @@ def _executors_awaited(spark: "SparkSession") -> Iterator[None]:
         ) from error
 
 
-@contextmanager
-def tasks(name: str, master: str | None = None) -> Iterator[Tasks]:
-    """Tasks on a Spark session of their own, whose JVM does nothing but hand them out."""
-    with session(name, master, None if under_submit() else _QUICK_START) as spark:
-        yield OnSpark(spark)
-
-
 def start(
     name: str, master: str | None = None, settings: Mapping[str, str] | None = None
-) -> "SparkSession":
-    """A Spark session on `master`, else on all cores here; under spark-submit on its master.
+) -> "SparkContext":
+    """Spark on `master`, else on all cores here; under spark-submit on its master.
 
     UsageError without the extra or without a Java.
     """
@@ -332,7 +337,7 @@ def start(
             why="Its JVM has one already, and --master of the verb would be another.",
             next_step="Give --master to spark-submit, before the file.",
         )
-    from pyspark.sql import SparkSession  # noqa: PLC0415  # the extra's, and slow to import
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415  # the extra's, and slow to import
 
     wanted = dict(_SETTINGS)
     if not under_submit():
@@ -343,21 +348,18 @@ def start(
     # The workers' Python is this one: what is installed here is what they need.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(f"dbq-console {name}")
+    asked = SparkConf().setAppName(f"dbq-console {name}")
     if master is not None:
-        builder = builder.master(master)
-    for setting, value in {**wanted, **(settings or {})}.items():
-        builder = builder.config(setting, value)
+        asked = asked.setMaster(master)
+    asked = asked.setAll([*wanted.items(), *(settings or {}).items()])
     try:
-        spark = builder.getOrCreate()
-        _spread(spark)
+        return SparkContext.getOrCreate(asked)
     except Exception as error:
         raise ConsoleError(
             "Spark could not be started.",
             why=(str(error).strip().splitlines() or [type(error).__name__])[0],
             next_step="Check --master, and that a Java 17 or newer runs here.",
         ) from error
-    return spark
 
 
 def _spread(spark: "SparkSession") -> None:
@@ -377,7 +379,6 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     # Two attempts of one range at a time would be in each other's way, and gain nothing.
     "spark.speculation": "false",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
 }
 _QUICK_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """Half of what the JVM takes until its first tasks is to compile well what runs but once."""
