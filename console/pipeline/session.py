@@ -5,14 +5,12 @@ only spreads the items: each task moves its own data. `Plain` runs the same task
 other in this process, where Spark is not wanted.
 """
 
-import json
 import os
 import re
 import sys
 import threading
 import time
 import warnings
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
@@ -24,7 +22,7 @@ from console.errors import ConsoleError, UsageError
 from console.pipeline.java import INSTALL, java_home
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
 Item = Mapping[str, Any]
@@ -88,10 +86,13 @@ class Plain:
 
 
 class OnSpark:
-    """On a Spark session: one partition, and so one Spark task, an item."""
+    """On a Spark context: one partition, and so one Spark task, an item.
 
-    def __init__(self, spark: "SparkSession") -> None:
-        self.spark = spark
+    As an RDD and not as a table: what Spark knows of SQL takes longer to load than all else.
+    """
+
+    def __init__(self, context: "SparkContext") -> None:
+        self._context = context
 
     def run(
         self,
@@ -104,9 +105,7 @@ class OnSpark:
         """As `Tasks`. All items are tried, also after one failed: no task is cut off half-way."""
         if not items:
             return []
-        context = self.spark.sparkContext
-        done, rows, size = (context.accumulator(0) for _ in range(3))
-        packed = [_packed(item) for item in items]
+        done, rows, size = (self._context.accumulator(0) for _ in range(3))
 
         def count(row_count: int, byte_count: int) -> None:
             done.add(1)
@@ -121,24 +120,21 @@ class OnSpark:
                 said[:] = [now]
                 told(done=now, of=len(items), rows=int(rows.value), size=int(size.value))
 
-        def job(first: int, number: int) -> list[Any]:
+        def job(first: int, number: int) -> list[dict[str, Any]]:
             """So many items from one on, as one job of Spark's."""
-            positions = self.spark.range(first, first + number, 1, numPartitions=number)
-            mine = dict(enumerate(packed[first : first + number], first))
-            each = _each(work, mine, count)
-            return positions.mapInArrow(each, "position long, result string").collect()
+            mine = items[first : first + number]
+            # A task is sent its own item only: all those of a year would take long to read.
+            return self._context.parallelize(mine, number).map(_each(work, count)).collect()
 
         with polled(tell):
             try:
                 if at_once is None or self._never_more(at_once, len(items)):
-                    collected = job(0, len(items))
+                    results = job(0, len(items))
                 else:
-                    collected = self._a_few(job, len(items), at_once)
+                    results = self._a_few(job, len(items), at_once)
             except Exception as error:
                 raise _spark_error(error) from error
         tell()
-        by_position = {row.position: json.loads(row.result) for row in collected}
-        results = [by_position[position] for position in range(len(items))]
         for result in results:
             if failed := result.get("failed"):
                 raise _rebuilt(failed)
@@ -146,11 +142,13 @@ class OnSpark:
 
     def _never_more(self, at_once: int, number: int) -> bool:
         """Whether one job with all items keeps to it: no more items, or no more cores here."""
-        context = self.spark.sparkContext
+        context = self._context
         local = (context.master or "").startswith("local")
         return number <= at_once or (local and context.defaultParallelism <= at_once)
 
-    def _a_few(self, job: Callable[[int, int], list[Any]], number: int, at_once: int) -> list[Any]:
+    def _a_few(
+        self, job: Callable[[int, int], list[dict[str, Any]]], number: int, at_once: int
+    ) -> list[dict[str, Any]]:
         """Each item as a job of its own: Spark has no other bound on tasks of all executors."""
         threads = ThreadPoolExecutor(at_once, "dbq task")
         try:
@@ -158,34 +156,19 @@ class OnSpark:
             wait(answers)
         except BaseException:
             threads.shutdown(wait=False, cancel_futures=True)
-            self.spark.sparkContext.cancelAllJobs()
+            self._context.cancelAllJobs()
             raise
         threads.shutdown()
-        return [row for answer in answers for row in answer.result()]
+        return [result for answer in answers for result in answer.result()]
 
 
-def _packed(item: Item) -> bytes:
-    """Spark brings all items of a job to each of its tasks, which unpacks its own: a year of
-    segments as objects would take every task longer to read than its work."""
-    return zlib.compress(json.dumps(item).encode())
+def _each(work: Work, count: Callable[[int, int], None]) -> Callable[[Item], dict[str, Any]]:
+    """What a worker does with an item that it is sent."""
 
-
-def _each(
-    work: Work, items: Mapping[int, bytes], count: Callable[[int, int], None]
-) -> "Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]":
-    """What a worker does with the positions that it is sent: the task of each item."""
-
-    def each(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-        import pyarrow as pa  # noqa: PLC0415  # in the worker
-
-        for batch in batches:
-            positions, texts = batch.column(0).to_pylist(), []
-            for position in positions:
-                result = _caught(work, json.loads(zlib.decompress(items[position])))
-                count(int(result.get("rows", 0)), int(result.get("bytes", 0)))
-                texts.append(json.dumps(result))
-            columns = [pa.array(positions, pa.int64()), pa.array(texts, pa.string())]
-            yield pa.RecordBatch.from_arrays(columns, names=["position", "result"])
+    def each(item: Item) -> dict[str, Any]:
+        result = _caught(work, item)
+        count(int(result.get("rows", 0)), int(result.get("bytes", 0)))
+        return result
 
     return each
 
@@ -227,12 +210,13 @@ def _rebuilt(failed: Mapping[str, Any]) -> ConsoleError:
 
 
 def _spark_error(error: Exception) -> Exception:
-    """An error of Spark's as one for the operator: the last line of what it says."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    """An error of Spark's as one for the operator: Python's own word in it, else its first."""
+    lines = [line.strip(" \t:") for line in str(error).splitlines()]
+    lines = [line for line in lines if line and not line.startswith("An error occurred while call")]
     python = [line for line in lines if re.match(r"[\w.]+(Error|Exception|Interrupt)\b", line)]
     return ConsoleError(
         "A task of the pipeline failed on Spark.",
-        why=(python or lines or [type(error).__name__])[-1],
+        why=[*lines[:1], *python][-1] if lines else type(error).__name__,
         next_step="What was done is kept: run the same command again to continue.",
     )
 
@@ -272,22 +256,40 @@ def session(
     name: str, master: str | None = None, settings: Mapping[str, str] | None = None
 ) -> "Iterator[SparkSession]":
     """A Spark session, stopped at the end. `settings` are Spark's, by their own names."""
-    spark = start(name, master, settings)
+    with _running(name, master, settings):
+        from pyspark.sql import SparkSession  # noqa: PLC0415  # the extra's, and slow to import
+
+        spark = SparkSession.builder.getOrCreate()
+        _spread(spark)
+        yield spark
+
+
+@contextmanager
+def tasks(name: str, master: str | None = None) -> Iterator[Tasks]:
+    """Tasks on a Spark of their own, whose JVM does nothing but hand them out."""
+    with _running(name, master, None if under_submit() else _QUICK_START) as context:
+        yield OnSpark(context)
+
+
+@contextmanager
+def _running(
+    name: str, master: str | None, settings: Mapping[str, str] | None
+) -> "Iterator[SparkContext]":
+    context = start(name, master, settings)
     try:
-        with _executors_awaited(spark):
-            yield spark
+        with _executors_awaited(context):
+            yield context
     finally:
         # Where a signal cut off a call, PySpark finds no end of it, and warns of its JVM, which
         # ends with this process.
         with suppress(Exception), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            spark.stop()
+            context.stop()
 
 
 @contextmanager
-def _executors_awaited(spark: "SparkSession") -> Iterator[None]:
+def _executors_awaited(context: "SparkContext") -> Iterator[None]:
     """A ConsoleError, while the body runs, where jobs wait and no executor comes."""
-    context = spark.sparkContext
     if (context.master or "").startswith("local"):
         yield
         return
@@ -319,17 +321,10 @@ def _executors_awaited(spark: "SparkSession") -> Iterator[None]:
         ) from error
 
 
-@contextmanager
-def tasks(name: str, master: str | None = None) -> Iterator[Tasks]:
-    """Tasks on a Spark session of their own, whose JVM does nothing but hand them out."""
-    with session(name, master, None if under_submit() else _QUICK_START) as spark:
-        yield OnSpark(spark)
-
-
 def start(
     name: str, master: str | None = None, settings: Mapping[str, str] | None = None
-) -> "SparkSession":
-    """A Spark session on `master`, else on all cores here; under spark-submit on its master.
+) -> "SparkContext":
+    """Spark on `master`, else on all cores here; under spark-submit on its master.
 
     UsageError without the extra or without a Java.
     """
@@ -340,7 +335,7 @@ def start(
             why="Its JVM has one already, and --master of the verb would be another.",
             next_step="Give --master to spark-submit, before the file.",
         )
-    from pyspark.sql import SparkSession  # noqa: PLC0415  # the extra's, and slow to import
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415  # the extra's, and slow to import
 
     wanted = dict(_SETTINGS)
     if not under_submit():
@@ -351,21 +346,18 @@ def start(
     # The workers' Python is this one: what is installed here is what they need.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    builder = SparkSession.builder.appName(f"dbq-console {name}")
+    asked = SparkConf().setAppName(f"dbq-console {name}")
     if master is not None:
-        builder = builder.master(master)
-    for setting, value in {**wanted, **(settings or {})}.items():
-        builder = builder.config(setting, value)
+        asked = asked.setMaster(master)
+    asked = asked.setAll([*wanted.items(), *(settings or {}).items()])
     try:
-        spark = builder.getOrCreate()
-        _spread(spark)
+        return SparkContext.getOrCreate(asked)
     except Exception as error:
         raise ConsoleError(
             "Spark could not be started.",
             why=(str(error).strip().splitlines() or [type(error).__name__])[0],
             next_step="Check --master, and that a Java 17 or newer runs here.",
         ) from error
-    return spark
 
 
 def _spread(spark: "SparkSession") -> None:
@@ -385,7 +377,6 @@ _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     # Two attempts of one range at a time would be in each other's way, and gain nothing.
     "spark.speculation": "false",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "1",
 }
 _QUICK_START = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 """Half of what the JVM takes until its first tasks is to compile well what runs but once."""

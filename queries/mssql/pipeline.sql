@@ -77,7 +77,7 @@ FROM (
 ) AS l;
 
 -- name: rows
--- what goes of the keys after N'{after}' up to N'{last}', in their order
+-- what goes of the keys after N'{after}' up to N'{last}', in their order; a column that is not there is null in the lake
 -- READPAST: a row in somebody's hands is on its way back into the queue; else a later run takes it.
 -- when source=archive
 SELECT
@@ -93,14 +93,8 @@ SELECT
     -- when defined title
     a.title AS title,
     -- end
-    -- when not defined title
-    CAST(NULL AS nvarchar(max)) AS title,
-    -- end
     -- when role due_at
     a.due_at AS due_at,
-    -- end
-    -- when no role due_at
-    CAST(NULL AS datetime2(7)) AS due_at,
     -- end
     a.archived_at AS archived_at
 FROM [{schema}].[{queue}_archive] AS a WITH (READPAST, READCOMMITTEDLOCK)
@@ -114,7 +108,6 @@ ORDER BY a.archive_id;
 -- end
 -- when source=done
 SELECT
-    CAST(NULL AS bigint) AS archive_id,
     CAST(m.id AS nvarchar(36)) AS id,
     {joined_payload} AS payload,
     m.queue_date_time AS pushed_at,
@@ -122,10 +115,7 @@ SELECT
     N'done' AS state,
     m.attempts AS attempts,
     m.errors AS error,
-    CAST(NULL AS nvarchar(400)) AS reason,
-    m.title AS title,
-    CAST(NULL AS datetime2(7)) AS due_at,
-    CAST(NULL AS datetime2(7)) AS archived_at
+    m.title AS title
 FROM [{schema}].[{table}] AS m WITH (READPAST, READCOMMITTEDLOCK)
 -- when defined beside
 INNER JOIN {beside} AS d WITH (READPAST, READCOMMITTEDLOCK) ON m.id = d.id

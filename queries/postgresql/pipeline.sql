@@ -67,7 +67,7 @@ FROM (
 ) AS l;
 
 -- name: rows
--- what goes of the keys after '{after}' up to '{last}', in their order
+-- what goes of the keys after '{after}' up to '{last}', in their order; a column that is not there is null in the lake
 -- No file has room for "infinity", nor for years of more than four digits: both end at its bounds.
 -- when source=archive
 SELECT
@@ -92,18 +92,12 @@ SELECT
     -- when defined title
     a.title AS title,
     -- end
-    -- when not defined title
-    CAST(NULL AS text) AS title,
-    -- end
     -- when role due_at
     CASE
         WHEN a.due_at > timestamptz '9999-12-31 23:59:59.999999+00' THEN timestamptz '9999-12-31 23:59:59.999999+00'
         WHEN a.due_at < timestamptz '0001-01-01 00:00:00+00' THEN timestamptz '0001-01-01 00:00:00+00'
         ELSE a.due_at
     END AS due_at,
-    -- end
-    -- when no role due_at
-    CAST(NULL AS timestamptz) AS due_at,
     -- end
     a.archived_at AS archived_at
 FROM "{schema}"."{queue}_archive" AS a
@@ -117,7 +111,6 @@ ORDER BY a.archive_id;
 -- end
 -- when source=done
 SELECT
-    CAST(NULL AS bigint) AS archive_id,
     CAST(m.id AS text) AS id,
     -- when payload=text|json
     CAST({joined_payload} AS text) AS payload,
@@ -135,10 +128,7 @@ SELECT
     'done' AS state,
     m.attempts AS attempts,
     m.errors AS error,
-    CAST(NULL AS text) AS reason,
-    m.title AS title,
-    CAST(NULL AS timestamptz) AS due_at,
-    CAST(NULL AS timestamptz) AS archived_at
+    m.title AS title
 FROM "{schema}"."{table}" AS m
 -- when defined payload_join
 {payload_join}

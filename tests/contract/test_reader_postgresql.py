@@ -26,7 +26,7 @@ from console.pipeline import replay as replaying
 from console.pipeline import session
 from console.pipeline.archive.plan import Archived
 from console.pipeline.lake import Lake
-from console.pipeline.session import Plain
+from console.pipeline.session import Plain, Tasks
 from console.tui.app import ConsoleApp
 from console.tui.context import Setup
 from console.tui.open_connection import OpenConnection as Spot
@@ -198,11 +198,15 @@ def unchecked() -> Iterator[None]:
     def no_session(*_: object, **__: object) -> Iterator[None]:
         yield None
 
+    @contextmanager
+    def here(*_: object) -> Iterator[Tasks]:
+        yield Plain()
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(audit, "may_write", lambda *_: True)
         patch.setattr(session, "require_extra", lambda *_: None)
         patch.setattr(session, "session", no_session)
-        patch.setattr(session, "OnSpark", lambda _: Plain())
+        patch.setattr(session, "tasks", here)
         yield
 
 

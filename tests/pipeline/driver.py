@@ -71,7 +71,7 @@ def main(url: str, name: str, place: str, phase: str = "", steps: str = "0") -> 
 
     if "--spark" in sys.argv:
         with session("killed", "local[2]", FAST) as spark:
-            run(OnSpark(spark))
+            run(OnSpark(spark.sparkContext))
     else:
         run(Plain())
     print(json.dumps(death.counts))

@@ -108,7 +108,7 @@ def measure(database: Database, folder: Path, count: int, size: int, master: str
         began = time.monotonic()
         with tasks("speed", master) as spreading:
             line("start of Spark", 0, time.monotonic() - began, peak)
-            told("first tasks of Spark", 0, lambda: warm(spreading), peak)
+            told("first tasks of Spark", 0, lambda: warm(spreading, url), peak)
             archive(database, offered, Lake(folder / "lake"), spreading, peak)
     again = filled(database, min(count // 2, 200_000), size)
     with watched() as peak:
@@ -117,14 +117,15 @@ def measure(database: Database, folder: Path, count: int, size: int, master: str
         archive(database, offered, Lake(folder / "lake"), Plain(), peak)
 
 
-def nothing(item: Item) -> dict[str, Any]:
-    """A task that only brings a worker up."""
-    return dict(item)
+def connected(item: Item) -> dict[str, Any]:
+    """A task that only brings a worker up, with all modules that archive's tasks import."""
+    with export.reader("postgresql", item["url"]):
+        return {}
 
 
-def warm(spreading: Tasks) -> None:
-    """What the first job of a session costs whatever it does: classes, plans, workers."""
-    spreading.run(nothing, [{} for _ in range(4)])
+def warm(spreading: Tasks, url: str) -> None:
+    """What the first job of a session costs whatever it does: classes, workers, their modules."""
+    spreading.run(connected, [{"url": url} for _ in range(4)])
 
 
 def archive(

@@ -49,7 +49,7 @@ def rollup(samples: int = 2_000_000) -> None:
             spark.range(10).count()
 
             def tasks() -> AbstractContextManager[session.Tasks]:
-                return nullcontext(session.OnSpark(spark))
+                return nullcontext(session.OnSpark(spark.sparkContext))
 
             for name, days in (
                 ("first", None),

@@ -47,7 +47,7 @@ def double(item: Item) -> dict[str, Any]:
 
 def test_each_item_has_a_task_and_the_answers_keep_their_order(spark: "SparkSession") -> None:
     told: list[tuple[int, int, int, int]] = []
-    results = OnSpark(spark).run(
+    results = OnSpark(spark.sparkContext).run(
         double,
         [{"n": n} for n in range(7)],
         lambda *, done, of, rows, size: told.append((done, of, rows, size)),
@@ -55,7 +55,7 @@ def test_each_item_has_a_task_and_the_answers_keep_their_order(spark: "SparkSess
     assert [result["twice"] for result in results] == [0, 2, 4, 6, 8, 10, 12]
     assert os.getpid() not in {result["pid"] for result in results}
     assert told[-1] == (7, 7, 21, 14)
-    assert OnSpark(spark).run(double, []) == []
+    assert OnSpark(spark.sparkContext).run(double, []) == []
 
 
 def crowd(item: Item) -> dict[str, Any]:
@@ -70,11 +70,13 @@ def crowd(item: Item) -> dict[str, Any]:
 def test_no_more_tasks_are_at_work_than_may_be(spark: "SparkSession", tmp_path: Path) -> None:
     told: list[int] = []
     items = [{"folder": str(tmp_path), "n": n} for n in range(6)]
-    results = OnSpark(spark).run(crowd, items, lambda *, done, **_: told.append(done), at_once=1)
+    results = OnSpark(spark.sparkContext).run(
+        crowd, items, lambda *, done, **_: told.append(done), at_once=1
+    )
     assert [(one["n"], one["most"]) for one in results] == [(n, 1) for n in range(6)]
     assert told[-1] == 6
     with pytest.raises(BusyError, match="13"):
-        OnSpark(spark).run(double, [{"n": 1}, {"n": 13}, {"n": 2}], at_once=1)
+        OnSpark(spark.sparkContext).run(double, [{"n": 1}, {"n": 13}, {"n": 2}], at_once=1)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +91,7 @@ def test_an_error_of_a_task_is_the_operators(
     spark: "SparkSession", n: int, kind: type[ConsoleError], words: str
 ) -> None:
     with pytest.raises(kind) as told:
-        OnSpark(spark).run(double, [{"n": 1}, {"n": n}])
+        OnSpark(spark.sparkContext).run(double, [{"n": 1}, {"n": n}])
     assert str(told.value).startswith(words)
     assert "Traceback" not in str(told.value)
 
@@ -99,9 +101,9 @@ def test_archive_by_the_command_line(
 ) -> None:
     @contextmanager
     def running(*_: object) -> Any:
-        yield spark
+        yield OnSpark(spark.sparkContext)
 
-    monkeypatch.setattr(sessions, "session", running)
+    monkeypatch.setattr(sessions, "tasks", running)
     client = use("fifo", archive_at_pop="on")
     popped(client, 30)
     name, place = client.queue.name, str(tmp_path / "lake")
@@ -129,7 +131,7 @@ def test_the_archive_of_a_ring_with_subscribers_is_a_log_of_pops(
     for _ in range(4):  # by the pushes that use a slot again, and by pops that find nothing
         subscribers_popped(client, 6)
     offered = job.offer(client.database, client.queue, lake, AT_ONCE)
-    job.archive(client.database, offered, lake, OnSpark(spark))
+    job.archive(client.database, offered, lake, OnSpark(spark.sparkContext))
     words = (client.queue.name, "--lake", str(lake.place), "--url", client.url)
     done = call("pipeline", "verify", *words, "--json")
     assert done.status == 0, (done.out, done.err)
@@ -151,21 +153,21 @@ def test_what_is_not_as_written_stops_on_spark_too(
 
     offered = job.offer(client.database, client.queue, lake, AT_ONCE, range_rows=10)
     with pytest.raises(DamagedError, match="1 of 3 ranges"):
-        job.archive(client.database, offered, lake, Spoiling(spark))
+        job.archive(client.database, offered, lake, Spoiling(spark.sparkContext))
     assert len(archived(client)) == 30
-    (done,) = job.archive(client.database, offered, lake, OnSpark(spark))
+    (done,) = job.archive(client.database, offered, lake, OnSpark(spark.sparkContext))
     assert (done.rows["export"], done.deleted) == (10, 30)
 
 
 def test_a_rollup_is_the_same_on_spark(spark: "SparkSession", tmp_path: Path) -> None:
-    late_segments(OnSpark(spark), tmp_path, long=True)
+    late_segments(OnSpark(spark.sparkContext), tmp_path, long=True)
 
 
 def test_a_forecast_is_the_same_on_spark(spark: "SparkSession", lake: Lake) -> None:
     seen = weekly.weeks("office hours", "in proportion", 8, 1)
     put(lake, seen)
     found = []
-    for tasks in (Plain(), OnSpark(spark)):
+    for tasks in (Plain(), OnSpark(spark.sparkContext)):
         done = forecast.bring_up_to_date(tasks, lake, {"prod": "Europe/Prague"})
         assert done == {"prod": {"known": 1, "too_short": 0}}
         known = read(lake)

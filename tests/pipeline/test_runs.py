@@ -177,11 +177,10 @@ def test_each_call_leaves_a_run_and_a_dry_one_none(
     root: Path, use: Use, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     @contextmanager
-    def nothing(*_: object) -> Any:
-        yield None
+    def here(*_: object) -> Any:
+        yield Plain()
 
-    monkeypatch.setattr(sessions, "session", nothing)
-    monkeypatch.setattr(sessions, "OnSpark", lambda _: Plain())
+    monkeypatch.setattr(sessions, "tasks", here)
     client = use("fifo", archive_at_pop="on")
     popped(client, 30)
     name, place = client.queue.name, str(tmp_path / "lake")

@@ -45,8 +45,14 @@ def schema(payload_kind: str) -> pa.Schema:
 
 
 def conform(batch: pa.RecordBatch, payload_kind: str) -> pa.RecordBatch:
-    """What a driver returned, as the lake has it."""
-    columns = [_cast(batch.column(field.name), field.type) for field in SCHEMA]
+    """What a driver returned, as the lake has it: what it did not ask for is null."""
+    there = set(batch.schema.names)
+    columns = [
+        _cast(batch.column(field.name), field.type)
+        if field.name in there
+        else pa.nulls(batch.num_rows, field.type)
+        for field in SCHEMA
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=schema(payload_kind))
 
 
