@@ -137,12 +137,10 @@ class Queue:
 
     @property
     def verbs(self) -> tuple[str, ...]:
-        """What can be done with it."""
         return self.design.verbs_with(self.options)
 
     @property
     def states(self) -> tuple[str, ...]:
-        """The states its messages can have."""
         return self.design.states_with(self.options)
 
     def scope(
@@ -275,7 +273,6 @@ class Acting:
     done: int
 
     def as_json(self) -> dict[str, object]:
-        """The stable object of `status --json`."""
         shown = ("verb", "operator", "database_user", "since_seconds", "planned", "done")
         return {name: getattr(self, name) for name in shown}
 
@@ -425,7 +422,6 @@ def look_up(
 
 
 def require_known(queue: Queue) -> None:
-    """RefusedError where this version does not know the queue's design."""
     if queue.not_known:
         raise RefusedError(
             f"The queue {queue.name!r} cannot be used: {queue.not_known}.",
@@ -439,8 +435,6 @@ def require_known(queue: Queue) -> None:
 
 @dataclass(frozen=True)
 class Column:
-    """One column of a table."""
-
     name: str
     type: str
 
@@ -454,12 +448,10 @@ class Relation:
 
 
 def columns(connection: Connection, schema: str, table: str) -> list[Column]:
-    """The table's columns, in their order; none where it is not there."""
     return sql.rows(connection, Column, "catalog.columns", schema=schema, table=table)
 
 
 def relations(connection: Connection, schema: str, names: Sequence[str]) -> list[Relation]:
-    """What is there under these names."""
     wanted = product_of(connection).array(names)
     return sql.rows(connection, Relation, "catalog.relations", schema=schema, names=wanted)
 
@@ -513,7 +505,6 @@ _OF_SUBSCRIBERS = {"_subscribers", "_popped", "_swept", "_sweep"}
 
 
 def check_names(product: Product, queue: Queue) -> None:
-    """UsageError where the queue's or the schema's name cannot be used."""
     for what, name in (("queue", queue.name), ("schema", queue.schema)):
         if not name:
             raise UsageError(f"The name of a {what} cannot be empty.")

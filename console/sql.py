@@ -78,8 +78,6 @@ _MOST_CHOSEN = 2000
 
 @dataclasses.dataclass(frozen=True)
 class Statement:
-    """One named statement (or script) as it stands in its file."""
-
     engine: str
     file: str
     name: str
@@ -206,7 +204,6 @@ def statements(engine: str, file: str) -> Mapping[str, Statement]:
 
 
 def definitions(engine: str, file: str) -> Mapping[str, str]:
-    """All definitions of one file, by name, likewise."""
     return _file(engine, file).definitions
 
 
@@ -300,7 +297,6 @@ def quote_identifier(dialect: Dialect, name: str) -> str:
 
 
 def quote_literal(dialect: Dialect, value: str) -> str:
-    """`value` as a character literal of the dialect."""
     from sqlalchemy import Unicode  # noqa: PLC0415  # a verb imports what it uses
 
     plain = _plain(dialect)
@@ -329,7 +325,6 @@ def chosen(of: Statement, scope: Scope) -> str:
 
 
 def plain(text: str) -> str:
-    """Without the lines that are comments."""
     return "\n".join(
         line for line in text.splitlines() if not line.strip().startswith("--")
     ).strip()
@@ -430,7 +425,6 @@ def row(
     /,
     **values: object,
 ) -> Row:
-    """The one row of a statement that returns exactly one."""
     (found,) = rows(connection, row_type, of, scope, **values)
     return found
 

@@ -88,13 +88,11 @@ class Purge(RowMover):
         states: Sequence[str],
         cutoff: datetime,
     ) -> Candidates:
-        """Where the queue's messages lie, oldest first."""
         if self.source.queue.design.waits_itself:
             broker.require_from_the_front(self.verb, filters)
         return super().choice(database, session, filters, states, cutoff)
 
     def act(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
-        """One batch, in the caller's transaction."""
         if self.source.queue.design.waits_itself:
             bound = self.bound(action_id)
             return broker.receive(connection, self.source, self._statement, chosen, **bound)
@@ -105,7 +103,6 @@ class Purge(RowMover):
         return {} if self._permanently else {"reason": self._reason, "action_id": action_id}
 
     def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
-        """Where they go, and what that means for those that stay."""
         del session
         queue = self.source.queue
         if self._permanently:
@@ -213,7 +210,6 @@ class Archive(RowMover):
         return {"reason": self._reason, "action_id": action_id}
 
     def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
-        """Where they go."""
         del session, plan
         return [f"they go into {self.source.queue.name}_archive; restore brings them back"], []
 
@@ -293,7 +289,6 @@ class ArchiveSelection:
         self._ended = False
 
     def next(self, most: int) -> list[Message]:
-        """The next ones, at most so many; none: that was all."""
         while self._goes_on():
             look = max(most, _READ_AT_ONCE) if self._narrow else most
             with self._session.transaction(doing(self._source.queue)) as connection:

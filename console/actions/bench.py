@@ -80,7 +80,6 @@ class BenchPlan:
         return [Entrant(one, self._queues) for one in found]
 
     def _fanout(self, wanted: BenchRequest) -> list[Entrant]:
-        """In each batch and size."""
         ground, product = fanout.Fanout(self._database, self._queues), self._database.product
         sizes = [{"size": str(size)} for size in wanted.ring_sizes] or [{}]
         return [
@@ -107,7 +106,6 @@ class BenchPlan:
         return one
 
     def _peers(self, wanted: BenchRequest) -> list[Entrant]:
-        """Other people's queues, in each batch."""
         everything = wanted.peers == ALL
         named = [] if wanted.peers == NONE else wanted.peers.split(",")
         ground = others.Peers(self._database, self._token)
@@ -188,16 +186,12 @@ class BenchTask:
 
 @dataclass(frozen=True)
 class Began:
-    """The rounds begin."""
-
     about: Environment
     candidates: tuple[Candidate, ...]
 
 
 @dataclass(frozen=True)
 class Rounded:
-    """A round is over."""
-
     candidate: Candidate
     round: RoundFigures
 

@@ -62,19 +62,15 @@ def receive(
 
 @dataclass(frozen=True)
 class SwitchPlan:
-    """What switching a queue on would do."""
-
     queue: Queue
     health: BrokerHealth
     wants_queue_name: bool
 
     @property
     def needed(self) -> bool:
-        """Whether it is off."""
         return not (self.health.is_receive_enabled and self.health.is_enqueue_enabled)
 
     def lines(self) -> list[str]:
-        """The plan in words."""
         if not self.needed:
             return [f"requeue {self.queue.label}: the queue is enabled, there is nothing to do"]
         return [
@@ -86,7 +82,6 @@ class SwitchPlan:
         ]
 
     def as_json(self) -> dict[str, object]:
-        """Keys as they are documented."""
         return {
             "verb": "requeue",
             "queue": self.queue.name,
@@ -99,7 +94,6 @@ class SwitchPlan:
 
 
 def plan_switch(database: Database, queue: Queue) -> SwitchPlan:
-    """Look whether the queue is on. Changes nothing."""
     _require_broker(queue, "requeue")
     with database.transaction(f"read the queue {queue.name!r}") as connection:
         production = database.production or catalog.is_production(connection)
@@ -133,11 +127,9 @@ class ConversationsPlan:
 
     @property
     def wants_queue_name(self) -> bool:
-        """Whether `y` is not enough."""
         return self.production or self.conversations > MANY_MESSAGES
 
     def lines(self) -> list[str]:
-        """The plan in words."""
         count = f"{self.conversations:,}"
         if self.conversations > COUNTED:
             count = f"more than {COUNTED:,}"
@@ -148,7 +140,6 @@ class ConversationsPlan:
         ]
 
     def as_json(self) -> dict[str, object]:
-        """Keys as they are documented."""
         return {
             "verb": "release",
             "queue": self.queue.name,
@@ -159,7 +150,6 @@ class ConversationsPlan:
 
     @property
     def subject(self) -> audit.Subject:
-        """For the audit."""
         queue, detail = self.queue, "conversations ended by the other side"
         return audit.Subject(
             "release",
@@ -172,7 +162,6 @@ class ConversationsPlan:
 
 
 def plan_conversations(database: Database, queue: Queue) -> ConversationsPlan:
-    """Count them. Changes nothing."""
     _require_broker(queue, "release")
     with database.transaction(f"read the queue {queue.name!r}") as connection:
         production = database.production or catalog.is_production(connection)

@@ -46,7 +46,6 @@ class Fates:
         return None if self.waiting else CanaryVerdict.PASSED
 
     def as_json(self) -> dict[str, object]:
-        """Keys as they are documented."""
         return {name: list(ids) for name, ids in vars(self).items()}
 
 
@@ -76,7 +75,6 @@ class Followed:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """All of the batch."""
         return tuple(message.id or "" for message in self._messages)
 
     def fates(self, connection: Connection) -> Fates:

@@ -62,16 +62,13 @@ class EndPlan:
 
     @property
     def prepared(self) -> bool:
-        """Whether it is a transaction without a session."""
         return isinstance(self.session.key, str)
 
     @property
     def label(self) -> str:
-        """How it is called."""
         return _label(self.session.key)
 
     def lines(self) -> list[str]:
-        """The plan in words."""
         session = self.session
         who = f"{session.user or '?'}, {session.application or '?'}, {session.client or 'local'}"
         lines = [f"end {self.label}, which is at the queue {self.queue.label}", f"  {who}"]
@@ -97,7 +94,6 @@ class EndPlan:
         return [*lines, "  everything done in its transaction is rolled back"]
 
     def as_json(self) -> dict[str, object]:
-        """Keys as they are documented."""
         return {
             "queue": self.queue.name,
             "schema": self.queue.schema,
@@ -110,8 +106,6 @@ class EndPlan:
 
 @dataclass(frozen=True)
 class EndSessionResult:
-    """What came of it."""
-
     plan: EndPlan
     action_id: int | None
     changed_meanwhile: bool = False
@@ -120,7 +114,6 @@ class EndSessionResult:
     """With all its locks. Else it was terminated, and its rollback goes on."""
 
     def lines(self) -> list[str]:
-        """In words."""
         plan = self.plan
         if self.changed_meanwhile:
             return [f"{plan.label} has changed since the plan: skipped"]
@@ -130,7 +123,6 @@ class EndSessionResult:
         return [f"{plan.label} is terminated{came_back}"]
 
     def as_json(self) -> dict[str, object]:
-        """Keys as they are documented."""
         return {
             "queue": self.plan.queue.name,
             "schema": self.plan.queue.schema,

@@ -52,7 +52,6 @@ class Pace:
     """So many of them may fail, of 1."""
 
     def __post_init__(self) -> None:
-        """UsageError for what cannot be."""
         if not 1 <= self.batch <= MOST_BATCH:
             raise UsageError(f"A batch is 1 to {MOST_BATCH:,} messages, not {self.batch:,}.")
         if self.rate is not None and self.rate <= 0:
@@ -79,7 +78,6 @@ class Control:
         self._go.clear()
 
     def resume(self) -> None:
-        """Go on."""
         self._go.set()
 
     def stop(self) -> None:
@@ -89,12 +87,10 @@ class Control:
 
     @property
     def stopped(self) -> bool:
-        """Whether it is to stop."""
         return self._stop.is_set()
 
     @property
     def paused(self) -> bool:
-        """Whether it waits."""
         return not self._go.is_set()
 
     def wait(self, seconds: float) -> None:
@@ -105,8 +101,6 @@ class Control:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far it is."""
-
     planned: int
     ledger: Ledger
     batches: int
@@ -116,8 +110,6 @@ class Progress:
 
 @dataclass(frozen=True)
 class Result:
-    """How it ended."""
-
     plan: Plan
     action_id: int | None
     outcome: Outcome
@@ -136,7 +128,6 @@ class Result:
         return self.verdict in {CanaryVerdict.FAILED, CanaryVerdict.UNKNOWN}
 
     def as_json(self) -> dict[str, object]:
-        """Keys as they are documented."""
         return {
             "verb": self.plan.verb,
             "queue": self.plan.queue.name,
@@ -158,7 +149,6 @@ class Result:
         return {"verdict": self.verdict, **self.fates.as_json()}
 
     def lines(self) -> list[str]:
-        """In words."""
         ledger = self.ledger
         action = "" if self.action_id is None else f", action {self.action_id}"
         lines = [
@@ -248,7 +238,6 @@ class _Run:
         self._started = time.monotonic()
 
     def nothing(self) -> Result:
-        """There was nothing to do."""
         return self._result(None, Outcome.DONE)
 
     def all(self) -> Result:

@@ -56,7 +56,6 @@ class ExportRequest:
 
     @property
     def page(self) -> int:
-        """How many messages are read at once."""
         size = _PAGE if self.payload_bytes is None else _PAGE_BYTES // self.payload_bytes
         return max(1, min(_PAGE, size, round(self.rate)))
 
@@ -75,8 +74,6 @@ class ExportRequest:
 
 @dataclass
 class Progress:
-    """How far a file is."""
-
     of: dict[str, object]
     cutoff: str
     """In ISO 8601; nothing that came into its state later is in the file."""
@@ -92,8 +89,6 @@ class Progress:
 
 @dataclass(frozen=True)
 class Exported:
-    """How it ended."""
-
     path: Path
     progress: Progress
     resumed: int
@@ -102,7 +97,6 @@ class Exported:
     """The database's audit could not be written; this machine's own was."""
 
     def as_json(self) -> dict[str, object]:
-        """Keys as they are documented."""
         told = asdict(self.progress)
         names = ("messages", "payloads_cut", "complete", "cutoff")
         return {"file": str(self.path), "resumed": self.resumed} | {n: told[n] for n in names}
@@ -144,7 +138,6 @@ def _pages(
     partial: _Partial,
     progress: Progress,
 ) -> Iterator[int]:
-    """Write one after the other; how many messages are in the file after each."""
     parts = source.known(request.filters).each
     cutoff = datetime.fromisoformat(progress.cutoff)
     with_payload = request.payload_bytes is not None

@@ -37,7 +37,6 @@ class UninstallPlan:
 
     @property
     def lost(self) -> int:
-        """How many messages are gone for good afterwards."""
         kept = 0 if self.keep_archive else self.archived
         return self.live + self.claimed + self.finished + kept
 
@@ -52,11 +51,9 @@ class UninstallPlan:
 
     @property
     def wants_with_messages(self) -> bool:
-        """Whether the operator has to say that the messages may go."""
         return self.lost > 0
 
     def lines(self) -> list[str]:
-        """The plan in words."""
         lines = [
             f"uninstall {self.queue.label} (design {self.queue.design.name}) with all its objects",
             f"  {numbered(self.live, 'message')} not popped yet",
@@ -185,7 +182,6 @@ def lacking(database: Database, of: Design) -> str:
 
 
 def require_server(database: Database, queue: Queue) -> None:
-    """UsageError where the server cannot have such a queue."""
     if why := lacking(database, queue.design):
         raise UsageError(
             f"The design {queue.design.name} cannot be installed in this database.",
@@ -203,7 +199,6 @@ def prepare_catalog(connection: Connection) -> None:
 
 
 def recording_scope(on: sql.HasDialect, queue: Queue) -> sql.Scope:
-    """What the catalog keeps of the queue."""
     return queue.scope(
         on,
         kind=queue.kind.value,
@@ -215,7 +210,6 @@ def recording_scope(on: sql.HasDialect, queue: Queue) -> sql.Scope:
 
 
 def record(connection: Connection, queue: Queue) -> None:
-    """Write the queue's line of the catalog."""
     sql.run(connection, "catalog.record", recording_scope(connection, queue))
 
 
@@ -241,7 +235,6 @@ def refuse_taken_names(connection: Connection, queue: Queue) -> None:
 
 
 def require_schema(connection: Connection, schema: str) -> None:
-    """UsageError where the schema is not there."""
     present = sql.value(connection, bool, "catalog.schema_exists", schema=schema)
     if not present:
         raise UsageError(

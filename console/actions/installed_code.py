@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InstalledObject:
-    """One function (procedure) or table."""
-
     kind: str
     """`function` or `table`."""
     name: str

@@ -101,8 +101,6 @@ class IndexMeasure:
 
 @dataclass(frozen=True)
 class Measures:
-    """A queue at one moment."""
-
     tables: tuple[TableMeasure, ...]
     indexes: tuple[IndexMeasure, ...]
     horizon: tuple[HorizonRow, ...]
@@ -110,20 +108,16 @@ class Measures:
 
     @property
     def pages(self) -> int:
-        """All of it."""
         tables = sum(table.pages for table in self.tables)
         return tables + sum(index.pages for index in self.indexes)
 
     @property
     def dead_rows(self) -> int:
-        """Of all its tables, as the engine counts them."""
         return sum(table.dead_rows for table in self.tables)
 
 
 @dataclass(frozen=True)
 class MaintainStep:
-    """One thing to do: its SQL as it is sent, and why."""
-
     what: str
     target: str
     reason: str
@@ -136,11 +130,9 @@ class MaintainStep:
 
     @property
     def sql(self) -> str:
-        """All of it."""
         return "\n".join(text for text in (*self.statements, self.always) if text)
 
     def as_json(self) -> dict[str, object]:
-        """Keys as they are documented."""
         return {
             "what": self.what,
             "target": self.target,
@@ -153,8 +145,6 @@ class MaintainStep:
 
 @dataclass(frozen=True)
 class MaintainPlan:
-    """What would be done, in this order."""
-
     queue: Queue
     measures: Measures
     steps: tuple[MaintainStep, ...]
@@ -164,11 +154,9 @@ class MaintainPlan:
 
     @property
     def needed(self) -> bool:
-        """Whether there is anything to do."""
         return bool(self.steps)
 
     def lines(self) -> list[str]:
-        """The plan in words."""
         size = f"{len(self.measures.tables)} tables and {len(self.measures.indexes)} indexes"
         head = f"maintain {self.queue.label}: {size}, {_size(self.measures.pages)}"
         lines = [head if self.steps else f"{head}; nothing needed"]
@@ -184,7 +172,6 @@ class MaintainPlan:
         return lines
 
     def as_json(self) -> dict[str, object]:
-        """Keys as they are documented."""
         return {
             "queue": self.queue.name,
             "schema": self.queue.schema,
@@ -200,8 +187,6 @@ class MaintainPlan:
 
 @dataclass(frozen=True)
 class StepResult:
-    """What came of one step."""
-
     step: MaintainStep
     problem: str = ""
     """Why it failed; empty: it succeeded."""
@@ -209,8 +194,6 @@ class StepResult:
 
 @dataclass(frozen=True)
 class Maintained:
-    """How it ended, and the queue as it is now."""
-
     plan: MaintainPlan
     done: tuple[StepResult, ...]
     after: Measures
@@ -218,7 +201,6 @@ class Maintained:
     outcome: audit.Outcome
 
     def lines(self) -> list[str]:
-        """In words."""
         lines = [f"maintain {self.plan.queue.label}: {self.outcome.value}"]
         for one in self.done:
             result = f"failed: {one.problem}" if one.problem else "done"
@@ -230,7 +212,6 @@ class Maintained:
         return [*lines, f"  {sizes}; dead rows: ≈{before:,} before, ≈{now:,} now"]
 
     def as_json(self) -> dict[str, object]:
-        """Keys as they are documented."""
         return {
             "queue": self.plan.queue.name,
             "schema": self.plan.queue.schema,
@@ -297,7 +278,6 @@ def _sweep(database: Database, queue: Queue) -> Iterator[MaintainStep]:
 def picked(
     database: Database, queue: Queue, found: Measures, limits: MaintainLimits
 ) -> MaintainPlan:
-    """What measures call for."""
     return _PICKED[database.product.cleaner](database, queue, found, limits).plan()
 
 
@@ -413,7 +393,6 @@ class _Picking:
         self.notes: list[str] = []
 
     def plan(self) -> MaintainPlan:
-        """All of it."""
         self._pick()
         return MaintainPlan(
             self._queue,

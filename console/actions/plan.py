@@ -119,7 +119,6 @@ class Total:
 
     @property
     def words(self) -> str:
-        """As a figure."""
         return UNKNOWN if self.count is None else count(self.count, estimated=self.estimated)
 
 
@@ -171,7 +170,6 @@ class Plan:
 
     @property
     def subject(self) -> Subject:
-        """For the audit."""
         return Subject(
             self.verb,
             self.queue.schema,
@@ -213,7 +211,6 @@ class Plan:
         }
 
     def lines(self) -> list[str]:
-        """The plan in words."""
         of = f"{self.queue.label} (design {self.queue.design.name}{self.queue.whose})"
         where = f"{of} on {self.connection}"
         production = ", PRODUCTION" if self.production else ""
@@ -292,7 +289,6 @@ class _Count:
         return min(_AT_ONCE, left + self._kept - len(self._newest)) if left else 0
 
     def add(self, chosen: Sequence[Message], left: Mapping[str, list[Message]]) -> None:
-        """Count these too, up to the limit."""
         why_left = {id(message): why for why, some in left.items() for message in some}
         for message in chosen:
             self.matching[message.state] += 1
@@ -432,7 +428,6 @@ def _depths(session: Session, database: Database, source: MessageSource) -> Queu
 
 
 def require_possible(plan: Plan) -> None:
-    """RefusedError where something stands in the plan's way."""
     if plan.obstacles:
         raise RefusedError(
             f"{plan.verb} of {plan.queue.name!r} cannot be done as it stands.",

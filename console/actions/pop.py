@@ -173,8 +173,6 @@ def finish_claims(
 
 @dataclass(frozen=True)
 class _Take:
-    """What one batch asks for."""
-
     queue: Queue
     n: int
     consumer: str | None

@@ -61,7 +61,6 @@ class TargetState:
 
     @property
     def count(self) -> str:
-        """How many are ready, in words."""
         return _counted(self.ready - (self.voids or 0))
 
     def needs(self, count: int) -> tuple[list[str], list[str]]:
@@ -93,7 +92,6 @@ def against_the_rule(session: Session, source: MessageSource) -> list[str]:
 
 
 def standing(connection: Connection, source: MessageSource) -> TargetState:
-    """How the queue stands now."""
     within = scope(source, Storage.TABLE)
     return sql.row(connection, TargetState, statement(source, "standing"), within)
 
@@ -142,7 +140,6 @@ class Release(RowMover):
         force: bool = False,
         unknown: bool = False,
     ) -> None:
-        """UsageError where the queue has no claims."""
         queue = source.queue
         require_verb(queue, self.verb)
         require_subscriber(queue)
@@ -190,7 +187,6 @@ class Release(RowMover):
         return "" if self._unknown or evidence is Evidence.GONE else UNKNOWN
 
     def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
-        """What becomes of the claims, and who the living are."""
         library = self.source.queue.design.library
         lines = [
             "they can be popped again; a consumer still working on one can no longer finish it"
@@ -212,7 +208,6 @@ class Release(RowMover):
         return lines, against_the_rule(session, self.source)
 
     def _living(self, session: Session) -> list[str]:
-        """Who and where they are."""
         if not self._alive:
             return []
         with session.transaction("read the owners of claims") as connection:
@@ -294,7 +289,6 @@ class Requeue(RowMover):
         return left
 
     def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
-        """Where in the order they come."""
         del plan
         queue = self.source.queue
         if queue.design.library:
@@ -367,7 +361,6 @@ class RequeueTo(RowMover):
         return left
 
     def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
-        """Where they come there, and whether there is room."""
         target = self._to.queue
         with session.transaction("read the other queue") as connection:
             self._to.pass_gate(connection)
@@ -428,7 +421,6 @@ class RequeueTo(RowMover):
         return {row.id: told_of[row.too_long] for row in rows if row.too_long in told_of}
 
     def script(self) -> str:
-        """The statement as it runs on each batch."""
         ring = self.source.queue.design.flow is Flow.NUMBERS
         within = self._scope(Storage.IN_HAND if ring else Storage.TABLE)
         return sql.script(self._statement, self.source.product.dialect, within)

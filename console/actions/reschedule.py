@@ -72,7 +72,6 @@ class Reschedule(RowMover):
         return {THE_SAME: same} if same else {}
 
     def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
-        """When they are popped, behind how many others."""
         doing = f"count what is due in {self.source.queue.name!r}"
         with session.transaction(doing) as connection:
             self.source.pass_gate(connection)
@@ -95,6 +94,5 @@ class Reschedule(RowMover):
         ], []
 
     def bound(self, action_id: int) -> dict[str, object]:
-        """The new due time."""
         del action_id
         return {"due_time": self._due}

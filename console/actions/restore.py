@@ -43,8 +43,6 @@ ID_TAKEN = "its id was taken meanwhile"
 
 
 class _Way(IntEnum):
-    """How a message comes back."""
-
     NEW_ID = 0
     OWN_ID = 1
     PUSHED = 2
@@ -63,7 +61,6 @@ class _Nobody:
     complete = True
 
     def next(self, most: int) -> list[Message]:
-        """None."""
         del most
         return []
 
@@ -118,7 +115,6 @@ class Restore:
 
     @property
     def source(self) -> MessageSource:
-        """The queue, and what its ids and payloads are."""
         return self._source
 
     def choice(
@@ -170,7 +166,6 @@ class Restore:
         return f"over the queue's limit of {self._limit} bytes"
 
     def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
-        """Which come back with their id, and where in the order the others come."""
         ways = Counter(self._ways[: plan.count])
         lines: list[str] = []
         obstacles: list[str] = []
@@ -204,7 +199,6 @@ class Restore:
         return f"goes behind {ready} messages"
 
     def script(self) -> str:
-        """The statement that puts most of them back."""
         if self._keeps:
             name, within = "put_back", scope(self._source, Storage.TABLE, ids="kept")
         else:
@@ -212,7 +206,6 @@ class Restore:
         return sql.script(statement(self._source, name), self._source.product.dialect, within)
 
     def act(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
-        """One batch, in the caller's transaction."""
         del action_id
         self._source.pass_gate(connection)
         rows = self._rows(connection, chosen, lock="yes")

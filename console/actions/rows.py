@@ -38,8 +38,6 @@ CHANGED = "popped, changed or in other hands meanwhile"
 
 
 class Storage(StrEnum):
-    """Where a queue's rows lie."""
-
     TABLE = "table"
     SLOTS = "slots"
     """A ring's: emptied, never deleted."""
@@ -86,7 +84,6 @@ class Held:
 
 
 def storage_of(queue: Queue, message: Message) -> Storage:
-    """Where the message lies."""
     if queue.design.flow is not Flow.NUMBERS:
         return Storage.TABLE
     return Storage.IN_HAND if message.number is None else Storage.SLOTS
@@ -181,7 +178,6 @@ def _is_still(row: HeldRow, message: Message) -> bool:
 def by_storage(
     queue: Queue, chosen: Sequence[Message]
 ) -> Iterator[tuple[Storage, Sequence[Message]]]:
-    """The messages of each storage."""
     found: Mapping[Storage, list[Message]] = defaultdict(list)
     for message in chosen:
         found[storage_of(queue, message)].append(message)
@@ -240,7 +236,6 @@ class Resolved:
         self._left = iter(targets)
 
     def next(self, most: int) -> list[Message]:
-        """The next ones, at most so many; none: that was all."""
         return [target.message for target in islice(self._left, most)]
 
 
@@ -288,7 +283,6 @@ class Selection:
         self._bound = ReadBound(MOST_ERRORS, SECONDS_MOST)
 
     def next(self, most: int) -> list[Message]:
-        """The next ones, at most so many; none: that was all."""
         while self._left and self._within_bounds():
             limit = most + self._beyond
             wanted = MessageQuery(self._left[0], limit, oldest_first=True, moment=self._cutoff)
@@ -362,7 +356,6 @@ class RowMover:
 
     @property
     def source(self) -> MessageSource:
-        """The queue, and what its ids and payloads are."""
         return self._source
 
     def choice(
@@ -377,12 +370,10 @@ class RowMover:
         return Selection(database, session, self._source, filters, states, cutoff)
 
     def consider(self, session: Session, chosen: Sequence[Message]) -> Mapping[str, list[Message]]:
-        """Leaves none alone."""
         del session, chosen
         return {}
 
     def consequence(self, session: Session, plan: Plan) -> tuple[list[str], list[str]]:
-        """Nothing that would not be known."""
         del session, plan
         return [], []
 
@@ -405,7 +396,6 @@ class RowMover:
         return statement(self._source, self.statement)
 
     def act(self, connection: Connection, chosen: Sequence[Message], action_id: int) -> Ledger:
-        """One batch, in the caller's transaction."""
         self._source.pass_gate(connection)
         held, skipped = hold(connection, self._source, chosen)
         ledger = Ledger(selected=skipped, skipped={CHANGED: skipped} if skipped else {})
@@ -433,6 +423,5 @@ class RowMover:
         return Ledger(len(held.places), moved.taken_out, moved.put_in, failed=failed)
 
     def stops(self, ledger: Ledger) -> str:
-        """Goes on whatever comes."""
         del ledger
         return ""

@@ -122,7 +122,6 @@ def smoke_queue(
 
 
 def smoke_design(database: Database, schema: str, of: Design) -> SmokeResult:
-    """Smoke-test a design with its default options."""
     return _smoke(database, schema, of, {}, of.name, Control(), lambda _: None)
 
 
@@ -228,7 +227,6 @@ def _number(producer: int, number: int) -> int:
 
 
 def _expected() -> int:
-    """Messages of all producers."""
     return _number(_PRODUCERS + 1, 0)
 
 
@@ -381,11 +379,9 @@ class _Client:
 
     @property
     def queue(self) -> Queue:
-        """As it has it."""
         return self.run.queue if self.pops is None else self.pops.queue
 
     def push(self, payloads: Sequence[bytes]) -> int:
-        """As any producer does."""
         queue = self.queue
         given = [payload if _is_bytes(queue) else payload.decode() for payload in payloads]
         with self._answered("push to the scratch queue") as connection:
@@ -393,7 +389,6 @@ class _Client:
         return sum(id_ is not None for id_ in ids)
 
     def pop(self, n: int) -> Sequence[PoppedMessage]:
-        """As any consumer does."""
         with self._answered("pop from the scratch queue") as connection:
             popped = pop_many(connection, self.queue, n, f"smoke {self.number}")
             # A strict queue holds its lock until the commit: noted here, the order is exact.
@@ -403,7 +398,6 @@ class _Client:
         return popped
 
     def finish(self, popped: Sequence[PoppedMessage]) -> tuple[Sequence[bytes], int]:
-        """All at once."""
         missed, queue = 0, self.queue
         if queue.finishes and popped:
             with self._answered("complete messages of the scratch queue") as connection:

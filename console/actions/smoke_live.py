@@ -117,7 +117,6 @@ def _require_drained(database: Database, queue: Queue) -> None:
 def _once(
     database: Database, queue: Queue, number: int, views: Sequence[tuple[Queue, _Seen]]
 ) -> list[float]:
-    """Seconds of the push and of each pop."""
     ring = queue.design.flow is Flow.NUMBERS
     payload = payload_of(number, queue)
     strange: list[tuple[Queue, list[PoppedMessage]]] = []

@@ -40,8 +40,6 @@ class How(StrEnum):
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not as this console installs it."""
-
     kind: str
     """`function`, `column`, `table`, `sequence`, `catalog` or `version`."""
     name: str
@@ -54,7 +52,6 @@ class Difference:
 
     @property
     def line(self) -> str:
-        """In words."""
         words = {
             How.MISSING: "is missing"
             if self.mendable
@@ -70,14 +67,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class UpgradePlan:
-    """What an upgrade would make alike."""
-
     queue: Queue
     differences: tuple[Difference, ...]
 
     @property
     def needed(self) -> bool:
-        """Whether there is anything to do."""
         return bool(self.differences)
 
     @property
@@ -87,7 +81,6 @@ class UpgradePlan:
         return same and any(d.how in {How.OTHER, How.CALLED_OTHERWISE} for d in self.differences)
 
     def lines(self) -> list[str]:
-        """The plan in words."""
         if not self.differences:
             return [
                 f"upgrade {self.queue.label}: nothing to do, it matches what this console installs"
@@ -101,7 +94,6 @@ class UpgradePlan:
         return [*lines, "  messages are not touched; callers go on"]
 
     def as_json(self) -> dict[str, object]:
-        """Keys as they are documented."""
         return {
             "queue": self.queue.name,
             "schema": self.queue.schema,
@@ -120,7 +112,6 @@ class _Caller:
 
 
 def plan(database: Database, queue: Queue) -> UpgradePlan:
-    """Compare. Changes nothing."""
     _require_ours(queue)
     return UpgradePlan(queue, tuple(differences(database, queue)))
 
@@ -228,7 +219,6 @@ def _sequences(connection: Connection, queue: Queue) -> list[Difference]:
 
 
 def _catalog(connection: Connection) -> list[Difference]:
-    """What the console's own tables lack."""
     missing = _missing(connection, "dbq", shipped.catalog_columns(product_of(connection)))
     return [
         Difference("catalog", f"dbq.{table}", How.MISSING)

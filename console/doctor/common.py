@@ -182,7 +182,6 @@ def fills(seen: QueueSnapshot) -> bool:
 
 
 def full_of(seen: QueueSnapshot, queue: Queue) -> Iterator[Finding]:
-    """When a ring is full, if it fills."""
     soonest, latest = seen.full_in_range_seconds
     middle = seen.full_in_seconds
     if not fills(seen) or soonest is None or latest is None or middle is None:

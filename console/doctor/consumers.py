@@ -98,7 +98,6 @@ class _Record:
         )
 
     def as_json(self) -> dict[str, object]:
-        """Evidence of a finding."""
         one = self.newest
         last_pop = None if self.last_pop is None else self.last_pop.isoformat()
         return {
@@ -189,7 +188,6 @@ class ConsumerMemory:
                 del records[name]
 
     def is_new(self, queue: Queue) -> bool:
-        """Whether it cannot know yet who has fallen silent."""
         return self._looked.get(key_of(queue), (None, 0))[1] < _SURE_LOOKS
 
     def silent(

@@ -113,7 +113,6 @@ class Examination:
         file: str = "",
         **values: object,
     ) -> list[Row]:
-        """The rows of one statement in the caller's transaction."""
         return sql.rows(
             connection,
             row_type,
@@ -171,7 +170,6 @@ class Family:
     applies: Callable[[Queue], bool] = lambda _: True
 
     def examine(self, examination: Examination) -> Iterator[Finding]:
-        """Every finding; what cannot be told goes to `unseen`."""
         if self.applies(examination.queue):
             for what, check in self.checks.items():
                 yield from checked(examination, what, check)
@@ -250,7 +248,6 @@ def counted(number: int, noun: str, many: str = "") -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Its beginning, on one line."""
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 1].rstrip() + "…"
 
@@ -275,7 +272,6 @@ def naming(*words: str) -> Iterator[None]:
 
 
 def command(queue: Queue, verb: str, *words: str) -> str:
-    """A verb on the queue as it is typed."""
     schema = [] if queue.schema in {"public", "dbo"} else ["--schema", queue.schema]
     return shlex.join(["dbq-console", verb, queue.name, *words, *schema, *_CONNECTION.get()])
 
@@ -299,7 +295,6 @@ AnyCountedRow = TypeVar("AnyCountedRow", bound=CountedRow)
 
 
 def bound_of(examination: Examination) -> ReadBound:
-    """How far one scan of it goes."""
     return ReadBound(MOST_ROWS, examination.patience_seconds)
 
 

@@ -221,14 +221,11 @@ _BETWEEN = re.compile(r"(\w+?)between(\d+)and(\d+)")
 
 @dataclass(frozen=True)
 class ShippedCheck:
-    """One CHECK as the script makes it."""
-
     table: str
     condition: str
 
     @property
     def column(self) -> str:
-        """The one that it is about, with which it begins."""
         return self.condition.split()[0]
 
     @property
@@ -242,13 +239,11 @@ class Check:
     condition: str
 
     def is_wanted(self, wanted: ShippedCheck) -> bool:
-        """Whether it asks for the same, however the server writes it."""
         there = bare(self.condition).removeprefix("check").removesuffix("notvalid")
         return self.table_name == wanted.table and there == _plain(wanted.condition)
 
 
 def checks_wanted(product: Product, queue: Queue) -> list[ShippedCheck]:
-    """All that the design's script makes."""
     return [
         ShippedCheck(table, check["condition"])
         for table, columns in schema.tables(product, queue)

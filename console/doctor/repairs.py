@@ -68,8 +68,6 @@ _ARCHIVED_AFTER_SECONDS = 86_400.0
 
 @dataclass(frozen=True)
 class ByVerb:
-    """A verb and its words, as somebody would type them."""
-
     queue: Queue
     verb: str
     words: tuple[str, ...] = ()

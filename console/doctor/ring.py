@@ -117,7 +117,6 @@ class _Settings:
 
 
 def _ring(examination: Examination) -> Iterator[Finding]:
-    """Every finding on a ring, the gravest first."""
     if examination.queue.kind is not Kind.INSTALLED:
         examination.unseen.append(
             "lost numbers: callers of an adopted ring keep numbers on their side, so nothing that "

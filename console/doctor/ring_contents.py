@@ -37,8 +37,6 @@ _CAUSE = "one of the two was deleted or restored by hand, past the ring's own fu
 
 @dataclass(frozen=True)
 class AstrayRow:
-    """What the statement `contents_astray` returns."""
-
     kind: str
     id: int
     found: int
@@ -93,15 +91,12 @@ class MendHalves(OwnRepair):
 
     @property
     def summary(self) -> str:
-        """What it does."""
         return self._words(_WAYS[self.kind].does, self.count)
 
     def plan(self, database: Database) -> Sequence[str]:  # noqa: ARG002  # of the protocol
-        """The same: what it would do is what was found."""
         return [self.summary]
 
     def run(self, database: Database) -> Sequence[str]:
-        """Do it, audited; what others hold is skipped."""
         way, design = _WAYS[self.kind], self.queue.design.name
         subject = audit.Subject.of(database, self.queue, VERB, self.summary)
         with audit.recorded(database, f"repair the ring {self.queue.name!r}", subject) as act:
@@ -122,7 +117,6 @@ class MendHalves(OwnRepair):
 
 
 def astray(examination: Examination) -> Iterator[Finding]:
-    """Of either kind."""
     queue = examination.queue
     if not queue.partitions:
         return

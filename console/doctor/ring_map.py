@@ -33,7 +33,6 @@ _TICK = 0.1
 
 
 def prove(examination: Examination, sides: Iterable[Side] = tuple(Side)) -> Proof:
-    """Wait until whoever has drawn by now is gone, as long as the check has patience."""
     if _tells_drawers(examination):
         return ring_proof.prove(examination, sides)
     drawn = ring_proof.next_numbers(examination)
@@ -41,7 +40,6 @@ def prove(examination: Examination, sides: Iterable[Side] = tuple(Side)) -> Proo
 
 
 def losses(examination: Examination) -> Losses:
-    """What is lost. Where nothing even looks like it, nobody is waited for."""
     if _tells_drawers(examination):
         return ring_proof.losses(examination)
     drawn = ring_proof.next_numbers(examination)
@@ -149,8 +147,6 @@ def _clipped(run: NumberRange, chunks: Sequence[tuple[int, int]]) -> list[Number
 
 @dataclass(frozen=True)
 class Structure:
-    """The ring's numbers and slots at one moment."""
-
     next_push: int
     next_pop: int
     size: int
@@ -202,8 +198,6 @@ class Structure:
 
 @dataclass(frozen=True)
 class Missing:
-    """Slots in a row that have no row."""
-
     first: int
     last: int
 
@@ -217,8 +211,6 @@ class _Extent:
 
 @dataclass(frozen=True)
 class SlotRange:
-    """Slots in a row in one state."""
-
     first_slot: int
     last_slot: int
     state: str

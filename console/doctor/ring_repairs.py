@@ -56,8 +56,6 @@ class _Count:
 
 @dataclass(frozen=True)
 class Mend(OwnRepair):
-    """Numbers put right one by one, while traffic goes on."""
-
     queue: Queue
     found: Mapping[Astray, int]
     """What is to be repaired, and how many there were."""
@@ -65,12 +63,10 @@ class Mend(OwnRepair):
 
     @property
     def summary(self) -> str:
-        """`park 21 orphans`."""
         words = ", ".join(_WAYS[kind].words(n) for kind, n in self.found.items())
         return words + f" of {self.queue.subscriber}" * bool(self.queue.subscriber)
 
     def plan(self, database: Database) -> Sequence[str]:
-        """Which numbers it would repair as things stand."""
         with open_examination(
             database, self.queue, patience_seconds=self.patience_seconds
         ) as examination:
@@ -150,8 +146,6 @@ def add_slots(database: Database, queue: Queue, act: audit.Act) -> int:
 
 @dataclass(frozen=True)
 class AddSlots(OwnRepair):
-    """Slots whose rows were deleted come back empty."""
-
     queue: Queue
     count: int
 
@@ -218,7 +212,6 @@ class Straighten(OwnRepair):
         return f"correct slots and sequences, then {relay(self.queue).summary}"
 
     def plan(self, database: Database) -> Sequence[str]:
-        """What it would do, and whom it would wait for."""
         return [
             "every slot with a payload becomes a message again, all others are freed",
             "missing slots get an empty row; both sequences are numbered one by one",

@@ -116,8 +116,6 @@ def _difference(one: Difference) -> dict[str, object]:
 
 @dataclass(frozen=True)
 class ShippedIndex:
-    """One index, or one key, as the script makes it."""
-
     table: str
     columns: tuple[str, ...]
     condition: str
@@ -143,7 +141,6 @@ class Index:
     being_built: bool
 
     def is_wanted(self, wanted: ShippedIndex) -> bool:
-        """Whether it does what that one is for."""
         return (
             self.table_name == wanted.table
             and [bare(column) for column in texts(self.columns)]
@@ -183,7 +180,6 @@ _INDEX = re.compile(
 
 
 def wanted(product: Product, queue: Queue) -> list[ShippedIndex]:
-    """All that the design's script makes."""
     text = _script(product, queue)
     return list(_keys(text)) + [
         ShippedIndex(
@@ -198,7 +194,6 @@ def wanted(product: Product, queue: Queue) -> list[ShippedIndex]:
 
 
 def tables(product: Product, queue: Queue) -> list[tuple[str, str]]:
-    """Each table that the script makes, and the text of its columns."""
     found = _TABLE.finditer(_script(product, queue))
     return [(_unquoted(table["name"]), table["columns"]) for table in found]
 

@@ -235,12 +235,10 @@ def _keeps(row: HorizonRow, examination: Examination) -> bool:
 
 
 def counted_rows(dead: int) -> str:
-    """As the server estimates them."""
     return f"≈{dead:,} dead rows"
 
 
 def holder(row: HorizonRow | None) -> str:
-    """Who keeps dead rows, in words."""
     if row is None:
         return "nobody"
     since = "" if row.seconds is None else f", open for {duration(row.seconds)}"
@@ -288,7 +286,6 @@ def _keys(examination: Examination) -> Iterator[Finding]:
 
 
 def _doubled(examination: Examination, missing: Sequence[indexes.ShippedIndex]) -> list[Doubled]:
-    """What stands in the way of a key. A table that is too long for a check has none told."""
     tables = examination.database.product.array(sorted({one.table for one in missing}))
     try:
         return ask(examination, Doubled, "doubled", tables=tables)

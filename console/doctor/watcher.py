@@ -128,8 +128,6 @@ class Doctor:
 
 @dataclass
 class _Wanted:
-    """What is to be examined next."""
-
     all: bool = False
     pairs: set[Pair] = field(default_factory=set)
     why: int = ROUND
@@ -304,7 +302,6 @@ class Watcher:
         return [one for one in self._doctor.queues() if (one.schema, one.name) in wanted]
 
     def _examine(self, queues: Sequence[Queue], why: int) -> float:
-        """How long it took, without the wait for its turn."""
         if not queues:
             return 0.0
         with self._turn(why):

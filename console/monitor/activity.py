@@ -100,7 +100,6 @@ class Objects:
         return [(row.schema, row.queue) for row in self.by_id.get((False, id_), ())]
 
     def ids(self, *, advisory: bool) -> list[str]:
-        """As the statements take them."""
         return sorted({str(row.id) for row in self.rows if (row.kind == _ADVISORY) == advisory})
 
 
@@ -131,7 +130,6 @@ class HoldsRows:
 
     @property
     def held_for(self) -> str:
-        """The same in words."""
         return duration_between(self.held_at_least_seconds, self.held_at_most_seconds)
 
     @property
@@ -174,7 +172,6 @@ class Session(HoldsRows):
 
     @property
     def queues(self) -> tuple[QueueKey, ...]:
-        """The queues that it touches."""
         return tuple(dict.fromkeys((lock.schema, lock.queue) for lock in self.locks))
 
     @property
@@ -184,7 +181,6 @@ class Session(HoldsRows):
         return tuple(dict.fromkeys(awaited)) or self.queues
 
     def as_json(self) -> dict[str, object]:
-        """The stable object of `waits --json`."""
         locks = [
             {"queue": lock.queue, "schema": lock.schema, "object": lock.object}
             | {"lock": lock.lock, "mode": lock.mode, "granted": lock.granted}
@@ -204,8 +200,6 @@ _OF_ALL_ROWS = {
 
 @dataclass(frozen=True)
 class Activity:
-    """What the sessions of a database did at one moment."""
-
     sessions: tuple[Session, ...]
     """Those that touch the queues, all that wait for a lock or are waited for, and whoever else
     was at work in the database."""
@@ -260,7 +254,6 @@ class Activity:
 
     @property
     def waiting(self) -> int:
-        """How many of them wait for another."""
         return sum(1 for session in self.concerned if session.blocked_by)
 
 

@@ -94,8 +94,6 @@ class _Session:
 
 @dataclass
 class _Claims:
-    """What the claims of one consumer told at one look."""
-
     claims: int = 0
     recent: int = 0
     recent_seconds: float = 0.0
@@ -103,8 +101,6 @@ class _Claims:
 
 @dataclass
 class _Known:
-    """What is known of one queue."""
-
     sessions: dict[str, _Session] = field(default_factory=dict)
     over: dict[str, _Session] = field(default_factory=dict)
     """Sessions that are over and left claims."""

@@ -19,7 +19,6 @@ def does(one: Consumer) -> str:
 
 
 def where(one: Consumer) -> str:
-    """From which host, by which program, as whom."""
     program = one.program if one.program != one.name else None
     parts = (one.host, program, f"user {one.user}" if one.user else None)
     return ", ".join(part for part in parts if part) or UNKNOWN
@@ -30,7 +29,6 @@ def sessions(one: Consumer) -> str:
 
 
 def ago(then: datetime | None, now: datetime) -> str:
-    """How long before that moment."""
     return UNKNOWN if then is None else duration(max(0.0, (now - then).total_seconds()))
 
 

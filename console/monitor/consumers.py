@@ -39,11 +39,9 @@ class Consumer:
 
     @property
     def who(self) -> tuple[str | None, ...]:
-        """What tells it from others."""
         return (self.name, self.program, self.host, self.user)
 
     def as_json(self) -> dict[str, object]:
-        """The stable object of `consumers --json`."""
         shown = {
             name: value.isoformat() if isinstance(value, datetime) else value
             for name, value in vars(self).items()
@@ -58,8 +56,6 @@ class Consumer:
 
 @dataclass(frozen=True)
 class Consumers:
-    """Those of one queue at a moment of the database's clock."""
-
     queue: Queue
     at: datetime
     consumers: tuple[Consumer, ...] = ()
@@ -67,7 +63,6 @@ class Consumers:
     """What could not be seen -> why."""
 
     def as_json(self) -> dict[str, object]:
-        """The stable object of `consumers --json`."""
         return {
             "queue": self.queue.name,
             "schema": self.queue.schema,

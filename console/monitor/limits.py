@@ -32,7 +32,6 @@ class Severity(IntEnum):
 
     @property
     def word(self) -> str:
-        """As a filter and JSON name it."""
         return self.name.lower()
 
 
@@ -53,8 +52,6 @@ class Limits(Generic[N]):
 
 @dataclass(frozen=True)
 class Thresholds:
-    """What is too much for a queue."""
-
     stuck_after_seconds: float
     depth: Limits[int]
     age_seconds: Limits[float]
@@ -96,7 +93,6 @@ ThresholdsOf = Callable[[str], Thresholds]
 
 
 def defaults_of(_: str) -> Thresholds:
-    """The same for every queue."""
     return DEFAULTS
 
 
@@ -127,8 +123,6 @@ class Figures(Protocol):
 
 @dataclass(frozen=True)
 class Exceeded:
-    """One figure that has reached a limit."""
-
     figure: str
     """As the configuration names it: `depth`, `age`, `gap_share`, `errors`; also `stuck`."""
     value: float
@@ -139,7 +133,6 @@ class Exceeded:
     """The slowest one, whose figure it is."""
 
     def as_json(self) -> dict[str, object]:
-        """The stable object of `status --json`."""
         return {
             "figure": self.figure,
             "value": self.value,

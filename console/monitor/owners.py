@@ -42,8 +42,6 @@ class Evidence(StrEnum):
 
 @dataclass(frozen=True)
 class Claim:
-    """One message that is claimed, and its owner."""
-
     id: str
     claimed_seconds: float | None
     claimed_by: str | None
@@ -58,8 +56,6 @@ class Claim:
 
 @dataclass(frozen=True)
 class Owner:
-    """What our own `claimed_by` tells."""
-
     session: str
     bound: bool
     consumer: str | None
@@ -67,8 +63,6 @@ class Owner:
 
 @dataclass(frozen=True)
 class Holder(HoldsRows):
-    """One open transaction that holds rows of a queue."""
-
     session: SessionKey
     user_name: str | None
     application_name: str | None
@@ -270,8 +264,6 @@ MOST = 200
 
 @dataclass(frozen=True)
 class Claims:
-    """The oldest claims of a queue."""
-
     claims: tuple[Claim, ...]
     more: bool
     """Whether there are others, younger than these."""
@@ -301,7 +293,6 @@ def owned_claims(
 def evidence(
     database: Database, queue: Queue, claimed_by: str | None, stuck_after_seconds: float
 ) -> Evidence:
-    """What the server says of the owner that a row names."""
     owner = owner_of(claimed_by, queue)
     if owner is None:
         return Evidence.UNKNOWN

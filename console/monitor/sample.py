@@ -314,7 +314,6 @@ class _More:
         return found
 
     def subscribers(self, queues: Sequence[Queue]) -> dict[Key, SubscriberRows]:
-        """What each subscriber has, of each queue that has some."""
         found: dict[Key, SubscriberRows] = {}
         wanted = [
             queue

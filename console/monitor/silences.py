@@ -33,18 +33,15 @@ def silencing(
 
 
 def graveness(acknowledged: Decision) -> Severity:
-    """Of the finding when it was acknowledged."""
     known = {one.word: one for one in Severity}
     return known.get(acknowledged.severity, Severity.OK)
 
 
 def limit_code(level: Severity) -> str:
-    """The doctor's code of a figure that has reached a limit."""
     return LIMIT_CRITICAL if level is Severity.CRITICAL else LIMIT
 
 
 def of_limit(decisions: Sequence[Decision], one: Exceeded) -> Decision | None:
-    """What silences a figure that has reached a limit."""
     codes = {limit_code(one.level)}
     if one.figure == "gap_share":  # how full a ring of ours is has codes of its own
         codes.add("full" if one.value >= 1 else "filling")

@@ -92,7 +92,6 @@ class QueueSnapshot:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """What stays the same from snapshot to snapshot."""
         return (self.connection, self.schema, self.queue)
 
     @property
@@ -206,7 +205,6 @@ def snapshot(
 
 
 def _applicable(queue: Queue) -> list[str]:
-    """The fields that a queue of its design and options has."""
     states = queue.states
     names = [name for name, state in _STATE_FIELDS.items() if state in states]
     names += ["age_seconds", "push_per_second", "pop_per_second"]

@@ -31,7 +31,6 @@ class SubscriberRow:
 
     @property
     def gap(self) -> int | None:
-        """The numbers that it has not drawn yet."""
         if self.next_push is None or self.next_pop is None:
             return None
         return self.next_push - self.next_pop
@@ -46,7 +45,6 @@ class SubscriberRows:
 
     @classmethod
     def by_queue(cls, rows: Sequence[SubscriberRow], at: float) -> Mapping[Key, SubscriberRows]:
-        """Of every queue that has some."""
         found: dict[Key, list[SubscriberRow]] = {}
         for row in sorted(rows, key=lambda one: one.number):
             found.setdefault((row.schema, row.queue), []).append(row)
