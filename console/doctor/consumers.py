@@ -20,13 +20,12 @@ from console.doctor.finding import Code, Finding
 from console.engines import Database
 from console.errors import ConnectionFailedError, ConsoleError
 from console.formats import count, duration, moment
-from console.monitor.client_statements import POP
 from console.monitor.consumer_watch import ConsumerWatch
-from console.monitor.consumers import Consumer, Consumers
+from console.monitor.consumers import Consumer, Consumers, consumer_of, latest
 from console.monitor.figures import Key, key_of
 from console.monitor.limits import Severity
-from console.monitor.recording.consumers import consumer_of, latest
 from console.monitor.snapshot import QueueSnapshot
+from console.monitor.statement_text import POP
 
 SILENT = Code(
     "consumer_silent",

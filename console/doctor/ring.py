@@ -8,7 +8,7 @@ from datetime import datetime
 from console import sql
 from console.catalog import Kind, Queue
 from console.designs import Flow
-from console.doctor import ring_contents, ring_losses
+from console.doctor import ring_losses
 from console.doctor.examination import Examination, Family, command
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import relay
@@ -144,10 +144,10 @@ def _ring(examination: Examination) -> Iterator[Finding]:
     yield from _of_each([whole], _slots, _missing)
     yield from _of_each(rings, *([_unseen_slots] if queue.subscribers else []), _behind)
     yield from _sequences(examination)
-    halves = list(ring_contents.astray(examination))
-    yield from (one for one in halves if one.code is ring_contents.SLOT)
+    halves = list(ring_losses.astray(examination))
+    yield from (one for one in halves if one.code is ring_losses.SLOT)
     yield from _of_each([slowest], _room)
-    yield from (one for one in halves if one.code is ring_contents.CONTENT)
+    yield from (one for one in halves if one.code is ring_losses.CONTENT)
     yield from _of_each(rings, _laps, ring_losses.spent, _stranded, ring_losses.holes)
     yield from _of_each(rings, ring_losses.voids)
 
@@ -418,7 +418,7 @@ FAMILY = Family(
     "the ring",
     (
         *(ring_losses.SPENT_BEYOND, ring_losses.ORPHAN, MISMATCH, MISSING, BEHIND, CACHED, FULL),
-        *(ring_contents.SLOT, FILLING, ring_contents.CONTENT),
+        *(ring_losses.SLOT, FILLING, ring_losses.CONTENT),
         *(LAPPED, AHEAD, ring_losses.SPENT, STRANDED, ring_losses.PILE),
         *(ring_losses.HOLE, ring_losses.STALE_VOID),
     ),

@@ -20,11 +20,11 @@ from console.clock import utc
 from console.engines import Database, Product
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError
 from console.monitor.activity import LOOK_SECONDS, Objects, document, find_objects
-from console.monitor.client_statements import POP, PUSH, has_own_table, names, pattern, said
 from console.monitor.consumers import Consumer, Consumers
 from console.monitor.figures import Key, key_of
 from console.monitor.owners import owner_of
 from console.monitor.sample_queries import be_careful, groups
+from console.monitor.statement_text import POP, PUSH, has_own_table, names, pattern, said
 
 MOST = 1_000
 """So many of a queue's claims are read, and so many sessions."""

@@ -18,9 +18,10 @@ from console.clock import elapsed, utc
 from console.decisions import Decision
 from console.engines import Database, Session, Timeouts, patience, product_of
 from console.errors import ConnectionFailedError, ConsoleError
-from console.monitor import figures, known_queues, owners, silences
+from console.monitor import figures, known_queues, owners
 from console.monitor.figures import COUNTED, STATES, Key, StatusRow, key_of
 from console.monitor.latency import Latency, TimesRow, statement_of
+from console.monitor.limits import silences_of
 from console.monitor.memory import Memory
 from console.monitor.owners import Claim, Holder
 from console.monitor.sample_queries import (
@@ -219,7 +220,7 @@ def take_sample(
                 acting=tuple(a for a in acting if (a.schema, a.queue) == key_of(queue)),
                 decisions=tuple(d for d in decided if (d.schema, d.queue) == key_of(queue)),
                 moment=moment,
-                silences=silences.of_queue(known.decisions, queue),
+                silences=silences_of(known.decisions, queue),
                 latency=latency.get(key_of(queue)),
                 subscribers=subscribers.get(key_of(queue)),
             )

@@ -8,9 +8,9 @@ from functools import partial
 
 from console import catalog
 from console.actions.install import lacking, remove, scratch_queue
-from console.actions.installed_code import parts
 from console.actions.pause import installed_code
 from console.actions.smoke import LARGEST_RING
+from console.actions.upgrade import parts
 from console.bench.candidate import (
     PROOF_APPLICATION,
     PROOF_PREFIX,

@@ -30,8 +30,7 @@ from console.engines import Capabilities, Database
 from console.monitor.filters import Words
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks
-from console.monitor.sampler import Sampler
-from console.monitor.turns import Turns
+from console.monitor.sampler import Sampler, Turns
 from console.rights import ConnectionRights, Login, Rights
 from console.tui.store import RightsWords
 
