@@ -262,9 +262,16 @@ _TRY_AGAIN_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
-class _Aside:
+class Mended:
+    """What a repair's statement returns: how many it chose, and how many of them it put right."""
+
     selected: int
     done: int
+
+    def ledger(self, skipped: str = "") -> Ledger:
+        """`skipped`: why some may be left as they are; without it a rest is an imbalance."""
+        left = self.selected - self.done if skipped else 0
+        return Ledger(self.selected, self.done, self.done, {skipped: left} if left else {})
 
 
 @dataclass(frozen=True)
@@ -338,15 +345,14 @@ class SetAside(OwnRepair):
         for newest in self.chunks:
             with audit.recorded(database, f"repair {self.queue.name!r}", subject) as act:
                 n, held = self._chunk(act.connection, database, newest)
-                ledger = Ledger(n.selected, n.done, n.done)
-                act.record.batch(act.connection, ledger.require_balance())
+                act.record.batch(act.connection, n.ledger().require_balance())
                 act.detail = f"{n.done} rows without a payload are errors"
             aside, left = aside + n.done, left + held
         told = f"marked as errors: {counted(aside, 'row')} without a payload"
         held_by_others = f"; {counted(left, 'row')} left, held by sessions" if left else ""
         return [told + held_by_others]
 
-    def _chunk(self, connection: Connection, database: Database, newest: int) -> tuple[_Aside, int]:
+    def _chunk(self, connection: Connection, database: Database, newest: int) -> tuple[Mended, int]:
         """What was set aside, and how many are left.
 
         A pop that meets such a row holds it for a moment, and pops meet it again and again: what
@@ -362,7 +368,7 @@ class SetAside(OwnRepair):
                 time.sleep(_TRY_AGAIN_SECONDS)
             n = sql.row(
                 connection,
-                _Aside,
+                Mended,
                 f"{queue.design.name}.set_aside",
                 queue.scope(product),
                 error=NO_PAYLOAD,
@@ -374,4 +380,4 @@ class SetAside(OwnRepair):
             found, gone = incomplete_messages(connection, queue, stuck_after, **where)
             if not found.ready + found.stuck:
                 break
-        return _Aside(selected, done), found.ready + found.stuck
+        return Mended(selected, done), found.ready + found.stuck

@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from console import sql
 from console.catalog import Kind, Queue
 from console.designs import Flow
 from console.doctor import ring_losses
-from console.doctor.examination import Examination, Family, command
+from console.doctor.examination import Examination, Family, can_ask, command
 from console.doctor.finding import Code, Finding
 from console.doctor.repairs import relay
 from console.doctor.ring_losses import Ring
@@ -122,13 +121,10 @@ def _ring(examination: Examination) -> Iterator[Finding]:
             "lost numbers: callers of an adopted ring keep numbers on their side, so nothing that "
             "the database shows proves one lost"
         )
-        if _can(examination, "sequence_settings"):
+        if examination.has("sequence_settings"):
             yield from _sequences(examination)
         return
-    if not _can(examination, "lost"):
-        examination.unseen.append(
-            f"lost numbers: not examined on {examination.database.product.title} yet"
-        )
+    if not can_ask(examination, "lost numbers", "lost"):
         return
     (life,) = examination.ask(Life, "life")
     if life.recovering:
@@ -179,10 +175,6 @@ def _of_each(
             with ring.examination.seen_as(ring.view):
                 found += [one.of_subscriber(ring.view.subscriber) for one in check(ring)]
         yield from sorted(found, key=lambda one: -one.code.severity)
-
-
-def _can(examination: Examination, statement: str) -> bool:
-    return sql.has(examination.database.product, f"{examination.queue.design.name}.{statement}")
 
 
 def _slots(ring: Ring) -> Iterator[Finding]:

@@ -9,13 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from console import audit, sql
-from console.audit import Ledger
+from console import sql
 from console.catalog import Queue
 from console.doctor import ring_proof as causes
 from console.doctor.examination import Examination, counted
 from console.doctor.finding import Code, Finding, Repair
-from console.doctor.repairs import OwnRepair, relay
+from console.doctor.repairs import Mended, OwnRepair, relay
 from console.doctor.ring_map import Structure
 from console.doctor.ring_proof import (
     Astray,
@@ -28,7 +27,7 @@ from console.doctor.ring_proof import (
     spelled,
     total,
 )
-from console.doctor.ring_repairs import VERB, Mend
+from console.doctor.ring_repairs import Mend, mending
 from console.engines import Database
 from console.formats import duration, numbered
 from console.monitor.limits import Severity
@@ -224,7 +223,6 @@ CONTENT = Code(
     "contents without a slot: messages that no pop will return",
     repair="doctor --fix: it moves them into the archive, for restore",
 )
-_CAUSE = "one of the two was deleted or restored by hand, past the ring's own functions"
 
 
 @dataclass(frozen=True)
@@ -264,12 +262,6 @@ _WAYS = {
 
 
 @dataclass(frozen=True)
-class _Count:
-    selected: int
-    done: int
-
-
-@dataclass(frozen=True)
 class MendHalves(OwnRepair):
     """One statement in one transaction, which proves again what it changes."""
 
@@ -289,17 +281,11 @@ class MendHalves(OwnRepair):
         return [self.summary]
 
     def run(self, database: Database) -> Sequence[str]:
-        way, design = _WAYS[self.kind], self.queue.design.name
-        subject = audit.Subject.of(database, self.queue, VERB, self.summary)
-        with audit.recorded(database, f"repair the ring {self.queue.name!r}", subject) as act:
-            scope = self.queue.scope(database.product)
-            sql.values(act.connection, int, f"{design}.gate", scope)
-            action = act.record.action_id
-            statement = f"{design}.{way.statement}"
-            n = sql.row(act.connection, _Count, statement, scope, action_id=action)
-            left = n.selected - n.done
-            skipped = {"in another's hands": left} if left else {}
-            ledger = Ledger(n.selected, n.done, n.done, skipped)
+        way = _WAYS[self.kind]
+        with mending(database, self.queue, self.summary) as (act, scope):
+            action, statement = act.record.action_id, f"{self.queue.design.name}.{way.statement}"
+            n = sql.row(act.connection, Mended, statement, scope, action_id=action)
+            ledger = n.ledger("in another's hands")
             act.record.batch(act.connection, ledger.require_balance())
             act.detail = self._words(way.did, n.done)
         return [act.detail]
@@ -314,26 +300,28 @@ def astray(examination: Examination) -> Iterator[Finding]:
         return
     with gated(examination) as connection:
         rows = examination.fetch(connection, AstrayRow, "contents_astray")
-    slots = [row for row in rows if row.kind == "slot"]
-    if slots:
-        count = slots[0].found
-        yield Finding(
+    for code, noun, what, consequence in (
+        (
             SLOT,
-            f"{counted(count, 'slot')} without a content: lost messages",
-            evidence={"count": count, "ids": [row.id for row in slots]},
-            cause=_CAUSE,
-            consequence="their messages are lost; a slot that nobody frees takes a number at "
-            "each lap",
-            repair=MendHalves(queue, "slot", count),
-        )
-    contents = [row for row in rows if row.kind == "content"]
-    if contents:
-        count = contents[0].found
-        yield Finding(
+            "slot",
+            "without a content: lost messages",
+            "their messages are lost; a slot that nobody frees takes a number at each lap",
+        ),
+        (
             CONTENT,
-            f"{counted(count, 'content')} without a slot",
-            evidence={"count": count, "ids": [row.id for row in contents]},
-            cause=_CAUSE,
-            consequence="no pop returns these messages, and nothing else removes them",
-            repair=MendHalves(queue, "content", count),
-        )
+            "content",
+            "without a slot",
+            "no pop returns these messages, and nothing else removes them",
+        ),
+    ):
+        if found := [row for row in rows if row.kind == noun]:
+            count = found[0].found
+            yield Finding(
+                code,
+                f"{counted(count, noun)} {what}",
+                evidence={"count": count, "ids": [row.id for row in found]},
+                cause="one of the two was deleted or restored by hand, past the ring's own "
+                "functions",
+                consequence=consequence,
+                repair=MendHalves(queue, noun, count),
+            )

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from console import sql
 from console.actions.relay import Blocker
 from console.catalog import Queue
 from console.doctor import ring_proof
@@ -33,14 +32,14 @@ _TICK = 0.1
 
 
 def prove(examination: Examination, sides: Iterable[Side] = tuple(Side)) -> Proof:
-    if _tells_drawers(examination):
+    if examination.has("drawers"):
         return ring_proof.prove(examination, sides)
     drawn = ring_proof.next_numbers(examination)
     return Proof(drawn.next_push, drawn.next_pop, _drawers(examination, sides))
 
 
 def losses(examination: Examination) -> Losses:
-    if _tells_drawers(examination):
+    if examination.has("drawers"):
         return ring_proof.losses(examination)
     drawn = ring_proof.next_numbers(examination)
     proof = Proof(drawn.next_push, drawn.next_pop)
@@ -67,10 +66,6 @@ def _read(examination: Examination, proof: Proof) -> list[NumberRange]:
         return examination.fetch(
             connection, NumberRange, "lost", drawn_push=proof.drawn_push, drawn_pop=proof.drawn_pop
         )
-
-
-def _tells_drawers(examination: Examination) -> bool:
-    return sql.has(examination.database.product, f"{examination.queue.design.name}.drawers")
 
 
 def _outwait(
