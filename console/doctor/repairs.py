@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from console import audit, sql
-from console.actions import end_session, maintain
+from console.actions import end_session, maintain, maintain_plan
 from console.actions.plan import MANY_MESSAGES
 from console.audit import Ledger
 from console.catalog import Queue
@@ -227,7 +227,7 @@ class MakeIndex(OwnRepair):
     """Indexes and keys that are missing are made beside the traffic."""
 
     queue: Queue
-    steps: tuple[maintain.MaintainStep, ...]
+    steps: tuple[maintain_plan.MaintainStep, ...]
     waits: str = ""
     """For how long callers do, where that is known."""
 
@@ -250,9 +250,9 @@ class MakeIndex(OwnRepair):
     def run(self, database: Database) -> Sequence[str]:
         return maintain.maintain(database, self._planned(database)).lines()
 
-    def _planned(self, database: Database) -> maintain.MaintainPlan:
-        measures = maintain.measure(database, self.queue)
-        return maintain.MaintainPlan(self.queue, measures, self.steps)
+    def _planned(self, database: Database) -> maintain_plan.MaintainPlan:
+        measures = maintain_plan.measure(database, self.queue)
+        return maintain_plan.MaintainPlan(self.queue, measures, self.steps)
 
 
 NO_PAYLOAD = "the payload is missing: its row in the table of payloads no longer exists"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from console import sql
-from console.actions import maintain, shipped, upgrade
+from console.actions import maintain_plan, shipped, upgrade
 from console.actions.upgrade import Difference, How
 from console.catalog import INTERFACE_VERSION, Kind, Queue
 from console.doctor import repairs
@@ -221,7 +221,7 @@ def there(examination: Examination, tables: Sequence[str]) -> list[Index]:
     return ask(examination, Index, "indexes", schema=examination.queue.schema, tables=names)
 
 
-def key_step(product: Product, schema: str, one: ShippedIndex) -> maintain.MaintainStep:
+def key_step(product: Product, schema: str, one: ShippedIndex) -> maintain_plan.MaintainStep:
     """A key of one or two columns, made beside the traffic as far as that goes (PostgreSQL)."""
     made = f"{one.table}{_MADE}"
     column, second = (*one.columns, "")[:2]
@@ -234,7 +234,7 @@ def key_step(product: Product, schema: str, one: ShippedIndex) -> maintain.Maint
     def text(name: str) -> str:
         return sql.plain(sql.script(f"maintenance.{name}", product.dialect, scope))
 
-    return maintain.MaintainStep(
+    return maintain_plan.MaintainStep(
         "ADD KEY",
         one.table,
         f"it is missing: {one.label}",
@@ -255,10 +255,9 @@ def on_tables(examination: Examination, missing: Sequence[Part]) -> list[Part]:
     """Those whose table is there: one that is not is a finding of its own."""
     if not missing:
         return []
-    tables = {
-        table.name for table in maintain.measure(examination.database, examination.queue).tables
-    }
-    return [one for one in missing if one.table in tables]
+    measures = maintain_plan.measure(examination.database, examination.queue)
+    there = {table.name for table in measures.tables}
+    return [one for one in missing if one.table in there]
 
 
 def bare(text: str) -> str:

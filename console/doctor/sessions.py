@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from console import sql
-from console.actions import end_session, maintain
+from console.actions import end_session, maintain_plan
 from console.catalog import Kind
 from console.designs import Order
 from console.doctor import schema as indexes
@@ -185,7 +185,7 @@ def _dead_head(examination: Examination) -> Iterator[Finding]:
     if not examination.database.capabilities.counts_rows:
         examination.unseen.append("dead rows at the head: this server does not count them")
         return
-    measures = maintain.measure(examination.database, examination.queue)
+    measures = maintain_plan.measure(examination.database, examination.queue)
     tables = _dead_rows(examination, measures)
     dead = max(tables.values(), default=0)
     slow = () if examination.snapshot is None else examination.snapshot.slow
@@ -221,7 +221,7 @@ class _Ghosts:
     dead_rows: int
 
 
-def _dead_rows(examination: Examination, measures: maintain.Measures) -> dict[str, int]:
+def _dead_rows(examination: Examination, measures: maintain_plan.Measures) -> dict[str, int]:
     """By table. An engine that keeps no count of them has to look for its ghosts."""
     if sql.has(examination.database.product, "doctor.ghosts"):
         return {row.name: row.dead_rows for row in ask(examination, _Ghosts, "ghosts")}
@@ -238,13 +238,8 @@ def counted_rows(dead: int) -> str:
     return f"≈{dead:,} dead rows"
 
 
-def holder(row: HorizonRow | None) -> str:
-    if row is None:
-        return "nobody"
-    since = "" if row.seconds is None else f", open for {duration(row.seconds)}"
-    if row.session_id is None:
-        return f"{row.kind} {row.name!r}{since}"
-    return f"{row.kind} {row.session_id} of {row.name or '?'}{since}"
+def holder(row: HorizonRow) -> str:
+    return row.who + ("" if row.seconds is None else f", open for {duration(row.seconds)}")
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,13 @@ class HorizonRow:
     """How many have begun since; None: nobody counts them."""
     seconds: float | None
 
+    @property
+    def who(self) -> str:
+        """`session 4711 of ann`, `replication slot 'standby'`."""
+        if self.session_id is None:
+            return f"{self.kind} {self.name!r}"
+        return f"{self.kind} {self.session_id} of {self.name or '?'}"
+
 
 @dataclass(frozen=True)
 class DeadRow:

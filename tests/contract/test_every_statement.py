@@ -17,7 +17,18 @@ from sqlalchemy.engine import Engine
 from sqlalchemy.schema import CreateSequence, CreateTable
 
 from console import catalog, decisions, sql
-from console.actions import adopt, broker, execute, maintain, pause, plan, pop, push, relay, upgrade
+from console.actions import (
+    adopt,
+    broker,
+    execute,
+    maintain_plan,
+    pause,
+    plan,
+    pop,
+    push,
+    relay,
+    upgrade,
+)
 from console.actions.adopt import forget
 from console.actions.archive import Purge
 from console.actions.canary import Followed
@@ -151,7 +162,7 @@ def live(database: Database, variant: Variant) -> None:
     assert probe(database, [queue]) is not None
     assert ConsumerWatch(database).look([queue], {})
     assert not upgrade.plan(database, queue).needed
-    assert maintain.plan(database, queue).measures.tables
+    assert maintain_plan.plan(database, queue).measures.tables
     estimate_depths(client)
     if variant in DEFAULTS:
         act(client)
