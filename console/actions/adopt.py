@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from console import audit, catalog, sql
+from console import audit, catalog, object_names, sql
 from console.actions import libraries
 from console.actions.availability import unavailable
 from console.actions.install import prepare_catalog, record, require_schema
@@ -63,7 +63,7 @@ def tables(database: Database) -> list[CandidateTable]:
 def _names(database: Database, queue: Queue) -> list[str]:
     if queue.kind is Kind.ADOPTED:
         return [] if queue.part else [queue.table]
-    return catalog.object_names(database.product, queue)
+    return object_names.of(database.product, queue)
 
 
 def adopted(database: Database) -> list[Queue]:
@@ -329,7 +329,7 @@ def forget(database: Database, queue: Queue) -> None:
 
 def _objects(connection: Connection, queue: Queue) -> list[str]:
     """What is there under the names that the queue's own objects have."""
-    names = catalog.object_names(product_of(connection), queue)
+    names = object_names.of(product_of(connection), queue)
     found = catalog.relations(connection, queue.schema, names)
     return [f"{relation.kind} {relation.name!r}" for relation in found]
 

@@ -12,7 +12,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from console import catalog, processes
+from console import object_names, processes
 from console.actions.execute import Control
 from console.actions.install import remove, require_server, scratch_queue
 from console.bench import fanout, queues
@@ -96,7 +96,7 @@ class BenchPlan:
         try:
             one = queues.candidate(words, database.product, batch, options)
             queue = self._queues.queue(one, self._load.payload)
-            catalog.check_names(database.product, queue)
+            object_names.check(database.product, queue)
             require_server(database, queue)
         except UsageError as error:
             if not leave_out:

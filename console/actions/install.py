@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from console import audit, catalog, sql
+from console import audit, catalog, object_names, sql
 from console.actions import shipped
 from console.actions.push import signals_held
 from console.catalog import Kind, Queue
@@ -144,7 +144,7 @@ def parts(product: Product, queue: Queue) -> list[str]:
 
 def script(product: Product, queue: Queue) -> str:
     """The whole installation as one script that the engine's own client runs as it is."""
-    catalog.check_names(product, queue)
+    object_names.check(product, queue)
     scripts = ("catalog.lock", "catalog.bootstrap", *parts(product, queue))
     texts = [sql.script(part, product.dialect, queue.scope(product)) for part in scripts]
     texts.append(sql.script("catalog.record", product.dialect, recording_scope(product, queue)))
@@ -155,7 +155,7 @@ def script(product: Product, queue: Queue) -> str:
 def install(database: Database, queue: Queue) -> None:
     """Install the queue. It succeeds whole or leaves nothing; a taken name is a UsageError."""
     product = database.product
-    catalog.check_names(product, queue)
+    object_names.check(product, queue)
     require_server(database, queue)
     subject = audit.Subject.of(database, queue, "install", detail=f"design {queue.design.name}")
     with audit.recorded(database, f"install the queue {queue.name!r}", subject) as act:
@@ -169,7 +169,7 @@ def install(database: Database, queue: Queue) -> None:
 
 def check(database: Database, queue: Queue) -> None:
     """UsageError where it cannot be installed as things stand. Changes nothing."""
-    catalog.check_names(database.product, queue)
+    object_names.check(database.product, queue)
     require_server(database, queue)
     with database.transaction("check which names are taken", read_only=True) as connection:
         refuse_taken_names(connection, queue)
@@ -223,7 +223,7 @@ def refuse_taken_names(connection: Connection, queue: Queue) -> None:
                 why=_why_taken(known),
                 next_step="Choose another name, or uninstall that one first.",
             )
-    names = catalog.object_names(product_of(connection), queue)
+    names = object_names.of(product_of(connection), queue)
     taken = catalog.relations(connection, queue.schema, names)
     if taken:
         things = ", ".join(f"{t.kind} {t.name!r}" for t in taken)

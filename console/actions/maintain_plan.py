@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 
-from console import catalog, sql
+from console import object_names, sql
 from console.catalog import Kind, Queue
 from console.engines import Database
 from console.formats import duration, numbered
@@ -185,7 +185,7 @@ def measure(database: Database, queue: Queue) -> Measures:
     scope = queue.scope(product)
     names = [queue.table]
     if queue.kind is not Kind.ADOPTED:
-        names = catalog.object_names(product, queue)
+        names = object_names.of(product, queue)
     seen = "waits" not in database.capabilities.missing
     with database.transaction(f"measure the queue {queue.name!r}", read_only=True) as connection:
         # Before the tables: one of both ages is compared with the other, and must not look older.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from console import catalog, sql
+from console import object_names, sql
 from console.catalog import Queue
 from console.engines import Database
 from console.formats import duration_between, is_one_duration
@@ -273,7 +273,7 @@ def writing(session: Session, queue: Queue, objects: Objects) -> tuple[Lock, ...
 def find_objects(database: Database, queues: Sequence[Queue]) -> Objects:
     """Look up what belongs to the queues. Reads the server's catalog only."""
     product = database.product
-    given = [(queue, name) for queue in queues for name in catalog.lockable_names(product, queue)]
+    given = [(queue, name) for queue in queues for name in object_names.lockable(product, queue)]
     if not given:
         return Objects(tuple(queues))
     with database.transaction("read the queues' objects", read_only=True) as connection:
@@ -286,7 +286,7 @@ def find_objects(database: Database, queues: Sequence[Queue]) -> Objects:
             queues=product.array([queue.name for queue, _ in given]),
             names=product.array([name for _, name in given]),
         )
-    functions = (name for queue in queues for name in catalog.object_names(product, queue))
+    functions = (name for queue in queues for name in object_names.of(product, queue))
     return Objects(tuple(queues), tuple(rows), frozenset(functions))
 
 

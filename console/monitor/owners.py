@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from console import audit, sql
-from console.catalog import Acting, Queue, lockable_names
+from console import audit, object_names, sql
+from console.catalog import Acting, Queue
 from console.engines import Database, product_of
 from console.monitor.activity import HoldsRows
 from console.monitor.activity import Key as SessionKey
@@ -234,7 +234,7 @@ def holders(
     rows = sql.rows(connection, _HolderRow, "server.holders")
     by_table: dict[tuple[str, str], list[Key]] = defaultdict(list)
     for queue in queues if rows else ():  # a library keeps several in one table
-        for name in lockable_names(database.product, queue):
+        for name in object_names.lockable(database.product, queue):
             by_table[queue.schema, name].append(key_of(queue))
     for row in rows:
         session = row.session_id if row.prepared_transaction is None else row.prepared_transaction

@@ -9,7 +9,7 @@ goes on, the rest is left out: `…`.
 import re
 from collections.abc import Collection, Iterator
 
-from console import catalog, sql
+from console import object_names, sql
 from console.catalog import Kind, Queue
 from console.engines import Product
 
@@ -164,7 +164,7 @@ def names(product: Product, queue: Queue) -> dict[str, str]:
         return {}
     does = {queue.table: ""}
     if queue.kind is Kind.INSTALLED:
-        there = set(catalog.object_names(product, queue))
+        there = set(object_names.of(product, queue))
         called = ((f"{queue.name}_{suffix}", does) for suffix, does in _DOES.items())
         does = {name: what for name, what in called if name in there}
     return {sql.quote_identifier(product.dialect, name)[1:-1]: of for name, of in does.items()}
