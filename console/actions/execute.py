@@ -13,8 +13,9 @@ from itertools import chain, repeat
 
 from console.actions import BATCH, MOST_BATCH
 from console.actions.canary import CanaryVerdict, Fates, Followed
-from console.actions.plan import Mover, Plan, require_possible
-from console.actions.rows import Candidates, Resolved
+from console.actions.mover import Candidates, Mover
+from console.actions.plan import Plan, require_possible
+from console.actions.rows import Choosing, Resolved
 from console.audit import ActionRecord, Ledger, Outcome
 from console.engines import Database, Session, patience, retry_transient
 from console.errors import (
@@ -341,9 +342,8 @@ class _Run:
         plan = self._plan
         choice: Candidates = Resolved(plan.targets)
         if not plan.targets:
-            choice = self._mover.choice(
-                self._database, session, plan.filters, plan.states, plan.cutoff
-            )
+            of = Choosing(self._database, session, plan.filters, plan.states, plan.cutoff)
+            choice = self._mover.choice(of)
         left = plan.count
         waiting: list[Message] = []
         while left > 0 and not self._control.stopped and not self._stopped:

@@ -14,17 +14,16 @@ from typing import TYPE_CHECKING
 from console import sql
 from console.actions.availability import require_verb
 from console.actions.canary import Followed
+from console.actions.mover import RowMover
 from console.actions.plan import Plan
 from console.actions.pop import require_subscriber
 from console.actions.push import require_interface
 from console.actions.rows import (
     Held,
     Moved,
-    RowMover,
     Storage,
     by_storage,
     scope,
-    statement,
 )
 from console.audit import Ledger
 from console.catalog import Kind
@@ -84,7 +83,7 @@ def against_the_rule(session: Session, source: MessageSource) -> list[str]:
     if not source.queue.design.library:
         return []
     with session.transaction("look for the library's own function") as connection:
-        rule = statement(source, "rule")
+        rule = source.own("rule")
         problem: str | None = sql.value(
             connection, str | None, rule, source.queue.scope(source.product)
         )
@@ -93,7 +92,7 @@ def against_the_rule(session: Session, source: MessageSource) -> list[str]:
 
 def standing(connection: Connection, source: MessageSource) -> TargetState:
     within = scope(source, Storage.TABLE)
-    return sql.row(connection, TargetState, statement(source, "standing"), within)
+    return sql.row(connection, TargetState, source.own("standing"), within)
 
 
 @dataclass(frozen=True)
@@ -277,7 +276,7 @@ class Requeue(RowMover):
             rows = sql.rows(
                 connection,
                 _KeptBack,
-                statement(self.source, "kept_back"),
+                self.source.own("kept_back"),
                 self.source.queue.scope(self.source.product),
                 keys=self.source.product.array([message.id or "" for message in chosen]),
             )
@@ -403,7 +402,7 @@ class RequeueTo(RowMover):
                 rows = sql.rows(
                     connection,
                     _Weighed,
-                    statement(self.source, "weigh"),
+                    self.source.own("weigh"),
                     self._scope(storage),
                     keys=self.source.product.array([id_ or "" for id_ in ids]),
                 )
@@ -423,7 +422,7 @@ class RequeueTo(RowMover):
     def script(self) -> str:
         ring = self.source.queue.design.flow is Flow.NUMBERS
         within = self._scope(Storage.IN_HAND if ring else Storage.TABLE)
-        return sql.script(self._statement, self.source.product.dialect, within)
+        return sql.script(self.source.own(self.statement), self.source.product.dialect, within)
 
     def _move(self, connection: Connection, held: Held, action_id: int) -> Ledger:
         del action_id
@@ -436,7 +435,7 @@ class RequeueTo(RowMover):
             moved = sql.row(
                 connection,
                 Moved,
-                self._statement,
+                self.source.own(self.statement),
                 self._scope(held.storage),
                 places=self.source.product.array(places),
             )

@@ -220,21 +220,21 @@ def scope_of(source: MessageSource, ask: ScanRequest) -> sql.Scope:
         "sorted": ask.sorted,
         "start": "beginning" if ask.after is None else "exactly" if ask.exactly else "after",
         "payload": source.payload or "text",
-        "body": _yes(body and known),
-        "with_payload": _yes(known and (body or bool(filters.payload) or not beside)),
+        "body": yes_no(body and known),
+        "with_payload": yes_no(known and (body or bool(filters.payload) or not beside)),
         "by_age": "scan" if scan.by_age else "row",
-        "by_cutoff": _yes(ask.moment is not None),
-        "by_older": _yes(filters.older is not None),
-        "by_newer": _yes(filters.newer is not None),
-        "by_id": _yes(bool(filters.ids) and not ask.exactly),
-        "by_error": _yes(bool(filters.errors)),
-        "hashed": _yes(filters.error_group is not None),
-        "by_claimed_by": _yes(filters.claimed_by is not None),
-        "by_payload": _yes(bool(filters.payload)),
+        "by_cutoff": yes_no(ask.moment is not None),
+        "by_older": yes_no(filters.older is not None),
+        "by_newer": yes_no(filters.newer is not None),
+        "by_id": yes_no(bool(filters.ids) and not ask.exactly),
+        "by_error": yes_no(bool(filters.errors)),
+        "hashed": yes_no(filters.error_group is not None),
+        "by_claimed_by": yes_no(filters.claimed_by is not None),
+        "by_payload": yes_no(bool(filters.payload)),
     }
     values = {**scope.values, "since": roles.get(SINCE.get(scan.state, ""), "")}
     for number in range(1, MOST_PAYLOAD_FILTERS + 1):
-        conditions[f"by_payload_{number}"] = _yes(number <= len(filters.payload))
+        conditions[f"by_payload_{number}"] = yes_no(number <= len(filters.payload))
     for number, equals in enumerate(filters.payload, 1):
         values[f"payload_path_{number}"] = equals.json_path
     return sql.Scope(values, {**scope.options, **conditions}, roles)
@@ -276,7 +276,7 @@ def _seconds(name: str, seconds: float | None) -> dict[str, object]:
     return {name: seconds, f"{name}_s": int(whole), f"{name}_us": round(rest * 1e6)}
 
 
-def _yes(condition: object) -> str:
+def yes_no(condition: object) -> str:
     return "yes" if condition else "no"
 
 

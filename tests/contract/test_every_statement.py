@@ -33,7 +33,7 @@ from console.actions.adopt import forget
 from console.actions.archive import Purge
 from console.actions.canary import Followed
 from console.actions.install import install, lacking, uninstall
-from console.actions.plan import Mover
+from console.actions.mover import Mover
 from console.actions.pop import Finish, PoppedMessage
 from console.actions.requeue import Release, RequeueTo
 from console.actions.reschedule import Reschedule
