@@ -20,7 +20,7 @@ from console.actions.plan import MANY_MESSAGES
 from console.actions.rows import CHANGED, Moved, Storage, scope
 from console.audit import Ledger
 from console.catalog import Kind, Queue
-from console.engines import Database, Session, retry_transient
+from console.engines import Database, retry_transient
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError, UsageError
 from console.monitor.figures import COUNTED, BrokerHealth, health
 from console.monitor.filters import Filters
@@ -179,73 +179,48 @@ def end_conversations(
     control: Control | None = None,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Ledger:
-    """End those that are over, in batches, each its own transaction; how many were."""
-    ending = _Ending(database, planned, batch, control or Control(), progress)
-    return ending.all()
+    """End those that are over, in batches, each its own transaction; how many were.
 
+    How it ended is kept as far as the connection allows.
+    """
+    queue, control = planned.queue, control or Control()
+    doing, statement = f"end conversations of {queue.name!r}", f"{queue.design.name}.end_over"
+    ledger, outcome = Ledger(), audit.Outcome.STOPPED
+    with database.session(doing) as session:
+        with session.transaction(doing) as connection:
+            record = audit.ActionRecord.begin(connection, planned.subject)
 
-class _Ending:
-    def __init__(
-        self,
-        database: Database,
-        planned: ConversationsPlan,
-        batch: int,
-        control: Control,
-        progress: Callable[[int], None],
-    ) -> None:
-        self._database = database
-        self._planned = planned
-        self._batch = batch
-        self._control = control
-        self._progress = progress
-        self._doing = f"end conversations of {planned.queue.name!r}"
-        self._ledger = Ledger()
+        def once() -> Ledger:
+            with session.transaction(doing) as connection:
+                within = queue.scope(database.product)
+                ended = sql.value(connection, int, statement, within, n=batch)
+                record.batch(connection, counted := Ledger(ended, ended, ended))
+            return counted
 
-    def all(self) -> Ledger:
-        """Every batch; then how it ended is kept, as far as the connection allows."""
-        with self._database.session(self._doing) as session:
-            with session.transaction(self._doing) as connection:
-                record = audit.ActionRecord.begin(connection, self._planned.subject)
-            try:
-                outcome = self._batches(session, record)
-            except ConnectionFailedError as error:
-                record.told(audit.Outcome.FAILED, self._ledger, str(error))
-                raise
-            except (ConsoleError, KeyboardInterrupt) as error:
-                stopped = isinstance(error, KeyboardInterrupt)
-                outcome = audit.Outcome.STOPPED if stopped else audit.Outcome.FAILED
-                self._end(session, record, outcome, str(error) or "interrupted")
-                raise
-            self._end(session, record, outcome, "")
-        return self._ledger
+        def end(outcome: audit.Outcome, problem: str = "") -> None:
+            with session.transaction(doing) as connection:
+                record.end(connection, outcome, problem)
+            record.told(outcome, ledger, problem)
 
-    def _batches(self, session: Session, record: audit.ActionRecord) -> audit.Outcome:
-        while not self._control.stopped:
-            ended = retry_transient(lambda: self._one(session, record))
-            self._ledger += ended
-            self._progress(self._ledger.out)
-            if ended.out < self._batch:
-                return audit.Outcome.DONE
-            self._control.wait(0.0)
-        return audit.Outcome.STOPPED
-
-    def _one(self, session: Session, record: audit.ActionRecord) -> Ledger:
-        queue, product = self._planned.queue, self._database.product
-        within = queue.scope(product)
-        with session.transaction(self._doing) as connection:
-            ended = sql.value(
-                connection, int, f"{queue.design.name}.end_over", within, n=self._batch
-            )
-            ledger = Ledger(ended, ended, ended)
-            record.batch(connection, ledger)
-        return ledger
-
-    def _end(
-        self, session: Session, record: audit.ActionRecord, outcome: audit.Outcome, problem: str
-    ) -> None:
-        with session.transaction(self._doing) as connection:
-            record.end(connection, outcome, problem)
-        record.told(outcome, self._ledger, problem)
+        try:
+            while outcome is not audit.Outcome.DONE and not control.stopped:
+                ended = retry_transient(once)
+                ledger += ended
+                progress(ledger.out)
+                if ended.out < batch:
+                    outcome = audit.Outcome.DONE
+                else:
+                    control.wait(0.0)
+        except ConnectionFailedError as error:
+            record.told(audit.Outcome.FAILED, ledger, str(error))
+            raise
+        except (ConsoleError, KeyboardInterrupt) as error:
+            stopped = isinstance(error, KeyboardInterrupt)
+            why = str(error) or "interrupted"
+            end(audit.Outcome.STOPPED if stopped else audit.Outcome.FAILED, why)
+            raise
+        end(outcome)
+    return ledger
 
 
 def _require_broker(queue: Queue, verb: str) -> None:

@@ -8,7 +8,7 @@ it any more, as between two transactions, cannot be seen so.
 import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -313,27 +313,22 @@ def _session(row: SessionRow, objects: Objects, engine: str) -> Session:
     awaited = [lock.object for lock in locks if not lock.granted]
     return Session(
         key=key,
-        kind=row.kind,
-        database=row.database,
         user=row.user_name,
         application=row.application_name,
         client=row.client_address,
-        state=row.state,
         wait_kind=row.wait_kind or kind_of(engine, row.wait),
-        wait=row.wait,
-        wait_seconds=row.wait_seconds,
         waits_for=_waits_for(row, awaited[0] if awaited else row.awaited_object),
-        transaction_seconds=row.transaction_seconds,
-        statement_seconds=row.statement_seconds,
-        state_seconds=row.state_seconds,
         # Without a kind the session is hidden from this login, and a text stands for its statement.
         query=masked(row.query, objects.names) if row.query and row.kind else None,
         blocked_by=tuple(dict.fromkeys(document(row.blocked_by))),
         locks=locks,
         has_locked_rows=bool(row.has_locked_rows),
-        held_at_least_seconds=row.held_at_least_seconds,
-        held_at_most_seconds=row.held_at_most_seconds,
+        **{name: getattr(row, name) for name in _AS_IT_IS},
     )
+
+
+_AS_IT_IS = {one.name for one in fields(SessionRow)} & {one.name for one in fields(Session)}
+_AS_IT_IS -= {"wait_kind", "query", "blocked_by", "locks", "has_locked_rows"}
 
 
 def _locks(row: SessionRow, objects: Objects) -> tuple[Lock, ...]:
