@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from console import audit, sql
 from console.actions import broker, execute, plan
-from console.actions.availability import require_verb
+from console.actions.availability import require_archive, require_verb
 from console.actions.execute import Control, Pace, Result
 from console.actions.mover import Candidates, Mover, RowMover
 from console.actions.plan import Plan
@@ -56,12 +56,8 @@ class Purge(RowMover):
         """RefusedError where there is no archive to purge into."""
         queue = source.queue
         require_verb(queue, self.verb)
-        if queue.kind is Kind.ADOPTED and not permanently:
-            raise RefusedError(
-                f"The queue {queue.name!r} was adopted and has no archive.",
-                why="The console creates no tables next to those of other programs.",
-                next_step="To delete for good, use --permanently.",
-            )
+        if not permanently:
+            require_archive(queue, "To delete for good, use --permanently.")
         if queue.kind is Kind.ADOPTED and queue.design.flow is Flow.NUMBERS:
             raise RefusedError(
                 f"The ring {queue.name!r} was adopted: this console does not empty its slots.",
@@ -190,11 +186,7 @@ class Archive(RowMover):
         queue = source.queue
         require_verb(queue, self.verb)
         require_subscriber(queue)
-        if queue.kind is Kind.ADOPTED:
-            raise RefusedError(
-                f"The queue {queue.name!r} was adopted and has no archive.",
-                why="The console creates no tables next to those of other programs.",
-            )
+        require_archive(queue)
         super().__init__(source, detail=reason)
         # Where nothing is ever done, because a message's end deletes it, the errors are what stays.
         self.states = ("done",) if "done" in queue.states else ("error",)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from console import sql
 from console.actions.archive import ArchiveSelection, Taken, last_purge
-from console.actions.availability import require_verb
+from console.actions.availability import require_archive, require_verb
 from console.actions.mover import Candidates, Mover
 from console.actions.plan import Plan
 from console.actions.requeue import standing
@@ -29,7 +29,7 @@ from console.audit import Ledger
 from console.catalog import Kind
 from console.designs import Order
 from console.engines import Session
-from console.errors import RefusedError, UsageError
+from console.errors import UsageError
 from console.monitor.message import Message
 from console.monitor.scan_query import MessageSource
 
@@ -91,11 +91,7 @@ class Restore(Mover):
                 "table into it.",
             )
         require_verb(queue, self.verb)
-        if queue.kind is Kind.ADOPTED:
-            raise RefusedError(
-                f"The queue {queue.name!r} was adopted and has no archive.",
-                why="The console creates no tables next to those of other programs.",
-            )
+        require_archive(queue)
         if popped and action is not None:
             raise UsageError(
                 "Popped messages belong to no action.",

@@ -18,7 +18,7 @@ from console import decisions
 from console.actions.execute import Control
 from console.actions.pop import PoppedMessage, complete, give_back, pop_many, ring_base
 from console.actions.push import push, require_interface, signals_held
-from console.actions.smoke import (
+from console.actions.smoke_result import (
     NOT_YET,
     SmokeProgress,
     SmokeResult,
