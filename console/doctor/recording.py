@@ -24,7 +24,7 @@ from console.monitor.activity import Activity, find_objects, sample_activity
 from console.monitor.consumers import rows
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks
-from console.monitor.recording import Recorder
+from console.monitor.recording.recorder import Recorder
 from console.monitor.recording.segments import ACTIONS, CONSUMERS, FINDINGS, WAITS, Row
 from console.monitor.sample_queries import StuckAfter
 from console.monitor.sampler import Reading, Sampler

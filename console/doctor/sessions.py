@@ -91,10 +91,8 @@ def _holders(examination: Examination) -> Iterator[Finding]:
 
 
 def _who(session: Session) -> str:
-    if isinstance(session.key, str):
-        return f"prepared transaction {session.key!r} of {session.user or '?'}"
-    who = f"{session.user or '?'}, {session.application or '?'}, {session.client or 'local'}"
-    return f"session {session.key} ({who})"
+    whose = f"of {session.user or '?'}" if isinstance(session.key, str) else f"({session.who})"
+    return f"{session.label} {whose}"
 
 
 def _session(session: Session) -> dict[str, object]:
@@ -152,9 +150,10 @@ def _starved(examination: Examination) -> Iterator[Finding]:
         return
     if not can_ask(examination, "starvation", "bottom"):
         return
+    seen = examination.snapshot
     limit = examination.thresholds.age_seconds.warning or STARVED_SECONDS
     for bottom in ask(examination, _Bottom, "bottom"):
-        popped = examination.snapshot is not None and bool(examination.snapshot.pop_per_second)
+        popped = seen is not None and bool(seen.pop_per_second)
         if bottom.seconds < limit or not (bottom.overtaking or popped):
             continue
         yield Finding(
@@ -165,14 +164,10 @@ def _starved(examination: Examination) -> Iterator[Finding]:
                 "age_seconds": bottom.seconds,
                 "limit_seconds": limit,
                 "overtaken_by_at_least": bottom.overtaking,
-                "ready": None if examination.snapshot is None else examination.snapshot.ready,
-                "pop_per_second": None
-                if examination.snapshot is None
-                else examination.snapshot.pop_per_second,
+                "ready": None if seen is None else seen.ready,
+                "pop_per_second": None if seen is None else seen.pop_per_second,
             },
-            estimated=()
-            if examination.snapshot is None
-            else tuple({"ready"} & {*examination.snapshot.estimated}),
+            estimated=("ready",) if seen is not None and "ready" in seen.estimated else (),
             cause="a stack pops the newest first, and its consumers never get to the bottom",
             consequence="the oldest messages wait as long as more is pushed than popped. Add "
             "consumers, or use a fifo where every message has to come in time",

@@ -171,6 +171,15 @@ class Session(HoldsRows):
     held_at_most_seconds: float | None = None
 
     @property
+    def label(self) -> str:
+        return label_of(self.key)
+
+    @property
+    def who(self) -> str:
+        """`ann, worker, 10.0.0.4`; all of that is the client's own word."""
+        return f"{self.user or '?'}, {self.application or '?'}, {self.client or 'local'}"
+
+    @property
     def queues(self) -> tuple[QueueKey, ...]:
         return tuple(dict.fromkeys((lock.schema, lock.queue) for lock in self.locks))
 
@@ -188,6 +197,11 @@ class Session(HoldsRows):
         ]
         values = {name: value for name, value in vars(self).items() if name != "key"}
         return {"session": self.key} | values | {"blocked_by": [*self.blocked_by], "locks": locks}
+
+
+def label_of(key: Key) -> str:
+    """`session 4711`, `prepared transaction 'order-17'`."""
+    return f"prepared transaction {key!r}" if isinstance(key, str) else f"session {key}"
 
 
 _OF_ROWS = {"RowShareLock", "RowExclusiveLock", "IX", "IU"}

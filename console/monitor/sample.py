@@ -19,7 +19,7 @@ from console.decisions import Decision
 from console.engines import Database, Session, Timeouts, patience, product_of
 from console.errors import ConnectionFailedError, ConsoleError
 from console.monitor import figures, known_queues, owners
-from console.monitor.figures import COUNTED, STATES, Key, StatusRow, key_of
+from console.monitor.figures import STATES, Key, StatusRow, key_of
 from console.monitor.latency import Latency, TimesRow, statement_of
 from console.monitor.limits import silences_of
 from console.monitor.memory import Memory
@@ -89,15 +89,6 @@ def estimates(
     }
     return {key_of(queue): found[key_of(queue)] for queue, _ in wanted}
 
-
-__all__ = [
-    "COUNTED",
-    "SAMPLING_TIMEOUTS",
-    "DatabaseSample",
-    "QueueSample",
-    "StatusRow",
-    "take_sample",
-]
 
 SAMPLING_TIMEOUTS = Timeouts(connect_seconds=5, statement_seconds=5.0, lock_seconds=0.5)
 """For a sampler: so long is a whole sample, and a connect."""

@@ -49,7 +49,6 @@ PAGES_AT_ONCE = 32
 SECONDS_MOST = 5.0
 """After this time a search begins no further statement."""
 STATEMENT_SECONDS = 5.0
-"""The time-out of one statement over a scan."""
 _INTEGER_BITS = {
     **dict.fromkeys(("tinyint", "smallint"), 15),
     **dict.fromkeys(("int", "integer"), 31),
@@ -320,7 +319,7 @@ class Search:
         else:
             self._next_rows(connection, scan)
         if not self.ended and not self._bound.goes_on(0):
-            self._stop(scan=self._scans[self._at])
+            self._stop()
 
     @property
     def _room(self) -> int:
@@ -400,9 +399,8 @@ class Search:
                 next_step="Ask for the right to read them.",
             )
         if self._key is not None:
-            raise UsageError(
-                f"The list of {self._source.queue.name!r} has no order to continue in."
-            )
+            name = self._source.queue.name
+            raise UsageError(f"The list of {name!r} has no order to continue in.")
         look = READ_MOST if self._wanted.filters.narrowing else self._room
         ask = replace(self._wanted.ask(scan), look=look, n=self._room)
         rows = fetch(connection, self._source, ask, MessageRow, "matching")
@@ -441,8 +439,9 @@ class Search:
         else:
             self.complete = False  # without ids there is no place to go on from
 
-    def _stop(self, scan: Scan) -> None:
+    def _stop(self) -> None:
         """A bound is met."""
+        scan = self._scans[self._at]
         if len(self.found) == self._wanted.limit:
             self._end_full()
             return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from console.catalog import Acting, Queue
 from console.decisions import Decision
 from console.designs import Flow
-from console.monitor.figures import COUNTED, Rates, RateWindow, StatusRow
+from console.monitor.figures import COUNTED, Rates, StatusRow
 from console.monitor.latency import Latency
 from console.monitor.limits import DEFAULTS, Thresholds, judge
 from console.monitor.owners import SHOWN, Claim, Holder
@@ -19,7 +19,6 @@ from console.monitor.subscribers import SubscriberSnapshot, full_in, slowest, su
 if TYPE_CHECKING:
     from console.monitor.recording.forecast import Filling
 
-__all__ = ["QueueSnapshot", "RateWindow", "Rates", "snapshot"]
 
 _STATE_FIELDS = {
     "ready": "ready",

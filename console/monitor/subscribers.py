@@ -104,16 +104,7 @@ class SubscriberSnapshot:
 
     def as_json(self) -> dict[str, object]:
         """The stable object of `status --json`: keys are added at the end, and never go."""
-        return {
-            "subscriber": self.subscriber,
-            "gap": self.gap,
-            "ready": self.ready,
-            "age_seconds": self.age_seconds,
-            "pop_per_second": self.pop_per_second,
-            "parked": self.parked,
-            "full_in_seconds": self.full_in_seconds,
-            "estimated": self.estimated,
-        }
+        return {name: value for name, value in vars(self).items() if name != "popped"}
 
 
 def as_text(found: Sequence[SubscriberSnapshot] | None) -> str:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from console.doctor.finding import Diagnosis
 from console.errors import ConsoleError, RefusedError
-from console.monitor.recording import Recorder
-from console.monitor.recording.recorder import SEGMENT_SECONDS, Bounds
+from console.monitor.recording.recorder import SEGMENT_SECONDS, Bounds, Recorder
 from console.monitor.recording.segments import CONSUMERS, FINDINGS
 from console.monitor.sampler import Reading, probe
 from console.tui.text import first_line
