@@ -45,8 +45,6 @@ _MOST_CONSUMERS = 6
 _MESSAGES_EACH = 100
 _SEQUENTIAL = 40
 """Of producer 0, by itself; the others' are numbered behind them."""
-_EXPECTED = _SEQUENTIAL + _PRODUCERS * _MESSAGES_EACH
-"""Of all producers."""
 _SMALLEST_PAYLOAD = 8
 _SMALLEST_RING = _SEQUENTIAL
 LARGEST_RING = 100
@@ -139,6 +137,11 @@ def _number(producer: int, number: int) -> int:
     return number if producer == 0 else _SEQUENTIAL + (producer - 1) * _MESSAGES_EACH + number
 
 
+def _expected() -> int:
+    """Messages of all producers."""
+    return _number(_PRODUCERS + 1, 0)
+
+
 class _Pops:
     """What pops from the queue: its consumers, or those of one subscriber as which it is seen."""
 
@@ -150,7 +153,7 @@ class _Pops:
         alone = WorkerTask(produces=False, first=0, clients=1, place=0)
         self.alone = _side(queue, self.counters, alone)
         together = WorkerTask(
-            produces=False, first=1, clients=consumers, place=1, messages=_EXPECTED
+            produces=False, first=1, clients=consumers, place=1, messages=_expected()
         )
         self.concurrent = _side(queue, self.counters, together)
 
@@ -203,7 +206,7 @@ class _SmokeRound:
             latencies.append(latency_of(took))
         pushed, popped = self._counters.pushed, min(one.counters.popped for one in self.pops)
         seconds = time.monotonic() - self._began
-        self._tell(SmokeProgress(pushed, popped, _EXPECTED, seconds, *latencies))
+        self._tell(SmokeProgress(pushed, popped, _expected(), seconds, *latencies))
         if self._control.stopped:
             raise StoppedError(pushed)
 
@@ -335,7 +338,7 @@ def judged(queue: Queue, name: str, call_log: CallLog, ids: Sequence[str]) -> Sm
         order=order.value,
         messages=verdict.pushed,
         # What could not be pushed in time is not there either.
-        lost=verdict.lost + _EXPECTED - verdict.pushed,
+        lost=verdict.lost + _expected() - verdict.pushed,
         doubled=verdict.doubled,
         damaged=verdict.damaged,
         out_of_order=max(verdict.out_of_order, _out_of_order(call_log, codes, ids, order)),

@@ -182,7 +182,7 @@ def test_babelfish_is_recognized_where_it_lacks_a_part_of_the_question(
         name: sql.Statement("mssql", "server", name, "one row", "SELECT 1 AS x")
         for name in ("capabilities", "babelfish")
     }
-    monkeypatch.setattr(sql, "statements", lambda *_: asked)
+    monkeypatch.setattr(templates, "statements", lambda *_: asked)
     answers: dict[str, Any] = {
         "/* dbq server.capabilities */ SELECT 1 AS x": ProgrammingError(
             "42000",

@@ -13,7 +13,7 @@ from console.bench.call_log import CallLog
 from console.catalog import Queue, installed_queue
 from console.designs import DESIGNS, Order
 
-EXPECTED = smoke._EXPECTED
+EXPECTED = smoke._expected()
 CLEAN = {"lost": 0, "doubled": 0, "damaged": 0, "out_of_order": 0, "unfinished": 0}
 
 
