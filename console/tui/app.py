@@ -17,8 +17,7 @@ from textual.widgets import Input
 from console.catalog import Queue
 from console.config.file_reader import FILTERS, QUEUE_FILTERS
 from console.doctor.watcher import REST, Doctor, Examined, Watcher
-from console.monitor.sampler import Reading
-from console.monitor.turns import Turns
+from console.monitor.sampler import Reading, Turns
 from console.tui.base_app import BaseApp
 from console.tui.bell import Bell
 from console.tui.context import FEW_CONNECTIONS, Context, DiagnosesCame, Feed, ReadingCame, Setup

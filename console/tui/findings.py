@@ -9,9 +9,17 @@ from dataclasses import dataclass, replace
 from console import formats
 from console.decisions import Decision
 from console.doctor.finding import Diagnosis, Finding
-from console.monitor import silences
-from console.monitor.limits import DEFAULTS, Exceeded, Severity, Thresholds, judge
-from console.monitor.silences import limit_code
+from console.monitor.limits import (
+    DEFAULTS,
+    Exceeded,
+    Severity,
+    Thresholds,
+    judge,
+    limit_code,
+    of_limit,
+    of_stuck,
+    silencing,
+)
 from console.monitor.snapshot import QueueSnapshot
 from console.rights import Rights
 from console.tui.text import SEVERITY_TONES, first_line, plain, whole_seconds
@@ -34,9 +42,9 @@ def assess(
     if snapshot.problem:
         return Health(Severity.WARNING, (snapshot.problem,))
     judged = judge(snapshot, thresholds) if exceeded is None else exceeded
-    judged = [one for one in judged if not silences.of_limit(snapshot.silences, one)]
+    judged = [one for one in judged if not of_limit(snapshot.silences, one)]
     found: list[tuple[Severity, str]] = []
-    if snapshot.stuck and not silences.of_stuck(snapshot.silences, snapshot.stuck, snapshot.claims):
+    if snapshot.stuck and not of_stuck(snapshot.silences, snapshot.stuck, snapshot.claims):
         found.append((Severity.WARNING, stuck_words(snapshot)))
     found += [(one.level, one.reason) for one in judged]
     found.sort(key=lambda one: -one[0])
@@ -210,9 +218,9 @@ def of_queue(
 def _silenced(view: FindingView, snapshot: QueueSnapshot) -> Decision | None:
     """By the decisions of now: the doctor's word may be older."""
     if view.code == STUCK:
-        return silences.of_stuck(snapshot.silences, snapshot.stuck, snapshot.claims)
+        return of_stuck(snapshot.silences, snapshot.stuck, snapshot.claims)
     code, _, which = view.doctors_code.partition(":")
-    return silences.silencing(snapshot.silences, code, view.level, which)
+    return silencing(snapshot.silences, code, view.level, which)
 
 
 def _told(

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from console.doctor.finding import Diagnosis
 from console.errors import ConsoleError, RefusedError
-from console.monitor.recording import Recorder
-from console.monitor.recording.recorder import SEGMENT_SECONDS, Bounds
+from console.monitor.recording.recorder import SEGMENT_SECONDS, Bounds, Recorder
 from console.monitor.recording.segments import CONSUMERS, FINDINGS
 from console.monitor.sampler import Reading, probe
 from console.tui.text import first_line
@@ -30,8 +29,7 @@ from console.engines import Capabilities, Database
 from console.monitor.filters import Words
 from console.monitor.limits import ThresholdsOf, defaults_of
 from console.monitor.message import Masks
-from console.monitor.sampler import Sampler
-from console.monitor.turns import Turns
+from console.monitor.sampler import Sampler, Turns
 from console.rights import ConnectionRights, Login, Rights
 from console.tui.store import RightsWords
 

@@ -9,8 +9,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
 
-from console.actions.installed_code import InstalledObject, parts
-from console.actions.upgrade import How
+from console.actions.upgrade import How, InstalledObject, parts
 from console.tui.context import Context
 from console.tui.open_connection import OpenConnection
 from console.tui.store import QueueKey
