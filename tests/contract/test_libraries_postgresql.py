@@ -258,7 +258,7 @@ def test_what_a_killed_worker_of_procrastinate_left_is_run_once_under_others(
     # It may be alive, for all that anybody can see yet.
     assert console.done("release", "jobs", "--dry-run", "--json").json["plan"]["count"] == 0
     run(console, PAST_BEATS)
-    assert sorted(procrastinate.stalled(STUCK_SECONDS)) == sorted(left)
+    assert set(procrastinate.stalled(STUCK_SECONDS)) == set(left)
     with over_and_over(procrastinate.work), over_and_over(procrastinate.work):
         console.done("release", "jobs", "--yes")
         wait_until(lambda: figures(console, "jobs")["done"] == 12, "its workers ran all")

@@ -74,7 +74,7 @@ def alone(database: Database, folder: Path, count: int, size: int, master: str) 
     with watched() as peak:
         began = time.monotonic()
         with tasks("speed", master) as spreading:
-            warm(spreading)
+            warm(spreading, export.url_for_tasks(database))
             line(f"{where}: start", 0, time.monotonic() - began, peak)
             archive(database, offered, lake, spreading, peak, f"{where}: ")
 
