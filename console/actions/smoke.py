@@ -23,8 +23,8 @@ from console.bench.round_figures import KEPT_BY_EACH, judge
 from console.bench.worker_round import SharedCounters, Times, WorkerRound, WorkerTask, now_us
 from console.catalog import Queue, installed_queue
 from console.designs import Design, Order
-from console.designs.model import Pop
-from console.designs.model import judge as judge_pops
+from console.designs.order import Pop
+from console.designs.order import judge as judge_pops
 from console.engines import Database
 from console.errors import ConnectionFailedError, ConsoleError, RefusedError
 from console.formats import numbered

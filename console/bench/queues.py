@@ -22,7 +22,7 @@ from console.bench.candidate import PREFIX, Candidate, LeftRow, left, left_codes
 from console.bench.message import filler
 from console.catalog import FILLFACTOR, Queue, installed_queue
 from console.designs import Design, design, designs_on
-from console.designs.subscribers import NO_SUBSCRIBERS
+from console.designs.model import NO_SUBSCRIBERS
 from console.engines import Database, Product
 from console.errors import ConsoleError, UsageError
 

@@ -11,7 +11,8 @@ from collections.abc import Container, Mapping
 from importlib.resources.abc import Traversable
 
 from console import sql
-from console.designs.model import Design, Flow, Order
+from console.designs.model import Design, Flow
+from console.designs.order import Order
 
 _FIRST = "-- preset: "
 _FIELD = re.compile(r"^-- (?P<key>[a-z][a-z ]*): (?P<text>.*)$")

@@ -30,7 +30,7 @@ from console.pipeline.frames import of_place
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Which pops were overtaken, as `console.designs.model` judges it, for logs of any length.
+# Which pops were overtaken, as `console.designs.order` judges it, for logs of any length.
 #
 # A pop is overtaken where one that ran before it has a higher number and was not pushed earlier.
 # Of all that ran before only those matter that no other of them outdoes in both: the front,
