@@ -17,10 +17,17 @@ from console.actions.install import scratch_queue
 from console.actions.pop import PoppedMessage, complete, pop_many
 from console.actions.push import Payload, push, push_many
 from console.bench.call_log import CallLog, Calls, Latency
-from console.bench.load_blocking import LostError, consume, produce
+from console.bench.load_blocking import consume, produce
 from console.bench.message import DAMAGED, NO_HEAD, codes_and_times, head
 from console.bench.round_figures import KEPT_BY_EACH, judge
-from console.bench.worker_round import SharedCounters, Times, WorkerRound, WorkerTask, now_us
+from console.bench.worker_round import (
+    LostError,
+    SharedCounters,
+    Times,
+    WorkerRound,
+    WorkerTask,
+    now_us,
+)
 from console.catalog import Queue, installed_queue
 from console.designs import Design, Order
 from console.designs.order import Pop

@@ -11,7 +11,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from console import processes
@@ -19,7 +18,7 @@ from console.bench import message
 from console.bench.call_log import CallLog, Latency
 from console.bench.candidate import Candidate, Ground, Load, Scratch, load_name
 from console.bench.round_figures import RoundFigures, RoundVerdict, judge, measured
-from console.bench.sampler_process import SamplerProcess
+from console.bench.sampler_process import console_beside
 from console.bench.server import (
     Looker,
     keep_old,
@@ -44,12 +43,7 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for worker in self._workers:
             worker.kill()
 
@@ -144,7 +138,7 @@ class Entrant:
     ground: Ground
 
 
-AfterRound = Callable[[Scratch, RoundFigures], RoundFigures]
+AfterRound = Callable[[Candidate, Scratch, RoundFigures], RoundFigures]
 """What else is measured on the same scratch queue, before it goes."""
 
 
@@ -159,7 +153,7 @@ class Bench:
         *,
         postmaster: int | None = None,
         tell: Callable[[Live], None] = lambda _: None,
-        after: AfterRound = lambda _, found: found,
+        after: AfterRound = lambda _, __, found: found,
     ) -> None:
         """`postmaster`: the server's process, where it is on this machine and known."""
         self._database = database
@@ -193,7 +187,7 @@ class Bench:
             scratch = stack.enter_context(entrant.ground.scratch(candidate, load.payload))
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dbq-bench-")))
             if console:
-                stack.enter_context(SamplerProcess(self._database, folder))
+                stack.enter_context(console_beside(self._database, folder))
             tasks = self._tasks(candidate, scratch, folder)
             counters = SharedCounters(folder / "board", len(tasks))
             stack.callback(counters.close)
@@ -216,7 +210,7 @@ class Bench:
                 touched=touched,
                 disk_bytes=disk_bytes,
             )
-            return self._after(scratch, one)
+            return self._after(candidate, scratch, one)
 
     def _times(self) -> Times:
         produce = now_us() + round(_BEGIN_SECONDS * 1e6)

@@ -127,6 +127,10 @@ def now_us() -> int:
     return time.monotonic_ns() // 1000
 
 
+class LostError(Exception):
+    """The connection is gone, with the answer to the call that was under way."""
+
+
 class Messages(Protocol):
     """What is pushed, and read again."""
 

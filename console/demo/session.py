@@ -5,7 +5,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from threading import Event
-from types import TracebackType
 from typing import Self
 
 from sqlalchemy import URL, make_url
@@ -61,12 +60,7 @@ class Demo:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def stop_traffic(self) -> None:

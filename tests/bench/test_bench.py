@@ -94,7 +94,7 @@ def test_what_is_left_is_found_in_every_design(database: Database, variant: Vari
     damaged = [whole[0].replace("0", "1", 1), whole[1][:-1], whole[2] + " ", "", "x" * 40]
     with database.transaction("push") as connection:
         push_many(connection, queue, [*whole, *damaged])
-    scratch = queues.ScratchQueue(database, queue, "")
+    scratch = queues.reader_of(database, queue, "")
     codes = [3 * NUMBERS + number for number in range(5)]
     expected = [DAMAGED] * 5 + codes
     assert scratch.left_codes(rest.encode()) == expected
