@@ -40,10 +40,9 @@ from console.designs import design as find_design
 from console.engines import Database
 from console.errors import ConsoleError, UsageError
 from console.formats import NOT_APPLICABLE, UNKNOWN, numbered
-from console.verbs.bench import COMMAND
-from console.verbs.bench import wanted as requested
-from console.verbs.prove import PROVE
 from console.verbs.queues import SMOKE
+from console.verbs.trials import COMMAND, PROVE
+from console.verbs.trials import wanted as requested
 
 if TYPE_CHECKING:
     from console.bench.round_figures import RoundFigures

@@ -15,7 +15,6 @@ from console.formats import numbered
 from console.monitor.limits import DEFAULTS
 from console.verbs.parameters import Placement
 from console.verbs.verb import (
-    OnCount,
     OnProgress,
     Plan,
     Progress,
@@ -39,9 +38,9 @@ def planned(verb: Verb, database: Database, repair: ByVerb) -> Plan:
     return verb.plan(target, values(verb, texts(verb, words)))
 
 
-def _plan(target: Target, values: Values, on_count: OnCount) -> Plan:
+def _plan(target: Target, values: Values) -> Plan:
     """What the doctor would repair of a queue now."""
-    del values, on_count
+    del values
     diagnosis = _examined(target)
     repairs = repairs_of(diagnosis, target.rights)
     lines = [f"doctor {target.queue.label}: {diagnosis.verdict}"]

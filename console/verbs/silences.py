@@ -4,7 +4,6 @@ import difflib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
-from functools import partial
 
 import click
 
@@ -18,7 +17,7 @@ from console.errors import UsageError
 from console.formats import duration, numbered
 from console.monitor.limits import Severity
 from console.verbs.parameters import DURATION, Parameter, Placement
-from console.verbs.verb import OnCount, OnProgress, Plan, Result, Target, Values, Verb
+from console.verbs.verb import OnProgress, Plan, Result, Target, Values, Verb, at_once
 
 _BY_NAME = {code.name: code for code in CODES}
 Pair = tuple[str, str]
@@ -40,16 +39,14 @@ _CODE = Parameter(
 _REASON = Parameter("reason", "Why, for whoever sees the finding; a critical one wants it.")
 
 
-def _plan_silence(target: Target, values: Values, on_count: OnCount) -> Plan:
-    del on_count
+def _plan_silence(target: Target, values: Values) -> Plan:
     _code(values)
     lines = (f"silence {_what(target, values)} for {duration(values['for'])}", _SHOWN)
     pairs = [(target.queue.schema, target.queue.name)]
-    return _planned(target, "silence", lines, partial(_begin, target, "silence", values, pairs))
+    return _planned(target, "silence", lines, at_once(_begin, target, "silence", values, pairs))
 
 
-def _plan_ack(target: Target, values: Values, on_count: OnCount) -> Plan:
-    del on_count
+def _plan_ack(target: Target, values: Values) -> Plan:
     code = _code(values)
     pairs = [(target.queue.schema, target.queue.name)]
     if not target.queue.name:
@@ -59,13 +56,12 @@ def _plan_ack(target: Target, values: Values, on_count: OnCount) -> Plan:
         f"{_SHOWN} until it ends or worsens",
         *([] if target.queue.name else [f"  {numbered(len(pairs), 'queue')} with it now"]),
     )
-    return _planned(target, "ack", lines, partial(_begin, target, "ack", values, pairs))
+    return _planned(target, "ack", lines, at_once(_begin, target, "ack", values, pairs))
 
 
-def _plan_unsilence(target: Target, values: Values, on_count: OnCount) -> Plan:
-    del on_count
+def _plan_unsilence(target: Target, values: Values) -> Plan:
     lines = (f"end what silences or acknowledges {_what(target, values)}",)
-    return _planned(target, "unsilence", lines, partial(_end, target, values))
+    return _planned(target, "unsilence", lines, at_once(_end, target, values))
 
 
 def _code(values: Values) -> Code:
@@ -123,16 +119,8 @@ _KINDS = {"silence": "silence", "ack": "acknowledge"}
 _DONE = {"silence": "silenced", "ack": "acknowledged", "unsilence": "unsilenced"}
 
 
-def _begin(
-    target: Target,
-    verb: str,
-    values: Values,
-    pairs: Sequence[Pair],
-    control: Control,
-    on_progress: OnProgress,
-) -> Result:
+def _begin(target: Target, verb: str, values: Values, pairs: Sequence[Pair]) -> Result:
     """What the operator said before of the same finding ends with it."""
-    del control, on_progress
     code = _code(values)
     if not pairs:
         raise UsageError(f"No queue has the finding {values['code']} now.")
@@ -156,8 +144,7 @@ def _begin(
     return _done(target, verb, values, len(pairs))
 
 
-def _end(target: Target, values: Values, control: Control, on_progress: OnProgress) -> Result:
-    del control, on_progress
+def _end(target: Target, values: Values) -> Result:
     with _recorded(target, "unsilence", values) as act:
         audit.prepare_decisions(act.connection)
         ended = sql.values(
