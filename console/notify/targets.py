@@ -1,9 +1,7 @@
 """Who is told, and how it gets there: the terminal's bell, a program, a webhook."""
 
 import json
-import os
 import re
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from console import processes
 from console.errors import ConsoleError
 from console.monitor.limits import Severity
 from console.notify.events import TEMPLATES, Body, Event, NotSentError, Source
@@ -68,20 +67,8 @@ class Program:
         """Run it. It does not see the passwords that this console has in its environment."""
         given = {**environment, **({SECRET_VARIABLE: secret} if secret else {})}
         try:
-            with subprocess.Popen(
-                self.words,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env=given,
-                start_new_session=True,
-            ) as running:
-                try:
-                    running.communicate(json.dumps(body).encode(), timeout=SECONDS)
-                except BaseException:
-                    with suppress(ProcessLookupError):
-                        os.killpg(running.pid, signal.SIGKILL)  # all that it started too
-                    raise
+            with processes.program(self.words, given, stdin=subprocess.PIPE) as running:
+                running.communicate(json.dumps(body).encode(), timeout=SECONDS)
         except subprocess.TimeoutExpired:
             raise NotSentError(f"did not end within {SECONDS:g} s") from None
         except (OSError, ValueError) as error:
