@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from console.catalog import Queue
-from console.cli.context import Call, Rights, queue_name, verb_options
+from console.cli.context import Call, Rights, aligned, queue_name, verb_options
 from console.cli.streams import narrate
 from console.engines import Database
 from console.formats import duration, moment, numbered, plain, rate
@@ -97,7 +97,8 @@ def _sampled(
 
 def _lines(found: Consumers) -> Iterator[str]:
     if found.consumers:
-        yield from _table([_HEADS, *(_row(one, found.at) for one in found.consumers)])
+        rows = [_HEADS, *(_row(one, found.at) for one in found.consumers)]
+        yield from aligned([[plain(cell) for cell in row] for row in rows], left=2)
         yield from (f"  {words.name(one)}: {words.where(one)}" for one in found.consumers)
     else:
         yield "Nobody was seen that pops or pushes."
@@ -109,17 +110,6 @@ def _row(one: Consumer, now: datetime) -> tuple[str, ...]:
     cells = (words.name(one), words.does(one), words.sessions(one), words.ago(one.since, now))
     seen = (words.last_pop(one, now), words.last_call(one, now))
     return (*cells, *seen, words.per_second(one), words.claims(one))
-
-
-def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    rows = [[plain(cell) for cell in row] for row in rows]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    for row in rows:
-        cells = [
-            f"{c:<{w}}" if n < 2 else f"{c:>{w}}"
-            for n, (c, w) in enumerate(zip(row, widths, strict=True))
-        ]
-        yield "  ".join(cells).rstrip()
 
 
 def _gone_lines(call: Call, left: Sequence[Consumer], *, recorded: bool) -> Iterator[str]:

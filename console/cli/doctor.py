@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from console import audit, catalog, decisions
+from console import audit, decisions
 from console.catalog import Queue
 from console.cli.context import (
     Call,
@@ -114,7 +114,7 @@ def doctor(  # noqa: PLR0913, PLR0917  # the options of the command line, by nam
         _describe_codes(call)
         return
     database = call.database(Rights.OPERATOR if fix else Rights.READ_ONLY, "doctor --fix")
-    queues = [call.find(database, name, any_design=True) for name in names] or _all(call, database)
+    queues = [call.find(database, name, any_design=True) for name in names] or call.queues(database)
     examined = _examining(call, database, queues, idle_for)
     found = examined()
     mended = 0
@@ -163,10 +163,6 @@ def _describe_codes(call: Call) -> None:
         {"codes": [code.as_json() for code in CODES]},
         [line for code in CODES for line in code.lines],
     )
-
-
-def _all(call: Call, database: Database) -> list[Queue]:
-    return [q for q in catalog.in_use(database) if call.schema in (None, q.schema)]
 
 
 def _examining(

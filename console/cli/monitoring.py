@@ -7,12 +7,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from console.cli.context import Call, Rights, queue_names, verb_options
-from console.cli.several import over_connections, several_options
+from console.cli.several import over_connections, profiles_of, several_options
 from console.cli.status import chosen, stuck_after
 from console.cli.streams import asked_to_end, narrate
 from console.config import CommandLineValues, Profile
@@ -27,6 +27,9 @@ from console.verbs.parameters import DURATION
 
 if TYPE_CHECKING:
     from console.metrics.exporter import Watch
+
+
+N = TypeVar("N", int, float)
 
 
 @dataclass(frozen=True)
@@ -190,10 +193,10 @@ def _silenced(one: Figure, seen: QueueSnapshot) -> Figure:
 
 def _figures(seen: QueueSnapshot, thresholds: Thresholds, most: Most) -> Iterator[Figure]:
     found: tuple[tuple[str, str, Limits[int] | Limits[float]], ...] = (
-        ("depth", "ready", _counted(most.depth, thresholds.depth)),
-        ("age", "age_seconds", _lasting(most.age_seconds, thresholds.age_seconds)),
-        ("errors", "errors", _counted(most.errors, thresholds.errors_of(seen))),
-        ("stuck", "stuck", _counted(most.stuck, STUCK)),
+        ("depth", "ready", _at_most(most.depth, thresholds.depth)),
+        ("age", "age_seconds", _at_most(most.age_seconds, thresholds.age_seconds, 0)),
+        ("errors", "errors", _at_most(most.errors, thresholds.errors_of(seen))),
+        ("stuck", "stuck", _at_most(most.stuck, STUCK)),
     )
     for name, field, limits in found:
         value = getattr(seen, field)
@@ -207,13 +210,9 @@ def _figures(seen: QueueSnapshot, thresholds: Thresholds, most: Most) -> Iterato
         yield Figure("gap_share", None, thresholds.gap_share)
 
 
-def _counted(most: int | None, configured: Limits[int]) -> Limits[int]:
-    """At most so many: one more is critical."""
-    return configured if most is None else Limits(critical=most + 1)
-
-
-def _lasting(most: float | None, configured: Limits[float]) -> Limits[float]:
-    return configured if most is None else Limits(critical=most)
+def _at_most(most: N | None, configured: Limits[N], more: int = 1) -> Limits[N]:
+    """What is critical above so many; of what is counted, from one more on."""
+    return configured if most is None else Limits(critical=most + more)
 
 
 LISTEN = "127.0.0.1:9464"
@@ -280,7 +279,7 @@ def serve_metrics(
     if print_alerts:
         _print_alerts(call, group, fleet, said, interval)
         return
-    profiles = call.several(group, said, fleet)
+    profiles = profiles_of(call, group, fleet, said)
     # Verbs shall start at once.
     from console.metrics.exporter import Exporter, address, is_loopback  # noqa: PLC0415
 
@@ -323,7 +322,7 @@ def _print_alerts(
     from console.metrics.alerts import Limited, alerts  # noqa: PLC0415
 
     configured = bool(call.configuration.names or call.profile)
-    profiles = call.several(group, said, fleet) if configured or group or fleet else []
+    profiles = profiles_of(call, group, fleet, said) if configured or group or fleet else []
     limited = [
         Limited(one.label, one.thresholds(), {name: one.thresholds(name) for name in one.queues})
         for one in profiles

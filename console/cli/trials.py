@@ -32,7 +32,7 @@ from console.bench.results import (
     log_bytes_per_message,
     pages_per_message,
 )
-from console.cli.context import Call, Rights, as_command, complete_queues, verb_options
+from console.cli.context import Call, Rights, aligned, as_command, complete_queues, verb_options
 from console.cli.status import table
 from console.cli.streams import narrate
 from console.config import THEME, load
@@ -64,7 +64,7 @@ def lines(
 ) -> list[str]:
     """All of it."""
     return [
-        *_table(results),
+        *aligned([_HEADS, *(_row(result) for result in results)], left=1),
         "",
         *_chart(results).splitlines(),
         "",
@@ -80,17 +80,6 @@ def lines(
 
 def _block(shown: list[str]) -> list[str]:
     return [*shown, ""] if shown else []
-
-
-def _table(results: Sequence[CandidateResult]) -> list[str]:
-    rows = [_HEADS, *(_row(result) for result in results)]
-    widths = [max(len(row[at]) for row in rows) for at in range(len(_HEADS))]
-    shown = []
-    for row in rows:
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
-        shown.append("  ".join(cells).rstrip())
-    return shown
 
 
 def _row(result: CandidateResult) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from console.cli.context import SAID, Call, place, rights_option
-from console.cli.several import several_options
+from console.cli.several import profiles_of, several_options
 from console.cli.streams import (
     Answers,
     Stopped,
@@ -323,7 +323,7 @@ def _open_screens(
     call = Call(said, None, json=False)
     configuration = call.configuration
     if fleet is not None or group is not None:
-        profiles = call.several(group, said, fleet)
+        profiles = profiles_of(call, group, fleet)
     else:
         named = configuration.chosen(said, url_rights=Rights.READ_ONLY)
         profiles = configuration.profiles(said) if named is None else [named]

@@ -9,11 +9,9 @@ from types import FrameType
 import click
 from rich.cells import cell_len
 
-from console import catalog
 from console.catalog import Queue
 from console.cli.context import Call, Rights, complete_queues, verb_options
 from console.cli.streams import narrate
-from console.engines import Database
 from console.formats import count, duration, numbered, plain
 from console.monitor import waits as words
 from console.monitor.activity import Activity, Key
@@ -52,7 +50,7 @@ def waits(call: Call, name: str | None, seconds: float) -> None:
       dbq-console waits orders --seconds 30 --json
     """
     database = call.database(Rights.READ_ONLY, "waits")
-    queues = [call.find(database, name)] if name is not None else _all(call, database)
+    queues = [call.find(database, name)] if name is not None else call.queues(database)
     with _ended_by_ctrl_c() as asked:
         if seconds > 0 and not call.json:
             narrate(f"Sampling for {duration(seconds)}.")
@@ -98,10 +96,6 @@ def _ended_by_ctrl_c() -> Iterator[_Asked]:
         yield asked
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-
-
-def _all(call: Call, database: Database) -> list[Queue]:
-    return [q for q in catalog.in_use(database) if call.schema in (None, q.schema)]
 
 
 def lines(report: WaitReport, queues: Sequence[Queue], *, everything: bool) -> Iterator[str]:
