@@ -332,12 +332,7 @@ def _print_alerts(
 
 
 _COUNT = click.IntRange(min=0)
-_PLUGIN_STATUS = {
-    Severity.OK: 0,
-    Severity.WARNING: 1,
-    Severity.CRITICAL: 2,
-    Severity.UNKNOWN: 3,
-}
+_PLUGIN_STATUS = {Severity.OK: 0, Severity.WARNING: 1, Severity.CRITICAL: 2, Severity.UNKNOWN: 3}
 """How monitoring plugins exit."""
 
 
