@@ -28,8 +28,7 @@ from console.doctor.finding import Diagnosis, Finding, Repair
 from console.engines import Database
 from console.errors import UsageError
 from console.formats import moment, plain
-from console.notify.events import NotSentError, Source, example_events
-from console.notify.targets import Target
+from console.notify.targets import NotSentError, Source, Target, example_events
 from console.verbs.parameters import DURATION
 
 

@@ -190,8 +190,8 @@ def _recording(call: Call, profile: Profile, root: Path, bounds: Bounds) -> Iter
     """A connection while it is recorded; its name."""
     from console.config.notifications import targets  # noqa: PLC0415  # verbs shall start at once
     from console.doctor.recording import Recording  # noqa: PLC0415
-    from console.notify.events import Source  # noqa: PLC0415
     from console.notify.notifier import Notifier  # noqa: PLC0415
+    from console.notify.targets import Source  # noqa: PLC0415
 
     database = profile.open()
     recorder = Recorder(root, database.label, bounds)

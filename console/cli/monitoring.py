@@ -269,7 +269,7 @@ def serve_metrics(
     if print_alerts and print_dashboard:
         raise UsageError("--print-alerts and --print-dashboard exclude each other.")
     if print_dashboard:
-        from console.metrics.dashboard import dashboard  # noqa: PLC0415
+        from console.metrics.ready_made import dashboard  # noqa: PLC0415
 
         model = dashboard()
         call.answer({"dashboard": model}, json.dumps(model, indent=2).splitlines())
@@ -319,7 +319,7 @@ def _print_alerts(
     said: CommandLineValues,
     interval_seconds: float,
 ) -> None:
-    from console.metrics.alerts import Limited, alerts  # noqa: PLC0415
+    from console.metrics.ready_made import Limited, alerts  # noqa: PLC0415
 
     configured = bool(call.configuration.names or call.profile)
     profiles = profiles_of(call, group, fleet, said) if configured or group or fleet else []

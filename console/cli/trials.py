@@ -246,7 +246,7 @@ def _smoke(call: Call, /, name: str | None, design: str | None, *, live: bool) -
 
 
 def _prove(call: Call, /, designs: str, output: str | None) -> None:
-    from console.prove.report import proven  # noqa: PLC0415  # a verb imports what it uses
+    from console.prove.run import proven  # noqa: PLC0415  # a verb imports what it uses
 
     database = call.database(Rights.ADMIN, "prove")
     if call.production(database):

@@ -18,9 +18,9 @@ from console.config.passwords import (
 )
 from console.config.urls import VARIABLE, filled
 from console.monitor.limits import Severity
-from console.notify.events import TEMPLATES
 from console.notify.targets import (
     SECRET,
+    TEMPLATES,
     Bell,
     Program,
     Receiver,
