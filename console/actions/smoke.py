@@ -16,9 +16,8 @@ from console.actions.execute import Control
 from console.actions.install import scratch_queue
 from console.actions.pop import PoppedMessage, complete, pop_many
 from console.actions.push import Payload, push, push_many
-from console.bench.call_log import CallLog, Calls, Latency
+from console.bench.call_log import DAMAGED, NO_HEAD, CallLog, Calls, Latency, codes_and_times, head
 from console.bench.load_blocking import consume, produce
-from console.bench.message import DAMAGED, NO_HEAD, codes_and_times, head
 from console.bench.round_figures import KEPT_BY_EACH, judge
 from console.bench.worker_round import (
     LostError,

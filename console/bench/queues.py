@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from console import catalog, sql
+from console.bench.call_log import filler
 from console.bench.candidate import PREFIX, Candidate, Reader, Scratch, schema_of_its_own
-from console.bench.message import filler
 from console.catalog import FILLFACTOR, Queue, installed_queue
 from console.designs import Design, design, designs_on
 from console.designs.model import NO_SUBSCRIBERS

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from console import processes
-from console.bench import message
-from console.bench.call_log import CallLog, Latency
+from console.bench.call_log import CallLog, Latency, codes_and_times, filler
 from console.bench.candidate import Candidate, Ground, Load, Scratch, load_name
 from console.bench.round_figures import RoundFigures, RoundVerdict, judge, measured
 from console.bench.sampler_process import console_beside
@@ -302,17 +301,17 @@ class Bench:
         whole = CallLog.merged(call_logs)
         if not candidate.carries:
             return measured(whole, None, None, times, _CURVE_POINTS)
-        rest = message.filler(self._load.payload)
+        rest = filler(self._load.payload)
         producers = _processes(self._load.producers)
         pushes, pops = call_logs[:producers], call_logs[producers:]
         each = len(pops) // len(scratch.readers)
         verdicts = []
         for at, reader in enumerate(scratch.readers):
             own = CallLog.merged([*pushes, *pops[at * each : (at + 1) * each]])
-            codes, _ = message.codes_and_times(own.heads)
+            codes, _ = codes_and_times(own.heads)
             left, left_codes = reader.left(rest), partial(reader.left_codes, rest)
             verdicts.append(judge(own, codes.to_pylist(), left, left_codes, candidate.order))
-        _, pushed_us = message.codes_and_times(whole.heads)
+        _, pushed_us = codes_and_times(whole.heads)
         return measured(whole, RoundVerdict.together(verdicts), pushed_us, times, _CURVE_POINTS)
 
 

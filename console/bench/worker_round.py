@@ -20,8 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from console.bench.call_log import CallLog, Calls
-from console.bench.message import SMALLEST, Texts
+from console.bench.call_log import SMALLEST, CallLog, Calls, Texts
 
 _COLUMNS = 5
 _BYTES = 8

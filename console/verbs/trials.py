@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from console.bench.call_log import SMALLEST
 from console.bench.candidate import ROOM, Load
-from console.bench.message import SMALLEST
 from console.errors import UsageError
 from console.verbs.parameters import Parameter, TextType, WholeNumber
 from console.verbs.verb import Values, Verb, admin

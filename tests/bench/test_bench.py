@@ -12,8 +12,8 @@ import pytest
 from console.actions.install import install, uninstall
 from console.actions.push import push_many
 from console.bench import queues
+from console.bench.call_log import DAMAGED, NUMBERS, SMALLEST, filler, head
 from console.bench.candidate import PREFIX, Candidate, Ground, LeftRow, application_name, new_token
-from console.bench.message import DAMAGED, NUMBERS, SMALLEST, filler, head
 from console.bench.round_figures import RoundFigures
 from console.bench.rounds import Bench, Entrant, Live, Load
 from console.catalog import Queue
